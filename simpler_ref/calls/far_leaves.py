@@ -202,7 +202,7 @@ class LeafTasks:
         return found
 
     def _prepare(self, one: _LeafTask) -> None:
-        """Have what a task reads, and start it; fetched tensors it gets on another thread."""
+        """Have what a task reads, and start it; while others are under way it is fetched on a thread."""
         copies, told = self._copies, one.task.copies
         if self._failed.has_any(one.task.after):
             self._end(one, L.SKIPPED)
@@ -211,7 +211,7 @@ class LeafTasks:
             if told.run:
                 copies.begin(told.run)
                 copies.drop(told.dropped)
-            if copies.lacks_any(one.tensors):
+            if len(self._under_way) > 1 and copies.lacks_any(one.tensors):
                 one.coming = self._fetchers.submit(copies.take, one.tensors, one.sizes, False)
                 one.coming.add_done_callback(self._ring)
                 return

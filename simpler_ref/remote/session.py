@@ -285,6 +285,7 @@ class Session:
             for one in (self._frames, self._health)
         ]
         self._wake, self._woken = os.pipe()
+        self._has_several = manifest.worker.get("num_sub_workers", 1) > 1
         bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._leaves = inner._leaf_tasks_from(
             self._copies,
@@ -624,7 +625,8 @@ class Session:
     def _serve_task(self, frame: Frame) -> None:
         """Run a task, unless one that it waits for has failed, and send its outcome.
 
-        Those for sub workers run while the session serves other frames; others run alone.
+        Those for sub workers, if there are several, run while the session serves other frames; others
+        run alone, which costs less.
 
         Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-7, -9
         """
@@ -637,7 +639,7 @@ class Session:
                 read = task.read()
                 fail_point("decoded")
                 target = self.dispatcher.find(read.task.callable_digest)
-                if self._leaves.takes(task, read, target):
+                if self._has_several and self._leaves.takes(task, read, target):
                     self._leaves.begin(task, read, target)
                     return
                 self._served.settle()
