@@ -35,7 +35,17 @@ _PEER = struct.Struct("=iII")
 """Process, user and group at the other end of a socket."""
 STRATEGIES = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
 _A_NODE = "a node of Ray"
-_PROGRAM = "from simpler_ref.remote.ray_fleet import main; main()"
+_PACKAGES = __package__.partition(".")[0], __package__
+_PROGRAM = f"""
+import json, sys, types
+for name, folders in json.loads(sys.argv[2]).items():
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = folders
+from {__name__} import main
+main()
+"""
+"""The keeper. It imports this module and the few that this one needs, but not the whole package, which
+takes longer than all else that comes before the start of actors."""
 _STAND = """
 import os, select, socket, sys
 door = socket.socket(socket.AF_UNIX)
@@ -125,7 +135,7 @@ class RayFleet(Fleet):
         if importlib.util.find_spec("ray") is None:
             raise RemoteError("RayFleet needs Ray: pip install 'simpler_ref[ray]'")
         keeper = subprocess.Popen(
-            [*this_python(), "-c", _PROGRAM, json.dumps(self._options(endpoints))],
+            [*this_python(), "-c", _PROGRAM, json.dumps(self._options(endpoints)), _folders()],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -174,6 +184,11 @@ class RayFleet(Fleet):
         }
 
 
+def _folders() -> str:
+    """Return where the packages of this module are, as JSON."""
+    return json.dumps({name: list(sys.modules[name].__path__) for name in _PACKAGES})
+
+
 # ---------------------------------------------------------------- in the keeper, which connects to Ray
 def main() -> None:
     """Be the keeper of a fleet; what Ray prints goes to stderr."""
@@ -219,7 +234,7 @@ class _Keeper:
     def __init__(self, ray: Any, group: Any, options: Mapping[str, Any]) -> None:
         self._ray, self._group, self._resources = ray, group, options["resources"]
         # actors get what they need of this package by value: its import takes longer than all else
-        ray.cloudpickle.register_pickle_by_value(sys.modules[__package__.partition(".")[0]])
+        ray.cloudpickle.register_pickle_by_value(sys.modules[_PACKAGES[0]])
         self._idle = [self._actor() for _ in range(options["number"])]  # they start meanwhile
         self.name = f"simpler_ref-{secrets.token_hex(16)}"
         self._socket = sockets.socket(sockets.AF_UNIX)
