@@ -138,7 +138,7 @@ class Served(far_ahead_model.Served):
         self.sub_workers, self.fetchers = Queue(self), Queue(self)
         target = InnerCallable("handle", self._run_one)
         self.dispatcher = SimpleNamespace(find=lambda _digest: target)
-        self._failed = FailedTasks()
+        self._failed, self._has_several = FailedTasks(), True
         self.turn = of.copies._bringing = Turn(play)
         self._leaves = LeafTasks(
             lambda: self.sub_workers, of.copies, self._failed, self.fetchers, lambda: None

@@ -238,6 +238,8 @@ class Session:
         self._waiting: deque[Frame] = deque()
         """Frames that have come while another one was served."""
         self._failed = FailedTasks()
+        self._has_several = manifest.worker.get("num_sub_workers", 1) > 1
+        """Whether sub workers can run tasks side by side."""
         self._closing = False
         self._inner: Worker | None = None
         self._sockets: list[Any] = []
@@ -285,7 +287,6 @@ class Session:
             for one in (self._frames, self._health)
         ]
         self._wake, self._woken = os.pipe()
-        self._has_several = manifest.worker.get("num_sub_workers", 1) > 1
         bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._leaves = inner._leaf_tasks_from(
             self._copies,

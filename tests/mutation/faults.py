@@ -1078,9 +1078,9 @@ FAULTS = (
         (
             Patch(
                 "remote/copies.py",
-                "            if not succeeded:\n                self._drop_copy(one.key)\n",
-                "            if not succeeded:\n"
-                "                self._have(one.key, self._copies[one.key], one.makes - 1)\n",
+                "                if not succeeded:\n                    self._drop_copy(one.key)\n",
+                "                if not succeeded:\n"
+                "                    self._have(one.key, self._copies[one.key], one.makes - 1)\n",
             ),
         ),
         (f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",),
@@ -1106,8 +1106,8 @@ FAULTS = (
         (
             Patch(
                 "remote/copies.py",
-                "        coming = self._coming.get((one.key, one.version)) or ",
-                "        coming = self._copies.get(one.key) or ",
+                "            coming = self._coming.get(name)\n",
+                "            coming = self._copies.get(one.key)\n",
             ),
         ),
         (
