@@ -234,6 +234,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             device_id=device_id,
             device_ids=device_ids,
         )
+        if options.retries and options.level < 4:
+            raise ValueError(
+                f"retries={retries!r} is for tasks of endpoints, which a Worker of level {options.level} "
+                "does not have: give fleet=ProcessFleet(); calls have retries= of task"
+            )
         first = Initializer(initializer, initargs)
         if first.is_given and not options.num_sub_workers:
             raise ValueError(

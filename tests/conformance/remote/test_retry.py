@@ -1,4 +1,4 @@
-"""Rules REMOTE-RETRY-1 to -5."""
+"""Rules REMOTE-RETRY-1 to -4."""
 
 import contextlib
 import os
@@ -334,3 +334,9 @@ def test_random_programs_whose_endpoints_are_killed_end_as_if_run_in_order_or_fa
             for one, expected in zip(arrays, model, strict=True):
                 np.testing.assert_array_equal(one, expected)
     assert right > 2
+
+
+@pytest.mark.spec("REMOTE-RETRY-1")
+def test_a_worker_that_can_have_no_endpoints_takes_no_retries():
+    with pytest.raises(ValueError, match=r"retries=2.*level 3.*fleet="):
+        Worker(num_sub_workers=1, retries=2)
