@@ -29,6 +29,8 @@ HOME = -1
 """The place of the parent's own memory, where places of others are endpoints' ids."""
 MOST_DROPPED = 64
 """Copies that one task tells its endpoint to forget."""
+REQUEST_BYTES = 100_000
+"""What it costs both ends to ask for a tensor, in bytes that could move meanwhile."""
 
 
 @dataclass
@@ -218,10 +220,10 @@ class Directory:
         return list(found.values()), must_wait
 
     def outlook(self, uses: Iterable[Use], where: int) -> tuple[list[Held], int]:
-        """Return the tensors that a task reads and endpoints had, and which bytes would have to move.
+        """Return the tensors that a task reads and endpoints had, and how many bytes would have to move.
 
-        Those of tensors that it also writes count twice: where they are now is where they may be needed
-        next.
+        Each of those tensors counts as some more, since it has to be asked for. All count twice that the
+        task also writes: where they are now is where they may be needed next.
 
         Rule     REMOTE-COPY-7
         """
@@ -232,7 +234,7 @@ class Directory:
                 if held is not None:
                     needed.append(held)
                 if held is None or where not in held.holders:
-                    total += use.nbytes * (2 if use.writes else 1)
+                    total += (use.nbytes + REQUEST_BYTES) * (2 if use.writes else 1)
         return needed, total
 
     def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:

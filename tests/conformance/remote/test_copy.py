@@ -361,6 +361,23 @@ def test_a_task_goes_where_its_bytes_are(mixed, since):
 
 
 @pytest.mark.spec("REMOTE-COPY-7")
+def test_a_task_goes_where_fewer_small_tensors_are_missing(mixed, since):
+    """Their number counts, not their bytes."""
+    one, others = mixed.shared(), [mixed.shared(np.zeros(4, np.float32)) for _ in range(2)]
+    assert one.nbytes > sum(other.nbytes for other in others)
+
+    def orch_fn(orch, args, config):
+        mixed.add(orch, 0, one)
+        for other in others:
+            mixed.add(orch, 1, other)
+        orch._until_idle()
+        mixed.submit(orch, far_side.nothing, -1, *((each, INPUT) for each in (one, *others)))
+
+    mixed.worker.run(orch_fn)
+    assert since()["copies_fetched"] == 1
+
+
+@pytest.mark.spec("REMOTE-COPY-7")
 def test_tasks_without_bytes_go_to_both():
     with opened(2) as made:
 
