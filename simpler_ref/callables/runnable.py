@@ -38,7 +38,8 @@ def require_runnable(what: str, target: Any) -> None:
     -----
     Rule     FLOW-REG-8
     """
-    if type(target) is types.FunctionType and not target.__code__.co_flags & _UNRUN:
+    function = target.__func__ if type(target) is types.MethodType else target
+    if type(function) is types.FunctionType and not function.__code__.co_flags & _UNRUN:
         return  # the usual case, in each run
     kind = _never_run(target)
     if kind:

@@ -7,13 +7,12 @@ array: the program may once all calls that use it have ended.
 
 from __future__ import annotations
 
+import math
 import secrets
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-import numpy as np
 
 from ..engine.memory import Engine
 from ..jit import layout as L
@@ -42,7 +41,7 @@ _FEW = 64
 def is_whole(layout: Layout) -> bool:
     """Say whether all bytes that an array spans are its own, and none lies below its first element."""
     below, extent = span_of(layout)
-    return not below and extent == np.prod(layout[1], dtype=object) * layout[0].itemsize
+    return not below and extent == math.prod(layout[1]) * layout[0].itemsize
 
 
 def copied_layout(layout: Layout) -> Layout:

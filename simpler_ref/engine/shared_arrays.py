@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import errno
+import math
 import os
 import threading
 import weakref
@@ -149,7 +150,7 @@ class Arena:
             raise TypeError(f"dtype {kind} holds Python objects, which processes cannot share")
         if any(size < 0 for size in sizes):
             raise ValueError(f"shape {sizes} has a negative dimension")
-        nbytes = int(np.prod(sizes, dtype=object)) * kind.itemsize
+        nbytes = math.prod(sizes) * kind.itemsize
         length = round_up(max(nbytes, 1), ARENA_ALIGN)
         offset, stale = self._take(length)
         # It dies with the last view of it. Views of a slice would keep the whole arena instead.

@@ -29,7 +29,7 @@ ANY_MODULE = "*"
 
 
 class InnerCallable(NamedTuple):
-    """A callable of the inner Worker; as the function of a run it submits itself there.
+    """A callable of the inner Worker.
 
     Rule     REMOTE-COPY-9
     """
@@ -44,8 +44,8 @@ class InnerCallable(NamedTuple):
 
         return not isinstance(self.target, Leaf | ChipCallable)
 
-    def __call__(self, orch: Any, args: TaskArgs, config: Any) -> None:
-        """Submit it."""
+    def submit(self, orch: Any, args: TaskArgs, config: Any) -> None:
+        """Submit it, as the orchestration function of a run."""
         orch.submit_sub(self.handle, args)
 
 

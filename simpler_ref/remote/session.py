@@ -68,7 +68,7 @@ from .copies import (
     WantedCopies,
     outcome_of,
 )
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
 from .fleets import THIS_MACHINE
 from .frames import (
@@ -671,7 +671,8 @@ class Session:
                 if read.more.env:
                     config.runtime_env = RuntimeEnv.from_bytes(read.more.env)
             assert self._inner is not None
-            self._inner.run(target, args, config)
+            function = target.submit if isinstance(target, InnerCallable) else target
+            self._inner.run(function, args, config)
             fail_point("ran")
             del kept
             for put_back in after:
