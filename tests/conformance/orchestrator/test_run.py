@@ -405,9 +405,9 @@ def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(c
                     ran[0] = 1
 
                 def orch_fn(orch, *_):
-                    for handle in (blocked, after):  # one worker is busy, the other idle
-                        orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
                     try:
+                        for handle in (blocked, after):  # one worker is busy, the other idle
+                            orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
                         while True:
                             time.sleep(0.001)
                     finally:
