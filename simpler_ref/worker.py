@@ -43,12 +43,11 @@ from .workers.asking import complete
 from .workers.host import Host
 from .workers.life import Life
 from .workers.memory_methods import MemoryMethods
-from .workers.options import Option, Options
+from .workers.options import DEFAULT_ARENA_SIZE, Option, Options
 from .workers.session import Session
 from .workers.top import Top, look
 from .workers.tree import Tree
 
-DEFAULT_ARENA_SIZE = 1 << 32
 DEFAULT_VALUES_SIZE = 1 << 30
 DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0

@@ -55,6 +55,7 @@ from .checked import CheckedOrchestrator
 from .columns import Batch
 from .configs import config_wire
 from .orchestrator import Handles, Orchestrator, is_remote
+from .parted import PartedGraph
 from .placing import PlacingOrchestrator
 from .pools import Pools
 from .room import never_fits
@@ -512,6 +513,7 @@ class Graph:
         self._resolved: list[int] | None = None
         of_endpoints = any(is_remote(handle) for handle, _ in recorder.handles)
         self._steps = recorder.one_by_one if of_endpoints else []
+        self._parted: PartedGraph | None = None
 
     def __repr__(self) -> str:
         return f"<Graph of {self.tasks} tasks>"
@@ -540,7 +542,15 @@ class Graph:
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)
-        return runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
+        parted = self._parted
+        if parted is None:
+            return runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
+        parted.require_registered(self._worker)
+        try:
+            return runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
+        except BaseException:
+            parted.forget_sent()
+            raise
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording.
@@ -581,11 +591,34 @@ class Graph:
         self._resolve(orch)
         self._number_layouts(orch)
         if self._steps and isinstance(orch, PlacingOrchestrator):
-            words: list[int] = self._program[self._callables].tolist()
-            orch._play_steps(self._steps, words, self._variables.tolist())
+            self._replay_at_endpoints(orch)
             return
         rewind(self._program)
         orch._play(self._program, self._variables)
+
+    def _replay_at_endpoints(self, orch: PlacingOrchestrator) -> None:
+        """Carry the steps out: the first time task by task, then in parts if that can be.
+
+        Rule     SPEED-REPLAY-12; SPEED-PARTS-1
+        """
+        variables = self._variables.tolist()
+        may_be_parted = orch._recovery is None and not self._worker.check
+        if self._parted is not None and may_be_parted:
+            orch._require_mine()
+            if self._parted.submit(orch, variables):
+                return
+        words: list[int] = self._program[self._callables].tolist()
+        places = orch._play_steps(self._steps, words, variables)
+        if may_be_parted:
+            mine = self._args
+            self._parted = PartedGraph.of(
+                self._worker._life.endpoints,
+                self._worker._registry.target,
+                self._steps,
+                words,
+                places,
+                (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars)),
+            )
 
     def _number_layouts(self, orch: Orchestrator) -> None:
         """Put the numbers that the engine has for the layouts now into their variables.

@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(enum.IntEnum):
-    """What a message is: READ, WRITE and ASK are requests, the others answers."""
+    """What a message is: READ, WRITE, ASK and GIVE are requests, the others answers."""
 
     READ = 1
     WRITE = 2
@@ -36,6 +36,10 @@ class Kind(enum.IntEnum):
     ASK = 6
     """A question about what is to be moved; its text, and that of the answer, is the second part."""
     ANSWER = 7
+    GIVE = 8
+    """Bytes for who waits for them; the key is that of a replay, the offset a number in it. Only one without
+    bytes is answered: all before it have arrived."""
+    GIVEN = 9
 
 
 class Header(NamedTuple):

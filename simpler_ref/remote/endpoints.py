@@ -29,6 +29,7 @@ from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
 from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
+from ..workers.options import DEFAULT_ARENA_SIZE
 from .callable_target import RemoteCallable
 from .callables import (
     ChipCallableBlobLocation,
@@ -37,7 +38,7 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
-from .counters import COUNTERS
+from .counters import COUNTERS, SESSION
 from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .home import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
@@ -49,6 +50,7 @@ from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange, require_current
 from .noted import peer_of
 from .parent_tensors import ParentTensors
+from .parts import MOST_PEERS
 from .queues import Queues
 from .references import RemoteBufferHandle
 from .requests import MOST_INLINE_BLOB, Registration
@@ -102,6 +104,8 @@ class Endpoints:
             self.tensors.lineage = Lineage(life.options.retries)
         self.queues = Queues(self._link, self.tensors.directory)
         self.memory = EndpointMemory(life, self._link)
+        self._forgotten: dict[int, list[int]] = {}
+        """By endpoint: parts of graphs that the program has dropped."""
 
     @property
     def count(self) -> int:
@@ -170,6 +174,7 @@ class Endpoints:
             link.why = zeros((WHY_BYTES,), np.uint8)
             link.late = zeros((LATE_BYTES,), np.uint8)
             link.bringing, link.losses = zeros((1,), np.int64), zeros((1,), np.int64)
+            link.agreed = zeros((1,), np.int64)
             if link.is_vacant:
                 continue
             fleet = link.spec.fleet
@@ -537,6 +542,36 @@ class Endpoints:
         array = self._life.live().arena.empty((nbytes,), np.uint8)
         self._kept.append(array)
         return int(array.ctypes.data)
+
+    # ------------------------------------------------------------ parts of graphs
+    def takes_part(self, number: int, nbytes: int) -> bool:
+        """Say whether an endpoint is there, runs parts of graphs, and has room for one of so many bytes.
+
+        Rule     SPEED-PARTS-4
+        """
+        manager = self._life.live().manager
+        if manager is None or number in manager.dead:
+            return False
+        link = self._link(number)
+        return link.takes_parts and 2 * nbytes <= link.spec.worker.get(
+            "arena_size", DEFAULT_ARENA_SIZE
+        )
+
+    def session_of(self, number: int) -> int:
+        """Return the number of an endpoint's session."""
+        return int(self._link(number).words[SESSION])
+
+    def forget_part(self, number: int, places: Iterable[int]) -> None:
+        """Have endpoints forget their parts of a graph, when they get the next ones."""
+        for place in places:
+            self._forgotten.setdefault(place, []).append(number)
+
+    def take_forgotten(self, place: int) -> list[int]:
+        """Return parts that an endpoint may forget; each is returned once."""
+        numbers = self._forgotten.pop(place, [])
+        if len(numbers) > MOST_PEERS:
+            self._forgotten[place] = numbers[MOST_PEERS:]
+        return numbers[:MOST_PEERS]
 
     # ------------------------------------------------------------ looking in
     def transfers(self) -> list[dict[str, Any]]:

@@ -72,6 +72,10 @@ class OwnFrameType(enum.IntEnum):
     """Asks for records of that, over a connection of their own; answered with some: FEATURE_TRACE."""
     TASK_AFTER = 72
     """A task that waits for others which the session was sent: FEATURE_AFTER."""
+    RUN_PART = 73
+    """A part of a recorded graph, as a TASK_COPIES has a task: FEATURE_PARTS."""
+    STOP_PART = 74
+    """The part that runs is not wanted any more; not answered: FEATURE_PARTS."""
 
 
 TASK_FRAMES = (
@@ -79,8 +83,10 @@ TASK_FRAMES = (
     OwnFrameType.TASK_MORE,
     OwnFrameType.TASK_COPIES,
     OwnFrameType.TASK_AFTER,
+    OwnFrameType.RUN_PART,
 )
 """Those of tasks, which a COMPLETION answers."""
+UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_PART
 FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
 """The last one: tasks may be sent before those sent earlier have ended; they run in order."""
 FEATURE_CALLS, FEATURE_TRACE, FEATURE_AFTER, FEATURE_CALLS_AT_ONCE = 16, 32, 64, 128
@@ -89,6 +95,8 @@ FEATURE_EARLY_COPIES = 256
 """The mover of the session answers OPEN_COPIES, also while a task runs."""
 FEATURE_KEPT_VALUES = 512
 """The session keeps long values of calls until it is told to forget them."""
+FEATURE_PARTS = 1024
+"""The session runs its parts of recorded graphs."""
 FEATURES = (
     FEATURE_TASK_MORE
     | FEATURE_COUNTERS
@@ -100,6 +108,7 @@ FEATURES = (
     | FEATURE_CALLS_AT_ONCE
     | FEATURE_EARLY_COPIES
     | FEATURE_KEPT_VALUES
+    | FEATURE_PARTS
 )
 """What this package takes beyond version 1 of the protocol."""
 

@@ -60,10 +60,12 @@ from .frames import (
     FEATURE_CALLS_AT_ONCE,
     FEATURE_COUNTERS,
     FEATURE_KEPT_VALUES,
+    FEATURE_PARTS,
     FEATURE_TASK_MORE,
     FEATURE_TRACE,
     FEATURES,
     TASK_FRAMES,
+    UNANSWERED,
     ControlName,
     Frame,
     FrameType,
@@ -78,6 +80,7 @@ from .frames import (
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
+from .link_parts import OfParts
 from .link_tasks import LinkTasks
 from .lookout import Lookout
 from .manifest import Manifest
@@ -108,7 +111,7 @@ _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
 """What answers a frame; others are answered by frames of their own type."""
 _OF_ALL_PROCESSES = (
     *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
-    *("start_timeout_s", "bringing", "losses"),
+    *("start_timeout_s", "bringing", "losses", "agreed"),
 )
 
 
@@ -131,6 +134,8 @@ class Link(WorkerKind):
     bringing, losses : Array
         Numbers in shared memory: the key of the tensor that came home last, or began to; and how many
         tasks have failed because what they read was at an endpoint that is lost.
+    agreed : Array
+        A number in shared memory: the features that the session and this package have.
 
     Notes
     -----
@@ -145,6 +150,7 @@ class Link(WorkerKind):
     movers: Any
     bringing: Any
     losses: Any
+    agreed: Any
     spec: RemoteWorkerSpec
     calls: Any = None
     """What runs calls, once there are any."""
@@ -290,6 +296,7 @@ class Link(WorkerKind):
         if (answer.session_id, answer.endpoint_id) != (session, self.number):
             raise RemoteError(f"{self._place.name} answers for another session: {answer}")
         self._features = answer.feature_flags & FEATURES
+        self.agreed[0] = self._features
         self._payloads.has_more = bool(self._features & FEATURE_TASK_MORE)
 
     def stop(self) -> None:
@@ -429,7 +436,7 @@ class Link(WorkerKind):
         words, order = self.words, self._order
         with self._lock:
             raw = order.encode(kind, payload)
-            if kind != OwnFrameType.VALUE_TAKEN:
+            if kind not in UNANSWERED:
                 self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
             fail_point("encoded")
             if self.mailbox.is_traced:
@@ -453,6 +460,10 @@ class Link(WorkerKind):
         while asked not in self._answers and has_message(self._frames):
             self._take_answer(asked, 0)
         return asked in self._answers
+
+    def wait_for_answer(self, most_ms: int) -> bool:
+        """Wait until an answer is here, but not for long; return whether one is."""
+        return bool(self._frames.poll(most_ms))
 
     def wait_also_for(self, lookout: Lookout, bell: int, *what: Any) -> None:
         """Wait for an answer, or, if there is none soon, until a lookout has rung a bell."""
@@ -664,6 +675,8 @@ class Link(WorkerKind):
         if installed.is_of_calls:
             self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
             run = self.calls.run
+        elif isinstance(installed, OfParts):
+            run = installed.runner_for(self).run
         return run
 
     def report(self, installed: requests.Registration, error: BaseException) -> None:
@@ -699,6 +712,11 @@ class Link(WorkerKind):
     def runs_calls_at_once(self) -> bool:
         """Whether the session takes calls while it runs others."""
         return bool(self._features & FEATURE_CALLS_AT_ONCE)
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the session runs parts of graphs; all processes know that."""
+        return bool(self.agreed[0] & FEATURE_PARTS)
 
     @property
     def keeps_values(self) -> bool:

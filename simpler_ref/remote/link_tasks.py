@@ -81,6 +81,26 @@ class _Early(NamedTuple):
     stored: Future[None]
 
 
+def ask_for_copies(link: Link, question: bytes) -> bytes:
+    """Return what the session of a link answers to OPEN_COPIES, when it has no other task."""
+    return link.exchange(OwnFrameType.OPEN_COPIES, question).payload
+
+
+def require_done(link: Link, done: CompletionPayload) -> None:
+    """Raise what a task of a link's session has failed with.
+
+    Rule     REMOTE-FAIL-1
+    """
+    if not done.error_code:
+        return
+    from .reports import split_report
+
+    if done.error_code == SOURCE_LOST:
+        link.losses[0] += 1
+    text, trace = split_report(done.error_message)
+    raise TaskError(f"{link.place_name}: {text}", remote_traceback=trace)
+
+
 class LinkTasks:
     """The tasks of one session, in the order in which it gets them.
 
@@ -136,13 +156,7 @@ class LinkTasks:
         if unmoved:
             words[UNMOVED] += 1
             words[UNMOVED_NS] += time.monotonic_ns() - begun
-        if done.error_code:
-            from .reports import split_report
-
-            if done.error_code == SOURCE_LOST:
-                self._link.losses[0] += 1
-            text, trace = split_report(done.error_message)
-            raise TaskError(f"{self._link.place_name}: {text}", remote_traceback=trace)
+        require_done(self._link, done)
 
     def settle_all(self) -> None:
         """Wait for what was sent or stored ahead in vain: of a cancelled run.
@@ -287,12 +301,9 @@ class LinkTasks:
         missing = self._missing(task)
         if missing:
             assert task.plan is not None
-            self._home.store_all(task.plan.run, missing, self._ask)
+            self._home.store_all(task.plan.run, missing, partial(ask_for_copies, self._link))
             self._home.note_stored(one for one, _address in missing.values())
         return was_early or bool(missing)
-
-    def _ask(self, raw: bytes) -> bytes:
-        return self._link.exchange(OwnFrameType.OPEN_COPIES, raw).payload
 
     def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""

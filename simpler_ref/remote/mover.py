@@ -20,7 +20,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..errors import TransferError
 from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
 from .connection import prepare, zmq
 from .fail_points import fail_point
+from .gifts import Gifts
 from .keys import KeyPair, secure_client, secure_server
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
@@ -112,6 +113,16 @@ class Mover(ABC):
         """
 
     @abstractmethod
+    def giving(self, token: int) -> AbstractContextManager[Gifts]:
+        """Give others what they wait for in a replay; at the end of the block all of it has arrived.
+
+        Raises
+        ------
+        TransferError
+            Something was refused, or another side is gone or silent.
+        """
+
+    @abstractmethod
     def counters(self) -> dict[str, int]:
         """Return what has been moved."""
 
@@ -159,6 +170,8 @@ class ZmqMover(Mover):
         self._counts = dict.fromkeys(names, 0)
         self.on_ask: Callable[[int, bytes], bytes] | None = None
         """Answers the questions of others: a key and the question; on the thread that serves."""
+        self.on_given: Callable[[Header, memoryview], None] | None = None
+        """Keeps what others give; on the thread that serves."""
         self._served = dict.fromkeys(
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
@@ -223,6 +236,26 @@ class ZmqMover(Mover):
                 Header(Kind.ASK, self._sender, number, key, 0, len(question), 0), question
             )
 
+    @contextmanager
+    def giving(self, token: int) -> Iterator[Gifts]:
+        """Give others what they wait for; see `Mover`."""
+
+        def open_line(address: str, key: int) -> tuple[_Line, Header]:
+            number = next(self._numbers)
+            return self._take_line(address), Header(Kind.GIVE, self._sender, number, key, 0, 0, 0)
+
+        gifts, keep = Gifts(open_line, token), False
+        try:
+            with self._told("give what others wait for"):
+                yield gifts
+                gifts.settle()
+            keep = True
+        finally:
+            for address, (line, _) in gifts.lines.items():
+                assert isinstance(line, _Line)
+                self._give_back(address, line, keep)
+            self._count(transfers=gifts.count, bytes_out=gifts.bytes)
+
     def counters(self) -> dict[str, int]:
         """Return what has been moved, and what was in the way.
 
@@ -264,7 +297,7 @@ class ZmqMover(Mover):
     @contextmanager
     def _transfer(self, doing: str, address: str) -> Iterator[tuple[_Line, int]]:
         """Give a line and a number; say what went wrong."""
-        try:
+        with self._told(doing):
             line = self._take_line(address)
             keep = False
             try:
@@ -275,6 +308,12 @@ class ZmqMover(Mover):
                 raise
             finally:
                 self._give_back(address, line, keep)
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        """Say what went wrong with something."""
+        try:
+            yield
         except Refusal as refusal:
             self._count(refused=1)
             raise TransferError(
@@ -364,6 +403,12 @@ class ZmqMover(Mover):
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
                 return
+            elif header.kind == Kind.GIVE and len(parts) == 2 and self.on_given is not None:
+                if not header.nbytes:
+                    self._reply(peer, header.answer(Kind.GIVEN))
+                    return
+                self.on_given(header, parts[1].buffer)
+                self._served["served_in"] += header.size
             else:
                 raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
             self._served["served_chunks"] += 1
@@ -455,6 +500,17 @@ class _Line:
         if got.kind != Kind.ANSWER:
             raise _Lost(f"its answer of kind {got.kind} is to no question")
         return self._second_part()
+
+    def give(self, header: Header, data: Any) -> None:
+        """Send a chunk that nobody has asked for."""
+        self._send(header.encode(), data)
+
+    def settle(self, header: Header) -> None:
+        """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
+        got = self._answer(header)
+        if got.kind != Kind.GIVEN:
+            raise _Lost(f"its answer of kind {got.kind} is to no gift")
+        self._drop()
 
     def _send(self, *parts: Any) -> None:
         try:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ from .connection import (
 )
 from .copies import (
     OPEN_COPIES,
+    TASK_COPIES,
     WANTED_COPIES,
     ComingCopies,
     CopiedTensor,
@@ -85,15 +87,18 @@ from .frames import (
     encode_control_reply,
     encode_hello,
 )
+from .gifts import Inbox
 from .keys import KeyPair, new_pair, secure_server
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .noted import frame_word, moved_word
+from .part_runs import Parts
+from .parts import PART_RUN
 from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, receive_task
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .reports import report_of
-from .served import Served
+from .served import Served, wait_for
 from .stores import Stores
 from .windows import Refusal
 
@@ -303,6 +308,25 @@ class Session:
             (self._frames.getsockopt(module.FD), self._wake),
             bell,
         )
+        gift_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        inbox = Inbox(gift_bell)
+        self._mover.on_given = inbox.put
+        for_parts = self._frames.getsockopt(module.FD), self._wake, gift_bell
+
+        def wait() -> None:
+            wait_for(for_parts)
+            with suppress(BlockingIOError):
+                os.eventfd_read(gift_bell)
+
+        self._parts = Parts(
+            self._copies,
+            self._mover,
+            inbox,
+            self.dispatcher.find,
+            inner.run,
+            self._has_stopped_part,
+            wait,
+        )
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-session", daemon=True
         )
@@ -491,7 +515,9 @@ class Session:
                 self._over = "closed by its parent"
                 return
             fail_point("received")
-            if kind in TASK_FRAMES:
+            if kind == OwnFrameType.RUN_PART:
+                self._serve_part(frame)
+            elif kind in TASK_FRAMES:
                 self._serve_task(frame)
             elif kind == FrameType.CONTROL:
                 self._serve_control(frame)
@@ -499,6 +525,8 @@ class Session:
                 self._send(kind, self._open_copies(frame))
             elif kind in served.FRAMES:
                 self._served.serve_call(frame)
+            elif kind == OwnFrameType.STOP_PART:
+                pass  # the part has ended meanwhile
             elif kind == OwnFrameType.COUNTERS:
                 self._send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
             elif kind == OwnFrameType.TRACE:
@@ -682,6 +710,43 @@ class Session:
             self._copies.settle(tensors, succeeded)
         fail_point("settled")
         return L.SUCCESS
+
+    def _serve_part(self, frame: Frame) -> None:
+        """Run a part of a graph, and send its outcome.
+
+        Rule     SPEED-PARTS-1, -6
+        """
+        sequence, outcome, text = frame.header.sequence, L.SUCCESS, ""
+        try:
+            told = TASK_COPIES.decode(frame.payload)
+            asked = PART_RUN.decode(told.more)
+            self._served.settle()
+            self._copies.begin(told.run)
+            self._copies.drop(told.dropped)
+            self._parts.run(told, asked)
+        except BaseException as error:
+            if self._over:
+                raise
+            outcome, text = outcome_of(error), report_of(error)
+        self._failed.note(sequence, outcome)
+        self._served.complete(TaskEnd(sequence, outcome, text))
+
+    def _has_stopped_part(self) -> bool:
+        """Say whether the parent has stopped the part that runs; keep other frames that have come.
+
+        Rule     SPEED-PARTS-6
+        """
+        while has_message(self._frames):
+            frame = self._receive()
+            if frame is None:
+                continue
+            kind = frame.header.frame_type
+            if kind == OwnFrameType.STOP_PART:
+                return True
+            self._waiting.append(frame)
+            if kind == FrameType.SHUTDOWN:
+                return True
+        return bool(self._over)
 
     def _arguments(
         self, read: ReadTask, copied: Sequence[CopiedTensor], addresses: Sequence[int]

@@ -73,7 +73,7 @@ class TaskPayloads:
             if not access & L.TENSOR_REMOTE:
                 raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
             tensors.append(
-                _as_bytes(layout_of(args, wire), nbytes)
+                as_bytes(layout_of(args, wire), nbytes)
                 if has_layout(wire)
                 else ContinuousTensor(0, sizes[:ndims], DataType(dtype))
             )
@@ -117,7 +117,7 @@ def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
     return [layout_text(layout_of(args, one)) if has_layout(one) else "" for one in wires]
 
 
-def _as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:
+def as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:
     """Return what stands for a tensor that only a layout describes: the bytes of its elements."""
     size = max(1, layout[0].itemsize)
     return ContinuousTensor(0, (nbytes // size, size), DataType.UINT8)

@@ -107,7 +107,8 @@ def _require_config(config: CallConfig) -> None:
 
 
 # ---------------------------------------------------------------- tensors
-def _write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
+def write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
+    """Return the bytes of a tensor without address."""
     if not isinstance(tensor, ContinuousTensor) or isinstance(tensor, DescribedTensor):
         raise refusal(where, f"{tensor!r} is not a contiguous tensor of a DataType")
     if tensor.data:
@@ -118,7 +119,8 @@ def _write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
     return wire[:_CHILD_AT] + _NO_BYTES[:3] + wire[_CHILD_AT:_END] + _NO_BYTES
 
 
-def _read_tensor(reader: Reader, where: str) -> ContinuousTensor:
+def read_tensor(reader: Reader, where: str) -> ContinuousTensor:
+    """Return the tensor without address of the next bytes."""
     at = reader.at
     raw = reader.take(_TENSOR.size, where)
     data, *sizes, ndims, dtype, child, reserved = _TENSOR.unpack(raw)
@@ -250,7 +252,7 @@ def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
     return b"".join(
         (
             _COUNTS.pack(len(tensors), len(scalars)),
-            *(_write_tensor(one, f"TASK.args.tensors[{i}]") for i, one in enumerate(tensors)),
+            *(write_tensor(one, f"TASK.args.tensors[{i}]") for i, one in enumerate(tensors)),
             *(
                 _write_sidecar(one, size, f"TASK.args.sidecars[{i}]")
                 for i, one in enumerate(sidecars)
@@ -272,7 +274,7 @@ def _is_u64(value: object) -> bool:
 def _read_args(reader: Reader) -> RemoteTaskArgsWire:
     count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size, "TASK.args"))
     _require_counts(count, scalar_count, "TASK.args")
-    tensors = tuple(_read_tensor(reader, f"TASK.args.tensors[{i}]") for i in range(count))
+    tensors = tuple(read_tensor(reader, f"TASK.args.tensors[{i}]") for i in range(count))
     sidecars = tuple(_read_sidecar(reader, f"TASK.args.sidecars[{i}]") for i in range(count))
     words = reader.take(8 * scalar_count, "TASK.args.scalars")
     arena = _ARENA.read(reader, "TASK.args.inline_arena")

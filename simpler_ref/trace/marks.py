@@ -25,6 +25,8 @@ FRAMES = {
     69: "VALUE_TAKEN",
     70: "TRACE",
     72: "TASK",
+    73: "PART",
+    74: "STOP_PART",
 }
 """Names of frames, by their types."""
 

@@ -18,6 +18,7 @@ from .start_method import check_start_method
 T = TypeVar("T")
 
 CHILD_MODES = ("process", "thread")
+DEFAULT_ARENA_SIZE = 1 << 32
 MOST_WORKERS = 1024
 """Of one pool."""
 

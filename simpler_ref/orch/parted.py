@@ -1,0 +1,327 @@
+"""Replays of a graph in parts: each endpoint gets all of its tasks at once.
+
+Where the tasks run was decided in the first replay, task by task. From then on a replay is one task of
+the parent's: a group with a member for each endpoint, whose part of the graph that endpoint has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import secrets
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..callables.identity import CallableKind
+from ..jit import layout as L
+from ..jit.ops import part_at
+from ..model.arguments import TaskArgs
+from ..model.enums import DataType, TensorArgType
+from ..model.scalars import ScalarBits, scalar_wire
+from ..model.tensor import ContinuousTensor
+from ..model.visibility import require_visible
+from ..model.wire import (
+    CHILD_MEMORY_AT,
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR,
+    DescribedWire,
+    RemoteWire,
+    bytes_of,
+)
+from ..remote.directory import HOME, Placed, Use
+from ..remote.endpoints import Endpoints
+from ..remote.layouts import layout_text
+from ..remote.limits import MAX_TENSORS
+from ..remote.link_parts import HANDLE, OfParts
+from ..remote.parts import (
+    MOST_BYTES,
+    PART,
+    PART_REQUEST,
+    NamedTensor,
+    PartRequest,
+    PartScalar,
+)
+from ..remote.task_payloads import as_bytes
+from .orchestrator import Orchestrator, is_remote
+from .split import PlacePart, SplitTask, SplitUse, split
+from .steps import AllocStep, ScopeStep, Step, SubmitStep
+
+_BITS = (1 << 64) - 1
+_CONSTANT = -1
+_numbers = itertools.count(1)
+_CONFIGURED = L.CONFIG_MASK << L.WORD_CONFIG
+
+
+class _Name(NamedTuple):
+    """A tensor of a graph: so many bytes from a variable, or an address, and an offset on."""
+
+    variable: int
+    offset: int
+    nbytes: int
+
+    def start(self, variables: Sequence[int]) -> int:
+        """Return its first byte."""
+        base = 0 if self.variable == _CONSTANT else variables[self.variable]
+        return base + self.offset
+
+
+class NotParted(Exception):
+    """The graph, or a replay, has what only a replay task by task can do."""
+
+
+class _Reader:
+    """Reads the steps of a recording: which tensors they name, and what of those is the parent's.
+
+    `tensors` and `scalars` are how many of them a replay provides.
+    """
+
+    def __init__(self, tensors: int, scalars: int) -> None:
+        self._tensors = tensors
+        self._first_scalar = tensors
+        self._end_of_scalars = tensors + 2 * scalars * L.SCALAR_WORDS
+        self.names: dict[_Name, int] = {}
+        self.wires: list[bytes] = []
+        """A tensor with each name."""
+
+    def task(self, step: SubmitStep, place: int) -> SplitTask:
+        """Return the task of a step."""
+        count = len(step.tensors)
+        where: dict[int, tuple[int, int]] = {}
+        bound: dict[int, int] = {}
+        for one in step.patches:
+            which, octet = part_at(one.at, count)
+            if which >= count:
+                if not self._first_scalar <= one.variable < self._end_of_scalars:
+                    raise NotParted
+                if not octet:
+                    bound[which - count] = (one.variable - self._first_scalar) // L.SCALAR_WORDS + 1
+            elif not octet:
+                where[which] = one.variable, one.offset
+        uses = [
+            self._use(wire, where.get(i), step.outputs + i) for i, wire in enumerate(step.tensors)
+        ]
+        scalars = [
+            PartScalar(*_scalar_words(raw), bound.get(j, 0)) for j, raw in enumerate(step.scalars)
+        ]
+        return SplitTask(place, step.handle.digest, uses, scalars)
+
+    def _use(self, wire: bytes, where: tuple[int, int] | None, output: int) -> SplitUse:
+        nbytes, tag = bytes_of(wire), TensorArgType(wire[TAG_AT])
+        if (
+            isinstance(wire, RemoteWire)
+            or wire[CHILD_MEMORY_AT] & 1
+            or tag == TensorArgType.NO_DEP
+            or not nbytes
+        ):
+            raise NotParted
+        address = int.from_bytes(wire[:SHAPE_AT], "little")
+        if where is None:
+            if not address and tag != TensorArgType.OUTPUT:
+                raise NotParted
+            where = (_CONSTANT, address) if address else (output, 0)
+        name = _Name(*where, nbytes)
+        if name not in self.names:
+            self.names[name] = len(self.names)
+            self.wires.append(wire)
+        if tag == TensorArgType.OUTPUT:
+            tag = TensorArgType.OUTPUT_EXISTING
+        return SplitUse(self.names[name], tag, *_form(wire, nbytes))
+
+    def is_of_parent(self, name: _Name) -> bool:
+        """Say whether a tensor is in memory that the program has provided."""
+        return name.variable < self._tensors
+
+    def require_apart(self) -> None:
+        """Refuse tensors that share some bytes of one buffer, but not all."""
+        buffers = sorted(one for one in self.names if not self.is_of_parent(one))
+        for one, other in itertools.pairwise(buffers):
+            if one.variable == other.variable and other.offset < one.offset + one.nbytes:
+                raise NotParted
+
+
+def _form(wire: bytes, nbytes: int) -> tuple[ContinuousTensor, str]:
+    """Return a tensor as a TASK has it: without address, and its layout."""
+    if isinstance(wire, DescribedWire):
+        return as_bytes(wire.layout, nbytes), layout_text(wire.layout)
+    _, *sizes, ndims, dtype, _ = TENSOR.unpack(wire[: TENSOR.size])
+    return ContinuousTensor(0, sizes[:ndims], DataType(dtype)), ""
+
+
+def _scalar_words(raw: bytes) -> tuple[int, int]:
+    return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little")
+
+
+class PartedGraph:
+    """A graph whose tasks are all for sub workers of endpoints, in parts.
+
+    Rule     SPEED-PARTS-1, -4, -5
+    """
+
+    def __init__(
+        self, endpoints: Endpoints, reader: _Reader, tasks: Sequence[SplitTask], scalars: int
+    ) -> None:
+        self._endpoints = endpoints
+        self._names = list(reader.names)
+        self._wires = reader.wires
+        self._scalars = range(
+            reader._first_scalar, reader._first_scalar + 2 * scalars * L.SCALAR_WORDS
+        )
+        of_parent = [i for i, one in enumerate(self._names) if reader.is_of_parent(one)]
+        self._of_parent = of_parent
+        sizes = [one.nbytes for one in self._names]
+        self._parts = split(tasks, sizes, frozenset(of_parent))
+        self._raw = {place: PART.encode(one.part) for place, one in self._parts.items()}
+        if any(
+            len(self._raw[place]) > MOST_BYTES or len(one.named) > MAX_TENSORS
+            for place, one in self._parts.items()
+        ):
+            raise NotParted
+        self._number = next(_numbers)
+        self._sent: dict[int, int] = {}
+        """By endpoint: the session that has its part."""
+        weakref.finalize(self, endpoints.forget_part, self._number, list(self._parts))
+
+    @classmethod
+    def of(
+        cls,
+        endpoints: Endpoints,
+        target: Callable[[Any], Any],
+        steps: Sequence[Step],
+        words: Sequence[int],
+        places: Sequence[int],
+        provided: tuple[int, int],
+    ) -> PartedGraph | None:
+        """Return the parts of a graph whose tasks ran at some places; None if that cannot be.
+
+        `target` returns what a handle is registered as; `provided` is how many tensors and scalars a
+        replay has.
+        """
+        reader = _Reader(*provided)
+        tasks = []
+        following = zip(words, places, strict=True)
+        try:
+            for step in steps:
+                if isinstance(step, AllocStep | ScopeStep):
+                    continue
+                word, place = next(following)
+                _require_for_sub_worker(step, word, place, target)
+                tasks.append(reader.task(step, place))
+            reader.require_apart()
+            return cls(endpoints, reader, tasks, provided[1])
+        except (NotParted, TypeError):
+            return None
+
+    def forget_sent(self) -> None:
+        """Note that nobody knows which sessions have their parts."""
+        self._sent.clear()
+
+    @staticmethod
+    def require_registered(worker: Any) -> None:
+        """Have links know the callable of parts, between two runs."""
+        if not worker._registry.is_live(HANDLE):
+            target = OfParts((), b"")
+            worker._add_callable(HANDLE, target, target.to_bytes())
+
+    def submit(self, orch: Any, variables: Sequence[int]) -> bool:
+        """Submit a replay; return False if it has to be made task by task.
+
+        Rule     SPEED-PARTS-1, -4
+        """
+        endpoints = self._endpoints
+        if not all(endpoints.takes_part(at, one.nbytes) for at, one in self._parts.items()):
+            return False
+        starts = self._starts(variables)
+        if starts is None:
+            return False
+        directory = endpoints.tensors.directory
+        token = secrets.randbits(63) | 1
+        placed = [self._placed(place, one, starts) for place, one in self._parts.items()]
+        for one in placed:
+            endpoints.tensors.require_not_lost(list(one.uses))
+        members = [self._member(one, variables, token) for one in placed]
+        word = orch._require_handle("Graph.run", HANDLE, (), orch._next_level, L.NEXT_LEVEL)
+        affinities = [one.where + 1 for one in placed]
+        if len(members) > 1:
+            Orchestrator._submit_group(orch, word, members, affinities)
+        else:
+            Orchestrator._add(orch, word | affinities[0] << L.WORD_WORKER, members[0])
+        for one in placed:
+            endpoints.queues.note_given(one)
+            directory.note_task(one, [use.start for use in one.uses])
+            self._sent[one.where] = endpoints.session_of(one.where)
+        return True
+
+    def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:
+        """Return where the parent's tensors are; None if some share bytes, or workers do not see one."""
+        starts = {i: self._names[i].start(variables) for i in self._of_parent}
+        ordered = sorted((start, self._names[i].nbytes) for i, start in starts.items())
+        for (start, nbytes), (following, _) in itertools.pairwise(ordered):
+            if following < start + nbytes:
+                return None
+        try:
+            for i, start in starts.items():
+                require_visible(start, self._names[i].nbytes)
+        except ValueError:
+            return None
+        return starts
+
+    def _placed(self, place: int, part: PlacePart, starts: dict[int, int]) -> Placed:
+        uses = [
+            Use(
+                i,
+                starts[one.tensor],
+                self._names[one.tensor].nbytes,
+                one.reads * L.TENSOR_READ | one.makes * L.TENSOR_WRITE,
+                self._wires[one.tensor],
+            )
+            for i, one in enumerate(part.named)
+        ]
+        return self._endpoints.tensors.directory.place(place, uses, HANDLE)
+
+    def _member(self, placed: Placed, variables: Sequence[int], token: int) -> TaskArgs:
+        """Return the arguments of an endpoint's task: where the request is that its link reads."""
+        endpoints, place, part = self._endpoints, placed.where, self._parts[placed.where]
+        directory = endpoints.tensors.directory
+        plans = directory.plans(placed, len(placed.uses))
+        is_known = self._sent.get(place) == endpoints.session_of(place)
+        request = PartRequest(
+            endpoints.tensors.run_number,
+            directory.take_dropped(place),
+            [
+                NamedTensor(use.start, use.nbytes, plan.key, plan.reads, plan.makes)
+                for use, plan in zip(placed.uses, plans, strict=True)
+            ],
+            self._number,
+            b"" if is_known else self._raw[place],
+            token,
+            list(self._parts),
+            [variables[i] & _BITS for i in self._scalars],
+            endpoints.take_forgotten(place),
+            part.tasks,
+        )
+        raw = PART_REQUEST.encode(request)
+        address = endpoints.keep(len(raw))
+        ctypes.memmove(address, raw, len(raw))
+        args = TaskArgs()
+        args._scalars = [scalar_wire(ScalarBits(one)) for one in (address, len(raw))]
+        return args
+
+
+def _require_for_sub_worker(
+    step: SubmitStep, word: int, place: int, target: Callable[[Any], Any]
+) -> None:
+    """Refuse a step that is no task of a function for sub workers of an endpoint."""
+    if (
+        step.members
+        or place == HOME
+        or word & _CONFIGURED
+        or not is_remote(step.handle)
+        or step.handle.kind == CallableKind.CHIP_CALLABLE
+        or not target(step.handle).is_inner
+    ):
+        raise NotParted
+
+
+__all__ = ["PartedGraph"]

@@ -1,0 +1,222 @@
+"""Splitting a graph into parts: what each endpoint does in a replay, and what it gives to others.
+
+The tasks are taken in the order of the recording. Whoever has made the version of a tensor that a task of
+another endpoint reads gives it that, once, right after the task that has made it. So nobody asks for
+anything, and no part waits for what comes later: the parts together cannot wait in a circle.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..model.enums import TensorArgType
+from ..model.tensor import ContinuousTensor
+from ..remote.parts import Action, Operation, Part, PartScalar, PartTensor, PartUse
+
+READS = TensorArgType.INPUT, TensorArgType.INOUT
+WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
+HOME = -1
+MOST_DEAD_BYTES = 16 << 20
+"""Of memory that could be used again if all tasks had ended; then a part waits for that."""
+
+
+class SplitUse(NamedTuple):
+    """What a task does with a tensor, which has a number in the graph."""
+
+    tensor: int
+    tag: TensorArgType
+    form: ContinuousTensor
+    layout: str
+
+
+class SplitTask(NamedTuple):
+    """A task of the graph, and where it runs."""
+
+    place: int
+    digest: bytes
+    uses: Sequence[SplitUse]
+    scalars: Sequence[PartScalar]
+
+
+class NamedUse(NamedTuple):
+    """A tensor of the parent's memory that a part names: whether it reads what is there, or makes the last
+    version.
+    """
+
+    tensor: int
+    reads: bool
+    makes: bool
+
+
+class PlacePart(NamedTuple):
+    """The part of one endpoint, and which of the graph's tensors a replay has to name, in this order."""
+
+    part: Part
+    named: Sequence[NamedUse]
+    tasks: int
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it needs."""
+        return sum(one.nbytes for one in self.part.tensors)
+
+
+class _Op(NamedTuple):
+    """An operation before its tensors have memory."""
+
+    operation: Operation
+    touches: Sequence[int]
+    """The graph's tensors, in the order of the operation's uses, or the one."""
+
+
+@dataclass
+class _Place:
+    """A part that is being made: its tasks, what comes before each, and what is given after it."""
+
+    tasks: list[SplitTask] = field(default_factory=list)
+    before: defaultdict[int, list[_Op]] = field(default_factory=lambda: defaultdict(list))
+    after: defaultdict[int, list[_Op]] = field(default_factory=lambda: defaultdict(list))
+    reads: set[int] = field(default_factory=set)
+    """Of the parent's tensors, those of which it needs what is there."""
+    changes: set[int] = field(default_factory=set)
+    """Those of which it makes, or gets, another version."""
+
+
+@dataclass
+class _Version:
+    """The newest version of a tensor: who has made it by which of its tasks, and who has it."""
+
+    maker: int = HOME
+    task: int = 0
+    holders: set[int] = field(default_factory=set)
+
+
+def split(
+    tasks: Sequence[SplitTask], sizes: Sequence[int], of_parent: Collection[int]
+) -> dict[int, PlacePart]:
+    """Return the part of each endpoint that has a task.
+
+    Parameters
+    ----------
+    tasks
+        The tasks, in an order in which they could run one after the other.
+    sizes
+        The bytes of each tensor.
+    of_parent
+        The tensors in the parent's memory. Others have memory while the graph runs.
+
+    Notes
+    -----
+    Rule     SPEED-PARTS-2, -3
+    """
+    order = sorted({one.place for one in tasks})
+    peers = {place: i for i, place in enumerate(order)}
+    places = {place: _Place() for place in order}
+    versions: defaultdict[int, _Version] = defaultdict(_Version)
+    gifts = 0
+    for task in tasks:
+        place = places[task.place]
+        number = len(place.tasks)
+        place.tasks.append(task)
+        for use in task.uses:
+            version = versions[use.tensor]
+            if use.tag not in READS or task.place in version.holders:
+                continue
+            version.holders.add(task.place)
+            if version.maker != HOME:
+                gifts += 1
+                give = _gift(Action.SEND, use.tensor, peers[task.place], gifts)
+                take = _gift(Action.RECEIVE, use.tensor, peers[version.maker], gifts)
+                places[version.maker].after[version.task].append(give)
+                place.before[number].append(take)
+                place.changes.add(use.tensor)
+            elif use.tensor in of_parent:
+                place.reads.add(use.tensor)
+        for use in task.uses:
+            if use.tag in WRITES:
+                versions[use.tensor] = _Version(task.place, number, {task.place})
+                place.changes.add(use.tensor)
+    made = {place: {one for one in of_parent if versions[one].maker == place} for place in places}
+    return {place: _part_of(one, sizes, made[place], of_parent) for place, one in places.items()}
+
+
+def _gift(action: Action, tensor: int, peer: int, number: int) -> _Op:
+    return _Op(Operation(action, peer=peer, number=number), [tensor])
+
+
+def _part_of(
+    place: _Place, sizes: Sequence[int], made: set[int], of_parent: Collection[int]
+) -> PlacePart:
+    """Return a part whose tensors have memory; `made` are those of which it makes the last version."""
+    callables = {digest: i for i, digest in enumerate(dict.fromkeys(t.digest for t in place.tasks))}
+    ops: list[_Op] = []
+    for i, task in enumerate(place.tasks):
+        uses = [PartUse(0, use.tag, use.form, use.layout) for use in task.uses]
+        run = Operation(Action.RUN, callables[task.digest], uses, task.scalars)
+        ops += [*place.before[i], _Op(run, [use.tensor for use in task.uses]), *place.after[i]]
+    named = [NamedUse(one, one in place.reads, one in made) for one in sorted(place.reads | made)]
+    memory = _Memory(named, sizes, ops)
+    operations = [one for i, op in enumerate(ops) for one in memory.give_to(i, op)]
+    spoiled = [i for i, one in enumerate(named) if one.tensor in place.changes and not one.makes]
+    part = Part(list(callables), memory.tensors, operations, spoiled)
+    return PlacePart(part, named, len(place.tasks))
+
+
+class _Memory:
+    """Gives memory to the tensors of a part: that of those which are not used any more is used again.
+
+    Tasks that have used it must have ended by then, and nothing but an operation that waits for all tasks
+    tells that.
+    """
+
+    def __init__(self, named: Sequence[NamedUse], sizes: Sequence[int], ops: Sequence[_Op]) -> None:
+        self.tensors = [PartTensor(sizes[one.tensor], i + 1) for i, one in enumerate(named)]
+        self._place = {one.tensor: i for i, one in enumerate(named)}
+        self._sizes = sizes
+        self._kept = set(self._place)
+        self._last = {tensor: i for i, op in enumerate(ops) for tensor in op.touches}
+        self._free: defaultdict[int, deque[int]] = defaultdict(deque)
+        self._dead: list[tuple[int, int]] = []
+        """What no later operation uses, by size; tasks may."""
+        self._dead_bytes = 0
+
+    def give_to(self, i: int, op: _Op) -> Iterator[Operation]:
+        """Yield operation `i` with the numbers of its memory; before it, one that waits if that helps."""
+        one = op.operation
+        if one.action != Action.RUN:
+            self._free_dead()
+        elif self._dead_bytes > MOST_DEAD_BYTES:
+            self._free_dead()
+            yield Operation(Action.WAIT)
+        numbers = [self._number(tensor) for tensor in op.touches]
+        for tensor in dict.fromkeys(op.touches):
+            if self._last[tensor] == i and tensor not in self._kept:
+                self._dead.append((self._sizes[tensor], self._place.pop(tensor)))
+                self._dead_bytes += self._sizes[tensor]
+        if one.action != Action.RUN:
+            yield Operation(one.action, tensor=numbers[0], peer=one.peer, number=one.number)
+            return
+        uses = [
+            PartUse(number, use.tag, use.form, use.layout)
+            for number, use in zip(numbers, one.uses, strict=True)
+        ]
+        yield Operation(one.action, one.callable, uses, one.scalars)
+
+    def _free_dead(self) -> None:
+        for size, number in self._dead:
+            self._free[size].append(number)
+        self._dead.clear()
+        self._dead_bytes = 0
+
+    def _number(self, tensor: int) -> int:
+        if tensor not in self._place:
+            free = self._free[self._sizes[tensor]]
+            if free:
+                self._place[tensor] = free.popleft()
+            else:
+                self._place[tensor] = len(self.tensors)
+                self.tensors.append(PartTensor(self._sizes[tensor]))
+        return self._place[tensor]

@@ -1,0 +1,128 @@
+"""What sessions give each other without being asked: tensors that a part of a graph waits for.
+
+A giver sends and goes on; in the end it waits until all of it has arrived. Who gets it takes it when it
+comes to that: what comes early waits here, outside of the memory that tasks see.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .chunks import CHUNK, Header
+from .windows import Refusal
+
+MOST_EARLY_BYTES = 1 << 30
+"""Of what was given for a replay that this session has not begun."""
+
+
+class Line(Protocol):
+    """A connection to another mover; see `mover`."""
+
+    def give(self, header: Header, data: Any) -> None:
+        """Send a chunk."""
+
+    def settle(self, header: Header) -> None:
+        """Wait until all chunks of a transfer have arrived."""
+
+
+class Gifts:
+    """What one session gives in a replay: over one line for each of the others.
+
+    `open_line` returns a line and the first header of its transfer, which `token` is the key of.
+    """
+
+    def __init__(self, open_line: Callable[[str, int], tuple[Line, Header]], token: int) -> None:
+        self._open_line, self._token = open_line, token
+        self.lines: dict[str, tuple[Line, Header]] = {}
+        self.bytes = self.count = 0
+
+    def give(self, address: str, number: int, data: bytes) -> None:
+        """Send the bytes of what has a number to another session."""
+        if address not in self.lines:
+            self.lines[address] = self._open_line(address, self._token)
+        line, first = self.lines[address]
+        for at in range(0, len(data), CHUNK):
+            header = first._replace(offset=number, nbytes=len(data), at=at)
+            line.give(header, data[at : at + CHUNK] if len(data) > CHUNK else data)
+        self.bytes += len(data)
+        self.count += 1
+
+    def settle(self) -> None:
+        """Wait until all of it has arrived."""
+        for line, first in self.lines.values():
+            line.give(first, b"")
+        for line, first in self.lines.values():
+            line.settle(first)
+
+
+class _Coming:
+    """Bytes that come in chunks."""
+
+    __slots__ = ("chunks", "left")
+
+    def __init__(self, nbytes: int) -> None:
+        self.left = nbytes
+        self.chunks: dict[int, memoryview] = {}
+
+    def add(self, at: int, data: memoryview) -> None:
+        """Add a chunk; one that comes twice counts once."""
+        if at not in self.chunks:
+            self.chunks[at] = data
+            self.left -= data.nbytes
+
+
+class Inbox:
+    """What others have given to a session, by the token of a replay and a number.
+
+    The mover's thread puts, the main thread takes. `bell` is an eventfd that rings if somebody waits.
+    """
+
+    def __init__(self, bell: int) -> None:
+        self._bell = bell
+        self._lock = threading.Lock()
+        self._token = 0
+        self._coming: dict[int, dict[int, _Coming]] = {}
+        self._early_bytes = 0
+        self._is_waited_for = False
+
+    def begin(self, token: int) -> None:
+        """Take what is given for one replay; forget what was for others, which are over."""
+        with self._lock:
+            self._token, self._early_bytes = token, 0
+            self._coming = {token: self._coming.get(token, {})}
+
+    def end(self) -> None:
+        """Forget what was not taken: the replay is over."""
+        self.begin(0)
+
+    def put(self, header: Header, data: memoryview) -> None:
+        """Keep a chunk until it is taken."""
+        if data.nbytes != header.size or header.size <= 0:
+            raise Refusal(f"a chunk of {header.size} bytes is announced, {data.nbytes} have come")
+        with self._lock:
+            if header.key != self._token:
+                if self._early_bytes + data.nbytes > MOST_EARLY_BYTES:
+                    raise Refusal(
+                        f"{MOST_EARLY_BYTES} bytes are here for replays that have not begun"
+                    )
+                self._early_bytes += data.nbytes
+            coming = self._coming.setdefault(header.key, {})
+            one = coming.setdefault(header.offset, _Coming(header.nbytes))
+            one.add(header.at, data)
+            rings = self._is_waited_for and not one.left
+        if rings:
+            os.eventfd_write(self._bell, 1)
+
+    def take(self, number: int) -> list[tuple[int, memoryview]] | None:
+        """Return the chunks of what has a number, and where each begins; None: it has not come yet."""
+        with self._lock:
+            coming = self._coming[self._token]
+            found = coming.get(number)
+            if found is None or found.left:
+                self._is_waited_for = True
+                return None
+            self._is_waited_for = False
+            return list(coming.pop(number).chunks.items())

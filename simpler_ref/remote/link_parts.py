@@ -1,0 +1,101 @@
+"""Parts of recorded graphs in the link of an endpoint: to its session, with what a replay names."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import CallableKind, TargetNamespace
+from ..engine.view.mailbox import ReceivedArgs, call_words
+from ..errors import RemoteError
+from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
+from .counters import TASKS
+from .frames import CompletionPayload, OwnFrameType, decode_completion
+from .link_tasks import ask_for_copies, require_done
+from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
+from .requests import OF_CALLS, Registration
+
+if TYPE_CHECKING:
+    from .link import Link
+
+LOOK_MS = 100
+"""How often a link looks whether the run that its part is of has failed."""
+HANDLE = CallableHandle(
+    f"sha256:{sha256(b'the parts of graphs').hexdigest()}",
+    CallableKind.PYTHON_IMPORT,
+    TargetNamespace.REMOTE_TASK_DISPATCHER,
+    "replay",
+)
+"""Of the tasks that are parts."""
+
+
+class OfParts(Registration):
+    """The one callable of the parts of all graphs: links find the part of each task."""
+
+    def to_bytes(self) -> bytes:
+        """Return it as bytes."""
+        return OF_CALLS + pickle.dumps(self)
+
+    def runner_for(self, link: Link) -> LinkParts:
+        """Return what a link runs parts with."""
+        return LinkParts(link)
+
+
+class LinkParts:
+    """The parts of graphs, as one link has its session run them.
+
+    Rule     SPEED-PARTS-1, -6
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._home = link, link.home
+        self._view = link.mailbox.engine.view
+
+    def run(self, args: ReceivedArgs) -> None:
+        """Have the session run a part, of which the scalars say where the request is."""
+        link, home = self._link, self._home
+        _, (address, size, *_), _ = call_words(args)
+        asked = PART_REQUEST.decode(ctypes.string_at(address, size))
+        if not link.takes_parts:
+            raise RemoteError(f"{link.place_name} does not know how to run a part of a graph")
+        home.begin(asked.run)
+        coming = {
+            one.key: (ComingCopy(one.key, one.reads, one.nbytes), one.address)
+            for one in asked.tensors
+            if one.reads and not home.has(one.key, one.reads)
+        }
+        home.store_all(asked.run, coming, partial(ask_for_copies, link))
+        home.note_stored(one for one, _ in coming.values())
+        copied = [CopiedTensor(one.key, one.reads, one.makes) for one in asked.tensors]
+        done = self._await(link.post(OwnFrameType.RUN_PART, self._payload(asked, copied)))
+        home.note(copied, not done.error_code)
+        link.words[TASKS] += asked.tasks
+        require_done(link, done)
+
+    def _payload(self, asked: PartRequest, copied: list[CopiedTensor]) -> bytes:
+        peers = [self._link.mover_of(one + 1) for one in asked.peers]
+        more = PART_RUN.encode(
+            PartRun(asked.number, asked.part, asked.token, peers, asked.scalars, asked.forgotten)
+        )
+        return TASK_COPIES.encode(TaskCopies(asked.run, more, copied, asked.dropped))
+
+    def _await(self, sequence: int) -> CompletionPayload:
+        """Wait for the end of a part; stop it if the run has failed elsewhere.
+
+        Rule     SPEED-PARTS-6
+        """
+        link, is_stopped = self._link, False
+        while not link.has_answer(sequence):
+            if link.wait_for_answer(LOOK_MS) or is_stopped:
+                continue
+            if self._view.has_failed or self._view.is_cancelled:
+                link.post(OwnFrameType.STOP_PART, b"")
+                is_stopped = True
+        return decode_completion(link.receive(sequence, link.mailbox.task_number).payload)
+
+
+__all__ = ["HANDLE", "LinkParts", "OfParts"]
