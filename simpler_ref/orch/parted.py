@@ -1,7 +1,7 @@
 """Replays of a graph in parts: each endpoint gets all of its tasks at once.
 
-Where the tasks run was decided in the first replay, task by task. From then on a replay is one task of
-the parent's: a group with a member for each endpoint, whose part of the graph that endpoint has.
+The first replay goes task by task. From then on a replay is one task of the parent's: a group with a
+member for each endpoint that has a part of the graph.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import ctypes
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..callables.identity import CallableKind
 from ..jit import layout as L
 from ..jit.ops import part_at
 from ..model.arguments import TaskArgs
@@ -45,7 +44,8 @@ from ..remote.parts import (
 )
 from ..remote.task_payloads import as_bytes
 from .orchestrator import Orchestrator, is_remote
-from .split import PlacePart, SplitTask, SplitUse, split
+from .partition import partition
+from .split import PlacePart, SplitTask, SplitUse
 from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
 _BITS = (1 << 64) - 1
@@ -85,7 +85,7 @@ class _Reader:
         self.wires: list[bytes] = []
         """A tensor with each name."""
 
-    def task(self, step: SubmitStep, place: int) -> SplitTask:
+    def task(self, step: SubmitStep) -> SplitTask:
         """Return the task of a step."""
         count = len(step.tensors)
         where: dict[int, tuple[int, int]] = {}
@@ -105,7 +105,7 @@ class _Reader:
         scalars = [
             PartScalar(*_scalar_words(raw), bound.get(j, 0)) for j, raw in enumerate(step.scalars)
         ]
-        return SplitTask(place, step.handle.digest, uses, scalars)
+        return SplitTask(HOME, step.handle.digest, uses, scalars)
 
     def _use(self, wire: bytes, where: tuple[int, int] | None, output: int) -> SplitUse:
         nbytes, tag = bytes_of(wire), TensorArgType(wire[TAG_AT])
@@ -160,7 +160,12 @@ class PartedGraph:
     """
 
     def __init__(
-        self, endpoints: Endpoints, reader: _Reader, tasks: Sequence[SplitTask], scalars: int
+        self,
+        endpoints: Endpoints,
+        reader: _Reader,
+        tasks: Sequence[SplitTask],
+        allowed: Sequence[Sequence[int]],
+        scalars: int,
     ) -> None:
         self._endpoints = endpoints
         self._names = list(reader.names)
@@ -171,7 +176,10 @@ class PartedGraph:
         of_parent = [i for i, one in enumerate(self._names) if reader.is_of_parent(one)]
         self._of_parent = of_parent
         sizes = [one.nbytes for one in self._names]
-        self._parts = split(tasks, sizes, frozenset(of_parent))
+        places = sorted({place for one in allowed for place in one})
+        seats = {place: endpoints.sub_workers_of(place) for place in places}
+        task_s = endpoints.queues.shortest_task_s(places)
+        self._parts = partition(tasks, allowed, sizes, frozenset(of_parent), seats, task_s)
         self._raw = {place: PART.encode(one.part) for place, one in self._parts.items()}
         if any(
             len(self._raw[place]) > MOST_BYTES or len(one.named) > MAX_TENSORS
@@ -187,31 +195,33 @@ class PartedGraph:
     def of(
         cls,
         endpoints: Endpoints,
-        target: Callable[[Any], Any],
         steps: Sequence[Step],
         words: Sequence[int],
-        places: Sequence[int],
         provided: tuple[int, int],
     ) -> PartedGraph | None:
-        """Return the parts of a graph whose tasks ran at some places; None if that cannot be.
+        """Return the parts of a graph that was replayed once; None if it has what parts cannot do.
 
-        `target` returns what a handle is registered as; `provided` is how many tensors and scalars a
-        replay has.
+        `words` are the callable words of its submits; `provided` is how many tensors and scalars a replay
+        has.
         """
         reader = _Reader(*provided)
-        tasks = []
-        following = zip(words, places, strict=True)
+        tasks, allowed = [], []
+        following = iter(words)
         try:
             for step in steps:
                 if isinstance(step, AllocStep | ScopeStep):
                     continue
-                word, place = next(following)
-                _require_for_sub_worker(step, word, place, target)
-                tasks.append(reader.task(step, place))
+                word = next(following)
+                allowed.append(_endpoints_for(step, word, endpoints))
+                tasks.append(reader.task(step))
             reader.require_apart()
-            return cls(endpoints, reader, tasks, provided[1])
+            return cls(endpoints, reader, tasks, allowed, provided[1])
         except (NotParted, TypeError):
             return None
+
+    def are_all_there(self) -> bool:
+        """Say whether all endpoints that have a part are still the Worker's."""
+        return self._endpoints.has_all(self._parts)
 
     def forget_sent(self) -> None:
         """Note that nobody knows which sessions have their parts."""
@@ -309,19 +319,17 @@ class PartedGraph:
         return args
 
 
-def _require_for_sub_worker(
-    step: SubmitStep, word: int, place: int, target: Callable[[Any], Any]
-) -> None:
-    """Refuse a step that is no task of a function for sub workers of an endpoint."""
-    if (
-        step.members
-        or place == HOME
-        or word & _CONFIGURED
-        or not is_remote(step.handle)
-        or step.handle.kind == CallableKind.CHIP_CALLABLE
-        or not target(step.handle).is_inner
-    ):
+def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[int]:
+    """Return the endpoints that may run the task of a step, which is of a function for sub workers."""
+    if step.members or word & _CONFIGURED or not is_remote(step.handle):
         raise NotParted
+    named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
+    found = endpoints.taking_parts(step.handle)
+    if named >= 0:
+        found = [one for one in found if one == named]
+    if not found:
+        raise NotParted
+    return found
 
 
 __all__ = ["PartedGraph"]

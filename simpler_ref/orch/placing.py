@@ -234,19 +234,18 @@ class PlacingOrchestrator(Orchestrator):
     # ------------------------------------------------------------ recorded graphs
     def _play_steps(
         self, steps: Sequence[Step], words: Sequence[int], variables: list[int]
-    ) -> list[int]:
+    ) -> None:
         """Carry out a recorded graph step by step; `words` are the callable words of its submits.
 
-        What a recording has checked is not checked again. Returns where each submit went; `HOME` also
-        stands for a group.
+        What a recording has checked is not checked again.
 
         Rule     SPEED-REPLAY-12
         """
         self._require_mine()
-        following, places = iter(words), []
+        following = iter(words)
         for step in steps:
             if isinstance(step, SubmitStep):
-                places.append(self._submit_step(step, next(following), variables))
+                self._submit_step(step, next(following), variables)
             elif isinstance(step, AllocStep):
                 made = PlacingOrchestrator._claim(self, step.tensor)
                 variables[step.variable] = made.data
@@ -254,14 +253,10 @@ class PlacingOrchestrator(Orchestrator):
                 Orchestrator._open_scope(self)
             else:
                 PlacingOrchestrator._close_scope(self)
-        return places
 
-    def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> int:
-        """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints.
-
-        Returns the endpoint of a task; HOME for others.
-        """
-        self._handle, chosen = step.handle, HOME
+    def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> None:
+        """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints."""
+        self._handle = step.handle
         remote = is_remote(step.handle)
         members = step.arguments(variables)
         if step.members:
@@ -277,7 +272,6 @@ class PlacingOrchestrator(Orchestrator):
                 word += (chosen - worker) << L.WORD_WORKER
             PlacingOrchestrator._add(self, word, members[0])
         step.note_outputs(members, variables)
-        return chosen
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         while True:

@@ -15,6 +15,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -514,6 +515,8 @@ class Graph:
         of_endpoints = any(is_remote(handle) for handle, _ in recorder.handles)
         self._steps = recorder.one_by_one if of_endpoints else []
         self._parted: PartedGraph | None = None
+        self._has_run = self._is_whole = False
+        """Whether it has run, and cannot go in parts."""
 
     def __repr__(self) -> str:
         return f"<Graph of {self.tasks} tasks>"
@@ -542,15 +545,15 @@ class Graph:
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)
-        parted = self._parted
-        if parted is None:
-            return runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
-        parted.require_registered(self._worker)
+        self._prepare_parts()
         try:
-            return runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
+            timing = runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
         except BaseException:
-            parted.forget_sent()
+            if self._parted is not None:
+                self._parted.forget_sent()
             raise
+        self._has_run = True
+        return timing
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording.
@@ -602,23 +605,29 @@ class Graph:
         Rule     SPEED-REPLAY-12; SPEED-PARTS-1
         """
         variables = self._variables.tolist()
-        may_be_parted = orch._recovery is None and not self._worker.check
-        if self._parted is not None and may_be_parted:
-            orch._require_mine()
-            if self._parted.submit(orch, variables):
-                return
         words: list[int] = self._program[self._callables].tolist()
-        places = orch._play_steps(self._steps, words, variables)
-        if may_be_parted:
+        if orch._recovery is None and not self._worker.check:
+            orch._require_mine()
+            if self._parted is not None and self._parted.submit(orch, variables):
+                return
+        orch._play_steps(self._steps, words, variables)
+
+    def _prepare_parts(self) -> None:
+        """Find the parts for the second replay: how long tasks last is known by then."""
+        life = self._worker._life
+        if not self._steps or not self._has_run or life.options.check or life.options.retries:
+            return
+        if self._parted is not None and not self._parted.are_all_there():
+            self._parted = None
+        if self._parted is None and not self._is_whole:
+            words: list[int] = self._program[self._callables].tolist()
             mine = self._args
-            self._parted = PartedGraph.of(
-                self._worker._life.endpoints,
-                self._worker._registry.target,
-                self._steps,
-                words,
-                places,
-                (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars)),
-            )
+            provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
+            with suppress(KeyError):  # which the run will raise
+                self._parted = PartedGraph.of(life.endpoints, self._steps, words, provided)
+                self._is_whole = self._parted is None
+        if self._parted is not None:
+            self._parted.require_registered(self._worker)
 
     def _number_layouts(self, orch: Orchestrator) -> None:
         """Put the numbers that the engine has for the layouts now into their variables.

@@ -8,7 +8,7 @@ anything, and no part waits for what comes later: the parts together cannot wait
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,9 +42,7 @@ class SplitTask(NamedTuple):
 
 
 class NamedUse(NamedTuple):
-    """A tensor of the parent's memory that a part names: whether it reads what is there, or makes the last
-    version.
-    """
+    """A tensor of the parent's: whether a part reads what is there, and makes the last version."""
 
     tensor: int
     reads: bool
@@ -152,11 +150,7 @@ def _part_of(
 ) -> PlacePart:
     """Return a part whose tensors have memory; `made` are those of which it makes the last version."""
     callables = {digest: i for i, digest in enumerate(dict.fromkeys(t.digest for t in place.tasks))}
-    ops: list[_Op] = []
-    for i, task in enumerate(place.tasks):
-        uses = [PartUse(0, use.tag, use.form, use.layout) for use in task.uses]
-        run = Operation(Action.RUN, callables[task.digest], uses, task.scalars)
-        ops += [*place.before[i], _Op(run, [use.tensor for use in task.uses]), *place.after[i]]
+    ops = _in_order(place, callables)
     named = [NamedUse(one, one in place.reads, one in made) for one in sorted(place.reads | made)]
     memory = _Memory(named, sizes, ops)
     operations = [one for i, op in enumerate(ops) for one in memory.give_to(i, op)]
@@ -165,11 +159,31 @@ def _part_of(
     return PlacePart(part, named, len(place.tasks))
 
 
+def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
+    """Return the operations of a part.
+
+    What tasks one after the other make for others is given together, since all tasks must have ended
+    before each gift; but before the part waits for one itself, and before the tensor changes.
+    """
+    ops: list[_Op] = []
+    gifts: list[_Op] = []
+    for i, task in enumerate(place.tasks):
+        written = {use.tensor for use in task.uses if use.tag in WRITES}
+        if place.before[i] or not place.after[i] or any(one.touches[0] in written for one in gifts):
+            ops += gifts
+            gifts = []
+        uses = [PartUse(0, use.tag, use.form, use.layout) for use in task.uses]
+        run = Operation(Action.RUN, callables[task.digest], uses, task.scalars)
+        ops += [*place.before[i], _Op(run, [use.tensor for use in task.uses])]
+        gifts += place.after[i]
+    return ops + gifts
+
+
 class _Memory:
     """Gives memory to the tensors of a part: that of those which are not used any more is used again.
 
-    Tasks that have used it must have ended by then, and nothing but an operation that waits for all tasks
-    tells that.
+    Tasks that have used it must have ended by then. Nothing but a gift, or an operation for that, tells so:
+    what a part receives may have come before.
     """
 
     def __init__(self, named: Sequence[NamedUse], sizes: Sequence[int], ops: Sequence[_Op]) -> None:
@@ -186,9 +200,9 @@ class _Memory:
     def give_to(self, i: int, op: _Op) -> Iterator[Operation]:
         """Yield operation `i` with the numbers of its memory; before it, one that waits if that helps."""
         one = op.operation
-        if one.action != Action.RUN:
+        if one.action == Action.SEND:
             self._free_dead()
-        elif self._dead_bytes > MOST_DEAD_BYTES:
+        elif one.action == Action.RUN and self._dead_bytes > MOST_DEAD_BYTES:
             self._free_dead()
             yield Operation(Action.WAIT)
         numbers = [self._number(tensor) for tensor in op.touches]

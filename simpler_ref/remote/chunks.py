@@ -37,8 +37,8 @@ class Kind(enum.IntEnum):
     """A question about what is to be moved; its text, and that of the answer, is the second part."""
     ANSWER = 7
     GIVE = 8
-    """Bytes for who waits for them; the key is that of a replay, the offset a number in it. Only one without
-    bytes is answered: all before it have arrived."""
+    """Bytes for who waits for them. The key is that of a replay, the offset a number in it. Only one with
+    no bytes is answered, once all before it have arrived."""
     GIVEN = 9
 
 

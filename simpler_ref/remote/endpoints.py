@@ -557,6 +557,26 @@ class Endpoints:
             "arena_size", DEFAULT_ARENA_SIZE
         )
 
+    def taking_parts(self, handle: CallableHandle) -> list[int]:
+        """Return the endpoints that run a callable's tasks in parts of graphs; none for chips."""
+        one: Registration = self._life.registry.target(handle)
+        if not one.is_inner or handle.kind == CallableKind.CHIP_CALLABLE:
+            return []
+        return [
+            link.number
+            for link in self._links()
+            if link.number in one.workers and self.takes_part(link.number, 0)
+        ]
+
+    def has_all(self, numbers: Iterable[int]) -> bool:
+        """Say whether all of them are endpoints, which may be lost."""
+        return {link.number for link in self._links()}.issuperset(numbers)
+
+    def sub_workers_of(self, number: int) -> int:
+        """Return how many sub workers an endpoint has."""
+        count: int = self._link(number).spec.worker["num_sub_workers"]
+        return count
+
     def session_of(self, number: int) -> int:
         """Return the number of an endpoint's session."""
         return int(self._link(number).words[SESSION])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .chunks import CHUNK, Header
@@ -16,6 +16,10 @@ from .windows import Refusal
 
 MOST_EARLY_BYTES = 1 << 30
 """Of what was given for a replay that this session has not begun."""
+
+
+Chunks = Sequence[tuple[int, memoryview]]
+"""The parts of a tensor, and where each begins."""
 
 
 class Line(Protocol):
@@ -116,7 +120,7 @@ class Inbox:
         if rings:
             os.eventfd_write(self._bell, 1)
 
-    def take(self, number: int) -> list[tuple[int, memoryview]] | None:
+    def take(self, number: int) -> Chunks | None:
         """Return the chunks of what has a number, and where each begins; None: it has not come yet."""
         with self._lock:
             coming = self._coming[self._token]

@@ -7,68 +7,138 @@ other; before a tensor goes to another endpoint, or comes from one, all of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from ..callables.handles import CallableHandle
 from ..errors import RemoteError
-from ..model.arguments import TaskArgs
+from ..jit import layout as L
+from ..jit.ops import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
 from ..model.tensor import DescribedTensor
-from ..model.wire import with_address
+from ..model.wire import TENSOR_BYTES, DescribedWire, Layout, counts_of, layout_number
 from ..system.types import Array
 from .copies import CopiedTensor, Copies, TaskCopies
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .gifts import Gifts, Inbox
+from .gifts import Chunks, Gifts, Inbox
 from .layouts import read_layout
 from .parts import PART, Action, Operation, Part, PartRun, PartTensor
 from .windows import bytes_at
 
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
+MOST_EARLY = 16
+"""How many of the tensors that come next are looked for while no task runs."""
 _SOMEWHERE = 1 << 20
 """An address for a tensor that gets its own before each run."""
 
 
-class _Task(NamedTuple):
-    """A task of a part, but for addresses."""
+class _Stretch:
+    """The tasks between two operations that wait, as a program; see `jit.ops`.
 
-    callable: int
-    tensors: Sequence[int]
-    wires: Sequence[bytes]
-    scalars: Sequence[tuple[bytes, int]]
-    """What travels, and which one of the replay's it is instead, plus one."""
-    is_described: bool
+    Its variables are those of the part: the addresses of tensors, word and kind of the replay's scalars,
+    and the numbers of layouts.
+    """
+
+    def __init__(self) -> None:
+        self._writer = ProgramWriter()
+        self._callables: list[int] = []
+        self._program: Words | None = None
+
+    def add(self, one: Operation, variables: _Variables) -> None:
+        """Add a task."""
+        tensors, patches = [], []
+        for i, use in enumerate(one.uses):
+            layout = read_layout(use.layout, use.form.nbytes()) if use.layout else None
+            tensor = use.form if layout is None else DescribedTensor(_SOMEWHERE, layout)
+            tensors.append(bytes(tensor._tagged(use.tag)))
+            patches.append(Patch(tensor_at(i), use.tensor, 0))
+            if layout is not None:
+                patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, variables.of_layout(layout), 0))
+        scalars = []
+        for j, scalar in enumerate(one.scalars):
+            scalars.append(scalar.word.to_bytes(8, "little") + scalar.kind.to_bytes(8, "little"))
+            if scalar.bound:
+                first = variables.of_scalar(scalar.bound)
+                at = scalar_at(len(tensors), j)
+                patches += [Patch(at + k, first + k, 0) for k in range(L.SCALAR_WORDS)]
+        counts = counts_of(len(tensors), len(scalars))
+        self._writer.submit(0, counts, b"".join([*tensors, *scalars]), (), patches, -1)
+        self._callables.append(one.callable)
+
+    def program(self, words: Array) -> Words:
+        """Return it from its beginning on, with the words that callables have now."""
+        if self._program is None:
+            self._program = self._writer.words()
+        self._program[self._writer.callables] = words[self._callables]
+        rewind(self._program)
+        return self._program
+
+
+class _Variables:
+    """What the programs of a part leave open."""
+
+    def __init__(self, part: Part) -> None:
+        bound = [scalar.bound for one in part.operations for scalar in one.scalars]
+        self.tensors, self.scalars = len(part.tensors), max(bound, default=0)
+        self.layouts: dict[Layout, int] = {}
+
+    def of_scalar(self, number: int) -> int:
+        """Return the variable of the word of a scalar, counted from 1; its kind is the next."""
+        return self.tensors + (number - 1) * L.SCALAR_WORDS
+
+    def of_layout(self, layout: Layout) -> int:
+        """Return the variable of a layout's number."""
+        first = self.of_scalar(self.scalars + 1)
+        return self.layouts.setdefault(layout, first + len(self.layouts))
+
+    def values(self, addresses: Sequence[int], scalars: Sequence[int], orch: Any) -> Array:
+        """Return all of them for a run."""
+        wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self.layouts]
+        if wires:
+            orch._give_numbers([wires])
+        given = scalars[: self.scalars * L.SCALAR_WORDS]
+        return np.array([*addresses, *given, *map(layout_number, wires)], np.uint64).view(np.int64)
 
 
 class _Loaded:
     """A part as it is run: what can be prepared is."""
 
     def __init__(self, part: Part) -> None:
-        self.tensors = part.tensors
-        self.callables = part.callables
-        self.spoiled = part.spoiled
+        self.tensors, self.callables, self.spoiled = part.tensors, part.callables, part.spoiled
         self.named = sum(1 for one in part.tensors if one.named)
-        self.operations = [
-            _task(one) if one.action == Action.RUN else one for one in part.operations
-        ]
-        self.most_bound = max(
-            (scalar.bound for one in part.operations for scalar in one.scalars), default=0
-        )
+        self.variables = _Variables(part)
         self.most_peer = max((one.peer for one in part.operations), default=-1)
+        self.operations: list[_Stretch | Operation] = []
+        stretch: _Stretch | None = None
+        for one in part.operations:
+            if one.action != Action.RUN:
+                stretch = None
+                self.operations.append(one)
+                continue
+            if stretch is None:
+                stretch = _Stretch()
+                self.operations.append(stretch)
+            stretch.add(one, self.variables)
+        self.receives = _receives(part.operations)
 
 
-def _task(one: Operation) -> _Task:
-    wires = [
-        DescribedTensor(_SOMEWHERE, read_layout(use.layout, use.form.nbytes()))._tagged(use.tag)
-        if use.layout
-        else use.form._tagged(use.tag)
-        for use in one.uses
-    ]
-    scalars = [
-        (scalar.word.to_bytes(8, "little") + scalar.kind.to_bytes(8, "little"), scalar.bound)
-        for scalar in one.scalars
-    ]
-    tensors = [use.tensor for use in one.uses]
-    return _Task(one.callable, tensors, wires, scalars, any(use.layout for use in one.uses))
+def _receives(operations: Sequence[Operation]) -> list[tuple[int, Operation]]:
+    """Return what a part takes from others, in order; and after how many waiting operations it may.
+
+    No task before that uses the memory.
+    """
+    found, waits, used = [], 0, dict[int, int]()
+    for one in operations:
+        if one.action == Action.RUN:
+            used.update((use.tensor, waits + 1) for use in one.uses)
+            continue
+        if one.action == Action.RECEIVE:
+            found.append((used.get(one.tensor, 0), one))
+        if one.action != Action.WAIT:
+            used[one.tensor] = waits + 1
+        waits += 1
+    return found
 
 
 class Parts:
@@ -155,7 +225,7 @@ class Parts:
         """Refuse a replay that does not say all that its part needs."""
         for what, needed, there in (
             ("tensors", part.named, len(copied)),
-            ("scalars", 2 * part.most_bound, len(asked.scalars)),
+            ("scalars", L.SCALAR_WORDS * part.variables.scalars, len(asked.scalars)),
             ("endpoints", part.most_peer + 1, len(asked.peers)),
         ):
             if there < needed:
@@ -172,7 +242,11 @@ class Parts:
         """Return memory that tasks see."""
         return self._copies.empty(nbytes)
 
-    def receive(self, number: int) -> list[tuple[int, memoryview]]:
+    def look_for(self, number: int) -> Chunks | None:
+        """Return what another endpoint has given; None if that has not come yet."""
+        return self._inbox.take(number)
+
+    def receive(self, number: int) -> Chunks:
         """Wait for what another endpoint gives."""
         while True:
             chunks = self._inbox.take(number)
@@ -216,9 +290,10 @@ class _Replay:
         self._gifts = gifts
         self._own: list[Array] = []
         self._addresses: list[int] = []
-        self._octets: list[bytes] = []
-        """The same, as tensors have them."""
         self._is_busy = False
+        self._waits = self._received = 0
+        self._taken: set[int] = set()
+        """What was received before its turn."""
 
     def find_memory(self, named: Sequence[int]) -> None:
         """Note where the copies are that the replay names, and find memory for what else there is."""
@@ -228,40 +303,28 @@ class _Replay:
             else:
                 self._own.append(self._parts.own(one.nbytes))
                 self._addresses.append(int(self._own[-1].ctypes.data))
-        self._octets = [address.to_bytes(8, "little") for address in self._addresses]
 
     def submit_all(self, orch: Any, _args: Any, _config: Any) -> None:
         """Carry the operations out: the orchestration function of the inner Worker's run."""
-        for one in self._part.operations:
-            if isinstance(one, _Task):
-                self._submit(orch, one)
+        part = self._part
+        variables = part.variables.values(self._addresses, self._asked.scalars, orch)
+        words = np.array(
+            [orch._require_handle("a part", one, (), orch._subs, L.SUB) for one in self._callables],
+            np.int64,
+        )
+        for one in part.operations:
+            if isinstance(one, _Stretch):
+                orch._play(one.program(words), variables)
+                self._is_busy = True
                 continue
-            self._drain(orch)
+            if one.action != Action.RECEIVE or one.number not in self._taken:
+                self._drain(orch)
             if one.action == Action.SEND:
                 self._send(one)
             elif one.action == Action.RECEIVE:
                 self._receive(one)
+            self._waits += 1
         self._drain(orch)
-
-    def _submit(self, orch: Any, one: _Task) -> None:
-        args = TaskArgs()
-        octets = self._octets
-        args._tensors = [
-            with_address(wire, octets[tensor])
-            for wire, tensor in zip(one.wires, one.tensors, strict=True)
-        ]
-        if one.scalars:
-            args._scalars = [self._scalar(*scalar) for scalar in one.scalars]
-        if one.is_described:
-            orch._give_numbers([args._tensors])
-        orch.submit_sub(self._callables[one.callable], args)
-        self._is_busy = True
-
-    def _scalar(self, raw: bytes, bound: int) -> bytes:
-        if not bound:
-            return raw
-        word, kind = self._asked.scalars[2 * bound - 2 : 2 * bound]
-        return word.to_bytes(8, "little") + kind.to_bytes(8, "little")
 
     def _drain(self, orch: Any) -> None:
         """Wait until all tasks so far have ended."""
@@ -274,8 +337,26 @@ class _Replay:
         self._gifts.give(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
 
     def _receive(self, one: Operation) -> None:
+        """Have what another endpoint gives; while no task runs, also what has come for later ones.
+
+        Rule     SPEED-PARTS-3
+        """
+        self._received += 1
+        if one.number in self._taken:
+            self._taken.discard(one.number)
+            return
+        self._store(one, self._parts.receive(one.number))
+        following = self._part.receives[self._received : self._received + MOST_EARLY]
+        for earliest, other in following:
+            if earliest <= self._waits + 1 and other.number not in self._taken:
+                chunks = self._parts.look_for(other.number)
+                if chunks is not None:
+                    self._store(other, chunks)
+                    self._taken.add(other.number)
+
+    def _store(self, one: Operation, chunks: Chunks) -> None:
         memory = self._memory(one)
-        for at, data in self._parts.receive(one.number):
+        for at, data in chunks:
             memory[at : at + data.nbytes] = data
 
     def _memory(self, one: Operation) -> memoryview:
