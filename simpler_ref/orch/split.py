@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..jit import layout as L
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
 from ..remote.parts import Action, Operation, Part, PartScalar, PartTensor, PartUse
@@ -59,7 +60,7 @@ class PlacePart(NamedTuple):
     @property
     def nbytes(self) -> int:
         """How much memory it needs."""
-        return sum(one.nbytes for one in self.part.tensors)
+        return sum(L.round_up(one.nbytes, L.HEAP_ALIGN) for one in self.part.tensors)
 
 
 class _Op(NamedTuple):

@@ -27,7 +27,7 @@ import numpy as np
 
 from ..errors import TransferError
 from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
-from .connection import prepare, zmq
+from .connection import RCVMORE, SNDMORE, prepare, zmq
 from .fail_points import fail_point
 from .gifts import Gifts
 from .keys import KeyPair, secure_client, secure_server
@@ -377,18 +377,26 @@ class ZmqMover(Mover):
         """Serve requests until the context ends."""
         try:
             while True:
-                peer, *parts = self._router.recv_multipart(copy=False)
-                self._serve_one(peer.bytes, parts)
+                peer, *parts = self._receive()
+                self._serve_one(peer, parts)
         except self._zmq.ContextTerminated:
             pass
         finally:  # so that nobody waits for answers that never come
             self._router.close(linger=0)
 
+    def _receive(self) -> list[Any]:
+        """Return the parts of a request, of which only the third and later ones may be long."""
+        router = self._router
+        parts: list[Any] = [router.recv()]
+        while router.getsockopt(RCVMORE):
+            parts.append(router.recv() if len(parts) == 1 else router.recv(copy=False))
+        return parts
+
     def _serve_one(self, peer: bytes, parts: list[Any]) -> None:
         header = NOBODY
         try:
             try:
-                header = decode(parts[0].bytes if parts else b"")
+                header = decode(parts[0] if parts else b"")
             except ValueError as error:
                 raise Refusal(str(error)) from None
             fail_point("moving")
@@ -503,7 +511,11 @@ class _Line:
 
     def give(self, header: Header, data: Any) -> None:
         """Send a chunk that nobody has asked for."""
-        self._send(header.encode(), data)
+        try:
+            self._socket.send(header.encode(), SNDMORE)
+            self._socket.send(data)
+        except self._zmq.Again:
+            raise _Lost(CONNECTION_LOST) from None
 
     def settle(self, header: Header) -> None:
         """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""

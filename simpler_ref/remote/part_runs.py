@@ -107,6 +107,8 @@ class _Loaded:
     def __init__(self, part: Part) -> None:
         self.tensors, self.callables, self.spoiled = part.tensors, part.callables, part.spoiled
         self.named = sum(1 for one in part.tensors if one.named)
+        own = [one.nbytes for one in part.tensors if not one.named]
+        self.own_bytes = sum(L.round_up(nbytes, L.HEAP_ALIGN) for nbytes in own)
         self.variables = _Variables(part)
         self.most_peer = max((one.peer for one in part.operations), default=-1)
         self.operations: list[_Stretch | Operation] = []
@@ -240,7 +242,7 @@ class Parts:
     # ------------------------------------------------------------ for a replay
     def own(self, nbytes: int) -> Array:
         """Return memory that tasks see."""
-        return self._copies.empty(nbytes)
+        return self._copies.empty(max(1, nbytes))
 
     def look_for(self, number: int) -> Chunks | None:
         """Return what another endpoint has given; None if that has not come yet."""
@@ -288,7 +290,7 @@ class _Replay:
     ) -> None:
         self._parts, self._part, self._asked, self._callables = parts, part, asked, callables
         self._gifts = gifts
-        self._own: list[Array] = []
+        self._own: Array | None = None
         self._addresses: list[int] = []
         self._is_busy = False
         self._waits = self._received = 0
@@ -297,12 +299,15 @@ class _Replay:
 
     def find_memory(self, named: Sequence[int]) -> None:
         """Note where the copies are that the replay names, and find memory for what else there is."""
+        own = self._parts.own(self._part.own_bytes)
+        following = int(own.ctypes.data)
         for one in self._part.tensors:
             if one.named:
                 self._addresses.append(named[one.named - 1])
             else:
-                self._own.append(self._parts.own(one.nbytes))
-                self._addresses.append(int(self._own[-1].ctypes.data))
+                self._addresses.append(following)
+                following += L.round_up(one.nbytes, L.HEAP_ALIGN)
+        self._own = own
 
     def submit_all(self, orch: Any, _args: Any, _config: Any) -> None:
         """Carry the operations out: the orchestration function of the inner Worker's run."""
