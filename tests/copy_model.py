@@ -271,6 +271,10 @@ class LinkHome(Home):
         ctypes.memmove(window.address, address, SIZE)
         self.play.moved += 1
 
+    def move_all_to(self, several):
+        for one in several:
+            self.move_to(one.key, 0, one.memory, one.nbytes)
+
     def move_from(self, key, offset, address, nbytes):
         if self.play.running:
             self.play.actors.point()

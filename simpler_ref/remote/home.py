@@ -8,6 +8,7 @@ import enum
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ from .copies import (
 )
 from .fail_points import fail_point
 from .keys import KeyPair
-from .mover import ZmqMover
+from .mover import Span, ZmqMover
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
@@ -176,6 +177,15 @@ class Home:
         """Copy memory of this machine into a window of the session."""
         self._mover().store(self._address, key, offset, address, nbytes)
 
+    def move_all_to(self, several: Sequence[Span]) -> None:
+        """Copy memory of this machine into windows of the session."""
+        if several:
+            self._mover().store_all(self._address, several)
+
+    def move_all_from(self, several: Sequence[Span]) -> None:
+        """Copy windows of the session into memory of this machine."""
+        self._mover().fetch_all(self._address, several)
+
     def move_from(self, key: int, offset: int, address: int, nbytes: int) -> None:
         """Copy from a window of the session into memory of this machine."""
         self._mover().fetch(self._address, key, offset, address, nbytes)
@@ -214,9 +224,10 @@ class Home:
         if answer.error:
             raise MemoryError(answer.error)
         fail_point("storing")
-        for key in answer.keys:
-            one, address = coming[key]
-            self.move_to(window_key(key, one.version), 0, address, one.nbytes)
+        wanted = [coming[key] for key in answer.keys]
+        self.move_all_to(
+            [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in wanted]
+        )
         fail_point("stored")
 
     def missing(self, plan: Plan, addresses: Sequence[int], sizes: Sequence[int]) -> Coming:
@@ -276,6 +287,25 @@ class Home:
         fail_point("brought")
         self._brought[key] = version
         self.brought += 1
+
+    def bring_all(self, several: Sequence[Homing]) -> bytes:
+        """Bring several home, all at once if that can be; return what became of each.
+
+        Rule     REMOTE-COPY-5
+        """
+        ready = [one for one in several if self._made.get(one.key) == one.last and one.nbytes]
+        if len(ready) > 1:
+            with suppress(TransferError):  # which those tell of that are brought again
+                self.move_all_from(
+                    [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in ready]
+                )
+                for one in ready:
+                    self._brought[one.key] = one.last
+                self.brought += len(ready)
+                return bytes(
+                    Brought.IS_HOME if one in ready else self.bring_newest(one) for one in several
+                )
+        return bytes(self.bring_newest(one) for one in several)
 
     def bring_newest(self, one: Homing) -> Brought:
         """Bring the newest version home that the session has made, if it is one of those.

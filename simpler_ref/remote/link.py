@@ -774,7 +774,8 @@ class Link(WorkerKind):
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
             return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
         if command == L.LINK_BRING_HOME:
-            return bytes(self._home.bring_newest(one) for one in unpack_homings(request))
+            found: bytes = self._home.bring_all(unpack_homings(request))
+            return found
         if command == L.LINK_RESCUE:
             return bytes(self._home.rescue(one) for one in unpack_homings(request))
         if command == L.LINK_HELD:

@@ -19,9 +19,9 @@ import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,14 @@ MONITORED = struct.Struct("=HI")
 """The first part of a monitor's message: which event, and a number."""
 CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"
 log = logging.getLogger("simpler_ref")
+
+
+class Span(NamedTuple):
+    """A whole window of another session, and memory of this one, a buffer or its address."""
+
+    key: int
+    memory: Any
+    nbytes: int
 
 
 class Mover(ABC):
@@ -101,6 +109,16 @@ class Mover(ABC):
         that were under way may still arrive until the window is withdrawn, but none behind those of a
         later `store` into it. Stores into one window are done one after the other.
         """
+
+    def fetch_all(self, address: str, several: Sequence[Span]) -> None:
+        """Copy several windows of another session; see `fetch`. After an error some may be there."""
+        for one in several:
+            self.fetch(address, one.key, 0, one.memory, one.nbytes)
+
+    def store_all(self, address: str, several: Sequence[Span]) -> None:
+        """Copy into several windows of another session; see `store`."""
+        for one in several:
+            self.store(address, one.key, 0, one.memory, one.nbytes)
 
     @abstractmethod
     def ask(self, address: str, key: int, question: bytes) -> bytes:
@@ -206,28 +224,57 @@ class ZmqMover(Mover):
     def fetch(self, address: str, key: int, offset: int, into: Any, nbytes: int) -> None:
         """Copy bytes of another session's window into memory of this one."""
         require_place(key, offset)
-        memory = memory_of(into, nbytes, writable=True)
         doing = f"fetch {nbytes} bytes of {name_of(key)} from {address}"
+        self._fetch(doing, address, offset, [Span(key, into, nbytes)])
+
+    def fetch_all(self, address: str, several: Sequence[Span]) -> None:
+        """Copy several windows of another session, for which it is asked one after the other."""
+        self._fetch(f"fetch {len(several)} windows from {address}", address, 0, several)
+
+    def _fetch(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
+        memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
         began = time.monotonic_ns()
         with self._transfer(doing, address) as (line, number):
-            first = Header(Kind.READ, self._sender, number, key, offset, nbytes, 0)
-            line.fetch(first, memory)
-        self._count(transfers=1, bytes_in=nbytes)
-        if self.on_moved is not None:
-            self.on_moved(address, False, nbytes, began)
+            firsts = self._firsts(Kind.READ, number, offset, several)
+            line.fetch_all(firsts, memories)
+        self._note_moved(address, False, several, began)
 
     def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
         """Copy bytes of this session's memory into another session's window."""
         require_place(key, offset)
-        memory = memory_of(source, nbytes, writable=False)
         doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
+        self._store(doing, address, offset, [Span(key, source, nbytes)])
+
+    def store_all(self, address: str, several: Sequence[Span]) -> None:
+        """Copy into several windows of another session, without waiting for one after the other."""
+        self._store(f"store {len(several)} windows at {address}", address, 0, several)
+
+    def _store(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
+        memories = [memory_of(one.memory, one.nbytes, writable=False) for one in several]
         began = time.monotonic_ns()
-        with self._alone(address, key), self._transfer(doing, address) as (line, number):
-            first = Header(Kind.WRITE, self._sender, number, key, offset, nbytes, 0)
-            line.store(first, memory)
-        self._count(transfers=1, bytes_out=nbytes)
+        with ExitStack() as alone:
+            for key in sorted({one.key for one in several}):
+                alone.enter_context(self._alone(address, key))
+            with self._transfer(doing, address) as (line, number):
+                line.store_all(self._firsts(Kind.WRITE, number, offset, several), memories)
+        self._note_moved(address, True, several, began)
+
+    def _firsts(
+        self, kind: Kind, number: int, offset: int, several: Sequence[Span]
+    ) -> list[Header]:
+        """Return the first header of each transfer; `number` is that of the first."""
+        numbers = [number, *itertools.islice(self._numbers, len(several) - 1)]
+        return [
+            Header(kind, self._sender, mine, one.key, offset, one.nbytes, 0)
+            for mine, one in zip(numbers, several, strict=True)
+        ]
+
+    def _note_moved(self, address: str, stored: bool, several: Sequence[Span], began: int) -> None:
+        total = sum(one.nbytes for one in several)
+        self._count(transfers=len(several), **{"bytes_out" if stored else "bytes_in": total})
         if self.on_moved is not None:
-            self.on_moved(address, True, nbytes, began)
+            for one in several:
+                self.on_moved(address, stored, one.nbytes, began)
 
     def ask(self, address: str, key: int, question: bytes) -> bytes:
         """Return another session's answer to a question, which `key` allows to ask."""
@@ -484,27 +531,33 @@ class _Line:
 
     def fetch(self, first: Header, memory: memoryview) -> None:
         """Copy a window's range into memory."""
+        self.fetch_all([first], [memory])
+
+    def fetch_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
+        """Copy ranges of windows into memory."""
+        into = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
 
         def take(header: Header) -> None:
-            size = self._rest(memory[header.at : header.at + header.size])
+            size = self._rest(into[header.transfer][header.at : header.at + header.size])
             if size != header.size:
                 raise _Lost(f"it answered with {size} bytes in place of {header.size}")
 
-        self._run(first, lambda header: self._send(header.encode()), Kind.DATA, take)
+        self._run(firsts, lambda header: self._send(header.encode()), Kind.DATA, take)
 
-    def store(self, first: Header, memory: memoryview) -> None:
-        """Copy memory into a window's range."""
+    def store_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
+        """Copy memory into ranges of windows."""
+        source = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
 
         def ask(header: Header) -> None:
-            data = memory[header.at : header.at + header.size]
+            data = source[header.transfer][header.at : header.at + header.size]
             self._send(header.encode(), data)
 
-        self._run(first, ask, Kind.WRITTEN, lambda header: None)
+        self._run(firsts, ask, Kind.WRITTEN, lambda header: None)
 
     def ask(self, first: Header, question: bytes) -> bytes:
         """Ask a question, and return the answer."""
         self._send(first.encode(), question)
-        got = self._answer(first)
+        got = self._answer({first.transfer})
         if got.kind != Kind.ANSWER:
             raise _Lost(f"its answer of kind {got.kind} is to no question")
         return self._second_part()
@@ -519,7 +572,7 @@ class _Line:
 
     def settle(self, header: Header) -> None:
         """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
-        got = self._answer(header)
+        got = self._answer({header.transfer})
         if got.kind != Kind.GIVEN:
             raise _Lost(f"its answer of kind {got.kind} is to no gift")
         self._drop()
@@ -532,45 +585,46 @@ class _Line:
 
     def _run(
         self,
-        first: Header,
+        firsts: Sequence[Header],
         ask: Callable[[Header], Any],
         answer: Kind,
         take: Callable[[Header], None],
     ) -> None:
-        """Ask for all chunks of a transfer, and take the answers.
+        """Ask for all chunks of some transfers, and take the answers.
 
         The first is asked for alone. While answers are quick, each lets one more be under way: on a slow
         connection signs of life wait behind one chunk only.
         """
-        asked: dict[int, Header] = {}
-        ahead = (first._replace(at=at) for at in range(0, first.nbytes, CHUNK))
+        asked: dict[tuple[int, int], Header] = {}
+        transfers = {first.transfer for first in firsts}
+        ahead = (first._replace(at=at) for first in firsts for at in range(0, first.nbytes, CHUNK))
         credit = 1
         while True:
             for header in itertools.islice(ahead, credit - len(asked)):
-                asked[header.at] = header
+                asked[header.transfer, header.at] = header
                 ask(header)
             if not asked:
                 return
             start = time.monotonic()
-            got = self._answer(first)
-            header = asked.pop(got.at, NOBODY)
+            got = self._answer(transfers)
+            header = asked.pop((got.transfer, got.at), NOBODY)
             if got.kind != answer or header is NOBODY:
                 raise _Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
             take(header)
             if time.monotonic() - start < QUICK_S:
                 credit = min(credit + 1, CREDIT)
 
-    def _answer(self, first: Header) -> Header:
-        """Wait for the next answer to a transfer; raise `Refusal` if it is one."""
+    def _answer(self, transfers: Collection[int]) -> Header:
+        """Wait for the next answer to one of some transfers; raise `Refusal` if it is one."""
         while True:
             raw = self._receive()
             try:
                 got = decode(raw)
             except ValueError as error:
                 raise _Lost(f"its answer cannot be read: {error}") from None
-            if got.kind == Kind.REFUSED and got.transfer in (first.transfer, 0):
+            if got.kind == Kind.REFUSED and (not got.transfer or got.transfer in transfers):
                 raise Refusal(self._second_part().decode(errors="replace"))
-            if got.transfer == first.transfer:
+            if got.transfer in transfers:
                 return got
             self._drop()  # of a transfer before, which was refused
 

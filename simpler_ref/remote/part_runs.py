@@ -293,7 +293,9 @@ class _Replay:
         self._own: Array | None = None
         self._addresses: list[int] = []
         self._is_busy = False
-        self._waits = self._received = 0
+        self._waits = self._received = self._drained = 0
+        """How many operations that may wait are over, how many tensors were received; and how many of the
+        former were begun when all tasks had ended last."""
         self._taken: set[int] = set()
         """What was received before its turn."""
 
@@ -322,12 +324,12 @@ class _Replay:
                 orch._play(one.program(words), variables)
                 self._is_busy = True
                 continue
-            if one.action != Action.RECEIVE or one.number not in self._taken:
+            if one.action == Action.RECEIVE:
+                self._receive(orch, one)
+            else:
                 self._drain(orch)
-            if one.action == Action.SEND:
-                self._send(one)
-            elif one.action == Action.RECEIVE:
-                self._receive(one)
+                if one.action == Action.SEND:
+                    self._send(one)
             self._waits += 1
         self._drain(orch)
 
@@ -337,23 +339,27 @@ class _Replay:
             orch.drain()
             self._is_busy = False
             self._parts.require_wanted()
+        self._drained = self._waits + 1
 
     def _send(self, one: Operation) -> None:
         self._gifts.give(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
 
-    def _receive(self, one: Operation) -> None:
-        """Have what another endpoint gives; while no task runs, also what has come for later ones.
+    def _receive(self, orch: Any, one: Operation) -> None:
+        """Have what another endpoint gives, and what has come for later operations.
 
         Rule     SPEED-PARTS-3
         """
+        earliest, _ = self._part.receives[self._received]
         self._received += 1
         if one.number in self._taken:
             self._taken.discard(one.number)
             return
+        if earliest > self._drained:
+            self._drain(orch)
         self._store(one, self._parts.receive(one.number))
         following = self._part.receives[self._received : self._received + MOST_EARLY]
         for earliest, other in following:
-            if earliest <= self._waits + 1 and other.number not in self._taken:
+            if earliest <= self._drained and other.number not in self._taken:
                 chunks = self._parts.look_for(other.number)
                 if chunks is not None:
                     self._store(other, chunks)

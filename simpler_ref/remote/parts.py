@@ -69,6 +69,8 @@ class Operation:
     """A task, with a callable's number; or a tensor that comes from, or goes to, a peer's number.
 
     `number` is that of what is given: the same on both sides, and of nothing else in the graph.
+
+    Rule     REMOTE-PART-4
     """
 
     action: Action
@@ -85,6 +87,8 @@ class Part:
     """What one endpoint does in a replay.
 
     `spoiled` are tensors that a replay names and of which the endpoint's copy is of no use afterwards.
+
+    Rule     REMOTE-PART-3
     """
 
     callables: Sequence[bytes]
@@ -96,6 +100,8 @@ class Part:
 @dataclass(frozen=True)
 class PartRun:
     """A replay of a part, with what the session has not been told before.
+
+    Rule     REMOTE-PART-2
 
     Attributes
     ----------

@@ -714,7 +714,7 @@ class Session:
     def _serve_part(self, frame: Frame) -> None:
         """Run a part of a graph, and send its outcome.
 
-        Rule     SPEED-PARTS-1, -6
+        Rule     SPEED-PARTS-1, -6; REMOTE-PART-1
         """
         sequence, outcome, text = frame.header.sequence, L.SUCCESS, ""
         try:
