@@ -183,8 +183,8 @@ def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
 class _Memory:
     """Gives memory to the tensors of a part, also what others have used that are of no use any more.
 
-    Tasks that have used it must have ended by then. Only a gift, or an operation for that, tells so: what a
-    part receives may have come before.
+    Tasks that have used it must have ended by then. Only a gift, or an operation for that, tells so: what
+    a part receives may have come before.
     """
 
     def __init__(self, named: Sequence[NamedUse], sizes: Sequence[int], ops: Sequence[_Op]) -> None:
