@@ -16,6 +16,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -553,7 +554,7 @@ class Graph:
                 self._parted.forget_sent()
             raise
         self._has_run = True
-        return timing
+        return replace(timing, tasks=max(timing.tasks, self.tasks))  # those in parts, too
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording.

@@ -709,7 +709,7 @@ def fail_or_add(args):
 
 
 @pytest.mark.spec("SPEED-REPLAY-12")
-def test_endpoints_are_chosen_at_each_replay():
+def test_endpoints_are_chosen_when_the_graph_is_replayed():
     with fleet() as w:
         handle = w.register(add_up)
         parts = [w.share(np.zeros(1 << 14, np.float32)) for _ in range(4)]
