@@ -101,8 +101,6 @@ class Part:
 class PartRun:
     """A replay of a part, with what the session has not been told before.
 
-    Rule     REMOTE-PART-2
-
     Attributes
     ----------
     number : int
@@ -117,6 +115,10 @@ class PartRun:
         Word and kind of each scalar that the replay provides.
     forgotten : sequence of int
         Parts that are of no use any more.
+
+    Notes
+    -----
+    Rule     REMOTE-PART-2
     """
 
     number: int
