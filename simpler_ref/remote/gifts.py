@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -35,16 +36,23 @@ class Line(Protocol):
 class Gifts:
     """What one session gives in a replay: over one line for each of the others.
 
-    `open_line` returns a line and the first header of its transfer, which `token` is the key of.
+    `open_line` returns a line and the first header of its transfer, which `token` is the key of. `on_given`
+    is told where to, how many bytes, and when that began.
     """
 
-    def __init__(self, open_line: Callable[[str, int], tuple[Line, Header]], token: int) -> None:
-        self._open_line, self._token = open_line, token
+    def __init__(
+        self,
+        open_line: Callable[[str, int], tuple[Line, Header]],
+        token: int,
+        on_given: Callable[[str, int, int], None],
+    ) -> None:
+        self._open_line, self._token, self._on_given = open_line, token, on_given
         self.lines: dict[str, tuple[Line, Header]] = {}
         self.bytes = self.count = 0
 
     def give(self, address: str, number: int, data: bytes) -> None:
         """Send the bytes of what has a number to another session."""
+        began = time.monotonic_ns()
         if address not in self.lines:
             self.lines[address] = self._open_line(address, self._token)
         line, first = self.lines[address]
@@ -53,6 +61,7 @@ class Gifts:
             line.give(header, data[at : at + CHUNK] if len(data) > CHUNK else data)
         self.bytes += len(data)
         self.count += 1
+        self._on_given(address, len(data), began)
 
     def settle(self) -> None:
         """Wait until all of it has arrived."""

@@ -62,6 +62,7 @@ class LinkParts:
         asked = PART_REQUEST.decode(ctypes.string_at(address, size))
         if not link.takes_parts:
             raise RemoteError(f"{link.place_name} does not know how to run a part of a graph")
+        link.settle_tasks()
         home.begin(asked.run)
         coming = {
             one.key: (ComingCopy(one.key, one.reads, one.nbytes), one.address)

@@ -291,7 +291,11 @@ class ZmqMover(Mover):
             number = next(self._numbers)
             return self._take_line(address), Header(Kind.GIVE, self._sender, number, key, 0, 0, 0)
 
-        gifts, keep = Gifts(open_line, token), False
+        def note(address: str, nbytes: int, began: int) -> None:
+            if self.on_moved is not None:
+                self.on_moved(address, True, nbytes, began)
+
+        gifts, keep = Gifts(open_line, token, note), False
         try:
             with self._told("give what others wait for"):
                 yield gifts

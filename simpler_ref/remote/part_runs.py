@@ -205,9 +205,9 @@ class Parts:
                 succeeded = True
             finally:
                 self._copies.settle(told.tensors, succeeded)
+                self._copies.drop([told.tensors[i].key for i in part.spoiled])
         finally:
             self._inbox.end()
-        self._copies.drop([told.tensors[i].key for i in part.spoiled])
         fail_point("settled")
 
     def _part(self, asked: PartRun) -> _Loaded:
