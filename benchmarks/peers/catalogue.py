@@ -85,6 +85,14 @@ PEERS: dict[str, Peer] = {
         own=True,
         stays=True,
     ),
+    "own_again_far": Peer(
+        "simpler_ref, compiled, run again at endpoints",
+        "processes",
+        INFERRED,
+        COMPILED,
+        ("again", "endpoints"),
+        own=True,
+    ),
     "own_calls_far": Peer(
         "simpler_ref, calls at endpoints",
         "processes",

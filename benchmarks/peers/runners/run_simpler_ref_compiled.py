@@ -1,8 +1,8 @@
 """simpler_ref with compiled leaves, submitted by a compiled orchestration function or many in one call.
 
 The first argument says which: ``compiled``, ``many``, or ``again`` for what ``compiled`` submits,
-recorded once and run again. The second one says whether workers are processes or threads. The graphs
-are those of `dags`; each value is a tensor of one number, which the leaf gets as an array.
+recorded once and run again. The second one says whether workers are processes or threads, or each the
+only one of an endpoint. The graphs are those of `dags`; each value is a tensor of one number, which the leaf gets as an array.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from simpler_ref import (
     orchestration,
 )
 from simpler_ref import TensorArgType as T
+from simpler_ref.remote import ProcessFleet
 from simpler_ref.task_interface import make_tensor
 
 SCOPE = 1024
@@ -306,6 +307,9 @@ class Compiled:
         """Give a Job, its workers ready."""
         if workload not in WORKLOADS[self._way]:
             raise UnsupportedError(f"not with {WORDS[self._way]}")
+        at_endpoints = self._child_mode == "endpoints"
+        if at_endpoints and (workload not in AT_ENDPOINTS or parameters.get("spins")):
+            raise UnsupportedError(f"at endpoints only these are run: {', '.join(AT_ENDPOINTS)}")
         workers = parameters.pop("workers", WORKERS)
         width = parameters.get("width")
         if (workload, width) not in self._compiled:
@@ -315,11 +319,16 @@ class Compiled:
         with self._open(workers) as worker:
             job = self._make(worker, workload, parameters)
             worker.start()
+            for _ in range(2 if at_endpoints else 0):
+                job.reset()
+                job.run()  # task by task; then each endpoint gets its part
             yield job
 
     def _open(self, workers: int) -> Worker:
         kind = Again if self._way == "again" else Worker
         mode = self._child_mode
+        if mode == "endpoints":
+            return kind(fleet=ProcessFleet(), endpoints=workers, num_sub_workers=1)
         return kind(level=3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
 
     def _make(self, worker: Worker, workload: str, parameters: dict[str, Any]) -> Job:
@@ -496,6 +505,7 @@ WORKLOADS = {
     "many": ("independent", "chain", "stencil", "tree", "submit"),
     "again": tuple(name for name in JOBS if name != "submit"),
 }
+AT_ENDPOINTS = "chain", "stencil", "tree"
 WORDS = {
     "many": "many tasks of one kind in a call",
     "again": "recorded graphs: no task is submitted by itself",
@@ -518,7 +528,8 @@ def seconds_per_spin() -> float:
 def start():
     """Give the peer that the command line names."""
     way, workers = sys.argv[1:]
-    peer = Compiled(way, {"processes": "process", "threads": "thread"}[workers])
+    modes = {"processes": "process", "threads": "thread", "endpoints": "endpoints"}
+    peer = Compiled(way, modes[workers])
     with peer.job("chain", {"n": 100}) as job:
         job.run()
     yield peer
