@@ -288,7 +288,8 @@ class PartedGraph:
             )
             for i, one in enumerate(part.named)
         ]
-        return self._endpoints.tensors.directory.place(place, uses, HANDLE)
+        directory = self._endpoints.tensors.directory
+        return directory.place(place, uses, HANDLE, are_apart=True)
 
     def _member(self, placed: Placed, variables: Sequence[int], token: int) -> TaskArgs:
         """Return the arguments of an endpoint's task: where the request is that its link reads."""

@@ -237,8 +237,10 @@ class Directory:
                     total += (use.nbytes + REQUEST_BYTES) * (2 if use.writes else 1)
         return needed, total
 
-    def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:
-        """Find what a task of an endpoint will be told of its tensors.
+    def place(
+        self, where: int, uses: Sequence[Use], handle: Any, *, are_apart: bool = False
+    ) -> Placed:
+        """Find what a task of an endpoint will be told of its tensors, which may be known to be apart.
 
         Raises
         ------
@@ -248,7 +250,8 @@ class Directory:
         placed = Placed(where, uses, handle)
         fresh: dict[tuple[int, int], Held] = {}
         for use in uses:
-            self._require_apart(use, uses)
+            if not are_apart:
+                self._require_apart(use, uses)
             held = self._held.get(use.span) if use.start else None
             if held is None and use.start:
                 held = fresh.get(use.span)
