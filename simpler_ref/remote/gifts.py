@@ -36,8 +36,8 @@ class Line(Protocol):
 class Gifts:
     """What one session gives in a replay: over one line for each of the others.
 
-    `open_line` returns a line and the first header of its transfer, which `token` is the key of. `on_given`
-    is told where to, how many bytes, and when that began.
+    `open_line` returns a line and the first header of its transfer, which `token` is the key of.
+    `on_given` is told where to, how many bytes, and when that began.
     """
 
     def __init__(

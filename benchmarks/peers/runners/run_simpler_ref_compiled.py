@@ -2,7 +2,8 @@
 
 The first argument says which: ``compiled``, ``many``, or ``again`` for what ``compiled`` submits,
 recorded once and run again. The second one says whether workers are processes or threads, or each the
-only one of an endpoint. The graphs are those of `dags`; each value is a tensor of one number, which the leaf gets as an array.
+only one of an endpoint. The graphs are those of `dags`; each value is a tensor of one number, which
+the leaf gets as an array.
 """
 
 from __future__ import annotations
