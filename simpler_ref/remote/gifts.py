@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .chunks import CHUNK, Header
 from .windows import Refusal
 
+MOST_OVER = 8
 MOST_EARLY_BYTES = 1 << 30
 """Of what was given for a replay that this session has not begun."""
 
@@ -97,6 +99,8 @@ class Inbox:
         self._bell = bell
         self._lock = threading.Lock()
         self._token = 0
+        self._over: deque[int] = deque(maxlen=MOST_OVER)
+        """Tokens of the last replays that are over."""
         self._coming: dict[int, dict[int, _Coming]] = {}
         self._early_bytes = 0
         self._is_waited_for = False
@@ -108,7 +112,8 @@ class Inbox:
             self._coming = {token: self._coming.get(token, {})}
 
     def end(self) -> None:
-        """Forget what was not taken: the replay is over."""
+        """Forget what was not taken, and what still comes: the replay is over."""
+        self._over.append(self._token)
         self.begin(0)
 
     def put(self, header: Header, data: memoryview) -> None:
@@ -116,6 +121,8 @@ class Inbox:
         if data.nbytes != header.size or header.size <= 0:
             raise Refusal(f"a chunk of {header.size} bytes is announced, {data.nbytes} have come")
         with self._lock:
+            if header.key in self._over:
+                return
             if header.key != self._token:
                 if self._early_bytes + data.nbytes > MOST_EARLY_BYTES:
                     raise Refusal(
