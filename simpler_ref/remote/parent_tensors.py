@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ..errors import ControlError, RemoteError, WorkerLostError
 from ..jit import layout as L
@@ -15,6 +16,9 @@ from .home import Brought, Homing
 from .lineage import UNKNOWN, Lineage
 
 log = logging.getLogger("simpler_ref")
+
+LEAST_AT_ONCE = 1 << 20
+"""From how many bytes on several endpoints send what they have at the same time."""
 
 
 class LostTensor:
@@ -37,6 +41,10 @@ class LostTensor:
     def is_unchanged(self) -> bool:
         """Say whether the program has written nothing there."""
         return self._look() == self._digest
+
+
+def _bytes_of(parts: Sequence[tuple[int, Sequence[Held]]]) -> int:
+    return sum(one.nbytes for _, several in parts for one in several)
 
 
 def _name(held: Held) -> str:
@@ -95,14 +103,27 @@ class ParentTensors:
         for held in self.directory:
             if not held.is_home:
                 wanted.setdefault(held.maker, []).append(held)
-        for number, several in wanted.items():
-            for part in [several] if self.lineage is None else [[one] for one in several]:
-                self._bring_from(number, part)
+        parts = [
+            (number, part)
+            for number, several in wanted.items()
+            for part in ([several] if self.lineage is None else [[one] for one in several])
+        ]
+        if self.lineage is None and len(parts) > 1 and _bytes_of(parts) >= LEAST_AT_ONCE:
+            with ThreadPoolExecutor(len(parts), "simpler-bring") as pool:
+                found = list(pool.map(self._ask_for, parts))
+            for (number, part), answer in zip(parts, found, strict=True):
+                self._note_brought(number, part, answer)
+            return
+        for number, part in parts:
+            self._note_brought(number, part, self._ask_for((number, part)))
 
-    def _bring_from(self, number: int, several: Sequence[Held]) -> None:
+    def _ask_for(self, part: tuple[int, Sequence[Held]]) -> bytes:
         """Have the current versions of some tensors come home from an endpoint."""
-        homings = [Homing(one.key, 1, one.version, *one.span) for one in several]
-        for one, status in zip(several, self._bring(number, homings), strict=True):
+        number, several = part
+        return self._bring(number, [Homing(one.key, 1, one.version, *one.span) for one in several])
+
+    def _note_brought(self, number: int, several: Sequence[Held], answer: bytes) -> None:
+        for one, status in zip(several, answer, strict=True):
             if status != Brought.IS_HOME:
                 self.note_here(one.key, UNKNOWN)
                 raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
