@@ -533,10 +533,6 @@ class _Line:
             self.close()
             raise
 
-    def fetch(self, first: Header, memory: memoryview) -> None:
-        """Copy a window's range into memory."""
-        self.fetch_all([first], [memory])
-
     def fetch_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
         """Copy ranges of windows into memory."""
         into = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}

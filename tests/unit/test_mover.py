@@ -723,7 +723,7 @@ def test_an_address_that_is_taken_cannot_be_bound_to(open_mover, group):
         open_mover(group, bind=there.address)
 
 
-@pytest.mark.parametrize("way", ["fetch", "store"])
+@pytest.mark.parametrize("way", ["fetch_all", "store_all"])
 def test_a_transfer_on_a_line_that_has_ended_unseen_is_lost_and_does_not_wait(open_mover, way):
     with zmq.Context() as context:
         there, memory = open_mover(), numbers(100)
@@ -732,5 +732,5 @@ def test_a_transfer_on_a_line_that_has_ended_unseen_is_lost_and_does_not_wait(op
         while line._socket.poll(0, zmq.POLLOUT):
             time.sleep(0.001)
         with pytest.raises(mover._Lost, match="connection is lost"):
-            getattr(line, way)(REQUEST, memoryview(memory))
+            getattr(line, way)([REQUEST], [memoryview(memory)])
         line.close()
