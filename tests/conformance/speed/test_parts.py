@@ -1,0 +1,470 @@
+"""SPEED-PARTS: recorded graphs at endpoints."""
+
+import gc
+import os
+import random
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from simpler_ref import CallConfig, RemoteCallable, TaskError, Worker, WorkerLostError
+from simpler_ref.orch import parted
+from simpler_ref.remote import parts
+from tests import far_side, part_programs
+from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
+from tests.part_programs import (
+    COUNT,
+    arguments,
+    at,
+    blend,
+    computed,
+    copy_to,
+    drawn,
+    endpoints,
+    frames_of,
+    fresh,
+    fresh_arrays,
+    sides,
+    submit_all,
+)
+from tests.support import Terminated, make_args, terminated_after
+
+MOST_FRAMES = 2
+"""What an endpoint is sent in a replay in parts: OPEN_COPIES and RUN_PART."""
+
+
+def is_in_parts(worker, graph, args=None):
+    """Replay a graph, and say whether that went in parts."""
+    frames = frames_of(worker, lambda: graph.run(args))
+    return max(frames) <= MOST_FRAMES < graph.tasks
+
+
+def chain(worker, length=6, count=COUNT):
+    """Return a graph of tasks for endpoints that copy an array, and both arrays."""
+    handle = worker.register(part_programs.copy_to)
+    x, y = (worker.share(np.full(count, i, np.float32)) for i in (1, 2))
+
+    def orchestrate(orch, args, config):
+        for _ in range(length):
+            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT)))
+
+    return worker.record(orchestrate), x, y
+
+
+# ---------------------------------------------------------------- replays
+@pytest.fixture(
+    scope="module",
+    params=[(1, 1, False), (2, 1, True), (2, 2, False), (3, 1, False)],
+    ids="{0[0]} endpoints, {0[1]} sub workers, encrypted {0[2]}".format,
+)
+def w(request):
+    count, sub_workers, secure = request.param
+    with endpoints(count, sub_workers, secure) as worker:
+        worker.blend = worker.register(blend)
+        worker.start()
+        yield worker
+
+
+@pytest.mark.spec("SPEED-PARTS-1")
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs_are_replayed_in_parts_as_they_are_run(seed, w):
+    rng = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    ops = drawn(rng, 40, arrays=3)
+    arrays = fresh_arrays(w, numbers, 3)
+
+    def orchestrate(orch, args, config):
+        submit_all(ops, orch, w.blend, args)
+
+    graph = w.record(orchestrate, arguments(arrays, 1, 0.5))
+    for number in range(5):
+        if number == 3:
+            arrays = fresh_arrays(w, numbers, 3)
+        args = arguments(arrays, number, number / 4)
+        expected = computed(ops, arrays, number, np.float32(number / 4))
+        if number:
+            assert is_in_parts(w, graph, args)
+        else:
+            timing = graph.run(args)
+            assert timing.tasks >= graph.tasks
+        for one, right in zip(arrays, expected, strict=True):
+            np.testing.assert_allclose(one, right, rtol=1e-5)
+    assert graph.run(args).tasks == graph.tasks
+
+
+@pytest.mark.spec("SPEED-PARTS-1")
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.int8])
+def test_arrays_of_any_element_type_go_in_parts(dtype, w):
+    handle = w.register(part_programs.add_number)
+    x = w.share(np.arange(12).reshape(3, 4).astype(dtype))
+    y = w.share(np.zeros((3, 4), dtype))
+
+    def orchestrate(orch, args, config):
+        for _ in range(4):
+            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT), scalars=[args.scalar(0)]))
+
+    graph = w.record(orchestrate, make_args(scalars=[1]))
+    graph.run()
+    for number in 2, 3:
+        assert is_in_parts(w, graph, make_args(scalars=[number]))
+        assert y.tolist() == (x + number).tolist()
+
+
+@pytest.mark.spec("SPEED-PARTS-1")
+def test_runs_calls_and_other_graphs_may_come_in_between(w):
+    graph, x, y = chain(w)
+    other, _, z = chain(w, 8)
+    for number in range(4):
+        x[:] = number
+        assert is_in_parts(w, graph) == (number > 0)
+        assert y.tolist() == [number] * COUNT
+        assert is_in_parts(w, other) == (number > 0)
+        assert z.tolist() == [1] * COUNT
+        assert list(w.map(abs, range(-4, 0))) == [4, 3, 2, 1]
+
+        def run(orch, args, config):
+            orch.submit_sub(w.blend, make_args((y, INOUT), scalars=[0, 1, 3, 0.0]))
+
+        w.run(run)
+        assert y.tolist() == [2 * number + 3] * COUNT
+
+
+@pytest.mark.spec("SPEED-PARTS-1")
+@pytest.mark.spec("SPEED-PARTS-3")
+def test_a_large_tensor_goes_from_one_endpoint_to_the_other():
+    with endpoints() as worker:
+        handles = at(worker, copy_to, 0), at(worker, part_programs.copy_there, 1)
+        x, y = (worker.share(np.full(1 << 20, i, np.float32)) for i in (1, 2))
+
+        def orchestrate(orch, args, config):
+            task = make_args((x, INPUT), (fresh(1 << 20), OUTPUT))
+            orch.submit_sub(handles[0], task)
+            orch.submit_sub(handles[1], make_args((task.tensor(1), INPUT), (y, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        for number in range(3):
+            x[:] = np.arange(1 << 20) * number
+            graph.run()
+            assert (y == x).all()
+        assert worker.transfers()[0]["bytes_out"] >= 2 * x.nbytes
+
+
+# ---------------------------------------------------------------- where, and what moves
+@pytest.mark.spec("SPEED-PARTS-2")
+def test_registrations_say_where_tasks_run():
+    with endpoints() as worker:
+        graph, x, y = sides(worker, copy_to_slowly, steps=2)
+        for _ in range(3):
+            graph.run()
+        tasks = [one.tasks for one in graph._parted._parts.values()]
+        assert tasks == [5, 6]
+        assert sorted((x[0], y[0])) == [1, 2]
+
+
+copy_to_slowly = part_programs.copy_slowly
+
+
+@pytest.mark.spec("SPEED-PARTS-2")
+def test_independent_long_tasks_are_spread_and_short_chains_are_not(monkeypatch):
+    with endpoints() as worker:
+        handle = worker.register(part_programs.copy_slowly)
+        rows = [worker.share(np.zeros(COUNT, np.float32)) for _ in range(8)]
+
+        def orchestrate(orch, args, config):
+            for one in rows[1:]:
+                orch.submit_sub(handle, make_args((rows[0], INPUT), (one, INOUT)))
+
+        graph = worker.record(orchestrate)
+        for _ in range(2):
+            graph.run()
+        assert sorted(one.tasks for one in graph._parted._parts.values()) == [3, 4]
+        short, *_ = chain(worker)
+        for _ in range(2):
+            short.run()
+        assert len(short._parted._parts) == 1
+
+
+@pytest.mark.spec("SPEED-PARTS-3")
+def test_each_version_goes_once_to_each_endpoint_that_reads_it():
+    with endpoints(3) as worker:
+        makes = at(worker, copy_to, 0)
+        readers = at(worker, part_programs.copy_there, 1), at(worker, part_programs.copy_slowly, 2)
+        x = worker.share(np.ones(COUNT, np.float32))
+        results = [worker.share(np.zeros(COUNT, np.float32)) for _ in range(6)]
+
+        def orchestrate(orch, args, config):
+            task = make_args((x, INPUT), (fresh(), OUTPUT))
+            orch.submit_sub(makes, task)
+            for i, one in enumerate(results):
+                orch.submit_sub(readers[i % 2], make_args((task.tensor(1), INPUT), (one, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        for _ in range(2):
+            graph.run()
+        before = [one["transfers"] for one in worker.transfers()]
+        x[:] = 5
+        graph.run()
+        after = [one["transfers"] for one in worker.transfers()]
+        assert [b - a for a, b in zip(before, after, strict=True)] == [2, 0, 0]
+        assert [one[0] for one in results] == [5] * 6
+
+
+# ---------------------------------------------------------------- task by task
+@pytest.mark.spec("SPEED-PARTS-4")
+def test_a_replay_whose_arrays_share_memory_goes_task_by_task(w):
+    ops = drawn(random.Random(5), 30, arrays=2)
+    numbers = np.random.default_rng(5)
+
+    def orchestrate(orch, args, config):
+        submit_all(ops, orch, w.blend, args)
+
+    graph = w.record(orchestrate, arguments(fresh_arrays(w, numbers, 2), 1, 0.5))
+    for same in False, False, True, False:
+        arrays = fresh_arrays(w, numbers, 2)
+        if same:
+            arrays[1] = arrays[0]
+            graph.run(arguments(arrays, 3, 0.25))
+            continue
+        expected = computed(ops, arrays, 3, np.float32(0.25))
+        graph.run(arguments(arrays, 3, 0.25))
+        for one, right in zip(arrays, expected, strict=True):
+            np.testing.assert_allclose(one, right, rtol=1e-5)
+
+
+@pytest.mark.spec("SPEED-PARTS-4")
+def test_a_part_that_needs_too_much_memory_goes_task_by_task():
+    with endpoints(1, arena_size=1 << 16) as worker:
+        graph, x, y = chain(worker, count=5000)
+        for number in range(3):
+            x[:] = number
+            assert not is_in_parts(worker, graph)
+            assert y.tolist() == [number] * 5000
+
+
+@pytest.mark.spec("SPEED-PARTS-4")
+def test_an_endpoint_without_the_feature_gets_task_by_task():
+    with endpoints(1) as worker:
+        graph, x, y = chain(worker)
+        graph.run()
+        worker._endpoints()._links()[0].agreed[0] &= ~1024
+        x[:] = 7
+        assert not is_in_parts(worker, graph)
+        assert y.tolist() == [7] * COUNT
+
+
+@pytest.mark.spec("SPEED-PARTS-5")
+@pytest.mark.parametrize("options", [{"check": True}, {"retries": 1}], ids=str)
+def test_workers_that_check_or_retry_replay_task_by_task(options):
+    with endpoints(2, **options) as worker:
+        handle = worker.register(copy_to)
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+
+        def orchestrate(orch, args, config):
+            for _ in range(6):
+                orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT)))
+
+        graph = worker.record(orchestrate)
+        for number in range(3):
+            x[:] = number
+            assert not is_in_parts(worker, graph)
+            assert y.tolist() == [number] * COUNT
+
+
+def whole(kind, worker, x, y):
+    """Return a graph that has what cannot go in parts."""
+    copy = worker.register(copy_to)
+    here = worker.register(far_side.add_to) if kind == "a task of this machine" else None
+    add = worker.register(RemoteCallable(far_side.name(far_side.add_first)))
+
+    def orchestrate(orch, args, config):
+        for _ in range(4):
+            orch.submit_sub(copy, make_args((x, INPUT), (y, INOUT)))
+        if kind == "a group":
+            orch.submit_next_level_group(add, [make_args((x, INPUT), (y, INOUT))])
+        elif kind == "a configuration":
+            orch.submit_next_level(add, make_args((x, INPUT), (y, INOUT)), CallConfig(block_dim=2))
+        elif kind == "an orchestration function":
+            orch.submit_next_level(add, make_args((x, INPUT), (y, INOUT)))
+        elif kind == "overlapping tiles":
+            made = orch.alloc((2 * COUNT,), np.float32)
+            for start in 0, COUNT // 2:
+                tile = made.data + 4 * start
+                tile = type(made).make(tile, (COUNT,), made.dtype)
+                orch.submit_sub(copy, make_args((x, INPUT), (tile, INOUT)))
+                orch.submit_sub(copy, make_args((tile, INPUT), (y, INOUT)))
+        elif kind == "a task of this machine":
+            orch.submit_sub(here, make_args((x, INPUT), (y, INOUT)))
+
+    return worker.record(orchestrate)
+
+
+KINDS = (
+    "a group",
+    "a configuration",
+    "an orchestration function",
+    "overlapping tiles",
+    "a task of this machine",
+)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """A Worker with an endpoint, and a sub worker of its own."""
+    worker = Worker(level=4, num_sub_workers=1)
+    from simpler_ref import RemoteWorkerSpec
+
+    worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1, serialized=True))
+    with worker:
+        worker.start()
+        yield worker
+
+
+@pytest.mark.spec("SPEED-PARTS-5")
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_with_other_things_are_replayed_task_by_task(kind, mixed):
+    x, y = (mixed.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+    register = mixed.register
+
+    def registered(function):
+        if function is copy_to:
+            name = RemoteCallable(f"{copy_to.__module__}:{copy_to.__name__}")
+            return register(name, workers=[0], inner=True)
+        return register(function)
+
+    mixed.register = registered
+    try:
+        graph = whole(kind, mixed, x, y)
+    finally:
+        del mixed.register
+    added = kind in KINDS[:3] or kind == KINDS[4]
+    for number in range(3):
+        x[:] = number
+        assert not is_in_parts(mixed, graph)
+        assert y.tolist() == [(1 + added) * number] * COUNT
+
+
+# ---------------------------------------------------------------- failures
+@pytest.fixture
+def two():
+    with endpoints(silence_s=2.0) as worker:
+        yield worker
+
+
+def again(graph, number, x, y):
+    """Replay a graph whose last number made it fail."""
+    for _ in range(2):
+        a, b = x[0], y[0]
+        graph.run(make_args((x, INOUT), (y, INOUT), scalars=[number]))
+        assert sorted((x[0], y[0])) == sorted((a, b))
+
+
+@pytest.mark.spec("SPEED-PARTS-6")
+def test_a_task_that_fails_ends_all_parts_and_not_the_next_replays(two):
+    graph, x, y = sides(two, part_programs.fail_if_negative, steps=3)
+    for _ in range(2):
+        graph.run()
+    for _ in range(2):
+        with pytest.raises(TaskError, match=r"endpoint 1 .*no -1") as caught:
+            graph.run(make_args((x, INOUT), (y, INOUT), scalars=[-1]))
+        assert "fail_if_negative" in str(caught.value.__cause__) + "".join(
+            getattr(caught.value, "__notes__", [])
+        ) + str(caught.value.remote_traceback)
+        again(graph, 1, x, y)
+
+
+@pytest.mark.spec("SPEED-PARTS-6")
+@pytest.mark.spec("SPEED-PARTS-7")
+def test_a_session_that_is_lost_in_a_replay_ends_it_and_the_next_has_a_new_one(two):
+    graph, x, y = sides(two, part_programs.kill_if_negative, steps=3)
+    for _ in range(2):
+        graph.run()
+    before = [one["session"] for one in two.endpoints()]
+    with pytest.raises((TaskError, WorkerLostError), match="endpoint 1"):
+        graph.run(make_args((x, INOUT), (y, INOUT), scalars=[-two.endpoints()[1]["pid"]]))
+    x[:], y[:] = 1, 2
+    two.renew(x)
+    two.renew(y)
+    again(graph, 1, x, y)
+    after = [one["session"] for one in two.endpoints()]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+@pytest.mark.spec("SPEED-PARTS-6")
+def test_an_endpoint_that_is_stopped_ends_the_replay(two):
+    graph, x, y = sides(two, part_programs.sleep_ms, steps=3)
+    for _ in range(2):
+        graph.run()
+    pid = two.endpoints()[1]["pid"]
+    stop = threading.Timer(0.2, os.kill, (pid, signal.SIGSTOP))
+    stop.start()
+    with pytest.raises((TaskError, WorkerLostError), match="endpoint 1"):
+        graph.run(make_args((x, INOUT), (y, INOUT), scalars=[1000]))
+    stop.join()
+    x[:], y[:] = 1, 2
+    two.renew(x)
+    two.renew(y)
+    again(graph, 0, x, y)
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.spec("SPEED-PARTS-6")
+def test_a_signal_in_a_replay_ends_it(two):
+    graph, x, y = sides(two, part_programs.sleep_ms, steps=3)
+    for _ in range(2):
+        graph.run()
+    with pytest.raises(Terminated), terminated_after(0.2):
+        graph.run(make_args((x, INOUT), (y, INOUT), scalars=[1500]))
+    x[:], y[:] = 1, 2
+    two.renew(x)
+    two.renew(y)
+    again(graph, 0, x, y)
+
+
+# ---------------------------------------------------------------- what sessions keep
+@pytest.mark.spec("SPEED-PARTS-7")
+def test_a_part_travels_once_and_is_forgotten_with_its_graph(two, monkeypatch):
+    asked = []
+    encode = parts.PART_REQUEST.encode
+
+    def noting(request):
+        asked.append(request)
+        return encode(request)
+
+    monkeypatch.setattr(parted.PART_REQUEST, "encode", noting)
+    graph, x, y = sides(two, copy_to_slowly)
+    for _ in range(4):
+        graph.run()
+    assert [bool(one.part) for one in asked] == [True, True, False, False, False, False]
+    number = asked[0].number
+    del graph
+    gc.collect()
+    asked.clear()
+    graph, _x, _y = sides(two, copy_to_slowly)
+    for _ in range(3):
+        graph.run()
+    assert [number in one.forgotten for one in asked] == [True, True, False, False]
+
+
+@pytest.mark.spec("SPEED-PARTS-7")
+def test_buffers_have_memory_at_endpoints_alone_and_only_meanwhile(two):
+    handle = two.register(copy_to)
+    x = two.share(np.ones(1 << 16, np.float32))
+
+    def orchestrate(orch, args, config):
+        source = x
+        for _ in range(30):
+            task = make_args((source, INPUT), (fresh(1 << 16), OUTPUT))
+            orch.submit_sub(handle, task)
+            source = task.tensor(1)
+        orch.submit_sub(handle, make_args((source, INPUT), (x, INOUT)))
+
+    graph = two.record(orchestrate)
+    graph.run()
+    for _ in range(3):
+        assert graph.run().ring_peak_bytes == (0, 0, 0, 0)
+    held = [one["copy_bytes"] for one in two.transfers()]
+    assert max(held) <= 2 * x.nbytes
