@@ -17,8 +17,8 @@ from .split import READS, WRITES, PlacePart, SplitTask, split
 
 SUBMIT_S = 1e-5
 """What it takes an endpoint to submit a task to its sub workers."""
-GIFT_S = 4e-5
-"""What it takes each of both sides that one gives the other a tensor."""
+PUSH_S = 4e-5
+"""What it takes each of both sides that one pushes a tensor to the other."""
 TRIP_S = 1e-4
 """How long it is under way, but for its bytes."""
 BYTES_PER_S = 1e9
@@ -197,7 +197,7 @@ class _Player:
         return self._at == len(self._part.operations)
 
     def play(self, arrivals: dict[int, float]) -> bool:
-        """Go on until something has not been given; return whether anything was carried out."""
+        """Go on until something has not been pushed; return whether anything was carried out."""
         first = self._at
         while not self.is_done:
             one = self._part.operations[self._at]
@@ -209,9 +209,9 @@ class _Player:
                 if one.action == Action.RECEIVE:
                     if one.number not in arrivals:
                         break
-                    self.now = max(self.now, arrivals[one.number]) + GIFT_S + seconds
+                    self.now = max(self.now, arrivals[one.number]) + PUSH_S + seconds
                 elif one.action == Action.SEND:
-                    self.now += GIFT_S + seconds
+                    self.now += PUSH_S + seconds
                     arrivals[one.number] = self.now + TRIP_S
             self._at += 1
         return self._at > first

@@ -1,7 +1,7 @@
-"""Splitting a graph into parts: what each endpoint does in a replay, and what it gives to others.
+"""Splitting a graph into parts: what each endpoint does in a replay, and what it pushes to others.
 
 The tasks are taken in the order of the recording. Whoever has made the version of a tensor that a task of
-another endpoint reads gives it that, once, right after the task that has made it. So nobody asks for
+another endpoint reads pushes it there, once, right after the task that has made it. So nobody asks for
 anything, and no part waits for what comes later: the parts together cannot wait in a circle.
 """
 
@@ -73,7 +73,7 @@ class _Op(NamedTuple):
 
 @dataclass
 class _Place:
-    """A part that is being made: its tasks, what comes before each, and what is given after it."""
+    """A part that is being made: its tasks, what comes before each, and what is pushed after it."""
 
     tasks: list[SplitTask] = field(default_factory=list)
     before: defaultdict[int, list[_Op]] = field(default_factory=lambda: defaultdict(list))
@@ -115,7 +115,7 @@ def split(
     peers = {place: i for i, place in enumerate(order)}
     places = {place: _Place() for place in order}
     versions: defaultdict[int, _Version] = defaultdict(_Version)
-    gifts = 0
+    pushes = 0
     for task in tasks:
         place = places[task.place]
         number = len(place.tasks)
@@ -126,10 +126,10 @@ def split(
                 continue
             version.holders.add(task.place)
             if version.maker != HOME:
-                gifts += 1
-                give = _gift(Action.SEND, use.tensor, peers[task.place], gifts)
-                take = _gift(Action.RECEIVE, use.tensor, peers[version.maker], gifts)
-                places[version.maker].after[version.task].append(give)
+                pushes += 1
+                send = _exchange(Action.SEND, use.tensor, peers[task.place], pushes)
+                take = _exchange(Action.RECEIVE, use.tensor, peers[version.maker], pushes)
+                places[version.maker].after[version.task].append(send)
                 place.before[number].append(take)
                 place.changes.add(use.tensor)
             elif use.tensor in of_parent:
@@ -142,7 +142,7 @@ def split(
     return {place: _part_of(one, sizes, made[place], of_parent) for place, one in places.items()}
 
 
-def _gift(action: Action, tensor: int, peer: int, number: int) -> _Op:
+def _exchange(action: Action, tensor: int, peer: int, number: int) -> _Op:
     return _Op(Operation(action, peer=peer, number=number), [tensor])
 
 
@@ -163,27 +163,31 @@ def _part_of(
 def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
     """Return the operations of a part.
 
-    What tasks one after the other make for others is given together, since all tasks must have ended
-    before each gift; but before the part waits for one itself, and before the tensor changes.
+    What tasks one after the other make for others is pushed together, since all tasks must have ended
+    before each push; but before the part waits for one itself, and before the tensor changes.
     """
     ops: list[_Op] = []
-    gifts: list[_Op] = []
+    pushes: list[_Op] = []
     for i, task in enumerate(place.tasks):
         written = {use.tensor for use in task.uses if use.tag in WRITES}
-        if place.before[i] or not place.after[i] or any(one.touches[0] in written for one in gifts):
-            ops += gifts
-            gifts = []
+        if (
+            place.before[i]
+            or not place.after[i]
+            or any(one.touches[0] in written for one in pushes)
+        ):
+            ops += pushes
+            pushes = []
         uses = [PartUse(0, use.tag, use.form, use.layout) for use in task.uses]
         run = Operation(Action.RUN, callables[task.digest], uses, task.scalars)
         ops += [*place.before[i], _Op(run, [use.tensor for use in task.uses])]
-        gifts += place.after[i]
-    return ops + gifts
+        pushes += place.after[i]
+    return ops + pushes
 
 
 class _Memory:
     """Gives memory to the tensors of a part, also what others have used that are of no use any more.
 
-    Tasks that have used it must have ended by then. Only a gift, or an operation for that, tells so: what
+    Tasks that have used it must have ended by then. Only a push, or an operation for that, tells so: what
     a part receives may have come before.
     """
 

@@ -26,7 +26,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(enum.IntEnum):
-    """What a message is: READ, WRITE, ASK and GIVE are requests, the others answers."""
+    """What a message is: READ, WRITE, ASK and PUSH are requests, the others answers."""
 
     READ = 1
     WRITE = 2
@@ -36,10 +36,10 @@ class Kind(enum.IntEnum):
     ASK = 6
     """A question about what is to be moved; its text, and that of the answer, is the second part."""
     ANSWER = 7
-    GIVE = 8
+    PUSH = 8
     """Bytes for who waits for them. The key is that of a replay, the offset a number in it. Only one with
     no bytes is answered, once all before it have arrived."""
-    GIVEN = 9
+    PUSHED = 9
 
 
 class Header(NamedTuple):

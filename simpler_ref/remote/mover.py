@@ -29,8 +29,8 @@ from ..errors import TransferError
 from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
 from .connection import RCVMORE, SNDMORE, prepare, zmq
 from .fail_points import fail_point
-from .gifts import Gifts
 from .keys import KeyPair, secure_client, secure_server
+from .pushes import Pushes
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "ZmqMover", "new_key"]
@@ -131,8 +131,8 @@ class Mover(ABC):
         """
 
     @abstractmethod
-    def giving(self, token: int) -> AbstractContextManager[Gifts]:
-        """Give others what they wait for in a replay; at the end of the block all of it has arrived.
+    def pushing(self, token: int) -> AbstractContextManager[Pushes]:
+        """Push to others what they wait for in a replay; at the end of the block all of it has arrived.
 
         Raises
         ------
@@ -188,8 +188,8 @@ class ZmqMover(Mover):
         self._counts = dict.fromkeys(names, 0)
         self.on_ask: Callable[[int, bytes], bytes] | None = None
         """Answers the questions of others: a key and the question; on the thread that serves."""
-        self.on_given: Callable[[Header, memoryview], None] | None = None
-        """Keeps what others give; on the thread that serves."""
+        self.on_pushed: Callable[[Header, memoryview], None] | None = None
+        """Keeps what others push; on the thread that serves."""
         self._served = dict.fromkeys(
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
@@ -284,28 +284,28 @@ class ZmqMover(Mover):
             )
 
     @contextmanager
-    def giving(self, token: int) -> Iterator[Gifts]:
-        """Give others what they wait for; see `Mover`."""
+    def pushing(self, token: int) -> Iterator[Pushes]:
+        """Push to others what they wait for; see `Mover`."""
 
         def open_line(address: str, key: int) -> tuple[_Line, Header]:
             number = next(self._numbers)
-            return self._take_line(address), Header(Kind.GIVE, self._sender, number, key, 0, 0, 0)
+            return self._take_line(address), Header(Kind.PUSH, self._sender, number, key, 0, 0, 0)
 
         def note(address: str, nbytes: int, began: int) -> None:
             if self.on_moved is not None:
                 self.on_moved(address, True, nbytes, began)
 
-        gifts, keep = Gifts(open_line, token, note), False
+        pushes, keep = Pushes(open_line, token, note), False
         try:
-            with self._told("give what others wait for"):
-                yield gifts
-                gifts.settle()
+            with self._told("push what others wait for"):
+                yield pushes
+                pushes.settle()
             keep = True
         finally:
-            for address, (line, _) in gifts.lines.items():
+            for address, (line, _) in pushes.lines.items():
                 assert isinstance(line, _Line)
                 self._give_back(address, line, keep)
-            self._count(transfers=gifts.count, bytes_out=gifts.bytes)
+            self._count(transfers=pushes.count, bytes_out=pushes.bytes)
 
     def counters(self) -> dict[str, int]:
         """Return what has been moved, and what was in the way.
@@ -462,11 +462,11 @@ class ZmqMover(Mover):
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
                 return
-            elif header.kind == Kind.GIVE and len(parts) == 2 and self.on_given is not None:
+            elif header.kind == Kind.PUSH and len(parts) == 2 and self.on_pushed is not None:
                 if not header.nbytes:
-                    self._reply(peer, header.answer(Kind.GIVEN))
+                    self._reply(peer, header.answer(Kind.PUSHED))
                     return
-                self.on_given(header, parts[1].buffer)
+                self.on_pushed(header, parts[1].buffer)
                 self._served["served_in"] += header.size
             else:
                 raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
@@ -562,7 +562,7 @@ class _Line:
             raise _Lost(f"its answer of kind {got.kind} is to no question")
         return self._second_part()
 
-    def give(self, header: Header, data: Any) -> None:
+    def push(self, header: Header, data: Any) -> None:
         """Send a chunk that nobody has asked for."""
         try:
             self._socket.send(header.encode(), SNDMORE)
@@ -573,8 +573,8 @@ class _Line:
     def settle(self, header: Header) -> None:
         """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
         got = self._answer({header.transfer})
-        if got.kind != Kind.GIVEN:
-            raise _Lost(f"its answer of kind {got.kind} is to no gift")
+        if got.kind != Kind.PUSHED:
+            raise _Lost(f"its answer of kind {got.kind} is to no push")
         self._drop()
 
     def _send(self, *parts: Any) -> None:

@@ -21,9 +21,9 @@ from ..system.types import Array
 from .copies import CopiedTensor, Copies, TaskCopies
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .gifts import Chunks, Gifts, Inbox
 from .layouts import read_layout
 from .parts import PART, Action, Operation, Part, PartRun, PartTensor
+from .pushes import Chunks, Inbox, Pushes
 from .windows import bytes_at
 
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
@@ -151,9 +151,9 @@ class Parts:
     copies
         The session's copies of the parent's tensors.
     mover
-        What gives tensors to others.
+        What pushes tensors to others.
     inbox
-        What others have given.
+        What others have pushed.
     find
         Returns the callable that has a digest.
     run
@@ -197,8 +197,8 @@ class Parts:
             fail_point("taken")
             succeeded = False
             try:
-                with self._mover.giving(asked.token) as gifts:
-                    replay = _Replay(self, part, asked, callables, gifts)
+                with self._mover.pushing(asked.token) as pushes:
+                    replay = _Replay(self, part, asked, callables, pushes)
                     replay.find_memory(addresses)
                     self._run_inner(replay.submit_all)
                     fail_point("ran")
@@ -245,11 +245,11 @@ class Parts:
         return self._copies.empty(max(1, nbytes))
 
     def look_for(self, number: int) -> Chunks | None:
-        """Return what another endpoint has given; None if that has not come yet."""
+        """Return what another endpoint has pushed; None if that has not come yet."""
         return self._inbox.take(number)
 
     def receive(self, number: int) -> Chunks:
-        """Wait for what another endpoint gives."""
+        """Wait for what another endpoint pushes."""
         while True:
             chunks = self._inbox.take(number)
             if chunks is not None:
@@ -286,10 +286,10 @@ class _Replay:
         part: _Loaded,
         asked: PartRun,
         callables: Sequence[CallableHandle],
-        gifts: Gifts,
+        pushes: Pushes,
     ) -> None:
         self._parts, self._part, self._asked, self._callables = parts, part, asked, callables
-        self._gifts = gifts
+        self._pushes = pushes
         self._own: Array | None = None
         self._addresses: list[int] = []
         self._is_busy = False
@@ -342,10 +342,10 @@ class _Replay:
         self._drained = self._waits + 1
 
     def _send(self, one: Operation) -> None:
-        self._gifts.give(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
+        self._pushes.push(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
 
     def _receive(self, orch: Any, one: Operation) -> None:
-        """Have what another endpoint gives, and what has come for later operations.
+        """Have what another endpoint pushes, and what has come for later operations.
 
         Rule     SPEED-PARTS-3
         """

@@ -30,9 +30,9 @@ class Action(enum.IntEnum):
 
     RUN = 1
     SEND = 2
-    """Give a tensor to another endpoint."""
+    """Push a tensor to another endpoint."""
     RECEIVE = 3
-    """Take a tensor that another endpoint gives."""
+    """Take a tensor that another endpoint pushes."""
     WAIT = 4
     """Wait until all tasks before it have ended; so do the other two."""
 
@@ -68,7 +68,7 @@ class PartScalar:
 class Operation:
     """A task, with a callable's number; or a tensor that comes from, or goes to, a peer's number.
 
-    `number` is that of what is given: the same on both sides, and of nothing else in the graph.
+    `number` is that of what is pushed: the same on both sides, and of nothing else in the graph.
 
     Rule     REMOTE-PART-4
     """
@@ -108,7 +108,7 @@ class PartRun:
     part : bytes
         A `Part`, or nothing: the session has it.
     token : int
-        Of the replay: what peers give for another one is not for this.
+        Of the replay: what peers push for another one is not for this.
     peers : sequence of str
         The movers of the other endpoints, by the numbers that operations have.
     scalars : sequence of int

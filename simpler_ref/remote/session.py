@@ -87,7 +87,6 @@ from .frames import (
     encode_control_reply,
     encode_hello,
 )
-from .gifts import Inbox
 from .keys import KeyPair, new_pair, secure_server
 from .limits import MAX_ERROR_BYTES, MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .manifest import Announcement, Manifest
@@ -95,6 +94,7 @@ from .mover import ZmqMover
 from .noted import frame_word, moved_word
 from .part_runs import Parts
 from .parts import PART_RUN
+from .pushes import Inbox
 from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, receive_task
 from .records import TRACE, TRACE_ANSWER, Outgoing, TraceAnswer, TraceDetail
 from .reports import report_of
@@ -308,15 +308,15 @@ class Session:
             (self._frames.getsockopt(module.FD), self._wake),
             bell,
         )
-        gift_bell = os.eventfd(0, os.EFD_NONBLOCK)
-        inbox = Inbox(gift_bell)
-        self._mover.on_given = inbox.put
-        for_parts = self._frames.getsockopt(module.FD), self._wake, gift_bell
+        push_bell = os.eventfd(0, os.EFD_NONBLOCK)
+        inbox = Inbox(push_bell)
+        self._mover.on_pushed = inbox.put
+        for_parts = self._frames.getsockopt(module.FD), self._wake, push_bell
 
         def wait() -> None:
             wait_for(for_parts)
             with suppress(BlockingIOError):
-                os.eventfd_read(gift_bell)
+                os.eventfd_read(push_bell)
 
         self._parts = Parts(
             self._copies,

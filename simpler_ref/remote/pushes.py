@@ -1,7 +1,7 @@
-"""What sessions give each other without being asked: tensors that a part of a graph waits for.
+"""What sessions push to each other: tensors that a part of a graph waits for.
 
-A giver sends and goes on; in the end it waits until all of it has arrived. Who gets it takes it when it
-comes to that: what comes early waits here, outside of the memory that tasks see.
+Who pushes goes on at once; in the end it waits until all of it has arrived. The other side takes it when
+it comes to that: what comes early waits here, outside of the memory that tasks see.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .windows import Refusal
 
 MOST_OVER = 8
 MOST_EARLY_BYTES = 1 << 30
-"""Of what was given for a replay that this session has not begun."""
+"""Of what was pushed for a replay that this session has not begun."""
 
 
 Chunks = Sequence[tuple[int, memoryview]]
@@ -28,31 +28,31 @@ Chunks = Sequence[tuple[int, memoryview]]
 class Line(Protocol):
     """A connection to another mover; see `mover`."""
 
-    def give(self, header: Header, data: Any) -> None:
+    def push(self, header: Header, data: Any) -> None:
         """Send a chunk."""
 
     def settle(self, header: Header) -> None:
         """Wait until all chunks of a transfer have arrived."""
 
 
-class Gifts:
-    """What one session gives in a replay: over one line for each of the others.
+class Pushes:
+    """What one session pushes in a replay: over one line for each of the others.
 
     `open_line` returns a line and the first header of its transfer, which `token` is the key of.
-    `on_given` is told where to, how many bytes, and when that began.
+    `on_pushed` is told where to, how many bytes, and when that began.
     """
 
     def __init__(
         self,
         open_line: Callable[[str, int], tuple[Line, Header]],
         token: int,
-        on_given: Callable[[str, int, int], None],
+        on_pushed: Callable[[str, int, int], None],
     ) -> None:
-        self._open_line, self._token, self._on_given = open_line, token, on_given
+        self._open_line, self._token, self._on_pushed = open_line, token, on_pushed
         self.lines: dict[str, tuple[Line, Header]] = {}
         self.bytes = self.count = 0
 
-    def give(self, address: str, number: int, data: bytes) -> None:
+    def push(self, address: str, number: int, data: bytes) -> None:
         """Send the bytes of what has a number to another session."""
         began = time.monotonic_ns()
         if address not in self.lines:
@@ -60,15 +60,15 @@ class Gifts:
         line, first = self.lines[address]
         for at in range(0, len(data), CHUNK):
             header = first._replace(offset=number, nbytes=len(data), at=at)
-            line.give(header, data[at : at + CHUNK] if len(data) > CHUNK else data)
+            line.push(header, data[at : at + CHUNK] if len(data) > CHUNK else data)
         self.bytes += len(data)
         self.count += 1
-        self._on_given(address, len(data), began)
+        self._on_pushed(address, len(data), began)
 
     def settle(self) -> None:
         """Wait until all of it has arrived."""
         for line, first in self.lines.values():
-            line.give(first, b"")
+            line.push(first, b"")
         for line, first in self.lines.values():
             line.settle(first)
 
@@ -90,7 +90,7 @@ class _Coming:
 
 
 class Inbox:
-    """What others have given to a session, by the token of a replay and a number.
+    """What others have pushed to a session, by the token of a replay and a number.
 
     The mover's thread puts, the main thread takes. `bell` is an eventfd that rings if somebody waits.
     """
@@ -106,7 +106,7 @@ class Inbox:
         self._is_waited_for = False
 
     def begin(self, token: int) -> None:
-        """Take what is given for one replay; forget what was for others, which are over."""
+        """Take what is pushed for one replay; forget what was for others, which are over."""
         with self._lock:
             self._token, self._early_bytes = token, 0
             self._coming = {token: self._coming.get(token, {})}
