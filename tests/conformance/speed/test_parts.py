@@ -435,7 +435,7 @@ def test_a_part_travels_once_and_is_forgotten_with_its_graph(two, monkeypatch):
         return encode(request)
 
     monkeypatch.setattr(parted.PART_REQUEST, "encode", noting)
-    graph, x, y = sides(two, copy_to_slowly)
+    graph, _, _ = sides(two, copy_to_slowly)
     for _ in range(4):
         graph.run()
     assert [bool(one.part) for one in asked] == [True, True, False, False, False, False]
