@@ -1,0 +1,147 @@
+"""REMOTE-PART: parts of recorded graphs in frames."""
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from simpler_ref.jit import layout as L
+from simpler_ref.remote import copies
+from simpler_ref.remote.frames import FEATURES, TASK_FRAMES, UNANSWERED, OwnFrameType
+from simpler_ref.remote.part_runs import Parts
+from simpler_ref.remote.parts import (
+    PART,
+    PART_RUN,
+    Action,
+    Operation,
+    Part,
+    PartRun,
+    PartScalar,
+    PartTensor,
+    PartUse,
+)
+from simpler_ref.task_interface import ContinuousTensor, DataType, TensorArgType
+
+from .test_frame import blob
+
+DIGEST = bytes(range(32))
+FORM = ContinuousTensor.make(0, (2, 3), DataType.INT32)
+FORM_RAW = struct.pack("<Q5IIIB7x", 0, 2, 3, 0, 0, 0, 2, 2, 0)
+USE = PartUse(1, TensorArgType.INOUT, FORM, "[1]")
+USE_RAW = struct.pack("<II", 1, TensorArgType.INOUT) + FORM_RAW + blob(b"[1]")
+RUN = Operation(Action.RUN, 0, (USE,), (PartScalar(9, L.RAW, 2),))
+RUN_RAW = struct.pack("<III", 1, 0, 1) + USE_RAW + struct.pack("<IQII", 1, 9, L.RAW, 2)
+RUN_RAW += struct.pack("<IIQ", 0, 0, 0)
+SEND = Operation(Action.SEND, tensor=1, peer=3, number=7)
+SEND_RAW = struct.pack("<IIIIIIQ", 2, 0, 0, 0, 1, 3, 7)
+WHOLE = Part((DIGEST,), (PartTensor(8, 1), PartTensor(24)), (RUN, SEND), (0,))
+WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<IQIQI", 2, 8, 1, 24, 0)
+WHOLE_RAW += struct.pack("<I", 2) + RUN_RAW + SEND_RAW + struct.pack("<II", 1, 0)
+ASKED = PartRun(5, b"part", 77, ("tcp://a:1", ""), (1, 2), (4,))
+ASKED_RAW = struct.pack("<Q", 5) + blob(b"part") + struct.pack("<QI", 77, 2)
+ASKED_RAW += blob(b"tcp://a:1") + blob(b"") + struct.pack("<I2QIQ", 2, 1, 2, 1, 4)
+
+
+def refuse_all_cuts(message, raw):
+    """See that bytes that end too early, or too late, are refused."""
+    for wrong in (*(raw[:end] for end in range(len(raw))), raw + b"x"):
+        with pytest.raises(ValueError, match="remote_wire"):
+            message.decode(wrong)
+
+
+@pytest.mark.spec("REMOTE-PART-1")
+def test_the_frames_of_parts():
+    assert (OwnFrameType.RUN_PART, OwnFrameType.STOP_PART, FEATURES & 1024) == (73, 74, 1024)
+    assert OwnFrameType.RUN_PART in TASK_FRAMES
+    assert OwnFrameType.STOP_PART in UNANSWERED
+    raw = PART_RUN.encode(ASKED)
+    told = copies.TaskCopies(3, raw, (copies.CopiedTensor(7, 2, 3),), ())
+    found = copies.TASK_COPIES.decode(copies.TASK_COPIES.encode(told))
+    assert PART_RUN.decode(found.more) == ASKED
+
+
+@pytest.mark.spec("REMOTE-PART-2")
+def test_a_replay_of_a_part():
+    assert PART_RUN.encode(ASKED) == ASKED_RAW
+    assert PART_RUN.decode(ASKED_RAW) == ASKED
+    refuse_all_cuts(PART_RUN, ASKED_RAW)
+    for wrong in (
+        replace(ASKED, number=0),
+        replace(ASKED, token=0),
+        replace(ASKED, forgotten=(0,)),
+    ):
+        with pytest.raises(ValueError, match="PART_RUN"):
+            PART_RUN.encode(wrong)
+
+
+@pytest.mark.spec("REMOTE-PART-3")
+@pytest.mark.spec("REMOTE-PART-4")
+def test_a_part():
+    assert PART.encode(WHOLE) == WHOLE_RAW
+    assert PART.decode(WHOLE_RAW) == WHOLE
+    refuse_all_cuts(PART, WHOLE_RAW)
+
+
+WRONG = {
+    "operations[0].callable: 1": replace(WHOLE, operations=(replace(RUN, callable=1),)),
+    "uses.tensor: 2": replace(WHOLE, operations=(replace(RUN, uses=(replace(USE, tensor=2),)),)),
+    "24 bytes is in memory of 8": replace(
+        WHOLE, operations=(replace(RUN, uses=(replace(USE, tensor=0),)),)
+    ),
+    "operations[0].tensor: 2": replace(WHOLE, operations=(replace(SEND, tensor=2),)),
+    "tag": replace(
+        WHOLE, operations=(replace(RUN, uses=(replace(USE, tag=TensorArgType.NO_DEP),)),)
+    ),
+    "nbytes": replace(WHOLE, tensors=(PartTensor(0),)),
+    "digest|bytes are not 32": replace(WHOLE, callables=(b"short",)),
+}
+
+
+@pytest.mark.spec("REMOTE-PART-3")
+@pytest.mark.parametrize("why", WRONG)
+def test_a_part_that_is_not_consistent_is_refused(why):
+    with pytest.raises(ValueError, match="remote_wire: PART") as caught:
+        PART.encode(WRONG[why])
+    assert any(word in str(caught.value) for word in why.split("|"))
+
+
+@pytest.mark.spec("REMOTE-PART-4")
+@pytest.mark.parametrize("action", [0, 5])
+def test_an_action_that_is_not_known_is_refused(action):
+    raw = WHOLE_RAW.replace(RUN_RAW[:4], struct.pack("<I", action) + b"", 1)
+    at = WHOLE_RAW.index(SEND_RAW)
+    raw = WHOLE_RAW[:at] + struct.pack("<I", action) + WHOLE_RAW[at + 4 :]
+    with pytest.raises(ValueError, match="action"):
+        PART.decode(raw)
+
+
+class Nothing:
+    """Stands for what a session has, and must not be asked."""
+
+    def __getattr__(self, name):
+        raise AssertionError(name)
+
+
+@pytest.mark.spec("REMOTE-PART-2")
+@pytest.mark.parametrize(
+    ("asked", "told", "why"),
+    [
+        (replace(ASKED, part=b""), 1, "part 5 of a graph is not known"),
+        (replace(ASKED, part=WHOLE_RAW), 0, "names 1 tensors, its replay 0"),
+        (replace(ASKED, part=WHOLE_RAW), 1, "names 4 scalars, its replay 2"),
+        (
+            replace(ASKED, part=WHOLE_RAW, scalars=(1, 2, 3, 4)),
+            1,
+            "names 4 endpoints, its replay 2",
+        ),
+    ],
+)
+def test_a_replay_that_says_too_little_is_refused_before_anything_happens(asked, told, why):
+    whole = replace(WHOLE, operations=(replace(RUN, uses=(replace(USE, layout=""),)), SEND))
+    if asked.part:
+        asked = replace(asked, part=PART.encode(whole))
+    nothing = Nothing()
+    parts = Parts(nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+    copied = [copies.CopiedTensor(7, 2, 3)] * told
+    with pytest.raises(Exception, match=why):
+        parts.run(copies.TaskCopies(1, b"", copied), asked)
