@@ -254,3 +254,14 @@ def test_long_tasks_are_spread_and_short_ones_stay_together():
     chain = [SplitTask(0, bytes(32), [SplitUse(0, CHANGE, form(64), "")], ()) for _ in range(16)]
     together = partition(chain, every, sizes, frozenset((0,)), {0: 1, 1: 1}, 1e-2)
     assert [one.tasks for one in together.values()] == [16]
+
+
+def test_a_tensor_is_pushed_before_the_next_task_changes_it():
+    changes = [SplitUse(0, CHANGE, form(64), "")]
+    tasks = []
+    for number, result in enumerate((1, 2)):
+        reads = [SplitUse(0, READ, form(64), ""), SplitUse(result, MAKE, form(64), "")]
+        tasks.append(SplitTask(0, bytes((2 * number, *bytes(31))), changes, ()))
+        tasks.append(SplitTask(1, bytes((2 * number + 1, *bytes(31))), reads, ()))
+    parts = split(tasks, [64] * 3, frozenset(range(3)))
+    assert played(random.Random(1), parts, 3) == sequential(tasks, 3)
