@@ -34,6 +34,10 @@ EARLY = ("early",)
 """Of a link: something is stored for a task before its turn."""
 
 
+PARTS = "part_sent", "part_ended", "part_taken", "pushed", "pulled", "part_ran", "part_settled"
+"""Of a link, the first two, and of a session: in a replay in parts."""
+
+
 def fail_point(name: str) -> None:
     """Die here if a test wants that."""
     if not armed:

@@ -14,6 +14,7 @@ from ..engine.view.mailbox import ReceivedArgs, call_words
 from ..errors import RemoteError
 from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS
+from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
 from .link_tasks import ask_for_copies, require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
@@ -72,7 +73,10 @@ class LinkParts:
         home.store_all(asked.run, coming, partial(ask_for_copies, link))
         home.note_stored(one for one, _ in coming.values())
         copied = [CopiedTensor(one.key, one.reads, one.makes) for one in asked.tensors]
-        done = self._await(link.post(OwnFrameType.RUN_PART, self._payload(asked, copied)))
+        sequence = link.post(OwnFrameType.RUN_PART, self._payload(asked, copied))
+        fail_point("part_sent")
+        done = self._await(sequence)
+        fail_point("part_ended")
         home.note(copied, not done.error_code)
         link.words[TASKS] += asked.tasks
         require_done(link, done)

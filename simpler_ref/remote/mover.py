@@ -660,10 +660,10 @@ class _Line:
         if not found:
             raise _Lost(f"no session has answered there within {self._silence_s} s")
         if self._monitor in found:
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
-        """Read what the monitor tells."""
+    def look(self) -> None:
+        """Read what the monitor tells; raise `_Lost` if that is the end of the connection."""
         with suppress(self._zmq.Again):
             while True:
                 event, _ = MONITORED.unpack(self._monitor.recv_multipart(self._zmq.NOBLOCK)[0])
@@ -676,7 +676,7 @@ class _Line:
     def is_alive(self) -> bool:
         """Say whether a line that is not in use is still up."""
         try:
-            self._look()
+            self.look()
         except (_Lost, self._zmq.ZMQError):
             return False
         return True

@@ -6,13 +6,14 @@ other; before a tensor goes to another endpoint, or comes from one, all of them 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..callables.handles import CallableHandle
-from ..errors import RemoteError
+from ..errors import RemoteError, TransferError
 from ..jit import layout as L
 from ..jit.ops import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
 from ..model.tensor import DescribedTensor
@@ -29,6 +30,8 @@ from .windows import bytes_at
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
 MOST_EARLY = 16
 """How many of the tensors that come next are looked for while no task runs."""
+STOP_S = 1.0
+"""How long a part that has lost another one waits for its parent to say so."""
 _SOMEWHERE = 1 << 20
 """An address for a tensor that gets its own before each run."""
 
@@ -161,7 +164,8 @@ class Parts:
     is_stopped
         Says whether the parent has stopped the replay, without waiting.
     wait
-        Waits until something may have come: from another session, or from the parent.
+        Waits until something may have come, from another session or from the parent; but not for long.
+        Then it returns False.
 
     Notes
     -----
@@ -176,7 +180,7 @@ class Parts:
         find: Callable[[bytes], Any],
         run: Callable[[Any], Any],
         is_stopped: Callable[[], bool],
-        wait: Callable[[], None],
+        wait: Callable[[], bool],
     ) -> None:
         self._copies, self._mover, self._inbox = copies, mover, inbox
         self._find, self._run_inner = find, run
@@ -187,28 +191,42 @@ class Parts:
         """Run a part, which the frame may bring."""
         part = self._part(asked)
         self._require_told(part, told.tensors, asked)
-        callables = [self._callable(one) for one in part.callables]
-        fail_point("decoded")
-        copied = _by_name(part.tensors, part.named)
-        sizes = [one.nbytes for one in copied]
         self._inbox.begin(asked.token)
         try:
-            addresses = self._copies.take(told.tensors, sizes)
-            fail_point("taken")
-            succeeded = False
-            try:
-                with self._mover.pushing(asked.token) as pushes:
-                    replay = _Replay(self, part, asked, callables, pushes)
-                    replay.find_memory(addresses)
-                    self._run_inner(replay.submit_all)
-                    fail_point("ran")
-                succeeded = True
-            finally:
-                self._copies.settle(told.tensors, succeeded)
-                self._copies.drop([told.tensors[i].key for i in part.spoiled])
+            self._run(part, told, asked)
+        except TransferError as error:
+            if not error.refused:
+                self._await_stop()
+            raise
         finally:
             self._inbox.end()
-        fail_point("settled")
+        fail_point("part_settled")
+
+    def _await_stop(self) -> None:
+        """Let the parent, if it is about to notice a lost endpoint, be the first to say so.
+
+        Rule     SPEED-PARTS-6
+        """
+        deadline = time.monotonic() + STOP_S
+        while time.monotonic() < deadline and not self._is_stopped():
+            self._wait()
+
+    def _run(self, part: _Loaded, told: TaskCopies, asked: PartRun) -> None:
+        callables = [self._callable(one) for one in part.callables]
+        sizes = [one.nbytes for one in _by_name(part.tensors, part.named)]
+        addresses = self._copies.take(told.tensors, sizes)
+        fail_point("part_taken")
+        succeeded = False
+        try:
+            with self._mover.pushing(asked.token) as pushes:
+                replay = _Replay(self, part, asked, callables, pushes)
+                replay.find_memory(addresses)
+                self._run_inner(replay.submit_all)
+                fail_point("part_ran")
+            succeeded = True
+        finally:
+            self._copies.settle(told.tensors, succeeded)
+            self._copies.drop([told.tensors[i].key for i in part.spoiled])
 
     def _part(self, asked: PartRun) -> _Loaded:
         for number in asked.forgotten:
@@ -248,14 +266,18 @@ class Parts:
         """Return what another endpoint has pushed; None if that has not come yet."""
         return self._inbox.take(number)
 
-    def receive(self, number: int) -> Chunks:
-        """Wait for what another endpoint pushes."""
+    def receive(self, number: int, pushes: Pushes) -> Chunks:
+        """Wait for what another endpoint pushes; raise if it cannot get what it may be waiting for.
+
+        Rule     SPEED-PARTS-6
+        """
         while True:
             chunks = self._inbox.take(number)
             if chunks is not None:
                 return chunks
             self.require_wanted()
-            self._wait()
+            if not self._wait():
+                pushes.look()
 
     def require_wanted(self) -> None:
         """Raise if the parent has stopped the replay."""
@@ -343,6 +365,7 @@ class _Replay:
 
     def _send(self, one: Operation) -> None:
         self._pushes.push(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
+        fail_point("pushed")
 
     def _receive(self, orch: Any, one: Operation) -> None:
         """Have what another endpoint pushes, and what has come for later operations.
@@ -356,7 +379,7 @@ class _Replay:
             return
         if earliest > self._drained:
             self._drain(orch)
-        self._store(one, self._parts.receive(one.number))
+        self._store(one, self._parts.receive(one.number, self._pushes))
         following = self._part.receives[self._received : self._received + MOST_EARLY]
         for earliest, other in following:
             if earliest <= self._drained and other.number not in self._taken:
@@ -369,6 +392,7 @@ class _Replay:
         memory = self._memory(one)
         for at, data in chunks:
             memory[at : at + data.nbytes] = data
+        fail_point("pulled")
 
     def _memory(self, one: Operation) -> memoryview:
         return bytes_at(self._addresses[one.tensor], self._part.tensors[one.tensor].nbytes)

@@ -31,6 +31,9 @@ class Line(Protocol):
     def push(self, header: Header, data: Any) -> None:
         """Send a chunk."""
 
+    def look(self) -> None:
+        """Raise if it is no longer up."""
+
     def settle(self, header: Header) -> None:
         """Wait until all chunks of a transfer have arrived."""
 
@@ -64,6 +67,11 @@ class Pushes:
         self.bytes += len(data)
         self.count += 1
         self._on_pushed(address, len(data), began)
+
+    def look(self) -> None:
+        """Raise if what is under way cannot arrive."""
+        for line, _ in self.lines.values():
+            line.look()
 
     def settle(self) -> None:
         """Wait until all of it has arrived."""

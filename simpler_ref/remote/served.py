@@ -159,9 +159,9 @@ class Served:
         fail_point("completed")
 
 
-def wait_for(descriptors: Sequence[int]) -> None:
-    """Wait until something can be read."""
+def wait_for(descriptors: Sequence[int], most_s: float | None = None) -> bool:
+    """Wait until something can be read, for some seconds at most; return whether it can."""
     poll = select.poll()
     for one in descriptors:
         poll.register(one, select.POLLIN)
-    poll.poll()
+    return bool(poll.poll(None if most_s is None else most_s * 1000))

@@ -313,10 +313,12 @@ class Session:
         self._mover.on_pushed = inbox.put
         for_parts = self._frames.getsockopt(module.FD), self._wake, push_bell
 
-        def wait() -> None:
-            wait_for(for_parts)
+        def wait() -> bool:
+            if not wait_for(for_parts, LOOK_S):
+                return False
             with suppress(BlockingIOError):
                 os.eventfd_read(push_bell)
+            return True
 
         self._parts = Parts(
             self._copies,

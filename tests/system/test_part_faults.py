@@ -1,0 +1,127 @@
+"""Replays in parts while processes die, at points of the protocol and at any time, and networks fail."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from simpler_ref import RemoteWorkerSpec, TaskError, Worker, WorkerLostError
+from simpler_ref.errors import ControlError, RemoteError, TransferError
+from simpler_ref.remote import HostFleet, fail_points
+
+from .. import network, part_programs
+from ..endpoints import INOUT
+from ..part_programs import endpoints, sides
+from ..support import make_args
+from .test_endpoint_faults import arm, needs_hosts
+
+LOSSES = WorkerLostError, ControlError, TaskError, RemoteError, TransferError
+
+
+class Sides:
+    """A graph in which two endpoints need each other, and what its arrays have."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.graph, self.x, self.y = sides(worker, part_programs.sleep_ms, steps=3)
+
+    def replay(self, ms=0):
+        """Replay it, and see that its arrays are right; if it fails, give them their values anew."""
+        try:
+            before = sorted((self.x[0], self.y[0]))
+            arrays = (self.x, INOUT), (self.y, INOUT)
+            self.graph.run(make_args(*arrays, scalars=[ms]))
+            assert sorted((self.x[0], self.y[0])) == before
+            assert len(set(self.x)) == len(set(self.y)) == 1
+        except LOSSES as error:
+            for value, array in enumerate((self.x, self.y), 1):
+                self.worker.renew(array)
+                array[:] = value
+            return error
+        return None
+
+
+@pytest.mark.parametrize("point", fail_points.PARTS)
+def test_whoever_dies_at_a_point_of_a_replay_is_noticed_and_replaced(point, tmp_path, monkeypatch):
+    once = arm(point, tmp_path, monkeypatch)
+    with endpoints() as worker:
+        both = Sides(worker)
+        assert both.replay() is None
+        assert once.exists()
+        error = both.replay()
+        assert not once.exists(), "nobody has died"
+        assert isinstance(error, WorkerLostError)
+        assert "endpoint" in str(error)
+        for _ in range(3):
+            assert both.replay() is None
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("whom", ["session", "link"])
+@pytest.mark.timeout(900)
+def test_processes_killed_at_any_time_end_a_replay_and_the_next_is_right(whom, kills):
+    draw = random.Random(kills)
+    with endpoints() as worker:
+        both = Sides(worker)
+        for _ in range(2):
+            assert both.replay() is None
+        for number in range(kills):
+            victim = number % 2
+            pids = [one["pid"] for one in worker.endpoints()]
+            if whom == "link":
+                pids = worker.worker_pids()
+            killer = threading.Timer(draw.uniform(0, 0.02), os.kill, (pids[victim], signal.SIGKILL))
+            killer.start()
+            seen = None
+            while seen is None and killer.is_alive():
+                seen = both.replay(ms=2)
+            killer.join()
+            for _ in range(3):  # the first may see that it was lost between two replays
+                seen = both.replay() or seen
+            assert both.replay() is None
+            assert seen is None or f"endpoint {victim}" in str(seen)
+
+
+@needs_hosts
+@pytest.mark.parametrize("way", ["both", "in", "out"])
+def test_endpoints_that_cannot_reach_each_other_end_the_replay(tmp_path, way):
+    with ExitStack() as stack:
+        *hosts, key_file = stack.enter_context(network.two_hosts(tmp_path))
+        fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
+        spec = RemoteWorkerSpec(fleet, num_sub_workers=1, modules=["tests"], silence_s=1.0)
+        worker = stack.enter_context(Worker(fleet=spec, endpoints=2))
+        both = Sides(worker)
+        for _ in range(2):
+            assert both.replay() is None
+        cut = threading.Timer(0.2, hosts[0].cut, (hosts[1].address, way))
+        cut.start()
+        errors = [both.replay(ms=1000) for _ in range(2)]
+        cut.join()
+        assert any(one is not None for one in errors)
+        assert all("endpoint" in str(one) for one in errors if one is not None)
+        hosts[0].heal()
+        while both.replay() is not None:
+            pass
+        assert both.replay() is None
+
+
+@needs_hosts
+def test_replays_in_parts_are_right_on_a_lossy_network(tmp_path):
+    with ExitStack() as stack:
+        *hosts, key_file = stack.enter_context(network.two_hosts(tmp_path))
+        fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
+        spec = RemoteWorkerSpec(fleet, num_sub_workers=1, modules=["tests"], silence_s=30.0)
+        worker = stack.enter_context(Worker(fleet=spec, endpoints=2))
+        both = Sides(worker)
+        assert both.replay() is None
+        hosts[0].lose(5)
+        for number in range(6):
+            both.x[:] = np.float32(number)
+            assert both.replay() is None
+        hosts[0].heal()
