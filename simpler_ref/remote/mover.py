@@ -27,7 +27,7 @@ import numpy as np
 
 from ..errors import TransferError
 from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
-from .connection import RCVMORE, SNDMORE, prepare, zmq
+from .connection import RCVMORE, SNDMORE, has_message, prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_client, secure_server
 from .pushes import Pushes
@@ -570,6 +570,15 @@ class _Line:
         except self._zmq.Again:
             raise _Lost(CONNECTION_LOST) from None
 
+    def require_arriving(self, header: Header) -> None:
+        """Raise if it is known by now that such chunks do not arrive."""
+        self._look()
+        while has_message(self._socket):
+            got = decode(self._socket.recv())
+            if got.kind == Kind.REFUSED and got.transfer == header.transfer:
+                raise Refusal(self._second_part().decode(errors="replace"))
+            self._drop()
+
     def settle(self, header: Header) -> None:
         """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
         got = self._answer({header.transfer})
@@ -660,9 +669,9 @@ class _Line:
         if not found:
             raise _Lost(f"no session has answered there within {self._silence_s} s")
         if self._monitor in found:
-            self.look()
+            self._look()
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Read what the monitor tells; raise `_Lost` if that is the end of the connection."""
         with suppress(self._zmq.Again):
             while True:
@@ -676,7 +685,7 @@ class _Line:
     def is_alive(self) -> bool:
         """Say whether a line that is not in use is still up."""
         try:
-            self.look()
+            self._look()
         except (_Lost, self._zmq.ZMQError):
             return False
         return True

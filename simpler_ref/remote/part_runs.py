@@ -30,8 +30,6 @@ from .windows import bytes_at
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
 MOST_EARLY = 16
 """How many of the tensors that come next are looked for while no task runs."""
-STOP_S = 1.0
-"""How long a part that has lost another one waits for its parent to say so."""
 _SOMEWHERE = 1 << 20
 """An address for a tensor that gets its own before each run."""
 
@@ -166,6 +164,8 @@ class Parts:
     wait
         Waits until something may have come, from another session or from the parent; but not for long.
         Then it returns False.
+    patience_s
+        How long a part that has lost another one waits for the parent to say so.
 
     Notes
     -----
@@ -181,10 +181,11 @@ class Parts:
         run: Callable[[Any], Any],
         is_stopped: Callable[[], bool],
         wait: Callable[[], bool],
+        patience_s: float,
     ) -> None:
         self._copies, self._mover, self._inbox = copies, mover, inbox
         self._find, self._run_inner = find, run
-        self._is_stopped, self._wait = is_stopped, wait
+        self._is_stopped, self._wait, self._patience_s = is_stopped, wait, patience_s
         self._loaded: dict[int, _Loaded] = {}
 
     def run(self, told: TaskCopies, asked: PartRun) -> None:
@@ -207,7 +208,7 @@ class Parts:
 
         Rule     SPEED-PARTS-6
         """
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + self._patience_s
         while time.monotonic() < deadline and not self._is_stopped():
             self._wait()
 
@@ -277,7 +278,7 @@ class Parts:
                 return chunks
             self.require_wanted()
             if not self._wait():
-                pushes.look()
+                pushes.require_arriving()
 
     def require_wanted(self) -> None:
         """Raise if the parent has stopped the replay."""

@@ -31,8 +31,8 @@ class Line(Protocol):
     def push(self, header: Header, data: Any) -> None:
         """Send a chunk."""
 
-    def look(self) -> None:
-        """Raise if it is no longer up."""
+    def require_arriving(self, header: Header) -> None:
+        """Raise if it is known by now that chunks of a transfer do not arrive."""
 
     def settle(self, header: Header) -> None:
         """Wait until all chunks of a transfer have arrived."""
@@ -68,10 +68,10 @@ class Pushes:
         self.count += 1
         self._on_pushed(address, len(data), began)
 
-    def look(self) -> None:
-        """Raise if what is under way cannot arrive."""
-        for line, _ in self.lines.values():
-            line.look()
+    def require_arriving(self) -> None:
+        """Raise if it is known by now that some of it does not arrive."""
+        for line, first in self.lines.values():
+            line.require_arriving(first)
 
     def settle(self) -> None:
         """Wait until all of it has arrived."""

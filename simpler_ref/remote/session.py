@@ -328,6 +328,7 @@ class Session:
             inner.run,
             self._has_stopped_part,
             wait,
+            silence_s,
         )
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-session", daemon=True

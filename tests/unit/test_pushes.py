@@ -15,6 +15,7 @@ from simpler_ref.remote.keys import new_pair
 from simpler_ref.remote.mover import Span, ZmqMover
 from simpler_ref.remote.pushes import Inbox
 from simpler_ref.remote.windows import Refusal, Window
+from tests.support import wait_until
 
 SILENCE_S = 2.0
 
@@ -130,8 +131,12 @@ def test_what_is_refused_fails_the_pushes(two, monkeypatch):
     monkeypatch.setattr(pushes, "MOST_EARLY_BYTES", 5)
     with pytest.raises(TransferError, match="refused"), first.pushing(9) as made:
         made.push(second.address, 1, b"too long")
+    with pytest.raises(TransferError, match="refused"), first.pushing(9) as made:
+        made.push(second.address, 1, b"too long")
+        wait_until(lambda: made.require_arriving())  # which raises
     with first.pushing(9) as made:
         made.push(second.address, 1, b"short")
+        made.require_arriving()
 
 
 def test_another_side_that_has_gone_fails_the_pushes(two):
@@ -146,6 +151,16 @@ def test_another_side_that_has_gone_fails_the_pushes(two):
             made.push(second.address, number, b"one")
     with pytest.raises(TransferError), first.pushing(10) as made:
         made.push("tcp://127.0.0.1:1", 1, b"one")
+
+
+def test_a_lost_connection_is_seen_while_nothing_is_pushed(two):
+    first, second, _ = two
+    closing = threading.Thread(target=second.close)
+    with pytest.raises(TransferError, match="cannot push"), first.pushing(10) as made:
+        made.push(second.address, 1, b"one")
+        closing.start()
+        wait_until(lambda: made.require_arriving())  # which raises
+    closing.join()
 
 
 def test_an_error_in_the_block_is_raised_as_it_is(two):

@@ -141,7 +141,7 @@ def test_a_replay_that_says_too_little_is_refused_before_anything_happens(asked,
     if asked.part:
         asked = replace(asked, part=PART.encode(whole))
     nothing = Nothing()
-    parts = Parts(nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+    parts = Parts(*[nothing] * 7, 0.0)
     copied = [copies.CopiedTensor(7, 2, 3)] * told
     with pytest.raises(Exception, match=why):
         parts.run(copies.TaskCopies(1, b"", copied), asked)
