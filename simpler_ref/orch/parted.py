@@ -324,10 +324,7 @@ def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[in
     """Return the endpoints that may run the task of a step, which is of a function for sub workers."""
     if step.members or word & _CONFIGURED or not is_remote(step.handle):
         raise NotParted
-    named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
     found = endpoints.taking_parts(step.handle)
-    if named >= 0:
-        found = [one for one in found if one == named]
     if not found:
         raise NotParted
     return found
