@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import secrets
 import weakref
 from collections.abc import Sequence
@@ -44,12 +45,14 @@ from ..remote.parts import (
 )
 from ..remote.task_payloads import as_bytes
 from .orchestrator import Orchestrator, is_remote
-from .partition import partition
+from .partition import partitions
 from .split import PlacePart, SplitTask, SplitUse
 from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1
+TRIES = 3
+"""Replays of each placement; the first one of them does not count."""
 _numbers = itertools.count(1)
 _CONFIGURED = L.CONFIG_MASK << L.WORD_CONFIG
 
@@ -153,10 +156,37 @@ def _scalar_words(raw: bytes) -> tuple[int, int]:
     return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little")
 
 
+class _Way:
+    """A graph in parts, by one placement, and how fast replays are that way."""
+
+    def __init__(self, parts: dict[int, PlacePart]) -> None:
+        self.parts = parts
+        self.number = next(_numbers)
+        self.raw = {place: PART.encode(one.part) for place, one in parts.items()}
+        self.sent: dict[int, int] = {}
+        """By endpoint: the session that has its part."""
+        self.runs = 0
+        self.best_s = math.inf
+
+    @property
+    def fits(self) -> bool:
+        """Whether frames have room for it."""
+        return all(
+            len(self.raw[place]) <= MOST_BYTES and len(one.named) <= MAX_TENSORS
+            for place, one in self.parts.items()
+        )
+
+    def note_run(self, seconds: float) -> None:
+        """Note a replay; in the first one, the parts had to be sent."""
+        self.runs += 1
+        if self.runs > 1:
+            self.best_s = min(self.best_s, seconds)
+
+
 class PartedGraph:
     """A graph whose tasks are all for sub workers of endpoints, in parts.
 
-    Rule     SPEED-PARTS-1, -4, -5
+    Rule     SPEED-PARTS-1, -2, -4, -5
     """
 
     def __init__(
@@ -179,17 +209,13 @@ class PartedGraph:
         places = sorted({place for one in allowed for place in one})
         seats = {place: endpoints.sub_workers_of(place) for place in places}
         task_s = endpoints.queues.shortest_task_s(places)
-        self._parts = partition(tasks, allowed, sizes, frozenset(of_parent), seats, task_s)
-        self._raw = {place: PART.encode(one.part) for place, one in self._parts.items()}
-        if any(
-            len(self._raw[place]) > MOST_BYTES or len(one.named) > MAX_TENSORS
-            for place, one in self._parts.items()
-        ):
+        found = partitions(tasks, allowed, sizes, frozenset(of_parent), seats, task_s)
+        self._ways = [way for way in map(_Way, found) if way.fits]
+        if not self._ways:
             raise NotParted
-        self._number = next(_numbers)
-        self._sent: dict[int, int] = {}
-        """By endpoint: the session that has its part."""
-        weakref.finalize(self, endpoints.forget_part, self._number, list(self._parts))
+        self._way = self._ways[0]
+        for way in self._ways:
+            weakref.finalize(self, endpoints.forget_part, way.number, list(way.parts))
 
     @classmethod
     def of(
@@ -219,13 +245,28 @@ class PartedGraph:
         except (NotParted, TypeError):
             return None
 
+    @property
+    def parts(self) -> dict[int, PlacePart]:
+        """The part of each endpoint, by the placement of the next replay."""
+        return self._way.parts
+
     def are_all_there(self) -> bool:
         """Say whether all endpoints that have a part are still the Worker's."""
-        return self._endpoints.has_all(self._parts)
+        return self._endpoints.has_all(self.parts)
+
+    def note_run(self, seconds: float) -> None:
+        """Note how long a replay took: each placement is tried, then the fastest one stays.
+
+        Rule     SPEED-PARTS-2
+        """
+        self._way.note_run(seconds)
+        untried = [way for way in self._ways if way.runs < TRIES]
+        self._way = untried[0] if untried else min(self._ways, key=lambda way: way.best_s)
 
     def forget_sent(self) -> None:
         """Note that nobody knows which sessions have their parts."""
-        self._sent.clear()
+        for way in self._ways:
+            way.sent.clear()
 
     @staticmethod
     def require_registered(worker: Any) -> None:
@@ -239,15 +280,15 @@ class PartedGraph:
 
         Rule     SPEED-PARTS-1, -4
         """
-        endpoints = self._endpoints
-        if not all(endpoints.takes_part(at, one.nbytes) for at, one in self._parts.items()):
+        endpoints, way = self._endpoints, self._way
+        if not all(endpoints.takes_part(at, one.nbytes) for at, one in way.parts.items()):
             return False
         starts = self._starts(variables)
         if starts is None:
             return False
         directory = endpoints.tensors.directory
         token = secrets.randbits(63) | 1
-        placed = [self._placed(place, one, starts) for place, one in self._parts.items()]
+        placed = [self._placed(place, one, starts) for place, one in way.parts.items()]
         for one in placed:
             endpoints.tensors.require_not_lost(list(one.uses))
         members = [self._member(one, variables, token) for one in placed]
@@ -260,7 +301,7 @@ class PartedGraph:
         for one in placed:
             endpoints.queues.note_given(one)
             directory.note_task(one, [use.start for use in one.uses])
-            self._sent[one.where] = endpoints.session_of(one.where)
+            way.sent[one.where] = endpoints.session_of(one.where)
         return True
 
     def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:
@@ -293,10 +334,10 @@ class PartedGraph:
 
     def _member(self, placed: Placed, variables: Sequence[int], token: int) -> TaskArgs:
         """Return the arguments of an endpoint's task: where the request is that its link reads."""
-        endpoints, place, part = self._endpoints, placed.where, self._parts[placed.where]
+        endpoints, place, way = self._endpoints, placed.where, self._way
         directory = endpoints.tensors.directory
         plans = directory.plans(placed, len(placed.uses))
-        is_known = self._sent.get(place) == endpoints.session_of(place)
+        is_known = way.sent.get(place) == endpoints.session_of(place)
         request = PartRequest(
             endpoints.tensors.run_number,
             directory.take_dropped(place),
@@ -304,13 +345,13 @@ class PartedGraph:
                 NamedTensor(use.start, use.nbytes, plan.key, plan.reads, plan.makes)
                 for use, plan in zip(placed.uses, plans, strict=True)
             ],
-            self._number,
-            b"" if is_known else self._raw[place],
+            way.number,
+            b"" if is_known else way.raw[place],
             token,
-            list(self._parts),
+            list(way.parts),
             [variables[i] & _BITS for i in self._scalars],
             endpoints.take_forgotten(place),
-            part.tasks,
+            way.parts[place].tasks,
         )
         raw = PART_REQUEST.encode(request)
         address = endpoints.keep(len(raw))

@@ -1,6 +1,7 @@
-"""Where the tasks of a graph run that is replayed in parts.
+"""Where the tasks of a graph may run that is replayed in parts.
 
-Several placements are made, each is played through on paper, and the one that ends first is taken.
+Several placements are made, and each is played through on paper: those that take far too long are left
+out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PUSH_S = 4e-5
 TRIP_S = 1e-4
 """How long it is under way, but for its bytes."""
 BYTES_PER_S = 1e9
+HOPELESS = 4.0
+"""How many times as long as the best a placement may take on paper to be tried."""
 
 
 class _Uses(NamedTuple):
@@ -36,15 +39,15 @@ class _Uses(NamedTuple):
     level: int
 
 
-def partition(
+def partitions(
     tasks: Sequence[SplitTask],
     allowed: Sequence[Collection[int]],
     sizes: Sequence[int],
     of_parent: Collection[int],
     seats: Mapping[int, int],
     task_s: float,
-) -> dict[int, PlacePart]:
-    """Return the parts of the placement that is likely to end first.
+) -> list[dict[int, PlacePart]]:
+    """Return the parts of some placements; that which is likely to end first is first.
 
     Parameters
     ----------
@@ -65,18 +68,16 @@ def partition(
     """
     uses = _uses_of(tasks, sizes)
     tried: set[tuple[int, ...]] = set()
-    best: tuple[float, dict[int, PlacePart]] | None = None
+    found: list[tuple[float, dict[int, PlacePart]]] = []
     for places in _placements(uses, allowed, seats):
         if tuple(places) in tried:
             continue
         tried.add(tuple(places))
         placed = [one._replace(place=at) for one, at in zip(tasks, places, strict=True)]
         parts = split(placed, sizes, of_parent)
-        ends = duration_s(parts, seats, task_s)
-        if best is None or ends < best[0]:
-            best = ends, parts
-    assert best is not None
-    return best[1]
+        found.append((duration_s(parts, seats, task_s), parts))
+    found.sort(key=lambda one: one[0])
+    return [parts for ends, parts in found if ends <= HOPELESS * found[0][0]]
 
 
 # ---------------------------------------------------------------- placements

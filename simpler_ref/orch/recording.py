@@ -516,8 +516,8 @@ class Graph:
         of_endpoints = any(is_remote(handle) for handle, _ in recorder.handles)
         self._steps = recorder.one_by_one if of_endpoints else []
         self._parted: PartedGraph | None = None
-        self._has_run = self._is_whole = False
-        """Whether it has run, and cannot go in parts."""
+        self._has_run = self._is_whole = self._went_in_parts = False
+        """Whether it has run, cannot go in parts, and went in parts the last time."""
 
     def __repr__(self) -> str:
         return f"<Graph of {self.tasks} tasks>"
@@ -554,6 +554,8 @@ class Graph:
                 self._parted.forget_sent()
             raise
         self._has_run = True
+        if self._went_in_parts and self._parted is not None:
+            self._parted.note_run(timing.host_wall_ns / 1e9)
         return replace(timing, tasks=max(timing.tasks, self.tasks))  # those in parts, too
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
@@ -609,7 +611,8 @@ class Graph:
         words: list[int] = self._program[self._callables].tolist()
         if orch._recovery is None and not self._worker.check:
             orch._require_mine()
-            if self._parted is not None and self._parted.submit(orch, variables):
+            self._went_in_parts = self._parted is not None and self._parted.submit(orch, variables)
+            if self._went_in_parts:
                 return
         orch._play_steps(self._steps, words, variables)
 

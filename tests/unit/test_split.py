@@ -10,7 +10,7 @@ import pytest
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.orch import split as splitting
-from simpler_ref.orch.partition import duration_s, partition
+from simpler_ref.orch.partition import duration_s, partitions
 from simpler_ref.orch.split import READS, WRITES, SplitTask, SplitUse, split
 from simpler_ref.remote.part_runs import _receives
 from simpler_ref.remote.parts import PART, Action
@@ -231,7 +231,7 @@ def test_a_partition_keeps_to_what_is_allowed_and_is_no_worse_than_one_endpoint(
     seats = {0: 1, 2: 2, 5: 1}
     allowed = [rng.choice([[0, 2, 5], [2, 5], [0, 2]]) for _ in tasks]
     task_s = rng.choice([1e-5, 1e-3])
-    parts = partition(tasks, allowed, sizes, of_parent, seats, task_s)
+    parts, *_ = partitions(tasks, allowed, sizes, of_parent, seats, task_s)
     for place, one in parts.items():
         for digest in one.part.callables:
             assert place in allowed[digest[-1]]
@@ -249,10 +249,10 @@ def test_long_tasks_are_spread_and_short_ones_stay_together():
         for i in range(1, 17)
     ]
     every = [[0, 1]] * 16
-    spread = partition(tasks, every, sizes, frozenset(range(17)), {0: 1, 1: 1}, 1e-2)
+    spread, *_ = partitions(tasks, every, sizes, frozenset(range(17)), {0: 1, 1: 1}, 1e-2)
     assert [one.tasks for one in spread.values()] == [8, 8]
     chain = [SplitTask(0, bytes(32), [SplitUse(0, CHANGE, form(64), "")], ()) for _ in range(16)]
-    together = partition(chain, every, sizes, frozenset((0,)), {0: 1, 1: 1}, 1e-2)
+    together, *_ = partitions(chain, every, sizes, frozenset((0,)), {0: 1, 1: 1}, 1e-2)
     assert [one.tasks for one in together.values()] == [16]
 
 

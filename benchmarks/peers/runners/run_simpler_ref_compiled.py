@@ -320,9 +320,9 @@ class Compiled:
         with self._open(workers) as worker:
             job = self._make(worker, workload, parameters)
             worker.start()
-            for _ in range(2 if at_endpoints else 0):
+            for _ in range(PLACED_AFTER if at_endpoints else 0):
                 job.reset()
-                job.run()  # task by task; then each endpoint gets its part
+                job.run()  # task by task; then placements are tried
             yield job
 
     def _open(self, workers: int) -> Worker:
@@ -506,6 +506,8 @@ WORKLOADS = {
     "many": ("independent", "chain", "stencil", "tree", "submit"),
     "again": tuple(name for name in JOBS if name != "submit"),
 }
+PLACED_AFTER = 13
+"""Replays after which the fastest placement over two endpoints is known."""
 AT_ENDPOINTS = "chain", "stencil", "tree"
 WORDS = {
     "many": "many tasks of one kind in a call",

@@ -159,7 +159,7 @@ def test_registrations_say_where_tasks_run():
         graph, x, y = sides(worker, copy_to_slowly, steps=2)
         for _ in range(3):
             graph.run()
-        tasks = [one.tasks for one in graph._parted._parts.values()]
+        tasks = [one.tasks for one in graph._parted.parts.values()]
         assert tasks == [5, 6]
         assert sorted((x[0], y[0])) == [1, 2]
 
@@ -180,11 +180,28 @@ def test_independent_long_tasks_are_spread_and_short_chains_are_not(monkeypatch)
         graph = worker.record(orchestrate)
         for _ in range(2):
             graph.run()
-        assert sorted(one.tasks for one in graph._parted._parts.values()) == [3, 4]
+        assert sorted(one.tasks for one in graph._parted.parts.values()) == [3, 4]
         short, *_ = chain(worker)
         for _ in range(2):
             short.run()
-        assert len(short._parted._parts) == 1
+        assert len(short._parted.parts) == 1
+
+
+@pytest.mark.spec("SPEED-PARTS-2")
+def test_placements_are_tried_and_the_fastest_stays():
+    with endpoints() as worker:
+        graph, x, y = chain(worker, 8)
+        graph.run()
+        used = []
+        for number in range(16):
+            x[:] = number
+            graph.run()
+            assert y.tolist() == [number] * COUNT
+            used.append(graph._parted._way)
+        ways = graph._parted._ways
+        tried = parted.TRIES * len(ways)
+        assert all(one.runs >= parted.TRIES for one in ways)
+        assert all(one.best_s <= min(way.best_s for way in ways) for one in used[tried:])
 
 
 @pytest.mark.spec("SPEED-PARTS-3")
