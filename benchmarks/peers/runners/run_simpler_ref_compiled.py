@@ -508,7 +508,7 @@ WORKLOADS = {
 }
 PLACED_AFTER = 13
 """Replays after which the fastest placement over two endpoints is known."""
-AT_ENDPOINTS = "chain", "stencil", "tree"
+AT_ENDPOINTS = "chain", "stencil"
 WORDS = {
     "many": "many tasks of one kind in a call",
     "again": "recorded graphs: no task is submitted by itself",
