@@ -75,11 +75,16 @@ class Room:
         view = self._engine.view
         return view.next_task_id - view.live, view.ended
 
-    def until_ended(self, tasks: int) -> None:
-        """Wait until `tasks` tasks of the run have ended, buffers not counted."""
+    def until_ended(self, tasks: int, between: Callable[[], None] | None = None) -> None:
+        """Wait until `tasks` tasks of the run have ended, buffers not counted.
+
+        `between` is called now and then while it waits, and may raise.
+        """
         mem, kernels = self._engine.mem, self._engine.kernels
         while kernels.help_scheduler(mem, -1, tasks, -1, PARK_NS) != L.OK:
             self._host.look()  # between slices Python sees signals
+            if between is not None:
+                between()
 
 
 def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:

@@ -357,8 +357,12 @@ class _Replay:
         self._drain(orch)
 
     def _drain(self, orch: Any) -> None:
-        """Wait until all tasks so far have ended."""
+        """Wait until all tasks so far have ended, or the replay is stopped.
+
+        Rule     SPEED-PARTS-6
+        """
         if self._is_busy:
+            orch._until_idle(self._parts.require_wanted)
             orch.drain()
             self._is_busy = False
             self._parts.require_wanted()

@@ -144,6 +144,9 @@ class _Form:
 def _require_consistent(part: Part, where: str) -> None:
     """Refuse numbers of what a part does not have, and tensors of other sizes than its own."""
     tensors, callables = part.tensors, len(part.callables)
+    named = sum(1 for one in tensors if one.named)
+    for i in part.spoiled:
+        _require_below(i, named, f"{where}.spoiled")
     for i, one in enumerate(part.operations):
         path = f"{where}.operations[{i}]"
         if one.action in (Action.SEND, Action.RECEIVE):

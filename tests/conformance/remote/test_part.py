@@ -92,6 +92,7 @@ WRONG = {
     "tag": replace(
         WHOLE, operations=(replace(RUN, uses=(replace(USE, tag=TensorArgType.NO_DEP),)),)
     ),
+    "spoiled: 1 is not one of 1": replace(WHOLE, spoiled=(1,)),
     "nbytes": replace(WHOLE, tensors=(PartTensor(0),)),
     "digest|bytes are not 32": replace(WHOLE, callables=(b"short",)),
 }

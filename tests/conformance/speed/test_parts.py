@@ -441,6 +441,29 @@ def test_a_signal_in_a_replay_ends_it(two):
     again(graph, 0, x, y)
 
 
+@pytest.mark.spec("SPEED-PARTS-6")
+@pytest.mark.timeout(40)
+def test_a_signal_ends_a_part_that_waits_for_no_other():
+    with endpoints(1) as worker:
+        sleep = worker.register(part_programs.sleep_ms)
+        x, y = (worker.share(np.zeros(COUNT, np.float32)) for _ in range(2))
+
+        def orchestrate(orch, args, config):
+            for _ in range(400):
+                task = make_args((x, INPUT), (y, INOUT), scalars=[args.scalar(0)])
+                orch.submit_sub(sleep, task)
+
+        graph = worker.record(orchestrate, make_args(scalars=[0]))
+        for _ in range(2):
+            graph.run()
+        with pytest.raises(Terminated), terminated_after(0.2):
+            graph.run(make_args(scalars=[200]))  # all of them would take 80 s
+        worker.renew(y)
+        x[:] = 3
+        graph.run()
+        assert y.tolist() == [3] * COUNT
+
+
 # ---------------------------------------------------------------- what sessions keep
 @pytest.mark.spec("SPEED-PARTS-7")
 def test_a_part_travels_once_and_is_forgotten_with_its_graph(two, monkeypatch):
