@@ -295,10 +295,12 @@ class Home:
         """
         ready = [one for one in several if self._made.get(one.key) == one.last and one.nbytes]
         if len(ready) > 1:
+            fail_point("bringing")
             with suppress(TransferError):  # which those tell of that are brought again
                 self.move_all_from(
                     [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in ready]
                 )
+                fail_point("brought")
                 for one in ready:
                     self._brought[one.key] = one.last
                 self.brought += len(ready)
