@@ -48,7 +48,7 @@ from ..remote.frames import ControlName, OwnFrameType
 from ..remote.layouts import layout_text
 from ..remote.lookout import Lookout
 from ..remote.mover import new_key
-from ..remote.requests import OF_CALLS, Registration
+from ..remote.requests import PickledRegistration, Registration
 from ..system.types import Array, address_of
 from . import outcomes
 from .far_arrays import copied_layout, is_whole, layout_of
@@ -131,14 +131,10 @@ def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
     return encode_register_callable_command(registry, kind, digest, PAYLOAD_VERSION, payload)
 
 
-class OfCalls(Registration):
+class OfCalls(PickledRegistration):
     """The one callable of a stream at endpoints: links find the function of each call."""
 
     is_of_calls = True
-
-    def to_bytes(self) -> bytes:
-        """Return it as bytes."""
-        return OF_CALLS + pickle.dumps(self)
 
     def inside_for(self, link: Link) -> AtLink:
         """Return what a link runs calls with."""

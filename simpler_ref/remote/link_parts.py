@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import pickle
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
 from .link_tasks import ask_for_copies, require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
-from .requests import OF_CALLS, Registration
+from .requests import PickledRegistration
 
 if TYPE_CHECKING:
     from .link import Link
@@ -34,12 +33,8 @@ HANDLE = CallableHandle(
 """Of the tasks that are parts."""
 
 
-class OfParts(Registration):
+class OfParts(PickledRegistration):
     """The one callable of the parts of all graphs: links find the part of each task."""
-
-    def to_bytes(self) -> bytes:
-        """Return it as bytes."""
-        return OF_CALLS + pickle.dumps(self)
 
     def runner_for(self, link: Link) -> LinkParts:
         """Return what a link runs parts with."""

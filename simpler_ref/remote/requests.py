@@ -129,14 +129,22 @@ class Registration:
         return target == RemoteRegistryTarget.INNER_L3_WORKER
 
 
-OF_CALLS = b"calls"
-"""How the bytes of a registration begin that is of calls; a pickle of it follows."""
+_PICKLED = b"pickled"
+"""How the bytes of a `PickledRegistration` begin; a pickle of it follows."""
+
+
+class PickledRegistration(Registration):
+    """One that only links know: they find in each task what it is about."""
+
+    def to_bytes(self) -> bytes:
+        """Return it as bytes."""
+        return _PICKLED + pickle.dumps(self)
 
 
 def registration_from(raw: bytes) -> Registration:
     """Read what `to_bytes` of any registration returns."""
-    if raw.startswith(OF_CALLS):
-        found: Registration = pickle.loads(raw[len(OF_CALLS) :])
+    if raw.startswith(_PICKLED):
+        found: Registration = pickle.loads(raw[len(_PICKLED) :])
         return found
     return Registration.from_bytes(raw)
 
