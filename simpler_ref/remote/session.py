@@ -67,6 +67,7 @@ from .copies import (
     ComingCopies,
     CopiedTensor,
     Copies,
+    TaskCopies,
     WantedCopies,
     outcome_of,
 )
@@ -518,9 +519,7 @@ class Session:
                 self._over = "closed by its parent"
                 return
             fail_point("received")
-            if kind == OwnFrameType.RUN_PART:
-                self._serve_part(frame)
-            elif kind in TASK_FRAMES:
+            if kind in TASK_FRAMES:
                 self._serve_task(frame)
             elif kind == FrameType.CONTROL:
                 self._serve_control(frame)
@@ -655,41 +654,49 @@ class Session:
 
     # ------------------------------------------------------------ tasks
     def _serve_task(self, frame: Frame) -> None:
-        """Run a task, unless one that it waits for has failed, and send its outcome.
+        """Run a task, or a part of a graph, and send its outcome; or have it run beside other ones.
 
-        Those for sub workers, if there are several, run while the session serves other frames; others
-        run alone, which costs less.
-
-        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3; REMOTE-AHEAD-7, -9
+        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3
         """
-        sequence, outcome, text = frame.header.sequence, L.SUCCESS, ""
+        outcome: int | None = L.SUCCESS
+        sequence, text = frame.header.sequence, ""
+        is_part = frame.header.frame_type == OwnFrameType.RUN_PART
         try:
-            task = receive_task(frame)
-            if self._failed.has_any(task.after):
-                outcome = L.SKIPPED
-            else:
-                read = task.read()
-                fail_point("decoded")
-                target = self.dispatcher.find(read.task.callable_digest)
-                if self._has_several and self._leaves.takes(task, read, target):
-                    self._leaves.begin(task, read, target)
-                    return
-                self._served.settle()
-                outcome = self._run(task, read, target)
+            outcome = (self._run_part if is_part else self._take_up)(frame)
         except BaseException as error:
             if self._over:
                 raise
             outcome, text = outcome_of(error), report_of(error)
-        self._failed.note(sequence, outcome)
-        self._served.complete(TaskEnd(sequence, outcome, text))
+        if outcome is not None:
+            self._failed.note(sequence, outcome)
+            self._served.complete(TaskEnd(sequence, outcome, text))
+
+    def _take_up(self, frame: Frame) -> int | None:
+        """Run a task, unless one that it waits for has failed, and return its outcome.
+
+        Those for sub workers, if there are several, run while the session serves other frames: it is None
+        then. Others run alone, which costs less.
+
+        Rule     REMOTE-AHEAD-7, -9
+        """
+        task = receive_task(frame)
+        if self._failed.has_any(task.after):
+            return L.SKIPPED
+        read = task.read()
+        fail_point("decoded")
+        target = self.dispatcher.find(read.task.callable_digest)
+        if self._has_several and self._leaves.takes(task, read, target):
+            self._leaves.begin(task, read, target)
+            return None
+        self._served.settle()
+        return self._run(task, read, target)
 
     def _run(self, task: ReceivedTask, read: ReadTask, target: Any) -> int:
         """Run a task that no other one runs beside, and return SUCCESS, or SKIPPED."""
         if self._failed.has_any(task.after):
             return L.SKIPPED
         if task.copies.run:
-            self._copies.begin(task.copies.run)
-            self._copies.drop(task.copies.dropped)
+            self._forget_copies(task.copies)
         tensors = task.tensors(len(read.sizes))
         addresses = self._copies.take(tensors, read.sizes)
         fail_point("taken")
@@ -714,25 +721,22 @@ class Session:
         fail_point("settled")
         return L.SUCCESS
 
-    def _serve_part(self, frame: Frame) -> None:
-        """Run a part of a graph, and send its outcome.
+    def _forget_copies(self, told: TaskCopies) -> None:
+        """Forget what the parent says is of no use any more."""
+        self._copies.begin(told.run)
+        self._copies.drop(told.dropped)
+
+    def _run_part(self, frame: Frame) -> int:
+        """Run a part of a graph, and return its outcome.
 
         Rule     SPEED-PARTS-1, -6; REMOTE-PART-1
         """
-        sequence, outcome, text = frame.header.sequence, L.SUCCESS, ""
-        try:
-            told = TASK_COPIES.decode(frame.payload)
-            asked = PART_RUN.decode(told.more)
-            self._served.settle()
-            self._copies.begin(told.run)
-            self._copies.drop(told.dropped)
-            self._parts.run(told, asked)
-        except BaseException as error:
-            if self._over:
-                raise
-            outcome, text = outcome_of(error), report_of(error)
-        self._failed.note(sequence, outcome)
-        self._served.complete(TaskEnd(sequence, outcome, text))
+        told = TASK_COPIES.decode(frame.payload)
+        asked = PART_RUN.decode(told.more)
+        self._served.settle()
+        self._forget_copies(told)
+        self._parts.run(told, asked)
+        return L.SUCCESS
 
     def _has_stopped_part(self) -> bool:
         """Say whether the parent has stopped the part that runs; keep other frames that have come.
@@ -746,9 +750,10 @@ class Session:
             kind = frame.header.frame_type
             if kind == OwnFrameType.STOP_PART:
                 return True
-            self._waiting.append(frame)
             if kind == FrameType.SHUTDOWN:
+                self._waiting.appendleft(frame)
                 return True
+            self._waiting.append(frame)
         return bool(self._over)
 
     def _arguments(
