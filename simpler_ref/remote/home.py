@@ -304,8 +304,10 @@ class Home:
                 for one in ready:
                     self._brought[one.key] = one.last
                 self.brought += len(ready)
+                came = {one.key for one in ready}
                 return bytes(
-                    Brought.IS_HOME if one in ready else self.bring_newest(one) for one in several
+                    Brought.IS_HOME if one.key in came else self.bring_newest(one)
+                    for one in several
                 )
         return bytes(self.bring_newest(one) for one in several)
 
