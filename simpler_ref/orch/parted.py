@@ -43,6 +43,7 @@ from ..remote.parts import (
     PartRequest,
     PartScalar,
 )
+from ..remote.pushes import MOST_EARLY_BYTES
 from ..remote.task_payloads import as_bytes
 from .orchestrator import Orchestrator, is_remote
 from .partition import partitions
@@ -71,7 +72,7 @@ class _Name(NamedTuple):
 
 
 class NotParted(Exception):
-    """The graph, or a replay, has what only a replay task by task can do."""
+    """The graph has what only a replay task by task can do."""
 
 
 class _Reader:
@@ -147,7 +148,10 @@ class _Reader:
 def _form(wire: bytes, nbytes: int) -> tuple[ContinuousTensor, str]:
     """Return a tensor as a TASK has it: without address, and its layout."""
     if isinstance(wire, DescribedWire):
-        return as_bytes(wire.layout, nbytes), layout_text(wire.layout)
+        try:
+            return as_bytes(wire.layout, nbytes), layout_text(wire.layout)
+        except TypeError:
+            raise NotParted from None
     _, *sizes, ndims, dtype, _ = TENSOR.unpack(wire[: TENSOR.size])
     return ContinuousTensor(0, sizes[:ndims], DataType(dtype)), ""
 
@@ -170,9 +174,14 @@ class _Way:
 
     @property
     def fits(self) -> bool:
-        """Whether frames have room for it."""
+        """Whether frames have room for it, and sessions for what is pushed to them.
+
+        Rule     SPEED-PARTS-4
+        """
         return all(
-            len(self.raw[place]) <= MOST_BYTES and len(one.named) <= MAX_TENSORS
+            len(self.raw[place]) <= MOST_BYTES
+            and len(one.named) <= MAX_TENSORS
+            and one.received <= MOST_EARLY_BYTES
             for place, one in self.parts.items()
         )
 
@@ -242,7 +251,7 @@ class PartedGraph:
                 tasks.append(reader.task(step))
             reader.require_apart()
             return cls(endpoints, reader, tasks, allowed, provided[1])
-        except (NotParted, TypeError):
+        except NotParted:
             return None
 
     @property

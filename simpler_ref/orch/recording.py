@@ -554,9 +554,10 @@ class Graph:
                 self._parted.forget_sent()
             raise
         self._has_run = True
-        if self._went_in_parts and self._parted is not None:
-            self._parted.note_run(timing.host_wall_ns / 1e9)
-        return replace(timing, tasks=max(timing.tasks, self.tasks))  # those in parts, too
+        if self._parted is None or not self._went_in_parts:
+            return timing
+        self._parted.note_run(timing.host_wall_ns / 1e9)
+        return replace(timing, tasks=self.tasks)
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording.
@@ -608,27 +609,30 @@ class Graph:
         Rule     SPEED-REPLAY-12; SPEED-PARTS-1
         """
         variables = self._variables.tolist()
-        words: list[int] = self._program[self._callables].tolist()
-        if orch._recovery is None and not self._worker.check:
-            orch._require_mine()
-            self._went_in_parts = self._parted is not None and self._parted.submit(orch, variables)
-            if self._went_in_parts:
-                return
-        orch._play_steps(self._steps, words, variables)
+        self._went_in_parts = self._parted is not None and self._parted.submit(orch, variables)
+        if not self._went_in_parts:
+            orch._play_steps(self._steps, self._words(), variables)
+
+    def _words(self) -> list[int]:
+        """Return the callable words of its submits."""
+        found: list[int] = self._program[self._callables].tolist()
+        return found
 
     def _prepare_parts(self) -> None:
-        """Find the parts for the second replay: how long tasks last is known by then."""
+        """Find the parts for the second replay: how long tasks last is known by then.
+
+        Rule     SPEED-PARTS-5
+        """
         life = self._worker._life
         if not self._steps or not self._has_run or life.options.check or life.options.retries:
             return
         if self._parted is not None and not self._parted.are_all_there():
             self._parted = None
         if self._parted is None and not self._is_whole:
-            words: list[int] = self._program[self._callables].tolist()
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise
-                self._parted = PartedGraph.of(life.endpoints, self._steps, words, provided)
+                self._parted = PartedGraph.of(life.endpoints, self._steps, self._words(), provided)
                 self._is_whole = self._parted is None
         if self._parted is not None:
             self._parted.require_registered(self._worker)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from ..jit import layout as L
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
+from ..remote.directory import HOME
 from ..remote.parts import Action, Operation, Part, PartScalar, PartTensor, PartUse
 
 READS = TensorArgType.INPUT, TensorArgType.INOUT
 WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
-HOME = -1
 MOST_DEAD_BYTES = 16 << 20
 """Of memory that could be used again if all tasks had ended; then a part waits for that."""
 
@@ -61,6 +61,16 @@ class PlacePart(NamedTuple):
     def nbytes(self) -> int:
         """How much memory it needs."""
         return sum(L.round_up(one.nbytes, L.HEAP_ALIGN) for one in self.part.tensors)
+
+    @property
+    def received(self) -> int:
+        """How many bytes are pushed to it."""
+        tensors = self.part.tensors
+        return sum(
+            tensors[one.tensor].nbytes
+            for one in self.part.operations
+            if one.action == Action.RECEIVE
+        )
 
 
 class _Op(NamedTuple):

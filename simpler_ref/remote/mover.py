@@ -297,7 +297,7 @@ class ZmqMover(Mover):
 
         pushes, keep = Pushes(open_line, token, note), False
         try:
-            with self._told("push what others wait for"):
+            with self._told(lambda: f"push to {pushes.address}"):
                 yield pushes
                 pushes.settle()
             keep = True
@@ -348,7 +348,7 @@ class ZmqMover(Mover):
     @contextmanager
     def _transfer(self, doing: str, address: str) -> Iterator[tuple[_Line, int]]:
         """Give a line and a number; say what went wrong."""
-        with self._told(doing):
+        with self._told(lambda: doing):
             line = self._take_line(address)
             keep = False
             try:
@@ -361,19 +361,19 @@ class ZmqMover(Mover):
                 self._give_back(address, line, keep)
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _told(self, doing: Callable[[], str]) -> Iterator[None]:
         """Say what went wrong with something."""
         try:
             yield
         except Refusal as refusal:
             self._count(refused=1)
             raise TransferError(
-                f"cannot {doing}: it was refused: {refusal}", refused=True
+                f"cannot {doing()}: it was refused: {refusal}", refused=True
             ) from None
         except (_Lost, self._zmq.ZMQError) as error:
             self._count(lost=1)
             why = "this mover has been closed" if self._closed else str(error)
-            raise TransferError(f"cannot {doing}: {why}") from None
+            raise TransferError(f"cannot {doing()}: {why}") from None
 
     def _take_line(self, address: str) -> _Line:
         while True:
@@ -574,7 +574,7 @@ class _Line:
         """Raise if it is known by now that such chunks do not arrive."""
         self._look()
         while has_message(self._socket):
-            got = decode(self._socket.recv())
+            got = self._header(self._socket.recv())
             if got.kind == Kind.REFUSED and got.transfer == header.transfer:
                 raise Refusal(self._second_part().decode(errors="replace"))
             self._drop()
@@ -626,16 +626,19 @@ class _Line:
     def _answer(self, transfers: Collection[int]) -> Header:
         """Wait for the next answer to one of some transfers; raise `Refusal` if it is one."""
         while True:
-            raw = self._receive()
-            try:
-                got = decode(raw)
-            except ValueError as error:
-                raise _Lost(f"its answer cannot be read: {error}") from None
+            got = self._header(self._receive())
             if got.kind == Kind.REFUSED and (not got.transfer or got.transfer in transfers):
                 raise Refusal(self._second_part().decode(errors="replace"))
             if got.transfer in transfers:
                 return got
             self._drop()  # of a transfer before, which was refused
+
+    @staticmethod
+    def _header(raw: bytes) -> Header:
+        try:
+            return decode(raw)
+        except ValueError as error:
+            raise _Lost(f"its answer cannot be read: {error}") from None
 
     def _receive(self) -> bytes:
         """Wait for the first part of a message."""

@@ -1,7 +1,8 @@
 """The parts of graphs that a session has, and how it runs them.
 
 A part runs as one run of the inner Worker, on the main thread. Its tasks are submitted one after the
-other; before a tensor goes to another endpoint, or comes from one, all of them have ended.
+other. Before a tensor goes to another endpoint all of them have ended; before one comes from there, those
+that use its memory.
 """
 
 from __future__ import annotations
@@ -261,7 +262,7 @@ class Parts:
     # ------------------------------------------------------------ for a replay
     def own(self, nbytes: int) -> Array:
         """Return memory that tasks see."""
-        return self._copies.empty(max(1, nbytes))
+        return self._copies.empty(nbytes)
 
     def look_for(self, number: int) -> Chunks | None:
         """Return what another endpoint has pushed; None if that has not come yet."""
@@ -324,15 +325,16 @@ class _Replay:
 
     def find_memory(self, named: Sequence[int]) -> None:
         """Note where the copies are that the replay names, and find memory for what else there is."""
-        own = self._parts.own(self._part.own_bytes)
-        following = int(own.ctypes.data)
+        following = 0
+        if self._part.own_bytes:
+            self._own = self._parts.own(self._part.own_bytes)
+            following = int(self._own.ctypes.data)
         for one in self._part.tensors:
             if one.named:
                 self._addresses.append(named[one.named - 1])
             else:
                 self._addresses.append(following)
                 following += L.round_up(one.nbytes, L.HEAP_ALIGN)
-        self._own = own
 
     def submit_all(self, orch: Any, _args: Any, _config: Any) -> None:
         """Carry the operations out: the orchestration function of the inner Worker's run."""

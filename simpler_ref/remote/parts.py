@@ -34,7 +34,7 @@ class Action(enum.IntEnum):
     RECEIVE = 3
     """Take a tensor that another endpoint pushes."""
     WAIT = 4
-    """Wait until all tasks before it have ended; so do the other two."""
+    """Wait until all tasks before it have ended; so does SEND."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from .chunks import CHUNK, Header
@@ -18,8 +18,7 @@ from .windows import Refusal
 
 MOST_OVER = 8
 MOST_EARLY_BYTES = 1 << 30
-"""Of what was pushed for a replay that this session has not begun."""
-
+"""Of what was pushed for a replay that this session has not begun: all that one replay may push to it."""
 
 Chunks = Sequence[tuple[int, memoryview]]
 """The parts of a tensor, and where each begins."""
@@ -42,7 +41,8 @@ class Pushes:
     """What one session pushes in a replay: over one line for each of the others.
 
     `open_line` returns a line and the first header of its transfer, which `token` is the key of.
-    `on_pushed` is told where to, how many bytes, and when that began.
+    `on_pushed` is told where to, how many bytes, and when that began. `address` is that of the session it
+    had to do with last.
     """
 
     def __init__(
@@ -54,10 +54,11 @@ class Pushes:
         self._open_line, self._token, self._on_pushed = open_line, token, on_pushed
         self.lines: dict[str, tuple[Line, Header]] = {}
         self.bytes = self.count = 0
+        self.address = ""
 
     def push(self, address: str, number: int, data: bytes) -> None:
         """Send the bytes of what has a number to another session."""
-        began = time.monotonic_ns()
+        began, self.address = time.monotonic_ns(), address
         if address not in self.lines:
             self.lines[address] = self._open_line(address, self._token)
         line, first = self.lines[address]
@@ -70,15 +71,20 @@ class Pushes:
 
     def require_arriving(self) -> None:
         """Raise if it is known by now that some of it does not arrive."""
-        for line, first in self.lines.values():
+        for line, first in self._each():
             line.require_arriving(first)
 
     def settle(self) -> None:
         """Wait until all of it has arrived."""
-        for line, first in self.lines.values():
+        for line, first in self._each():
             line.push(first, b"")
-        for line, first in self.lines.values():
+        for line, first in self._each():
             line.settle(first)
+
+    def _each(self) -> Iterator[tuple[Line, Header]]:
+        for address, pair in self.lines.items():
+            self.address = address
+            yield pair
 
 
 class _Coming:
@@ -121,7 +127,8 @@ class Inbox:
 
     def end(self) -> None:
         """Forget what was not taken, and what still comes: the replay is over."""
-        self._over.append(self._token)
+        with self._lock:
+            self._over.append(self._token)
         self.begin(0)
 
     def put(self, header: Header, data: memoryview) -> None:

@@ -129,8 +129,9 @@ def test_at_the_end_all_pushes_have_arrived(two):
 def test_what_is_refused_fails_the_pushes(two, monkeypatch):
     first, second, _ = two
     monkeypatch.setattr(pushes, "MOST_EARLY_BYTES", 5)
-    with pytest.raises(TransferError, match="refused"), first.pushing(9) as made:
+    with pytest.raises(TransferError, match="refused") as caught, first.pushing(9) as made:
         made.push(second.address, 1, b"too long")
+    assert f"cannot push to {second.address}" in str(caught.value)
     with pytest.raises(TransferError, match="refused"), first.pushing(9) as made:
         made.push(second.address, 1, b"too long")
         wait_until(lambda: made.require_arriving())  # which raises

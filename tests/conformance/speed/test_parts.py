@@ -262,6 +262,21 @@ def test_a_part_that_needs_too_much_memory_goes_task_by_task():
 
 
 @pytest.mark.spec("SPEED-PARTS-4")
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_a_replay_that_would_push_too_much_to_one_endpoint_goes_task_by_task(lacks, monkeypatch):
+    received = 5 * 4 * COUNT
+    monkeypatch.setattr(parted, "MOST_EARLY_BYTES", received - lacks)
+    with endpoints() as worker:
+        graph, x, y = sides(worker, part_programs.copy_slowly, steps=3)
+        for _ in range(3):
+            graph.run()
+            assert sorted((x[0], y[0])) == [1, 2]
+        assert (graph._parted is None) == bool(lacks)
+        if not lacks:
+            assert max(one.received for one in graph._parted.parts.values()) == received
+
+
+@pytest.mark.spec("SPEED-PARTS-4")
 def test_an_endpoint_without_the_feature_gets_task_by_task():
     with endpoints(1) as worker:
         graph, x, y = chain(worker)
