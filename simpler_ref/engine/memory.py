@@ -112,6 +112,7 @@ class Engine:
             yield_ns=yield_ns,
             defer_ns=hold_ns,
             cores=self.placement.cores.available,
+            beside=self.placement.beside,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )

@@ -91,7 +91,8 @@ def stay_apart(mem, worker):
         if has_free_core(mem, w) and may_move(mem, w) and keep_off_core(0, core):
             let_on_core(core)
     elif submits == 0 and mem[w + L.W_HOME] > 0 and mem[w + L.W_HOME] != core + 1:
-        if shares_core(mem, worker, core) and may_move(mem, w):
+        shares = mem[L.BESIDE] != 0 or shares_core(mem, worker, core)
+        if shares and may_move(mem, w):
             visit_core(int(mem[w + L.W_HOME]) - 1)
 
 

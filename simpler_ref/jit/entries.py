@@ -100,6 +100,13 @@ def close_scope(mem):
     return submit.close_scope(mem)
 
 
+@entry(WORDS, WORDS, nogil=False)
+def newest_tasks(mem, slots):
+    """Write the slots of the newest tasks of the innermost scope; see `submit.newest_tasks`."""
+    submit.newest_tasks(mem, slots)
+    return L.OK
+
+
 @entry(WORDS, INT, INT, INT, INT, nogil=True)
 def help_scheduler(mem, live, ended, taken, slice_ns):
     """Run passes and sleep between them until a goal is reached."""

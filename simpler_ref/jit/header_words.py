@@ -198,6 +198,13 @@ CORES = HEADER.word(
     read_by="Scheduler, worker",
     ordering="fork",
 )
+BESIDE = HEADER.word(
+    "BESIDE",
+    "1: workers of other trees, of which nothing is known here, run on the same cores",
+    written_by="none after the start",
+    read_by="worker",
+    ordering="fork",
+)
 ID_WINDOW = HEADER.word(
     "ID_WINDOW",
     "how far ids may be above the oldest live task's, with one ring and a window; 0: any distance",

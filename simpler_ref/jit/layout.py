@@ -155,6 +155,7 @@ def initialise(
     yield_ns: int,
     defer_ns: int,
     cores: int,
+    beside: bool,
     park_ns: int,
     stuck_ns: int,
 ) -> None:
@@ -168,5 +169,6 @@ def initialise(
     mem[YIELD_NS] = yield_ns
     mem[DEFER_NS] = defer_ns
     mem[CORES] = cores
+    mem[BESIDE] = beside
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

@@ -721,6 +721,10 @@ class Orchestrator:
         """Wait until every task submitted so far has ended; see `Room.until_ended`."""
         self._room.until_ended(self._view.pushed - self._pushed_before, between)
 
+    def _is_busy(self) -> bool:
+        """Say whether a task submitted so far has not ended."""
+        return self._view.ended < self._view.pushed - self._pushed_before
+
     def live_tasks(self) -> int:
         """Return the tasks that are not reclaimed yet, buffers from `alloc` included.
 

@@ -190,7 +190,8 @@ class _Player:
         """When it carries out the next operation, and when all tasks so far have ended."""
         self._free = [0.0] * seats
         self._made: dict[int, float] = {}
-        """When what is in memory was made."""
+        self._used: dict[int, float] = {}
+        """When what is in memory was made, and when the last use of it has ended."""
 
     @property
     def is_done(self) -> bool:
@@ -204,18 +205,29 @@ class _Player:
             one = self._part.operations[self._at]
             if one.action == Action.RUN:
                 self._run([(use.tensor, use.tag in WRITES) for use in one.uses])
+            elif one.action == Action.RECEIVE:
+                if one.number not in arrivals:
+                    break
+                self._receive(one.tensor, arrivals[one.number])
+            elif one.action == Action.SEND:
+                arrivals[one.number] = self._send(one.tensor)
             else:
-                self._settle()
-                seconds = self._part.tensors[one.tensor].nbytes / BYTES_PER_S
-                if one.action == Action.RECEIVE:
-                    if one.number not in arrivals:
-                        break
-                    self.now = max(self.now, arrivals[one.number]) + PUSH_S + seconds
-                elif one.action == Action.SEND:
-                    self.now += PUSH_S + seconds
-                    arrivals[one.number] = self.now + TRIP_S
+                self.now = max(self.now, self._used.get(one.tensor, 0.0))
             self._at += 1
         return self._at > first
+
+    def _receive(self, tensor: int, arrival: float) -> None:
+        seconds = PUSH_S + self._part.tensors[tensor].nbytes / BYTES_PER_S
+        self.now = max(self.now, arrival, self._used.get(tensor, 0.0)) + seconds
+        self._made[tensor] = self._used[tensor] = self.now
+
+    def _send(self, tensor: int) -> float:
+        """Push a tensor when it is made; return when it arrives."""
+        made = self._made.get(tensor, 0.0)
+        seconds = PUSH_S + self._part.tensors[tensor].nbytes / BYTES_PER_S
+        self.now += seconds
+        self._used[tensor] = max(made, self.now) + seconds
+        return self._used[tensor] + TRIP_S
 
     def _run(self, uses: Sequence[tuple[int, bool]]) -> None:
         self.now += SUBMIT_S
@@ -224,16 +236,13 @@ class _Player:
         heapq.heappush(self._free, ends)
         self._ends = max(self._ends, ends)
         for tensor, writes in uses:
+            self._used[tensor] = max(self._used.get(tensor, 0.0), ends)
             if writes:
                 self._made[tensor] = ends
 
-    def _settle(self) -> None:
-        self.now = max(self.now, self._ends)
-
     def end(self) -> float:
         """Return when all of it has ended."""
-        self._settle()
-        return self.now
+        return max(self.now, self._ends)
 
 
 def duration_s(parts: Mapping[int, PlacePart], seats: Mapping[int, int], task_s: float) -> float:

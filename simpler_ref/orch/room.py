@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from ..engine.hang import ring_cycle, waiting_tasks
 from ..engine.introspection import describe_full, mib, requested_bytes
 from ..engine.memory import PARK_NS, Engine
 from ..errors import RingFullError, tell
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+from ..system.types import Array
 from ..workers.host import Host
 
 
@@ -85,6 +88,32 @@ class Room:
             self._host.look()  # between slices Python sees signals
             if between is not None:
                 between()
+
+    def until_woken(self, slot: int | None) -> None:
+        """Wait until another thread rings, a task of an open scope has ended, or a while has passed."""
+        mem, kernels = self._engine.mem, self._engine.kernels
+        call = L.NONE if slot is None else slot
+        if kernels.help_stream(mem, -1, -1, call, PARK_NS) == L.TIMED_OUT:
+            self._host.look()
+        kernels.want_orch(mem, 0)
+
+    def ring(self) -> None:
+        """End such a wait, or the next one; for any thread."""
+        self._engine.kernels.want_orch(self._engine.mem, 1)
+
+    def hush(self) -> None:
+        """Take back a ring that no wait has heard."""
+        self._engine.kernels.want_orch(self._engine.mem, 0)
+
+    def newest_tasks(self, count: int) -> Array:
+        """Return the slots of the newest tasks of the innermost scope, in order."""
+        slots: Array = np.full(count, L.NONE, np.int64)
+        self._engine.kernels.newest_tasks(self._engine.mem, slots)
+        return slots
+
+    def has_ended(self, slot: int) -> bool:
+        """Say whether a task has ended whose scope is open."""
+        return bool(self._engine.kernels.has_settled(self._engine.mem, slot))
 
 
 def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:

@@ -173,32 +173,54 @@ def _part_of(
 def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
     """Return the operations of a part.
 
-    What tasks one after the other make for others is pushed together, since all tasks must have ended
-    before each push; but before the part waits for one itself, and before the tensor changes.
+    A task comes as soon as it may: behind the last of what it needs from other endpoints. So none waits
+    for what only tasks before it need.
     """
+    takes, batches = _batches(place)
     ops: list[_Op] = []
-    pushes: list[_Op] = []
+    sent: set[int] = set()
+    for batch, take in zip(batches, [None, *takes], strict=True):
+        if take is not None:
+            ops.append(take)
+            sent.discard(take.touches[0])
+        for i in batch:
+            task = place.tasks[i]
+            changed = sent.intersection(use.tensor for use in task.uses if use.tag in WRITES)
+            ops += [_Op(Operation(Action.WAIT), [tensor]) for tensor in sorted(changed)]
+            uses = [PartUse(0, use.tag, use.form, use.layout) for use in task.uses]
+            run = Operation(Action.RUN, callables[task.digest], uses, task.scalars)
+            ops += [_Op(run, [use.tensor for use in task.uses]), *place.after[i]]
+            sent = sent.difference(changed).union(one.touches[0] for one in place.after[i])
+    return ops
+
+
+def _batches(place: _Place) -> tuple[list[_Op], list[list[int]]]:
+    """Return what a part receives, in order, and the tasks that may run before and after each."""
+    takes: list[_Op] = []
+    batches: list[list[int]] = [[]]
+    made: defaultdict[int, int] = defaultdict(int)
+    used: defaultdict[int, int] = defaultdict(int)
+    """By tensor: the batch in which it was made last, and the last one that uses it."""
     for i, task in enumerate(place.tasks):
-        written = {use.tensor for use in task.uses if use.tag in WRITES}
-        if (
-            place.before[i]
-            or not place.after[i]
-            or any(one.touches[0] in written for one in pushes)
-        ):
-            ops += pushes
-            pushes = []
-        uses = [PartUse(0, use.tag, use.form, use.layout) for use in task.uses]
-        run = Operation(Action.RUN, callables[task.digest], uses, task.scalars)
-        ops += [*place.before[i], _Op(run, [use.tensor for use in task.uses])]
-        pushes += place.after[i]
-    return ops + pushes
+        for take in place.before[i]:
+            takes.append(take)
+            batches.append([])
+            made[take.touches[0]] = used[take.touches[0]] = len(takes)
+        batch = max(
+            ((used if use.tag in WRITES else made)[use.tensor] for use in task.uses), default=0
+        )
+        batches[batch].append(i)
+        for use in task.uses:
+            used[use.tensor] = max(used[use.tensor], batch)
+            if use.tag in WRITES:
+                made[use.tensor] = batch
+    return takes, batches
 
 
 class _Memory:
     """Gives memory to the tensors of a part, also what others have used that are of no use any more.
 
-    Tasks that have used it must have ended by then. Only a push, or an operation for that, tells so: what
-    a part receives may have come before.
+    Tasks that have used it must have ended by then: an operation waits for that.
     """
 
     def __init__(self, named: Sequence[NamedUse], sizes: Sequence[int], ops: Sequence[_Op]) -> None:
@@ -208,18 +230,15 @@ class _Memory:
         self._kept = set(self._place)
         self._last = {tensor: i for i, op in enumerate(ops) for tensor in op.touches}
         self._free: defaultdict[int, deque[int]] = defaultdict(deque)
-        self._dead: list[tuple[int, int]] = []
-        """What no later operation uses, by size; tasks may."""
+        self._dead: deque[tuple[int, int]] = deque()
+        """What no later operation uses, by size; tasks may. The oldest is first."""
         self._dead_bytes = 0
 
     def give_to(self, i: int, op: _Op) -> Iterator[Operation]:
-        """Yield operation `i` with the numbers of its memory; before it, one that waits if that helps."""
+        """Yield operation `i` with the numbers of its memory; before it, some that wait if that helps."""
         one = op.operation
-        if one.action == Action.SEND:
-            self._free_dead()
-        elif one.action == Action.RUN and self._dead_bytes > MOST_DEAD_BYTES:
-            self._free_dead()
-            yield Operation(Action.WAIT)
+        if one.action == Action.RUN and self._dead_bytes > MOST_DEAD_BYTES:
+            yield from self._free_dead()
         numbers = [self._number(tensor) for tensor in op.touches]
         for tensor in dict.fromkeys(op.touches):
             if self._last[tensor] == i and tensor not in self._kept:
@@ -234,11 +253,13 @@ class _Memory:
         ]
         yield Operation(one.action, one.callable, uses, one.scalars)
 
-    def _free_dead(self) -> None:
-        for size, number in self._dead:
+    def _free_dead(self) -> Iterator[Operation]:
+        """Free the older half of what is dead: its tasks are the likeliest to have ended."""
+        while self._dead_bytes > MOST_DEAD_BYTES // 2:
+            size, number = self._dead.popleft()
+            self._dead_bytes -= size
             self._free[size].append(number)
-        self._dead.clear()
-        self._dead_bytes = 0
+            yield Operation(Action.WAIT, tensor=number)
 
     def _number(self, tensor: int) -> int:
         if tensor not in self._place:

@@ -119,9 +119,14 @@ class Endpoints:
             return self._join(spec)
         tree = self._life.tree
         link = Link(len(tree.next_level))
-        link.occupy(spec, self._keys(spec))
+        self._occupy(link, spec)
         tree.add_endpoint(link)
         return link.number
+
+    def _occupy(self, link: Link, spec: RemoteWorkerSpec) -> None:
+        if self._life.options.pin:
+            spec = spec.pinned()
+        link.occupy(spec, self._keys(spec))
 
     def _keys(self, spec: RemoteWorkerSpec) -> KeyPair | None:
         """Return the keys with which endpoints move tensors between them."""
@@ -143,7 +148,7 @@ class Endpoints:
                 "known before init"
             )
         spec.fleet.open(1)
-        vacant.occupy(spec, self._keys(spec))
+        self._occupy(vacant, spec)
         manager = self._life.live().manager
         if manager is not None:
             manager.join(vacant.number)

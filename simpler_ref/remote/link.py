@@ -144,6 +144,7 @@ class Link(WorkerKind):
 
     label = "endpoint"
     has_traces = True
+    has_core = False
     target_namespace = TargetNamespace.REMOTE_TASK_DISPATCHER
     words: Any
     why: Any

@@ -35,6 +35,9 @@ class Manifest:
         The modules that callables may be imported from; with each, those below it.
     serialized : bool
         Whether serialised callables are accepted.
+    before : int or None
+        On the parent's machine, how many workers of its other endpoints get a core before the first of
+        this session.
     path : list of str
         Where modules are looked for first; of sessions on the parent's machine.
     original_names : bool
@@ -57,6 +60,7 @@ class Manifest:
     worker: dict[str, Any] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     serialized: bool = False
+    before: int | None = None
     path: tuple[str, ...] = ()
     original_names: bool = False
     start_timeout_s: float = 60.0

@@ -1,14 +1,16 @@
 """The parts of graphs that a session has, and how it runs them.
 
 A part runs as one run of the inner Worker, on the main thread. Its tasks are submitted one after the
-other. Before a tensor goes to another endpoint all of them have ended; before one comes from there, those
-that use its memory.
+other. A tensor goes to another endpoint when the task that has made it has ended, whatever is submitted
+meanwhile; before one comes from there, those have ended that use its memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,133 +18,18 @@ import numpy as np
 from ..callables.handles import CallableHandle
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
-from ..jit.ops import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
-from ..model.tensor import DescribedTensor
-from ..model.wire import TENSOR_BYTES, DescribedWire, Layout, counts_of, layout_number
 from ..system.types import Array
 from .copies import CopiedTensor, Copies, TaskCopies
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .layouts import read_layout
-from .parts import PART, Action, Operation, Part, PartRun, PartTensor
+from .part_programs import NOBODY, LoadedPart, Pause, Sending
+from .parts import PART, Action, Operation, PartRun, PartTensor
 from .pushes import Chunks, Inbox, Pushes
 from .windows import bytes_at
 
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
-MOST_EARLY = 16
-"""How many of the tensors that come next are looked for while no task runs."""
-_SOMEWHERE = 1 << 20
-"""An address for a tensor that gets its own before each run."""
-
-
-class _Stretch:
-    """The tasks between two operations that wait, as a program; see `jit.ops`.
-
-    Its variables are those of the part: the addresses of tensors, word and kind of the replay's scalars,
-    and the numbers of layouts.
-    """
-
-    def __init__(self) -> None:
-        self._writer = ProgramWriter()
-        self._callables: list[int] = []
-        self._program: Words | None = None
-
-    def add(self, one: Operation, variables: _Variables) -> None:
-        """Add a task."""
-        tensors, patches = [], []
-        for i, use in enumerate(one.uses):
-            layout = read_layout(use.layout, use.form.nbytes()) if use.layout else None
-            tensor = use.form if layout is None else DescribedTensor(_SOMEWHERE, layout)
-            tensors.append(bytes(tensor._tagged(use.tag)))
-            patches.append(Patch(tensor_at(i), use.tensor, 0))
-            if layout is not None:
-                patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, variables.of_layout(layout), 0))
-        scalars = []
-        for j, scalar in enumerate(one.scalars):
-            scalars.append(scalar.word.to_bytes(8, "little") + scalar.kind.to_bytes(8, "little"))
-            if scalar.bound:
-                first = variables.of_scalar(scalar.bound)
-                at = scalar_at(len(tensors), j)
-                patches += [Patch(at + k, first + k, 0) for k in range(L.SCALAR_WORDS)]
-        counts = counts_of(len(tensors), len(scalars))
-        self._writer.submit(0, counts, b"".join([*tensors, *scalars]), (), patches, -1)
-        self._callables.append(one.callable)
-
-    def program(self, words: Array) -> Words:
-        """Return it from its beginning on, with the words that callables have now."""
-        if self._program is None:
-            self._program = self._writer.words()
-        self._program[self._writer.callables] = words[self._callables]
-        rewind(self._program)
-        return self._program
-
-
-class _Variables:
-    """What the programs of a part leave open."""
-
-    def __init__(self, part: Part) -> None:
-        bound = [scalar.bound for one in part.operations for scalar in one.scalars]
-        self.tensors, self.scalars = len(part.tensors), max(bound, default=0)
-        self.layouts: dict[Layout, int] = {}
-
-    def of_scalar(self, number: int) -> int:
-        """Return the variable of the word of a scalar, counted from 1; its kind is the next."""
-        return self.tensors + (number - 1) * L.SCALAR_WORDS
-
-    def of_layout(self, layout: Layout) -> int:
-        """Return the variable of a layout's number."""
-        first = self.of_scalar(self.scalars + 1)
-        return self.layouts.setdefault(layout, first + len(self.layouts))
-
-    def values(self, addresses: Sequence[int], scalars: Sequence[int], orch: Any) -> Array:
-        """Return all of them for a run."""
-        wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self.layouts]
-        if wires:
-            orch._give_numbers([wires])
-        given = scalars[: self.scalars * L.SCALAR_WORDS]
-        return np.array([*addresses, *given, *map(layout_number, wires)], np.uint64).view(np.int64)
-
-
-class _Loaded:
-    """A part as it is run: what can be prepared is."""
-
-    def __init__(self, part: Part) -> None:
-        self.tensors, self.callables, self.spoiled = part.tensors, part.callables, part.spoiled
-        self.named = sum(1 for one in part.tensors if one.named)
-        own = [one.nbytes for one in part.tensors if not one.named]
-        self.own_bytes = sum(L.round_up(nbytes, L.HEAP_ALIGN) for nbytes in own)
-        self.variables = _Variables(part)
-        self.most_peer = max((one.peer for one in part.operations), default=-1)
-        self.operations: list[_Stretch | Operation] = []
-        stretch: _Stretch | None = None
-        for one in part.operations:
-            if one.action != Action.RUN:
-                stretch = None
-                self.operations.append(one)
-                continue
-            if stretch is None:
-                stretch = _Stretch()
-                self.operations.append(stretch)
-            stretch.add(one, self.variables)
-        self.receives = _receives(part.operations)
-
-
-def _receives(operations: Sequence[Operation]) -> list[tuple[int, Operation]]:
-    """Return what a part takes from others, in order; and after how many waiting operations it may.
-
-    No task before that uses the memory.
-    """
-    found, waits, used = [], 0, dict[int, int]()
-    for one in operations:
-        if one.action == Action.RUN:
-            used.update((use.tensor, waits + 1) for use in one.uses)
-            continue
-        if one.action == Action.RECEIVE:
-            found.append((used.get(one.tensor, 0), one))
-        if one.action != Action.WAIT:
-            used[one.tensor] = waits + 1
-        waits += 1
-    return found
+MOST_OVERTAKEN = 8
+"""How many tensors that are not made yet are looked at for one that is, and may be pushed before them."""
 
 
 class Parts:
@@ -186,8 +73,8 @@ class Parts:
     ) -> None:
         self._copies, self._mover, self._inbox = copies, mover, inbox
         self._find, self._run_inner = find, run
-        self._is_stopped, self._wait, self._patience_s = is_stopped, wait, patience_s
-        self._loaded: dict[int, _Loaded] = {}
+        self._is_stopped, self.wait, self._patience_s = is_stopped, wait, patience_s
+        self._loaded: dict[int, LoadedPart] = {}
 
     def run(self, told: TaskCopies, asked: PartRun) -> None:
         """Run a part, which the frame may bring."""
@@ -211,9 +98,9 @@ class Parts:
         """
         deadline = time.monotonic() + self._patience_s
         while time.monotonic() < deadline and not self._is_stopped():
-            self._wait()
+            self.wait()
 
-    def _run(self, part: _Loaded, told: TaskCopies, asked: PartRun) -> None:
+    def _run(self, part: LoadedPart, told: TaskCopies, asked: PartRun) -> None:
         callables = [self._callable(one) for one in part.callables]
         sizes = [one.nbytes for one in _by_name(part.tensors, part.named)]
         addresses = self._copies.take(told.tensors, sizes)
@@ -230,11 +117,11 @@ class Parts:
             self._copies.settle(told.tensors, succeeded)
             self._copies.drop([told.tensors[i].key for i in part.spoiled])
 
-    def _part(self, asked: PartRun) -> _Loaded:
+    def _part(self, asked: PartRun) -> LoadedPart:
         for number in asked.forgotten:
             self._loaded.pop(number, None)
         if asked.part:
-            self._loaded[asked.number] = _Loaded(PART.decode(asked.part))
+            self._loaded[asked.number] = LoadedPart(PART.decode(asked.part))
         try:
             return self._loaded[asked.number]
         except KeyError:
@@ -243,7 +130,7 @@ class Parts:
             ) from None
 
     @staticmethod
-    def _require_told(part: _Loaded, copied: Sequence[CopiedTensor], asked: PartRun) -> None:
+    def _require_told(part: LoadedPart, copied: Sequence[CopiedTensor], asked: PartRun) -> None:
         """Refuse a replay that does not say all that its part needs."""
         for what, needed, there in (
             ("tensors", part.named, len(copied)),
@@ -268,18 +155,15 @@ class Parts:
         """Return what another endpoint has pushed; None if that has not come yet."""
         return self._inbox.take(number)
 
-    def receive(self, number: int, pushes: Pushes) -> Chunks:
-        """Wait for what another endpoint pushes; raise if it cannot get what it may be waiting for.
-
-        Rule     SPEED-PARTS-6
-        """
-        while True:
-            chunks = self._inbox.take(number)
-            if chunks is not None:
-                return chunks
-            self.require_wanted()
-            if not self._wait():
-                pushes.require_arriving()
+    @contextmanager
+    def ringing(self, room: Any) -> Iterator[None]:
+        """End waits for tasks when something has come that is waited for."""
+        self._inbox.ring_also(room.ring)
+        try:
+            yield
+        finally:
+            self._inbox.ring_no_more(room.ring)
+            room.hush()
 
     def require_wanted(self) -> None:
         """Raise if the parent has stopped the replay."""
@@ -307,7 +191,7 @@ class _Replay:
     def __init__(
         self,
         parts: Parts,
-        part: _Loaded,
+        part: LoadedPart,
         asked: PartRun,
         callables: Sequence[CallableHandle],
         pushes: Pushes,
@@ -316,12 +200,11 @@ class _Replay:
         self._pushes = pushes
         self._own: Array | None = None
         self._addresses: list[int] = []
-        self._is_busy = False
-        self._waits = self._received = self._drained = 0
-        """How many operations that may wait are over, how many tensors were received; and how many of the
-        former were begun when all tasks had ended last."""
-        self._taken: set[int] = set()
-        """What was received before its turn."""
+        self._slots: list[int] = []
+        """Those of its tasks, by their numbers."""
+        self._sendings: deque[Sending] = deque()
+        """What is to be pushed when it is made."""
+        self._orch: Any = None
 
     def find_memory(self, named: Sequence[int]) -> None:
         """Note where the copies are that the replay names, and find memory for what else there is."""
@@ -338,63 +221,98 @@ class _Replay:
 
     def submit_all(self, orch: Any, _args: Any, _config: Any) -> None:
         """Carry the operations out: the orchestration function of the inner Worker's run."""
-        part = self._part
-        variables = part.variables.values(self._addresses, self._asked.scalars, orch)
+        self._orch = orch
+        variables = self._part.variables.values(self._addresses, self._asked.scalars, orch)
         words = np.array(
             [orch._require_handle("a part", one, (), orch._subs, L.SUB) for one in self._callables],
             np.int64,
         )
-        for one in part.operations:
-            if isinstance(one, _Stretch):
-                orch._play(one.program(words), variables)
-                self._is_busy = True
-                continue
-            if one.action == Action.RECEIVE:
-                self._receive(orch, one)
-            else:
-                self._drain(orch)
-                if one.action == Action.SEND:
-                    self._send(one)
-            self._waits += 1
-        self._drain(orch)
+        with self._parts.ringing(orch._room):
+            for one in self._part.steps:
+                if isinstance(one, Pause):
+                    self._pause(one)
+                    continue
+                if one.tasks:
+                    orch._play(one.program(words), variables)
+                    self._slots += orch._room.newest_tasks(one.tasks).tolist()
+                self._sendings += one.sendings
+                self._send_made()
+            while self._sendings:
+                self._await(self._sendings[0].maker)
+        orch._until_idle(self._parts.require_wanted)
+        orch.drain()
+        self._parts.require_wanted()
 
-    def _drain(self, orch: Any) -> None:
-        """Wait until all tasks so far have ended, or the replay is stopped.
+    # ------------------------------------------------------------ waiting
+    def _await(self, task: int) -> None:
+        """Wait until a task has ended; what others have made meanwhile is pushed."""
+        while not self._has_ended(task):
+            self._orch._room.until_woken(self._slots[task])
+            self._go_on()
+        self._go_on()
+
+    def _has_ended(self, task: int) -> bool:
+        return task == NOBODY or self._orch._room.has_ended(self._slots[task])
+
+    def _go_on(self) -> None:
+        """Push what is made by now; raise if a task has failed, or the replay is stopped.
 
         Rule     SPEED-PARTS-6
         """
-        if self._is_busy:
-            orch._until_idle(self._parts.require_wanted)
-            orch.drain()
-            self._is_busy = False
-            self._parts.require_wanted()
-        self._drained = self._waits + 1
+        self._parts.require_wanted()
+        self._send_made()
+
+    def _send_made(self) -> None:
+        """Push what is made by now, in about the order in which it is.
+
+        Rule     SPEED-PARTS-3
+        """
+        late: list[Sending] = []
+        while self._sendings and len(late) < MOST_OVERTAKEN:
+            one = self._sendings.popleft()
+            if not self._has_ended(one.maker):
+                late.append(one)
+                continue
+            if self._orch._view.has_failed:
+                self._orch.drain()  # which raises
+            self._send(one.operation)
+        self._sendings.extendleft(reversed(late))
 
     def _send(self, one: Operation) -> None:
         self._pushes.push(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
         fail_point("pushed")
 
-    def _receive(self, orch: Any, one: Operation) -> None:
-        """Have what another endpoint pushes, and what has come for later operations.
+    def _pause(self, one: Pause) -> None:
+        """Wait until nothing uses a tensor's memory, and have what another endpoint pushes there."""
+        tensor = one.operation.tensor
+        for task in one.users:
+            self._await(task)
+        while any(sending.operation.tensor == tensor for sending in self._sendings):
+            self._await(self._sendings[0].maker)
+        if one.operation.action == Action.RECEIVE:
+            self._store(one.operation, self._receive(one.operation.number))
 
-        Rule     SPEED-PARTS-3
+    def _receive(self, number: int) -> Chunks:
+        """Wait for what another endpoint pushes; raise if it cannot get what it may be waiting for.
+
+        Rule     SPEED-PARTS-3, -6
         """
-        earliest, _ = self._part.receives[self._received]
-        self._received += 1
-        if one.number in self._taken:
-            self._taken.discard(one.number)
-            return
-        if earliest > self._drained:
-            self._drain(orch)
-        self._store(one, self._parts.receive(one.number, self._pushes))
-        following = self._part.receives[self._received : self._received + MOST_EARLY]
-        for earliest, other in following:
-            if earliest <= self._drained and other.number not in self._taken:
-                chunks = self._parts.look_for(other.number)
-                if chunks is not None:
-                    self._store(other, chunks)
-                    self._taken.add(other.number)
+        orch = self._orch
+        while True:
+            chunks = self._parts.look_for(number)
+            if chunks is not None:
+                return chunks
+            self._go_on()
+            if orch._view.has_failed:
+                orch.drain()
+            if orch._is_busy():
+                orch._room.until_woken(
+                    self._slots[self._sendings[0].maker] if self._sendings else None
+                )
+            elif not self._parts.wait():
+                self._pushes.require_arriving()
 
+    # ------------------------------------------------------------ memory
     def _store(self, one: Operation, chunks: Chunks) -> None:
         memory = self._memory(one)
         for at, data in chunks:

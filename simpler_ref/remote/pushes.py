@@ -6,7 +6,6 @@ it comes to that: what comes early waits here, outside of the memory that tasks 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -106,11 +105,12 @@ class _Coming:
 class Inbox:
     """What others have pushed to a session, by the token of a replay and a number.
 
-    The mover's thread puts, the main thread takes. `bell` is an eventfd that rings if somebody waits.
+    The mover's thread puts, the main thread takes. `ring` is called if something has come that is waited
+    for; it must not wait.
     """
 
-    def __init__(self, bell: int) -> None:
-        self._bell = bell
+    def __init__(self, ring: Callable[[], Any]) -> None:
+        self._rings = [ring]
         self._lock = threading.Lock()
         self._token = 0
         self._over: deque[int] = deque(maxlen=MOST_OVER)
@@ -131,6 +131,16 @@ class Inbox:
             self._over.append(self._token)
         self.begin(0)
 
+    def ring_also(self, ring: Callable[[], Any]) -> None:
+        """Call this, too, if something has come that is waited for."""
+        with self._lock:
+            self._rings.append(ring)
+
+    def ring_no_more(self, ring: Callable[[], Any]) -> None:
+        """Call this no more."""
+        with self._lock:
+            self._rings.remove(ring)
+
     def put(self, header: Header, data: memoryview) -> None:
         """Keep a chunk until it is taken."""
         if data.nbytes != header.size or header.size <= 0:
@@ -147,9 +157,9 @@ class Inbox:
             coming = self._coming.setdefault(header.key, {})
             one = coming.setdefault(header.offset, _Coming(header.nbytes))
             one.add(header.at, data)
-            rings = self._is_waited_for and not one.left
-        if rings:
-            os.eventfd_write(self._bell, 1)
+            if self._is_waited_for and not one.left:
+                for ring in self._rings:
+                    ring()
 
     def take(self, number: int) -> Chunks | None:
         """Return the chunks of what has a number, and where each begins; None: it has not come yet."""

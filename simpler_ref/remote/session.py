@@ -258,6 +258,7 @@ class Session:
         """Start the inner Worker, then open the sockets: all forks come before any thread."""
         manifest = self._manifest
         inner = self._inner = self._make_worker(level=3, **manifest.worker)
+        inner._life.workers_before = manifest.before
         inner.init()
         inner.start()
         self.dispatcher = Dispatcher(
@@ -310,7 +311,7 @@ class Session:
             bell,
         )
         push_bell = os.eventfd(0, os.EFD_NONBLOCK)
-        inbox = Inbox(push_bell)
+        inbox = Inbox(partial(os.eventfd_write, push_bell, 1))
         self._mover.on_pushed = inbox.put
         for_parts = self._frames.getsockopt(module.FD), self._wake, push_bell
 

@@ -6,6 +6,7 @@ import logging
 import numbers
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..jit import layout as L
@@ -24,6 +25,8 @@ log = logging.getLogger("simpler_ref")
 DEFAULT_START_TIMEOUT_S = 60.0
 DEFAULT_SILENCE_S = 2.0
 MOST_ENDPOINTS = 1024
+ALONE_DEPTH = 4
+"""Frames of a worker that is the only one of its endpoint: what it is given waits for no other."""
 
 
 class RemoteWorkerSpec:
@@ -61,7 +64,7 @@ class RemoteWorkerSpec:
 
     Notes
     -----
-    Rule     REMOTE-LINK-6; REMOTE-TRUST-1, -3
+    Rule     REMOTE-LINK-6; REMOTE-TRUST-1, -3; SPEED-DEPTH-14
     """
 
     def __init__(
@@ -100,6 +103,8 @@ class RemoteWorkerSpec:
             "heap_ring_size": heap_ring_size,
             **(options or {}),
         }
+        if num_sub_workers == 1 and not device_ids:
+            self.worker.setdefault("mailbox_depth", ALONE_DEPTH)
         self.modules = None if modules is None else tuple(modules)
         self.serialized, self.secure = bool(serialized), bool(secure)
         self.start_timeout_s, self.silence_s = float(start_timeout_s), float(silence_s)
@@ -112,6 +117,22 @@ class RemoteWorkerSpec:
     def describe(self, number: int) -> str:
         """Return where the endpoint is, for messages."""
         return f"{self.fleet!r}"
+
+    def pinned(self) -> RemoteWorkerSpec:
+        """Return a spec whose sessions pin their workers if they are on this machine.
+
+        Rule     SPEED-WAIT-16
+        """
+        if not self.fleet.is_local:
+            return self
+        found = copy(self)
+        found.worker = {"pin": True, **self.worker}
+        return found
+
+    @property
+    def workers(self) -> int:
+        """How many workers a session has."""
+        return int(self.worker["num_sub_workers"]) + len(self.worker["device_ids"])
 
     def manifest(
         self, session: int, number: int, pair: KeyPair | None, group: KeyPair | None
@@ -132,6 +153,7 @@ class RemoteWorkerSpec:
             worker=self.worker,
             modules=modules,
             serialized=self.serialized,
+            before=number * self.workers if is_local else None,
             path=tuple(one for one in sys.path if one) if is_local else (),
             original_names=is_installed(),
             start_timeout_s=self.start_timeout_s,

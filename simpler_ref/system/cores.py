@@ -19,6 +19,8 @@ YIELD_NS = 3_000
 """Longest back-off time: how long a thread spins before it offers its core; 0 if there is only one."""
 DEFER_NS = 30_000
 """How long a ready task is deferred for a worker that is awake before one that sleeps is woken."""
+NO_TURN = 1 << 30
+"""Of a worker that gets no core of its own."""
 
 _THP = "sys/kernel/mm/transparent_hugepage"
 
@@ -176,6 +178,8 @@ class Placement:
         How many workers of the tree get a core before this Worker's first.
     turns : tuple[int, ...]
         The same for each worker of this Worker.
+    beside : bool
+        Whether workers of other trees run on the same cores: of other endpoints of a program.
     seats : tuple[Seat, ...]
         The workers of a live Worker; empty before its start.
 
@@ -190,13 +194,26 @@ class Placement:
     pin: bool = False
     first: int = 0
     turns: tuple[int, ...] = ()
+    beside: bool = False
     seats: tuple[Seat, ...] = ()
 
     @classmethod
-    def find(cls, threads: int, *, pin: bool = False, spin_us: float | None = None) -> Placement:
-        """Find the cores that this process may use, and choose."""
+    def find(
+        cls,
+        threads: int,
+        *,
+        pin: bool = False,
+        spin_us: float | None = None,
+        before: int | None = None,
+    ) -> Placement:
+        """Find the cores that this process may use, and choose.
+
+        `before` is how many workers of other trees get a core before the first of this one; None: there
+        are no other trees.
+        """
         cores = find_cores()
-        return cls(cores, threads, choose_waits(cores.available, threads, spin_us), pin)
+        waits = choose_waits(cores.available, threads, spin_us)
+        return cls(cores, threads, waits, pin, first=before or 0, beside=before is not None)
 
     def core_of(self, worker: int) -> int | None:
         """Return the core that a worker is pinned to, None if it is not.
@@ -208,12 +225,15 @@ class Placement:
     def home_of(self, worker: int) -> int | None:
         """Return a worker's own core, None if there are too few, or no turns.
 
-        The first core is the last to be assigned: it is the outermost Orch thread's.
+        The first core is the last to be assigned: it is the outermost Orch thread's. Beside other trees,
+        all have one, if not for themselves.
 
-        Rule     SPEED-WAIT-4, -13
+        Rule     SPEED-WAIT-4, -13, -16
         """
         order = self.cores.mask[1:] + self.cores.mask[:1]
         turn = self.turns[worker] if self.turns else len(order)
+        if self.beside:
+            turn %= len(order)
         return order[turn] if turn < len(order) else None
 
     def take_seat(self, worker: int) -> None:

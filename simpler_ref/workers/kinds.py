@@ -38,6 +38,8 @@ class WorkerKind:
     """What messages add to its index in its pool."""
     target_namespace = TargetNamespace.LOCAL_PYTHON
     """The namespace of its callables."""
+    has_core = True
+    """Whether it gets a core of its own."""
     is_vacant = False
     """Whether there is no such worker: a place for one that may join."""
     has_traces = False

@@ -64,6 +64,8 @@ class Life:
         Level of the Worker it is a child of; 0 if it is no child.
     placement : Placement | None
         The cores that a parent has given to it.
+    workers_before : int | None
+        Of a session on its parent's machine: how many workers of other endpoints get a core before.
     lock : threading.RLock
         Taken to change any of these.
     turnstile : threading.RLock
@@ -88,6 +90,7 @@ class Life:
         self.needs_start = True
         self.parent_level = 0
         self.placement: Placement | None = None
+        self.workers_before: int | None = None
         self._make_locks()
         self._away_from = 0
 
@@ -308,7 +311,10 @@ class Life:
         if self.placement is None:
             threads = 1 + self.tree.threads()
             self.placement = Placement.find(
-                threads, pin=self.options.pin, spin_us=self.options.spin_us
+                threads,
+                pin=self.options.pin,
+                spin_us=self.options.spin_us,
+                before=self.workers_before,
             )
         return self.tree.place(self.placement)
 

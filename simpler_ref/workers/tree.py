@@ -12,7 +12,7 @@ from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
 from ..errors import CallableTypeError, NoPythonWorkerError
 from ..jit import layout as L
-from ..system.cores import Placement
+from ..system.cores import NO_TURN, Placement
 from .kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
 from .options import MOST_WORKERS, Options
 
@@ -111,8 +111,8 @@ class Tree:
         first = placement.first
         turns = []
         for kind in self.kinds:
-            turns.append(first)
-            first += 1
+            turns.append(first if kind.has_core else NO_TURN)
+            first += kind.has_core
             if isinstance(kind, NestedWorker):
                 kind.inner._life.placement = replace(placement, first=first)
                 first += kind.inner._tree.threads()

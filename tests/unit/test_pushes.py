@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 import threading
 
 import numpy as np
@@ -33,7 +34,7 @@ def two(request):
     group = request.param and new_pair()
     first, second = (ZmqMover("tcp://127.0.0.1:*", group, SILENCE_S) for _ in range(2))
     bell = os.eventfd(0, os.EFD_NONBLOCK)
-    inbox = Inbox(bell)
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
     second.on_pushed = inbox.put
     yield first, second, inbox
     first.close()
@@ -53,7 +54,7 @@ def joined(chunks):
 
 # ---------------------------------------------------------------- the inbox
 def test_what_comes_early_waits_for_its_replay_and_is_taken_once(bell):
-    inbox = Inbox(bell)
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
     put(inbox, 7, 1, b"early")
     inbox.begin(7)
     put(inbox, 7, 2, b"later")
@@ -63,7 +64,7 @@ def test_what_comes_early_waits_for_its_replay_and_is_taken_once(bell):
 
 
 def test_what_is_for_another_replay_is_forgotten(bell):
-    inbox = Inbox(bell)
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
     put(inbox, 7, 1, b"one")
     inbox.begin(8)
     assert inbox.take(1) is None
@@ -75,7 +76,7 @@ def test_what_is_for_another_replay_is_forgotten(bell):
 
 def test_chunks_come_in_any_order_and_twice(bell, monkeypatch):
     monkeypatch.setattr("simpler_ref.remote.chunks.CHUNK", 4)
-    inbox = Inbox(bell)
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
     inbox.begin(7)
     for at in 8, 0, 0, 8, 4:
         assert inbox.take(1) is None
@@ -84,7 +85,7 @@ def test_chunks_come_in_any_order_and_twice(bell, monkeypatch):
 
 
 def test_the_bell_rings_only_for_who_waits(bell):
-    inbox = Inbox(bell)
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
     inbox.begin(7)
     put(inbox, 7, 1, b"one")
     with pytest.raises(BlockingIOError):
@@ -96,7 +97,7 @@ def test_the_bell_rings_only_for_who_waits(bell):
 
 
 def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
-    inbox = Inbox(bell)
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
     with pytest.raises(Refusal, match="a chunk of 5 bytes is announced, 3 have come"):
         put(inbox, 7, 1, b"one", nbytes=5)
     monkeypatch.setattr(pushes, "MOST_EARLY_BYTES", 5)
