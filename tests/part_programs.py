@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import pathlib
 import signal
 import time
 from typing import NamedTuple
@@ -49,6 +51,27 @@ def add_number(args):
     args.tensor(1).numpy()[...] = args.tensor(0).numpy() + args.scalar(0)
 
 
+def add_one(args):
+    args.tensor(0).numpy()[...] += 1
+
+
+def tell_core(args):
+    """Work for a while; say how many cores this worker may use, and on which one it is."""
+    until = time.perf_counter() + 2e-3
+    while time.perf_counter() < until:
+        pass
+    core = ctypes.CDLL(None).sched_getcpu()
+    args.tensor(0).numpy()[...] = len(os.sched_getaffinity(0)), core
+
+
+def tell_core_there(args):
+    tell_core(args)
+
+
+def tell_core_elsewhere(args):
+    tell_core(args)
+
+
 def copy_slowly(args):
     time.sleep(0.02)
     copy_to(args)
@@ -66,6 +89,26 @@ def kill_if_negative(args):
         os.kill(-args.scalar(0), signal.SIGKILL)
         time.sleep(60)
     copy_to(args)
+
+
+def _path(args):
+    return bytes(args.tensor(0).numpy()).decode()
+
+
+def tell(args):
+    """Make a file, and copy."""
+    pathlib.Path(_path(args)).touch()
+    args.tensor(2).numpy()[...] = args.tensor(1).numpy()
+
+
+def listen(args):
+    """Wait until there is a file, and copy."""
+    deadline = time.monotonic() + 30
+    while not os.path.exists(_path(args)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(_path(args))
+        time.sleep(0.001)
+    args.tensor(2).numpy()[...] = args.tensor(1).numpy()
 
 
 def sleep_ms(args):

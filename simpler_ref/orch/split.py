@@ -195,7 +195,10 @@ def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
 
 
 def _batches(place: _Place) -> tuple[list[_Op], list[list[int]]]:
-    """Return what a part receives, in order, and the tasks that may run before and after each."""
+    """Return what a part receives, in order, and the tasks that may run before and after each.
+
+    Rule     SPEED-PARTS-8
+    """
     takes: list[_Op] = []
     batches: list[list[int]] = [[]]
     made: defaultdict[int, int] = defaultdict(int)

@@ -220,7 +220,10 @@ class _Replay:
                 following += L.round_up(one.nbytes, L.HEAP_ALIGN)
 
     def submit_all(self, orch: Any, _args: Any, _config: Any) -> None:
-        """Carry the operations out: the orchestration function of the inner Worker's run."""
+        """Carry the operations out: the orchestration function of the inner Worker's run.
+
+        Rule     SPEED-PARTS-8; REMOTE-PART-5
+        """
         self._orch = orch
         variables = self._part.variables.values(self._addresses, self._asked.scalars, orch)
         words = np.array(

@@ -121,7 +121,7 @@ class RemoteWorkerSpec:
     def pinned(self) -> RemoteWorkerSpec:
         """Return a spec whose sessions pin their workers if they are on this machine.
 
-        Rule     SPEED-WAIT-16
+        Rule     SPEED-PARTS-9
         """
         if not self.fleet.is_local:
             return self

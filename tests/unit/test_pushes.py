@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 import threading
+from functools import partial
 
 import numpy as np
 import pytest

@@ -126,7 +126,10 @@ class Player:
             self.pending.append(one)
         elif one.action == Action.SEND:
             makers = (
-                p for p in self.pending for u in p.uses if u.tensor == one.tensor and u.tag in WRITES
+                p
+                for p in self.pending
+                for u in p.uses
+                if u.tensor == one.tensor and u.tag in WRITES
             )
             self.sending.append((one, next(reversed([*makers]), None)))
         elif self.is_used(one.tensor):

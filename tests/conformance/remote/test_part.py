@@ -8,6 +8,7 @@ import pytest
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import copies
 from simpler_ref.remote.frames import FEATURES, TASK_FRAMES, UNANSWERED, OwnFrameType
+from simpler_ref.remote.part_programs import NOBODY, LoadedPart, Pause, Sending
 from simpler_ref.remote.part_runs import Parts
 from simpler_ref.remote.parts import (
     PART,
@@ -146,3 +147,35 @@ def test_a_replay_that_says_too_little_is_refused_before_anything_happens(asked,
     copied = [copies.CopiedTensor(7, 2, 3)] * told
     with pytest.raises(Exception, match=why):
         parts.run(copies.TaskCopies(1, b"", copied), asked)
+
+
+def uses(*tensors, tag=TensorArgType.INPUT):
+    return [PartUse(one, tag, FORM, "") for one in tensors]
+
+
+@pytest.mark.spec("REMOTE-PART-5")
+def test_what_operations_wait_for():
+    makes = TensorArgType.OUTPUT_EXISTING
+    again = Operation(Action.SEND, tensor=0, peer=3, number=8)
+    early = Operation(Action.SEND, tensor=2, peer=3, number=9)
+    wait = Operation(Action.WAIT, tensor=0)
+    take = Operation(Action.RECEIVE, tensor=1, peer=3, number=10)
+    operations = [
+        early,
+        Operation(Action.RUN, 0, uses(0, tag=makes)),
+        Operation(Action.RUN, 0, [*uses(0), *uses(1, tag=makes)]),
+        SEND,
+        again,
+        wait,
+        Operation(Action.RUN, 0, uses(0, 1)),
+        take,
+        Operation(Action.RUN, 0, uses(1)),
+        wait,
+    ]
+    part = LoadedPart(Part((DIGEST,), [PartTensor(24)] * 3, operations, ()))
+    pauses = [one for one in part.steps if isinstance(one, Pause)]
+    assert pauses == [Pause(wait, [0, 1]), Pause(take, [1, 2]), Pause(wait, [2])]
+    first, *others = (one for one in part.steps if not isinstance(one, Pause))
+    assert first.sendings == [Sending(NOBODY, early), Sending(1, SEND), Sending(0, again)]
+    assert [one.tasks for one in (first, *others)] == [2, 1, 1, 0]
+    assert not any(one.sendings for one in others)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numba import int64
 
-from simpler_ref import TaskError, Worker, WorkerLostError, leaf
+from simpler_ref import RemoteWorkerSpec, TaskError, Worker, WorkerLostError, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
@@ -752,3 +752,19 @@ def test_who_looks_out_is_not_left_asleep(how):
             lookout.result(DEADLINE_S)
     finally:
         driver.close()
+
+
+# ---------------------------------------------------------------- 14: at endpoints
+@pytest.mark.spec("SPEED-DEPTH-14")
+@pytest.mark.parametrize(
+    ("asked", "depth"),
+    [
+        ({"num_sub_workers": 1}, 4),
+        ({"num_sub_workers": 1, "options": {"mailbox_depth": 2}}, 2),
+        ({"num_sub_workers": 2}, 1),
+        ({"num_sub_workers": 1, "device_ids": [0]}, 1),
+    ],
+)
+def test_the_only_worker_of_an_endpoint_has_four_frames(asked, depth):
+    spec = RemoteWorkerSpec(**asked)
+    assert Worker(level=3, **spec.manifest(1, 0, None, None).worker).mailbox_depth == depth

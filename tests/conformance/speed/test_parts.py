@@ -10,9 +10,17 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import CallConfig, RemoteCallable, TaskError, Worker, WorkerLostError
+from simpler_ref import (
+    CallConfig,
+    RemoteCallable,
+    RemoteWorkerSpec,
+    TaskError,
+    Worker,
+    WorkerLostError,
+)
 from simpler_ref.orch import parted
-from simpler_ref.remote import parts
+from simpler_ref.remote import ProcessFleet, parts
+from simpler_ref.system.cores import find_cores
 from tests import far_side, part_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
 from tests.part_programs import (
@@ -30,7 +38,7 @@ from tests.part_programs import (
     sides,
     submit_all,
 )
-from tests.support import Terminated, make_args, terminated_after
+from tests.support import Terminated, make_args, terminated_after, wait_until
 
 MOST_FRAMES = 2
 """What an endpoint is sent in a replay in parts: OPEN_COPIES and RUN_PART."""
@@ -227,6 +235,127 @@ def test_each_version_goes_once_to_each_endpoint_that_reads_it():
         after = [one["transfers"] for one in worker.transfers()]
         assert [b - a for a, b in zip(before, after, strict=True)] == [2, 0, 0]
         assert [one[0] for one in results] == [5] * 6
+
+
+def tensor_of_path(worker, path):
+    return worker.share(np.frombuffer(str(path).encode(), np.uint8).copy())
+
+
+def replayed_with(worker, graph, path, ways=3):
+    """Replay a graph, in parts by each placement, without a file at the beginning."""
+    for number in range(1 + ways * parted.TRIES):
+        path.unlink(missing_ok=True)
+        graph.run()
+        assert graph._went_in_parts == (number > 0)
+
+
+@pytest.mark.spec("SPEED-PARTS-3")
+@pytest.mark.spec("REMOTE-PART-5")
+def test_a_tensor_is_pushed_while_the_next_task_runs(tmp_path):
+    path = tmp_path / "told"
+    with endpoints() as worker:
+        makes, listens = at(worker, copy_to, 0), at(worker, part_programs.listen, 0)
+        tells = at(worker, part_programs.tell, 1)
+        name = tensor_of_path(worker, path)
+        x, y, z = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
+
+        def orchestrate(orch, args, config):
+            task = make_args((x, INPUT), (fresh(), OUTPUT))
+            orch.submit_sub(makes, task)
+            orch.submit_sub(listens, make_args((name, INPUT), (x, INPUT), (y, EXISTING)))
+            made = task.tensor(1)
+            orch.submit_sub(tells, make_args((name, INPUT), (made, INPUT), (z, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        replayed_with(worker, graph, path)
+        assert y.tolist() == z.tolist() == x.tolist()
+
+
+@pytest.mark.spec("SPEED-PARTS-8")
+def test_a_task_that_needs_nothing_of_others_does_not_wait_for_what_is_pushed(tmp_path):
+    path = tmp_path / "told"
+    with endpoints() as worker:
+        reads, tells = at(worker, copy_to, 0), at(worker, part_programs.tell, 0)
+        listens = at(worker, part_programs.listen, 1)
+        name = tensor_of_path(worker, path)
+        x, y, z = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
+
+        def orchestrate(orch, args, config):
+            task = make_args((name, INPUT), (x, INPUT), (fresh(), OUTPUT))
+            orch.submit_sub(listens, task)
+            orch.submit_sub(reads, make_args((task.tensor(2), INPUT), (y, EXISTING)))
+            orch.submit_sub(tells, make_args((name, INPUT), (x, INPUT), (z, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        replayed_with(worker, graph, path)
+        assert y.tolist() == z.tolist() == x.tolist()
+
+
+@pytest.mark.spec("SPEED-PARTS-3")
+@pytest.mark.parametrize("steps", [1, 20])
+def test_what_is_changed_again_and_again_goes_to_the_other_endpoint_each_time(steps):
+    with endpoints(2, 2) as worker:
+        changes, reads = at(worker, add_one, 0), at(worker, part_programs.copy_there, 1)
+        x = worker.share(np.zeros(COUNT, np.float32))
+        seen = [worker.share(np.zeros(COUNT, np.float32)) for _ in range(steps)]
+
+        def orchestrate(orch, args, config):
+            for i, one in enumerate(seen):
+                after = [(seen[i - 1], INPUT)] if i else []  # which orders reader and changer
+                orch.submit_sub(changes, make_args((x, INOUT), *after))
+                orch.submit_sub(reads, make_args((x, INPUT), (one, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        for _ in range(5):
+            before = int(x[0])
+            graph.run()
+            assert [int(one[0]) for one in seen] == [before + 1 + i for i in range(steps)]
+
+
+add_one = part_programs.add_one
+
+
+# ---------------------------------------------------------------- cores
+TELL_CORES = (
+    part_programs.tell_core,
+    part_programs.tell_core_there,
+    part_programs.tell_core_elsewhere,
+)
+
+
+@pytest.mark.spec("SPEED-PARTS-9")
+@pytest.mark.parametrize("pin", [False, True])
+def test_workers_of_endpoints_take_the_cores_of_their_machine_in_turn(pin):
+    cores = find_cores().mask
+    order = [*cores[1:], cores[0]]
+    with endpoints(3, 1, pin=pin) as worker:
+        tells = [at(worker, function, i) for i, function in enumerate(TELL_CORES)]
+        seen = [worker.share(np.full(2, -1)) for _ in tells]
+        expected = [[1 if pin else len(cores), order[i % len(order)]] for i in range(3)]
+
+        def orchestrate(orch, args, config):
+            for _ in range(8):
+                for tell, one in zip(tells, seen, strict=True):
+                    orch.submit_sub(tell, make_args((one, EXISTING)))
+
+        def are_at_home():
+            worker.run(orchestrate)
+            return [one.tolist() for one in seen] == expected
+
+        wait_until(are_at_home)
+        for link in worker.worker_pids():
+            assert os.sched_getaffinity(link) == set(cores), "links go where they like"
+
+
+@pytest.mark.spec("SPEED-PARTS-9")
+def test_endpoints_of_other_machines_have_the_cores_for_themselves():
+    here = RemoteWorkerSpec(num_sub_workers=2, device_ids=[0])
+    there = RemoteWorkerSpec(ProcessFleet(hosts=["there"]), num_sub_workers=2)
+    assert [here.manifest(1, i, None, None).before for i in range(3)] == [0, 3, 6]
+    assert there.manifest(1, 1, None, None).before is None
+    assert here.pinned().worker["pin"] is True
+    assert "pin" not in here.worker
+    assert there.pinned() is there
 
 
 # ---------------------------------------------------------------- task by task
