@@ -100,7 +100,7 @@ CALLERS = {
             "alloc_words",
             "alloc_buffer",
         ),
-        *("run_program", "open_scope", "close_scope", "help_scheduler"),
+        *("run_program", "open_scope", "close_scope", "newest_tasks", "help_scheduler"),
         *("begin_run", "finish_run", "end_run", "wait_ready", "set_usable", "forget_configs"),
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
         *("begin_stream", "call_and_pass", "help_stream", "end_stream", "reset_stream"),

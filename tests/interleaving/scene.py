@@ -101,6 +101,7 @@ class Scene:
             yield_ns=self.yield_ns,
             defer_ns=2 * self.spin_ns,
             cores=2,
+            beside=False,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )

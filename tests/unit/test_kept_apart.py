@@ -343,8 +343,8 @@ def test_every_queue_begins_small_and_a_fresh_engine_knows_what_it_was_told():
     assert {words[where] for where in small} == {L.CIRCULAR_SMALLEST - 1}
     mem = np.zeros(end, np.int64)  # journals have words beyond the header
     times = {"spin_ns": 11, "yield_ns": 12, "defer_ns": 13, "park_ns": 14, "stuck_ns": 15}
-    L.initialise(mem, words, heap_bases=[1024, 2048], heap_size=7, cores=16, **times)
-    for name, value in {**times, "cores": 16}.items():
+    L.initialise(mem, words, heap_bases=[1024, 2048], heap_size=7, cores=16, beside=True, **times)
+    for name, value in {**times, "cores": 16, "beside": 1}.items():
         assert mem[getattr(L, name.upper())] == value
     blocks = [L.RING_BLOCK + ring * L.LINE for ring in (0, 1)]
     assert [mem[b + L.R_BASE] for b in blocks] == [1024, 2048]
