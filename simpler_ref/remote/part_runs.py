@@ -28,6 +28,8 @@ from .pushes import Chunks, Inbox, Pushes
 from .windows import bytes_at
 
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
+LOOK_S = 0.005
+"""How long it goes on, if something moves, before it looks whether the parent has stopped the replay."""
 MOST_OVERTAKEN = 8
 """How many tensors that are not made yet are looked at for one that is, and may be pushed before them."""
 
@@ -205,6 +207,7 @@ class _Replay:
         self._sendings: deque[Sending] = deque()
         """What is to be pushed when it is made."""
         self._orch: Any = None
+        self._looked = 0.0
 
     def find_memory(self, named: Sequence[int]) -> None:
         """Note where the copies are that the replay names, and find memory for what else there is."""
@@ -258,11 +261,14 @@ class _Replay:
         return task == NOBODY or self._orch._room.has_ended(self._slots[task])
 
     def _go_on(self) -> None:
-        """Push what is made by now; raise if a task has failed, or the replay is stopped.
+        """Push what is made by now; now and then, see whether the replay is stopped.
 
         Rule     SPEED-PARTS-6
         """
-        self._parts.require_wanted()
+        now = time.monotonic()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            self._parts.require_wanted()
         self._send_made()
 
     def _send_made(self) -> None:
@@ -282,7 +288,7 @@ class _Replay:
         self._sendings.extendleft(reversed(late))
 
     def _send(self, one: Operation) -> None:
-        self._pushes.push(self._asked.peers[one.peer], one.number, self._memory(one).tobytes())
+        self._pushes.push(self._asked.peers[one.peer], one.number, self._memory(one))
         fail_point("pushed")
 
     def _pause(self, one: Pause) -> None:

@@ -55,7 +55,7 @@ class Pushes:
         self.bytes = self.count = 0
         self.address = ""
 
-    def push(self, address: str, number: int, data: bytes) -> None:
+    def push(self, address: str, number: int, data: memoryview) -> None:
         """Send the bytes of what has a number to another session."""
         began, self.address = time.monotonic_ns(), address
         if address not in self.lines:
@@ -63,7 +63,7 @@ class Pushes:
         line, first = self.lines[address]
         for at in range(0, len(data), CHUNK):
             header = first._replace(offset=number, nbytes=len(data), at=at)
-            line.push(header, data[at : at + CHUNK] if len(data) > CHUNK else data)
+            line.push(header, data[at : at + CHUNK])
         self.bytes += len(data)
         self.count += 1
         self._on_pushed(address, len(data), began)
