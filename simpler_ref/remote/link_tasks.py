@@ -139,17 +139,17 @@ class LinkTasks:
         ticket = self._link.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
             self._settle()  # the run was cancelled before its turn
-        stored = False
         if not self._sent:
             task = self._read(args)
             if task.goes_home:
                 self._send_ahead(type(args))
                 self._bring(task)
                 return
-            stored = self._store(task)
+            self._store(task)
+            begun = time.monotonic_ns()
             self._post(ticket, task)
         self._send_ahead(type(args))
-        unmoved = not stored and self._home.has_all(self._sent[0].copied)
+        unmoved = self._home.has_all(self._sent[0].copied)
         done = self._settle(self._link.mailbox.task_number)
         words = self._link.words
         words[TASKS] += 1
@@ -258,18 +258,14 @@ class LinkTasks:
         self._early = _Early([one for one, _address in missing.values()], stored)
         fail_point("early")
 
-    def _end_early(self) -> bool:
-        """Wait for what is stored early; if that fails, the task's turn will show why.
-
-        Returns  whether there was something
-        """
+    def _end_early(self) -> None:
+        """Wait for what is stored early; if that fails, the task's turn will show why."""
         if self._early is None:
-            return False
+            return
         early, self._early = self._early, None
         if early.stored.exception() is None:
             self._home.note_stored(early.coming)
         self._link.note_all_moved()
-        return True
 
     # ------------------------------------------------------------ one task
     def _read(self, args: ReceivedArgs) -> _Task:
@@ -295,15 +291,14 @@ class LinkTasks:
         (one,) = task.plan.tensors
         self._home.bring(one.key, one.reads, task.addresses[0], task.sizes[0])
 
-    def _store(self, task: _Task) -> bool:
-        """Store what the session needs of the parent's memory; return whether it lacked something."""
-        was_early = self._end_early()
+    def _store(self, task: _Task) -> None:
+        """Store what the session needs of the parent's memory."""
+        self._end_early()
         missing = self._missing(task)
         if missing:
             assert task.plan is not None
             self._home.store_all(task.plan.run, missing, partial(ask_for_copies, self._link))
             self._home.note_stored(one for one, _address in missing.values())
-        return was_early or bool(missing)
 
     def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""

@@ -20,8 +20,9 @@ from simpler_ref import (
 )
 from simpler_ref.remote import ProcessFleet
 
-from ... import far_calls, far_side
+from ... import far_calls, far_side, part_programs
 from ...endpoints import EXISTING, INOUT, INPUT, Program
+from ...support import make_args
 
 OUTPUT = TensorArgType.OUTPUT
 COUNT = 32
@@ -389,6 +390,32 @@ def test_tasks_without_bytes_go_to_both():
         given = [one["tasks"] for one in made.worker.endpoints()]
         assert sum(given) == 20
         assert min(given) > 0
+
+
+@pytest.mark.spec("REMOTE-COPY-7")
+def test_a_slow_endpoint_gets_few_tasks_once_that_is_known(tmp_path):
+    """Though each of them reads what has to move first."""
+    with part_programs.endpoints() as worker:
+        slow = worker.register(part_programs.be_slow_if_first)
+        name = worker.share(np.frombuffer(str(tmp_path / "slow").encode(), np.uint8).copy())
+        x = [worker.share(np.full(COUNT, i, np.float32)) for i in range(60)]
+        y = [worker.share(np.zeros(COUNT, np.float32)) for _ in x]
+
+        def orch_fn(orch, args, config):
+            for one, result in zip(x, y, strict=True):
+                orch.submit_sub(slow, make_args((name, INPUT), (one, INPUT), (result, EXISTING)))
+
+        def given():
+            before = [one["tasks"] for one in worker.endpoints()]
+            worker.run(orch_fn)
+            after = [one["tasks"] for one in worker.endpoints()]
+            return [b - a for a, b in zip(before, after, strict=True)]
+
+        given()
+        tasks = sorted(given())
+        assert sum(tasks) == 60
+        assert tasks[0] < 15
+        assert all((one == result).all() for one, result in zip(x, y, strict=True))
 
 
 @pytest.mark.spec("REMOTE-COPY-7")
