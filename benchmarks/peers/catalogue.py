@@ -49,6 +49,14 @@ PEERS: dict[str, Peer] = {
     "own_python_again": Peer(
         "simpler_ref, run again", "processes", INFERRED, OWN, ("again",), own=True
     ),
+    "own_python_again_far": Peer(
+        "simpler_ref, run again at endpoints",
+        "processes",
+        INFERRED,
+        OWN,
+        ("again at endpoints",),
+        own=True,
+    ),
     "own_many": Peer(
         "simpler_ref, many in a call",
         "processes",

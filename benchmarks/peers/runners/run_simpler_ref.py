@@ -18,10 +18,20 @@ from typing import Any
 import dags
 import numpy as np
 from dags import MASK
-from serve import DEPTH, WORKERS, Job, UnsupportedError, require_short, serve, versions
+from serve import (
+    DEPTH,
+    PLACED_AFTER,
+    WORKERS,
+    Job,
+    UnsupportedError,
+    require_short,
+    serve,
+    versions,
+)
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker, __version__
 from simpler_ref import TensorArgType as T
+from simpler_ref.remote import ProcessFleet
 from simpler_ref.task_interface import make_tensor
 
 SCOPE = 1024
@@ -407,6 +417,10 @@ class Again(Worker):
         return self._graph.run()
 
 
+AT_ENDPOINTS = ("cholesky",)
+"""The leaves of other graphs see arrays of this process."""
+
+
 class SimplerRef:
     """Opens a Worker for each request, so that its leaves are there before the processes start."""
 
@@ -424,25 +438,38 @@ class SimplerRef:
             raise UnsupportedError("a recorded graph submits nothing")
         if self._kind is Again and workload == "random":
             require_short(dags.read_graph(parameters["path"]))
-        with self._kind(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH) as worker:
+        at_endpoints = mode == "endpoints"
+        if at_endpoints and workload not in AT_ENDPOINTS:
+            raise UnsupportedError("at endpoints compiled leaves are run, and the Cholesky")
+        with self._open(workers) as worker:
             job = JOBS[workload](worker, **parameters)
             worker.start()
-            if self._kind is Again:
-                job.reset()  # the run that records needs its data, too
+            first = PLACED_AFTER if at_endpoints else self._kind is Again
+            for _ in range(first):
+                job.reset()  # runs before those that count need their data, too
                 job.run()
             yield job
+
+    def _open(self, workers: int) -> Worker:
+        mode = self._child_mode
+        if mode == "endpoints":
+            return self._kind(fleet=ProcessFleet(), endpoints=workers, num_sub_workers=1)
+        return self._kind(3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
 
 
 @contextmanager
 def start():
-    """Give what the command line names: processes, threads, or recorded graphs in processes."""
+    """Give what the command line names: processes, threads, or recorded graphs, also at endpoints."""
     kind, mode = {
         "processes": (Worker, "process"),
         "threads": (Worker, "thread"),
         "again": (Again, "process"),
+        "again at endpoints": (Again, "endpoints"),
     }[sys.argv[1]]
     peer = SimplerRef(kind, mode)
-    with peer.job("chain", {"n": 100}) as job:
+    first = ("cholesky", {"n": 256, "tile": 128}) if mode == "endpoints" else ("chain", {"n": 100})
+    with peer.job(*first) as job:
+        job.reset()
         job.run()
     yield peer
 

@@ -19,7 +19,16 @@ import dags
 import numpy as np
 from dags import MASK
 from numba import float64, int64, njit
-from serve import DEPTH, WORKERS, Job, UnsupportedError, require_short, serve, versions
+from serve import (
+    DEPTH,
+    PLACED_AFTER,
+    WORKERS,
+    Job,
+    UnsupportedError,
+    require_short,
+    serve,
+    versions,
+)
 
 from simpler_ref import (
     Rows,
@@ -506,8 +515,6 @@ WORKLOADS = {
     "many": ("independent", "chain", "stencil", "tree", "submit"),
     "again": tuple(name for name in JOBS if name != "submit"),
 }
-PLACED_AFTER = 13
-"""Replays after which the fastest placement over two endpoints is known."""
 AT_ENDPOINTS = "chain", "stencil"
 WORDS = {
     "many": "many tasks of one kind in a call",

@@ -24,6 +24,8 @@ DEPTH = 32
 """Tasks that may wait at a worker of `simpler_ref`."""
 
 
+PLACED_AFTER = 13
+"""Replays after which `simpler_ref` knows the fastest placement over two endpoints."""
 MOST_RECORDED = 200_000
 """Tasks of a graph that is recorded: recording goes through Python, and takes longer than all else."""
 
