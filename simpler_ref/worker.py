@@ -130,7 +130,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         become idle.
     pin : bool
         Whether each worker is pinned to a core of its own, as long as there are enough; those for
-        which there is none may run on any. For the whole tree, nested Workers included.
+        which there is none may run on any. For the whole tree, nested Workers and endpoints of this
+        machine included.
     spin_us : float | None
         How long a thread with nothing to do looks for work before it sleeps, µs; None: chosen from
         the cores that are available. For the whole tree, nested Workers included.

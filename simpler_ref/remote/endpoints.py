@@ -558,9 +558,9 @@ class Endpoints:
         if manager is None or number in manager.dead:
             return False
         link = self._link(number)
-        return link.takes_parts and 2 * nbytes <= link.spec.worker.get(
-            "arena_size", DEFAULT_ARENA_SIZE
-        )
+        arena = link.spec.worker.get("arena_size", DEFAULT_ARENA_SIZE)
+        room = arena - self.memory.held_by(self.session_of(number))
+        return link.takes_parts and 2 * nbytes <= room
 
     def taking_parts(self, handle: CallableHandle) -> list[int]:
         """Return the endpoints that run a callable's tasks in parts of graphs; none for chips."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -31,6 +32,7 @@ from .buffers import (
     encode_import_buffer_request,
     encode_release_import_request,
 )
+from .counters import SESSION
 from .frames import ControlName
 from .link import Link
 from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
@@ -89,6 +91,8 @@ class EndpointMemory:
     def __init__(self, life: Life, find: Callable[[int], Link]) -> None:
         self._life, self._link = life, find
         self._addresses = REMOTE_FIRST
+        self._held: Counter[int] = Counter()
+        """By session: the bytes that were allocated there."""
         self._chunk = _LEAST_CHUNK
 
     def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:
@@ -100,6 +104,8 @@ class EndpointMemory:
             ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)), base, 0, size
         )
         made = IDENTITY.decode(self._ask(link, request))
+        session = int(link.words[SESSION])
+        self._held[session] += size
         return RemoteBufferHandle(
             link.number,
             made.owner_endpoint_id,
@@ -108,8 +114,12 @@ class EndpointMemory:
             0,
             size,
             address=base,
-            session=int(link.words[0]),
+            session=session,
         )
+
+    def held_by(self, session: int) -> int:
+        """Return how many bytes a program has allocated in a session."""
+        return self._held[session]
 
     def _take_addresses(self, nbytes: int) -> int:
         base = self._addresses
@@ -128,6 +138,7 @@ class EndpointMemory:
             ControlName.FREE_REMOTE_BUFFER, IDENTITY.encode(identity), drops=handle.address
         )
         self._ask(link, request)
+        self._held[handle.session] -= handle.nbytes
         handle.is_live = False
 
     def copy_to(self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int) -> None:

@@ -391,6 +391,19 @@ def test_a_part_that_needs_too_much_memory_goes_task_by_task():
 
 
 @pytest.mark.spec("SPEED-PARTS-4")
+def test_a_part_for_which_buffers_leave_no_room_goes_task_by_task():
+    with endpoints(1, arena_size=1 << 20) as worker:
+        graph, x, y = chain(worker, count=5000)
+        graph.run()
+        for nbytes, fits in ((1 << 16, True), ((1 << 20) - (1 << 16), False)):
+            buffer = worker.remote_malloc(worker=0, nbytes=nbytes)
+            assert is_in_parts(worker, graph) == fits
+            worker.remote_free(buffer)
+            assert is_in_parts(worker, graph)
+        assert (x == y).all()
+
+
+@pytest.mark.spec("SPEED-PARTS-4")
 @pytest.mark.parametrize("lacks", [0, 1])
 def test_a_replay_that_would_push_too_much_to_one_endpoint_goes_task_by_task(lacks, monkeypatch):
     received = 5 * 4 * COUNT
