@@ -2,8 +2,8 @@
 
 The tasks are taken in the order of the recording. Whoever has made the version of a tensor that a task of
 another endpoint reads pushes it there, once, right after the task that has made it. So nobody asks for
-anything, and no part waits for what comes later: the parts together cannot wait in a circle. Within a part,
-tasks that do not need what it waits for come first.
+anything, and no part waits for what comes later: the parts together cannot wait in a circle. Within a
+part, tasks that do not need what it waits for come first.
 """
 
 from __future__ import annotations
