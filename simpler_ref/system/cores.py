@@ -228,7 +228,7 @@ class Placement:
         The first core is the last to be assigned: it is the outermost Orch thread's. Beside other trees,
         all have one, if not for themselves.
 
-        Rule     SPEED-WAIT-4, -13, -16
+        Rule     SPEED-WAIT-4, -13; SPEED-PARTS-9
         """
         order = self.cores.mask[1:] + self.cores.mask[:1]
         turn = self.turns[worker] if self.turns else len(order)
