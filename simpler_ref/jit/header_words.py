@@ -518,7 +518,7 @@ STREAM = HEADER.word(
 )
 ORCH_WANTED = HEADER.word(
     "ORCH_WANTED",
-    "1: another thread wants to be the Orch thread: the one that waits as such leaves",
+    "1: another thread wants to be the Orch thread, or has something for it: the one that waits leaves",
     ordering="store, fence, look again",
 )
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..remote.directory import REQUEST_BYTES
-from ..remote.parts import Action
-from .split import READS, WRITES, PlacePart, SplitTask, split
+from ..remote.parts import READS, WRITES, Action
+from .split import PlacePart, SplitTask, split
 
 SUBMIT_S = 1e-5
 """What it takes an endpoint to submit a task to its sub workers."""

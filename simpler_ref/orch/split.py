@@ -17,10 +17,17 @@ from ..jit import layout as L
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
 from ..remote.directory import HOME
-from ..remote.parts import Action, Operation, Part, PartScalar, PartTensor, PartUse
+from ..remote.parts import (
+    READS,
+    WRITES,
+    Action,
+    Operation,
+    Part,
+    PartScalar,
+    PartTensor,
+    PartUse,
+)
 
-READS = TensorArgType.INPUT, TensorArgType.INOUT
-WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 MOST_DEAD_BYTES = 16 << 20
 """Of memory that could be used again if all tasks had ended; then a part waits for that."""
 

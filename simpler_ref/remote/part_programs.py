@@ -10,16 +10,14 @@ import numpy as np
 
 from ..jit import layout as L
 from ..jit.ops import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
-from ..model.enums import TensorArgType
 from ..model.tensor import DescribedTensor
 from ..model.wire import TENSOR_BYTES, DescribedWire, Layout, counts_of, layout_number
 from ..system.types import Array
 from .layouts import read_layout
-from .parts import Action, Operation, Part
+from .parts import WRITES, Action, Operation, Part
 
 NOBODY = -1
 """The maker of a tensor that no task of the part has made."""
-WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT, TensorArgType.OUTPUT_EXISTING
 _SOMEWHERE = 1 << 20
 """An address for a tensor that gets its own before each run."""
 

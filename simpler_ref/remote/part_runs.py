@@ -261,7 +261,7 @@ class _Replay:
         return task == NOBODY or self._orch._room.has_ended(self._slots[task])
 
     def _go_on(self) -> None:
-        """Push what is made by now; now and then, see whether the replay is stopped.
+        """Push what is made by now; raise if a task has failed, or, soon, if the replay is stopped.
 
         Rule     SPEED-PARTS-6
         """
@@ -269,6 +269,7 @@ class _Replay:
         if now - self._looked > LOOK_S:
             self._looked = now
             self._parts.require_wanted()
+        self._require_no_failure()
         self._send_made()
 
     def _send_made(self) -> None:
@@ -282,10 +283,14 @@ class _Replay:
             if not self._has_ended(one.maker):
                 late.append(one)
                 continue
-            if self._orch._view.has_failed:
-                self._orch.drain()  # which raises
+            self._require_no_failure()
             self._send(one.operation)
         self._sendings.extendleft(reversed(late))
+
+    def _require_no_failure(self) -> None:
+        """Raise if a task has failed: none of the part's begins any more."""
+        if self._orch._view.has_failed:
+            raise self._orch._task_error()
 
     def _send(self, one: Operation) -> None:
         self._pushes.push(self._asked.peers[one.peer], one.number, self._memory(one))
@@ -312,8 +317,6 @@ class _Replay:
             if chunks is not None:
                 return chunks
             self._go_on()
-            if orch._view.has_failed:
-                orch.drain()
             if orch._is_busy():
                 orch._room.until_woken(
                     self._slots[self._sendings[0].maker] if self._sendings else None

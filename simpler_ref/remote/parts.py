@@ -18,6 +18,9 @@ from .fields import POSITIVE, U32, U64, Blob, Exactly, Many, Message, OneOf, Rea
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
 from .tasks import read_tensor, write_tensor
 
+READS = TensorArgType.INPUT, TensorArgType.INOUT
+WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
+"""The tags of tensors that tasks read, and that they write; there are no others in a part."""
 MOST_OPERATIONS = 1 << 20
 MOST_PART_TENSORS = 1 << 16
 MOST_PEERS = 1 << 12
@@ -30,11 +33,11 @@ class Action(enum.IntEnum):
 
     RUN = 1
     SEND = 2
-    """Push a tensor to another endpoint."""
+    """Push a tensor to another endpoint when the last task so far that makes it has ended."""
     RECEIVE = 3
-    """Take a tensor that another endpoint pushes."""
+    """Take a tensor that another endpoint pushes, once nothing uses its memory as WAIT says."""
     WAIT = 4
-    """Wait until all tasks before it have ended; so does SEND."""
+    """Wait until the tasks so far that use a tensor have ended, and what is sent of it is on its way."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +152,8 @@ def _require_consistent(part: Part, where: str) -> None:
         _require_below(i, named, f"{where}.spoiled")
     for i, one in enumerate(part.operations):
         path = f"{where}.operations[{i}]"
-        if one.action in (Action.SEND, Action.RECEIVE):
-            _require_below(one.tensor, len(tensors), f"{path}.tensor")
         if one.action != Action.RUN:
+            _require_below(one.tensor, len(tensors), f"{path}.tensor")
             continue
         _require_below(one.callable, callables, f"{path}.callable")
         for use in one.uses:

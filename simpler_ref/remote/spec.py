@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..jit import layout as L
 from ..system.cores import find_cores
 from ..version import __version__
-from ..workers.options import whole
+from ..workers.options import MOST_WORKERS, whole
 from .dispatcher import ANY_MODULE
 from .manifest import Manifest
 
@@ -96,7 +96,7 @@ class RemoteWorkerSpec:
                 raise ValueError(f"{name}={value!r} is not a number of seconds from 0.5 to a day")
         self.fleet = fleet
         self.worker: dict[str, Any] = {
-            "num_sub_workers": num_sub_workers,
+            "num_sub_workers": whole("num_sub_workers", num_sub_workers, 0, MOST_WORKERS),
             "device_ids": list(device_ids),
             "platform": platform,
             "runtime": runtime,

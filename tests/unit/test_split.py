@@ -11,8 +11,8 @@ from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.orch import split as splitting
 from simpler_ref.orch.partition import duration_s, partitions
-from simpler_ref.orch.split import READS, WRITES, SplitTask, SplitUse, split
-from simpler_ref.remote.parts import PART, Action
+from simpler_ref.orch.split import SplitTask, SplitUse, split
+from simpler_ref.remote.parts import PART, READS, WRITES, Action
 
 READ, CHANGE, MAKE = TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 SIZES = 64, 256, 4096

@@ -112,6 +112,13 @@ def test_the_configuration_arrives_field_by_field(two):
 
 
 @pytest.mark.spec("REMOTE-LINK-6")
+@pytest.mark.parametrize("number", ["x", 1.5, None, -1, 10**6])
+def test_a_number_of_sub_workers_that_means_nothing_is_refused_at_once(number):
+    with pytest.raises((TypeError, ValueError), match=f"num_sub_workers='?{number}"):
+        RemoteWorkerSpec(num_sub_workers=number)
+
+
+@pytest.mark.spec("REMOTE-LINK-6")
 def test_the_options_of_its_worker_travel_in_the_manifest_and_one_deadline_bounds_the_start():
     spec = RemoteWorkerSpec(num_sub_workers=2, modules=["a"], start_timeout_s=9, silence_s=1)
     made = spec.manifest(5, 1, None, None)

@@ -90,6 +90,9 @@ WRONG = {
         WHOLE, operations=(replace(RUN, uses=(replace(USE, tensor=0),)),)
     ),
     "operations[0].tensor: 2": replace(WHOLE, operations=(replace(SEND, tensor=2),)),
+    "operations[1].tensor: 3": replace(
+        WHOLE, operations=(RUN, Operation(Action.WAIT, tensor=3), SEND)
+    ),
     "tag": replace(
         WHOLE, operations=(replace(RUN, uses=(replace(USE, tag=TensorArgType.NO_DEP),)),)
     ),

@@ -550,6 +550,38 @@ def test_a_task_that_fails_ends_all_parts_and_not_the_next_replays(two):
 
 
 @pytest.mark.spec("SPEED-PARTS-6")
+def test_what_was_to_be_pushed_by_a_task_that_cannot_start_ends_the_replay():
+    with endpoints() as worker:
+        works, fails = (
+            at(worker, one, 0) for one in (part_programs.sleep_ms, part_programs.fail_if_negative)
+        )
+        joins, reads = at(worker, copy_to, 0), at(worker, part_programs.copy_there, 1)
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+
+        def orchestrate(orch, args, config):
+            late = make_args((x, INPUT), (fresh(), OUTPUT), scalars=[50])
+            orch.submit_sub(works, late)
+            failing = make_args((x, INPUT), (fresh(), OUTPUT), scalars=[args.scalar(0)])
+            orch.submit_sub(fails, failing)
+            both = (failing.tensor(1), INPUT), (fresh(), OUTPUT), (late.tensor(1), INPUT)
+            joined = make_args(*both)
+            orch.submit_sub(joins, joined)
+            orch.submit_sub(reads, make_args((joined.tensor(1), INPUT), (y, EXISTING)))
+
+        graph = worker.record(orchestrate, make_args(scalars=[1]))
+        graph.run()
+        for number in range(4):
+            y[:] = 0
+            if number % 2:
+                with pytest.raises(TaskError, match=r"no -1"):
+                    graph.run(make_args(scalars=[-1]))
+            else:
+                graph.run()
+                assert y.tolist() == x.tolist()
+            assert graph._went_in_parts
+
+
+@pytest.mark.spec("SPEED-PARTS-6")
 @pytest.mark.spec("SPEED-PARTS-7")
 def test_a_session_that_is_lost_in_a_replay_ends_it_and_the_next_has_a_new_one(two):
     graph, x, y = sides(two, part_programs.kill_if_negative, steps=3)
