@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import gc
 import os
 import secrets
 import socket as sockets
@@ -210,6 +211,7 @@ def serve(
         fail_point("announced")
         session.greet(deadline)
         fail_point("welcomed")
+        gc.freeze()  # nothing of what has been imported ends before the process does
         session.loop()
     finally:
         _current = None
