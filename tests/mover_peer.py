@@ -72,11 +72,11 @@ def say(text):
 
 
 def main(group, silence_s, middle):
-    from simpler_ref.remote import mover
+    from simpler_ref.remote import lines, mover
     from simpler_ref.remote.keys import KeyPair
 
     if middle == "narrow":
-        mover.prepare = narrow(mover)
+        lines.prepare = mover.prepare = narrow(mover)
     made = mover.ZmqMover("tcp://127.0.0.1:*", KeyPair(*group) if group else None, silence_s)
     memory = (ctypes.c_char * NBYTES)()
     made.offer(mover.Window(KEY, ctypes.addressof(memory), NBYTES))

@@ -77,6 +77,9 @@ PARK_NS = HEADER.word(
     "longest sleep of the Orch thread, so that Python handles signals",
     read_by="Orch",
 )
+PARKS_AT_ONCE = HEADER.word(
+    "PARKS_AT_ONCE", "1: the Orch thread parks without spinning", read_by="Orch"
+)
 YIELD_NS = HEADER.word("YIELD_NS", "longest back-off time", read_by="Orch, workers")
 PRIVATE = HEADER.word("PRIVATE", "first word that only the user's process uses", read_by="start")
 A_CONFIGS = HEADER.word("A_CONFIGS", "configurations", read_by="Orch, Scheduler")

@@ -439,7 +439,8 @@ def help_until(mem, live, ended, taken, call, slice_ns):
                 since, before = now, ended_now
         if quiet_since == 0:
             quiet_since = now
-        if mode == L.ACTIVE and (any_deferred(mem) or now - quiet_since < mem[L.SPIN_NS]):
+        spins = now - quiet_since < mem[L.SPIN_NS] and mem[L.PARKS_AT_ONCE] == 0
+        if mode == L.ACTIVE and (any_deferred(mem) or spins):
             waited = now - quiet_since
             if waited < mem[L.ORCH_BACK_OFF] or (not offered and keeps_core(mem, waited)):
                 pause()

@@ -309,7 +309,7 @@ class PartedGraph:
             Orchestrator._add(orch, word | affinities[0] << L.WORD_WORKER, members[0])
         for one in placed:
             endpoints.queues.note_given(one)
-            directory.note_task(one, [use.start for use in one.uses])
+            directory.note_task(one, [use.start for use in one.uses], comes_home=True)
             way.sent[one.where] = endpoints.session_of(one.where)
         return True
 
@@ -361,6 +361,7 @@ class PartedGraph:
             [variables[i] & _BITS for i in self._scalars],
             endpoints.take_forgotten(place),
             way.parts[place].tasks,
+            way.parts[place].goes,
         )
         raw = PART_REQUEST.encode(request)
         address = endpoints.keep(len(raw))

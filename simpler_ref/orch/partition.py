@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..remote.directory import REQUEST_BYTES
-from ..remote.parts import READS, WRITES, Action
+from ..remote.parts import PARENT, READS, WRITES, Action
 from .split import PlacePart, SplitTask, split
 
 SUBMIT_S = 1e-5
@@ -206,11 +206,13 @@ class _Player:
             if one.action == Action.RUN:
                 self._run([(use.tensor, use.tag in WRITES) for use in one.uses])
             elif one.action == Action.RECEIVE:
-                if one.number not in arrivals:
+                if one.peer != PARENT and one.number not in arrivals:
                     break
-                self._receive(one.tensor, arrivals[one.number])
+                self._receive(one.tensor, arrivals.get(one.number, 0.0))
             elif one.action == Action.SEND:
-                arrivals[one.number] = self._send(one.tensor)
+                arrives = self._send(one.tensor)
+                if one.peer != PARENT:
+                    arrivals[one.number] = arrives
             else:
                 self.now = max(self.now, self._used.get(one.tensor, 0.0))
             self._at += 1
@@ -246,7 +248,7 @@ class _Player:
 
 
 def duration_s(parts: Mapping[int, PlacePart], seats: Mapping[int, int], task_s: float) -> float:
-    """Return how long a replay in these parts may take, but for what moves before and after it."""
+    """Return how long a replay in these parts may take."""
     players = [_Player(part, seats[place], task_s) for place, part in parts.items()]
     arrivals: dict[int, float] = {}
     while not all(one.is_done for one in players):

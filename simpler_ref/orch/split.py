@@ -18,6 +18,7 @@ from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
 from ..remote.directory import HOME
 from ..remote.parts import (
+    PARENT,
     READS,
     WRITES,
     Action,
@@ -28,6 +29,10 @@ from ..remote.parts import (
     PartUse,
 )
 
+TOGETHER_BYTES = 512 << 10
+"""Of tensors that come from the parent and are waited for at once, so that more tasks start together."""
+AHEAD_BYTES = 16 << 20
+"""Of tensors of the parent's for later tasks that are taken before one that another endpoint pushes."""
 MOST_DEAD_BYTES = 16 << 20
 """Of memory that could be used again if all tasks had ended; then a part waits for that."""
 
@@ -59,10 +64,15 @@ class NamedUse(NamedTuple):
 
 
 class PlacePart(NamedTuple):
-    """The part of one endpoint, and which of the graph's tensors a replay has to name, in this order."""
+    """The part of one endpoint, and which of the graph's tensors a replay has to name, in this order.
+
+    What comes from the parent is first, in the order in which it is needed. `goes` are the places of what
+    goes there, in the order in which it is made.
+    """
 
     part: Part
     named: Sequence[NamedUse]
+    goes: Sequence[int]
     tasks: int
 
     @property
@@ -77,7 +87,7 @@ class PlacePart(NamedTuple):
         return sum(
             tensors[one.tensor].nbytes
             for one in self.part.operations
-            if one.action == Action.RECEIVE
+            if one.action == Action.RECEIVE and one.peer != PARENT
         )
 
 
@@ -96,8 +106,8 @@ class _Place:
     tasks: list[SplitTask] = field(default_factory=list)
     before: defaultdict[int, list[_Op]] = field(default_factory=lambda: defaultdict(list))
     after: defaultdict[int, list[_Op]] = field(default_factory=lambda: defaultdict(list))
-    reads: set[int] = field(default_factory=set)
-    """Of the parent's tensors, those of which it needs what is there."""
+    reads: list[int] = field(default_factory=list)
+    """Of the parent's tensors, those of which it needs what is there, in the order of its tasks."""
     changes: set[int] = field(default_factory=set)
     """Those of which it makes, or gets, another version."""
 
@@ -151,46 +161,57 @@ def split(
                 place.before[number].append(take)
                 place.changes.add(use.tensor)
             elif use.tensor in of_parent:
-                place.reads.add(use.tensor)
+                place.reads.append(use.tensor)
+                place.before[number].append(_exchange(Action.RECEIVE, use.tensor, PARENT))
         for use in task.uses:
             if use.tag in WRITES:
                 versions[use.tensor] = _Version(task.place, number, {task.place})
                 place.changes.add(use.tensor)
-    made = {place: {one for one in of_parent if versions[one].maker == place} for place in places}
-    return {place: _part_of(one, sizes, made[place], of_parent) for place, one in places.items()}
+    made: dict[int, set[int]] = {place: set() for place in places}
+    for tensor in sorted(of_parent):
+        version = versions[tensor]
+        if version.maker != HOME:
+            made[version.maker].add(tensor)
+            send = _exchange(Action.SEND, tensor, PARENT)
+            places[version.maker].after[version.task].append(send)
+    return {place: _part_of(one, sizes, made[place]) for place, one in places.items()}
 
 
-def _exchange(action: Action, tensor: int, peer: int, number: int) -> _Op:
+def _exchange(action: Action, tensor: int, peer: int, number: int = 0) -> _Op:
     return _Op(Operation(action, peer=peer, number=number), [tensor])
 
 
-def _part_of(
-    place: _Place, sizes: Sequence[int], made: set[int], of_parent: Collection[int]
-) -> PlacePart:
+def _part_of(place: _Place, sizes: Sequence[int], made: set[int]) -> PlacePart:
     """Return a part whose tensors have memory; `made` are those of which it makes the last version."""
     callables = {digest: i for i, digest in enumerate(dict.fromkeys(t.digest for t in place.tasks))}
-    ops = _in_order(place, callables)
-    named = [NamedUse(one, one in place.reads, one in made) for one in sorted(place.reads | made)]
+    ops = _in_order(place, callables, sizes)
+    order = [*place.reads, *sorted(made.difference(place.reads))]
+    named = [NamedUse(one, one in place.reads, one in made) for one in order]
     memory = _Memory(named, sizes, ops)
     operations = [one for i, op in enumerate(ops) for one in memory.give_to(i, op)]
     spoiled = [i for i, one in enumerate(named) if one.tensor in place.changes and not one.makes]
     part = Part(list(callables), memory.tensors, operations, spoiled)
-    return PlacePart(part, named, len(place.tasks))
+    numbers = {one: i for i, one in enumerate(order)}
+    goes = [numbers[op.touches[0]] for op in ops if _is_with_parent(op, Action.SEND)]
+    return PlacePart(part, named, goes, len(place.tasks))
 
 
-def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
+def _is_with_parent(op: _Op, action: Action) -> bool:
+    return op.operation.action == action and op.operation.peer == PARENT
+
+
+def _in_order(place: _Place, callables: Mapping[bytes, int], sizes: Sequence[int]) -> list[_Op]:
     """Return the operations of a part.
 
     A task comes as soon as it may: behind the last of what it needs from other endpoints. So none waits
     for what only tasks before it need.
     """
-    takes, batches = _batches(place)
+    takes, batches = _batches(place, sizes)
     ops: list[_Op] = []
     sent: set[int] = set()
-    for batch, take in zip(batches, [None, *takes], strict=True):
-        if take is not None:
-            ops.append(take)
-            sent.discard(take.touches[0])
+    for batch, taken in zip(batches, [[], *takes], strict=True):
+        ops += taken
+        sent -= {take.touches[0] for take in taken}
         for i in batch:
             task = place.tasks[i]
             changed = sent.intersection(use.tensor for use in task.uses if use.tag in WRITES)
@@ -202,21 +223,69 @@ def _in_order(place: _Place, callables: Mapping[bytes, int]) -> list[_Op]:
     return ops
 
 
-def _batches(place: _Place) -> tuple[list[_Op], list[list[int]]]:
-    """Return what a part receives, in order, and the tasks that may run before and after each.
+class _Group:
+    """Tensors of the parent's that a part takes together; `first` is the task that needs them first."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.takes: list[_Op] = []
+        self.nbytes = 0
+
+
+def _groups(place: _Place, sizes: Sequence[int]) -> deque[_Group]:
+    """Return what a part takes from the parent, in order.
+
+    Rule     SPEED-PARTS-10
+    """
+    found: deque[_Group] = deque()
+    for i in range(len(place.tasks)):
+        for take in place.before[i]:
+            if not _is_with_parent(take, Action.RECEIVE):
+                continue
+            nbytes = sizes[take.touches[0]]
+            if not found or found[-1].nbytes + nbytes > TOGETHER_BYTES:
+                found.append(_Group(i))
+            found[-1].takes.append(take)
+            found[-1].nbytes += nbytes
+    return found
+
+
+def _taken(place: _Place, sizes: Sequence[int]) -> Iterator[tuple[int, list[_Op]]]:
+    """Yield what a part takes together, in order, each with the task that needs it first.
+
+    What the parent has does not wait behind what others have yet to make.
+    """
+    groups = _groups(place, sizes)
+    for i in range(len(place.tasks)):
+        pushed = [one for one in place.before[i] if not _is_with_parent(one, Action.RECEIVE)]
+        ahead = 0
+        while groups and (groups[0].first <= i or (pushed and ahead < AHEAD_BYTES)):
+            group = groups.popleft()
+            ahead += group.nbytes if group.first > i else 0
+            yield i, group.takes[::-1]  # those before the last have come when it has
+        for one in pushed:
+            yield i, [one]
+
+
+def _batches(place: _Place, sizes: Sequence[int]) -> tuple[list[list[_Op]], list[list[int]]]:
+    """Return what a part takes, in order, and the tasks that may run before and after each of that.
 
     Rule     SPEED-PARTS-8
     """
-    takes: list[_Op] = []
+    takes: defaultdict[int, list[list[_Op]]] = defaultdict(list)
+    for i, taken in _taken(place, sizes):
+        takes[i].append(taken)
+    order: list[list[_Op]] = []
     batches: list[list[int]] = [[]]
     made: defaultdict[int, int] = defaultdict(int)
     used: defaultdict[int, int] = defaultdict(int)
     """By tensor: the batch in which it was made last, and the last one that uses it."""
     for i, task in enumerate(place.tasks):
-        for take in place.before[i]:
-            takes.append(take)
+        for taken in takes[i]:
+            order.append(taken)
             batches.append([])
-            made[take.touches[0]] = used[take.touches[0]] = len(takes)
+            for one in taken:
+                made[one.touches[0]] = used[one.touches[0]] = len(order)
         batch = max(
             ((used if use.tag in WRITES else made)[use.tensor] for use in task.uses), default=0
         )
@@ -225,7 +294,7 @@ def _batches(place: _Place) -> tuple[list[_Op], list[list[int]]]:
             used[use.tensor] = max(used[use.tensor], batch)
             if use.tag in WRITES:
                 made[use.tensor] = batch
-    return takes, batches
+    return order, batches
 
 
 class _Memory:

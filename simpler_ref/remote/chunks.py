@@ -19,7 +19,9 @@ MAGIC = b"SLRT"
 CHUNK = 1 << 20
 """The most bytes of one chunk."""
 CREDIT = 8
-"""How many chunks of a transfer may be under way."""
+"""How many chunks may be under way over one line, or smaller ones with as many bytes."""
+MOST_ASKED = 32
+"""How many of any size."""
 
 _HEADER = struct.Struct("<4sHHQQQQQQ")
 HEADER_BYTES = _HEADER.size
@@ -40,6 +42,9 @@ class Kind(enum.IntEnum):
     """Bytes for who waits for them. The key is that of a replay, the offset a number in it. Only one with
     no bytes is answered, once all before it have arrived."""
     PUSHED = 9
+    AWAIT = 10
+    """A whole window to be read once it is offered. The offset is the token of a replay: when that is
+    over, windows that were not offered are refused."""
 
 
 class Header(NamedTuple):

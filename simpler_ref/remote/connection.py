@@ -16,7 +16,7 @@ from .frames import Frame, FrameHeader, FrameType, OwnFrameType, decode_frame, e
 from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
 
 HEARTBEAT_MS = 200
-EVENTS, POLLIN, RCVMORE, SNDMORE = 15, 1, 13, 2
+EVENTS, POLLIN, SNDMORE = 15, 1, 2
 """ZMQ's constants as numbers: pyzmq's enumerations are slow, and so are its multipart calls."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
@@ -81,9 +81,11 @@ def has_message(socket: Any) -> bool:
 
 def receive_parts(socket: Any) -> list[bytes]:
     """Return the next message; `zmq.Again` if there is none in the time that the socket allows."""
-    parts = [socket.recv()]
-    while socket.getsockopt(RCVMORE):
-        parts.append(socket.recv())
+    frame = socket.recv(copy=False)
+    parts: list[bytes] = [frame.bytes]
+    while frame.more:
+        frame = socket.recv(copy=False)
+        parts.append(frame.bytes)
     return parts
 
 

@@ -296,8 +296,10 @@ class Directory:
         return taken
 
     # ------------------------------------------------------------ after a submit
-    def note_task(self, placed: Placed, addresses: Sequence[int]) -> None:
+    def note_task(self, placed: Placed, addresses: Sequence[int], comes_home: bool = False) -> None:
         """Note what a task of an endpoint will have done; `addresses` has those of all its tensors.
+
+        `comes_home`: the parent's memory, too, has then what the task makes.
 
         Rule     REMOTE-COPY-1
         """
@@ -317,6 +319,8 @@ class Directory:
                 held.holders.add(placed.where)
         for held in made.values():
             held.make(placed.where, placed.handle)
+            if comes_home:
+                held.holders.add(HOME)
 
     def note_here(self, uses: Iterable[Use]) -> None:
         """Note what a task of this machine will have written.

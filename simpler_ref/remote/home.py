@@ -120,8 +120,10 @@ def unpack_homings(raw: bytes) -> list[Homing]:
 
 
 # ---------------------------------------------------------------- the link's part
-Coming = dict[int, tuple[ComingCopy, int]]
-"""By key: a version that is to be stored, and from which address."""
+Opened = tuple[ComingCopy, int]
+"""A version that is to be stored, and from which address."""
+Coming = dict[int, Opened]
+"""By key."""
 
 
 class Home:
@@ -215,18 +217,28 @@ class Home:
 
         Rule     REMOTE-COPY-2
         """
+        self.store_opened(self.open(run, coming, ask))
+
+    def open(self, run: int, coming: Coming, ask: Callable[[bytes], bytes]) -> list[Opened]:
+        """Return those versions of which the session says that it wants them stored."""
         if not coming:
-            return
+            return []
         fail_point("opening")
         copies = tuple(one for one, _address in coming.values())
         raw = ask(OPEN_COPIES.encode(ComingCopies(run, copies)))
         answer = WANTED_COPIES.decode(raw)
         if answer.error:
             raise MemoryError(answer.error)
+        wanted = set(answer.keys)
+        return [one for key, one in coming.items() if key in wanted]
+
+    def store_opened(self, several: Sequence[Opened]) -> None:
+        """Store versions that the session waits for, in this order, each from its address."""
+        if not several:
+            return
         fail_point("storing")
-        wanted = [coming[key] for key in answer.keys]
         self.move_all_to(
-            [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in wanted]
+            [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in several]
         )
         fail_point("stored")
 
@@ -287,6 +299,29 @@ class Home:
         fail_point("brought")
         self._brought[key] = version
         self.brought += 1
+
+    def bring_made(
+        self, token: int, several: Sequence[Homing], between: Callable[[], None]
+    ) -> bool:
+        """Bring versions home as a replay makes them; return whether all have come.
+
+        Rule     SPEED-PARTS-10
+        """
+        if not several:
+            return True
+        fail_point("bringing")
+        spans = [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in several]
+        try:
+            came = self._mover().fetch_made(self._address, token, spans, between)
+        except TransferError:  # of some, a part may be here: they have to come once more
+            self._made |= {one.key: one.last for one in several}
+            raise
+        for one, is_here in zip(several, came, strict=True):
+            if is_here:
+                self._made[one.key] = self._brought[one.key] = one.last
+        self.brought += sum(came)
+        fail_point("brought")
+        return all(came)
 
     def bring_all(self, several: Sequence[Homing]) -> bytes:
         """Bring several home, all at once if that can be; return what became of each.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
-from ..errors import RemoteError
+from ..errors import RemoteError, TransferError
 from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
+from .home import Homing, Opened
 from .link_tasks import ask_for_copies, require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
 from .requests import PickledRegistration
@@ -50,6 +52,8 @@ class LinkParts:
     def __init__(self, link: Link) -> None:
         self._link, self._home = link, link.home
         self._view = link.mailbox.engine.view
+        self._is_stopped = False
+        """Whether the session was told to end the part that runs."""
 
     def run(self, args: ReceivedArgs) -> None:
         """Have the session run a part, of which the scalars say where the request is."""
@@ -65,16 +69,40 @@ class LinkParts:
             for one in asked.tensors
             if one.reads and not home.has(one.key, one.reads)
         }
-        home.store_all(asked.run, coming, partial(ask_for_copies, link))
-        home.note_stored(one for one, _ in coming.values())
+        opened = home.open(asked.run, coming, partial(ask_for_copies, link))
         copied = [CopiedTensor(one.key, one.reads, one.makes) for one in asked.tensors]
         sequence = link.post(OwnFrameType.RUN_PART, self._payload(asked, copied))
         fail_point("part_sent")
+        self._is_stopped = False
+        failure = self._exchange(asked, opened)
         done = self._await(sequence)
         fail_point("part_ended")
         home.note(copied, not done.error_code)
         link.words[TASKS] += asked.tasks
+        if failure is not None and not failure.refused:
+            raise failure
         require_done(link, done)
+        if failure is not None:
+            raise failure
+
+    def _exchange(self, asked: PartRequest, opened: Sequence[Opened]) -> TransferError | None:
+        """Store what the part reads, and bring home what it makes; return what went wrong.
+
+        Rule     SPEED-PARTS-10
+        """
+        several = [asked.tensors[i] for i in asked.made]
+        homings = [
+            Homing(one.key, one.makes, one.makes, one.address, one.nbytes) for one in several
+        ]
+        try:
+            self._home.store_opened(opened)
+            self._home.note_stored(one for one, _ in opened)
+            if not self._home.bring_made(asked.token, homings, self._look):
+                return TransferError("the endpoint has not made all that it should", refused=True)
+        except TransferError as error:
+            self._stop()
+            return error
+        return None
 
     def _payload(self, asked: PartRequest, copied: list[CopiedTensor]) -> bytes:
         peers = [self._link.mover_of(one + 1) for one in asked.peers]
@@ -88,14 +116,24 @@ class LinkParts:
 
         Rule     SPEED-PARTS-6
         """
-        link, is_stopped = self._link, False
+        link = self._link
         while not link.has_answer(sequence):
-            if link.wait_for_answer(LOOK_MS) or is_stopped:
-                continue
-            if self._view.has_failed or self._view.is_cancelled:
-                link.post(OwnFrameType.STOP_PART, b"")
-                is_stopped = True
+            if not link.wait_for_answer(LOOK_MS):
+                self._look()
         return decode_completion(link.receive(sequence, link.mailbox.task_number).payload)
+
+    def _look(self) -> None:
+        """Stop the part if the run has failed elsewhere, or was cancelled.
+
+        Rule     SPEED-PARTS-6
+        """
+        if self._view.has_failed or self._view.is_cancelled:
+            self._stop()
+
+    def _stop(self) -> None:
+        if not self._is_stopped:
+            self._link.post(OwnFrameType.STOP_PART, b"")
+            self._is_stopped = True
 
 
 __all__ = ["HANDLE", "LinkParts", "OfParts"]

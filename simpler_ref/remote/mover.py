@@ -3,10 +3,8 @@
 A session *offers* windows of its memory; another one *fetches* from a window or *stores* into it.
 
 One thread serves the windows, over a ROUTER socket. Whoever fetches or stores does so in its own thread,
-over a *line*: a DEALER socket that one transfer has to itself and that is kept for the next one. Loss is
-noticed by ZeroMQ's own thread, which needs no GIL: heartbeats end a connection whose other side is
-silent, and the monitor of a line tells of that. A line whose transfer has failed is closed, so nothing
-that still arrives over it can reach any memory.
+over a *line*: a DEALER socket that one transfer has to itself and that is kept for the next one. A line
+whose transfer has failed is closed, so nothing that still arrives over it can reach any memory.
 """
 
 from __future__ import annotations
@@ -15,33 +13,31 @@ import ctypes
 import itertools
 import logging
 import secrets
-import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import TransferError
-from .chunks import CHUNK, CREDIT, NOBODY, Header, Kind, decode
-from .connection import RCVMORE, SNDMORE, has_message, prepare, zmq
+from .chunks import CHUNK, NOBODY, Header, Kind, decode
+from .connection import prepare, zmq
 from .fail_points import fail_point
-from .keys import KeyPair, secure_client, secure_server
-from .pushes import Pushes
+from .keys import KeyPair, secure_server
+from .lines import Lost, ZmqLine
+from .pushes import MOST_OVER, Pushes
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "ZmqMover", "new_key"]
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
-QUICK_S = 0.1
-"""A chunk that comes sooner leaves room for another one beside it."""
-MONITORED = struct.Struct("=HI")
-"""The first part of a monitor's message: which event, and a number."""
-CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"
+MOST_PARKED = 1 << 12
+"""Requests of all lines for what is not made yet."""
 log = logging.getLogger("simpler_ref")
 
 
@@ -121,6 +117,42 @@ class Mover(ABC):
             self.store(address, one.key, 0, one.memory, one.nbytes)
 
     @abstractmethod
+    def fetch_made(
+        self, address: str, token: int, several: Sequence[Span], between: Callable[[], None]
+    ) -> list[bool]:
+        """Copy windows that another session offers in the course of a replay, as soon as it does.
+
+        Parameters
+        ----------
+        address
+            The other mover's address.
+        token
+            Of the replay.
+        several
+            The windows; best in the order in which they are likely to be offered.
+        between
+            Called now and then while it waits; it may raise.
+
+        Returns
+        -------
+        list of bool
+            Whether each has come. The others were not offered before the replay was over.
+
+        Raises
+        ------
+        TransferError
+            The other side is gone or silent.
+        """
+
+    @abstractmethod
+    def end_replay(self, token: int) -> None:
+        """Refuse what others still wait for in a replay."""
+
+    @abstractmethod
+    def is_filled(self, key: int) -> bool:
+        """Say whether all of a window that is offered has been written."""
+
+    @abstractmethod
     def ask(self, address: str, key: int, question: bytes) -> bytes:
         """Return another session's answer to a question, which `key` allows to ask.
 
@@ -182,7 +214,7 @@ class ZmqMover(Mover):
         self._storing: set[tuple[str, int]] = set()
         """Windows into which a store is under way."""
         self._stored = threading.Condition(self._lock)
-        self._idle: dict[str, list[_Line]] = {}
+        self._idle: dict[str, list[ZmqLine]] = {}
         self._closed = False
         names = ("transfers", "bytes_in", "bytes_out", "lines", "lost", "refused")
         self._counts = dict.fromkeys(names, 0)
@@ -190,6 +222,14 @@ class ZmqMover(Mover):
         """Answers the questions of others: a key and the question; on the thread that serves."""
         self.on_pushed: Callable[[Header, memoryview], None] | None = None
         """Keeps what others push; on the thread that serves."""
+        self.on_filled: Callable[[int], None] | None = None
+        """Told the key when all of a window has been written; on the thread that serves."""
+        self._parked: dict[int, list[tuple[bytes, Header]]] = {}
+        """By window: the requests that wait until it is offered."""
+        self._parking = threading.Lock()
+        """Held while such a request comes, or its window, and while the thread that serves is woken."""
+        self._over: deque[int] = deque(maxlen=MOST_OVER)
+        """Tokens of the last replays that are over."""
         self._served = dict.fromkeys(
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
@@ -201,10 +241,11 @@ class ZmqMover(Mover):
         self._context = self._zmq.Context()
         try:
             self._router = self._open_router(bind)
+            self.address = self._router.last_endpoint.decode()
+            self._bell = self._open_bell()
         except BaseException:
             self._context.destroy(linger=0)
             raise
-        self.address = self._router.last_endpoint.decode()
         self._thread = threading.Thread(target=self._serve, name="simpler-mover", daemon=True)
         self._thread.start()
 
@@ -212,6 +253,9 @@ class ZmqMover(Mover):
     def offer(self, window: Window) -> None:
         """Let others reach a window of this session's memory."""
         self._windows.offer(window)
+        with self._parking:
+            if window.key in self._parked:
+                self._wake(window.key)
 
     def withdraw(self, key: int) -> None:
         """Let nobody reach a window any more; when it returns, nothing touches its memory."""
@@ -259,6 +303,31 @@ class ZmqMover(Mover):
                 line.store_all(self._firsts(Kind.WRITE, number, offset, several), memories)
         self._note_moved(address, True, several, began)
 
+    def fetch_made(
+        self, address: str, token: int, several: Sequence[Span], between: Callable[[], None]
+    ) -> list[bool]:
+        """Copy windows that another session offers in the course of a replay, as soon as it does."""
+        memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
+        began = time.monotonic_ns()
+        doing = f"fetch {len(several)} tensors from {address} as they are made"
+        with self._transfer(doing, address) as (line, number):
+            firsts = self._firsts(Kind.AWAIT, number, token, several)
+            refused = line.fetch_made(firsts, memories, between)
+        came = [one.transfer not in refused for one in firsts]
+        self._note_moved(address, False, list(itertools.compress(several, came)), began)
+        return came
+
+    def end_replay(self, token: int) -> None:
+        """Refuse what others still wait for in a replay."""
+        with self._parking:
+            self._over.append(token)
+            if self._parked:
+                self._wake(NO_WINDOW)
+
+    def is_filled(self, key: int) -> bool:
+        """Say whether all of a window that is offered has been written."""
+        return self._windows.is_filled(key)
+
     def _firsts(
         self, kind: Kind, number: int, offset: int, several: Sequence[Span]
     ) -> list[Header]:
@@ -287,7 +356,7 @@ class ZmqMover(Mover):
     def pushing(self, token: int) -> Iterator[Pushes]:
         """Push to others what they wait for; see `Mover`."""
 
-        def open_line(address: str, key: int) -> tuple[_Line, Header]:
+        def open_line(address: str, key: int) -> tuple[ZmqLine, Header]:
             number = next(self._numbers)
             return self._take_line(address), Header(Kind.PUSH, self._sender, number, key, 0, 0, 0)
 
@@ -303,7 +372,7 @@ class ZmqMover(Mover):
             keep = True
         finally:
             for address, (line, _) in pushes.lines.items():
-                assert isinstance(line, _Line)
+                assert isinstance(line, ZmqLine)
                 self._give_back(address, line, keep)
             self._count(transfers=pushes.count, bytes_out=pushes.bytes)
 
@@ -326,6 +395,8 @@ class ZmqMover(Mover):
             self._idle.clear()
         for line in idle:
             line.close()
+        with self._parking:
+            self._bell.close()
         self._context.term()  # whoever waits for a socket is told, and closes it
         self._thread.join()
         self._windows.clear()
@@ -346,7 +417,7 @@ class ZmqMover(Mover):
                 self._stored.notify_all()
 
     @contextmanager
-    def _transfer(self, doing: str, address: str) -> Iterator[tuple[_Line, int]]:
+    def _transfer(self, doing: str, address: str) -> Iterator[tuple[ZmqLine, int]]:
         """Give a line and a number; say what went wrong."""
         with self._told(lambda: doing):
             line = self._take_line(address)
@@ -370,12 +441,12 @@ class ZmqMover(Mover):
             raise TransferError(
                 f"cannot {doing()}: it was refused: {refusal}", refused=True
             ) from None
-        except (_Lost, self._zmq.ZMQError) as error:
+        except (Lost, self._zmq.ZMQError) as error:
             self._count(lost=1)
             why = "this mover has been closed" if self._closed else str(error)
             raise TransferError(f"cannot {doing()}: {why}") from None
 
-    def _take_line(self, address: str) -> _Line:
+    def _take_line(self, address: str) -> ZmqLine:
         while True:
             with self._lock:
                 lines = self._idle.get(address)
@@ -384,7 +455,7 @@ class ZmqMover(Mover):
                 self._close_dead_lines()
                 self._count(lines=1)
                 times = self._silence_s, self._stopped_s
-                return _Line(self._context, address, self._group, *times)
+                return ZmqLine(self._context, address, self._group, *times)
             if line.is_alive():
                 return line
             line.close()
@@ -401,7 +472,7 @@ class ZmqMover(Mover):
                 if not alive:
                     del self._idle[address]
 
-    def _give_back(self, address: str, line: _Line, keep: bool) -> None:
+    def _give_back(self, address: str, line: ZmqLine, keep: bool) -> None:
         with self._lock:
             if keep and not self._closed:
                 self._idle.setdefault(address, []).append(line)
@@ -424,12 +495,30 @@ class ZmqMover(Mover):
         socket.bind(bind)
         return socket
 
+    def _open_bell(self) -> Any:
+        """Return a socket by which other threads wake the one that serves; nobody else knows its name."""
+        self._own_name = secrets.token_bytes(16)
+        self._router.bind(BELL)
+        socket = self._context.socket(self._zmq.DEALER)
+        socket.setsockopt(self._zmq.ROUTING_ID, self._own_name)
+        socket.setsockopt(self._zmq.LINGER, 0)
+        socket.connect(BELL)
+        return socket
+
+    def _wake(self, key: int) -> None:
+        """Have the thread that serves look at requests that were parked."""
+        if not self._bell.closed:
+            self._bell.send(key.to_bytes(8, "little"))
+
     def _serve(self) -> None:
         """Serve requests until the context ends."""
         try:
             while True:
                 peer, *parts = self._receive()
-                self._serve_one(peer, parts)
+                if peer == self._own_name:
+                    self._serve_parked(int.from_bytes(parts[0], "little"))
+                else:
+                    self._serve_one(peer, parts)
         except self._zmq.ContextTerminated:
             pass
         finally:  # so that nobody waits for answers that never come
@@ -438,9 +527,11 @@ class ZmqMover(Mover):
     def _receive(self) -> list[Any]:
         """Return the parts of a request, of which only the third and later ones may be long."""
         router = self._router
-        parts: list[Any] = [router.recv()]
-        while router.getsockopt(RCVMORE):
-            parts.append(router.recv() if len(parts) == 1 else router.recv(copy=False))
+        frame = router.recv(copy=False)
+        parts: list[Any] = [frame.bytes]
+        while frame.more:
+            frame = router.recv(copy=False)
+            parts.append(frame.bytes if len(parts) == 1 else frame)
         return parts
 
     def _serve_one(self, peer: bytes, parts: list[Any]) -> None:
@@ -454,10 +545,15 @@ class ZmqMover(Mover):
             if header.kind == Kind.READ and len(parts) == 1:
                 self._windows.read(header, self._replier(peer, header))
                 self._served["served_out"] += header.size
+            elif header.kind == Kind.AWAIT and len(parts) == 1:
+                if not self._serve_made(peer, header):
+                    return
             elif header.kind == Kind.WRITE and len(parts) == 2:
                 if self._windows.write(header, parts[1].buffer):
                     self._reply(peer, header.answer(Kind.WRITTEN))
                     self._served["served_in"] += header.size
+                    if self.on_filled is not None and self._windows.is_filled(header.key):
+                        self.on_filled(header.key)
             elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
@@ -477,6 +573,28 @@ class ZmqMover(Mover):
             raise
         except Exception as error:  # which may not end the service of all others
             self._refuse(peer, header, f"{type(error).__name__}: {error}")
+
+    def _serve_made(self, peer: bytes, header: Header) -> bool:
+        """Answer a request for a window; park it, and return False, if it is not offered yet."""
+        with self._parking:
+            if not self._windows.has(header.key):
+                if header.offset in self._over:
+                    raise Refusal("the replay is over, and has not made it")
+                if sum(map(len, self._parked.values())) >= MOST_PARKED:
+                    raise Refusal(f"{MOST_PARKED} requests wait already for what is not made yet")
+                self._parked.setdefault(header.key, []).append((peer, header))
+                return False
+        self._windows.read(header._replace(kind=Kind.READ, offset=0), self._replier(peer, header))
+        self._served["served_out"] += header.size
+        return True
+
+    def _serve_parked(self, key: int) -> None:
+        """Answer the requests that have waited for a window; or refuse those of replays that are over."""
+        with self._parking:
+            keys = list(self._parked) if key == NO_WINDOW else [key]
+            several = [one for name in keys for one in self._parked.pop(name, ())]
+        for peer, header in several:
+            self._serve_one(peer, [header.encode()])
 
     def _replier(self, peer: bytes, header: Header) -> Callable[[memoryview], None]:
         def send(data: memoryview) -> None:
@@ -498,208 +616,9 @@ class ZmqMover(Mover):
         self._reply(peer, header.answer(Kind.REFUSED), why.encode())
 
 
-class _Lost(Exception):
-    """The other side is gone."""
-
-
-class _Line:
-    """A connection to another mover, for one transfer at a time."""
-
-    def __init__(
-        self,
-        context: Any,
-        address: str,
-        group: KeyPair | None,
-        silence_s: float,
-        stopped_s: float | None = None,
-    ) -> None:
-        self._zmq = zmq()
-        self._silence_s = silence_s
-        self._is_up = False
-        self._socket = context.socket(self._zmq.DEALER)
-        self._monitor: Any = None
-        try:
-            prepare(self._socket, silence_s, stopped_s=stopped_s)
-            if group is not None:
-                secure_client(self._socket, group, group.public)
-            self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_ALL)
-            self._poller = self._zmq.Poller()
-            self._poller.register(self._socket, self._zmq.POLLIN)
-            self._poller.register(self._monitor, self._zmq.POLLIN)
-            self._socket.connect(address)
-            while not self._is_up:
-                self._wait()
-        except BaseException:
-            self.close()
-            raise
-
-    def fetch_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
-        """Copy ranges of windows into memory."""
-        into = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
-
-        def take(header: Header) -> None:
-            size = self._rest(into[header.transfer][header.at : header.at + header.size])
-            if size != header.size:
-                raise _Lost(f"it answered with {size} bytes in place of {header.size}")
-
-        self._run(firsts, lambda header: self._send(header.encode()), Kind.DATA, take)
-
-    def store_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
-        """Copy memory into ranges of windows."""
-        source = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
-
-        def ask(header: Header) -> None:
-            data = source[header.transfer][header.at : header.at + header.size]
-            self._send(header.encode(), data)
-
-        self._run(firsts, ask, Kind.WRITTEN, lambda header: None)
-
-    def ask(self, first: Header, question: bytes) -> bytes:
-        """Ask a question, and return the answer."""
-        self._send(first.encode(), question)
-        got = self._answer({first.transfer})
-        if got.kind != Kind.ANSWER:
-            raise _Lost(f"its answer of kind {got.kind} is to no question")
-        return self._second_part()
-
-    def push(self, header: Header, data: Any) -> None:
-        """Send a chunk that nobody has asked for."""
-        try:
-            self._socket.send(header.encode(), SNDMORE)
-            self._socket.send(data)
-        except self._zmq.Again:
-            raise _Lost(CONNECTION_LOST) from None
-
-    def require_arriving(self, header: Header) -> None:
-        """Raise if it is known by now that such chunks do not arrive."""
-        self._look()
-        while has_message(self._socket):
-            got = self._header(self._socket.recv())
-            if got.kind == Kind.REFUSED and got.transfer == header.transfer:
-                raise Refusal(self._second_part().decode(errors="replace"))
-            self._drop()
-
-    def settle(self, header: Header) -> None:
-        """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
-        got = self._answer({header.transfer})
-        if got.kind != Kind.PUSHED:
-            raise _Lost(f"its answer of kind {got.kind} is to no push")
-        self._drop()
-
-    def _send(self, *parts: Any) -> None:
-        try:
-            self._socket.send_multipart(parts)
-        except self._zmq.Again:
-            raise _Lost(CONNECTION_LOST) from None
-
-    def _run(
-        self,
-        firsts: Sequence[Header],
-        ask: Callable[[Header], Any],
-        answer: Kind,
-        take: Callable[[Header], None],
-    ) -> None:
-        """Ask for all chunks of some transfers, and take the answers.
-
-        The first is asked for alone. While answers are quick, each lets one more be under way: on a slow
-        connection signs of life wait behind one chunk only.
-        """
-        asked: dict[tuple[int, int], Header] = {}
-        transfers = {first.transfer for first in firsts}
-        ahead = (first._replace(at=at) for first in firsts for at in range(0, first.nbytes, CHUNK))
-        credit = 1
-        while True:
-            for header in itertools.islice(ahead, credit - len(asked)):
-                asked[header.transfer, header.at] = header
-                ask(header)
-            if not asked:
-                return
-            start = time.monotonic()
-            got = self._answer(transfers)
-            header = asked.pop((got.transfer, got.at), NOBODY)
-            if got.kind != answer or header is NOBODY:
-                raise _Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
-            take(header)
-            if time.monotonic() - start < QUICK_S:
-                credit = min(credit + 1, CREDIT)
-
-    def _answer(self, transfers: Collection[int]) -> Header:
-        """Wait for the next answer to one of some transfers; raise `Refusal` if it is one."""
-        while True:
-            got = self._header(self._receive())
-            if got.kind == Kind.REFUSED and (not got.transfer or got.transfer in transfers):
-                raise Refusal(self._second_part().decode(errors="replace"))
-            if got.transfer in transfers:
-                return got
-            self._drop()  # of a transfer before, which was refused
-
-    @staticmethod
-    def _header(raw: bytes) -> Header:
-        try:
-            return decode(raw)
-        except ValueError as error:
-            raise _Lost(f"its answer cannot be read: {error}") from None
-
-    def _receive(self) -> bytes:
-        """Wait for the first part of a message."""
-        while True:
-            with suppress(self._zmq.Again):
-                raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
-                return raw
-            self._wait()
-
-    def _rest(self, into: memoryview) -> int:
-        """Receive the second part of a message into memory; return its size."""
-        size: int = self._socket.recv_into(into) if self._socket.rcvmore else 0
-        self._drop()
-        return size
-
-    def _second_part(self) -> bytes:
-        """Return the second part of a message."""
-        part: bytes = self._socket.recv() if self._socket.rcvmore else b""
-        self._drop()
-        return part
-
-    def _drop(self) -> None:
-        while self._socket.rcvmore:
-            self._socket.recv(copy=False)
-
-    # ---------------------------------------------------------------- whether it is up
-    def _wait(self) -> None:
-        """Wait until there is something to receive; raise `_Lost` if there never will be."""
-        limit = None if self._is_up else int(self._silence_s * 1e3)
-        found = dict(self._poller.poll(limit))
-        if not found:
-            raise _Lost(f"no session has answered there within {self._silence_s} s")
-        if self._monitor in found:
-            self._look()
-
-    def _look(self) -> None:
-        """Read what the monitor tells; raise `_Lost` if that is the end of the connection."""
-        with suppress(self._zmq.Again):
-            while True:
-                event, _ = MONITORED.unpack(self._monitor.recv_multipart(self._zmq.NOBLOCK)[0])
-                if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._is_up = True
-                elif event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
-                    never = "no session listens there, or it does not admit the keys of this one"
-                    raise _Lost(CONNECTION_LOST if self._is_up else never)
-
-    def is_alive(self) -> bool:
-        """Say whether a line that is not in use is still up."""
-        try:
-            self._look()
-        except (_Lost, self._zmq.ZMQError):
-            return False
-        return True
-
-    def close(self) -> None:
-        """Close it; what is under way is dropped."""
-        if self._monitor is not None:
-            with suppress(self._zmq.ZMQError):
-                self._socket.disable_monitor()
-            self._monitor.close(linger=0)
-        self._socket.close(linger=0)
+BELL = "inproc://bell"
+NO_WINDOW = 0
+"""No window has this key."""
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

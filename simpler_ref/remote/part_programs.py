@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,9 +12,10 @@ from ..jit import layout as L
 from ..jit.ops import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
 from ..model.tensor import DescribedTensor
 from ..model.wire import TENSOR_BYTES, DescribedWire, Layout, counts_of, layout_number
+from ..system.cores import SPIN_NS
 from ..system.types import Array
 from .layouts import read_layout
-from .parts import WRITES, Action, Operation, Part
+from .parts import PARENT, WRITES, Action, Operation, Part
 
 NOBODY = -1
 """The maker of a tensor that no task of the part has made."""
@@ -119,8 +120,27 @@ class LoadedPart:
         own = [one.nbytes for one in part.tensors if not one.named]
         self.own_bytes = sum(L.round_up(nbytes, L.HEAP_ALIGN) for nbytes in own)
         self.variables = _Variables(part)
-        self.most_peer = max((one.peer for one in part.operations), default=-1)
+        exchanged = [one for one in part.operations if one.peer != PARENT]
+        self.most_peer = max((one.peer for one in exchanged), default=-1)
+        self.pushes = Counter(one.peer for one in exchanged if one.action == Action.SEND)
+        """How many tensors go to each peer."""
+        self.come, self.go = (
+            [
+                part.tensors[one.tensor].named - 1
+                for one in part.operations
+                if one.peer == PARENT and one.action == action
+            ]
+            for action in (Action.RECEIVE, Action.SEND)
+        )
         self.steps = list(self._steps(part.operations))
+        self.tasks = sum(one.action == Action.RUN for one in part.operations)
+        self.last_ns = 0
+        """How long the last replay took; 0 before that."""
+
+    @property
+    def has_long_tasks(self) -> bool:
+        """Whether tasks have ended less often than a thread looks for that before it sleeps."""
+        return self.last_ns > self.tasks * SPIN_NS
 
     def _steps(self, operations: Sequence[Operation]) -> Iterator[Stretch | Pause]:
         users: defaultdict[int, list[int]] = defaultdict(list)

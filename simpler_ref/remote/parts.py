@@ -24,6 +24,8 @@ WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 MOST_OPERATIONS = 1 << 20
 MOST_PART_TENSORS = 1 << 16
 MOST_PEERS = 1 << 12
+PARENT = (1 << 32) - 1
+"""The peer of what comes from the parent's memory, or goes there: a tensor that the replay names."""
 MOST_BYTES = 12 << 20
 """Of a part: a frame has room for it, and for what a replay says beside it."""
 
@@ -33,9 +35,11 @@ class Action(enum.IntEnum):
 
     RUN = 1
     SEND = 2
-    """Push a tensor to another endpoint when the last task so far that makes it has ended."""
+    """Push a tensor to another endpoint, or let the parent have it, when the last task so far that makes
+    it has ended."""
     RECEIVE = 3
-    """Take a tensor that another endpoint pushes, once nothing uses its memory as WAIT says."""
+    """Take a tensor that another endpoint pushes, once nothing uses its memory as WAIT says; or wait
+    until the parent has stored it."""
     WAIT = 4
     """Wait until the tasks so far that use a tensor have ended, and what is sent of it is on its way."""
 
@@ -71,9 +75,10 @@ class PartScalar:
 class Operation:
     """A task, with a callable's number; or a tensor that comes from, or goes to, a peer's number.
 
-    `number` is that of what is pushed: the same on both sides, and of nothing else in the graph.
+    `number` is that of what is pushed: the same on both sides, and of nothing else in the graph. The peer
+    of what the parent has, or gets, is PARENT.
 
-    Rule     REMOTE-PART-4
+    Rule     REMOTE-PART-4, -6
     """
 
     action: Action
@@ -154,6 +159,8 @@ def _require_consistent(part: Part, where: str) -> None:
         path = f"{where}.operations[{i}]"
         if one.action != Action.RUN:
             _require_below(one.tensor, len(tensors), f"{path}.tensor")
+            if one.peer == PARENT and not tensors[one.tensor].named:
+                raise refusal(f"{path}.peer", "the parent does not name the tensor")
             continue
         _require_below(one.callable, callables, f"{path}.callable")
         for use in one.uses:
@@ -232,7 +239,8 @@ class NamedTensor:
 class PartRequest:
     """A replay of a part, as the parent hands it to the link of an endpoint.
 
-    `peers` are endpoints' ids; the link finds the movers. `tasks` is how many tasks the part has.
+    `peers` are endpoints' ids; the link finds the movers. `tasks` is how many tasks the part has, `made`
+    has the places of the tensors that it makes, in the order in which it does.
     """
 
     run: int
@@ -245,6 +253,7 @@ class PartRequest:
     scalars: Sequence[int]
     forgotten: Sequence[int]
     tasks: int
+    made: Sequence[int]
 
 
 PART_REQUEST = Message(
@@ -271,4 +280,5 @@ PART_REQUEST = Message(
     scalars=Many(U64, 2 * MAX_SCALARS),
     forgotten=Many(POSITIVE, MOST_PEERS),
     tasks=U64,
+    made=Many(U32, MAX_TENSORS),
 )

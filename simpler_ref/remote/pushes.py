@@ -16,6 +16,7 @@ from .chunks import CHUNK, Header
 from .windows import Refusal
 
 MOST_OVER = 8
+NOTHING = -1
 MOST_EARLY_BYTES = 1 << 30
 """Of what was pushed for a replay that this session has not begun: all that one replay may push to it."""
 
@@ -52,6 +53,7 @@ class Pushes:
     ) -> None:
         self._open_line, self._token, self._on_pushed = open_line, token, on_pushed
         self.lines: dict[str, tuple[Line, Header]] = {}
+        self._finished: set[str] = set()
         self.bytes = self.count = 0
         self.address = ""
 
@@ -73,10 +75,17 @@ class Pushes:
         for line, first in self._each():
             line.require_arriving(first)
 
+    def finish(self, address: str) -> None:
+        """Note that nothing more is pushed to another session: it says when all has arrived."""
+        line, first = self.lines[address]
+        self._finished.add(address)
+        line.push(first, b"")
+
     def settle(self) -> None:
         """Wait until all of it has arrived."""
         for line, first in self._each():
-            line.push(first, b"")
+            if self.address not in self._finished:
+                line.push(first, b"")
         for line, first in self._each():
             line.settle(first)
 
@@ -105,8 +114,8 @@ class _Coming:
 class Inbox:
     """What others have pushed to a session, by the token of a replay and a number.
 
-    The mover's thread puts, the main thread takes. `ring` is called if something has come that is waited
-    for; it must not wait.
+    The mover's thread puts, the main thread takes. `ring` is called if that has come which is waited for;
+    it must not wait.
     """
 
     def __init__(self, ring: Callable[[], Any]) -> None:
@@ -117,7 +126,8 @@ class Inbox:
         """Tokens of the last replays that are over."""
         self._coming: dict[int, dict[int, _Coming]] = {}
         self._early_bytes = 0
-        self._is_waited_for = False
+        self._awaited = NOTHING
+        """The number, or the window, that is waited for."""
 
     def begin(self, token: int) -> None:
         """Take what is pushed for one replay; forget what was for others, which are over."""
@@ -130,6 +140,16 @@ class Inbox:
         with self._lock:
             self._over.append(self._token)
         self.begin(0)
+
+    def await_window(self, key: int) -> None:
+        """Ring when all of a window has been written."""
+        with self._lock:
+            self._awaited = key
+
+    def note_filled(self, key: int) -> None:
+        """Note that all of a window has been written."""
+        with self._lock:
+            self._note_come(key)
 
     def ring_also(self, ring: Callable[[], Any]) -> None:
         """Call this, too, if something has come that is waited for."""
@@ -157,9 +177,14 @@ class Inbox:
             coming = self._coming.setdefault(header.key, {})
             one = coming.setdefault(header.offset, _Coming(header.nbytes))
             one.add(header.at, data)
-            if self._is_waited_for and not one.left:
-                for ring in self._rings:
-                    ring()
+            if not one.left and header.key == self._token:
+                self._note_come(header.offset)
+
+    def _note_come(self, what: int) -> None:
+        if what == self._awaited:
+            self._awaited = NOTHING
+            for ring in self._rings:
+                ring()
 
     def take(self, number: int) -> Chunks | None:
         """Return the chunks of what has a number, and where each begins; None: it has not come yet."""
@@ -167,7 +192,6 @@ class Inbox:
             coming = self._coming[self._token]
             found = coming.get(number)
             if found is None or found.left:
-                self._is_waited_for = True
+                self._awaited = number
                 return None
-            self._is_waited_for = False
             return list(coming.pop(number).chunks.items())

@@ -7,9 +7,9 @@ gone, whatever the main thread does.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
-import gc
 import os
 import secrets
 import socket as sockets
@@ -314,7 +314,7 @@ class Session:
         )
         push_bell = os.eventfd(0, os.EFD_NONBLOCK)
         inbox = Inbox(partial(os.eventfd_write, push_bell, 1))
-        self._mover.on_pushed = inbox.put
+        self._mover.on_pushed, self._mover.on_filled = inbox.put, inbox.note_filled
         for_parts = self._frames.getsockopt(module.FD), self._wake, push_bell
 
         def wait() -> bool:

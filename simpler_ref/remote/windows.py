@@ -79,6 +79,22 @@ class _Offered:
         self.memory = bytes_at(window.address, window.nbytes)
         self._newest: dict[int, int] = {}
         """The last transfer of each sender."""
+        self._writer = -1, -1
+        self._left = window.nbytes
+        """What the transfer of which a chunk came last has still to write."""
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether one transfer has written all of it."""
+        return self._left <= 0
+
+    def write(self, header: Header, data: memoryview) -> None:
+        """Copy a chunk into it."""
+        start = header.offset + header.at
+        self.memory[start : start + header.size] = data
+        if self._writer != (header.sender, header.transfer):
+            self._writer, self._left = (header.sender, header.transfer), self.window.nbytes
+        self._left -= header.size
 
     def move(self, address: int) -> None:
         """Have its bytes at another address."""
@@ -128,6 +144,16 @@ class Windows:
         with self._lock:
             self._offered[key].move(address)
 
+    def has(self, key: int) -> bool:
+        """Say whether a window is offered."""
+        return key in self._offered
+
+    def is_filled(self, key: int) -> bool:
+        """Say whether all of a window has been written since it was offered."""
+        with self._lock:
+            found = self._offered.get(key)
+            return found is not None and found.is_filled
+
     def clear(self) -> None:
         """Withdraw all windows."""
         with self._lock:
@@ -148,8 +174,7 @@ class Windows:
                 raise Refusal(f"a chunk of {header.size} bytes is announced, {len(data)} have come")
             if found.is_over(header):
                 return False
-            start = header.offset + header.at
-            found.memory[start : start + header.size] = data
+            found.write(header, data)
             return True
 
     def _find(self, header: Header, kind: Kind) -> _Offered:

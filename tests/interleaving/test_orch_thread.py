@@ -42,11 +42,13 @@ LOOKS = st.builds(
 class Thread:
     """The Orch thread, and what is expected of it at each look."""
 
-    def __init__(self, looks, patch, *, goal="nothing alive", slice_ns=1 << 60):
+    def __init__(self, looks, patch, *, goal="nothing alive", slice_ns=1 << 60, parks=False):
         self.left, self.goal, self.slice_ns = list(looks), goal, slice_ns
         self.world = Alone(self.asleep, lambda: self.waits(PAUSES))
         self.mem = self.world.mem
         self.mem |= {L.SPIN_NS: SPIN_NS, L.ORCH_BACK_OFF: PATIENCE_NS, L.PARK_NS: PARK_NS}
+        self.mem |= {L.PARKS_AT_ONCE: int(parks)}
+        self.spin_ns = 0 if parks else SPIN_NS
         self.mem |= {L.LIVE: 5, L.ORCH_CORE: 3, L.DEPTH: L.RESERVES, L.ORCH_KEEPS: -1}
         self.now, self.quiet_since, self.offered = Look(), None, False
         self.start, self.is_late = self.world.clock + TICK_NS, False
@@ -112,7 +114,7 @@ class Thread:
         now, waited = self.now, self.waited()
         if self.goal != "room" and now.moved == 0 and now.has_reserves and self.may_rest():
             return RESTS
-        if now.is_held or waited < SPIN_NS:
+        if now.is_held or waited < self.spin_ns:
             keeps = now.keeps and not self.offered
             return PAUSES if waited < PATIENCE_NS or keeps else OFFERS
         return SLEEPS
@@ -143,11 +145,15 @@ INTERRUPTING = Look(lasts=100_000)
 
 @settings(max_examples=60)
 @given(
-    looks=st.lists(LOOKS, max_size=40), goal=st.sampled_from(["nothing alive", "everything ended"])
+    looks=st.lists(LOOKS, max_size=40),
+    goal=st.sampled_from(["nothing alive", "everything ended"]),
+    parks=st.booleans(),
 )
-def test_it_spins_then_offers_its_core_then_sleeps_and_rests_while_reserves_last(looks, goal):
+def test_it_spins_then_offers_its_core_then_sleeps_and_rests_while_reserves_last(
+    looks, goal, parks
+):
     with pytest.MonkeyPatch.context() as patch:
-        assert Thread(looks, patch, goal=goal).wait() == L.OK
+        assert Thread(looks, patch, goal=goal, parks=parks).wait() == L.OK
 
 
 @settings(max_examples=30)

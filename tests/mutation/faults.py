@@ -1078,12 +1078,54 @@ FAULTS = (
         (
             Patch(
                 "remote/copies.py",
-                "                if not succeeded:\n                    self._drop_copy(one.key)\n",
-                "                if not succeeded:\n"
-                "                    self._have(one.key, self._copies[one.key], one.makes - 1)\n",
+                "                elif one.makes or copy.is_coming:\n"
+                "                    self._drop_copy(one.key)\n",
+                "                elif one.makes or copy.is_coming:\n"
+                "                    self._have(one.key, copy, one.makes - 1)\n",
             ),
         ),
         (f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",),
+    ),
+    Fault(
+        "part-does-not-wait-for-the-parent",
+        "A part takes a tensor for stored before all of it has come from the parent.",
+        (
+            Patch(
+                "remote/windows.py",
+                "            return found is not None and found.is_filled\n",
+                "            return found is not None\n",
+            ),
+        ),
+        (
+            "tests/unit/test_mover.py::test_a_window_is_filled_once_one_transfer_has_written_all_of_it",
+        ),
+    ),
+    Fault(
+        "result-goes-home-only-at-the-end",
+        "A part lets the parent have what is made only when all of its tasks have ended.",
+        (
+            Patch(
+                "remote/part_runs.py",
+                "            if self._leaving_bytes >= TOGETHER_BYTES:\n",
+                "            if self._leaving_bytes >= TOGETHER_BYTES << 20:\n",
+            ),
+        ),
+        (f"{SPEED}/test_parts.py::test_what_is_made_comes_home_while_another_task_runs",),
+    ),
+    Fault(
+        "request-waits-for-a-replay-that-is-over",
+        "A mover leaves requests waiting for what a replay will never make.",
+        (
+            Patch(
+                "remote/mover.py",
+                "                self._wake(NO_WINDOW)\n",
+                "                pass\n",
+            ),
+        ),
+        (
+            "tests/unit/test_mover.py::"
+            "test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_comes",
+        ),
     ),
     Fault(
         "session-runs-what-waits-for-a-failure",

@@ -62,6 +62,26 @@ def test_whoever_dies_at_a_point_of_a_replay_is_noticed_and_replaced(point, tmp_
             assert both.replay() is None
 
 
+MOVES = "opening", "storing", "stored", "bringing", "brought", "moving"
+
+
+@pytest.mark.parametrize("point", MOVES)
+def test_whoever_dies_while_the_tensors_of_a_replay_move_is_noticed(point, tmp_path, monkeypatch):
+    once = arm(point, tmp_path, monkeypatch)
+    once.unlink()
+    with endpoints() as worker:
+        both = Sides(worker)
+        assert both.replay() is None
+        once.touch()
+        error = both.replay()
+        assert both.graph._went_in_parts
+        assert not once.exists(), "nobody has died"
+        assert isinstance(error, LOSSES)
+        assert "endpoint" in str(error)
+        for _ in range(3):
+            assert both.replay() is None
+
+
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("whom", ["session", "link"])
 @pytest.mark.timeout(900)

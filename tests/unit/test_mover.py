@@ -10,18 +10,20 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import zmq
 
 from simpler_ref import TransferError
-from simpler_ref.remote import chunks, mover
+from simpler_ref.remote import chunks, lines, mover
 from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.mover import Window, ZmqMover, new_key
 from simpler_ref.remote.windows import Refusal, Windows, name_of
 from tests.mover_peer import KEY, NBYTES, Peer, narrow
+from tests.support import wait_until
 
 ANY = "tcp://127.0.0.1:*"
 SILENCE_S = 0.5
@@ -474,7 +476,7 @@ def test_a_message_that_is_too_long_costs_its_sender_the_connection(open_pair):
 
 def with_keys(monkeypatch, *keys):
     """Have lines use other keys than those of their group."""
-    monkeypatch.setattr(mover, "secure_client", lambda line, *_: secure_client(line, *keys))
+    monkeypatch.setattr(lines, "secure_client", lambda line, *_: secure_client(line, *keys))
 
 
 def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypatch):
@@ -727,10 +729,150 @@ def test_an_address_that_is_taken_cannot_be_bound_to(open_mover, group):
 def test_a_transfer_on_a_line_that_has_ended_unseen_is_lost_and_does_not_wait(open_mover, way):
     with zmq.Context() as context:
         there, memory = open_mover(), numbers(100)
-        line = mover._Line(context, there.address, None, SILENCE_S)
+        line = lines.ZmqLine(context, there.address, None, SILENCE_S)
         there.close()
         while line._socket.poll(0, zmq.POLLOUT):
             time.sleep(0.001)
-        with pytest.raises(mover._Lost, match="connection is lost"):
+        with pytest.raises(lines.Lost, match="connection is lost"):
             getattr(line, way)([REQUEST], [memoryview(memory)])
         line.close()
+
+
+# ---------------------------------------------------------------- what is made in the course of a replay
+TOKEN = 0x77
+
+
+def fetching(here, there, keys, memories, between=lambda: None):
+    """Fetch windows as they are made, on a thread; return what waits for the result."""
+    spans = [mover.Span(key, one, one.nbytes) for key, one in zip(keys, memories, strict=True)]
+    pool = ThreadPoolExecutor(1)
+    found = pool.submit(here.fetch_made, there.address, TOKEN, spans, between)
+    pool.shutdown(wait=False)
+    return found
+
+
+@pytest.mark.parametrize("nbytes", [5, 3 * CHUNK + 1])
+def test_windows_come_when_they_are_offered_in_any_order(pair, nbytes):
+    here, there = pair
+    made = [numbers(nbytes, seed) for seed in range(3)]
+    came = [np.zeros_like(one) for one in made]
+    keys = [new_key() for _ in made]
+    found = fetching(here, there, keys, came)
+    for i in (2, 0, 1):
+        wait_until(lambda: there._parked)
+        there.offer(Window(keys[i], made[i].ctypes.data, nbytes, READ))
+    assert found.result(10) == [True] * 3
+    assert all((a == b).all() for a, b in zip(came, made, strict=True))
+    assert here.counters()["bytes_in"] == 3 * nbytes
+    assert there.counters()["served_out"] == 3 * nbytes
+
+
+def test_many_small_windows_are_asked_for_at_once_and_no_more_than_may_wait(open_pair):
+    here, there = open_pair
+    came = [np.zeros(4, np.uint8) for _ in range(3 * chunks.MOST_ASKED)]
+    keys = [new_key() for _ in came]
+    made = [numbers(4, seed) for seed in range(len(came))]
+    found = fetching(here, there, keys, came)
+    wait_until(lambda: len(there._parked) == chunks.MOST_ASKED)
+    for key, one in zip(keys, made, strict=True):
+        there.offer(Window(key, one.ctypes.data, 4, READ))
+    assert all(found.result(10))
+    assert all((a == b).all() for a, b in zip(came, made, strict=True))
+
+
+def test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_comes(pair, caplog):
+    here, there = pair
+    made, came = numbers(2 * CHUNK), [np.zeros(2 * CHUNK, np.uint8) for _ in range(2)]
+    keys = [new_key(), new_key()]
+    found = fetching(here, there, keys, came)
+    wait_until(lambda: there._parked)
+    there.offer(Window(keys[1], made.ctypes.data, made.nbytes, READ))
+    there.end_replay(TOKEN)
+    assert found.result(10) == [False, True]
+    assert (came[1] == made).all()
+    assert not came[0].any()
+    assert not there._parked
+    again = fetching(here, there, keys, came)  # what is offered comes even then
+    assert again.result(10) == [False, True]
+    there.on_ask = lambda key, question: question
+    assert here.ask(there.address, 1, b"still?") == b"still?"
+
+
+def test_requests_of_another_replay_go_on_waiting(open_pair):
+    here, there = open_pair
+    made, came = numbers(9), np.zeros(9, np.uint8)
+    key = new_key()
+    found = fetching(here, there, [key], [came])
+    wait_until(lambda: there._parked)
+    there.end_replay(TOKEN + 1)
+    there.offer(Window(key, made.ctypes.data, 9, READ))
+    assert found.result(10) == [True]
+
+
+def test_whoever_waits_for_what_is_made_looks_around_and_may_give_up(open_pair, monkeypatch):
+    here, there = open_pair
+    monkeypatch.setattr(lines, "LOOK_MS", 1)
+    came, looks = np.zeros(9, np.uint8), []
+
+    class GaveUp(Exception):
+        pass
+
+    def between():
+        looks.append(1)
+        if len(looks) == 3:
+            raise GaveUp
+
+    key = new_key()
+    with pytest.raises(GaveUp):
+        fetching(here, there, [key], [came], between).result(10)
+    made = numbers(9)
+    there.offer(Window(key, made.ctypes.data, 9, READ))  # which answers a line that is closed
+    again = np.zeros(9, np.uint8)
+    here.fetch(there.address, key, 0, again, 9)
+    assert (again == made).all()
+    assert not came.any()
+
+
+def test_whoever_waits_for_what_is_made_learns_that_the_other_side_is_gone(open_mover, start_peer):
+    here, there = open_mover(), start_peer()
+    found = fetching(here, there, [new_key()], [np.zeros(9, np.uint8)])
+    while not found.running():
+        pass
+    there.kill()
+    with pytest.raises(TransferError, match=r"lost|no session"):
+        found.result(10)
+
+
+def test_nobody_else_can_wake_the_mover(open_mover):
+    """A message that looks like its own is a request like any other, and refused."""
+    there = open_mover()
+    with zmq.Context() as context, dealer(context, there.address) as line:
+        line.send((5).to_bytes(8, "little"))
+        assert Kind(chunks.decode(line.recv()).kind) == Kind.REFUSED
+
+
+def test_a_request_too_many_for_what_is_not_made_is_refused(open_pair, monkeypatch):
+    here, there = open_pair
+    monkeypatch.setattr(mover, "MOST_PARKED", 2)
+    came = [np.zeros(4, np.uint8) for _ in range(3)]
+    found = fetching(here, there, [new_key() for _ in came], came)
+    wait_until(lambda: len(there._parked) == 2)
+    there.end_replay(TOKEN)
+    assert found.result(10) == [False] * 3
+
+
+def test_a_window_is_filled_once_one_transfer_has_written_all_of_it(open_pair):
+    here, there = open_pair
+    memory, data, told = np.zeros(CHUNK + 5, np.uint8), numbers(CHUNK + 5), []
+    there.on_filled = told.append
+    key = offer(there, memory)
+    here.store(there.address, key, 0, data[:9], 9)
+    here.store(there.address, key, 5, data[5:], data.nbytes - 5)
+    assert not there.is_filled(key)
+    assert not told
+    here.store(there.address, key, 0, data, data.nbytes)
+    assert there.is_filled(key)
+    assert told == [key]
+    assert (memory == data).all()
+    there.withdraw(key)
+    assert not there.is_filled(key)

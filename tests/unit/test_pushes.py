@@ -96,6 +96,21 @@ def test_the_bell_rings_only_for_who_waits(bell):
     assert os.eventfd_read(bell) == 1
 
 
+def test_the_bell_rings_once_and_only_for_what_is_waited_for(bell):
+    inbox = Inbox(partial(os.eventfd_write, bell, 1))
+    inbox.begin(7)
+    assert inbox.take(2) is None
+    put(inbox, 7, 1, b"another number")
+    put(inbox, 8, 2, b"another replay")
+    inbox.note_filled(5)
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(bell)
+    inbox.await_window(5)
+    for _ in range(2):
+        inbox.note_filled(5)
+    assert os.eventfd_read(bell) == 1
+
+
 def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
     inbox = Inbox(partial(os.eventfd_write, bell, 1))
     with pytest.raises(Refusal, match="a chunk of 5 bytes is announced, 3 have come"):
@@ -109,6 +124,19 @@ def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
 
 
 # ---------------------------------------------------------------- between two movers
+def test_what_is_finished_early_has_arrived_at_the_end_like_all_else(two):
+    first, second, inbox = two
+    with first.pushing(9) as made:
+        made.push(second.address, 1, b"one")
+        made.finish(second.address)
+    inbox.begin(9)
+    assert joined(inbox.take(1)) == b"one"
+    assert first.counters()["lines"] == 1
+    with first.pushing(10) as made:
+        made.push(second.address, 1, b"two")
+    assert first.counters()["lines"] == 1, "an answer is left on the line"
+
+
 def test_at_the_end_all_pushes_have_arrived(two):
     first, second, inbox = two
     large = np.random.default_rng(0).integers(0, 255, 3 * CHUNK + 5, np.uint8).tobytes()

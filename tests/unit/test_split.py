@@ -12,7 +12,7 @@ from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.orch import split as splitting
 from simpler_ref.orch.partition import duration_s, partitions
 from simpler_ref.orch.split import SplitTask, SplitUse, split
-from simpler_ref.remote.parts import PART, READS, WRITES, Action
+from simpler_ref.remote.parts import PARENT, PART, READS, WRITES, Action
 
 READ, CHANGE, MAKE = TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 SIZES = 64, 256, 4096
@@ -62,8 +62,11 @@ def sequential(tasks, count):
 class Player:
     """An endpoint that starts tasks as late as it may, in any order that those before them allow."""
 
-    def __init__(self, rng, part, place, mail):
+    def __init__(self, rng, part, place, mail, home):
         self.rng, self.part, self.mail, self.place = rng, part.part, mail, place
+        self.home, self.named = home, part.named
+        self.coming = [i for i, use in enumerate(part.named) if use.reads]
+        self.gone = []
         self.memory = dict.fromkeys(range(len(self.part.tensors)), "garbage")
         self.at = 0
         self.pending = []
@@ -72,6 +75,14 @@ class Player:
     @property
     def is_done(self):
         return self.at == len(self.part.operations)
+
+    def store(self):
+        """Have the next tensor come from the parent; return whether there was one."""
+        if self.coming:
+            i = self.coming.pop(0)
+            self.memory[i] = self.home[self.named[i].tensor]
+            return True
+        return False
 
     @property
     def is_over(self):
@@ -97,6 +108,10 @@ class Player:
         kind, i, one = self.rng.choice(able)
         if kind == "push":
             del self.sending[i]
+            if one.peer == PARENT:
+                self.gone.append(one.tensor)
+                self.home[self.named[one.tensor].tensor] = self.memory[one.tensor]
+                return True
             assert one.number not in self.mail
             self.mail[one.number] = self.memory[one.tensor]
         else:
@@ -134,6 +149,9 @@ class Player:
             self.sending.append((one, next(reversed([*makers]), None)))
         elif self.is_used(one.tensor):
             return False
+        elif one.action == Action.RECEIVE and one.peer == PARENT:
+            if one.tensor in self.coming:
+                return False
         elif one.action == Action.RECEIVE:
             if one.number not in self.mail:
                 return False
@@ -144,28 +162,27 @@ class Player:
 
 def played(rng, parts, count):
     """Carry out all parts, and return the last values of the program's tensors."""
-    mail = {}
-    players = {place: Player(rng, part, place, mail) for place, part in parts.items()}
+    mail, home = {}, list(range(count))
+    players = {place: Player(rng, part, place, mail, home) for place, part in parts.items()}
     for player, part in zip(players.values(), parts.values(), strict=True):
-        for i, use in enumerate(part.named):
+        for i in range(len(part.named)):
             assert player.part.tensors[i].named == i + 1
-            if use.reads:
-                player.memory[i] = use.tensor
     late = rng.random()
     while active := [one for one in players.values() if not one.is_over]:
         shuffled = rng.sample(active, len(active))
         able = [one for one in shuffled if not one.is_done]
         works = [one.work for one in shuffled]
         steps = [one.step for one in able]
-        first, then = (works, steps) if rng.random() < late else (steps, works)
-        moved = any(one() for one in first) or any(one() for one in then)
+        stores = [one.store for one in shuffled]
+        kinds = [works, steps] if rng.random() < late else [steps, works]
+        kinds.insert(rng.randrange(3), stores)
+        moved = any(one() for kind in kinds for one in kind)
         assert moved, "the parts wait for each other in a circle"
-    values = list(range(count))
     for place, part in parts.items():
-        for i, use in enumerate(part.named):
-            if use.makes:
-                values[use.tensor] = players[place].memory[i]
-    return values
+        made = [i for i, use in enumerate(part.named) if use.makes]
+        assert sorted(part.goes) == sorted(players[place].gone) == made
+        assert not players[place].coming
+    return home
 
 
 @pytest.mark.parametrize("places", [1, 2, 3])
@@ -201,9 +218,9 @@ def test_each_version_is_pushed_once_to_each_endpoint_that_reads_it(seed):
             if use.tag in WRITES:
                 version[use.tensor] += 1
                 maker[use.tensor] = task.place
+    operations = [o for p in parts.values() for o in p.part.operations if o.peer != PARENT]
     for action in Action.SEND, Action.RECEIVE:
-        count = sum(o.action == action for p in parts.values() for o in p.part.operations)
-        assert count == len(needed)
+        assert sum(one.action == action for one in operations) == len(needed)
 
 
 def test_memory_that_is_of_no_use_any_more_is_used_again(monkeypatch):
@@ -284,7 +301,7 @@ def order_of(part):
         if one.action == Action.RUN:
             found.append(part.part.callables[one.callable][0])
         elif one.action == Action.RECEIVE:
-            found.append(None)
+            found.append("parent" if one.peer == PARENT else None)
     return found
 
 
@@ -306,6 +323,18 @@ def test_tasks_that_need_nothing_of_others_do_not_wait_for_it():
     ]
     parts = split(tasks, [64] * 8, frozenset())
     assert order_of(parts[0]) == [2, 5, None, 1, 3, 7, None, 6]
+
+
+def test_what_comes_from_the_parent_is_waited_for_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(splitting, "TOGETHER_BYTES", 2 * 64)
+    tasks = [numbered(i, 0, (i, READ), (5 + i, MAKE)) for i in range(5)]
+    tasks.append(numbered(5, 0, (10, MAKE)))
+    tasks.append(numbered(6, 0, (4, READ), (0, READ), (10, CHANGE)))
+    (part,) = split(tasks, [64] * 11, frozenset((*range(5), 10))).values()
+    two = ["parent"] * 2
+    assert order_of(part) == [5, *two, 0, 1, *two, 2, 3, "parent", 4, 6]
+    assert [use.tensor for use in part.named] == [0, 1, 2, 3, 4, 10]
+    assert part.goes == [5]
 
 
 def test_a_task_that_overwrites_what_one_before_it_reads_stays_behind_that():

@@ -3,14 +3,17 @@
 import struct
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from simpler_ref.errors import RemoteError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import copies
 from simpler_ref.remote.frames import FEATURES, TASK_FRAMES, UNANSWERED, OwnFrameType
 from simpler_ref.remote.part_programs import NOBODY, LoadedPart, Pause, Sending
 from simpler_ref.remote.part_runs import Parts
 from simpler_ref.remote.parts import (
+    PARENT,
     PART,
     PART_RUN,
     Action,
@@ -21,6 +24,7 @@ from simpler_ref.remote.parts import (
     PartTensor,
     PartUse,
 )
+from simpler_ref.remote.windows import bytes_at
 from simpler_ref.task_interface import ContinuousTensor, DataType, TensorArgType
 
 from .test_frame import blob
@@ -150,6 +154,141 @@ def test_a_replay_that_says_too_little_is_refused_before_anything_happens(asked,
     copied = [copies.CopiedTensor(7, 2, 3)] * told
     with pytest.raises(Exception, match=why):
         parts.run(copies.TaskCopies(1, b"", copied), asked)
+
+
+COMES = Operation(Action.RECEIVE, tensor=0, peer=PARENT)
+GOES = Operation(Action.SEND, tensor=0, peer=PARENT)
+
+
+@pytest.mark.spec("REMOTE-PART-6")
+def test_what_comes_from_the_parent_or_goes_there_has_a_place_among_the_named():
+    part = Part((), (PartTensor(8, 1), PartTensor(8)), (COMES, GOES))
+    raw = PART.encode(part)
+    assert raw.endswith(struct.pack("<IIIIIIQI", 2, 0, 0, 0, 0, (1 << 32) - 1, 0, 0))
+    assert PART.decode(raw) == part
+    loaded = LoadedPart(part)
+    assert (loaded.come, loaded.go, loaded.most_peer, loaded.pushes) == ([0], [0], -1, {})
+    for one in COMES, GOES:
+        with pytest.raises(ValueError, match=r"operations\[0\].peer.*does not name"):
+            PART.encode(replace(part, operations=(replace(one, tensor=1),)))
+
+
+@pytest.mark.spec("REMOTE-PART-6")
+@pytest.mark.parametrize(
+    ("operation", "copied", "why"),
+    [
+        (
+            COMES,
+            copies.CopiedTensor(7, 0, 3),
+            "waits for tensor 0, which the parent does not store",
+        ),
+        (GOES, copies.CopiedTensor(7, 2, 0), "makes tensor 0, which the parent does not know of"),
+    ],
+)
+def test_what_the_replay_says_otherwise_is_refused_before_anything_happens(operation, copied, why):
+    part = Part((), (PartTensor(8, 1),), (operation,))
+    parts = Parts(*[Nothing()] * 7, 0.0)
+    with pytest.raises(ValueError, match=why):
+        parts.run(copies.TaskCopies(1, b"", [copied]), replace(ASKED, part=PART.encode(part)))
+
+
+class Windows:
+    """Windows that are offered, and those of them that are filled."""
+
+    address = "here"
+
+    def __init__(self):
+        self.offered, self.filled = {}, set()
+        self.withdraw, self.is_filled = self.offered.pop, self.filled.__contains__
+
+    def offer(self, window):
+        self.offered[window.key] = window
+
+    def fill(self, key, value):
+        window = self.offered[key]
+        bytes_at(window.address, window.nbytes)[:] = bytes([value] * window.nbytes)
+        self.filled.add(key)
+
+
+@pytest.fixture
+def stored():
+    """Copies, their windows, and a tensor that is to be stored."""
+    windows = Windows()
+    made = copies.Copies(windows, lambda nbytes: np.zeros(nbytes, np.uint8))
+    assert made.open(copies.ComingCopies(1, (copies.ComingCopy(7, 1, 4),))) == [7]
+    return made, windows, copies.window_key(7, 1)
+
+
+@pytest.mark.spec("REMOTE-PART-6")
+@pytest.mark.parametrize("makes", [0, 5])
+def test_a_part_begins_before_what_it_reads_has_come(stored, makes):
+    made, windows, key = stored
+    one = copies.CopiedTensor(7, 1, makes)
+    (address,) = made.take([one], [4], comes_later=True)
+    assert not made.has_come(one)
+    assert windows.offered.keys() == {key}
+    windows.fill(key, 9)
+    assert made.has_come(one)
+    assert made.has_come(one), "to ask twice changes nothing"
+    assert bytes(bytes_at(address, 4)) == b"\t\t\t\t"
+    assert all(window.access == 1 for window in windows.offered.values())
+    assert bool(windows.offered) == (not makes), "others may read what nobody changes"
+    assert made.counts()["copies_stored"] == 1
+    if makes:
+        made.made(one)
+        assert windows.offered[copies.window_key(7, 5)].access == 1
+        made.settle([one], False)
+        assert windows.offered, "what was made stays, though another task has failed"
+    else:
+        made.settle([one], True)
+        assert made.take([one], [4]) == [address]
+
+
+@pytest.mark.spec("REMOTE-PART-6")
+@pytest.mark.parametrize("makes", [0, 5])
+def test_what_has_not_come_when_a_part_fails_is_of_no_use(stored, makes):
+    made, windows, _ = stored
+    one = copies.CopiedTensor(7, 1, makes)
+    made.take([one], [4], comes_later=True)
+    made.settle([one], False)
+    assert not windows.offered
+    assert made.counts()["copies"] == 0
+    with pytest.raises(RemoteError, match="it is lost"):
+        made.take([one], [4], comes_later=True)
+
+
+@pytest.mark.spec("REMOTE-PART-6")
+def test_a_part_takes_what_is_here_already(stored):
+    made, windows, key = stored
+    windows.fill(key, 9)
+    one = copies.CopiedTensor(7, 1)
+    first = made.take([one], [4])
+    made.settle([one], True)
+    assert made.take([one], [4], comes_later=True) == first
+    assert made.has_come(one)
+    assert made.counts()["copies_hits"] == 1
+
+
+@pytest.mark.spec("REMOTE-PART-6")
+def test_a_tensor_that_has_moved_to_a_file_comes_to_its_task_all_the_same():
+    windows = Windows()
+    windows.move = lambda key, address: None
+    room = [np.zeros(4, np.uint8)]
+
+    def empty(nbytes):
+        if not room:
+            raise MemoryError("no room")
+        return room.pop()
+
+    made = copies.Copies(windows, empty)
+    made.open(copies.ComingCopies(1, (copies.ComingCopy(7, 1, 4),)))
+    room.append(np.zeros(4, np.uint8))
+    assert made._spill_one()
+    one = copies.CopiedTensor(7, 1)
+    (address,) = made.take([one], [4], comes_later=True)
+    assert address == made._copies[7].memory.ctypes.data
+    assert not made._copies[7].is_spilled
+    assert not made.has_come(one)
 
 
 def uses(*tensors, tag=TensorArgType.INPUT):

@@ -5,6 +5,8 @@ import os
 import random
 import signal
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -19,7 +21,9 @@ from simpler_ref import (
     WorkerLostError,
 )
 from simpler_ref.orch import parted
-from simpler_ref.remote import ProcessFleet, parts
+from simpler_ref.remote import ProcessFleet, home, part_runs, parts
+from simpler_ref.remote.part_programs import LoadedPart
+from simpler_ref.remote.parts import Action, Operation, Part, PartRun
 from simpler_ref.system.cores import find_cores
 from tests import far_side, part_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
@@ -313,6 +317,149 @@ def test_what_is_changed_again_and_again_goes_to_the_other_endpoint_each_time(st
 
 
 add_one = part_programs.add_one
+
+
+# ---------------------------------------------------------------- what the program has
+LARGE = 1 << 18
+"""Elements; it comes and goes alone."""
+
+
+@pytest.mark.spec("SPEED-PARTS-10")
+def test_a_task_runs_while_what_another_one_reads_is_on_its_way(tmp_path, monkeypatch):
+    path = tmp_path / "told"
+    move = home.Home.move_all_to
+
+    def move_later(self, several):
+        for one in several:
+            if one.nbytes >= LARGE:
+                wait_until(path.exists)
+            move(self, [one])
+
+    monkeypatch.setattr(home.Home, "move_all_to", move_later)
+    with endpoints(1) as worker:
+        tells, copies = worker.register(part_programs.tell), worker.register(copy_to)
+        name = tensor_of_path(worker, path)
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+        large, result = (worker.share(np.full(LARGE, i, np.float32)) for i in (3, 4))
+
+        def orchestrate(orch, args, config):
+            orch.submit_sub(tells, make_args((name, INPUT), (x, INPUT), (y, EXISTING)))
+            orch.submit_sub(copies, make_args((large, INPUT), (result, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        for number in range(3):
+            path.unlink(missing_ok=True)
+            large[:] = x[:] = number
+            graph.run()
+            assert graph._went_in_parts == (number > 0)
+            assert set(y) == set(result) == {number}
+
+
+@pytest.mark.spec("SPEED-PARTS-10")
+@pytest.mark.parametrize("several", [1, 2])
+def test_what_is_made_comes_home_while_another_task_runs(tmp_path, several):
+    path = tmp_path / "seen"
+    with endpoints(1) as worker:
+        listens, copies = worker.register(part_programs.listen), worker.register(copy_to)
+        name = tensor_of_path(worker, path)
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+        count = LARGE // 2 // several
+        source = worker.share(np.zeros(count, np.float32))
+        results = [worker.share(np.full(count, -1, np.float32)) for _ in range(several)]
+
+        def orchestrate(orch, args, config):
+            for one in results:
+                orch.submit_sub(copies, make_args((source, INPUT), (one, EXISTING)))
+            orch.submit_sub(listens, make_args((name, INPUT), (x, INPUT), (y, EXISTING)))
+
+        graph = worker.record(orchestrate)
+        path.touch()
+        graph.run()
+        for number in range(1, 3):
+            path.unlink()
+            x[:] = source[:] = number
+
+            def tell(number=number):
+                wait_until(lambda: all(one[-1] == number for one in results))
+                path.touch()
+
+            watcher = threading.Thread(target=tell)
+            watcher.start()
+            graph.run()
+            watcher.join()
+            assert graph._went_in_parts
+            assert set(y) == {number}
+            assert all(set(one) == {number} for one in results)
+
+
+@pytest.mark.spec("SPEED-PARTS-10")
+def test_results_of_a_replay_that_fails_are_whole():
+    """What comes home while another task fails is the version before, or the new one."""
+    with endpoints(2) as worker:
+        fails = at(worker, part_programs.fail_if_negative, 1)
+        copies = at(worker, copy_to, 0)
+        source = worker.share(np.zeros(2 * LARGE, np.float32))
+        results = [worker.share(np.zeros(2 * LARGE, np.float32)) for _ in range(6)]
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+
+        def orchestrate(orch, args, config):
+            for i, one in enumerate(results):
+                orch.submit_sub(copies, make_args((source, INPUT), (one, EXISTING)))
+                if i == 2:
+                    task = make_args((x, INPUT), (y, EXISTING), scalars=[args.scalar(0)])
+                    orch.submit_sub(fails, task)
+
+        graph = worker.record(orchestrate, make_args(scalars=[1]))
+        graph.run()
+        for number in range(1, 9):
+            before = float(results[0][0])
+            source[:] = number
+            if number % 2:
+                with pytest.raises(TaskError, match=r"no -1"):
+                    graph.run(make_args(scalars=[-1]))
+                for one in results:
+                    assert len(set(one)) == 1
+                    assert one[0] in (before, number)
+            else:
+                graph.run()
+                assert all(set(one) == {number} for one in results)
+            assert graph._went_in_parts
+
+
+@pytest.mark.spec("SPEED-PARTS-11")
+def test_whether_tasks_are_long_is_seen_in_the_last_replay():
+    task = Operation(Action.RUN, 0)
+    part = LoadedPart(Part([bytes(32)], (), [task] * 4))
+    assert not part.has_long_tasks
+    for last_ns, are_long in ((4 * 50_000, False), (4 * 50_000 + 4, True), (4, False)):
+        part.last_ns = last_ns
+        assert part.has_long_tasks == are_long
+
+
+@pytest.mark.spec("SPEED-PARTS-11")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_replay_of_long_tasks_does_not_spin_and_what_follows_does(fails):
+    told = []
+
+    def wait_for_all(_between):
+        if fails:
+            raise TaskError("a task has failed")
+
+    orch = SimpleNamespace(
+        _view=SimpleNamespace(park_at_once=told.append),
+        _room=None,
+        _until_idle=wait_for_all,
+        drain=lambda: None,
+    )
+    parts = SimpleNamespace(ringing=lambda room: nullcontext(), require_wanted=lambda: None)
+    part = LoadedPart(Part((), (), ()))
+    part.last_ns = 1
+    asked = PartRun(1, b"", 1)
+    replay = part_runs._Replay(parts, part, asked, (), (), None)
+    with pytest.raises(TaskError) if fails else nullcontext():
+        replay.run(orch, None, None)
+    assert told == [True, False]
+    assert (part.last_ns == 1) == fails
 
 
 # ---------------------------------------------------------------- cores

@@ -1,0 +1,309 @@
+"""Lines: connections to the movers of other sessions, each for one transfer at a time.
+
+Loss is noticed by ZeroMQ's own thread, which needs no GIL: heartbeats end a connection whose other side
+is silent, and the monitor of a line tells of that.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .chunks import CHUNK, CREDIT, MOST_ASKED, NOBODY, Header, Kind, decode
+from .connection import SNDMORE, has_message, prepare, zmq
+from .keys import KeyPair, secure_client
+from .windows import Refusal
+
+QUICK_S = 0.1
+"""A chunk that comes sooner leaves room for another one beside it."""
+LOOK_MS = 100
+"""How often a line that waits for what is not made yet lets others look around."""
+MONITORED = struct.Struct("=HI")
+"""The first part of a monitor's message: which event, and a number."""
+CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"
+
+
+class Lost(Exception):
+    """The other side is gone."""
+
+
+class _Asked:
+    """The chunks of some transfers: those under way, and those that are still to be asked for."""
+
+    def __init__(self, ahead: Iterator[Header]) -> None:
+        self._ahead = ahead
+        self._next = next(ahead, None)
+        self._under_way: dict[tuple[int, int], Header] = {}
+        self._bytes, self._most = 0, CHUNK
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def more(self, but: Collection[int]) -> Iterator[Header]:
+        """Yield what may be asked for now; transfers of `but` are over."""
+        while (header := self._next) is not None:
+            if header.transfer not in but:
+                full = self._bytes + header.size > self._most or len(self) >= MOST_ASKED
+                if full and self._under_way:
+                    return
+                self._under_way[header.transfer, header.at] = header
+                self._bytes += header.size
+                yield header
+            self._next = next(self._ahead, None)
+
+    def pop(self, got: Header) -> Header:
+        """Return what an answer is to; NOBODY if nothing was asked for that it fits."""
+        header = self._under_way.pop((got.transfer, got.at), NOBODY)
+        self._bytes -= header.size if header is not NOBODY else 0
+        return header
+
+    def may_be_more(self, nbytes: int) -> None:
+        """Let more be under way."""
+        self._most = min(self._most + nbytes, CREDIT * CHUNK)
+
+
+class ZmqLine:
+    """A connection to another mover, for one transfer at a time."""
+
+    def __init__(
+        self,
+        context: Any,
+        address: str,
+        group: KeyPair | None,
+        silence_s: float,
+        stopped_s: float | None = None,
+    ) -> None:
+        self._zmq = zmq()
+        self._silence_s = silence_s
+        self._is_up = False
+        self._socket = context.socket(self._zmq.DEALER)
+        self._monitor: Any = None
+        try:
+            prepare(self._socket, silence_s, stopped_s=stopped_s)
+            if group is not None:
+                secure_client(self._socket, group, group.public)
+            self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_ALL)
+            self._poller = self._zmq.Poller()
+            self._poller.register(self._socket, self._zmq.POLLIN)
+            self._poller.register(self._monitor, self._zmq.POLLIN)
+            self._socket.connect(address)
+            while not self._is_up:
+                self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
+        """Copy ranges of windows into memory."""
+        self._run(firsts, self._ask_for_chunk, Kind.DATA, self._taker(firsts, memories))
+
+    def fetch_made(
+        self,
+        firsts: Sequence[Header],
+        memories: Sequence[memoryview],
+        between: Callable[[], None],
+    ) -> set[int]:
+        """Copy windows into memory as they are offered; return the transfers that were refused."""
+        refused: set[int] = set()
+        take, ask = self._taker(firsts, memories), self._ask_for_chunk
+        self._run(firsts, ask, Kind.DATA, take, refused, between)
+        return refused
+
+    def store_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
+        """Copy memory into ranges of windows."""
+        source = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
+
+        def ask(header: Header) -> None:
+            data = source[header.transfer][header.at : header.at + header.size]
+            self._send(header.encode(), data)
+
+        self._run(firsts, ask, Kind.WRITTEN, lambda header: None)
+
+    def ask(self, first: Header, question: bytes) -> bytes:
+        """Ask a question, and return the answer."""
+        self._send(first.encode(), question)
+        got = self._accepted(first)
+        if got.kind != Kind.ANSWER:
+            raise Lost(f"its answer of kind {got.kind} is to no question")
+        return self._second_part()
+
+    def push(self, header: Header, data: Any) -> None:
+        """Send a chunk that nobody has asked for."""
+        try:
+            self._socket.send(header.encode(), SNDMORE)
+            self._socket.send(data)
+        except self._zmq.Again:
+            raise Lost(CONNECTION_LOST) from None
+
+    def require_arriving(self, header: Header) -> None:
+        """Raise if it is known by now that such chunks do not arrive."""
+        self._look()
+        while has_message(self._socket):
+            got = self._header(self._socket.recv())
+            if got.kind == Kind.REFUSED and got.transfer == header.transfer:
+                raise Refusal(self._second_part().decode(errors="replace"))
+            self._drop()
+
+    def settle(self, header: Header) -> None:
+        """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
+        got = self._accepted(header)
+        if got.kind != Kind.PUSHED:
+            raise Lost(f"its answer of kind {got.kind} is to no push")
+        self._drop()
+
+    def _send(self, *parts: Any) -> None:
+        try:
+            self._socket.send_multipart(parts)
+        except self._zmq.Again:
+            raise Lost(CONNECTION_LOST) from None
+
+    def _taker(
+        self, firsts: Sequence[Header], memories: Sequence[memoryview]
+    ) -> Callable[[Header], None]:
+        """Return what copies a chunk that has come into the memory of its transfer."""
+        into = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
+
+        def take(header: Header) -> None:
+            size = self._rest(into[header.transfer][header.at : header.at + header.size])
+            if size != header.size:
+                raise Lost(f"it answered with {size} bytes in place of {header.size}")
+
+        return take
+
+    def _ask_for_chunk(self, header: Header) -> None:
+        self._send(header.encode())
+
+    def _run(
+        self,
+        firsts: Sequence[Header],
+        ask: Callable[[Header], Any],
+        answer: Kind,
+        take: Callable[[Header], None],
+        refused: set[int] | None = None,
+        between: Callable[[], None] | None = None,
+    ) -> None:
+        """Ask for all chunks of some transfers, and take the answers.
+
+        First, no more are asked for than make a chunk of full size. While answers are quick, each lets as
+        many bytes more be under way: on a slow connection signs of life wait behind one chunk only.
+
+        `refused` takes up transfers that are refused; without it, the first ends all. `between` is called
+        now and then while nothing comes.
+        """
+        transfers = {first.transfer for first in firsts}
+        asked = _Asked(
+            first._replace(at=at) for first in firsts for at in range(0, first.nbytes, CHUNK)
+        )
+        while True:
+            for header in asked.more(refused or ()):
+                ask(header)
+            if not asked:
+                return
+            start = time.monotonic()
+            got = self._answer(transfers, between)
+            if got.kind == Kind.REFUSED:
+                why = self._second_part().decode(errors="replace")
+                if refused is None or not got.transfer:
+                    raise Refusal(why)
+                refused.add(got.transfer)
+            header = asked.pop(got)
+            if got.kind == Kind.REFUSED:
+                continue
+            if got.kind != answer or header is NOBODY:
+                raise Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
+            take(header)
+            if time.monotonic() - start < QUICK_S:
+                asked.may_be_more(header.size)
+
+    def _answer(
+        self, transfers: Collection[int], between: Callable[[], None] | None = None
+    ) -> Header:
+        """Wait for the next answer to one of some transfers."""
+        while True:
+            got = self._header(self._receive(between))
+            if got.transfer in transfers or (got.kind == Kind.REFUSED and not got.transfer):
+                return got
+            self._drop()  # of a transfer before, which was refused
+
+    def _accepted(self, first: Header) -> Header:
+        """Wait for the answer to one transfer; raise `Refusal` if it is one."""
+        got = self._answer({first.transfer})
+        if got.kind == Kind.REFUSED:
+            raise Refusal(self._second_part().decode(errors="replace"))
+        return got
+
+    @staticmethod
+    def _header(raw: bytes) -> Header:
+        try:
+            return decode(raw)
+        except ValueError as error:
+            raise Lost(f"its answer cannot be read: {error}") from None
+
+    def _receive(self, between: Callable[[], None] | None = None) -> bytes:
+        """Wait for the first part of a message."""
+        while True:
+            with suppress(self._zmq.Again):
+                raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
+                return raw
+            self._wait(None if between is None else LOOK_MS)
+            if between is not None:
+                between()
+
+    def _rest(self, into: memoryview) -> int:
+        """Receive the second part of a message into memory; return its size."""
+        size: int = self._socket.recv_into(into) if self._socket.rcvmore else 0
+        self._drop()
+        return size
+
+    def _second_part(self) -> bytes:
+        """Return the second part of a message."""
+        part: bytes = self._socket.recv() if self._socket.rcvmore else b""
+        self._drop()
+        return part
+
+    def _drop(self) -> None:
+        while self._socket.rcvmore:
+            self._socket.recv(copy=False)
+
+    # ---------------------------------------------------------------- whether it is up
+    def _wait(self, most_ms: int | None = None) -> None:
+        """Wait until there is something to receive; raise `Lost` if there never will be."""
+        limit = most_ms if self._is_up else int(self._silence_s * 1e3)
+        found = dict(self._poller.poll(limit))
+        if not found and not self._is_up:
+            raise Lost(f"no session has answered there within {self._silence_s} s")
+        if self._monitor in found:
+            self._look()
+
+    def _look(self) -> None:
+        """Read what the monitor tells; raise `Lost` if that is the end of the connection."""
+        with suppress(self._zmq.Again):
+            while True:
+                event, _ = MONITORED.unpack(self._monitor.recv_multipart(self._zmq.NOBLOCK)[0])
+                if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._is_up = True
+                elif event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
+                    never = "no session listens there, or it does not admit the keys of this one"
+                    raise Lost(CONNECTION_LOST if self._is_up else never)
+
+    def is_alive(self) -> bool:
+        """Say whether a line that is not in use is still up."""
+        try:
+            self._look()
+        except (Lost, self._zmq.ZMQError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close it; what is under way is dropped."""
+        if self._monitor is not None:
+            with suppress(self._zmq.ZMQError):
+                self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+
+__all__ = ["Lost", "ZmqLine"]
