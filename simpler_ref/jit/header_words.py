@@ -78,7 +78,9 @@ PARK_NS = HEADER.word(
     read_by="Orch",
 )
 PARKS_AT_ONCE = HEADER.word(
-    "PARKS_AT_ONCE", "1: the Orch thread parks without spinning", read_by="Orch"
+    "PARKS_AT_ONCE",
+    "1: tasks are long, so that the Orch thread parks without spinning",
+    read_by="Orch",
 )
 YIELD_NS = HEADER.word("YIELD_NS", "longest back-off time", read_by="Orch, workers")
 PRIVATE = HEADER.word("PRIVATE", "first word that only the user's process uses", read_by="start")
@@ -470,6 +472,12 @@ HEADER.line(
     ordering="store, fence, look again",
     note="They are 0 nearly all the time and are written only around a sleep, so they may share a line.",
     rare=True,
+)
+ORCH_AWAITS = HEADER.word(
+    "ORCH_AWAITS",
+    "the task that an Orch thread at rest is woken by, else NONE or STAY",
+    written_by="Orch",
+    read_by="worker that has seen `AT_REST`",
 )
 PARK_ORCH = HEADER.word(
     "PARK_ORCH",

@@ -428,13 +428,11 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             continue
         ended_now = ended_tasks(mem)
         mode = L.ACTIVE
-        if (
-            moved == 0
-            and taken < 0
-            and call <= L.NONE
-            and reserve_lasts(mem, now - since, ended_now - before)
-        ):
-            if have_reserves(mem):
+        if moved == 0 and taken < 0:
+            may_rest = mem[L.PARKS_AT_ONCE] != 0
+            if not may_rest and call <= L.NONE:
+                may_rest = reserve_lasts(mem, now - since, ended_now - before)
+            if may_rest and have_reserves(mem):
                 mode = L.AT_REST
                 since, before = now, ended_now
         if quiet_since == 0:
@@ -449,6 +447,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
                 offer_core(mem, L.ORCH_BACK_OFF)
             continue
         watch_groups(mem)
+        store(mem, L.ORCH_AWAITS, call)
         store(mem, L.PARK_ORCH, mode)
         fence()
         answer = L.OK

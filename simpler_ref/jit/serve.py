@@ -68,12 +68,12 @@ def announce_done(mem, w):
     """Wake the thread that has to collect a completion of this worker.
 
     A Scheduler thread on standby sleeps on: the Orch thread is running passes. An Orch thread at rest
-    sleeps on while this worker needs no pass.
+    sleeps on while this worker needs no pass, and has not ended the task that is waited for.
 
     Rule     SCHED-WAKE-1; SPEED-REST-2
     """
     parked = load_sc(mem, L.PARK_ORCH)
-    if parked == L.AT_REST and not needs_pass(mem, w):
+    if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):
         return
     if parked != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
@@ -94,6 +94,17 @@ def needs_pass(mem, w):
     if at >= mem[L.WORKER_STRIDE]:
         at -= int(mem[L.WORKER_STRIDE])
     return load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK != L.TASK_READY
+
+
+@kernel
+def is_awaited(mem, w):
+    """Say whether the task that a worker has ended last is the one that an Orch thread at rest waits for.
+
+    Reads    hints: whoever collects the task meanwhile wakes the Orch thread
+    Rule     SPEED-REST-2
+    """
+    at = frame_before(mem, int(mem[w + L.W_AT]))
+    return load(mem, w + at + L.W_SLOT) == load(mem, L.ORCH_AWAITS)
 
 
 @kernel

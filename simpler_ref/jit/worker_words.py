@@ -227,7 +227,9 @@ W_CODES = WORKER.word(
 )
 
 WORKER.line("contents of a frame", written_by="Scheduler", read_by="Scheduler", ordering="lock")
-W_SLOT = WORKER.word("W_SLOT", "each frame; its task, else NONE")
+W_SLOT = WORKER.word(
+    "W_SLOT", "each frame; its task, else NONE", read_by="Scheduler; worker as hint"
+)
 W_LAST_CALLABLE = WORKER.word(
     "W_LAST_CALLABLE", "each frame; index + 1 of the digest in the mailbox"
 )

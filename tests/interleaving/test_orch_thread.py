@@ -112,7 +112,8 @@ class Thread:
     def expected(self):
         assert not self.is_late
         now, waited = self.now, self.waited()
-        if self.goal != "room" and now.moved == 0 and now.has_reserves and self.may_rest():
+        may_rest = self.goal != "room" and (not self.spin_ns or self.may_rest())
+        if may_rest and now.moved == 0 and now.has_reserves:
             return RESTS
         if now.is_held or waited < self.spin_ns:
             keeps = now.keeps and not self.offered

@@ -123,11 +123,17 @@ FAULTS = (
         (
             Patch(
                 "jit/serve.py",
-                "    if parked == L.AT_REST and not needs_pass(mem, w):\n",
+                "    if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):\n",
                 "    if parked == L.AT_REST:\n",
             ),
         ),
         ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
+    ),
+    Fault(
+        "rests-past-the-awaited-end",
+        "A worker leaves an Orch thread at rest asleep that waits for the task that has ended.",
+        (Patch("jit/serve.py", " and not is_awaited(mem, w):\n", ":\n"),),
+        (f"{SPEED}/test_rest.py::test_or_by_the_end_of_the_task_that_it_waits_for",),
     ),
     Fault(
         "rests-on-a-failure",

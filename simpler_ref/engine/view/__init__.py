@@ -368,7 +368,7 @@ class View:
         self._mem[L.UNORDERED_LOW], self._mem[L.UNORDERED_HIGH] = low, high
 
     def park_at_once(self, on: bool) -> None:
-        """Have waits of the Orch thread spin before they park, or not.
+        """Have waits of the Orch thread spin before they park, or not, since tasks are long.
 
         Rule     SPEED-PARTS-11
         """

@@ -65,6 +65,32 @@ def test_or_by_one_whose_task_has_failed(resting):
 
 
 @pytest.mark.spec("SPEED-REST-2")
+@pytest.mark.spec("SPEED-PARTS-11")
+def test_or_by_the_end_of_the_task_that_it_waits_for(make):
+    driver = make(FRAMES, sub=1)
+    driver.mem[[L.PARK_NS, L.PARKS_AT_ONCE]] = NEVER_NS, 1
+    slots = [driver.submit(owner=0) for _ in range(FRAMES)]
+    driver.settle()
+    with ThreadPoolExecutor(1) as threads:
+        awaited = 5
+        waits = threads.submit(
+            driver.k.help_stream, driver.mem, -1, -1, slots[awaited], DEADLINE_S * 10**9
+        )
+        wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
+        for _ in range(awaited):
+            end_task(driver)
+        time.sleep(0.02)
+        assert driver.mem[L.PARK_ORCH] == L.AT_REST
+        assert not waits.done()
+        end_task(driver)
+        assert waits.result(DEADLINE_S / 2) == L.OK
+    assert driver.mem[L.COMPLETED_COUNT] == awaited + 1
+    while driver.mailbox_state(0)[0] == L.TASK_READY:
+        end_task(driver)
+    driver.settle()
+
+
+@pytest.mark.spec("SPEED-REST-2")
 def test_or_by_the_death_of_one(resting):
     resting.kill(0)
     wait_until(lambda: resting.mem[L.FAILED_COUNT] == FRAMES)
