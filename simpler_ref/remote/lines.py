@@ -105,11 +105,26 @@ class ZmqLine:
         firsts: Sequence[Header],
         memories: Sequence[memoryview],
         between: Callable[[], None],
+        came: Callable[[int, int], None],
     ) -> set[int]:
-        """Copy windows into memory as they are offered; return the transfers that were refused."""
+        """Copy windows into memory as they are offered; return the transfers that were refused.
+
+        `came` is told of each other transfer at its end, and when its first chunk had come.
+        """
         refused: set[int] = set()
-        take, ask = self._taker(firsts, memories), self._ask_for_chunk
-        self._run(firsts, ask, Kind.DATA, take, refused, between)
+        left = {first.transfer: first.nbytes for first in firsts}
+        began: dict[int, int] = {}
+        take = self._taker(firsts, memories)
+
+        def take_and_tell(header: Header) -> None:
+            one = header.transfer
+            began.setdefault(one, time.monotonic_ns())
+            take(header)
+            left[one] -= header.size
+            if not left[one]:
+                came(one, began[one])
+
+        self._run(firsts, self._ask_for_chunk, Kind.DATA, take_and_tell, refused, between)
         return refused
 
     def store_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:

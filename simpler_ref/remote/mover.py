@@ -308,14 +308,16 @@ class ZmqMover(Mover):
     ) -> list[bool]:
         """Copy windows that another session offers in the course of a replay, as soon as it does."""
         memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
-        began = time.monotonic_ns()
         doing = f"fetch {len(several)} tensors from {address} as they are made"
         with self._transfer(doing, address) as (line, number):
             firsts = self._firsts(Kind.AWAIT, number, token, several)
-            refused = line.fetch_made(firsts, memories, between)
-        came = [one.transfer not in refused for one in firsts]
-        self._note_moved(address, False, list(itertools.compress(several, came)), began)
-        return came
+            spans = {first.transfer: one for first, one in zip(firsts, several, strict=True)}
+
+            def note(transfer: int, began: int) -> None:
+                self._note_moved(address, False, [spans[transfer]], began)
+
+            refused = line.fetch_made(firsts, memories, between, note)
+        return [one.transfer not in refused for one in firsts]
 
     def end_replay(self, token: int) -> None:
         """Refuse what others still wait for in a replay."""

@@ -757,11 +757,16 @@ def test_windows_come_when_they_are_offered_in_any_order(pair, nbytes):
     made = [numbers(nbytes, seed) for seed in range(3)]
     came = [np.zeros_like(one) for one in made]
     keys = [new_key() for _ in made]
+    told = []
+    here.on_moved = lambda *one: told.append((time.monotonic_ns(), *one))
     found = fetching(here, there, keys, came)
     for i in (2, 0, 1):
         wait_until(lambda: there._parked)
+        offered = time.monotonic_ns()
         there.offer(Window(keys[i], made[i].ctypes.data, nbytes, READ))
     assert found.result(10) == [True] * 3
+    assert [one[1:4] for one in told] == [(there.address, False, nbytes)] * 3
+    assert told[-1][0] >= told[-1][4] >= offered, "what is noted is when it came"
     assert all((a == b).all() for a, b in zip(came, made, strict=True))
     assert here.counters()["bytes_in"] == 3 * nbytes
     assert there.counters()["served_out"] == 3 * nbytes
