@@ -12,6 +12,7 @@ import pytest
 from simpler_ref.errors import TransferError
 from simpler_ref.remote import pushes
 from simpler_ref.remote.chunks import CHUNK, Header, Kind
+from simpler_ref.remote.connection import has_message
 from simpler_ref.remote.keys import new_pair
 from simpler_ref.remote.mover import Span, ZmqMover
 from simpler_ref.remote.pushes import Inbox
@@ -124,6 +125,19 @@ def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
 
 
 # ---------------------------------------------------------------- between two movers
+def test_an_answer_that_comes_while_more_is_waited_for_is_not_waited_for_again(two):
+    first, second, inbox = two
+    for token in 9, 10:
+        with first.pushing(token) as made:
+            made.push(second.address, 1, b"one")
+            made.finish(second.address)
+            (line, _), *_ = made.lines.values()
+            wait_until(lambda line=line: has_message(line._socket))
+            made.require_arriving()
+        inbox.begin(token)
+        assert joined(inbox.take(1)) == b"one"
+
+
 def test_what_is_finished_early_has_arrived_at_the_end_like_all_else(two):
     first, second, inbox = two
     with first.pushing(9) as made:
