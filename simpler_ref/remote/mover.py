@@ -577,11 +577,15 @@ class ZmqMover(Mover):
             self._refuse(peer, header, f"{type(error).__name__}: {error}")
 
     def _serve_made(self, peer: bytes, header: Header) -> bool:
-        """Answer a request for a window; park it, and return False, if it is not offered yet."""
+        """Answer a request for a window; park it, and return False, if it is not offered yet.
+
+        That a replay has ended without it is nothing to warn of.
+        """
         with self._parking:
             if not self._windows.has(header.key):
                 if header.offset in self._over:
-                    raise Refusal("the replay is over, and has not made it")
+                    self._reply(peer, header.answer(Kind.REFUSED), NOT_MADE)
+                    return False
                 if sum(map(len, self._parked.values())) >= MOST_PARKED:
                     raise Refusal(f"{MOST_PARKED} requests wait already for what is not made yet")
                 self._parked.setdefault(header.key, []).append((peer, header))
@@ -618,6 +622,7 @@ class ZmqMover(Mover):
         self._reply(peer, header.answer(Kind.REFUSED), why.encode())
 
 
+NOT_MADE = b"the replay is over, and has not made it"
 BELL = "inproc://bell"
 NO_WINDOW = 0
 """No window has this key."""

@@ -797,6 +797,7 @@ def test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_come
     assert (came[1] == made).all()
     assert not came[0].any()
     assert not there._parked
+    assert not caplog.records, "a replay that has failed is told of elsewhere"
     again = fetching(here, there, keys, came)  # what is offered comes even then
     assert again.result(10) == [False, True]
     there.on_ask = lambda key, question: question
