@@ -20,6 +20,7 @@ from ..remote.directory import HOME
 from ..remote.parts import (
     PARENT,
     READS,
+    TOGETHER_BYTES,
     WRITES,
     Action,
     Operation,
@@ -29,8 +30,6 @@ from ..remote.parts import (
     PartUse,
 )
 
-TOGETHER_BYTES = 512 << 10
-"""Of tensors that come from the parent and are waited for at once, so that more tasks start together."""
 AHEAD_BYTES = 16 << 20
 """Of tensors of the parent's for later tasks that are taken before one that another endpoint pushes."""
 MOST_DEAD_BYTES = 16 << 20

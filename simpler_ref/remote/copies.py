@@ -395,13 +395,7 @@ class Copies:
             copy = self._copies.get(one.key)
             if copy is not None and (copy.is_coming or copy.version >= one.reads):
                 return copy.is_coming
-            came = self._coming.pop((one.key, one.reads), None)
-            if came is None:
-                return False
-            if copy is not None:
-                self._close(copy)
-            self._copies[one.key] = came
-            return True
+            return self._take_up(one) is not None
 
     def has_come(self, one: CopiedTensor) -> bool:
         """Say whether the parent has stored all of a tensor; then nothing more is written to it.
@@ -532,14 +526,20 @@ class Copies:
         copy = self._copies.get(one.key)
         if copy is not None and copy.version >= one.reads:
             return False
-        came = self._coming.pop((one.key, one.reads), None)
+        came = self._take_up(one)
         if came is None:
             return False
-        if copy is not None:
-            self._close(copy)
-        self._copies[one.key] = came
         self._have(one.key, came, one.reads)
         return True
+
+    def _take_up(self, one: CopiedTensor) -> _Copy | None:
+        """Make what the parent stores, or has stored, the copy, in place of an older version."""
+        came = self._coming.pop((one.key, one.reads), None)
+        if came is not None:
+            if (copy := self._copies.get(one.key)) is not None:
+                self._close(copy)
+            self._copies[one.key] = came
+        return came
 
     def _fetch(self, one: CopiedTensor, copy: _Copy, nbytes: int) -> None:
         key = window_key(one.key, one.reads)

@@ -20,7 +20,7 @@ from .windows import Refusal
 QUICK_S = 0.1
 """A chunk that comes sooner leaves room for another one beside it."""
 LOOK_MS = 100
-"""How often a line that waits for what is not made yet lets others look around."""
+"""How often a link that waits for what a replay makes looks whether the run has failed."""
 MONITORED = struct.Struct("=HI")
 """The first part of a monitor's message: which event, and a number."""
 CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"

@@ -17,6 +17,7 @@ from .counters import TASKS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
 from .home import Homing, Opened
+from .lines import LOOK_MS
 from .link_tasks import ask_for_copies, require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
 from .requests import PickledRegistration
@@ -24,8 +25,6 @@ from .requests import PickledRegistration
 if TYPE_CHECKING:
     from .link import Link
 
-LOOK_MS = 100
-"""How often a link looks whether the run that its part is of has failed."""
 HANDLE = CallableHandle(
     f"sha256:{sha256(b'the parts of graphs').hexdigest()}",
     CallableKind.PYTHON_IMPORT,

@@ -2,7 +2,8 @@
 
 A part runs as one run of the inner Worker, on the main thread. Its tasks are submitted one after the
 other. A tensor goes to another endpoint when the task that has made it has ended, whatever is submitted
-meanwhile; before one comes from there, those have ended that use its memory.
+meanwhile; before one comes from there, those have ended that use its memory. What the parent has comes,
+and what it gets goes, while tasks run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .copies import CopiedTensor, Copies, TaskCopies, window_key
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
 from .part_programs import NOBODY, LoadedPart, Pause, Sending
-from .parts import PARENT, PART, Action, Operation, PartRun, PartTensor
+from .parts import PARENT, PART, TOGETHER_BYTES, Action, Operation, PartRun, PartTensor
 from .pushes import Chunks, Inbox, Pushes
 from .windows import bytes_at
 
@@ -31,8 +32,6 @@ T = TypeVar("T")
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
 LOOK_S = 0.005
 """How long it goes on, if something moves, before it looks whether the parent has stopped the replay."""
-TOGETHER_BYTES = 512 << 10
-"""Of tensors that the parent gets together."""
 MOST_OVERTAKEN = 8
 """How many tensors that are not made yet are looked at for one that is, and may be pushed before them."""
 

@@ -21,6 +21,11 @@ from .tasks import read_tensor, write_tensor
 READS = TensorArgType.INPUT, TensorArgType.INOUT
 WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 """The tags of tensors that tasks read, and that they write; there are no others in a part."""
+TOGETHER_BYTES = 512 << 10
+"""Of tensors that come from the parent together, or go there: so others are woken less often.
+
+Rule     SPEED-PARTS-10
+"""
 MOST_OPERATIONS = 1 << 20
 MOST_PART_TENSORS = 1 << 16
 MOST_PEERS = 1 << 12
