@@ -29,6 +29,7 @@ from ..callables.payloads import read_staged
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import ControlError, RemoteError
 from ..jit import layout as L
+from ..system.cores import run_on
 from ..workers.kinds import WorkerKind
 from . import requests
 from .buffers import (
@@ -227,8 +228,7 @@ class Link(WorkerKind):
         session = secrets.randbits(63) | 1
         manifest = spec.manifest(session, self.number, pair, self._group)
         deadline = time.monotonic() + spec.start_timeout_s
-        self._place = spec.fleet.start(manifest, self.number)
-        fail_point("started")
+        self._start_session(manifest)
         found = self._place.announcement
         self._order, self._beats = Order(session, self.number), Order(session, self.number)
         self._context = module.Context()
@@ -255,6 +255,19 @@ class Link(WorkerKind):
         self._tasks = LinkTasks(self, self._home, self._payloads, self._features)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
+
+    def _start_session(self, manifest: Manifest) -> None:
+        """Have the fleet start a session, then run on the core on which its frames are passed on.
+
+        Rule     SPEED-PARTS-12
+        """
+        placement = self.mailbox.engine.placement
+        run_on(placement.cores.mask)  # which the session takes over
+        self._place = self.spec.fleet.start(manifest, self.number)
+        fail_point("started")
+        core = placement.core_for_frames(manifest.before)
+        if core is not None:
+            run_on((core,))
 
     def _socket(self, pair: KeyPair | None, key: str, **how: float) -> Any:
         socket = self._dealer(pair, key, **how)

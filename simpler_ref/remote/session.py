@@ -33,6 +33,7 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor
+from ..system.cores import threads_on
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
@@ -271,7 +272,6 @@ class Session:
             lambda token: self._stores.staged(token),
         )
         module = zmq()
-        self._context = module.Context()
         group = None
         if manifest.is_secure:
             group = KeyPair(manifest.group_key, manifest.group_secret)
@@ -287,7 +287,9 @@ class Session:
         pair = self._pair = new_pair() if manifest.is_secure else None
         self._mover.on_moved = self._note_moved
         self._mover.on_ask = self._open_early
-        self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
+        with threads_on(inner.placement().core_for_frames(manifest.before)):
+            self._context = module.Context()
+            self._frames = self._socket(pair, stopped_s=0.0)  # the other one has the heartbeats
         self._frames.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
         self._again = module.Again
         self._health = self._socket(pair)

@@ -134,6 +134,15 @@ class RemoteWorkerSpec:
         """How many workers a session has."""
         return int(self.worker["num_sub_workers"]) + len(self.worker["device_ids"])
 
+    def workers_before(self, number: int) -> int | None:
+        """Return how many workers of other endpoints get a core before those of an endpoint.
+
+        None: it is not on this machine. One without workers counts as one, for what passes its frames.
+
+        Rule     SPEED-PARTS-9, -12
+        """
+        return number * max(1, self.workers) if self.fleet.is_local else None
+
     def manifest(
         self, session: int, number: int, pair: KeyPair | None, group: KeyPair | None
     ) -> Manifest:
@@ -153,7 +162,7 @@ class RemoteWorkerSpec:
             worker=self.worker,
             modules=modules,
             serialized=self.serialized,
-            before=number * self.workers if is_local else None,
+            before=self.workers_before(number),
             path=tuple(one for one in sys.path if one) if is_local else (),
             original_names=is_installed(),
             start_timeout_s=self.start_timeout_s,

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -215,6 +216,11 @@ class Placement:
         waits = choose_waits(cores.available, threads, spin_us)
         return cls(cores, threads, waits, pin, first=before or 0, beside=before is not None)
 
+    @property
+    def _order(self) -> tuple[int, ...]:
+        """The cores as they are assigned."""
+        return self.cores.mask[1:] + self.cores.mask[:1]
+
     def core_of(self, worker: int) -> int | None:
         """Return the core that a worker is pinned to, None if it is not.
 
@@ -230,14 +236,23 @@ class Placement:
 
         Rule     SPEED-WAIT-4, -13; SPEED-PARTS-9
         """
-        order = self.cores.mask[1:] + self.cores.mask[:1]
+        order = self._order
         turn = self.turns[worker] if self.turns else len(order)
         if self.beside:
             turn %= len(order)
         return order[turn] if turn < len(order) else None
 
+    def core_for_frames(self, before: int | None) -> int | None:
+        """Return the core of what passes the frames of an endpoint; None if it is not on this machine.
+
+        `before` is how many workers of other endpoints get a core before its first one, or None.
+
+        Rule     SPEED-PARTS-12
+        """
+        return None if before is None else self._order[before % len(self._order)]
+
     def take_seat(self, worker: int) -> None:
-        """Pin the calling worker thread, or let it run on all cores.
+        """Pin the calling worker thread, or let it run on all cores; a link has found its own.
 
         Raises
         ------
@@ -251,6 +266,8 @@ class Placement:
         if not self.pin:
             return
         core = self.core_of(worker)
+        if core is None and self.turns and self.turns[worker] == NO_TURN:
+            return
         seat = self.cores.mask if core is None else (core,)
         try:
             os.sched_setaffinity(0, seat)
@@ -275,6 +292,23 @@ class Placement:
             where = "any core" if seat.core is None else f"core {seat.core}"
             lines.append(f"{where:10} {seat.name}")
         return "\n".join(lines)
+
+
+@contextmanager
+def threads_on(core: int | None) -> Iterator[None]:
+    """Have threads that begin in this block run on one core, if it may be used; None: on any."""
+    mine = os.sched_getaffinity(0)
+    run_on(mine if core is None else (core,))
+    try:
+        yield
+    finally:
+        run_on(mine)
+
+
+def run_on(cores: Iterable[int]) -> None:
+    """Let the calling thread run on some cores only, unless the system refuses."""
+    with suppress(OSError):
+        os.sched_setaffinity(0, cores)
 
 
 def huge_pages(root: Path = Path("/")) -> str:

@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -490,8 +491,34 @@ def test_workers_of_endpoints_take_the_cores_of_their_machine_in_turn(pin):
             return [one.tolist() for one in seen] == expected
 
         wait_until(are_at_home)
-        for link in worker.worker_pids():
-            assert os.sched_getaffinity(link) == set(cores), "links go where they like"
+
+
+@pytest.mark.spec("SPEED-PARTS-12")
+@pytest.mark.parametrize("pin", [False, True])
+def test_what_passes_the_frames_of_an_endpoint_is_on_one_core(pin):
+    cores = find_cores().mask
+    order = [*cores[1:], cores[0]]
+    with endpoints(3, 1, pin=pin) as worker:
+        worker.start()
+        for i, (link, about) in enumerate(
+            zip(worker.worker_pids(), worker.endpoints(), strict=True)
+        ):
+            core = {order[i % len(order)]}
+            assert os.sched_getaffinity(link) == core
+            assert cores_of_threads(link, "ZMQbg/IO") == [core]
+            at_frames, at_tensors = sorted(cores_of_threads(about["pid"], "ZMQbg/IO"), key=len)
+            assert at_frames == core
+            assert at_tensors == set(cores), "tensors move on any core"
+            assert os.sched_getaffinity(about["pid"]) == set(cores), "and functions run there"
+
+
+def cores_of_threads(pid, name):
+    """Return where each thread of a process whose name begins so may run."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        if (thread / "comm").read_text().startswith(name):
+            found.append(os.sched_getaffinity(int(thread.name)))
+    return found
 
 
 @pytest.mark.spec("SPEED-PARTS-9")
@@ -500,6 +527,8 @@ def test_endpoints_of_other_machines_have_the_cores_for_themselves():
     there = RemoteWorkerSpec(ProcessFleet(hosts=["there"]), num_sub_workers=2)
     assert [here.manifest(1, i, None, None).before for i in range(3)] == [0, 3, 6]
     assert there.manifest(1, 1, None, None).before is None
+    none = RemoteWorkerSpec()
+    assert [none.manifest(1, i, None, None).before for i in range(3)] == [0, 1, 2]
     assert here.pinned().worker["pin"] is True
     assert "pin" not in here.worker
     assert there.pinned() is there
