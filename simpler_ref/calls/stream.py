@@ -403,6 +403,8 @@ class Stream:
         Meanwhile other threads get the values of those that have ended. They may submit others, which are
         kept out in the end, or this might go on forever.
         """
+        if not self._open:
+            return
         view, epoch, submitted = (
             self._engine.view,
             self._arrays.now[0],

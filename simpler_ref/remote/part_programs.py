@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +33,14 @@ class Sending(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """An operation that waits, and the numbers of the tasks that must have ended."""
+    """An operation that waits, and the numbers of the tasks that must have ended.
+
+    `is_sent`: the tensor is pushed by an operation before, too.
+    """
 
     operation: Operation
     users: Sequence[int]
+    is_sent: bool = False
 
 
 class Stretch:
@@ -49,6 +55,8 @@ class Stretch:
         self._writer = ProgramWriter()
         self._callables: list[int] = []
         self._program: Words | None = None
+        self._words: Array | None = None
+        """Those that are in the program."""
 
     def add(self, one: Operation, variables: _Variables) -> None:
         """Add a task."""
@@ -80,7 +88,9 @@ class Stretch:
         """Return it from its beginning on, with the words that callables have now."""
         if self._program is None:
             self._program = self._writer.words()
-        self._program[self._writer.callables] = words[self._callables]
+        if self._words is not words:
+            self._program[self._writer.callables] = words[self._callables]
+            self._words = words
         rewind(self._program)
         return self._program
 
@@ -117,8 +127,11 @@ class LoadedPart:
     def __init__(self, part: Part) -> None:
         self.tensors, self.callables, self.spoiled = part.tensors, part.callables, part.spoiled
         self.named = sum(1 for one in part.tensors if one.named)
-        own = [one.nbytes for one in part.tensors if not one.named]
-        self.own_bytes = sum(L.round_up(nbytes, L.HEAP_ALIGN) for nbytes in own)
+        self._named_at = [i for i, one in enumerate(part.tensors) if one.named]
+        self._order = [part.tensors[i].named - 1 for i in self._named_at]
+        own = [0 if one.named else L.round_up(one.nbytes, L.HEAP_ALIGN) for one in part.tensors]
+        *self._offsets, self.own_bytes = itertools.accumulate(own, initial=0)
+        self._words = np.empty(0, np.int64)
         self.variables = _Variables(part)
         exchanged = [one for one in part.operations if one.peer != PARENT]
         self.most_peer = max((one.peer for one in exchanged), default=-1)
@@ -137,6 +150,35 @@ class LoadedPart:
         self.last_ns = 0
         """How long the last replay took; 0 before that."""
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The bytes of the tensors that a replay names, in its order.
+
+        Raises
+        ------
+        ValueError
+            Two have the same place, or there is a gap.
+        """
+        if sorted(self._order) != list(range(self.named)):
+            raise ValueError("the tensors that a replay names are not numbered one by one")
+        sizes = [0] * self.named
+        for i, place in zip(self._named_at, self._order, strict=True):
+            sizes[place] = self.tensors[i].nbytes
+        return sizes
+
+    def addresses(self, named: Sequence[int], own: int) -> list[int]:
+        """Return where all tensors are: those that a replay names, and others one behind the other."""
+        found = [own + offset for offset in self._offsets]
+        for i, place in zip(self._named_at, self._order, strict=True):
+            found[i] = named[place]
+        return found
+
+    def words(self, now: Sequence[int]) -> Array:
+        """Return the words that callables have now: the same array while they do not change."""
+        if self._words.tolist() != now:
+            self._words = np.array(now, np.int64)
+        return self._words
+
     @property
     def has_long_tasks(self) -> bool:
         """Whether tasks have ended less often than a thread looks for that before it sleeps."""
@@ -145,6 +187,7 @@ class LoadedPart:
     def _steps(self, operations: Sequence[Operation]) -> Iterator[Stretch | Pause]:
         users: defaultdict[int, list[int]] = defaultdict(list)
         makers: dict[int, int] = {}
+        sent: set[int] = set()
         tasks = 0
         stretch = Stretch()
         for one in operations:
@@ -157,9 +200,10 @@ class LoadedPart:
                 tasks += 1
             elif one.action == Action.SEND:
                 stretch.sendings.append(Sending(makers.get(one.tensor, NOBODY), one))
+                sent.add(one.tensor)
             else:
                 yield stretch
-                yield Pause(one, users.pop(one.tensor, ()))
+                yield Pause(one, users.pop(one.tensor, ()), one.tensor in sent)
                 stretch = Stretch()
         yield stretch
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ..callables.handles import CallableHandle
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
@@ -24,7 +22,7 @@ from .copies import CopiedTensor, Copies, TaskCopies, window_key
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
 from .part_programs import NOBODY, LoadedPart, Pause, Sending
-from .parts import PARENT, PART, TOGETHER_BYTES, Action, Operation, PartRun, PartTensor
+from .parts import PARENT, PART, TOGETHER_BYTES, Action, Operation, PartRun
 from .pushes import Chunks, Inbox, Pushes
 from .windows import bytes_at
 
@@ -107,8 +105,7 @@ class Parts:
 
     def _run(self, part: LoadedPart, told: TaskCopies, asked: PartRun) -> None:
         callables = [self._callable(one) for one in part.callables]
-        sizes = [one.nbytes for one in _by_name(part.tensors, part.named)]
-        addresses = self._copies.take(told.tensors, sizes, comes_later=True)
+        addresses = self._copies.take(told.tensors, part.sizes, comes_later=True)
         fail_point("part_taken")
         succeeded = False
         try:
@@ -193,20 +190,6 @@ class Parts:
             raise RemoteError(STOPPED)
 
 
-def _by_name(tensors: Sequence[PartTensor], count: int) -> list[PartTensor]:
-    """Return the tensors that a replay names, in its order.
-
-    Raises
-    ------
-    ValueError
-        Two have the same place, or there is a gap.
-    """
-    found = sorted((one for one in tensors if one.named), key=lambda one: one.named)
-    if [one.named for one in found] != list(range(1, count + 1)):
-        raise ValueError("the tensors that a replay names are not numbered one by one")
-    return found
-
-
 class _Replay:
     """One run of a part."""
 
@@ -232,20 +215,16 @@ class _Replay:
         """What the parent may have soon."""
         self._leaving_bytes = 0
         self._orch: Any = None
+        self._has_settled: Callable[[int], int]
         self._looked = 0.0
 
     def find_memory(self, named: Sequence[int]) -> None:
         """Note where the copies are that the replay names, and find memory for what else there is."""
-        following = 0
+        begin = 0
         if self._part.own_bytes:
             self._own = self._parts.own(self._part.own_bytes)
-            following = int(self._own.ctypes.data)
-        for one in self._part.tensors:
-            if one.named:
-                self._addresses.append(named[one.named - 1])
-            else:
-                self._addresses.append(following)
-                following += L.round_up(one.nbytes, L.HEAP_ALIGN)
+            begin = int(self._own.ctypes.data)
+        self._addresses = self._part.addresses(named, begin)
 
     def run(self, orch: Any, _args: Any, _config: Any) -> None:
         """Carry the operations out: the orchestration function of the inner Worker's run.
@@ -266,10 +245,10 @@ class _Replay:
 
         Rule     SPEED-PARTS-8; REMOTE-PART-5
         """
+        self._has_settled = orch._room.tell_ends()
         variables = self._part.variables.values(self._addresses, self._asked.scalars, orch)
-        words = np.array(
-            [orch._require_handle("a part", one, (), orch._subs, L.SUB) for one in self._callables],
-            np.int64,
+        words = self._part.words(
+            [orch._require_handle("a part", one, (), orch._subs, L.SUB) for one in self._callables]
         )
         with self._parts.ringing(orch._room):
             for one in self._part.steps:
@@ -297,7 +276,7 @@ class _Replay:
         self._go_on()
 
     def _has_ended(self, task: int) -> bool:
-        return task == NOBODY or self._orch._room.has_ended(self._slots[task])
+        return task == NOBODY or bool(self._has_settled(self._slots[task]))
 
     def _go_on(self) -> None:
         """Push what is made by now; raise if a task has failed, or, soon, if the replay is stopped.
@@ -317,14 +296,15 @@ class _Replay:
         Rule     SPEED-PARTS-3
         """
         late: list[Sending] = []
-        while self._sendings and len(late) < MOST_OVERTAKEN:
-            one = self._sendings.popleft()
-            if not self._has_ended(one.maker):
+        sendings, has_settled, slots = self._sendings, self._has_settled, self._slots
+        while sendings and len(late) < MOST_OVERTAKEN:
+            one = sendings.popleft()
+            if one.maker != NOBODY and not has_settled(slots[one.maker]):
                 late.append(one)
                 continue
             self._require_no_failure()
             self._send(one.operation)
-        self._sendings.extendleft(reversed(late))
+        sendings.extendleft(reversed(late))
 
     def _require_no_failure(self) -> None:
         """Raise if a task has failed: none of the part's begins any more."""
@@ -360,7 +340,7 @@ class _Replay:
         tensor = one.operation.tensor
         for task in one.users:
             self._await(task)
-        while any(sending.operation.tensor == tensor for sending in self._sendings):
+        while one.is_sent and any(it.operation.tensor == tensor for it in self._sendings):
             self._await(self._sendings[0].maker)
         if one.operation.action != Action.RECEIVE:
             return

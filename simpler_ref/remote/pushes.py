@@ -62,9 +62,9 @@ class Pushes:
         began, self.address = time.monotonic_ns(), address
         if address not in self.lines:
             self.lines[address] = self._open_line(address, self._token)
-        line, first = self.lines[address]
+        line, (kind, sender, transfer, key, *_) = self.lines[address]
         for at in range(0, len(data), CHUNK):
-            header = first._replace(offset=number, nbytes=len(data), at=at)
+            header = Header(kind, sender, transfer, key, number, len(data), at)
             line.push(header, data[at : at + CHUNK])
         self.bytes += len(data)
         self.count += 1

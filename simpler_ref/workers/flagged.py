@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from .life import Life
 from .manager import log
 from .session import Session
 
+_flags_of = attrgetter(*FILES)
+
 
 def is_asked(config: CallConfig) -> bool:
     """Say whether a configuration has a flag."""
-    return any(getattr(config, name) for name in FILES)
+    return any(_flags_of(config))
 
 
 def first_of(config: CallConfig) -> str:

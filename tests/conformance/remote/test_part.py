@@ -302,6 +302,7 @@ def test_what_operations_wait_for():
     early = Operation(Action.SEND, tensor=2, peer=3, number=9)
     wait = Operation(Action.WAIT, tensor=0)
     take = Operation(Action.RECEIVE, tensor=1, peer=3, number=10)
+    new = Operation(Action.RECEIVE, tensor=3, peer=3, number=11)
     operations = [
         early,
         Operation(Action.RUN, 0, uses(0, tag=makes)),
@@ -313,11 +314,13 @@ def test_what_operations_wait_for():
         take,
         Operation(Action.RUN, 0, uses(1)),
         wait,
+        new,
     ]
-    part = LoadedPart(Part((DIGEST,), [PartTensor(24)] * 3, operations, ()))
+    part = LoadedPart(Part((DIGEST,), [PartTensor(24)] * 4, operations, ()))
     pauses = [one for one in part.steps if isinstance(one, Pause)]
-    assert pauses == [Pause(wait, [0, 1]), Pause(take, [1, 2]), Pause(wait, [2])]
+    assert pauses[:2] == [Pause(wait, [0, 1], True), Pause(take, [1, 2], True)]
+    assert pauses[2:] == [Pause(wait, [2], True), Pause(new, (), False)]
     first, *others = (one for one in part.steps if not isinstance(one, Pause))
     assert first.sendings == [Sending(NOBODY, early), Sending(1, SEND), Sending(0, again)]
-    assert [one.tasks for one in (first, *others)] == [2, 1, 1, 0]
+    assert [one.tasks for one in (first, *others)] == [2, 1, 1, 0, 0]
     assert not any(one.sendings for one in others)
