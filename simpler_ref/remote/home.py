@@ -126,6 +126,27 @@ Coming = dict[int, Opened]
 """By key."""
 
 
+def question(run: int, coming: Coming) -> bytes:
+    """Return the OPEN_COPIES that says what is about to be stored."""
+    fail_point("opening")
+    return OPEN_COPIES.encode(ComingCopies(run, tuple(one for one, _address in coming.values())))
+
+
+def opened(coming: Coming, answer: bytes) -> list[Opened]:
+    """Return those versions of which the session has answered that it wants them stored.
+
+    Raises
+    ------
+    MemoryError
+        It has no room for them.
+    """
+    told = WANTED_COPIES.decode(answer)
+    if told.error:
+        raise MemoryError(told.error)
+    wanted = set(told.keys)
+    return [one for key, one in coming.items() if key in wanted]
+
+
 class Home:
     """The parent's memory, as the link of one endpoint serves it.
 
@@ -217,20 +238,8 @@ class Home:
 
         Rule     REMOTE-COPY-2
         """
-        self.store_opened(self.open(run, coming, ask))
-
-    def open(self, run: int, coming: Coming, ask: Callable[[bytes], bytes]) -> list[Opened]:
-        """Return those versions of which the session says that it wants them stored."""
-        if not coming:
-            return []
-        fail_point("opening")
-        copies = tuple(one for one, _address in coming.values())
-        raw = ask(OPEN_COPIES.encode(ComingCopies(run, copies)))
-        answer = WANTED_COPIES.decode(raw)
-        if answer.error:
-            raise MemoryError(answer.error)
-        wanted = set(answer.keys)
-        return [one for key, one in coming.items() if key in wanted]
+        if coming:
+            self.store_opened(opened(coming, ask(question(run, coming))))
 
     def store_opened(self, several: Sequence[Opened]) -> None:
         """Store versions that the session waits for, in this order, each from its address."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -16,9 +14,9 @@ from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
-from .home import Homing, Opened
+from .home import Coming, Homing, opened, question
 from .lines import LOOK_MS
-from .link_tasks import ask_for_copies, require_done
+from .link_tasks import require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
 from .requests import PickledRegistration
 
@@ -68,37 +66,43 @@ class LinkParts:
             for one in asked.tensors
             if one.reads and not home.has(one.key, one.reads)
         }
-        opened = home.open(asked.run, coming, partial(ask_for_copies, link))
+        asking = 0
+        if coming:
+            asking = link.post(OwnFrameType.OPEN_COPIES, question(asked.run, coming))
         copied = [CopiedTensor(one.key, one.reads, one.makes) for one in asked.tensors]
         sequence = link.post(OwnFrameType.RUN_PART, self._payload(asked, copied))
         fail_point("part_sent")
         self._is_stopped = False
-        failure = self._exchange(asked, opened)
+        failure = self._exchange(asked, coming, asking)
         done = self._await(sequence)
         fail_point("part_ended")
         home.note(copied, not done.error_code)
         link.words[TASKS] += asked.tasks
-        if failure is not None and not failure.refused:
+        if failure is not None and not (isinstance(failure, TransferError) and failure.refused):
             raise failure
         require_done(link, done)
         if failure is not None:
             raise failure
 
-    def _exchange(self, asked: PartRequest, opened: Sequence[Opened]) -> TransferError | None:
+    def _exchange(
+        self, asked: PartRequest, coming: Coming, asking: int
+    ) -> TransferError | MemoryError | None:
         """Store what the part reads, and bring home what it makes; return what went wrong.
+
+        `asking` is the number of the frame that has told the session what comes, 0 if nothing does.
 
         Rule     SPEED-PARTS-10
         """
-        several = [asked.tensors[i] for i in asked.made]
-        homings = [
-            Homing(one.key, one.makes, one.makes, one.address, one.nbytes) for one in several
-        ]
+        made = [asked.tensors[i] for i in asked.made]
+        homings = [Homing(one.key, one.makes, one.makes, one.address, one.nbytes) for one in made]
         try:
-            self._home.store_opened(opened)
-            self._home.note_stored(one for one, _ in opened)
+            if asking:
+                several = opened(coming, self._link.receive(asking).payload)
+                self._home.store_opened(several)
+                self._home.note_stored(one for one, _ in several)
             if not self._home.bring_made(asked.token, homings, self._look):
                 return TransferError("the endpoint has not made all that it should", refused=True)
-        except TransferError as error:
+        except (TransferError, MemoryError) as error:
             self._stop()
             return error
         return None
