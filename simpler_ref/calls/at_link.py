@@ -311,7 +311,9 @@ class AtLink:
         call = self._far_call(plan, digest, form, words, kinds, arrays, beside)
         home.store_all(plan.run, beside.coming, self._ask)
         forgotten = self._values.take_dropped(MOST_DROPPED - len(plan.dropped))
-        raw = FAR_CALL.encode(replace(call, dropped=[*plan.dropped, *forgotten]))
+        if dropped := [*plan.dropped, *forgotten]:
+            call = replace(call, dropped=dropped)
+        raw = FAR_CALL.encode(call)
         if ticket is not None:
             link.mailbox.note_sent(ticket)
         sequence = link.post(OwnFrameType.TASK_CALL, raw)

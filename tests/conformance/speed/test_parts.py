@@ -23,6 +23,7 @@ from simpler_ref import (
 )
 from simpler_ref.orch import parted
 from simpler_ref.remote import ProcessFleet, home, part_runs, parts
+from simpler_ref.remote.endpoints import Endpoints
 from simpler_ref.remote.part_programs import LoadedPart
 from simpler_ref.remote.parts import Action, Operation, Part, PartRun
 from simpler_ref.system.cores import find_cores
@@ -577,6 +578,25 @@ def test_a_part_for_which_buffers_leave_no_room_goes_task_by_task():
             worker.remote_free(buffer)
             assert is_in_parts(worker, graph)
         assert (x == y).all()
+
+
+@pytest.mark.spec("SPEED-PARTS-10")
+def test_a_part_whose_tensors_cannot_be_stored_ends_and_the_error_says_why(monkeypatch):
+    with endpoints(1, arena_size=1 << 20) as worker:
+        graph, x, y = chain(worker, count=50000)
+        for _ in range(2):
+            graph.run()
+        buffer = worker.remote_malloc(worker=0, nbytes=(1 << 20) - (1 << 16))
+        with monkeypatch.context() as patched:
+            patched.setattr(Endpoints, "takes_part", lambda *_: True)
+            x[:], y[:] = 5, 6
+            with pytest.raises(TaskError, match="arena_size") as info:
+                graph.run()
+            assert "was stopped" not in str(info.value)
+        worker.remote_free(buffer)
+        assert is_in_parts(worker, graph)
+        assert (x == 5).all()
+        assert (y == 5).all()
 
 
 @pytest.mark.spec("SPEED-PARTS-4")
