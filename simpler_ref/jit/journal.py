@@ -237,8 +237,8 @@ def write_all(mem, fd, at, count):
 
 
 @kernel
-def collect_one(mem, fd, journal):
-    """Write what a journal holds to a file, and free its room.
+def collect_one(mem, fd, journal, last):
+    """Write what a journal holds to a file, and free its room; the last time also what it has dropped.
 
     Ordering the load of J_PUSHED pairs with the release in `note`; the release of J_TAKEN with the load
              there
@@ -247,7 +247,7 @@ def collect_one(mem, fd, journal):
     """
     at = journal_at(mem, journal)
     taken, pushed = int(mem[at + L.J_TAKEN]), load(mem, at + L.J_PUSHED)
-    if pushed == taken:
+    if pushed == taken and (last == 0 or load(mem, at + L.J_DROPPED) == 0):
         return L.OK
     mem[L.COLLECTOR_CHUNK + L.NOTE_WHAT] = L.NOTED_CHUNK | journal << 8
     mem[L.COLLECTOR_CHUNK + L.NOTE_TASK] = pushed - taken
@@ -266,12 +266,12 @@ def collect_one(mem, fd, journal):
 
 
 @kernel
-def collect_all(mem, fd):
+def collect_all(mem, fd, last):
     """Write what all journals hold; return OK, or minus the number of the system's error."""
     code = L.OK
     for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
         if code == L.OK:
-            code = collect_one(mem, fd, journal)
+            code = collect_one(mem, fd, journal, last)
     return code
 
 
@@ -295,7 +295,7 @@ def collector_loop(mem, fd):
     """
     while True:
         asked = load(mem, L.COLLECTOR_ASKED)
-        code = collect_all(mem, fd)
+        code = collect_all(mem, fd, asked)
         if code != L.OK:
             return code
         if asked != 0:

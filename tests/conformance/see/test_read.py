@@ -98,6 +98,19 @@ def test_the_command_prints_a_summary_and_writes_a_page(traced, path, tmp_path, 
 
 
 @pytest.mark.spec("SEE-READ-5")
+def test_notes_that_were_dropped_after_the_last_one_that_was_written_count(path):
+    with Worker(level=3, num_sub_workers=1) as w:
+        mem = w._life.live().engine.mem
+        with w.trace(path):
+            at = int(mem[L.A_JOURNALS])
+            mem[at + L.J_DROPPED] += 7
+            assert mem[at + L.J_TAKEN] == mem[at + L.J_PUSHED], (
+                "there is nothing else to be written"
+            )
+    assert Trace.open(path).dropped == 7
+
+
+@pytest.mark.spec("SEE-READ-5")
 def test_dropped_notes_are_counted_in_the_summary(path):
     with Worker(level=3, num_sub_workers=1) as w:
         handle = w.register(increase)
