@@ -183,6 +183,10 @@ FIGURES: dict[str, Figure] = {
     ),
     "fetch_1": Figure("sessions", "fetch one byte"),
     "fetch_1_curve": Figure("sessions", "fetch one byte, encrypted"),
+    # at an endpoint of this machine: what a task or a call costs that nothing else overlaps with
+    "far_task": Figure("endpoints", "one empty task after another", target=100.0),
+    "far_task_curve": Figure("endpoints", "one empty task after another, encrypted", target=150.0),
+    "far_call_curve": Figure("endpoints", "one empty call after another, encrypted"),
     # memory
     "live_task": Figure("memory", "parent, per live task of 10⁵", "bytes", grain=20.5),
     "held_growth": Figure("memory", "parent after 10⁶ tasks, all held", "MiB", grain=2.0),

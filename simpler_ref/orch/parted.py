@@ -167,6 +167,8 @@ class _Way:
         self.parts = parts
         self.number = next(_numbers)
         self.raw = {place: PART.encode(one.part) for place, one in parts.items()}
+        self.nbytes = {place: one.nbytes for place, one in parts.items()}
+        """By endpoint: how much memory its part needs."""
         self.sent: dict[int, int] = {}
         """By endpoint: the session that has its part."""
         self.runs = 0
@@ -290,7 +292,7 @@ class PartedGraph:
         Rule     SPEED-PARTS-1, -4
         """
         endpoints, way = self._endpoints, self._way
-        if not all(endpoints.takes_part(at, one.nbytes) for at, one in way.parts.items()):
+        if not all(endpoints.takes_part(at, nbytes) for at, nbytes in way.nbytes.items()):
             return False
         starts = self._starts(variables)
         if starts is None:

@@ -546,7 +546,6 @@ class ZmqMover(Mover):
             fail_point("moving")
             if header.kind == Kind.READ and len(parts) == 1:
                 self._windows.read(header, self._replier(peer, header))
-                self._served["served_out"] += header.size
             elif header.kind == Kind.AWAIT and len(parts) == 1:
                 if not self._serve_made(peer, header):
                     return
@@ -591,7 +590,6 @@ class ZmqMover(Mover):
                 self._parked.setdefault(header.key, []).append((peer, header))
                 return False
         self._windows.read(header._replace(kind=Kind.READ, offset=0), self._replier(peer, header))
-        self._served["served_out"] += header.size
         return True
 
     def _serve_parked(self, key: int) -> None:
@@ -604,6 +602,7 @@ class ZmqMover(Mover):
 
     def _replier(self, peer: bytes, header: Header) -> Callable[[memoryview], None]:
         def send(data: memoryview) -> None:
+            self._served["served_out"] += header.size  # before the other side can see that it came
             self._reply(peer, header.answer(Kind.DATA), data)
 
         return send

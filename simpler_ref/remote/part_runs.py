@@ -28,7 +28,7 @@ from .windows import bytes_at
 
 T = TypeVar("T")
 STOPPED = "the replay was stopped: another part of it has failed, or it was cancelled"
-LOOK_S = 0.005
+LOOK_S = 0.02
 """How long it goes on, if something moves, before it looks whether the parent has stopped the replay."""
 MOST_OVERTAKEN = 8
 """How many tensors that are not made yet are looked at for one that is, and may be pushed before them."""
