@@ -37,7 +37,7 @@ class Manifest:
         Whether serialised callables are accepted.
     before : int or None
         On the parent's machine, how many workers of its other endpoints get a core before the first of
-        this session.
+        this session; see `RemoteWorkerSpec.workers_before`.
     path : list of str
         Where modules are looked for first; of sessions on the parent's machine.
     original_names : bool

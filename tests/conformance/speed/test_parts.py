@@ -472,11 +472,16 @@ TELL_CORES = (
 )
 
 
+def cores_in_turn():
+    """Return the cores of this machine, and the order in which endpoints take them."""
+    cores = find_cores().mask
+    return cores, [*cores[1:], cores[0]]
+
+
 @pytest.mark.spec("SPEED-PARTS-9")
 @pytest.mark.parametrize("pin", [False, True])
 def test_workers_of_endpoints_take_the_cores_of_their_machine_in_turn(pin):
-    cores = find_cores().mask
-    order = [*cores[1:], cores[0]]
+    cores, order = cores_in_turn()
     with endpoints(3, 1, pin=pin) as worker:
         tells = [at(worker, function, i) for i, function in enumerate(TELL_CORES)]
         seen = [worker.share(np.full(2, -1)) for _ in tells]
@@ -497,8 +502,7 @@ def test_workers_of_endpoints_take_the_cores_of_their_machine_in_turn(pin):
 @pytest.mark.spec("SPEED-PARTS-12")
 @pytest.mark.parametrize("pin", [False, True])
 def test_what_passes_the_frames_of_an_endpoint_is_on_one_core(pin):
-    cores = find_cores().mask
-    order = [*cores[1:], cores[0]]
+    cores, order = cores_in_turn()
     with endpoints(3, 1, pin=pin) as worker:
         worker.start()
         for i, (link, about) in enumerate(
