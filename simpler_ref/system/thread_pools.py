@@ -23,8 +23,8 @@ _VARIABLES = {
 
 _TOLERANCE = "KMP_DUPLICATE_LIB_OK"
 
-_users: set[str] = set()
-"""Variables that were set before the first Worker was made."""
+_users: dict[str, str] = {}
+"""The variables that were set before the first Worker was made, with their values then."""
 
 
 def set_variables() -> None:
@@ -32,38 +32,60 @@ def set_variables() -> None:
 
     Rule     ORCH-FORK-1
     """
-    _users.update(name for name in _VARIABLES if name in os.environ)
     for name in _VARIABLES:
-        os.environ.setdefault(name, "1")
+        if name in os.environ:
+            _users.setdefault(name, os.environ[name])
+        else:
+            os.environ[name] = "1"
 
 
-def users_variables() -> set[str]:
-    """Return which variables the user has set."""
-    return set(_users)
+def users_variables() -> dict[str, str]:
+    """Return the variables that the user has set, with their values."""
+    return dict(_users)
 
 
-def take_over(users: set[str]) -> None:
+def take_over(users: dict[str, str]) -> None:
     """In a fresh interpreter: note which variables the user, not the parent, has set."""
     _users.clear()
     _users.update(users)
 
 
 def limiter() -> Callable[[], None]:
-    """Return a function that limits loaded libraries to one thread, unless the user has set a variable.
+    """Return a function that limits loaded libraries to one thread, or to what the user's variables say.
 
     It is made before a fork, and called in the child: the look-up of libraries must not meet a lock of
     the loader held by a thread that the child does not have.
 
     Rule     ORCH-FORK-7
     """
-    left = {library for name in _users for library in _VARIABLES[name]}
-    chosen = {library for libraries in _VARIABLES.values() for library in libraries} - left
-    controller = _controller(_loaded()).select(internal_api=sorted(chosen))
+    threads = _threads()
+    pools = [
+        (_controller(_loaded()).select(internal_api=library), count)
+        for library, count in threads.items()
+    ]
 
     def limit() -> None:
-        controller.limit(limits=1)
+        for pool, count in pools:
+            pool.limit(limits=count)
 
     return limit
+
+
+def _threads() -> dict[str, int]:
+    """Return how many threads each library has in workers; those are left out that nothing is known of.
+
+    A program may have set a variable when a library was there already, which does not look again.
+    """
+    found = {library: 1 for libraries in _VARIABLES.values() for library in libraries}
+    for name, libraries in _VARIABLES.items():  # what is for one library comes last, and counts
+        if name not in _users:
+            continue
+        said = _users[name].partition(",")[0].strip()
+        for library in libraries:
+            found.pop(library, None)
+            if said.isdecimal() and int(said):
+                found[library] = int(said)
+    return found
 
 
 @functools.lru_cache(maxsize=1)

@@ -66,7 +66,7 @@ class _Setup(NamedTuple):
     heap: tuple[int, int]
     placement: Placement
     populated: dict[int, int]
-    users_variables: set[str]
+    users_variables: dict[str, str]
     socket: int
     parent: int
     parent_pid: int

@@ -300,8 +300,18 @@ def pool_sizes():
 
 
 @pytest.mark.spec("ORCH-FORK-7")
-@pytest.mark.parametrize("name", [None, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"])
-def test_libraries_have_one_thread_in_workers_unless_the_user_has_set_their_variable(name):
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [
+        ({}, 1),
+        ({"OPENBLAS_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3,1"}, 3),
+        ({"OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "3"}, 3),
+        ({"OPENBLAS_NUM_THREADS": "many"}, 2),
+    ],
+    ids=str,
+)
+def test_libraries_have_one_thread_in_workers_or_what_their_variable_says(given, threads):
     """Outside they have as many as before; a successor is as its predecessor was."""
 
     def body():
@@ -311,17 +321,32 @@ def test_libraries_have_one_thread_in_workers_unless_the_user_has_set_their_vari
             for _ in range(2):
                 found[:] = 0
                 run_task(w, lambda: found.__setitem__(slice(None), pool_sizes()))
-                assert set(found.tolist()) == {2 if name else 1}
+                assert set(found.tolist()) == {threads}
                 with suppress(WorkerLostError):
                     run_task(w, die)
             assert set(pool_sizes()) == {2}
 
-    as_a_new_program(body, **({name: "2"} if name else {}))
+    as_a_new_program(body, **given)
+
+
+@pytest.mark.spec("ORCH-FORK-7")
+def test_a_variable_that_is_set_when_its_library_is_there_already_holds_in_workers():
+    """With two threads on one core, of which each waits for the other, a small product takes forever."""
+
+    def body():
+        threadpool_limits(2)
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        with Worker(3, num_sub_workers=1) as w:
+            found = w.share(np.zeros(len(pool_sizes()), np.int64))
+            run_task(w, lambda: found.__setitem__(slice(None), pool_sizes()))
+            assert set(found.tolist()) == {1}
+
+    as_a_new_program(body)
 
 
 @pytest.mark.spec("ORCH-FORK-7")
 @pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "2"}], ids=str)
-def test_an_openmp_that_is_loaded_has_one_thread_in_workers_unless_the_user_says_otherwise(given):
+def test_an_openmp_that_is_loaded_has_one_thread_in_workers_or_what_the_variable_says(given):
     def body():
         site = Path(importlib.util.find_spec("sklearn").origin).parents[1]
         gomp = ctypes.CDLL(str(next(site.glob("scikit_learn.libs/libgomp*"))))
@@ -329,6 +354,6 @@ def test_an_openmp_that_is_loaded_has_one_thread_in_workers_unless_the_user_says
         with Worker(3, num_sub_workers=1) as w:
             seen = w.share(np.zeros(1, np.int64))
             run_task(w, lambda: seen.__setitem__(0, gomp.omp_get_max_threads()))
-            assert (seen[0], gomp.omp_get_max_threads()) == (3 if given else 1, 3)
+            assert (seen[0], gomp.omp_get_max_threads()) == (2 if given else 1, 3)
 
     as_a_new_program(body, **given)
