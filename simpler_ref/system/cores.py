@@ -16,6 +16,8 @@ SPIN_NS = 50_000
 """Spin budget: how long a thread with nothing to do spins before it sleeps, about a wake-up's cost."""
 LONG_SPIN_NS = 100_000
 """Spin budget where there are more cores than threads: no other thread needs the core meanwhile."""
+FAR_SPIN_NS = 300_000
+"""Spin budget of a Worker with endpoints: an empty task there takes about half as long."""
 YIELD_NS = 3_000
 """Longest back-off time: how long a thread spins before it offers its core; 0 if there is only one."""
 DEFER_NS = 30_000
@@ -136,14 +138,18 @@ class Waits(NamedTuple):
     hold_ns: int
 
 
-def choose_waits(available: int, threads: int, spin_us: float | None = None) -> Waits:
-    """Choose the waiting times of `threads` threads on `available` cores.
+def choose_waits(
+    available: int, threads: int, spin_us: float | None = None, *, is_far: bool = False
+) -> Waits:
+    """Choose the waiting times of `threads` threads on `available` cores; `is_far`: there are endpoints.
 
     `spin_us` replaces the choice of `spin_ns` and shortens the others if they were longer.
 
     Rule     SPEED-WAIT-2
     """
     spin_ns = LONG_SPIN_NS if threads < available else SPIN_NS
+    if is_far and available > 1:
+        spin_ns = FAR_SPIN_NS
     if spin_us is not None:
         spin_ns = int(spin_us * 1000)
     yield_ns = YIELD_NS if available > 1 else 0
@@ -206,14 +212,15 @@ class Placement:
         pin: bool = False,
         spin_us: float | None = None,
         before: int | None = None,
+        is_far: bool = False,
     ) -> Placement:
         """Find the cores that this process may use, and choose.
 
         `before` is how many workers of other trees get a core before the first of this one; None: there
-        are no other trees.
+        are no other trees. `is_far`: the tree has endpoints.
         """
         cores = find_cores()
-        waits = choose_waits(cores.available, threads, spin_us)
+        waits = choose_waits(cores.available, threads, spin_us, is_far=is_far)
         return cls(cores, threads, waits, pin, first=before or 0, beside=before is not None)
 
     @property

@@ -315,6 +315,7 @@ class Life:
                 pin=self.options.pin,
                 spin_us=self.options.spin_us,
                 before=self.workers_before,
+                is_far=self.tree.has_endpoints,
             )
         return self.tree.place(self.placement)
 

@@ -101,6 +101,11 @@ class Tree:
             if isinstance(kind, NestedWorker):
                 yield kind.inner
 
+    @property
+    def has_endpoints(self) -> bool:
+        """Whether there are endpoints at any level below, or places for them."""
+        return bool(self.endpoints()) or any(one._tree.has_endpoints for one in self.nested())
+
     def threads(self) -> int:
         """Return the number of workers at all levels below."""
         below: int = sum(inner._tree.threads() for inner in self.nested())

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba import int64
 
-from simpler_ref import TaskArgs, Worker, WorkerStartError, leaf
+from simpler_ref import RemoteWorkerSpec, TaskArgs, Worker, WorkerStartError, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
@@ -29,7 +29,7 @@ from tests.system.programs import Fork
 NEVER_NS = 10**13
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
-SPIN, SPARE, YIELD, DEFER = 50_000, 100_000, 3_000, 30_000
+SPIN, SPARE, FAR, YIELD, DEFER = 50_000, 100_000, 300_000, 3_000, 30_000
 
 
 # ---------------------------------------------------------------- the cores there are
@@ -174,6 +174,22 @@ def test_spinning_follows_from_cores_and_threads_or_from_spin_us(
         assert times(made) == expected
         assert made.placement().waits == expected
         assert made.placement().threads == workers + 1
+
+
+@pytest.mark.spec("SPEED-WAIT-2")
+@pytest.mark.parametrize(
+    ("cores", "spin_us", "expected"),
+    [(1, None, (SPIN, 0, DEFER)), (2, None, (FAR, YIELD, DEFER)), (2, 9, (9000, YIELD, 9000))],
+)
+def test_a_worker_with_endpoints_spins_longer(monkeypatch, cores, spin_us, expected):
+    """So does one above it."""
+    monkeypatch.setattr(placement, "find_cores", lambda: Cores(tuple(range(cores)), None))
+    inner, outer = Worker(4, spin_us=None), Worker(5, spin_us=spin_us)
+    inner.add_remote_worker(RemoteWorkerSpec(modules=[__name__]))
+    outer.add_worker(inner)
+    with outer:
+        assert outer.placement().waits == expected
+        assert times(outer) == expected
 
 
 @pytest.mark.spec("SPEED-WAIT-11")
