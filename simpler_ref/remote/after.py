@@ -47,6 +47,6 @@ class FailedTasks:
         if outcome != L.SUCCESS:
             self._numbers.append(number)
 
-    def has_any(self, numbers: Iterable[int]) -> bool:
+    def has_any(self, numbers: Sequence[int]) -> bool:
         """Say whether one of some tasks has not succeeded."""
-        return any(one in self._numbers for one in numbers)
+        return bool(numbers) and any(one in self._numbers for one in numbers)

@@ -317,6 +317,8 @@ class Copies:
         MemoryError
             There is no room for them.
         """
+        if not tensors:
+            return []
         keys = {one.key for one in tensors if one.key}
         self._pin(keys)
         try:
@@ -424,6 +426,8 @@ class Copies:
 
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Keep what a task has written, or forget it if it has failed."""
+        if not tensors:
+            return
         self._unpin({one.key for one in tensors if one.key})
         with self._lock:
             for one in tensors:
