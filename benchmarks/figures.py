@@ -187,6 +187,12 @@ FIGURES: dict[str, Figure] = {
     "far_task": Figure("endpoints", "one empty task after another", target=100.0),
     "far_task_curve": Figure("endpoints", "one empty task after another, encrypted", target=150.0),
     "far_call_curve": Figure("endpoints", "one empty call after another, encrypted"),
+    # a recorded tiled Cholesky, 2048², float32, tiles of 128; at endpoints columns are theirs in turn
+    "cholesky": Figure("spread", "Cholesky, two workers", "ms"),
+    "far_cholesky": Figure("spread", "… two endpoints", "ms"),
+    "far_cholesky_curve": Figure("spread", "… two endpoints, encrypted", "ms"),
+    "spread_cholesky": Figure("spread", "endpoints ÷ workers", "×", target=1.15),
+    "spread_cholesky_curve": Figure("spread", "encrypted endpoints ÷ workers", "×", target=1.6),
     # memory
     "live_task": Figure("memory", "parent, per live task of 10⁵", "bytes", grain=20.5),
     "held_growth": Figure("memory", "parent after 10⁶ tasks, all held", "MiB", grain=2.0),
