@@ -16,12 +16,19 @@ from simpler_ref.jit import layout as L
 from simpler_ref.model.config import CallConfig
 from simpler_ref.model.enums import DataType
 from simpler_ref.model.tensor import ContinuousTensor
+from simpler_ref.remote.after import FailedTasks
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME
-from simpler_ref.remote.frames import FEATURES, FrameType, decode_completion, encode_completion
+from simpler_ref.remote.frames import (
+    FEATURES,
+    FrameType,
+    OwnFrameType,
+    decode_completion,
+    encode_completion,
+)
 from simpler_ref.remote.link_tasks import LinkTasks, _Task
-from simpler_ref.remote.session import Session
+from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.tasks import (
     TASK_MORE,
     MoreOfTask,
@@ -33,7 +40,7 @@ from simpler_ref.remote.tasks import (
 
 from . import copy_model
 from .copy_model import INOUT, SIZE, Lost, result
-from .raw_session import SESSION, manifest
+from .raw_session import SESSION
 
 DIGEST = bytes(32)
 
@@ -43,33 +50,42 @@ class Fault(Exception):
 
 
 # ---------------------------------------------------------------- a session
-class Served(Session):
-    """A session that serves the frames of its inbox; `of` has its windows and its copies."""
+class Served(SessionTasks):
+    """The tasks of a session, from the frames of its inbox; `of` has its windows and its copies."""
 
     def __init__(self, play, of):
-        super().__init__(manifest(), -1, "", None)
+        super().__init__(
+            session_id=SESSION,
+            has_several=False,
+            is_over=lambda: self.over,
+            inner=self,
+            failed=FailedTasks(),
+            dispatcher=SimpleNamespace(find=lambda _digest: "target"),
+            copies=of.copies,
+            stores=None,
+            served=SimpleNamespace(settle=lambda: None, complete=self._complete),
+            leaves=None,
+            parts=None,
+        )
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
         self.is_busy = False
-        self._copies = of.copies
-        self.dispatcher = SimpleNamespace(find=lambda _digest: "target")
-        self._inner = self
-        self._leaves = SimpleNamespace(takes=lambda *_: False)
-        self._served = SimpleNamespace(
-            answer_all=lambda: True, settle=lambda: None, complete=self._complete
-        )
+        self.over = ""
 
     def live(self):
         """Serve frames until the link has no more."""
         with suppress(Lost):
-            self.loop()
+            while (frame := self._next()) is not None:
+                if frame.header.frame_type == OwnFrameType.OPEN_COPIES:
+                    self._send(frame.header.frame_type, self.open_copies(frame))
+                else:
+                    self.serve(frame)
 
     def _next(self):
         self.is_busy = False
         self.play.actors.point()
         self._require_alive()
         if not self.inbox:
-            self._over = "closed by its parent"
             return None
         self.is_busy = True
         return self.of.hear(self.inbox.popleft())
@@ -89,7 +105,7 @@ class Served(Session):
 
     def _require_alive(self):
         if self.of.is_lost:
-            self._over = "killed"
+            self.over = "killed"
             raise Lost("the session has died")
 
     def run(self, _target, args, _config):
@@ -285,7 +301,7 @@ class EarlyHome(copy_model.LinkHome):
     def ask(self, session, question):
         self.play.actors.point()
         self.session.require_alive()
-        return self.play.served[self.number]._open_early(session, question)
+        return self.play.served[self.number].open_early(session, question)
 
 
 # ---------------------------------------------------------------- a play

@@ -11,7 +11,7 @@ from simpler_ref.remote.fleets import ProcessFleet
 from simpler_ref.remote.frames import FrameType, HelloPayload, decode_hello, encode_hello
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.manifest import Manifest
-from simpler_ref.remote.session import profile
+from simpler_ref.remote.session_frames import profile
 
 SESSION, ENDPOINT = 77, 3
 SILENCE_S = 2.0

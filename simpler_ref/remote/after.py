@@ -7,7 +7,7 @@ for have ended. If one of them fails, it is skipped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..jit import layout as L

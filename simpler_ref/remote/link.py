@@ -87,6 +87,7 @@ from .lookout import Lookout
 from .manifest import Manifest
 from .noted import frame_word, moved_word
 from .records import TRACE, TRACE_ANSWER, Incoming, TraceAnswer, TraceDetail, TraceRequest
+from .session_frames import profile
 from .spec import RemoteWorkerSpec
 from .task_payloads import TaskPayloads
 
@@ -286,8 +287,6 @@ class Link(WorkerKind):
 
         Rule     REMOTE-LINK-2, -8
         """
-        from .session import profile
-
         hello = HelloPayload(
             session,
             self.number,

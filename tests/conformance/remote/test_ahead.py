@@ -46,7 +46,8 @@ from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.received_tasks import ReceivedTask
-from simpler_ref.remote.session import Session
+from simpler_ref.remote.session_frames import SessionFrames
+from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.tasks import (
     TASK_MORE,
     MoreOfTask,
@@ -371,20 +372,20 @@ def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path, monkeypat
 # ---------------------------------------------------------------- 5: the end of a session
 @pytest.mark.spec("REMOTE-AHEAD-1", "REMOTE-AHEAD-5")
 def test_shutdown_goes_before_tasks_that_have_not_begun():
-    session, order = Session(manifest(), -1, "", None), Order(SESSION, ENDPOINT)
+    frames, order = SessionFrames(manifest(), -1, ""), Order(SESSION, ENDPOINT)
     with zmq.Context() as context:
-        session._frames, parent = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-        session._peer = parent.identity = b"parent"
-        session._frames.bind("inproc://frames")
+        frames._socket, parent = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        frames._peer = parent.identity = b"parent"
+        frames._socket.bind("inproc://frames")
         parent.connect("inproc://frames")
         for payload in (b"1", b"2", b"3"):
             parent.send(order.encode(FrameType.TASK, payload))
-        assert [session._next().payload for _ in range(2)] == [b"1", b"2"]
+        assert [frames.next_frame().payload for _ in range(2)] == [b"1", b"2"]
         parent.send(order.encode(FrameType.TASK, b"4"))
-        assert session._next().payload == b"3", "in order"
+        assert frames.next_frame().payload == b"3", "in order"
         parent.send(order.encode(FrameType.SHUTDOWN))
-        assert session._next().header.frame_type == FrameType.SHUTDOWN
-        for one in (session._frames, parent):
+        assert frames.next_frame().header.frame_type == FrameType.SHUTDOWN
+        for one in (frames._socket, parent):
             one.close(linger=0)
 
 
@@ -624,14 +625,15 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
 
 @pytest.mark.spec("REMOTE-AHEAD-8")
 def test_only_its_parent_has_a_session_make_room():
-    session = Session(manifest(), -1, "", None)
     mover = SimpleNamespace(address="here", offer=lambda _: None, withdraw=lambda _: None)
-    session._copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+    copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
+    others = dict.fromkeys(("inner", "failed", "dispatcher", "stores", "served", "leaves", "parts"))
+    tasks = SessionTasks(SESSION, False, lambda: False, copies=copies, **others)
     question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
     with pytest.raises(Refusal, match="not from the parent"):
-        session._open_early(SESSION + 1, question)
-    assert session._copies.counts()["copy_bytes"] == 0
-    assert WANTED_COPIES.decode(session._open_early(SESSION, question)).keys == (7,)
+        tasks.open_early(SESSION + 1, question)
+    assert copies.counts()["copy_bytes"] == 0
+    assert WANTED_COPIES.decode(tasks.open_early(SESSION, question)).keys == (7,)
 
 
 @pytest.mark.spec("REMOTE-AHEAD-4", "REMOTE-AHEAD-8")

@@ -21,7 +21,7 @@ from simpler_ref.remote import link
 from simpler_ref.remote.frames import FrameType, ReadyState, decode_completion
 from simpler_ref.remote.hosting import read_manifest
 from simpler_ref.remote.manifest import to_line
-from simpler_ref.remote.session import address_at
+from simpler_ref.remote.session_frames import address_at
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program, reference

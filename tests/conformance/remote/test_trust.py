@@ -46,7 +46,7 @@ def test_a_second_connection_with_a_replayed_hello_changes_nothing():
         first.greet()
         second = connect()
         from simpler_ref.remote.frames import HelloPayload, encode_hello
-        from simpler_ref.remote.session import profile
+        from simpler_ref.remote.session_frames import profile
 
         hello = encode_hello(HelloPayload(77, 3, comm_profile=profile()))
         assert second.ask(FrameType.HELLO, hello, timeout_s=1.0) is None

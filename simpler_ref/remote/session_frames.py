@@ -1,0 +1,332 @@
+"""The frames between a session and its parent: in order, with signs of life beside them.
+
+The main thread receives and sends. A thread of its own answers signs of life, and notices when the parent
+is gone, whatever the main thread does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import RemoteError
+from ..system.cores import threads_on
+from ..version import __version__
+from .connection import (
+    SNDMORE,
+    SOURCE,
+    Order,
+    ended_descriptor,
+    has_message,
+    prepare,
+    receive_parts,
+    zmq,
+)
+from .fail_points import fail_point
+from .fleets import THIS_MACHINE
+from .frames import (
+    FEATURES,
+    Frame,
+    FrameType,
+    HelloPayload,
+    OwnFrameType,
+    ReadyState,
+    decode_hello,
+    encode_hello,
+)
+from .keys import KeyPair, new_pair, secure_server
+from .manifest import Manifest
+
+log = logging.getLogger("simpler_ref")
+
+LINGER_MS = 200
+LOOK_S = 0.25
+"""How often the main thread looks whether the parent is gone, while there is no frame."""
+GRACE_S = 1.0
+"""How long the main thread may take to end once the parent is gone."""
+
+
+def address_at(interface: str) -> str:
+    """Return an address for a socket: what only this machine reaches needs no TCP.
+
+    The name of a Unix socket in the abstract namespace is no file, and is gone with its process.
+
+    Rule     REMOTE-LINK-13
+    """
+    if interface == THIS_MACHINE:
+        return f"ipc://@simpler_ref-{secrets.token_hex(16)}"
+    return f"tcp://{interface}:*"
+
+
+def profile() -> str:
+    """Return what a HELLO says of this package."""
+    return f"simpler_ref/{__version__}"
+
+
+class SessionFrames:
+    """The frames of one session.
+
+    Attributes
+    ----------
+    over : str
+        Why the session ends; "" while it goes on.
+    is_closing : bool
+        Whether the main thread has noticed that.
+    features : int
+        Those that the parent has, too; once it has greeted.
+    note : Callable or None
+        Told of each frame while a trace is taken: its type, the number of the one that it is or answers,
+        its bytes, and whether it was sent.
+    """
+
+    def __init__(self, manifest: Manifest, ended: int, interface: str) -> None:
+        self._manifest, self._ended, self._interface = manifest, ended, interface
+        self._order = Order(manifest.session_id, manifest.endpoint_id)
+        self._beats = Order(manifest.session_id, manifest.endpoint_id)
+        self._peer = b""
+        self._descriptors: set[int] = set()
+        """Of the connection to the parent."""
+        self._waiting: deque[Frame] = deque()
+        """Frames that have come while another one was served."""
+        self.over = ""
+        self.is_closing = False
+        self.features = 0
+        self.note: Callable[[int, int, int, bool], None] | None = None
+        self._pair: KeyPair | None = None
+        self._sockets: list[Any] = []
+        self._watcher: threading.Thread | None = None
+
+    # ------------------------------------------------------------ start and end
+    def open(self, core: int | None) -> None:
+        """Open the sockets, after all forks; threads that pass frames on run on a core, if it is given.
+
+        Rule     SPEED-PARTS-12
+        """
+        module = zmq()
+        if self._manifest.is_secure:
+            self._pair = new_pair()
+        with threads_on(core):
+            self._context = module.Context()
+            self._socket = self.router(stopped_s=0.0)  # the other one has the heartbeats
+        self._socket.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
+        self._again = module.Again
+        self._health = self.router()
+        self._sockets += self._socket, self._health
+        self._monitors = [
+            one.get_monitor_socket(module.EVENT_DISCONNECTED) for one in self._sockets
+        ]
+        self._wake, self._woken = os.pipe()
+
+    def router(self, **how: float) -> Any:
+        """Return a socket that the parent connects to, and nobody else."""
+        module = zmq()
+        socket = self._context.socket(module.ROUTER)
+        prepare(socket, self._manifest.silence_s, **how)
+        if self._pair is not None:
+            secure_server(socket, self._pair, {self._manifest.parent_key})
+        socket.bind(address_at(self._interface))
+        return socket
+
+    def addresses(self) -> tuple[str, str, str]:
+        """Return where frames and signs of life are received, and the public key of that."""
+        public = self._pair.public if self._pair else ""
+        return self._socket.last_endpoint.decode(), self._health.last_endpoint.decode(), public
+
+    def descriptors(self) -> tuple[int, int]:
+        """Return where something can be read if there is a frame, and if the session ends."""
+        return self._socket.getsockopt(zmq().FD), self._wake
+
+    def watch(self) -> None:
+        """Begin to answer signs of life, and to look out for the end of the parent."""
+        self._watcher = threading.Thread(target=self._watch, name="simpler-session", daemon=True)
+        self._watcher.start()
+
+    def end(self) -> None:
+        """Wake who waits for a frame; `over` says why by now."""
+        self.over = self.over or "closed"
+        self.is_closing = True
+        if self._watcher is not None:
+            os.close(self._woken)
+
+    def close(self) -> None:
+        """Close the sockets; the context stays, since the process waits for nothing."""
+        for socket in self._sockets:
+            socket.close(linger=LINGER_MS)
+
+    def join(self) -> None:
+        """Wait for the thread that looks out."""
+        if self._watcher is not None:
+            self._watcher.join(GRACE_S)
+
+    def _watch(self) -> None:
+        """Answer signs of life; when the parent is gone, end the main thread, or else the process.
+
+        Rule     REMOTE-FAIL-5
+        """
+        module, monitors = zmq(), self._monitors
+        poller = module.Poller()
+        for one in (*monitors, self._health, self._ended, self._wake):
+            poller.register(one, module.POLLIN)
+        why = ""
+        while not why:
+            ready = dict(poller.poll())
+            if self._wake in ready:
+                break
+            if self._ended in ready and not os.read(self._ended, 1):
+                why = "its starter is gone"
+            elif ended := [one for one in monitors if one in ready]:
+                if ended_descriptor(ended[0]) in self._descriptors:
+                    why = "the connection to the parent has ended"
+            elif self._health in ready:
+                self._answer_health()
+        for one in monitors:
+            one.close()
+        if not why:
+            return
+        if not self.over:
+            log.warning("endpoint %d ends: %s", self._manifest.endpoint_id, why)
+        self.over = self.over or why
+        for _ in range(2):  # the main thread has to notice, then to close
+            time.sleep(GRACE_S)
+            if not self.is_closing:
+                break
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _answer_health(self) -> None:
+        """Send a sign of life back, with this machine's clock.
+
+        Rule     REMOTE-HEALTH-2
+        """
+        sender, message = self._health.recv_multipart(copy=False)
+        try:
+            self._beats.decode(message.bytes, FrameType.HEALTH)
+        except ValueError as error:
+            self._refuse(error)
+            return
+        self._descriptors.add(message.get(SOURCE))
+        clock = time.time_ns().to_bytes(8, "little")
+        self._health.send_multipart([sender.bytes, self._beats.encode(FrameType.HEALTH, clock)])
+
+    # ------------------------------------------------------------ greeting
+    def greet(self, deadline: float) -> None:
+        """Answer the parent's HELLO.
+
+        Rule     REMOTE-LINK-2, -6, -8
+        """
+        while not self.over:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise RemoteError(
+                    f"the parent has not greeted within {self._manifest.start_timeout_s} s"
+                )
+            if not self._socket.poll(min(rest, LOOK_S) * 1000):
+                continue
+            frame = self._receive_first()
+            if frame is None:
+                continue
+            hello = decode_hello(frame.payload)
+            self.features = hello.feature_flags & FEATURES
+            same = hello.comm_profile == profile()
+            ready = ReadyState.READY if same else ReadyState.NOT_READY
+            ids = self._manifest.session_id, self._manifest.endpoint_id
+            mine = HelloPayload(*ids, comm_profile=profile(), feature_flags=FEATURES, ready=ready)
+            self.send(FrameType.HELLO, encode_hello(mine))
+            if not same:
+                raise RemoteError(f"the parent is {hello.comm_profile!r}, this is {profile()!r}")
+            return
+
+    def _receive_first(self) -> Frame | None:
+        """Return the HELLO of whoever becomes the parent."""
+        parts = self._socket.recv_multipart(copy=False)
+        try:
+            if len(parts) != 2:
+                raise ValueError("remote_wire: frame: its message has not one part")
+            frame = self._order.decode(parts[1].bytes, FrameType.HELLO)
+        except ValueError as error:
+            self._refuse(error)
+            return None
+        self._peer = parts[0].bytes
+        self._descriptors.add(parts[1].get(SOURCE))
+        return frame
+
+    # ------------------------------------------------------------ frames
+    def send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
+        """Send a frame to the parent."""
+        raw = self._order.encode(kind, payload)
+        if self.note is not None:  # what answers begins with the number of the frame that asked
+            self.note(kind, int.from_bytes(payload[:8], "little"), len(raw), True)
+        self._socket.send(self._peer, SNDMORE)
+        self._socket.send(raw)
+
+    def has_frame(self) -> bool:
+        """Say whether there is a frame to be served."""
+        return bool(self._waiting) or has_message(self._socket)
+
+    def next_frame(self) -> Frame | None:
+        """Return the frame to be served next; SHUTDOWN goes before tasks that have not begun.
+
+        None if there is none in a while, or one was refused.
+
+        Rule     REMOTE-AHEAD-1, -5
+        """
+        waiting = self._waiting
+        while not waiting or has_message(self._socket):
+            frame = self._receive()
+            if frame is None or frame.header.frame_type == FrameType.SHUTDOWN:
+                return frame
+            waiting.append(frame)
+            if len(waiting) > 1:
+                fail_point("queued")
+        return waiting.popleft()
+
+    def has_stopped_part(self) -> bool:
+        """Say whether the parent has stopped the part that runs; keep other frames that have come.
+
+        Rule     SPEED-PARTS-6
+        """
+        while has_message(self._socket):
+            frame = self._receive()
+            if frame is None:
+                continue
+            kind = frame.header.frame_type
+            if kind == OwnFrameType.STOP_PART:
+                return True
+            if kind == FrameType.SHUTDOWN:
+                self._waiting.appendleft(frame)
+                return True
+            self._waiting.append(frame)
+        return bool(self.over)
+
+    def _receive(self) -> Frame | None:
+        """Return the next frame of the parent; None if there is none in time, or it was refused.
+
+        A thread that sleeps in ZeroMQ is woken sooner than one that looks again and again, and leaves
+        its core to those that do the work meanwhile.
+
+        Rule     REMOTE-TRUST-2
+        """
+        try:
+            parts = receive_parts(self._socket)
+        except self._again:
+            return None
+        try:
+            if len(parts) != 2 or parts[0] != self._peer:
+                raise ValueError("remote_wire: frame: it is not from the parent of this session")
+            frame = self._order.decode(parts[1])
+        except ValueError as error:
+            self._refuse(error)
+            return None
+        if self.note is not None:
+            self.note(frame.header.frame_type, frame.header.sequence, len(parts[1]), False)
+        return frame
+
+    def _refuse(self, error: ValueError) -> None:
+        log.warning("endpoint %d refuses: %s", self._manifest.endpoint_id, error)
