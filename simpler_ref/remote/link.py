@@ -83,10 +83,10 @@ from .keys import KeyPair, new_pair, secure_client
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .link_parts import OfParts
 from .link_tasks import LinkTasks
+from .link_trace import LinkTrace
 from .lookout import Lookout
-from .manifest import Manifest
+from .manifest import Announcement, Manifest
 from .noted import frame_word, moved_word
-from .records import TRACE, TRACE_ANSWER, Incoming, TraceAnswer, TraceDetail, TraceRequest
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
 from .task_payloads import TaskPayloads
@@ -174,8 +174,7 @@ class Link(WorkerKind):
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
-        self._records: Incoming | None = None
-        self._is_trace_over = False
+        self._trace: LinkTrace | None = None
         self._starting = True
         self._unanswered: dict[int, FrameType | OwnFrameType] = {}
         """The numbers of frames whose answers have not come, and what answers them."""
@@ -234,8 +233,9 @@ class Link(WorkerKind):
         self._order, self._beats = Order(session, self.number), Order(session, self.number)
         self._context = module.Context()
         self._pair = pair
-        self._frames = self._socket(pair, found.key, stopped_s=0.0)  # the other has the heartbeats
-        self._health = self._socket(pair, found.key)
+        self._frames = self.dealer(stopped_s=0.0)  # the other has the heartbeats
+        self._health = self.dealer()
+        self._sockets += self._frames, self._health
         monitors = [
             one.get_monitor_socket(module.EVENT_DISCONNECTED)
             for one in (self._frames, self._health)
@@ -251,6 +251,7 @@ class Link(WorkerKind):
         )
         self._watcher.start()
         self._starting = True
+        self._trace = LinkTrace(self)
         self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
         self._home.bringing = self.bringing
         self._tasks = LinkTasks(self, self._home, self._payloads, self._features)
@@ -270,16 +271,12 @@ class Link(WorkerKind):
         if core is not None:
             run_on((core,))
 
-    def _socket(self, pair: KeyPair | None, key: str, **how: float) -> Any:
-        socket = self._dealer(pair, key, **how)
-        self._sockets.append(socket)
-        return socket
-
-    def _dealer(self, pair: KeyPair | None, key: str, **how: float) -> Any:
+    def dealer(self, **how: float) -> Any:
+        """Return a socket that may connect to the session."""
         socket = self._context.socket(zmq().DEALER)
         prepare(socket, self.spec.silence_s, **how)
-        if pair is not None:
-            secure_client(socket, pair, key)
+        if self._pair is not None:
+            secure_client(socket, self._pair, self._place.announcement.key)
         return socket
 
     def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
@@ -316,7 +313,8 @@ class Link(WorkerKind):
         """End the session: SHUTDOWN, then its process."""
         fail_point("stopping")
         self._stopping = True
-        self._drop_records()
+        if self._trace is not None:
+            self._trace.drop()
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join()
@@ -562,60 +560,10 @@ class Link(WorkerKind):
             raise ControlError(text, remote_traceback=trace)
         return reply.result
 
-    # ------------------------------------------------------------ traces
     def trace(self, request: bytes) -> bytes:
-        """Have the session trace its Worker, and fetch the records; or end that.
-
-        Rule     SEE-REMOTE-1, -4
-        """
-        asked = json.loads(request)
-        if "file" in asked:
-            if not self._features & FEATURE_TRACE:
-                why = f"{self._place.name} does not know how: only frames and transfers are noted here"
-                return json.dumps({"why": why}).encode()
-            return json.dumps({"why": self._begin_trace(asked["file"], asked["detail"])}).encode()
-        if self._records is None:
-            return b"{}"
-        if not self._is_trace_over:
-            self._is_trace_over = True
-            self._records.finish(self._ask_trace(TraceDetail.OFF).size)
-        left = self._records.left(asked["wait_s"])
-        if not left:
-            self._drop_records()
-            self._ask_trace(TraceDetail.OFF)  # once more: the session may let them go
-        return json.dumps({"left": left}).encode()
-
-    def _begin_trace(self, file: str, detail: str) -> str:
-        """Begin to fetch records into a file; return why there are none, or ""."""
-        self._drop_records()
-        order = Order(self._order.session_id, self.number)
-        socket = self._dealer(self._pair, self._place.announcement.key)
-        name = self._place.name
-
-        def warn(why: str) -> None:
-            log.warning("the records of %s in %s end here: %s", name, file, why)
-
-        records = Incoming(file, order, socket, self.spec.silence_s, warn)
-        try:
-            answer = self._ask_trace(TraceDetail[detail.upper()])
-            if answer.error:
-                return answer.error
-            host, port = self._place.announcement.frames, answer.address
-            records.begin(f"{host.rpartition(':')[0]}:{port.rpartition(':')[2]}")
-            self._records, self._is_trace_over, records = records, False, None  # type: ignore[assignment]
-        finally:
-            if records is not None:
-                records.close()
-        return ""
-
-    def _drop_records(self) -> None:
-        if self._records is not None:
-            self._records.close()
-            self._records = None
-
-    def _ask_trace(self, detail: TraceDetail) -> TraceAnswer:
-        raw = TRACE.encode(TraceRequest(detail))
-        return TRACE_ANSWER.decode(self.exchange(OwnFrameType.TRACE, raw).payload)
+        """Have the session trace its Worker, and fetch the records; or end that."""
+        assert self._trace is not None
+        return self._trace.answer(request)
 
     # ------------------------------------------------------------ callables
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
@@ -712,6 +660,12 @@ class Link(WorkerKind):
         return found
 
     @property
+    def announcement(self) -> Announcement:
+        """Where its session is reached."""
+        found: Announcement = self._place.announcement
+        return found
+
+    @property
     def session_id(self) -> int:
         """The session's number, which only its parent knows."""
         return self._order.session_id
@@ -725,6 +679,11 @@ class Link(WorkerKind):
     def runs_calls_at_once(self) -> bool:
         """Whether the session takes calls while it runs others."""
         return bool(self._features & FEATURE_CALLS_AT_ONCE)
+
+    @property
+    def takes_traces(self) -> bool:
+        """Whether the session traces its Worker."""
+        return bool(self._features & FEATURE_TRACE)
 
     @property
     def takes_parts(self) -> bool:
