@@ -1139,7 +1139,7 @@ FAULTS = (
         (
             Patch(
                 "remote/after.py",
-                "        return any(one in self._numbers for one in numbers)\n",
+                "        return bool(numbers) and any(one in self._numbers for one in numbers)\n",
                 "        return False\n",
             ),
         ),
