@@ -396,6 +396,16 @@ class Stream:
             self._help(slot=L.STAY, ended=view.next_task_id)
         self._keep_values()
 
+    def forget_memory(self, low: int, high: int) -> None:
+        """Know nothing any more of memory that is given back: a failure says nothing of what comes there.
+
+        Rule     CALL-FAIL-1; CALL-HAZARD-10
+        """
+        if self._open:
+            with self._turns.entrance, self._turns.turn:
+                if self._open:
+                    self._kernels.forget_memory(self._mem, low, high)
+
     # ------------------------------------------------------------ its end
     def finish(self) -> None:
         """Wait until all calls have ended, and let their futures keep the values.

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -115,6 +115,8 @@ class Arena:
         """Where memory begins that no array has had yet: it is zero."""
         self._returned: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
+        self.on_reuse: Callable[[int, int], None] | None = None
+        """Told where memory begins and ends that may be given out again, before it is."""
 
     def close(self) -> None:
         """Close the descriptor; the memory stays as long as an array refers to it."""
@@ -173,9 +175,8 @@ class Arena:
 
     def _take(self, length: int) -> tuple[int, int]:
         """Return the offset of free memory, and how much of it arrays have had before."""
+        self._take_back()
         with self._lock:
-            while self._returned:
-                self._free_span(*self._returned.popleft())
             for i, (offset, room) in enumerate(self._free):
                 if room >= length:
                     if room == length:
@@ -190,6 +191,18 @@ class Arena:
             f"no room for {length} bytes: the arena of {self.size} bytes has a largest free span "
             f"of {largest}; drop arrays no longer needed or give Worker(arena_size=…) a larger value"
         )
+
+    def _take_back(self) -> None:
+        """Have the memory of arrays that are gone for others; nobody waits here with the lock."""
+        while True:
+            try:
+                offset, length = self._returned.popleft()
+            except IndexError:
+                return
+            if self.on_reuse is not None:
+                self.on_reuse(self.base + offset, self.base + offset + length)
+            with self._lock:
+                self._free_span(offset, length)
 
     def _free_span(self, offset: int, length: int) -> None:
         i = bisect.bisect(self._free, (offset, length))

@@ -14,6 +14,7 @@ from .hazards import (
     drop_over,
     extent_of,
     forget_all,
+    forget_range,
     has_access_room,
     note_accesses,
     owed_to,
@@ -186,6 +187,15 @@ def drop(mem, slot):
     """
     if release_ref(mem, slot):
         reclaim(mem, slot)
+
+
+@kernel
+def forget_memory(mem, low, high):
+    """Forget who reads and writes memory that is given back.
+
+    Rule     CALL-FAIL-1; CALL-HAZARD-10
+    """
+    reclaim_chain(mem, forget_range(mem, low, high))
 
 
 @kernel

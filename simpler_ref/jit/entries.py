@@ -150,6 +150,13 @@ def begin_stream(mem):
     return L.OK
 
 
+@entry(WORDS, INT, INT, nogil=False)
+def forget_memory(mem, low, high):
+    """Forget who reads and writes memory that is given back: what was there is gone."""
+    calls.forget_memory(mem, low, high)
+    return L.OK
+
+
 @entry(WORDS, nogil=False)
 def end_stream(mem):
     """Forget who reads and writes what: every call has ended, and no future refers to one."""

@@ -258,15 +258,22 @@ class Life:
             blocks_size=options.values_size if self.takes_calls else 0,
             placement=self._place(),
         )
+        arena = Arena(options.arena_size)
+        arena.on_reuse = self._forget_memory
         return Session(
             engine,
-            Arena(options.arena_size),
+            arena,
             self.tree.next_level,
             self.tree.subs,
             self.registry,
             options,
             self._method or self._new_method(),
         )
+
+    def _forget_memory(self, low: int, high: int) -> None:
+        """Have calls know that what was in some memory is gone, before another array is there."""
+        if self.stream is not None:
+            self.stream.forget_memory(low, high)
 
     @property
     def takes_calls(self) -> bool:

@@ -103,7 +103,7 @@ CALLERS = {
         *("run_program", "open_scope", "close_scope", "newest_tasks", "help_scheduler"),
         *("begin_run", "finish_run", "end_run", "wait_ready", "set_usable", "forget_configs"),
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
-        *("begin_stream", "call_and_pass", "help_stream", "end_stream", "reset_stream"),
+        *("begin_stream", "call_and_pass", "help_stream", "forget_memory", "end_stream", "reset_stream"),
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed", "hand_on", "forgive_all"),
         *("call_from_c", "read_outcome_from_c", "drop_from_c"),

@@ -227,6 +227,16 @@ def test_what_a_call_has_written_is_there_however_its_end_is_noticed(w):
     assert y.tolist() == [7] * 3
 
 
+@pytest.mark.spec("CALL-FAIL-1", "CALL-HAZARD-10")
+def test_a_call_that_fails_says_nothing_of_other_arrays():
+    """The copy that it has spoilt is gone, and that of another array comes to its place."""
+    with opened(1) as w:
+        x, y = w.zeros(10), w.ones(10)
+        with pytest.raises(ZeroDivisionError):
+            far_calls.spoil(x).result()
+        assert [total(y).result() for _ in range(3)] == [10] * 3
+
+
 @pytest.mark.spec("CALL-FAR-3")
 def test_a_call_that_fails_leaves_its_arrays_as_they_were(w):
     x = w.share(np.arange(4.0))
