@@ -242,7 +242,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         first = Initializer(initializer, initargs)
         if first.is_given and not options.num_sub_workers:
             raise ValueError(
-                "initializer= is for workers that call Python functions: give num_sub_workers"
+                "initializer= is for sub workers of this machine: give num_sub_workers; at endpoints, "
+                "let tasks make what they need at first use, and keep it in local"
             )
         self._take_up(Life(options, Tree(options, first), Registry()))
         if spread is not None:
@@ -594,6 +595,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         )
         if self._options.start_method == "spawn":
             require_payload(handle.name, target, payload)
+        if self._life.endpoints is not None:
+            self._life.endpoints.require_not_there(handle)
         return self._add_callable(handle, target, payload)
 
     def _register_remote(

@@ -281,6 +281,15 @@ class LinkHome(Home):
         self.session.require_alive()
         read(self.session, key, address)
 
+    def take_window(self, key, address, nbytes):
+        try:
+            self.move_from(key, 0, address, nbytes)
+        except TransferError as error:
+            if not error.refused:
+                raise
+            return False
+        return True
+
 
 # ---------------------------------------------------------------- a play
 class Play:

@@ -98,7 +98,7 @@ class Task:
 
     def __reduce__(self) -> tuple[Any, ...]:
         module, name = self.__module__, self.__qualname__  # type: ignore[attr-defined]
-        if module != "__main__" and _find(module, name) is self:
+        if module and module != "__main__" and _find(module, name) is self:
             return _find, (module, name)
         options = None if self.code is None else self.code.options
         return _remake, (self.py_func, self.timeout, options)

@@ -147,6 +147,7 @@ class PlacingOrchestrator(Orchestrator):
         Rule     REMOTE-COPY-1, -6
         """
         directory = self._directory
+        require_members_apart(uses)
         placed = [directory.place(*one, self._handle) for one in zip(where, uses, strict=True)]
         for place, found in zip(where, uses, strict=True):
             self._bring_home(*directory.to_bring_home(found, place))
@@ -322,6 +323,33 @@ class PlacingOrchestrator(Orchestrator):
             address = _address(args._tensors[use.index])
             if not use.start and address:
                 self._directory.give_back(address, use.nbytes)
+
+
+def require_members_apart(uses: Sequence[Sequence[Use]]) -> None:
+    """Refuse a group whose members share bytes that one of them writes: each would get a copy.
+
+    Rule     REMOTE-COPY-6
+    """
+    if len(uses) < 2:
+        return
+    spans = sorted(
+        (use.start, use.start + use.nbytes, member, bool(use.writes))
+        for member, its in enumerate(uses)
+        for use in its
+        if use.start and use.nbytes
+    )
+    met: list[tuple[int, int, int, bool]] = []
+    for start, end, member, writes in spans:
+        met = [one for one in met if one[1] > start]
+        for _, _, other, other_writes in met:
+            if other != member and (writes or other_writes):
+                first, second = sorted((member, other))
+                raise ValueError(
+                    f"members {first} and {second} of the group name the same bytes, which one of them "
+                    "writes, and each would get a copy of its own at its endpoint: give each member a "
+                    "part of its own"
+                )
+        met.append((start, end, member, writes))
 
 
 class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):

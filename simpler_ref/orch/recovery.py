@@ -94,7 +94,8 @@ class Recovery:
             outcomes, dead = self._outcomes()
             replay = self._bring_what_is_left(outcomes, dead, moved)
         except (Gone, MemoryError) as why:
-            log.warning("a run cannot go on after the loss of an endpoint: %s", why)
+            if self._endpoints.lost() or self._endpoints.losses() > self._losses:
+                log.warning("a run cannot go on after the loss of an endpoint: %s", why)
             raise failure from None
         self._endpoints.tensors.forget()
         orch._forgive()

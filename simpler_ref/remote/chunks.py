@@ -44,7 +44,7 @@ class Kind(enum.IntEnum):
     PUSHED = 9
     AWAIT = 10
     """A whole window to be read once it is offered. The offset is the token of a replay: when that is
-    over, windows that were not offered are refused."""
+    over, windows that were not offered are refused; with 0 at once."""
 
 
 class Header(NamedTuple):

@@ -47,7 +47,7 @@ from .layouts import layout_text
 from .limits import MAX_INLINE_ARENA_BYTES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
-from .memory import EndpointMemory, exchange, require_current
+from .memory import EndpointMemory, exchange
 from .noted import peer_of
 from .parent_tensors import ParentTensors
 from .parts import MOST_PEERS
@@ -80,6 +80,11 @@ def require_copyable(i: int, wire: bytes) -> None:
             "endpoint could not be given a copy: tag it INPUT, INOUT or OUTPUT_EXISTING"
         )
     address = int.from_bytes(wire[:SHAPE_AT], "little")
+    if not address and wire[TAG_AT] != L.OUTPUT and bytes_of(wire):
+        raise ValueError(
+            f"tensor {i} has no memory yet: tag it OUTPUT, so that the runtime provides it, or give it "
+            "an address"
+        )
     if address and not RECORDED_FIRST <= address < RECORDED_LAST:
         require_visible(address, bytes_of(wire))
 
@@ -279,11 +284,27 @@ class Endpoints:
     def _require_same(self, handle: CallableHandle, one: Registration) -> None:
         """Refuse a callable that is registered in another way already."""
         found = self._life.registry.installed(handle.digest)
+        if found is not None and not isinstance(found, Registration):
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                f"{handle.name} is registered already, for workers of this machine: unregister it first, "
+                "or give endpoints a function of their own that calls it",
+            )
         if found is not None and found != one:
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED",
                 f"{handle.name} is registered already, for the endpoints {list(found.workers)}: "
                 "unregister it first to change that",
+            )
+
+    def require_not_there(self, handle: CallableHandle) -> None:
+        """Refuse a callable for workers of this machine that is registered for endpoints already."""
+        found = self._life.registry.installed(handle.digest)
+        if isinstance(found, Registration):
+            raise CallableError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                f"{handle.name} is registered already, for the endpoints {list(found.workers)}: "
+                "unregister it first, or give the workers of this machine a function that calls it",
             )
 
     # ------------------------------------------------------------ tasks
@@ -449,7 +470,7 @@ class Endpoints:
             self._kept.append(array)
             return wire.at(array.ctypes.data)
         handle: RemoteBufferHandle = wire.place
-        require_current(handle, link)
+        self.memory.require_current(handle, link)
         if rights & ~handle.access:
             raise ValueError(
                 f"tensor {i}: its tag needs {'write' if rights & 2 else 'read'} access, and {handle!r} "
@@ -630,7 +651,7 @@ class Endpoints:
                 if words is None
                 else dict(zip(COUNTERS, words.tolist(), strict=True))
             )
-            alive = manager is not None and link.number not in manager.dead
+            alive = manager is not None and link.number not in manager.dead and counts["pid"] != 0
             ended = "" if words is None or alive else link.last_words()
             about = {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive}
             told.append({**about, "ended": ended, **counts})

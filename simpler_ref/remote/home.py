@@ -26,7 +26,7 @@ from .copies import (
 )
 from .fail_points import fail_point
 from .keys import KeyPair
-from .mover import Span, ZmqMover
+from .mover import NO_REPLAY, Span, ZmqMover
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
@@ -213,6 +213,14 @@ class Home:
         """Copy from a window of the session into memory of this machine."""
         self._mover().fetch(self._address, key, offset, address, nbytes)
 
+    def take_window(self, key: int, address: int, nbytes: int) -> bool:
+        """Copy a whole window of the session into memory of this machine; say whether it is offered.
+
+        After a task has failed, what it should have changed is not, which is nothing to warn of.
+        """
+        span = Span(key, address, nbytes)
+        return self._mover().fetch_made(self._address, NO_REPLAY, [span], lambda: None)[0]
+
     def begin(self, run: int) -> None:
         """Forget what was of an earlier run."""
         if run != self.run:
@@ -295,16 +303,11 @@ class Home:
             return
         self.bringing[0] = key
         fail_point("bringing")
-        where = window_key(key, version)
-        try:
-            self.move_from(where, 0, address, nbytes)
-        except TransferError as error:
-            if not error.refused:
-                raise
+        if not self.take_window(window_key(key, version), address, nbytes):
             raise RemoteError(
                 f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "
                 "endpoint was lost and has started anew"
-            ) from error
+            )
         fail_point("brought")
         self._brought[key] = version
         self.brought += 1

@@ -645,6 +645,15 @@ class Link(WorkerKind):
         if installed.is_of_calls:
             self.calls.answer_failure(error)
 
+    def end_if_lost(self) -> None:
+        """End this process if that of its session has ended.
+
+        Rule     REMOTE-FAIL-3
+        """
+        self._place.wait(STATUS_S)
+        if self._place.why():
+            self._give_up("")
+
     def give_up(self, why: str) -> None:
         """End this process, since the session is lost; unless it is being stopped."""
         self._give_up(why)

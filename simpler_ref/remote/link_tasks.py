@@ -131,7 +131,9 @@ class LinkTasks:
         try:
             self._run(args)
         except TransferError as error:
-            self._link.losses[0] += not error.refused  # this process is about to end, too
+            if not error.refused:
+                self._link.end_if_lost()
+                self._link.losses[0] += 1
             raise
 
     def _run(self, args: ReceivedArgs) -> None:

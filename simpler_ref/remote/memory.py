@@ -70,16 +70,6 @@ def control(
     return manager.control(link.number, command, args, name=name, timeout_s=limit_s)
 
 
-def require_current(handle: RemoteBufferHandle, link: Link) -> None:
-    """Refuse memory of a session that is over.
-
-    Rule     REMOTE-MEM-2
-    """
-    if handle.session != int(link.words[0]):
-        handle.is_live = False
-    require_live(handle)
-
-
 class EndpointMemory:
     """Buffers of endpoints, by handles.
 
@@ -91,9 +81,23 @@ class EndpointMemory:
     def __init__(self, life: Life, find: Callable[[int], Link]) -> None:
         self._life, self._link = life, find
         self._addresses = REMOTE_FIRST
+        self._sessions: set[int] = set()
+        """Those in which this Worker has had memory."""
         self._held: Counter[int] = Counter()
         """By session: the bytes that were allocated there."""
         self._chunk = _LEAST_CHUNK
+
+    def require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
+        """Refuse memory of a session that is over, or another Worker's.
+
+        Rule     REMOTE-MEM-2
+        """
+        require_live(handle)
+        if handle.session not in self._sessions:
+            raise ValueError(f"{handle!r} is another Worker's: use it with the one that it is from")
+        if handle.session != int(link.words[SESSION]):
+            handle.is_live = False
+            require_live(handle)
 
     def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:
         """Allocate memory of an endpoint; see `Worker.remote_malloc`."""
@@ -106,6 +110,7 @@ class EndpointMemory:
         made = IDENTITY.decode(self._ask(link, request))
         session = int(link.words[SESSION])
         self._held[session] += size
+        self._sessions.add(session)
         return RemoteBufferHandle(
             link.number,
             made.owner_endpoint_id,
@@ -245,7 +250,7 @@ class EndpointMemory:
                 f"remote_import expects what remote_export has returned, not {type(exported).__name__}"
             )
         link, owner, found = self._link(worker), exported.handle, exported.result
-        require_current(owner, self._link(owner.worker))
+        self.require_current(owner, self._link(owner.worker))
         if link.number == owner.worker:
             raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
         rights = found.access if access is None else access_of(access)
@@ -256,6 +261,8 @@ class EndpointMemory:
             link, Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes)
         )
         made = decode_import_buffer_result(raw)
+        session = int(link.words[SESSION])
+        self._sessions.add(session)
         return RemoteBufferHandle(
             link.number,
             made.owner_endpoint_id,
@@ -264,7 +271,7 @@ class EndpointMemory:
             made.offset,
             made.nbytes,
             address=base,
-            session=int(link.words[0]),
+            session=session,
             access=made.access,
             import_id=made.import_id,
         )
@@ -298,7 +305,7 @@ class EndpointMemory:
                 f"{'the owner of a buffer' if own else 'imports'}"
             )
         link = self._link(handle.worker)
-        require_current(handle, link)
+        self.require_current(handle, link)
         return link
 
     def _ask(self, link: Link, request: Request) -> bytes:

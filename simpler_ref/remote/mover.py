@@ -127,7 +127,7 @@ class Mover(ABC):
         address
             The other mover's address.
         token
-            Of the replay.
+            Of the replay; `NO_REPLAY`: what is not offered now does not come.
         several
             The windows; best in the order in which they are likely to be offered.
         between
@@ -582,7 +582,7 @@ class ZmqMover(Mover):
         """
         with self._parking:
             if not self._windows.has(header.key):
-                if header.offset in self._over:
+                if header.offset == NO_REPLAY or header.offset in self._over:
                     self._reply(peer, header.answer(Kind.REFUSED), NOT_MADE)
                     return False
                 if sum(map(len, self._parked.values())) >= MOST_PARKED:
@@ -625,6 +625,8 @@ NOT_MADE = b"the replay is over, and has not made it"
 BELL = "inproc://bell"
 NO_WINDOW = 0
 """No window has this key."""
+NO_REPLAY = 0
+"""No replay has this token: what is not offered by now is not waited for."""
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

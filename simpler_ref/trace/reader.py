@@ -419,10 +419,11 @@ class Trace:
         sums = np.bincount(which, spans, minlength=len(found))
         longest = np.zeros(len(found), np.int64)
         np.maximum.at(longest, which, spans)
-        rows = {
-            self.function_name(int(one)): (int(counts[i]), int(sums[i]), int(longest[i]))
-            for i, one in enumerate(found)
-        }
+        rows: dict[str, tuple[int, int, int]] = {}
+        for i, one in enumerate(found):  # several functions may have the same name
+            name = self.function_name(int(one))
+            count, total, most = rows.get(name, (0, 0, 0))
+            rows[name] = count + int(counts[i]), total + int(sums[i]), max(most, int(longest[i]))
         return dict(sorted(rows.items(), key=lambda row: -row[1][1]))
 
     def busy(self) -> dict[str, float]:

@@ -342,6 +342,31 @@ def test_tensors_that_share_bytes_are_one_memory(mixed):
     assert y.tolist() == [3] * (half // 2) + [2] * (half // 2)
 
 
+@pytest.mark.spec("REMOTE-COPY-6")
+@pytest.mark.parametrize("tags", [(INOUT, INOUT), (INPUT, EXISTING), (EXISTING, INPUT)], ids=str)
+@pytest.mark.parametrize("second", [slice(None), slice(1, None)], ids=["same", "part"])
+def test_members_of_a_group_do_not_share_what_one_of_them_writes(mixed, tags, second):
+    x = mixed.shared(np.full(COUNT, 3, np.float32))
+
+    def orch_fn(orch, args, config):
+        members = [make_args((x, tags[0])), make_args((x[second], tags[1]))]
+        orch.submit_next_level_group(mixed.handle(far_side.add_one), members)
+
+    with pytest.raises(ValueError, match="members 0 and 1 of the group name the same bytes"):
+        mixed.worker.run(orch_fn)
+    assert x.tolist() == [3] * COUNT
+
+
+@pytest.mark.spec("REMOTE-ARGS-4")
+@pytest.mark.parametrize("tag", [INPUT, INOUT, EXISTING], ids=str)
+def test_a_tensor_without_memory_is_refused_unless_the_runtime_provides_it(mixed, tag):
+    def orch_fn(orch, args, config):
+        orch.submit_next_level(mixed.handle(far_side.add_one), make_args((fresh(), tag)))
+
+    with pytest.raises(ValueError, match="tensor 0 has no memory yet: tag it OUTPUT"):
+        mixed.worker.run(orch_fn)
+
+
 # ---------------------------------------------------------------- placement
 @pytest.mark.spec("REMOTE-COPY-7")
 def test_a_task_goes_where_its_bytes_are(mixed, since):

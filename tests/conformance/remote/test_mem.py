@@ -6,7 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from simpler_ref import ControlError, RemoteBufferHandle, RemoteTensorRef
+from simpler_ref import (
+    ControlError,
+    RemoteBufferHandle,
+    RemoteTensorRef,
+    RemoteWorkerSpec,
+    Worker,
+)
 from simpler_ref.remote import ProcessFleet
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
@@ -59,6 +65,20 @@ def test_what_was_freed_is_refused(two):
     ):
         with pytest.raises(ValueError, match="freed or released"):
             use()
+
+
+@pytest.mark.spec("REMOTE-MEM-2")
+def test_a_buffer_of_another_worker_is_refused_and_stays_its_owners(two):
+    buffer = two.buffer(two.ids[0], np.ones(4))
+    with Worker(level=4) as other:
+        other.add_remote_worker(RemoteWorkerSpec())
+        for start in (lambda: None, other.start):
+            start()
+            for use in (other.remote_free, other.remote_export):
+                with pytest.raises(ValueError, match="is another Worker's"):
+                    use(buffer)
+    assert two.values(buffer).tolist() == [1] * 4
+    two.worker.remote_free(buffer)
 
 
 @pytest.mark.spec("REMOTE-MEM-2")

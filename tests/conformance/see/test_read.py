@@ -68,6 +68,21 @@ def test_sums_are_those_of_the_tables(traced):
     assert buffers == 1 and waited == int((rows["begun"] - rows["submitted"]).sum())
 
 
+@pytest.mark.spec("SEE-READ-3")
+def test_functions_of_the_same_name_are_added_up(path):
+    with Worker(num_sub_workers=1, trace=path) as worker:
+        one, other = (worker.register(f) for f in (lambda args: None, lambda args: args and None))
+
+        def orchestrate(orch, _args, _config):
+            for handle in (one, other, other):
+                orch.submit_sub(handle)
+
+        worker.run(orchestrate)
+    trace = Trace.open(path)
+    spans = trace.ran["end"] - trace.ran["begin"]
+    assert list(trace.functions().values()) == [(3, int(spans.sum()), int(spans.max()))]
+
+
 @pytest.mark.spec("SEE-READ-4")
 def test_the_critical_path_is_the_longest_chain():
     tasks = np.zeros(5, TASK)

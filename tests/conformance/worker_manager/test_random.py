@@ -78,6 +78,16 @@ def test_each_worker_draws_numbers_of_its_own(seeded):
 
 
 @pytest.mark.spec("WM-RANDOM-1")
+@pytest.mark.parametrize("where", ["fork", "spawn"])
+@pytest.mark.parametrize("draw", [np.random.rand, np.random.random, random.random], ids=str)
+def test_functions_of_the_global_generators_draw_from_the_workers_own(draw, where):
+    """They are methods of a generator, which would travel with its state."""
+    with Worker(num_sub_workers=2, start_method=where) as w:
+        drawn = [*w.map(lambda _: 0, range(4)), *(w.submit(draw).result() for _ in range(20))]
+        assert len(set(drawn)) == 21
+
+
+@pytest.mark.spec("WM-RANDOM-1")
 def test_two_workers_side_by_side_draw_different_numbers():
     seed(6)
     with drawing(1) as (one, draw), drawing(1) as (other, draw_there):
