@@ -63,7 +63,9 @@ class Served(SessionTasks):
             dispatcher=SimpleNamespace(find=lambda _digest: "target"),
             copies=of.copies,
             stores=None,
-            served=SimpleNamespace(settle=lambda: None, complete=self._complete),
+            served=SimpleNamespace(
+                answer_all=lambda: True, settle=lambda: None, complete=self._complete
+            ),
             leaves=None,
             parts=None,
         )
@@ -75,7 +77,10 @@ class Served(SessionTasks):
     def live(self):
         """Serve frames until the link has no more."""
         with suppress(Lost):
-            while (frame := self._next()) is not None:
+            while not self.over:
+                frame = self._next() if self.served.answer_all() else None
+                if frame is None:
+                    continue
                 if frame.header.frame_type == OwnFrameType.OPEN_COPIES:
                     self._send(frame.header.frame_type, self.open_copies(frame))
                 else:
@@ -86,6 +91,7 @@ class Served(SessionTasks):
         self.play.actors.point()
         self._require_alive()
         if not self.inbox:
+            self.over = "closed by its parent"
             return None
         self.is_busy = True
         return self.of.hear(self.inbox.popleft())

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 from simpler_ref.calls.far_leaves import LeafTasks
 from simpler_ref.calls.tasks import Task
-from simpler_ref.remote.after import FailedTasks
 from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.served import Served as ServedAtOnce
 
@@ -108,7 +107,7 @@ class AtOnce(ServedAtOnce):
         self.session = session
         self._leaves = leaves
         self._calls = SimpleNamespace(running={})
-        self._is_over = lambda: session._over
+        self._is_over = lambda: session.over
         self._has_frame = lambda: bool(session.inbox)
         self.complete = session._complete
 
@@ -138,12 +137,12 @@ class Served(far_ahead_model.Served):
         self.sub_workers, self.fetchers = Queue(self), Queue(self)
         target = InnerCallable("handle", self._run_one)
         self.dispatcher = SimpleNamespace(find=lambda _digest: target)
-        self._failed, self._has_several = FailedTasks(), True
+        self.has_several = True
         self.turn = of.copies._bringing = Turn(play)
-        self._leaves = LeafTasks(
-            lambda: self.sub_workers, of.copies, self._failed, self.fetchers, lambda: None
+        self.leaves = LeafTasks(
+            lambda: self.sub_workers, of.copies, self.failed, self.fetchers, lambda: None
         )
-        self._served = AtOnce(self, self._leaves)
+        self.served = AtOnce(self, self.leaves)
 
     def live(self):
         """Serve frames until the link has no more."""

@@ -328,7 +328,7 @@ class Copies:
             total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
             raise MemoryError(
                 f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
-                f"use: {error}, that of an endpoint by RemoteWorkerSpec(options={{'arena_size': …}})"
+                f"use: {error}"
             ) from None
         except BaseException:
             self._unpin(keys)

@@ -74,6 +74,8 @@ FETCHERS = 4
 STOPPED_S = 30.0
 """When other sessions give one up that is stopped, if nobody has killed it: a chunk may take as long."""
 
+MORE_ROOM = "RemoteWorkerSpec(options={'arena_size': …})"
+
 _current: Session | None = None
 
 
@@ -205,7 +207,10 @@ class Session:
         mover = self._mover = ZmqMover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
 
         def empty(nbytes: int) -> Array:
-            return inner.empty((nbytes,), np.uint8)
+            try:
+                return inner.empty((nbytes,), np.uint8)
+            except MemoryError as error:
+                raise MemoryError(f"{error}, that of an endpoint by {MORE_ROOM}") from None
 
         self._copies = Copies(mover, empty, lambda: self._served.wait_for_room())
         self._stores = Stores(manifest.endpoint_id, mover, self._copies.empty)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import numbers
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..jit import layout as L
 from ..system.cores import find_cores
 from ..version import __version__
-from ..workers.options import MOST_WORKERS, whole
+from ..workers.options import MOST_WORKERS, require_options, whole
 from .dispatcher import ANY_MODULE
 from .manifest import Manifest
 
@@ -94,6 +94,17 @@ class RemoteWorkerSpec:
         for name, value in (("start_timeout_s", start_timeout_s), ("silence_s", silence_s)):
             if not isinstance(value, numbers.Real) or not 0.5 <= value <= 86400:
                 raise ValueError(f"{name}={value!r} is not a number of seconds from 0.5 to a day")
+        if not isinstance(options, Mapping | None):
+            raise TypeError(f"options={options!r}: give names of options and their values")
+        if isinstance(device_ids, str) or not isinstance(device_ids, Iterable):
+            raise TypeError(
+                f"device_ids={device_ids!r}: give a sequence of numbers, [0] for one chip"
+            )
+        if not isinstance(modules, Iterable | None):
+            raise TypeError(f"modules={modules!r}: give a list of names")
+        require_options(options or {})
+        if heap_ring_size is not None:
+            require_options({"heap_ring_size": heap_ring_size})
         self.fleet = fleet
         self.worker: dict[str, Any] = {
             "num_sub_workers": whole("num_sub_workers", num_sub_workers, 0, MOST_WORKERS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -182,6 +182,22 @@ class Options:
                 f"device_ids are only supported on L3, and this Worker has level {self.level}: give "
                 f"device_ids={list(self.device_ids)} to a level 3 Worker, and that to add_worker"
             )
+
+
+def require_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that no Worker of level 3 has, and values that are out of range.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The error names the option.
+    """
+    checks = {one.name: one.metadata.get("check") for one in fields(Options) if one.name != "level"}
+    for name, value in given.items():
+        if name not in checks:
+            raise TypeError(f"{name!r} is no option of a Worker; these are {', '.join(checks)}")
+        if check := checks[name]:
+            check(name, value)
 
 
 class Option(Generic[T]):

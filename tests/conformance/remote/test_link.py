@@ -119,6 +119,26 @@ def test_a_number_of_sub_workers_that_means_nothing_is_refused_at_once(number):
 
 
 @pytest.mark.spec("REMOTE-LINK-6")
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"options": {"arena": 1}}, TypeError, "'arena' is no option of a Worker"),
+        ({"options": {"level": 3}}, TypeError, "'level' is no option of a Worker"),
+        ({"options": {"arena_size": -1}}, ValueError, "arena_size=-1"),
+        ({"options": 5}, TypeError, "options=5"),
+        ({"heap_ring_size": "x"}, TypeError, "heap_ring_size='x'"),
+        ({"device_ids": "0"}, TypeError, "device_ids='0'"),
+        ({"device_ids": 5}, TypeError, "device_ids=5"),
+        ({"modules": 5}, TypeError, "modules=5"),
+        ({"modules": "a"}, TypeError, "modules='a'"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_a_session_is_started(given, error, words):
+    with pytest.raises(error, match=words):
+        RemoteWorkerSpec(**given)
+
+
+@pytest.mark.spec("REMOTE-LINK-6")
 def test_the_options_of_its_worker_travel_in_the_manifest_and_one_deadline_bounds_the_start():
     spec = RemoteWorkerSpec(num_sub_workers=2, modules=["a"], start_timeout_s=9, silence_s=1)
     made = spec.manifest(5, 1, None, None)
