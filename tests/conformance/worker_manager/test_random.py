@@ -79,7 +79,11 @@ def test_each_worker_draws_numbers_of_its_own(seeded):
 
 @pytest.mark.spec("WM-RANDOM-1")
 @pytest.mark.parametrize("where", ["fork", "spawn"])
-@pytest.mark.parametrize("draw", [np.random.rand, np.random.random, random.random], ids=str)
+@pytest.mark.parametrize(
+    "draw",
+    [np.random.rand, np.random.random, random.random],
+    ids=["numpy rand", "numpy random", "random"],
+)
 def test_functions_of_the_global_generators_draw_from_the_workers_own(draw, where):
     """They are methods of a generator, which would travel with its state."""
     with Worker(num_sub_workers=2, start_method=where) as w:
