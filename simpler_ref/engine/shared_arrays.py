@@ -199,8 +199,12 @@ class Arena:
                 offset, length = self._returned.popleft()
             except IndexError:
                 return
-            if self.on_reuse is not None:
-                self.on_reuse(self.base + offset, self.base + offset + length)
+            try:
+                if self.on_reuse is not None:
+                    self.on_reuse(self.base + offset, self.base + offset + length)
+            except BaseException:  # of a signal: the next array has it taken back
+                self._returned.append((offset, length))
+                raise
             with self._lock:
                 self._free_span(offset, length)
 

@@ -17,7 +17,7 @@ SPIN_NS = 50_000
 LONG_SPIN_NS = 100_000
 """Spin budget where there are more cores than threads: no other thread needs the core meanwhile."""
 FAR_SPIN_NS = 300_000
-"""Spin budget of a Worker with endpoints: an empty task there takes about half as long."""
+"""Spin budget of a Worker with endpoints: an empty task there takes a quarter less time."""
 YIELD_NS = 3_000
 """Longest back-off time: how long a thread spins before it offers its core; 0 if there is only one."""
 DEFER_NS = 30_000

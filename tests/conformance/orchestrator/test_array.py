@@ -17,6 +17,25 @@ def arena():
 
 
 @pytest.mark.spec("ORCH-ARRAY-2")
+def test_memory_is_told_of_before_it_is_given_out_again_and_a_signal_loses_none(arena):
+    told = []
+
+    def interrupted(low, high):
+        told.append((low, high))
+        raise KeyboardInterrupt
+
+    old = arena.empty(1 << 16, np.uint8)
+    place = old.ctypes.data
+    del old
+    arena.on_reuse = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        arena.empty(8, np.uint8)
+    arena.on_reuse = lambda *span: told.append(span)
+    new = arena.empty(1 << 16, np.uint8)
+    assert (new.ctypes.data, told) == (place, [(place, place + (1 << 16))] * 2)
+
+
+@pytest.mark.spec("ORCH-ARRAY-2")
 def test_arrays_that_are_alive_do_not_overlap(arena):
     arrays = [arena.empty((3, 5), np.float64) for _ in range(10)]
     for i, array in enumerate(arrays):
