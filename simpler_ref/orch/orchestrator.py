@@ -432,7 +432,7 @@ class Orchestrator:
         for args in members:
             if args is None:
                 continue
-            if not hasattr(args, "_tensors"):
+            if isinstance(args, type) or not hasattr(args, "_tensors"):
                 raise self._refusal(what, handle, args, live, pool)
             if args._doubts is not None:
                 doubtful.append(args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,8 +73,10 @@ class Pools:
         self, args_list: Sequence[TaskArgs], pool: int, endpoints: int = 0
     ) -> list[TaskArgs]:
         """Return the members of a group, once they are found to fit its pool."""
-        if isinstance(args_list, TaskArgs):
-            raise TypeError("args_list must be a list of TaskArgs, one for each member")
+        if isinstance(args_list, TaskArgs) or not isinstance(args_list, Iterable):
+            raise TypeError(
+                f"args_list must be a list of TaskArgs, one for each member, not {args_list!r}"
+            )
         members = [TaskArgs() if one is None else one for one in args_list]
         if not members:
             raise ValueError("args_list must not be empty: a group has at least one member")
@@ -97,6 +99,8 @@ def require_distinct(workers: Sequence[int], members: int) -> None:
 
     Rule     WM-GROUP-8
     """
+    if not isinstance(workers, Sequence | np.ndarray) or isinstance(workers, str):
+        raise TypeError(f"workers={workers!r} must be a list with a worker for each member")
     if len(workers) != members:
         raise ValueError(f"workers has {len(workers)} entries for {members} members")
     named = [one for one in workers if one != -1]

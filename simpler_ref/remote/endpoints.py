@@ -230,6 +230,8 @@ class Endpoints:
         """
         if workers is None:
             numbers = tuple(link.number for link in self._links())
+        elif isinstance(workers, str) or not isinstance(workers, Iterable):
+            raise TypeError(f"workers={workers!r} must be a list of endpoints, such as [0, 1]")
         else:
             numbers = tuple(dict.fromkeys(self._link(one).number for one in workers))
         if not numbers:

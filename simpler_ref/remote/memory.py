@@ -14,6 +14,7 @@ import numpy as np
 from ..callables.payloads import exchanged
 from ..jit import layout as L
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
+from ..system.mappings import has_memory
 from ..system.types import Array
 from ..workers.life import Life
 from ..workers.options import whole
@@ -213,6 +214,12 @@ class EndpointMemory:
         handle.require_within(
             whole("offset", offset, 0, MOST_BYTES), whole("nbytes", nbytes, 0, MOST_BYTES)
         )
+        self._life.live()
+        if not has_memory(host_ptr, nbytes):
+            raise ValueError(
+                f"host_ptr={host_ptr:#x}: this process has no {nbytes} bytes there; an array's address "
+                "is array.ctypes.data"
+            )
         return link
 
     def export(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType, any_dtype, find_dtype
 from ..model.tensor import RemoteTensor
+from ..workers.options import whole
 from .buffers import ExportBufferResult
 from .limits import (
     MAX_INLINE_ARENA_BYTES,
@@ -36,11 +37,10 @@ def access_of(access: str | int) -> int:
     ValueError
         It is none.
     """
-    if access in ACCESS.values():
-        return int(access)
-    if access not in ACCESS:
-        raise ValueError(f"access={access!r}: it is one of {', '.join(map(repr, ACCESS))}")
-    return ACCESS[str(access)]
+    for name, number in ACCESS.items():
+        if access in (name, number):
+            return number
+    raise ValueError(f"access={access!r}: it is one of {', '.join(map(repr, ACCESS))}")
 
 
 class RemoteBufferHandle:
@@ -166,11 +166,9 @@ class RemoteTensorRef(RemoteTensor):
             )
         require_live(handle)
         kind = _element(dtype)
-        at = index(offset)
-        if shape is None:
-            shape = (max(0, handle.nbytes - at) // L.DTYPE_SIZES[kind],)
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        handle.require_within(at, math.prod(map(index, sizes)) * L.DTYPE_SIZES[kind])
+        at = whole("offset", offset, 0, handle.nbytes)
+        sizes = _sizes(shape, (handle.nbytes - at) // L.DTYPE_SIZES[kind])
+        handle.require_within(at, math.prod(sizes) * L.DTYPE_SIZES[kind])
         super().__init__(handle.address + at, sizes, kind, keep=handle)
 
     @classmethod
@@ -196,7 +194,12 @@ class RemoteTensorRef(RemoteTensor):
             shape = data.shape if shape is None else shape
             dtype = data.dtype if dtype is None else dtype
             data = np.ascontiguousarray(data).tobytes()
-        octets = bytes(data)
+        try:
+            octets = bytes(memoryview(data))
+        except TypeError:
+            raise TypeError(
+                f"host_inline needs bytes or an array, not {type(data).__name__}"
+            ) from None
         if len(octets) > MAX_INLINE_ARENA_BYTES:
             raise ValueError(
                 f"{len(octets)} bytes do not travel with a task, at most {MAX_INLINE_ARENA_BYTES} do: "
@@ -204,11 +207,23 @@ class RemoteTensorRef(RemoteTensor):
             )
         kind = _element(DataType.UINT8 if dtype is None else dtype)
         size = L.DTYPE_SIZES[kind]
-        sizes = (len(octets) // size,) if shape is None else shape
-        sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+        sizes = _sizes(shape, len(octets) // size)
         if math.prod(sizes) * size != len(octets):
             raise ValueError(f"{len(octets)} bytes are no {kind.name} tensor of shape {sizes}")
         return RemoteTensor(0, sizes, kind, keep=octets)
+
+
+def _sizes(shape: Sequence[int] | int | None, default: int) -> tuple[int, ...]:
+    """Return the dimensions; by default one of so many elements."""
+    if shape is None:
+        return (default,)
+    try:
+        found = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
+    except TypeError:
+        raise TypeError(f"shape={shape!r} must be a sequence of whole numbers") from None
+    if any(one < 0 for one in found):
+        raise ValueError(f"shape={shape!r} has a dimension below 0")
+    return found
 
 
 def _element(dtype: Any) -> DataType:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from typing import Any
 
 import numpy as np
 
+_libc = ctypes.CDLL(None)
 PRIVATE = "it is private to this process"
 
 
@@ -34,6 +37,14 @@ def shared_mappings() -> list[tuple[int, int, str]]:
                 start, end = (int(part, 16) for part in span.split("-"))
                 found.append((start, end, f"{device} {inode} {int(offset, 16) - start}"))
     return found
+
+
+def has_memory(address: int, nbytes: int) -> bool:
+    """Say whether there is memory of this process at all bytes [address, address + n)."""
+    begin = address - address % mmap.PAGESIZE
+    pages = -(-(address + nbytes - begin) // mmap.PAGESIZE)
+    resident = ctypes.create_string_buffer(pages)
+    return not _libc.mincore(ctypes.c_void_p(begin), ctypes.c_size_t(pages * mmap.PAGESIZE), resident)
 
 
 def covers(mappings: list[tuple[int, int, str]], address: int, nbytes: int) -> set[str] | None:

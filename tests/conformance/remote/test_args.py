@@ -102,6 +102,33 @@ def test_what_an_endpoint_cannot_reach_is_refused_and_nothing_is_submitted(two):
     two.worker.run(orch_fn)
 
 
+@pytest.mark.spec("REMOTE-ARGS-4")
+def test_a_reference_needs_a_shape_and_an_offset_that_are_some(two):
+    buffer = two.buffer(0, np.zeros(4))
+    cases = [
+        ({"offset": -1}, ValueError, "offset=-1"),
+        ({"offset": "x"}, TypeError, "offset='x'"),
+        ({"offset": 17}, ValueError, "offset=17"),
+        ({"shape": (-1,)}, ValueError, "below 0"),
+        ({"shape": (1.5,)}, TypeError, r"shape=\(1.5,\) must be a sequence of whole numbers"),
+        ({"shape": "ab"}, TypeError, "whole numbers"),
+    ]
+    for how, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            RemoteTensorRef(buffer, **how)
+
+
+@pytest.mark.spec("REMOTE-ARGS-4")
+def test_arguments_for_endpoints_are_checked_like_others(two):
+    def orch_fn(orch, args, config):
+        for wrong in (5, TaskArgs, "x", []):
+            with pytest.raises(TypeError, match="args must be a TaskArgs or None"):
+                orch.submit_next_level(two.handle(far_side.nothing), wrong)
+        assert orch.live_tasks() == 0
+
+    two.worker.run(orch_fn)
+
+
 @pytest.mark.spec("REMOTE-ARGS-5")
 def test_few_bytes_travel_with_the_task(two):
     target = two.buffer(0, np.zeros(4))
@@ -120,5 +147,8 @@ def test_few_bytes_travel_with_the_task(two):
     half = RemoteTensorRef.host_inline(bytes(700_000))
     with pytest.raises(ValueError, match="remote_malloc"):
         two.run((far_side.nothing, two.args((half, INPUT), (half, INPUT))))
+    for wrong in (5, None, "x", [1, 2]):
+        with pytest.raises(TypeError, match="needs bytes or an array"):
+            RemoteTensorRef.host_inline(wrong)
     with pytest.raises(ValueError, match="no FLOAT32 tensor"):
         RemoteTensorRef.host_inline(b"12345", (1,), np.float32)

@@ -103,6 +103,9 @@ def test_a_part_is_imported_with_the_access_that_both_name(two):
         two.run((far_side.add_one, two.args((imported, INOUT))))
     with pytest.raises(ValueError, match="not all in"):
         RemoteTensorRef(imported, 8, (3,), np.float32)
+    for wrong in ("", 7, None, ["read"]):
+        with pytest.raises(ValueError, match="access=.* 'read', 'write', 'readwrite'"):
+            two.worker.remote_export(buffer, access=wrong)
     with pytest.raises(ValueError, match="its own handle"):
         two.worker.remote_import(exported, worker=two.ids[0])
     target = two.buffer(two.ids[1], np.zeros(4))
@@ -145,6 +148,16 @@ def test_parts_are_copied_at_offsets(two):
     for offset, nbytes in ((0, 1_200_001), (1_200_000, 1), (1 << 62, 8)):
         with pytest.raises(ValueError):
             two.worker.remote_copy_to(buffer, array.ctypes.data, nbytes, offset=offset)
+
+
+@pytest.mark.spec("REMOTE-MEM-5")
+def test_memory_that_is_not_there_is_not_copied(two):
+    buffer = two.buffer(two.ids[0], np.arange(4))
+    for copies in (two.worker.remote_copy_to, two.worker.remote_copy_from):
+        for address in (4096, (1 << 64) - 8):
+            with pytest.raises(ValueError, match=f"host_ptr={address:#x}: this process has no 8 bytes"):
+                copies(buffer, address, 8)
+    assert two.values(buffer).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.spec("REMOTE-MEM-5")

@@ -88,6 +88,9 @@ def test_a_callable_is_for_the_endpoints_that_were_named(two):
     for wrong in ([7], [-1], ["a"]):
         with pytest.raises(ValueError, match="no endpoint"):
             two.worker.register(RemoteCallable(NAME), workers=wrong)
+    for wrong in (5, "01"):
+        with pytest.raises(TypeError, match=f"workers={wrong!r} must be a list of endpoints"):
+            two.worker.register(RemoteCallable("math:sqrt"), workers=wrong)
     with pytest.raises(ValueError, match="names no endpoint"):
         two.worker.register(RemoteCallable(NAME), workers=[])
     two.handle(far_side.nothing)
