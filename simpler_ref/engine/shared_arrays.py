@@ -13,6 +13,7 @@ import errno
 import math
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from ..system.regions import PAGE
 from ..system.types import Array
 
 ARENA_ALIGN = 64
+OTHERS_S = 0.1
+"""How long who finds no room waits for memory that another thread takes back just now."""
 _MADV_POPULATE_WRITE = 23
 
 
@@ -114,7 +117,10 @@ class Arena:
         self._used = 0
         """Where memory begins that no array has had yet: it is zero."""
         self._returned: deque[tuple[int, int]] = deque()
-        self._lock = threading.RLock()
+        self._changed = threading.Condition()
+        """Held while what is free changes; told when another thread has taken memory back."""
+        self._taking_back = 0
+        """Threads that take memory back, which is not free before they have done so."""
         self.on_reuse: Callable[[int, int], None] | None = None
         """Told where memory begins and ends that may be given out again, before it is."""
 
@@ -175,38 +181,59 @@ class Arena:
 
     def _take(self, length: int) -> tuple[int, int]:
         """Return the offset of free memory, and how much of it arrays have had before."""
-        self._take_back()
-        with self._lock:
-            for i, (offset, room) in enumerate(self._free):
-                if room >= length:
-                    if room == length:
-                        del self._free[i]
-                    else:
-                        self._free[i] = (offset + length, room - length)
-                    stale = min(max(0, self._used - offset), length)
-                    self._used = max(self._used, offset + length)
-                    return offset, stale
-            largest = max((room for _, room in self._free), default=0)
+        deadline = time.monotonic() + OTHERS_S
+        while True:
+            self._take_back()
+            with self._changed:
+                found = self._take_free(length)
+                if found is not None:
+                    return found
+                if not self._taking_back or time.monotonic() > deadline:
+                    largest = max((room for _, room in self._free), default=0)
+                    break
+                self._changed.wait(OTHERS_S)
         raise MemoryError(
             f"no room for {length} bytes: the arena of {self.size} bytes has a largest free span "
             f"of {largest}; drop arrays no longer needed or give Worker(arena_size=…) a larger value"
         )
 
+    def _take_free(self, length: int) -> tuple[int, int] | None:
+        for i, (offset, room) in enumerate(self._free):
+            if room >= length:
+                if room == length:
+                    del self._free[i]
+                else:
+                    self._free[i] = (offset + length, room - length)
+                stale = min(max(0, self._used - offset), length)
+                self._used = max(self._used, offset + length)
+                return offset, stale
+        return None
+
     def _take_back(self) -> None:
         """Have the memory of arrays that are gone for others; nobody waits here with the lock."""
-        while True:
+        while self._returned:
+            with self._changed:
+                self._taking_back += 1
             try:
-                offset, length = self._returned.popleft()
-            except IndexError:
-                return
-            try:
-                if self.on_reuse is not None:
-                    self.on_reuse(self.base + offset, self.base + offset + length)
-            except BaseException:  # of a signal: the next array has it taken back
-                self._returned.append((offset, length))
-                raise
-            with self._lock:
-                self._free_span(offset, length)
+                self._take_one_back()
+            finally:
+                with self._changed:
+                    self._taking_back -= 1
+                    self._changed.notify_all()
+
+    def _take_one_back(self) -> None:
+        try:
+            offset, length = self._returned.popleft()
+        except IndexError:  # another thread was faster
+            return
+        try:
+            if self.on_reuse is not None:
+                self.on_reuse(self.base + offset, self.base + offset + length)
+        except BaseException:  # of a signal: the next array has it taken back
+            self._returned.append((offset, length))
+            raise
+        with self._changed:
+            self._free_span(offset, length)
 
     def _free_span(self, offset: int, length: int) -> None:
         i = bisect.bisect(self._free, (offset, length))

@@ -269,7 +269,7 @@ def test_a_fork_while_another_thread_is_busy_with_the_worker_can_go_on():
         held, release = threading.Event(), threading.Event()
 
         def hold():
-            with w._life.lock, w._session.arena._lock:
+            with w._life.lock, w._session.arena._changed:
                 held.set()
                 release.wait(30)
 
