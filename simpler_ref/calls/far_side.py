@@ -19,7 +19,7 @@ from ..errors import CallableError
 from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..remote.copies import ComingCopy, CopiedTensor, Copies
-from ..remote.dispatcher import Dispatcher
+from ..remote.dispatcher import AGREE, Dispatcher
 from ..remote.far_calls import (
     ANY_SUB_WORKER,
     FAR_CALL,
@@ -317,7 +317,7 @@ def _failure(report: memoryview, sequence: int) -> FarOutcome:
 def _refusal(what: str) -> CallableError:
     return CallableError(
         "CALLABLE_KIND_UNSUPPORTED",
-        f"this endpoint takes no {what}; or start it with serialized=True",
+        f"this endpoint takes no {what}; or {AGREE}",
     )
 
 

@@ -26,6 +26,8 @@ from .callables import (
 
 PAYLOAD_VERSION = 1
 ANY_MODULE = "*"
+AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized"
+"""What a refusal of something pickled suggests."""
 
 
 class InnerCallable(NamedTuple):
@@ -160,7 +162,7 @@ class Dispatcher:
                 raise CallableError(
                     "CALLABLE_KIND_UNSUPPORTED",
                     "this endpoint takes no serialised callables: register RemoteCallable("
-                    "'module:function'), or start it with serialized=True",
+                    f"'module:function'), or {AGREE}",
                 )
             return load_payload(command.payload, False, command.digest)
         if command.target_registry != RemoteRegistryTarget.INNER_L3_WORKER:

@@ -189,7 +189,8 @@ class SessionTasks:
         except BaseException as error:
             if self.is_over():
                 raise
-            text = cut_utf8(describe_exception(error), MAX_STRING_BYTES).decode()
+            told = str(error) if isinstance(error, MemoryError) else ""  # the link raises one, too
+            text = cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()
         return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
 
     def _arguments(
