@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import struct
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,8 @@ def _view_strided(
 class Serializer(ByValue):
     """cloudpickle, with arrays in shared memory pickled by address, not copied.
 
-    Two closures over two shared arrays are two callables, whatever the arrays contain.
+    Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
+    an address means nothing, or something else.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -61,17 +63,46 @@ class Serializer(ByValue):
             address = obj.__array_interface__["data"][0]
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
+                self._require_address_to_mean_something()
                 if obj.flags.c_contiguous:
                     return _view_shared, (address, obj.shape, obj.dtype)
                 span = low, high - low, address - low
                 return _view_strided, (span, obj.shape, obj.strides, obj.dtype)
         if type(obj) is ContinuousTensor:
+            if obj.data:
+                self._require_address_to_mean_something()
             return ContinuousTensor._from_wire, (obj._wire,)
         return super().reducer_override(obj)
 
+    @staticmethod
+    def _require_address_to_mean_something() -> None:
+        if getattr(_goes, "far", False):
+            raise TypeError(
+                "it refers to memory of this machine, which an endpoint does not see: give it the array "
+                "as an argument"
+            )
+
+
+_goes = threading.local()
+"""`far`: what this thread serialises is for endpoints, and so is what refers to it."""
+
+
+def serialize_for_endpoints(target: Callable[..., Any]) -> bytes:
+    """Return the bytes that identify a callable, none of which is an address of this machine.
+
+    Rule     REMOTE-REG-11
+    """
+    _goes.far = True
+    try:
+        return serialize(target)
+    finally:
+        _goes.far = False
+
 
 BY_REGISTRATION = b"by registration only: "
-"""First bytes of the substitute for a callable that cannot be serialised."""
+"""First bytes of the substitute for a callable that cannot be serialised; 16 that are unlike all others,
+and why it cannot be, follow."""
+MOST_WHY = 500
 
 
 def serialize(target: Callable[..., Any]) -> bytes:
@@ -83,8 +114,9 @@ def serialize(target: Callable[..., Any]) -> bytes:
     buffer = io.BytesIO()
     try:
         Serializer(buffer).dump(target)
-    except Exception:
-        return BY_REGISTRATION + uuid.uuid4().bytes
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:MOST_WHY]
+        return BY_REGISTRATION + uuid.uuid4().bytes + why.encode(errors="replace")
     return buffer.getvalue()
 
 
@@ -93,11 +125,15 @@ def why_not_serialisable(target: Callable[..., Any]) -> str:
 
     Rule     FLOW-UNDO-3
     """
-    try:
-        Serializer(io.BytesIO()).dump(target)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "it could not be when it was registered"
+    return why_not_serialised(serialize(target)) or "it could not be when it was registered"
+
+
+def why_not_serialised(raw: bytes) -> str | None:
+    """Return cloudpickle's error if `serialize` has returned a substitute; None if it has not."""
+    if not raw.startswith(BY_REGISTRATION):
+        return None
+    why = raw[len(BY_REGISTRATION) + 16 :].rstrip(b"\0")  # a block has some behind it
+    return why.decode(errors="replace")
 
 
 # ---------------------------------------------------------------- payloads for running workers

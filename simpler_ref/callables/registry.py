@@ -27,11 +27,11 @@ from .identity import (
     compute_callable_hashid,
 )
 from .payloads import (
-    BY_REGISTRATION,
     load_payload,
     pack_payload,
     serialize,
     why_not_serialisable,
+    why_not_serialised,
 )
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
@@ -240,7 +240,7 @@ class Registry:
         else:
             raw = serialize(target)
             descriptor = build_python_serialized_descriptor(raw)
-            payload = b"" if raw.startswith(BY_REGISTRATION) else pack_payload(raw)
+            payload = b"" if why_not_serialised(raw) else pack_payload(raw)
             kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
             name = getattr(target, "__qualname__", type(target).__qualname__)
         hashid = compute_callable_hashid(descriptor)

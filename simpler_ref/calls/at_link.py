@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..callables.identity import CallableKind, build_python_serialized_descriptor
-from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
+from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
 from ..engine.view.blocks import Blocks, data_of, set_value_key
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
@@ -66,11 +66,12 @@ class AnsweredError(Exception):
 
 # ---------------------------------------------------------------- what the program says of a function
 class Function(NamedTuple):
-    """How sessions get a function: by name, or serialised; empty where that cannot be."""
+    """How sessions get a function: by name, or serialised; empty where that cannot be, and why not."""
 
     name: str
     by_name: bytes
     serialized: bytes
+    why_not: str = ""
 
     @classmethod
     def of(cls, task: Task) -> Function:
@@ -80,12 +81,13 @@ class Function(NamedTuple):
             found = by_name(target)
             if isinstance(found, RemoteCallable):
                 named = _command(CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor)
-        raw = serialize(task.to_travel())
-        serialized = b""
-        if not raw.startswith(BY_REGISTRATION):
-            descriptor = build_python_serialized_descriptor(raw)
-            serialized = _command(CallableKind.PYTHON_SERIALIZED, descriptor, pack_payload(raw))
-        return cls(task.__qualname__, named, serialized)  # type: ignore[attr-defined]
+        raw = serialize_for_endpoints(task.to_travel())
+        name: str = task.__qualname__  # type: ignore[attr-defined]
+        if why := why_not_serialised(raw):
+            return cls(name, named, b"", why)
+        descriptor = build_python_serialized_descriptor(raw)
+        serialized = _command(CallableKind.PYTHON_SERIALIZED, descriptor, pack_payload(raw))
+        return cls(name, named, serialized)
 
 
 class Plan(NamedTuple):
@@ -377,7 +379,7 @@ class AtLink:
         if not ways:
             raise TypeError(
                 f"{function.name} cannot be sent to an endpoint: no module has it by its name, and it "
-                "refers to something that cannot be pickled"
+                f"refers to something that cannot be pickled ({function.why_not})"
             )
         for command in ways:
             one = Registration((link.number,), command)

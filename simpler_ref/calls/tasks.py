@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
-from ..callables.payloads import BY_REGISTRATION, serialize
+from ..callables.payloads import serialize, why_not_serialised
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
 from .compiled import OPTIONS, Code
@@ -177,10 +177,11 @@ def from_payload(payload: bytes) -> Task:
     task = _known.get(serial)
     if task is None:
         raw = payload[_SERIAL.size :]
-        if raw.startswith(BY_REGISTRATION):
+        if why := why_not_serialised(raw):
             raise TypeError(
-                "this function was made after the workers, and refers to something that cannot be "
-                "pickled: make it before the first call, or let it refer to nothing of that kind"
+                f"this function refers to something that cannot be pickled ({why}), and was made after "
+                "the workers, or these are on another machine: let it refer to nothing of that kind, "
+                "or, for workers of this machine, make it before the first call"
             )
         task = pickle.loads(raw)
         _known[serial] = task

@@ -23,13 +23,31 @@ class Unasked:
     """
 
     def __init__(self, error: TaskError) -> None:
-        self._text = f"{error}\n{error.remote_traceback or ''}".rstrip()
+        self._text, self._trace = str(error), (error.remote_traceback or "").rstrip()
         self.asked = False
 
     def __del__(self) -> None:
         if not self.asked:
             with suppress(Exception):  # at the end of the interpreter
-                log.error("a call failed, and nobody has asked for its result: %s", self._text)
+                log.error(
+                    "a call failed, and nobody has asked for its result: %s%s",
+                    self._text,
+                    _unlike_the_last(self._trace),
+                )
+
+
+_logged = [""]
+"""The traceback that was logged last: calls that fail for one reason have the same."""
+
+
+def _unlike_the_last(trace: str) -> str:
+    """Return a traceback as it is logged."""
+    if not trace:
+        return ""
+    if trace == _logged[0]:
+        return " (its traceback is that of the call before)"
+    _logged[0] = trace
+    return "\n" + trace
 
 
 class Failures:

@@ -20,8 +20,8 @@ from ..callables.identity import (
     build_python_serialized_descriptor,
     compute_callable_hashid,
 )
-from ..callables.payloads import BY_REGISTRATION, pack_payload, serialize
-from ..callables.registry import is_chip_callable, require_payload
+from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
+from ..callables.registry import is_chip_callable
 from ..errors import CallableError, ControlError, WorkerLostError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
@@ -252,10 +252,10 @@ class Endpoints:
         else:
             kind = CallableKind.PYTHON_SERIALIZED
             name = getattr(target, "__qualname__", type(target).__qualname__)
-            raw = serialize(target)
-            packed = b"" if raw.startswith(BY_REGISTRATION) else pack_payload(raw)
-            require_payload(name, target, packed)
-            descriptor, payload = build_python_serialized_descriptor(raw), packed
+            raw = serialize_for_endpoints(target)
+            if why := why_not_serialised(raw):
+                raise TypeError(f"{name} cannot be sent to an endpoint ({why})")
+            descriptor, payload = build_python_serialized_descriptor(raw), pack_payload(raw)
         hashid = compute_callable_hashid(descriptor)
         handle = CallableHandle(hashid, kind, TargetNamespace.REMOTE_TASK_DISPATCHER, name)
         command = encode_register_callable_command(

@@ -44,7 +44,9 @@ def has_memory(address: int, nbytes: int) -> bool:
     begin = address - address % mmap.PAGESIZE
     pages = -(-(address + nbytes - begin) // mmap.PAGESIZE)
     resident = ctypes.create_string_buffer(pages)
-    return not _libc.mincore(ctypes.c_void_p(begin), ctypes.c_size_t(pages * mmap.PAGESIZE), resident)
+    return not _libc.mincore(
+        ctypes.c_void_p(begin), ctypes.c_size_t(pages * mmap.PAGESIZE), resident
+    )
 
 
 def covers(mappings: list[tuple[int, int, str]], address: int, nbytes: int) -> set[str] | None:

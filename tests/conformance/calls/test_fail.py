@@ -343,6 +343,16 @@ def test_the_error_of_a_call_that_nobody_can_ask_for_is_logged_once(mode, caplog
 
 
 @pytest.mark.spec("CALL-FAIL-7")
+def test_calls_that_fail_for_one_reason_show_one_traceback(caplog):
+    with sr.Worker(num_sub_workers=1):
+        for _ in range(4):
+            refuse(7)
+    messages = told(caplog)
+    assert ["ValueError: no 7" in text for text in messages] == [True] * 4
+    assert ["in refuse" in text for text in messages] == [True, False, False, False]
+
+
+@pytest.mark.spec("CALL-FAIL-7")
 def test_an_error_that_somebody_has_asked_for_is_not_logged(w, caplog):
     def ask(future):
         future.exception()

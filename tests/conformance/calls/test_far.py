@@ -202,8 +202,20 @@ def test_an_endpoint_imports_only_what_it_allows():
 @pytest.mark.spec("CALL-FAR-2")
 def test_what_cannot_be_sent_fails_its_call_and_says_why(w):
     lock = __import__("threading").Lock()
-    with pytest.raises(TypeError, match="cannot be sent to an endpoint"):
+    with pytest.raises(
+        TypeError, match=r"cannot be sent to an endpoint.*cannot pickle '_thread.lock'"
+    ):
         w.submit(lambda: lock).result()
+
+
+@pytest.mark.spec("REMOTE-REG-11")
+def test_a_function_that_refers_to_a_shared_array_is_not_sent(w):
+    shared = w.share(np.arange(4.0))
+    with pytest.raises(TypeError, match="give it the array as an argument"):
+        w.submit(lambda: shared.sum()).result()
+    with pytest.raises(TaskError, match="give it the array as an argument"):
+        list(w.map(lambda i: shared[i], range(4)))
+    assert w.submit(lambda array: float(array.sum()), shared).result() == 6
 
 
 # ---------------------------------------------------------------- arrays

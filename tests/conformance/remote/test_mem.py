@@ -104,7 +104,7 @@ def test_a_part_is_imported_with_the_access_that_both_name(two):
     with pytest.raises(ValueError, match="not all in"):
         RemoteTensorRef(imported, 8, (3,), np.float32)
     for wrong in ("", 7, None, ["read"]):
-        with pytest.raises(ValueError, match="access=.* 'read', 'write', 'readwrite'"):
+        with pytest.raises(ValueError, match=r"access=.* 'read', 'write', 'readwrite'"):
             two.worker.remote_export(buffer, access=wrong)
     with pytest.raises(ValueError, match="its own handle"):
         two.worker.remote_import(exported, worker=two.ids[0])
@@ -155,7 +155,9 @@ def test_memory_that_is_not_there_is_not_copied(two):
     buffer = two.buffer(two.ids[0], np.arange(4))
     for copies in (two.worker.remote_copy_to, two.worker.remote_copy_from):
         for address in (4096, (1 << 64) - 8):
-            with pytest.raises(ValueError, match=f"host_ptr={address:#x}: this process has no 8 bytes"):
+            with pytest.raises(
+                ValueError, match=f"host_ptr={address:#x}: this process has no 8 bytes"
+            ):
                 copies(buffer, address, 8)
     assert two.values(buffer).tolist() == [0, 1, 2, 3]
 

@@ -1,5 +1,6 @@
 """REMOTE-REG: remote callables."""
 
+import functools
 import hashlib
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from simpler_ref import (
     CallableError,
+    ContinuousTensor,
+    DataType,
     RemoteCallable,
     RemoteWorkerSpec,
     TaskArgs,
@@ -74,6 +77,24 @@ def test_serialised_callables_need_the_endpoints_agreement():
             lambda orch, args, config: orch.submit_next_level(handle, made.args((buffer, INOUT)))
         )
         assert made.values(buffer).tolist() == [2, 2]
+
+
+@pytest.mark.spec("REMOTE-REG-11")
+@pytest.mark.parametrize("kind", ["array", "part", "tensor", "partial"])
+def test_a_callable_that_refers_to_memory_of_this_machine_is_not_sent(kind):
+    made = Program(0)
+    made.worker.add_remote_worker(RemoteWorkerSpec(serialized=True))
+    with made.worker as worker:
+        shared = worker.share(np.arange(4, dtype=np.float32))
+        found = {
+            "array": closure(shared),
+            "part": closure(shared[::2]),
+            "tensor": closure(ContinuousTensor(shared.ctypes.data, (4,), DataType.FLOAT32)),
+            "partial": functools.partial(closure(2), None, [shared]),
+        }[kind]
+        with pytest.raises(TypeError, match=r"cannot be sent to an endpoint .* as an argument"):
+            worker.register(found, workers=[0])
+        worker.register(closure(np.arange(4)), workers=[0])  # a copy
 
 
 @pytest.mark.spec("REMOTE-REG-4")

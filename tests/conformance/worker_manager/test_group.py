@@ -257,7 +257,11 @@ def test_groups_that_cannot_be_are_refused_and_change_nothing(mode):
                 (lambda: sub(handle, [one, 5]), TypeError, "TaskArgs"),
                 (lambda: sub(handle, 5), TypeError, "args_list must be a list of TaskArgs.* 5"),
                 (lambda: sub(handle, one), TypeError, "args_list must be a list of TaskArgs"),
-                (lambda: following(handle, [one], workers=5), TypeError, "workers=5 must be a list"),
+                (
+                    lambda: following(handle, [one], workers=5),
+                    TypeError,
+                    "workers=5 must be a list",
+                ),
                 (lambda: following(handle, [one], workers="0"), TypeError, "workers='0' must be"),
                 (lambda: following(handle, [one], 5), TypeError, "CallConfig"),
                 (lambda: following(handle, [one], pmu), ValueError, "output_prefix"),
