@@ -4,8 +4,39 @@ from __future__ import annotations
 
 import os
 
+from ..engine.in_use import InUse, Users
 from ..engine.memory import Engine
-from ..engine.view.blocks import mark_kept
+from ..engine.view.blocks import mark_kept, size_of_block
+
+
+class Leases:
+    """The holds of one stream. A block that was dropped is held until tasks have ended that may use it.
+
+    Rule     CALL-VALUE-4
+    """
+
+    def __init__(self, engine: Engine, users: Users | None) -> None:
+        self._engine = engine
+        self._in_use: InUse[int] = InUse(self._release, users)
+
+    def take(self, offset: int) -> Lease:
+        """Return a hold on a block, which begins when that is told to."""
+        return Lease(self, offset)
+
+    def hold(self, offset: int) -> int:
+        """Hold a block; return what `drop` is told."""
+        if self._in_use:
+            self._in_use.look()
+        mark_kept(self._engine.mem, offset)
+        self._engine.kernels.hold_block(self._engine.mem, offset, 1)
+        return self._in_use.now()
+
+    def drop(self, offset: int, first: int) -> None:
+        """Release a block, once no task uses it."""
+        self._in_use.drop(first, size_of_block(self._engine.mem, offset), offset)
+
+    def _release(self, offset: int) -> None:
+        self._engine.kernels.hold_block(self._engine.mem, offset, -1)
 
 
 class Lease:
@@ -20,18 +51,18 @@ class Lease:
         The block.
     """
 
-    def __init__(self, engine: Engine, offset: int) -> None:
-        self._engine = engine
+    def __init__(self, leases: Leases, offset: int) -> None:
+        self._leases = leases
         self.offset = offset
+        self._first = 0
         self._holder = 0
         """The process that holds the block: one that is forked from it does not."""
 
     def begin(self) -> None:
         """Hold the block."""
-        mark_kept(self._engine.mem, self.offset)
-        self._engine.kernels.hold_block(self._engine.mem, self.offset, 1)
+        self._first = self._leases.hold(self.offset)
         self._holder = os.getpid()
 
     def __del__(self) -> None:
         if self._holder == os.getpid():
-            self._engine.kernels.hold_block(self._engine.mem, self.offset, -1)
+            self._leases.drop(self.offset, self._first)

@@ -38,7 +38,7 @@ from .arrays import SentArrays
 from .forms import key_of
 from .futures import Future
 from .inside import Caller
-from .leases import Lease
+from .leases import Lease, Leases
 from .packing import Packer, Plan
 from .signatures import Signature
 from .tasks import Task
@@ -68,6 +68,7 @@ class Stream:
         self._mem, self._kernels = session.engine.mem, session.engine.kernels
         self._call = session.engine.kernels.call_and_pass
         self._blocks = Blocks(self._mem, 0)
+        self._leases = Leases(session.engine, session.arena.in_use.users)
         self._fetching: set[int] = set()
         self._turns = Turns(session.engine)
         self._tasks: dict[Any, Task] = {}
@@ -710,7 +711,7 @@ class Stream:
 
     def hold(self, block: int) -> Lease:
         """Hold the block of a value that a call has returned, or that is held already."""
-        lease = Lease(self._engine, block)
+        lease = self._leases.take(block)
         lease.begin()
         return lease
 
@@ -731,7 +732,7 @@ class Stream:
 
     def _value_in(self, block: int) -> Any:
         """Return the value in a block, which is held for as long as arrays of the value refer to it."""
-        lease = Lease(self._engine, block)
+        lease = self._leases.take(block)
         value, kept = outcomes.decode_block(data_of(self._mem, block), lease)
         if kept:
             lease.begin()

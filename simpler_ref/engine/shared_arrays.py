@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..jit.layout import round_up
 from ..system import regions
 from ..system.regions import PAGE
 from ..system.types import Array
+from .in_use import InUse
 
 ARENA_ALIGN = 64
 OTHERS_S = 0.1
@@ -96,6 +97,14 @@ def populate_again() -> None:
             populate(address, nbytes)
 
 
+class _Span(NamedTuple):
+    """Memory of an array: where it begins and how long it is, and how many tasks came before it."""
+
+    offset: int
+    length: int
+    first: int
+
+
 class Arena:
     """Memory for users' tensors: first fit over free spans, freed with the last reference.
 
@@ -104,9 +113,16 @@ class Arena:
     nbytes : int
         Size of the region; pages are lazy.
 
+    Attributes
+    ----------
+    in_use : InUse
+        What was dropped, and tasks may use.
+    on_reuse : Callable or None
+        Told where memory begins and ends that may be given out again, before it is.
+
     Notes
     -----
-    Rule     FLOW-NEST-4; FLOW-ARGS-3; ORCH-ARRAY-1 to -3
+    Rule     FLOW-NEST-4; FLOW-ARGS-3; ORCH-ARRAY-1 to -4
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -116,13 +132,14 @@ class Arena:
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
         self._used = 0
         """Where memory begins that no array has had yet: it is zero."""
-        self._returned: deque[tuple[int, int]] = deque()
+        self._dropped: deque[_Span] = deque()
+        """Of arrays that are gone."""
+        self.in_use: InUse[_Span] = InUse(self._free_one)
         self._changed = threading.Condition()
         """Held while what is free changes; told when another thread has taken memory back."""
         self._taking_back = 0
         """Threads that take memory back, which is not free before they have done so."""
         self.on_reuse: Callable[[int, int], None] | None = None
-        """Told where memory begins and ends that may be given out again, before it is."""
 
     def close(self) -> None:
         """Close the descriptor; the memory stays as long as an array refers to it."""
@@ -164,7 +181,8 @@ class Arena:
         # It dies with the last view of it. Views of a slice would keep the whole arena instead.
         owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
         # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
-        weakref.finalize(owner, self._returned.append, (offset, length)).atexit = False
+        span = _Span(offset, length, self.in_use.now())
+        weakref.finalize(owner, self._dropped.append, span).atexit = False
         if populate:
             self._populate(owner)
         if zero:
@@ -181,20 +199,41 @@ class Arena:
 
     def _take(self, length: int) -> tuple[int, int]:
         """Return the offset of free memory, and how much of it arrays have had before."""
-        deadline = time.monotonic() + OTHERS_S
+        since, is_full = time.monotonic(), False
         while True:
-            self._take_back()
+            self._take_back(is_full)
             with self._changed:
                 found = self._take_free(length)
                 if found is not None:
                     return found
-                if not self._taking_back or time.monotonic() > deadline:
-                    largest = max((room for _, room in self._free), default=0)
-                    break
-                self._changed.wait(OTHERS_S)
-        raise MemoryError(
+                if self._taking_back and time.monotonic() < since + OTHERS_S:
+                    self._changed.wait(OTHERS_S)
+                    continue
+            if is_full and not self._wait_for_tasks(since):
+                raise self._no_room(length)
+            is_full = True
+
+    def _wait_for_tasks(self, since: float) -> bool:
+        """Wait until a task has ended which may use memory that was dropped; return False if none may.
+
+        Rule     ORCH-ARRAY-4
+        """
+        users = self.in_use.users
+        if users is None or not self.in_use:
+            return False
+        return time.monotonic() < since + users.patience_s and users.wait()
+
+    def _no_room(self, length: int) -> MemoryError:
+        largest = max((room for _, room in self._free), default=0)
+        dropped = ""
+        if self.in_use:
+            dropped = (
+                f", and tasks that have not ended may use {self.in_use.nbytes} that were dropped"
+            )
+        return MemoryError(
             f"no room for {length} bytes: the arena of {self.size} bytes has a largest free span "
-            f"of {largest}; drop arrays no longer needed or give Worker(arena_size=…) a larger value"
+            f"of {largest}{dropped}; drop arrays no longer needed or give Worker(arena_size=…) a larger "
+            "value"
         )
 
     def _take_free(self, length: int) -> tuple[int, int] | None:
@@ -209,28 +248,39 @@ class Arena:
                 return offset, stale
         return None
 
-    def _take_back(self) -> None:
-        """Have the memory of arrays that are gone for others; nobody waits here with the lock."""
-        while self._returned:
+    def _take_back(self, looks: bool) -> None:
+        """Have the memory of dropped arrays for others; nobody waits here with the lock.
+
+        `looks`: also if few are in use, look whether their tasks have ended.
+        """
+        while self._dropped or self.in_use.has_many() or (looks and self.in_use):
             with self._changed:
                 self._taking_back += 1
             try:
-                self._take_one_back()
+                while self._dropped:
+                    self._sort_one()
+                if looks or self.in_use.has_many():
+                    self.in_use.look()
+                    looks = False
             finally:
                 with self._changed:
                     self._taking_back -= 1
                     self._changed.notify_all()
 
-    def _take_one_back(self) -> None:
+    def _sort_one(self) -> None:
         try:
-            offset, length = self._returned.popleft()
+            span = self._dropped.popleft()
         except IndexError:  # another thread was faster
             return
+        self.in_use.drop(span.first, span.length, span)
+
+    def _free_one(self, span: _Span) -> None:
+        offset, length = span.offset, span.length
         try:
             if self.on_reuse is not None:
                 self.on_reuse(self.base + offset, self.base + offset + length)
         except BaseException:  # of a signal: the next array has it taken back
-            self._returned.append((offset, length))
+            self._dropped.append(span)
             raise
         with self._changed:
             self._free_span(offset, length)

@@ -549,6 +549,12 @@ TRACED_FROM = HEADER.word(
     read_by="Orch, Scheduler",
     ordering="wiring",
 )
+IDS_BEFORE = HEADER.word(
+    "IDS_BEFORE",
+    "how many ids were given out before they began at 0 again",
+    read_by="anyone as hint",
+    ordering="hint",
+)
 SUBMIT_LINE = HEADER.word(
     "SUBMIT_LINE",
     "number of the line of the program that submits",

@@ -228,6 +228,7 @@ def reset_to_empty(mem):
     Rule     ORCH-RING-14
     """
     mem[L.TRACED_FROM] += mem[L.NEXT_TASK_ID]
+    mem[L.IDS_BEFORE] += mem[L.NEXT_TASK_ID]
     mem[L.NEXT_TASK_ID] = 0
     mem[L.LIVE] = 0
     mem[L.FREE_SLOT] = L.NONE

@@ -28,19 +28,22 @@ class TaskArgs:
 
     An orchestration function builds it; a worker reads it, during the call.
 
-    Rule     FLOW-BUILD-1
+    Rule     FLOW-BUILD-1; ORCH-ARRAY-5
     """
 
-    __slots__ = ("_doubts", "_scalars", "_tensors")
+    __slots__ = ("_doubts", "_kept", "_scalars", "_tensors")
 
     _tensors: list[bytes]
     _scalars: Sequence[bytes]
     """A list from the first scalar on; each with its kind, 16 bytes."""
     _doubts: Doubts | None
     """Arrays added outside of a run: submit checks them with its own Worker."""
+    _kept: Any
+    """None, or a tuple of what has the memory of tensors, and so on: `(…, owner)`."""
 
     def __init__(self) -> None:
         self._tensors = []
+        self._kept = None
         self._scalars = ()
         self._doubts = None
 
@@ -61,6 +64,7 @@ class TaskArgs:
         if self._scalars:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
         if type(tensor) is not ContinuousTensor:
+            self._kept = self._kept, tensor
             tensor = make_tensor(tensor)
             if isinstance(tensor, RemoteTensor):
                 self._doubts = (self._doubts or Doubts()).and_remote()
@@ -211,7 +215,7 @@ class TaskArgs:
         """Remove everything."""
         self._tensors.clear()
         self._scalars = ()
-        self._doubts = None
+        self._doubts = self._kept = None
 
     def __len__(self) -> int:
         return len(self._tensors) + len(self._scalars)

@@ -192,6 +192,7 @@ class Session:
         inner._life.workers_before = manifest.before
         inner.init()
         inner.start()
+        inner._life.live().arena.in_use.users = None  # this class knows what uses its memory
         self.dispatcher = Dispatcher(
             manifest.modules,
             manifest.serialized,

@@ -17,6 +17,7 @@ from ..system.cores import Placement
 from ..system.signals import Failures, until_done
 from . import answering, ending
 from .manager import WorkerManager
+from .memory_users import MemoryUsers
 from .options import Options
 from .session import Session
 from .start_method import StartMethod
@@ -198,9 +199,13 @@ class Life:
                 "run at a time"
             )
 
+    def is_in_own_run(self) -> bool:
+        """Say whether this thread is that of a run."""
+        return self.running and self._runner == threading.get_ident()
+
     def refuse_in_own_run(self) -> None:
         """Refuse a call in an orchestration function."""
-        if self.running and self._runner == threading.get_ident():
+        if self.is_in_own_run():
             raise RuntimeError(
                 "a run is in progress on this Worker: calls of tasks are for before and after it; in an "
                 "orchestration function, submit with orch.submit_sub"
@@ -260,6 +265,7 @@ class Life:
         )
         arena = Arena(options.arena_size)
         arena.on_reuse = self._forget_memory
+        arena.in_use.users = MemoryUsers(self, engine)
         return Session(
             engine,
             arena,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...jit import layout as L
 from ...system.types import Array
-from .slots import KIND_MASK, slot_at, tensors_at
+from .slots import KIND_MASK, slot_at, tensors_at, used_slots
 from .stories import Story, call_story, failure_story
 
 
@@ -159,6 +159,22 @@ class View:
     def next_task_id(self) -> int:
         """How many tasks were submitted, buffers included: the id of the next one."""
         return self._word(L.NEXT_TASK_ID)
+
+    @property
+    def ever_submitted(self) -> int:
+        """How many tasks this and all earlier runs have submitted, for any thread."""
+        return self._word(L.IDS_BEFORE) + self._word(L.NEXT_TASK_ID)
+
+    def unended(self) -> list[int]:
+        """Return those of `ever_submitted` that have not ended, sorted, for any thread.
+
+        A task that ends meanwhile may be among them, and one that is submitted meanwhile may not.
+        """
+        before, slots = self._word(L.IDS_BEFORE), used_slots(self._mem)
+        states = slots[:, L.S_STATE]
+        ids = slots[(states >= L.PENDING) & (states <= L.RUNNING), L.S_ID]
+        numbers: list[int] = (np.sort(ids) + before).tolist()
+        return numbers
 
     @property
     def live(self) -> int:

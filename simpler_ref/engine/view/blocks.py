@@ -192,6 +192,11 @@ def value_key(mem: Array, offset: int) -> int:
     return int(mem[offset + _KEY]) if mem[offset] else 0
 
 
+def size_of_block(mem: Array, offset: int) -> int:
+    """Return the bytes of a block, its head included."""
+    return int(mem[offset + _SIZE]) * L.WORD
+
+
 def mark_kept(mem: Array, offset: int) -> None:
     """Note that the program has arrays in a block."""
     mem[offset + _SLOT] = _KEPT

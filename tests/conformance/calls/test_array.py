@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import time
 
 import numpy as np
 import psutil
@@ -217,3 +218,47 @@ def test_what_cannot_be_shared_is_refused_with_the_remedy():
         with pytest.raises(ValueError, match="negative"):
             w.zeros(-1)
         assert w.share([1, 2]).tolist() == [1, 2]
+
+
+# ---------------------------------------------------------------- arrays that the program has dropped
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@sr.task
+def increase_later(x: sr.InOut):
+    time.sleep(0.1)
+    x += 1
+
+
+@sr.task
+def row(i):
+    return np.full(1000, float(i))
+
+
+@pytest.mark.spec("ORCH-ARRAY-4")
+@pytest.mark.parametrize("options", [{}, {"child_mode": "thread"}, {"mailbox_depth": 8}], ids=str)
+def test_calls_read_arrays_that_the_program_has_dropped(options):
+    with sr.Worker(num_sub_workers=2, **options) as w:
+        assert [one.result() for one in [total(w.full(9, i)) for i in range(200)]] == [
+            9 * i for i in range(200)
+        ]
+        assert list(w.map(total, (w.full(9, i) for i in range(100)))) == [9 * i for i in range(100)]
+
+
+@pytest.mark.spec("ORCH-ARRAY-4")
+def test_a_call_writes_no_array_that_came_to_be_where_its_own_was():
+    with sr.Worker(num_sub_workers=1) as w:
+        done = increase_later(w.zeros(100))
+        others = [w.full(100, 5) for _ in range(3)]
+        done.result()
+        assert [one.tolist() for one in others] == [[5] * 100] * 3
+
+
+@pytest.mark.spec("CALL-VALUE-4", "ORCH-ARRAY-4")
+def test_calls_read_arrays_of_results_that_the_program_has_dropped():
+    with sr.Worker(num_sub_workers=2) as w:
+        found = [total(row(i).result()) for i in range(200)]
+        assert [one.result() for one in found] == [1000 * i for i in range(200)]
+        assert w.submit(abs, -1).result() == 1

@@ -139,3 +139,113 @@ def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
 def test_a_worker_without_room_says_what_to_enlarge():
     with Worker(3, arena_size=1 << 16) as w, pytest.raises(MemoryError, match="arena_size"):
         w.empty(1 << 17, np.uint8)
+
+
+class Tasks:
+    """Tasks that may use an arena's memory."""
+
+    patience_s = 5.0
+
+    def __init__(self):
+        self.submitted, self.running, self.waited = 0, [], 0
+
+    def unended(self):
+        return self.running
+
+    def wait(self):
+        self.waited += 1
+        del self.running[:1]
+        return bool(self.running) or self.waited == 1
+
+
+@pytest.fixture
+def tasks(arena):
+    made = arena.in_use.users = Tasks()
+    return made
+
+
+@pytest.mark.spec("ORCH-ARRAY-4")
+def test_memory_is_used_again_when_its_tasks_have_ended(arena, tasks):
+    tasks.submitted, tasks.running = 5, [3]
+    early = arena.empty(1 << 14, np.uint8)
+    place = early.ctypes.data
+    del early  # no task was submitted meanwhile
+    used = arena.empty(1 << 14, np.uint8)
+    assert used.ctypes.data == place
+    tasks.submitted, tasks.running = 7, [3, 6]
+    del used
+    others = [arena.empty(1 << 14, np.uint8) for _ in range(3)]
+    assert place not in [one.ctypes.data for one in others]
+    tasks.running = [3]
+    assert arena.empty(1 << 14, np.uint8).ctypes.data == place
+    assert not tasks.waited
+
+
+@pytest.mark.spec("ORCH-ARRAY-3", "ORCH-ARRAY-4")
+def test_who_finds_no_room_waits_for_tasks(arena, tasks):
+    used = arena.empty(1 << 16, np.uint8)
+    tasks.submitted, tasks.running = 1, [0]
+    del used
+    kept = arena.empty(1 << 16, np.uint8)
+    assert tasks.waited == 1
+    with pytest.raises(MemoryError, match="arena_size"):
+        arena.empty(1, np.uint8)
+    tasks.submitted, tasks.running = 2, [1]
+    del kept
+    with pytest.raises(MemoryError, match="have not ended may use 65536 that were dropped"):
+        tasks.unended = lambda: None
+        arena.empty(1, np.uint8)
+
+
+def copy(args):
+    args.tensor(1).numpy()[:] = args.tensor(0).numpy()
+
+
+@pytest.mark.spec("ORCH-ARRAY-4")
+@pytest.mark.parametrize("mode", ["process", "thread"])
+@pytest.mark.parametrize("depth", [1, 8])
+def test_tasks_of_a_run_read_arrays_that_the_program_has_dropped(mode, depth):
+    with Worker(level=3, num_sub_workers=2, child_mode=mode, mailbox_depth=depth) as w:
+        handle, results = w.register(copy), w.zeros((200, 6))
+
+        def orch_fn(orch, args, config):
+            for number, result in enumerate(results):
+                array = w.share(np.full(6, number))
+                given = make_args((array, T.INPUT), (result, T.INOUT))
+                del array
+                orch.submit_sub(handle, given)
+
+        w.run(orch_fn)
+        assert results[:, 3].tolist() == list(range(200))
+
+
+@pytest.mark.spec("ORCH-ARRAY-4")
+def test_a_run_waits_for_room_until_tasks_have_ended():
+    with Worker(level=3, num_sub_workers=1, arena_size=1 << 20) as w:
+        handle, result = w.register(copy), w.zeros(1 << 14)
+
+        def orch_fn(orch, args, config):
+            for number in range(40):
+                array = w.full(1 << 14, number)
+                orch.submit_sub(handle, make_args((array, T.INPUT), (result, T.INOUT)))
+                del array
+
+        w.run(orch_fn)
+        assert result[5] == 39
+
+
+@pytest.mark.spec("ORCH-ARRAY-5")
+def test_arguments_and_graphs_keep_their_arrays():
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, result = w.register(copy), w.zeros(6)
+        given = make_args((w.share(np.arange(6.0)), T.INPUT), (result, T.INOUT))
+
+        def orch_fn(orch, args, config):
+            for one in (args, given):
+                orch.submit_sub(handle, make_args((one.tensor(0), T.INPUT), (result, T.INOUT)))
+
+        graph = w.record(orch_fn, make_args((w.share(np.ones(6)), T.INPUT)))
+        others = [w.full(6, 9) for _ in range(5)]
+        graph.run()
+        assert result.tolist() == [0, 1, 2, 3, 4, 5]
+        del others
