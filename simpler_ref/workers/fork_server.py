@@ -29,6 +29,7 @@ from ..engine.memory import Engine
 from . import asked
 from .containment import flush_output
 from .kinds import WorkerKind
+from .lifeline import Lifeline
 from .loop import become_worker, serve_mailbox
 from .random_streams import Entropy
 
@@ -112,6 +113,7 @@ class _Server:
         self.entropy = entropy
         self.births = [0] * len(kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
+        self.lifelines: dict[int, Lifeline] = {}  # of workers with others below them
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
         self.poll.register(parent_fd, select.POLLIN)
@@ -160,23 +162,30 @@ class _Server:
         """
         server = os.getpid()
         self.births[worker] += 1
+        lifeline = Lifeline() if self.kinds[worker].has_workers_below else None
         pid = os.fork()
         if pid == 0:
-            self.run_worker(worker, server)
+            self.run_worker(worker, server, lifeline)
+        if lifeline is not None:
+            lifeline.let_go()
+            self.lifelines[worker] = lifeline
         pidfd = os.pidfd_open(pid)
         self.workers[pidfd] = (worker, pid)
         self.poll.register(pidfd, select.POLLIN)
         self.report(b"B", worker, pid, 0)
 
-    def run_worker(self, worker: int, server: int) -> NoReturn:
+    def run_worker(self, worker: int, server: int, lifeline: Lifeline | None) -> NoReturn:
         status = 1
         try:
             die_with_parent()
             if os.getppid() != server:
                 os._exit(1)
+            if lifeline is not None:
+                lifeline.hold()
+            others = [one.reading for one in self.lifelines.values()]
             kind = self.kinds[worker]
             _prctl(_PR_SET_NAME, f"{kind.label.replace('_', '-')}-{worker}".encode()[:15])
-            become_worker([self.sock.fileno(), self.parent_fd, *self.workers])
+            become_worker([self.sock.fileno(), self.parent_fd, *self.workers, *others])
             self.entropy.seed_worker(worker, self.births[worker])
             callables = self.snapshot.get(kind.target_namespace, {})
             serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
@@ -192,15 +201,18 @@ class _Server:
             self.sock.send(REPORT.pack(what, worker, pid, code))
 
     def handle_death(self, pidfd: int) -> None:
-        """Reap a worker that has ended and report how.
+        """Reap a worker that has ended and report how, once those below it have ended, too.
 
-        Rule     SCHED-DEATH-3
+        Rule     SCHED-DEATH-3, -5
         """
         worker, pid = self.workers.pop(pidfd)
         self.poll.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
+        if (lifeline := self.lifelines.pop(worker, None)) is not None:
+            lifeline.wait(GRACE_S)
+            lifeline.close()
         self.report(b"D", worker, pid, code)
 
     def end_all(self) -> NoReturn:

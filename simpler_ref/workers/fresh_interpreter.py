@@ -39,7 +39,9 @@ from ..system.signals import signals_blocked
 from ..system.types import Array
 from .fork_server import die_with_parent, serve
 from .hygiene import fork_hygiene_once
+from . import lifeline as lifelines
 from .kinds import NestedWorker, WorkerKind
+from .lifeline import Lifeline
 from .output import relay, take_over
 from .processes import ProcessManager
 from .random_streams import Entropy
@@ -75,6 +77,7 @@ class _Setup(NamedTuple):
     entropy: Entropy
     pipes: dict[str, int]
     original_names: bool
+    lifelines: list[int]
 
 
 # ---------------------------------------------------------------- serialising
@@ -167,15 +170,19 @@ class SpawnManager(ProcessManager):
         with self._connect() as theirs, descriptors() as found:
             parent = os.pidfd_open(os.getpid())
             program = os.memfd_create("simpler-setup")
+            lifeline = Lifeline()
+            held = [*lifelines.held(), lifeline.writing]
             try:
-                setup = self._describe(found, theirs.fileno(), parent, mask, entropy)
+                setup = self._describe(found, theirs.fileno(), parent, mask, entropy, held)
                 with open(program, "wb", closefd=False) as file:
                     for part in ((_absolute(sys.path), sys.argv), setup, kinds, dict(snapshot)):
                         pickle.dump(part, file)
                 os.lseek(program, 0, os.SEEK_SET)
                 fds = [program, parent, theirs.fileno(), *found.values(), *self._pipes.values()]
-                self._watch_server(_execute(_PROGRAM.format(fd=program), fds))
+                server = _execute(_PROGRAM.format(fd=program), [*fds, *held])
+                self._watch_server(server, lifeline)
             finally:
+                lifeline.let_go()
                 os.close(parent)
                 os.close(program)
 
@@ -186,6 +193,7 @@ class SpawnManager(ProcessManager):
         parent: int,
         mask: set[int],
         entropy: Entropy,
+        held: list[int],
     ) -> _Setup:
         from ..compat import is_installed
 
@@ -205,6 +213,7 @@ class SpawnManager(ProcessManager):
             entropy=entropy,
             pipes=dict(self._pipes),
             original_names=is_installed(),
+            lifelines=held,
         )
 
     def _hear(self, deadline: float) -> bytes:
@@ -252,6 +261,7 @@ def main(file: Any) -> NoReturn:
         sock = socket.socket(fileno=setup.socket)
         for fd in (setup.socket, setup.parent, *setup.pipes.values()):
             os.set_inheritable(fd, False)
+        lifelines.take_over(setup.lifelines)
         take_over(setup.pipes)
         try:
             engine, kinds, snapshot = _build(setup, file)

@@ -44,6 +44,8 @@ class WorkerKind:
     """Whether there is no such worker: a place for one that may join."""
     has_traces = False
     """Whether it has a Worker of its own, which can be traced."""
+    has_workers_below = False
+    """Whether it has workers on this machine, which see the same memory."""
     start_timeout_s = 0.0
     """How long it may take to start, should that be longer than others take."""
     successor = "the next run starts a new one"
@@ -203,7 +205,7 @@ class NestedWorker(WorkerKind):
     """
 
     label = "child_worker"
-    has_traces = True
+    has_traces = has_workers_below = True
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner

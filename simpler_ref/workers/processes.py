@@ -19,6 +19,7 @@ from ..system import thread_pools
 from ..system.signals import put_handlers_back, signals_blocked
 from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
 from .kinds import WorkerKind
+from .lifeline import Lifeline
 from .manager import WorkerManager
 from .output import Relay, relay, take_over
 from .random_streams import Entropy, draw_entropy
@@ -48,6 +49,8 @@ class ProcessManager(WorkerManager):
         self._server_fd = -1
         self._monitor: threading.Thread | None = None
         self._relay: Relay | None = None
+        self._lifeline: Lifeline | None = None
+        self._is_ending = False
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         limit_threads = thread_pools.limiter()
@@ -97,7 +100,10 @@ class ProcessManager(WorkerManager):
         engine, kinds = self._engine, self.kinds
         entropy, pipes = self._draw_entropy(), self._pipes
 
+        lifeline = Lifeline()
+
         def in_the_child() -> NoReturn:
+            lifeline.hold()
             put_handlers_back(all_of_them=True)
             take_over(pipes)
             serve(
@@ -122,10 +128,12 @@ class ProcessManager(WorkerManager):
                     server = fork_server(in_the_child)
             finally:
                 os.close(parent_fd)
-        self._watch_server(server)
+                lifeline.let_go()
+        self._watch_server(server, lifeline)
 
-    def _watch_server(self, server: int) -> None:
-        """Keep a descriptor of the server's process."""
+    def _watch_server(self, server: int, lifeline: Lifeline) -> None:
+        """Keep a descriptor of the server's process, and one of all that it makes."""
+        self._lifeline = lifeline
         try:
             self._server_fd = os.pidfd_open(server)
         except OSError:
@@ -169,6 +177,8 @@ class ProcessManager(WorkerManager):
                     self._heard.notify_all()
             else:
                 self._mark_dead(worker, code)
+        if self._lifeline is not None and not self._is_ending:  # the server was killed
+            self._lifeline.wait(GRACE_S)
         with self._known:
             self.lost = True
             self._heard.notify_all()
@@ -185,6 +195,7 @@ class ProcessManager(WorkerManager):
             poll.poll((GRACE_S + 2.0) * 1000)
 
     def _shut_down(self) -> None:
+        self._is_ending = True
         self._end_server()
         if self._monitor is not None and self._monitor is not threading.current_thread():
             self._monitor.join()
@@ -206,6 +217,9 @@ class ProcessManager(WorkerManager):
         if self._server_fd >= 0:
             fd, self._server_fd = self._server_fd, -1
             os.close(fd)
+        if self._lifeline is not None:
+            lifeline, self._lifeline = self._lifeline, None
+            lifeline.close()
 
     def _leave_to_parent(self) -> None:
         if self._relay is not None:

@@ -319,3 +319,54 @@ def test_when_the_parent_dies_every_process_it_started_ends(how):
             fork.kill(signal.Signals[how])
         fork.wait()
         assert fork.everybody_ends()
+
+
+# ---------------------------------------------------------------- those below a worker that dies
+def count_for_long(args):
+    array, end = args.tensor(0).numpy(), time.monotonic() + 60
+    while time.monotonic() < end:
+        array[0] += 1
+
+
+class Below:
+    """An orchestration function that hands its tensor on to the next level."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __call__(self, orch, args, config):
+        submit = orch.submit_sub if self.handle.name == "count_for_long" else orch.submit_next_level
+        submit(self.handle, make_args((args.tensor(0), T.INOUT)))
+
+
+@pytest.mark.spec("SCHED-DEATH-5")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("who", ["worker", "fork server", "below"])
+def test_a_run_ends_when_all_processes_below_a_killed_one_have_ended(who, method):
+    level3 = Worker(3, num_sub_workers=1, start_method=method)
+    level4 = Worker(4, start_method=method)
+    w = Worker(5, start_method=method)
+    level4.add_worker(level3)
+    w.add_worker(level4)
+    handle = level4.register(Below(level3.register(count_for_long)))
+    handle = w.register(Below(handle))
+    with w:
+        array = w.zeros(1)
+        w.start()
+        child = psutil.Process(w.worker_pids()[0])
+        below = child.children(recursive=True)
+        victim = {"worker": child, "fork server": child.parent(), "below": below[1]}[who]
+
+        def kill():
+            wait_until(lambda: array[0] > 0)
+            victim.kill()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(TaskError):
+            w.run(lambda orch, *_: orch.submit_next_level(handle, make_args((array, T.INOUT))))
+        array[0] = 0
+        time.sleep(0.01)
+        assert array[0] == 0
+        killer.join()
+        w.run(lambda *_: None)
