@@ -37,9 +37,9 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
+from . import lifeline as lifelines
 from .fork_server import die_with_parent, serve
 from .hygiene import fork_hygiene_once
-from . import lifeline as lifelines
 from .kinds import NestedWorker, WorkerKind
 from .lifeline import Lifeline
 from .output import relay, take_over
