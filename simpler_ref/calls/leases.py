@@ -17,7 +17,7 @@ class Leases:
 
     def __init__(self, engine: Engine, users: Users | None) -> None:
         self._engine = engine
-        self._in_use: InUse[int] = InUse(self._release, users)
+        self._in_use: InUse[int] = InUse(users)
 
     def take(self, offset: int) -> Lease:
         """Return a hold on a block, which begins when that is told to."""
@@ -25,15 +25,20 @@ class Leases:
 
     def hold(self, offset: int) -> int:
         """Hold a block; return what `drop` is told."""
-        if self._in_use:
-            self._in_use.look()
+        for free in self._in_use.look() if self._in_use else ():
+            self._release(free)
         mark_kept(self._engine.mem, offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, 1)
         return self._in_use.now()
 
     def drop(self, offset: int, first: int) -> None:
         """Release a block, once no task uses it."""
-        self._in_use.drop(first, size_of_block(self._engine.mem, offset), offset)
+        if not self._in_use.keep(first, size_of_block(self._engine.mem, offset), offset):
+            self._release(offset)
+
+    def end(self) -> None:
+        """Release from now on at once: there are no tasks any more."""
+        self._in_use.users = None
 
     def _release(self, offset: int) -> None:
         self._engine.kernels.hold_block(self._engine.mem, offset, -1)

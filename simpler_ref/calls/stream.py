@@ -478,6 +478,7 @@ class Stream:
         """Let calls go elsewhere: the Worker is being closed."""
         current.leave(self)
         self._quick.stop()
+        self._leases.end()
         self._gone = True
 
     def disown(self) -> None:

@@ -22,8 +22,10 @@ class Unasked:
     Rule     CALL-FAIL-7
     """
 
-    def __init__(self, error: TaskError) -> None:
+    def __init__(self, error: TaskError, shown: list[str]) -> None:
         self._text, self._trace = str(error), (error.remote_traceback or "").rstrip()
+        self._shown = shown
+        """The traceback of this stream that was logged last: calls that fail for one reason share it."""
         self.asked = False
 
     def __del__(self) -> None:
@@ -32,22 +34,16 @@ class Unasked:
                 log.error(
                     "a call failed, and nobody has asked for its result: %s%s",
                     self._text,
-                    _unlike_the_last(self._trace),
+                    self._traceback(),
                 )
 
-
-_logged = [""]
-"""The traceback that was logged last: calls that fail for one reason have the same."""
-
-
-def _unlike_the_last(trace: str) -> str:
-    """Return a traceback as it is logged."""
-    if not trace:
-        return ""
-    if trace == _logged[0]:
-        return " (its traceback is that of the call before)"
-    _logged[0] = trace
-    return "\n" + trace
+    def _traceback(self) -> str:
+        if not self._trace:
+            return ""
+        if self._shown == [self._trace]:
+            return " (its traceback is that of the call logged before)"
+        self._shown[:] = [self._trace]
+        return f"\n{self._trace}"
 
 
 class Failures:
@@ -56,6 +52,7 @@ class Failures:
     def __init__(self) -> None:
         self._all: weakref.WeakValueDictionary[int, Unasked] = weakref.WeakValueDictionary()
         self._last: deque[Unasked] = deque(maxlen=_KEPT)
+        self._shown: list[str] = []
         self._noted = 0
         self.taken = 0
         """How many failed calls were looked at."""
@@ -66,7 +63,7 @@ class Failures:
             return None
         found = self._all.get(error.task)
         if found is None:
-            found = self._all[error.task] = Unasked(error)
+            found = self._all[error.task] = Unasked(error, self._shown)
             self._last.append(found)
             self._noted += 1
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -41,11 +41,6 @@ class Users(Protocol):
 class InUse(Generic[T]):
     """What was dropped, until the tasks have ended that may use it. Any thread may call its methods.
 
-    Parameters
-    ----------
-    free
-        Called with what no task uses any more.
-
     Attributes
     ----------
     users : Users or None
@@ -58,8 +53,8 @@ class InUse(Generic[T]):
     Rule     ORCH-ARRAY-4
     """
 
-    def __init__(self, free: Callable[[T], None], users: Users | None = None) -> None:
-        self._free, self.users = free, users
+    def __init__(self, users: Users | None = None) -> None:
+        self.users = users
         self._waiting: deque[tuple[int, int, int, T]] = deque()
         """How many tasks came before it, and before it was dropped; its bytes; and it."""
         self.nbytes = 0
@@ -69,25 +64,25 @@ class InUse(Generic[T]):
         return bool(self._waiting)
 
     def now(self) -> int:
-        """Return what `drop` is told of something that is made now."""
+        """Return what `keep` is told of something that is made now."""
         return 0 if self.users is None else self.users.submitted
 
-    def drop(self, first: int, nbytes: int, what: T) -> None:
-        """Free something at once if no task was submitted with it, else when they have ended."""
+    def keep(self, first: int, nbytes: int, what: T) -> bool:
+        """Keep what was dropped if a task was submitted with it; return False if it is free at once."""
         end = self.now()
         if end == first or self.users is None:
-            self._free(what)
-            return
+            return False
         self.nbytes += nbytes
         self._waiting.append((first, end, nbytes, what))
+        return True
 
     def has_many(self) -> bool:
         """Say whether it is time to look; there is twice as much as the last look has left."""
         count, nbytes = self._look_at
         return len(self._waiting) >= count or self.nbytes >= nbytes
 
-    def look(self) -> None:
-        """Free what no task uses any more."""
+    def look(self) -> Iterator[T]:
+        """Go through what no task uses any more."""
         unended = () if self.users is None else self.users.unended()
         for _ in range(len(self._waiting)):
             if unended is None:
@@ -100,5 +95,5 @@ class InUse(Generic[T]):
                 self._waiting.append((first, end, nbytes, what))
             else:
                 self.nbytes -= nbytes
-                self._free(what)
+                yield what
         self._look_at = max(FEW, 2 * len(self._waiting)), max(FEW_BYTES, 2 * self.nbytes)

@@ -134,7 +134,7 @@ class Arena:
         """Where memory begins that no array has had yet: it is zero."""
         self._dropped: deque[_Span] = deque()
         """Of arrays that are gone."""
-        self.in_use: InUse[_Span] = InUse(self._free_one)
+        self.in_use: InUse[_Span] = InUse()
         self._changed = threading.Condition()
         """Held while what is free changes; told when another thread has taken memory back."""
         self._taking_back = 0
@@ -143,6 +143,7 @@ class Arena:
 
     def close(self) -> None:
         """Close the descriptor; the memory stays as long as an array refers to it."""
+        self.in_use.users = None
         regions.release(self.memory)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any) -> Array:
@@ -260,7 +261,8 @@ class Arena:
                 while self._dropped:
                     self._sort_one()
                 if looks or self.in_use.has_many():
-                    self.in_use.look()
+                    for span in self.in_use.look():
+                        self._free_one(span)
                     looks = False
             finally:
                 with self._changed:
@@ -272,7 +274,8 @@ class Arena:
             span = self._dropped.popleft()
         except IndexError:  # another thread was faster
             return
-        self.in_use.drop(span.first, span.length, span)
+        if not self.in_use.keep(span.first, span.length, span):
+            self._free_one(span)
 
     def _free_one(self, span: _Span) -> None:
         offset, length = span.offset, span.length

@@ -41,7 +41,6 @@ from . import lifeline as lifelines
 from .fork_server import die_with_parent, serve
 from .hygiene import fork_hygiene_once
 from .kinds import NestedWorker, WorkerKind
-from .lifeline import Lifeline
 from .output import relay, take_over
 from .processes import ProcessManager
 from .random_streams import Entropy
@@ -170,7 +169,8 @@ class SpawnManager(ProcessManager):
         with self._connect() as theirs, descriptors() as found:
             parent = os.pidfd_open(os.getpid())
             program = os.memfd_create("simpler-setup")
-            lifeline = Lifeline()
+            lifeline = self._lifeline
+            assert lifeline is not None
             held = [*lifelines.held(), lifeline.writing]
             try:
                 setup = self._describe(found, theirs.fileno(), parent, mask, entropy, held)
@@ -180,7 +180,7 @@ class SpawnManager(ProcessManager):
                 os.lseek(program, 0, os.SEEK_SET)
                 fds = [program, parent, theirs.fileno(), *found.values(), *self._pipes.values()]
                 server = _execute(_PROGRAM.format(fd=program), [*fds, *held])
-                self._watch_server(server, lifeline)
+                self._watch_server(server)
             finally:
                 lifeline.let_go()
                 os.close(parent)

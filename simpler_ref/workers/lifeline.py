@@ -45,7 +45,7 @@ class Lifeline:
 
     def hold(self) -> None:
         """Be one of the processes below."""
-        os.close(self.reading)
+        self.close()
         _held.append(self.writing)
 
     def let_go(self) -> None:
@@ -60,4 +60,6 @@ class Lifeline:
 
     def close(self) -> None:
         """Close what the one that waits has."""
-        os.close(self.reading)
+        if self.reading >= 0:
+            fd, self.reading = self.reading, -1
+            os.close(fd)

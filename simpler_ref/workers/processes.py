@@ -86,7 +86,11 @@ class ProcessManager(WorkerManager):
             self._relay.pass_on()
 
     def _connect(self) -> socket.socket:
-        """Make the connection to a server, and return the server's end."""
+        """Make the connection to a server, and return the server's end.
+
+        The server, and all that it makes, are also to hold the lifeline.
+        """
+        self._lifeline = Lifeline()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         return theirs
@@ -99,8 +103,8 @@ class ProcessManager(WorkerManager):
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
         entropy, pipes = self._draw_entropy(), self._pipes
-
-        lifeline = Lifeline()
+        lifeline = self._lifeline
+        assert lifeline is not None
 
         def in_the_child() -> NoReturn:
             lifeline.hold()
@@ -129,11 +133,10 @@ class ProcessManager(WorkerManager):
             finally:
                 os.close(parent_fd)
                 lifeline.let_go()
-        self._watch_server(server, lifeline)
+        self._watch_server(server)
 
-    def _watch_server(self, server: int, lifeline: Lifeline) -> None:
-        """Keep a descriptor of the server's process, and one of all that it makes."""
-        self._lifeline = lifeline
+    def _watch_server(self, server: int) -> None:
+        """Keep a descriptor of the server's process."""
         try:
             self._server_fd = os.pidfd_open(server)
         except OSError:
