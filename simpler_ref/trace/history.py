@@ -123,7 +123,7 @@ class Tensor(NamedTuple):
 
 
 Form = tuple[int, int, "Layout | None"]
-"""Bytes, and `below` and `layout` of a `Tensor`."""
+"""Bytes, and `below` and `layout` of a `Tensor`; it counts from its lowest byte if it has no layout."""
 
 
 class Use(NamedTuple):
@@ -185,7 +185,7 @@ def share(one: Tensor, other: Tensor) -> bool:
 
 
 def _form(tensor: Tensor) -> Form:
-    return tensor.nbytes, tensor.below, tensor.layout
+    return tensor.nbytes, 0 if tensor.layout is None else tensor.below, tensor.layout
 
 
 @functools.lru_cache(1 << 16)

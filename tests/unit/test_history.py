@@ -1,12 +1,18 @@
-"""What a task waits for through others, found as far as it is asked for."""
+"""What tasks wait for through others, found as far as it is asked for; which bytes tensors share."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from simpler_ref import ContinuousTensor, TaskArgs, TensorArgType
 from simpler_ref.jit import layout as L
-from simpler_ref.trace.history import HOST, History, Lineage, Order, Tensor
+from simpler_ref.orch.checked import _tensor_of
+from simpler_ref.trace.history import HOST, History, Lineage, Order, Tensor, share
 
 
 def tensor(tag, start, end):
@@ -61,3 +67,56 @@ def test_all_hazards_of_a_task_are_told():
         assert history._tasks == i + 1
     late = history.expect("b", "there", [tensor(L.INOUT, 100, 200)])
     assert [one.tasks for one in history.hazards(late)] == [(0, 3), (1, 3), (2, 3)]
+
+
+# ---------------------------------------------------------------- bytes of views
+STEPS = [step for step in range(-3, 4) if step]
+SIZE = 9
+
+
+def described(view):
+    """Return a view as a checked submit gets it."""
+    args = TaskArgs()
+    made = ContinuousTensor.make(view.ctypes.data, view.shape, view.dtype, strides=view.strides)
+    args.add_tensor(made, TensorArgType.INOUT)
+    return _tensor_of(args._tensors[0], HOST)
+
+
+def test_views_of_one_dimension_share_what_their_elements_do():
+    numbers = np.arange(SIZE, dtype=np.int16)
+    array = np.zeros_like(numbers)
+    views = {}
+    for first, end, step in itertools.product(range(SIZE), [*range(SIZE), None], STEPS):
+        part = slice(first, end, step)
+        if array[part].size:
+            views[tuple(numbers[part])] = described(array[part])
+    assert len(views) > 100
+    for (mine, one), (theirs, other) in itertools.product(views.items(), repeat=2):
+        assert share(one, other) == (not set(mine).isdisjoint(theirs)), (mine, theirs)
+
+
+def slices(size):
+    ends = st.none() | st.integers(0, size - 1)
+    made = st.builds(slice, ends, ends, st.sampled_from(STEPS))
+    return made.filter(lambda one: len(range(*one.indices(size))) > 0)
+
+
+def cuts(*sizes):
+    """Give functions that take a view of an array, some of a row or column or turned."""
+    parts = st.tuples(*map(slices, sizes))
+    lines = st.tuples(st.integers(0, sizes[0] - 1), slices(sizes[1]))
+    return st.one_of(
+        st.builds(lambda part: lambda x: x[part], parts),
+        st.builds(lambda part: lambda x: x[part].T, parts),
+        st.builds(lambda line: lambda x: x[line], lines),
+        st.builds(lambda part: lambda x: x.reshape(-1)[part], slices(sizes[0] * sizes[1])),
+    )
+
+
+@given(one=cuts(4, 6), other=cuts(4, 6))
+def test_views_of_two_dimensions_share_what_their_elements_do(one, other):
+    numbers = np.arange(24, dtype=np.int16).reshape(4, 6)
+    array = np.zeros_like(numbers)
+    mine, theirs = described(one(array)), described(other(array))
+    wanted = not set(one(numbers).flat).isdisjoint(other(numbers).flat)
+    assert share(mine, theirs) == share(theirs, mine) == wanted

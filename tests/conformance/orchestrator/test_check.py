@@ -566,11 +566,13 @@ APART = {
     "tiles": lambda x: (x[:4, :4], x[2:6, 4:]),
     "a row between": lambda x: (x[::2], x[1]),
     "parts": lambda x: (x.view(complex).real, x.view(complex).imag),
+    "a reversed part of a row beside a column": lambda x: (x[1, :3][::-1], x[:, 3]),
 }
 TOUCHING = {
     "a row and a column": lambda x: (x[3], x[:, 3]),
     "steps": lambda x: (x[:, ::2], x[:, ::3]),
     "reversed": lambda x: (x[::-1], x),
+    "steps and a reversed part": lambda x: (x[0, 1:6:2], x[0, 2:7][::-1]),
     "tiles": lambda x: (x[:4, :4], x[3:, 3:]),
     "windows": lambda x: (
         np.lib.stride_tricks.sliding_window_view(x[0], 4, writeable=True),

@@ -173,6 +173,11 @@ FAULTS = {
         "read after write",
         (0, 1),
     ),
+    "a reversed part of what is written in steps": (
+        several([(lambda x: x[0, 1:6:2], T.INOUT)], [(lambda x: x[0, 2:7][::-1], T.INOUT)]),
+        "write after write",
+        (0, 1),
+    ),
     "a second tensor": (
         several([(row(0), T.INPUT), (row(1), T.INPUT)], [(row(2), T.INOUT), (row(1), T.INOUT)]),
         "write after read",
@@ -263,6 +268,9 @@ RIGHT = {
     "halves": several([(lambda x: x[:, :4], T.INOUT)], [(lambda x: x[:, 4:], T.INOUT)]),
     "a drain": several([(whole, T.INPUT)], None, [(whole, T.INOUT)], None, [(row(1), T.INPUT)]),
     "backwards": several([(lambda x: x[::-2], T.INOUT)], [(lambda x: x[0::2], T.INOUT)]),
+    "beside a column": several(
+        [(lambda x: x[1, :3][::-1], T.INOUT)], [(column(3), T.INOUT)], [(column(4), T.INOUT)]
+    ),
     "no_dep": several([(whole, T.NO_DEP)], [(whole, T.INOUT)]),
     "through another": several(
         [(row(0), T.INPUT), (row(1), T.INOUT)],
