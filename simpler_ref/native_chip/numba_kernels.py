@@ -13,7 +13,7 @@ import numba
 import numba.core.types
 import numpy as np
 from numba import from_dtype
-from numba.core import cgutils, compiler, registry
+from numba.core import callconv, cgutils, compiler, registry
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
@@ -40,6 +40,27 @@ _WITHOUT_MEMORY = (
     "one slice to another; loop over the elements"
 )
 _UNCOMPILED = (DataType.FLOAT16, DataType.BFLOAT16)
+_ERRORS = "simpler_ref kernel"
+
+
+class _KernelErrors(callconv.ErrorModel):  # type: ignore[misc]
+    """Zero divisors as in C: an integer's is an error, a float's makes an infinity or NaN.
+
+    numba's model "python" raises for both, "numpy" for neither. Both call this with what they would say.
+
+    Rule     CHIP-FAULT-1
+    """
+
+    raise_on_fp_zero_division = False
+
+    def fp_zero_division(self, builder: Any, exc_args: Any = None, loc: Any = None) -> bool:
+        if not exc_args or not exc_args[0].startswith("integer "):
+            return False
+        self.call_conv.return_user_exc(builder, ZeroDivisionError, exc_args, loc)
+        return True
+
+
+callconv.error_models[_ERRORS] = _KernelErrors
 
 
 @dataclass(frozen=True)
@@ -192,7 +213,7 @@ def _object_code(
     function: Callable[..., Any], order: list[str], arguments: dict[str, KernelArgument]
 ) -> tuple[str, bytes]:
     """Return the symbol and the object code of a function that takes a SimplerCoreArgs apart."""
-    options = {"error_model": "numpy", "_nrt": False, "boundscheck": False}
+    options = {"error_model": _ERRORS, "_nrt": False, "boundscheck": False}
     kernel = numba.njit(**options)(function)
     kernel_types = tuple(_numba_type(arguments.get(name)) for name in order)
     kernel.compile(kernel_types)
@@ -203,7 +224,7 @@ def _object_code(
         )
     flags = compiler.Flags()
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.error_model, flags.nrt = "numpy", False
+    flags.error_model, flags.nrt = _ERRORS, False
     target = registry.cpu_target
     entry = _entry(kernel, order, arguments, isinstance(returns, types.NoneType))
     made = compiler.compile_extra(

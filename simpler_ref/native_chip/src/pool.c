@@ -48,7 +48,7 @@ static void describe_status(int32_t status, char *what, size_t room)
         snprintf(what, room, "got a tensor %d of other dimensions than it was compiled for",
                  SIMPLER_KERNEL_WRONG_NDIMS - status);
     else if (status == SIMPLER_KERNEL_RAISED)
-        snprintf(what, room, "raised an exception");
+        snprintf(what, room, "raised an exception, such as that of an integer division by zero");
     else if (status == SIMPLER_DOMAIN_TIMEOUT)
         snprintf(what, room, "waited for other ranks of its domain until its deadline");
     else if (status == SIMPLER_DOMAIN_BROKEN)
