@@ -149,6 +149,7 @@ class Packer:
                         and shape == value.shape
                         and strides == value.strides
                         and dtype is value.dtype
+                        and (code != ARRAY or value.flags.writeable)
                     ):
                         form.append(code)
                         parts += wire, tag
@@ -209,12 +210,21 @@ class Packer:
         parts: list[bytes],
         items: list[Any],
     ) -> int:
-        """Add an array that workers share; one that they do not share is copied if it is only read."""
+        """Add an array that workers share; one that they do not share is copied if it is only read.
+
+        Rule     CALL-ARRAY-7
+        """
+        if code == ARRAY and isinstance(value, ndarray) and not value.flags.writeable:
+            raise ValueError(
+                f"{parameter.name}: this array of shape {value.shape} is read-only, and the task writes "
+                f"there: annotate {parameter.name} with In if it only reads, or pass the array that this "
+                "one is a view of, or a copy (Worker.share(array))"
+            )
         try:
             parts += self._arrays.wire(value), tag
         except (TypeError, ValueError) as error:
             mode = parameter.mode
-            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, np.ndarray)):
+            if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, ndarray)):
                 items.append(value)
                 return ITEM
             raise type(error)(f"{parameter.name}: {error}") from None

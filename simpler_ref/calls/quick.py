@@ -42,6 +42,8 @@ LIBRARY = Path(__file__).with_name("_quick.so")
 _MOST_DTYPES = 1024
 _PLACED = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 _TAG_SHIFT = 8 * (TAG_AT % L.WORD)
+_WRITEABLE = 0x400
+"""Among an array's flags: numpy's NPY_ARRAY_WRITEABLE."""
 _KINDS = (
     *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
     *(L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64, L.VALUE_NUMPY_FLOAT64),
@@ -130,7 +132,8 @@ class Quick:
         for at, (code, tag, _) in enumerate((named + most * rest)[:most]):
             kind = id(wanted[at]) if at in wanted else 0
             default = id(defaults[at - least]) if least <= at < len(named) else 0
-            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, kind, default
+            flags = _WRITEABLE if code == forms.ARRAY else 0
+            words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, flags, kind, default
         self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
 
     def learn(self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
@@ -365,9 +368,15 @@ def _require_numpy(look: Callable[[Any], bytes]) -> None:
         It does not.
     """
     array = np.empty((3, 4, 5), np.int16)[::-1, ::2]
-    what = array.ctypes.data, array.ndim, id(array.dtype), *array.shape, *array.strides
-    if look(array) != _words(what):
-        raise RuntimeError(f"numpy {np.__version__} has other arrays than simpler_ref knows")
+    start = array.ctypes.data, array.ndim, id(array.dtype)
+    for writeable in (False, True):
+        array.flags.writeable = writeable
+        flags = array.flags.num
+        if (
+            look(array) != _words((*start, flags, *array.shape, *array.strides))
+            or bool(flags & _WRITEABLE) != writeable
+        ):
+            raise RuntimeError(f"numpy {np.__version__} has other arrays than simpler_ref knows")
 
 
 def make(

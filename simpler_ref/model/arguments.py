@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+from numpy import ndarray
+
 from ..jit import layout as L
 from .enums import DataType, TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, DescribedTensor, RemoteTensor, Tensor
-from .visibility import Doubts, current, make_tensor
+from .visibility import Doubts, current, from_numpy, make_tensor
 from .wire import KIND_AT, SHAPE_AT, TAG_AT, TENSOR, RemoteWire, marked, with_tag
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
@@ -20,6 +23,12 @@ _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
 _SIGNED, _FLOAT64 = L.SIGNED, L.FLOAT64
 
 
+WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
+"""Tags of tensors that a task writes."""
+READ_ONLY = (
+    "the array is read-only, and its tag lets the task write it: tag it INPUT if the task only reads, or "
+    "give the array that it is a view of, or a copy (Worker.share(array))"
+)
 TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
 
 
@@ -55,20 +64,25 @@ class TaskArgs:
         RuntimeError
             After `add_scalar`: tensors come first.
         TypeError, ValueError
-            See `make_tensor`; or `tag` is no TensorArgType.
+            See `make_tensor`; `tag` is no TensorArgType, or one that writes, and the array is read-only.
 
         Notes
         -----
-        Rule     ORCH-TAG-8; ORCH-MISUSE-4
+        Rule     ORCH-TAG-8; ORCH-MISUSE-4, -13
         """
         if self._scalars:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
         if type(tensor) is not ContinuousTensor:
             self._kept = self._kept, tensor
-            tensor = make_tensor(tensor)
-            if isinstance(tensor, RemoteTensor):
-                self._doubts = (self._doubts or Doubts()).and_remote()
-            elif current.check is None:
+            if isinstance(tensor, ndarray):
+                if tag and not tensor.flags.writeable:
+                    require_reads(tensor, tag)
+                tensor = from_numpy(tensor)
+            else:
+                tensor = make_tensor(tensor)
+                if isinstance(tensor, RemoteTensor):
+                    self._doubts = (self._doubts or Doubts()).and_remote()
+            if current.check is None and not isinstance(tensor, RemoteTensor):
                 self._doubts = (self._doubts or Doubts()).and_of(*tensor._span())
         try:
             self._tensors.append(tensor._wires[tag])
@@ -228,6 +242,17 @@ def _check_index(i: int, items: Sequence[Any], what: str) -> int:
     if not 0 <= i < len(items):
         raise IndexError(f"{what} index {i} is out of range: there are {len(items)}")
     return i
+
+
+def require_reads(array: Any, tag: Any, what: str = "this array") -> None:
+    """Refuse a tag, or one of several, that lets a task write a read-only array.
+
+    Rule     ORCH-MISUSE-13
+    """
+    written = next((one for one in np.ravel(tag).tolist() if one in WRITES), None)
+    if written is not None:
+        name = TensorArgType(written).name
+        raise ValueError(f"{what} of shape {array.shape}, tagged {name}: {READ_ONLY}")
 
 
 def check_tag(tag: Any) -> int:

@@ -110,29 +110,33 @@ def make_tensor(array: Any) -> ContinuousTensor:
     if isinstance(array, ContinuousTensor):
         return array
     if isinstance(array, np.ndarray):
-        return _from_numpy(array)
+        return from_numpy(array)
     if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
         return _from_torch(array)
     if not isinstance(array, np.generic):
         if hasattr(array, "__array__") or hasattr(array, "__array_interface__"):
-            return _from_numpy(np.asarray(array))
+            return from_numpy(np.asarray(array))
         if hasattr(array, "__dlpack__"):
-            return _from_numpy(np.from_dlpack(array))
+            return from_numpy(np.from_dlpack(array))
     raise TypeError(
         f"expected a ContinuousTensor or an array in shared memory, got {type(array).__name__}; "
         "pass Worker.share(array) or Worker.empty(shape, dtype)"
     )
 
 
-def _from_numpy(array: Array) -> ContinuousTensor:
+def from_numpy(array: Array) -> ContinuousTensor:
+    """Describe an array of numpy; see `make_tensor`."""
     known = _known.get(id(array))
     if known is not None:
         reference, shape, dtype, voucher, tensor = known
+        check = current.check
         if (
             reference() is array
             and array.shape == shape
             and array.dtype is dtype
-            and current.check in (None, voucher)
+            and (
+                check is voucher or check in (None, voucher)
+            )  # most often the first, which is quick
         ):
             return tensor
     kind = find_dtype(array.dtype)
@@ -154,7 +158,12 @@ def _described(array: Array) -> ContinuousTensor:
     known = _known_views.get(id(array))
     if known is not None:
         reference, found, voucher, tensor = known
-        if reference() is array and found == layout and current.check in (None, voucher):
+        check = current.check
+        if (
+            reference() is array
+            and found == layout
+            and (check is voucher or check in (None, voucher))
+        ):
             return tensor
     address: int = array.__array_interface__["data"][0]
     tensor = describe(address, array.shape, any_dtype(array.dtype), array.strides)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..jit import layout as L
 from ..jit import ops
-from ..model.arguments import check_tag
+from ..model.arguments import check_tag, require_reads
 from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor, DescribedTensor
@@ -124,11 +124,7 @@ class Batch:
         if count is not None:
             agreed.on("count", _whole("count", count))
         self.tensors = [
-            _with_tags(
-                _tensor_column(f"tensors[{j}]", tensors[j], agreed),
-                _tag_column(f"tags[{j}]", tags[j], agreed),
-            )
-            for j in range(len(tensors))
+            _tagged_column(f"[{j}]", tensors[j], tags[j], agreed) for j in range(len(tensors))
         ]
         self.scalars = _scalar_columns(scalars, agreed)
         self._given = () if isinstance(scalars, np.ndarray) else scalars or ()
@@ -292,6 +288,28 @@ def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
         raise type(error)(f"{name}: {error}") from None
     keep_alive(array)
     return _Tensors(index, np.frombuffer(tensor._wire, np.int64)[1:].copy())
+
+
+def _tagged_column(place: str, column: Any, tag: Any, agreed: _Agreed) -> _Tensors:
+    name = f"tensors{place}"
+    read = _tensor_column(name, column, agreed)
+    tags = _tag_column(f"tags{place}", tag, agreed)
+    _require_reads(name, column, tags)
+    return _with_tags(read, tags)
+
+
+def _require_reads(name: str, column: Any, tags: Any) -> None:
+    """Refuse read-only arrays that tasks write.
+
+    Rule     ORCH-MISUSE-13
+    """
+    whole = column.array if isinstance(column, Rows) else column
+    if isinstance(whole, np.ndarray) and not whole.flags.writeable:
+        require_reads(whole, tags, name)
+    if isinstance(whole, (list, tuple)) and np.any(tags):
+        for i, one in enumerate(whole):
+            if isinstance(one, np.ndarray) and not one.flags.writeable:
+                require_reads(one, tags if np.ndim(tags) == 0 else tags[i], f"{name}[{i}]")
 
 
 def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:

@@ -24,6 +24,7 @@ struct array {
     const intptr_t *strides;
     PyObject *base;
     PyObject *dtype;
+    int flags;
 };
 
 /* A layout, as quick.py packs it: what an array must have, and what its tensor has then. */
@@ -45,6 +46,7 @@ struct plan {
     struct {
         int64_t code;         /* of an array */
         int64_t tag;          /* for the last word of its tensor */
+        int64_t flags;        /* that an array must have: numpy's */
         const PyObject *type; /* the only one that is not converted; none: any */
         PyObject *given;      /* its default, if it has one */
     } parameters[MOST_ARGUMENTS];
@@ -243,8 +245,8 @@ static bool is_seen(const struct quick *q, uintptr_t start, uintptr_t nbytes) {
     return nbytes == 0;
 }
 
-static bool add_array(struct quick *q, const struct array *array, int64_t tag, int64_t *words) {
-    if (array->dims > MOST_DIMS)
+static bool add_array(struct quick *q, const struct array *array, int64_t tag, int64_t flags, int64_t *words) {
+    if (array->dims > MOST_DIMS || (flags & ~(int64_t)array->flags) != 0)
         return false;
     const struct layout *layout = find(q, array->dtype, array->dims, array->shape, array->strides);
     if (!has_layout(layout, array->dtype, array->dims, array->shape, array->strides) ||
@@ -286,7 +288,7 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
             return -1;
         if ((PyObject *)value->type == q->o[ARRAY_TYPE]) {
             int64_t *tensor = words + tensors++ * TENSOR_WORDS;
-            if (!add_array(q, (const struct array *)value, plan->parameters[i].tag, tensor))
+            if (!add_array(q, (const struct array *)value, plan->parameters[i].tag, plan->parameters[i].flags, tensor))
                 return -1;
             code = plan->parameters[i].code;
         } else if ((PyObject *)value->type == q->o[FLOAT_TYPE]) {
@@ -556,16 +558,17 @@ static PyObject *start(PyObject *self, PyObject *const *given, intptr_t count) {
     return new_reference(q->o[NONE]);
 }
 
-/* look(array): what this file sees of an array: data, dims, dtype, shape, strides, as words. */
+/* look(array): what this file sees of an array: data, dims, dtype, flags, shape, strides, as words. */
 static PyObject *look(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
-    int64_t words[3 + 2 * MOST_DIMS], length = 0;
+    int64_t words[4 + 2 * MOST_DIMS], length = 0;
     const struct array *array = count == 1 ? (const void *)given[0] : NULL;
     if (array == NULL || (PyObject *)array->head.type != q->o[ARRAY_TYPE] || array->dims > MOST_DIMS)
         return new_reference(q->o[NONE]);
     words[length++] = (int64_t)array->data;
     words[length++] = array->dims;
     words[length++] = (int64_t)array->dtype;
+    words[length++] = array->flags;
     for (int i = 0; i < array->dims; i++)
         words[length++] = array->shape[i];
     for (int i = 0; i < array->dims; i++)

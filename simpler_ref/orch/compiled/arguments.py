@@ -10,7 +10,7 @@ from numba.extending import intrinsic, overload, overload_method
 from ...jit import layout as L
 from ...jit.leaves import as_float
 from ...jit.submit import argument_words, scalars_in, tensors_in
-from ...model.arguments import TENSOR_AFTER_SCALAR, TaskArgs
+from ...model.arguments import READ_ONLY, TENSOR_AFTER_SCALAR, TaskArgs
 from ...model.enums import TensorArgType
 from ...model.wire import counts_of
 from . import machine as M
@@ -74,6 +74,23 @@ def check_index(i, count, what):
 def refuse_late_tensor():
     """Refuse a tensor after a scalar."""
     raise RuntimeError(TENSOR_AFTER_SCALAR)
+
+
+@part
+def check_reads(tag):
+    """Refuse a tag of a read-only array that lets a task write it.
+
+    Rule     ORCH-MISUSE-13
+    """
+    if check_tag(tag) not in (L.INPUT, L.NO_DEP):
+        refuse_writes()
+    return tag
+
+
+@helper()
+def refuse_writes():
+    """Refuse to let a task write a read-only array."""
+    raise ValueError(READ_ONLY)
 
 
 @helper(FIVE, FIVE, INT, INT)
@@ -167,6 +184,7 @@ def _add_tensor(args, tensor, tag=TensorArgType.INPUT):
     array_kind = dtype_of(types.DType(tensor.dtype))
     itemsize = L.DTYPE_SIZES[array_kind]
     wire_kind, gaps = array_kind | FROM_ARRAY, tensor.layout != "C"
+    check = check_tag if tensor.mutable else check_reads
 
     def impl(args, tensor, tag=TensorArgType.INPUT):
         box, data = inside(args), data_of(tensor)  # first of all, so that no references are counted
@@ -176,7 +194,7 @@ def _add_tensor(args, tensor, tag=TensorArgType.INPUT):
             require_contiguous(sizes, strides, ndim, itemsize)
         if (a | b | c | d | e) >> L.HALF != 0:
             describe(0, sizes, ndim, array_kind)
-        kind = wire_kind | check_tag(whole(tag)) << TAG_SHIFT
+        kind = wire_kind | check(whole(tag)) << TAG_SHIFT
         block = block_for(box, TENSOR_WORDS)
         push_tensor(block, data, a | b << L.HALF, c | d << L.HALF, e | ndim << L.HALF, kind)
 

@@ -135,7 +135,7 @@ def test_that_memory_is_private_is_seen_without_a_look_at_all_mappings(w, array,
     assert describe(w.zeros(3)).result()[1] == (3,)
     monkeypatch.setattr(start_method, "shared_mappings", None)  # a thousand times as long
     assert np.array_equal(describe(array).result()[3], array)
-    with pytest.raises(ValueError, match="private to this process"):
+    with pytest.raises(ValueError, match=r"private to this process|is read-only"):
         overwrite(array, array)
 
 
@@ -162,6 +162,54 @@ def test_there_are_always_numbers_for_more_layouts(w):
         np.testing.assert_array_equal(one.result()[3], x[:: i + 1])
     np.testing.assert_array_equal(first.result()[3], x[:10])
     assert int(mem[L.LAYOUTS_USED]) < L.LAYOUTS_CAPACITY // 2
+
+
+@sr.task
+def update(x: sr.InOut):
+    x += 1
+
+
+@pytest.mark.spec("CALL-ARRAY-7")
+@pytest.mark.parametrize("write", [lambda x: overwrite(x, 7), update, lambda x: update(x=x)])
+@pytest.mark.parametrize("cut", [lambda x: x[:], lambda x: x[::2], lambda x: np.broadcast_to(x, 6)])
+def test_read_only_arrays_are_refused_where_the_task_writes(w, write, cut):
+    x = w.zeros(6)
+    read_only = cut(x)
+    read_only.setflags(write=False)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"^x: this array .* is read-only.*annotate x with In"):
+            write(read_only)
+    assert describe(read_only).result()[1] == read_only.shape
+    assert not x.any()
+    write(x).result()
+    assert x.all()
+
+
+@pytest.mark.spec("CALL-ARRAY-7")
+def test_that_an_array_became_read_only_is_noticed_and_that_it_is_no_longer(w):
+    x = w.zeros(4)
+    for step in range(1, 4):
+        update(x).result()
+        x.setflags(write=False)
+        describe(x).result()
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"x: this array of shape \(4,\) is read-only"):
+                update(x)
+        view = x.view()
+        with pytest.raises(ValueError, match="is read-only"):
+            update(view)
+        x.setflags(write=True)
+        assert x.tolist() == [step] * 4
+
+
+@pytest.mark.spec("CALL-ARRAY-7")
+def test_private_read_only_arrays_are_copied_for_tasks_that_read(w):
+    private = np.arange(3.0)
+    private.setflags(write=False)
+    assert describe(private).result()[3].tolist() == [0, 1, 2]
+    assert w.submit(sum, private).result() == 3
+    with pytest.raises(ValueError, match="is read-only"):
+        update(private)
 
 
 @pytest.mark.spec("CALL-ARRAY-5")

@@ -6,7 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskArgs, Worker
+from simpler_ref import (
+    CallConfig,
+    ContinuousTensor,
+    DataType,
+    Rows,
+    TaskArgs,
+    Worker,
+    orchestration,
+)
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, Driver, auto, key, make_args, reads, wait_until, writes
@@ -205,6 +213,78 @@ def test_arrays_of_python_objects_and_what_is_no_array_are_refused(w):
     for tensor in good:
         args.add_tensor(tensor)
     assert len(args) == 5
+
+
+WRITING = [T.OUTPUT, T.INOUT, T.OUTPUT_EXISTING]
+
+
+@pytest.mark.spec("ORCH-MISUSE-13")
+@pytest.mark.parametrize("cut", [lambda x: x[:], lambda x: x[::2], lambda x: np.broadcast_to(x, 4)])
+def test_a_read_only_array_is_not_written(w, cut):
+    x = w.zeros(4, np.int32)
+    view = cut(x)
+
+    def body(orch):
+        args = TaskArgs()
+        view.setflags(write=False)
+        for tag in WRITING * 2:
+            with pytest.raises(ValueError, match=rf"tagged {tag.name}: the array is read-only"):
+                args.add_tensor(view, tag)
+            assert len(args) == 0
+        for tag in (T.INPUT, T.NO_DEP):
+            args.add_tensor(view, tag)
+        for _ in range(2):
+            args.add_tensor(x, T.INOUT)
+            x.setflags(write=False)
+            with pytest.raises(ValueError, match="is read-only"):
+                args.add_tensor(x, T.INOUT)
+            x.setflags(write=True)
+        assert len(args) == 4
+
+    body(None)
+    run(w, body)
+
+
+@pytest.mark.spec("ORCH-MISUSE-13")
+def test_no_column_has_read_only_arrays_that_tasks_write(w):
+    handle = w.register(nothing)
+    x, y = w.zeros((3, 4), np.int32), w.zeros((3, 4), np.int32)
+    view = x[:]
+    view.setflags(write=False)
+    mixed = [T.INPUT, T.INOUT, T.INPUT]
+
+    def body(orch):
+        for column in (view, Rows(view, [0, 2, 1]), [y[0], view[1], y[2]]):
+            for tag in (T.INOUT, mixed):
+                with pytest.raises(
+                    ValueError, match=r"^tensors\[1\].*INOUT: the array is read-only"
+                ):
+                    orch.submit_sub_many(handle, [y, column], [T.INPUT, tag])
+            orch.submit_sub_many(handle, [y, column], [T.INPUT, T.INPUT])
+        orch.submit_sub_many(handle, [[view[0], y[0], view[2]]], [mixed])
+
+    assert run(w, body).tasks == 12
+
+
+@pytest.mark.spec("ORCH-MISUSE-13")
+def test_a_compiled_function_does_not_let_tasks_write_one_either(w):
+    handle = w.register(nothing)
+    x = w.zeros(4, np.int32)
+    view = x[:]
+    view.setflags(write=False)
+
+    @orchestration
+    def body(orch, args, config):
+        a, handle, tag = args
+        one = TaskArgs()
+        one.add_tensor(a, tag)
+        orch.submit_sub(handle, one)
+
+    for tag in WRITING:
+        with pytest.raises(ValueError, match="the array is read-only"):
+            w.run(body, (view, handle, tag))
+        w.run(body, (x, handle, tag))
+    w.run(body, (view, handle, T.INPUT))
 
 
 # ---------------------------------------------------------------- TaskArgs
