@@ -31,17 +31,17 @@ def main(arguments: Sequence[str]) -> int:
     for name, (_, ending, what) in WRITERS.items():
         parser.add_argument(f"--{name}", action="store_true", help=f"write FILE{ending}: {what}")
     parser.add_argument("--why", type=int, metavar="ID", help="tell the story of a task")
-    parser.add_argument(
-        "--run", type=int, default=0, metavar="N", help="the run of that task, from 0 on"
-    )
+    parser.add_argument("--run", type=int, metavar="N", help="the run of that task, from 0 on")
     parser.add_argument(
         "--check", action="store_true", help="look for tasks that could race; status 1 if there are"
     )
     given = parser.parse_args(arguments)
+    if given.run is not None and given.why is None:
+        parser.error("--run is the run of the task of --why: give both")
     try:
         trace = Trace.open(given.file)
         if given.why is not None:
-            print(trace.find(given.why, given.run).why())
+            print(trace.find(given.why, given.run or 0).why())
             return 0
         if given.check:
             found = trace.races()

@@ -281,14 +281,26 @@ class Trace:
         return TracedTask(self, number)
 
     def find(self, task_id: int, run: int = 0) -> TracedTask:
-        """Return a task by its id in a run, as messages of errors have it.
+        """Return a task by its id in a run, as messages of errors have it; both from 0 on.
 
+        Raises
+        ------
+        KeyError
+            The trace has no such run, or the run no such task.
+
+        Notes
+        -----
         Rule     SEE-READ-2
         """
+        if not 0 <= run < len(self.runs):
+            raise KeyError(f"the trace has {_all('run', len(self.runs))}, and no run {run}")
+        count = int(self._sizes[run])
+        if not 0 <= task_id < count:
+            raise KeyError(f"run {run} has {_all('task', count)}, and no task {task_id}")
         return self.task(self.first_of_run(run) + task_id)
 
     def first_of_run(self, run: int) -> int:
-        """Return the number of the first task of a run."""
+        """Return the number of the first task of a run; 1 for tasks of no known run."""
         return int(self.runs["first"][run]) if 0 <= run < len(self.runs) else 1
 
     @cached_property
@@ -526,3 +538,8 @@ class Trace:
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""
         write_dot(self, path)
+
+
+def _all(what: str, count: int) -> str:
+    """Say which runs or tasks there are, by their numbers from 0 on."""
+    return (f"no {what}s", f"only {what} 0")[count] if count < 2 else f"{what}s 0 to {count - 1}"

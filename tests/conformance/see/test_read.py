@@ -52,6 +52,23 @@ def test_a_task_is_found_by_number_and_by_id_and_run(path):
     assert trace.task(8).name == "task 2 (increase)"
     with pytest.raises(KeyError, match="has the tasks 1 to 15, and no 16"):
         trace.task(16)
+    for run in (-5, -1, 3, 99):
+        with pytest.raises(KeyError, match=f"the trace has runs 0 to 2, and no run {run}"):
+            trace.find(0, run)
+    for task in (-1, 5, 15, 99999):
+        with pytest.raises(KeyError, match=f"run 1 has tasks 0 to 4, and no task {task}'"):
+            trace.find(task, 1)
+
+
+@pytest.mark.spec("SEE-READ-2")
+def test_a_run_without_tasks_has_none(path):
+    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+        w.start()
+        w.run(lambda orch, args, config: None)
+    with pytest.raises(KeyError, match="run 0 has no tasks, and no task 0"):
+        Trace.open(path).find(0)
+    with pytest.raises(KeyError, match="the trace has only run 0, and no run 1"):
+        Trace.open(path).find(0, 1)
 
 
 @pytest.mark.spec("SEE-READ-3")
@@ -109,7 +126,11 @@ def test_the_command_prints_a_summary_and_writes_a_page(traced, path, tmp_path, 
     assert main(["trace", str(tmp_path / "none")]) == 1
     assert "No such file" in capsys.readouterr().err
     assert main(["trace", path, "--why", "99"]) == 1
-    assert "has the tasks 1 to 5" in capsys.readouterr().err
+    assert "run 0 has tasks 0 to 4, and no task 99\n" in capsys.readouterr().err
+    assert main(["trace", path, "--why", "1", "--run", "1"]) == 1
+    assert "the trace has only run 0, and no run 1\n" in capsys.readouterr().err
+    assert main(["trace", path, "--run", "7"]) == 2
+    assert "--run is the run of the task of --why: give both" in capsys.readouterr().err
 
 
 @pytest.mark.spec("SEE-READ-5")
