@@ -47,6 +47,11 @@ from .unasked import Failures
 
 _integer = INTEGER.pack
 _new_future = object.__new__
+_NEEDS = (
+    "it needs the result of the call that failed, or an array which that was to write. Let a call "
+    "overwrite all of this array, as Out (what the program writes itself does not count), or use a new "
+    "array"
+)
 
 
 class Stream:
@@ -758,7 +763,7 @@ class Stream:
             return TaskCancelledError(f"{what} was cancelled", **details)
         if call.value < 0:
             error = self._error_of(-call.value)
-            note = f"{what} was not made: it needs the result of the call that failed"
+            note = f"{what} was not made: {_NEEDS}"
             vars(error)["__notes__"] = [
                 *getattr(error, "__notes__", ()),
                 note,

@@ -91,8 +91,11 @@ def test_a_failure_reaches_those_that_need_what_it_should_have_written(w):
     for future in (reads, updates, late):
         with pytest.raises(KeyError, match="spoilt"):
             future.result()
-    with pytest.raises(KeyError):
+    x[:] = 0  # of which the Worker does not know
+    with pytest.raises(KeyError) as caught:
         read(x).result()
+    (note,) = [one for one in caught.value.__notes__ if "was not made" in one]
+    assert "Let a call overwrite all of this array, as Out" in note and "or use a new array" in note
     fill(x, 2)
     assert read(x).result() == 8
 
