@@ -517,6 +517,8 @@ def view_memory(
     """Return an array over memory at an address; it keeps `keep` alive."""
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)
+    if not data and not dtype.itemsize:  # elements without bytes were given no memory
+        data, keep = FIRST_ADDRESS, None
     base = FIRST_ADDRESS if keep is None else keep.ctypes.data
     view: Array = np.ndarray(
         shape, dtype, buffer=_memory if keep is None else keep, offset=data - base, strides=strides

@@ -261,6 +261,31 @@ def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
             ContinuousTensor.make(0, (4,), np.float64, strides=(-8,))
 
 
+@pytest.mark.spec("FLOW-LAYOUT-3", "FLOW-LAYOUT-4")
+@pytest.mark.parametrize("kind", ["V0", "S0", [("a", "V0")]])
+@pytest.mark.parametrize("check", [False, True])
+def test_buffers_and_outputs_of_elements_without_bytes_arrive_as_they_are(mode, check, kind):
+    dtype = np.dtype(kind)
+
+    def look(args):
+        array = args.tensor(0).numpy()
+        seen[:] += (array.shape, array.dtype) == ((3, 4), dtype)
+
+    def body(orch, *_):
+        buffer = orch.alloc((3, 4), dtype)
+        assert buffer.numpy().shape == (3, 4)
+        for tag in (T.INOUT, T.INPUT):
+            orch.submit_sub(handle, make_args((buffer, tag)))
+        output = ContinuousTensor.make(0, (3, 4), dtype)
+        orch.submit_sub(handle, make_args((output, T.OUTPUT)))
+
+    with Worker(3, num_sub_workers=1, child_mode=mode, check=check) as w:
+        seen, handle = w.zeros(1, np.int64), w.register(look)
+        w.run(body)
+        w.record(body).run()
+        assert seen[0] == 6
+
+
 @pytest.mark.spec("FLOW-LAYOUT-4")
 def test_one_that_exceeds_a_ring_is_refused_with_its_bytes():
     with Worker(3, num_sub_workers=1, heap_ring_size=1 << 20) as w:
