@@ -73,7 +73,7 @@ class TaskArgs:
         if self._scalars:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
         if type(tensor) is not ContinuousTensor:
-            self._kept = self._kept, tensor
+            owner = tensor
             if isinstance(tensor, ndarray):
                 if tag and not tensor.flags.writeable:
                     require_reads(tensor, tag)
@@ -82,6 +82,7 @@ class TaskArgs:
                 tensor = make_tensor(tensor)
                 if isinstance(tensor, RemoteTensor):
                     self._doubts = (self._doubts or Doubts()).and_remote()
+            self._kept = self._kept, owner
             if current.check is None and not isinstance(tensor, RemoteTensor):
                 self._doubts = (self._doubts or Doubts()).and_of(*tensor._span())
         try:
