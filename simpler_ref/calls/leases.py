@@ -25,8 +25,7 @@ class Leases:
 
     def hold(self, offset: int) -> int:
         """Hold a block; return what `drop` is told."""
-        for free in self._in_use.look() if self._in_use else ():
-            self._release(free)
+        self.look()
         mark_kept(self._engine.mem, offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, 1)
         return self._in_use.now()
@@ -34,6 +33,11 @@ class Leases:
     def drop(self, offset: int, first: int) -> None:
         """Release a block, once no task uses it."""
         if not self._in_use.keep(first, size_of_block(self._engine.mem, offset), offset):
+            self._release(offset)
+
+    def look(self) -> None:
+        """Release the blocks that no task uses any more."""
+        for offset in self._in_use.look() if self._in_use else ():
             self._release(offset)
 
     def end(self) -> None:

@@ -449,6 +449,7 @@ class Stream:
                 self._turns.tell()
             self._settle()
             self._keep_values()
+            self.release_unused()
             self._quick.drop_all()
             self._look_at_failures()
             self._kernels.end_stream(self._mem)
@@ -720,6 +721,10 @@ class Stream:
         lease = self._leases.take(block)
         lease.begin()
         return lease
+
+    def release_unused(self) -> None:
+        """Release the values that were dropped, and that no task uses any more."""
+        self._leases.look()
 
     def put(self, data: memoryview | bytes | bytearray) -> Lease:
         """Put a value that was a block elsewhere into a block.

@@ -627,6 +627,8 @@ class Endpoints:
         told = []
         session = self._life.live()
         manager = self._life.running_manager(session)
+        if self._life.stream is not None:
+            self._life.stream.release_unused()
         for link in self._links():
             if link.number not in manager.dead:
                 raw = exchange(self._life, link, L.LINK_COUNTERS, b"")
