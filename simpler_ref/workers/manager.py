@@ -118,15 +118,18 @@ class WorkerManager:
             self.dead[worker] = 0
 
     def leave(self, worker: int) -> None:
-        """Stop a worker whose place becomes vacant; one that does not stop in time is killed."""
+        """Stop a worker whose place becomes vacant; one that does not stop in time is killed.
+
+        Rule     REMOTE-LINK-10
+        """
         mem, kernels = self._engine.mem, self._engine.kernels
         with self._control[worker]:
-            kernels.set_usable(mem, worker, 0)
             if worker not in self.dead:
                 kernels.request_stop(mem, worker)
                 self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
             if worker not in self.dead:
                 self._terminate_and_wait(worker)
+            kernels.settle_deaths(mem)
             with self._known:
                 self.dead.pop(worker, None)
 
