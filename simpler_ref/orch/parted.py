@@ -302,16 +302,20 @@ class PartedGraph:
         placed = [self._placed(place, one, starts) for place, one in way.parts.items()]
         for one in placed:
             endpoints.tensors.require_not_lost(list(one.uses))
-        members = [self._member(one, variables, token) for one in placed]
+        members, coming = [], []
+        for one in placed:
+            args, partly = self._member(one, variables, token)
+            members.append(args)
+            coming.append(partly)
         word = orch._require_handle("Graph.run", HANDLE, (), orch._next_level, L.NEXT_LEVEL)
         affinities = [one.where + 1 for one in placed]
         if len(members) > 1:
             Orchestrator._submit_group(orch, word, members, affinities)
         else:
             Orchestrator._add(orch, word | affinities[0] << L.WORD_WORKER, members[0])
-        for one in placed:
+        for one, partly in zip(placed, coming, strict=True):
             endpoints.queues.note_given(one)
-            directory.note_task(one, [use.start for use in one.uses], comes_home=True)
+            directory.note_task(one, [use.start for use in one.uses], partly)
             way.sent[one.where] = endpoints.session_of(one.where)
         return True
 
@@ -343,8 +347,16 @@ class PartedGraph:
         directory = self._endpoints.tensors.directory
         return directory.place(place, uses, HANDLE, are_apart=True)
 
-    def _member(self, placed: Placed, variables: Sequence[int], token: int) -> TaskArgs:
-        """Return the arguments of an endpoint's task: where the request is that its link reads."""
+    def _member(
+        self, placed: Placed, variables: Sequence[int], token: int
+    ) -> tuple[TaskArgs, dict[int, int]]:
+        """Return the arguments of an endpoint's task: where the request is that its link reads.
+
+        Behind the request is a byte for each tensor that comes home, where the link says whether a part
+        of it has come; return also where, by the index of the tensor.
+
+        Rule     SPEED-PARTS-6
+        """
         endpoints, place, way = self._endpoints, placed.where, self._way
         directory = endpoints.tensors.directory
         plans = directory.plans(placed, len(placed.uses))
@@ -366,11 +378,12 @@ class PartedGraph:
             way.parts[place].goes,
         )
         raw = PART_REQUEST.encode(request)
-        address = endpoints.keep(len(raw))
-        ctypes.memmove(address, raw, len(raw))
+        goes = way.parts[place].goes
+        address = endpoints.keep(len(raw) + len(goes))
+        ctypes.memmove(address, raw + bytes(len(goes)), len(raw) + len(goes))
         args = TaskArgs()
         args._scalars = [scalar_wire(ScalarBits(one)) for one in (address, len(raw))]
-        return args
+        return args, {one: address + len(raw) + i for i, one in enumerate(goes)}
 
 
 def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[int]:

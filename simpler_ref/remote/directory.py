@@ -7,9 +7,10 @@ follows from the dependencies, which are those of a program without endpoints.
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +72,14 @@ class Held:
         Which of an endpoint's tasks makes the current version, counted from 1.
     handle : Any
         The callable whose task makes the current version.
+    partly : int
+        The address of a byte that is 1 while the parent's memory has a part of the current version, which
+        comes home as soon as it is made; 0: it does not.
     """
 
     __slots__ = (
         *("handle", "holders", "key", "maker", "makers", "nbytes"),
-        *("stale", "start", "turn", "version", "wire"),
+        *("partly", "stale", "start", "turn", "version", "wire"),
     )
 
     def __init__(self, start: int, nbytes: int, wire: bytes) -> None:
@@ -85,7 +89,12 @@ class Held:
         self.holders, self.stale = {HOME}, set[int]()
         self.makers = [Made(HOME, 1, 1)]
         self.handle: Any = None
-        self.turn = 0
+        self.turn = self.partly = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parent's memory has all of some version, if the current one does not come home."""
+        return bool(self.partly) and not ctypes.c_ubyte.from_address(self.partly).value
 
     @property
     def is_home(self) -> bool:
@@ -101,6 +110,7 @@ class Held:
         """Note that somebody makes a new version."""
         self.version += 1
         self.stale |= self.holders - {maker}
+        self.partly = 0
         is_blind = maker == HOME and not self.is_home
         self.maker, self.holders, self.handle = maker, {maker}, handle
         if self.makers[-1].maker == maker:
@@ -296,10 +306,13 @@ class Directory:
         return taken
 
     # ------------------------------------------------------------ after a submit
-    def note_task(self, placed: Placed, addresses: Sequence[int], comes_home: bool = False) -> None:
+    def note_task(
+        self, placed: Placed, addresses: Sequence[int], partly: Mapping[int, int] | None = None
+    ) -> None:
         """Note what a task of an endpoint will have done; `addresses` has those of all its tensors.
 
-        `comes_home`: the parent's memory, too, has then what the task makes.
+        With `partly`, the parent's memory, too, has then what the task makes; it has the byte
+        `Held.partly` of each tensor that the task itself brings home.
 
         Rule     REMOTE-COPY-1
         """
@@ -319,8 +332,10 @@ class Directory:
                 held.holders.add(placed.where)
         for held in made.values():
             held.make(placed.where, placed.handle)
-            if comes_home:
+            if partly is not None:
                 held.holders.add(HOME)
+        for index, address in (partly or {}).items():
+            placed.tensors[index].partly = address
 
     def note_here(self, uses: Iterable[Use]) -> None:
         """Note what a task of this machine will have written.

@@ -313,9 +313,15 @@ class Home:
         self.brought += 1
 
     def bring_made(
-        self, token: int, several: Sequence[Homing], between: Callable[[], None]
+        self,
+        token: int,
+        several: Sequence[Homing],
+        between: Callable[[], None],
+        partly: bytearray | memoryview,
     ) -> bool:
         """Bring versions home as a replay makes them; return whether all have come.
+
+        `partly` has a byte for each, which is 1 while a part of it is here.
 
         Rule     SPEED-PARTS-10
         """
@@ -324,7 +330,7 @@ class Home:
         fail_point("bringing")
         spans = [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in several]
         try:
-            came = self._mover().fetch_made(self._address, token, spans, between)
+            came = self._mover().fetch_made(self._address, token, spans, between, partly)
         except TransferError:  # of some, a part may be here: they have to come once more
             self._made |= {one.key: one.last for one in several}
             raise

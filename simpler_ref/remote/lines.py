@@ -108,22 +108,28 @@ class ZmqLine:
         memories: Sequence[memoryview],
         between: Callable[[], None],
         came: Callable[[int, int], None],
+        partly: bytearray | memoryview,
     ) -> set[int]:
         """Copy windows into memory as they are offered; return the transfers that were refused.
 
-        `came` is told of each other transfer at its end, and when its first chunk had come.
+        `came` is told of each other transfer at its end, and when its first chunk had come. `partly` has
+        a byte for each transfer, which is 1 between its first chunk and its last one.
         """
         refused: set[int] = set()
+        place = {first.transfer: i for i, first in enumerate(firsts)}
         left = {first.transfer: first.nbytes for first in firsts}
         began: dict[int, int] = {}
         take = self._taker(firsts, memories)
 
         def take_and_tell(header: Header) -> None:
             one = header.transfer
-            began.setdefault(one, time.monotonic_ns())
+            if one not in began:
+                began[one] = time.monotonic_ns()
+                partly[place[one]] = 1
             take(header)
             left[one] -= header.size
             if not left[one]:
+                partly[place[one]] = 0
                 came(one, began[one])
 
         self._run(firsts, self._ask_for_chunk, Kind.DATA, take_and_tell, refused, between)

@@ -19,6 +19,7 @@ from .lines import LOOK_MS
 from .link_tasks import require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
 from .requests import PickledRegistration
+from .windows import bytes_at
 
 if TYPE_CHECKING:
     from .link import Link
@@ -73,7 +74,8 @@ class LinkParts:
         sequence = link.post(OwnFrameType.RUN_PART, self._payload(asked, copied))
         fail_point("part_sent")
         self._is_stopped = False
-        failure = self._exchange(asked, coming, asking)
+        partly = bytes_at(address + size, len(asked.made))
+        failure = self._exchange(asked, coming, asking, partly)
         done = self._await(sequence)
         fail_point("part_ended")
         home.note(copied, not done.error_code)
@@ -85,7 +87,7 @@ class LinkParts:
             raise failure
 
     def _exchange(
-        self, asked: PartRequest, coming: Coming, asking: int
+        self, asked: PartRequest, coming: Coming, asking: int, partly: bytearray | memoryview
     ) -> TransferError | MemoryError | None:
         """Store what the part reads, and bring home what it makes; return what went wrong.
 
@@ -100,7 +102,7 @@ class LinkParts:
                 several = opened(coming, self._link.receive(asking).payload)
                 self._home.store_opened(several)
                 self._home.note_stored(one for one, _ in several)
-            if not self._home.bring_made(asked.token, homings, self._look):
+            if not self._home.bring_made(asked.token, homings, self._look, partly):
                 return TransferError("the endpoint has not made all that it should", refused=True)
         except (TransferError, MemoryError) as error:
             self._stop()

@@ -118,7 +118,12 @@ class Mover(ABC):
 
     @abstractmethod
     def fetch_made(
-        self, address: str, token: int, several: Sequence[Span], between: Callable[[], None]
+        self,
+        address: str,
+        token: int,
+        several: Sequence[Span],
+        between: Callable[[], None],
+        partly: bytearray | memoryview | None = None,
     ) -> list[bool]:
         """Copy windows that another session offers in the course of a replay, as soon as it does.
 
@@ -132,6 +137,8 @@ class Mover(ABC):
             The windows; best in the order in which they are likely to be offered.
         between
             Called now and then while it waits; it may raise.
+        partly
+            A byte for each window: 1 while its memory here has a part of it, and not all.
 
         Returns
         -------
@@ -304,9 +311,15 @@ class ZmqMover(Mover):
         self._note_moved(address, True, several, began)
 
     def fetch_made(
-        self, address: str, token: int, several: Sequence[Span], between: Callable[[], None]
+        self,
+        address: str,
+        token: int,
+        several: Sequence[Span],
+        between: Callable[[], None],
+        partly: bytearray | memoryview | None = None,
     ) -> list[bool]:
         """Copy windows that another session offers in the course of a replay, as soon as it does."""
+        partly = bytearray(len(several)) if partly is None else partly
         memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
         doing = f"fetch {len(several)} tensors from {address} as they are made"
         with self._transfer(doing, address) as (line, number):
@@ -316,7 +329,7 @@ class ZmqMover(Mover):
             def note(transfer: int, began: int) -> None:
                 self._note_moved(address, False, [spans[transfer]], began)
 
-            refused = line.fetch_made(firsts, memories, between, note)
+            refused = line.fetch_made(firsts, memories, between, note, partly)
         return [one.transfer not in refused for one in firsts]
 
     def end_replay(self, token: int) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from ..errors import ControlError, RemoteError, WorkerLostError
 from ..jit import layout as L
@@ -157,7 +158,8 @@ class ParentTensors:
                 waiting.pop()
         finally:  # a signal may have come
             for held in waiting:
-                self._note_lost(held)
+                if not held.is_whole:
+                    self._note_lost(held)
             for span in self.owed if failure is not None else ():
                 self._note_lost(Held(*span, b""))
             self.owed.clear()
@@ -183,9 +185,10 @@ class ParentTensors:
         """Bring home the newest version that was made; return False if it is lost.
 
         What was written here after an endpoint stays, if that had come home for it. If nothing had to
-        come home for it, nobody knows whether it was written.
+        come home for it, nobody knows whether it was written. What a replay in parts would have brought
+        home is as it was, unless a part of it had come.
 
-        Rule     REMOTE-COPY-8
+        Rule     REMOTE-COPY-8; SPEED-PARTS-6
         """
         manager = self._life.live().manager
         was_written_here = is_blind = False
@@ -193,15 +196,15 @@ class ParentTensors:
             if made.maker == HOME:
                 was_written_here, is_blind = True, is_blind or made.is_blind
                 continue
-            if manager is None or made.maker in manager.dead:
+            found = Brought.IS_LOST
+            if manager is not None and made.maker not in manager.dead:
+                one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
+                with suppress(WorkerLostError, ControlError):
+                    found = Brought(self._bring(made.maker, [one])[0])
+            if found == Brought.IS_HOME:
+                return not is_blind
+            if found == Brought.IS_LOST and not held.is_whole:
                 return False
-            one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
-            try:
-                (found,) = self._bring(made.maker, [one])
-            except (WorkerLostError, ControlError):
-                return False
-            if found != Brought.NEVER_MADE:
-                return found == Brought.IS_HOME and not is_blind
         return True
 
     @property

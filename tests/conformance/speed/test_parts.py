@@ -21,8 +21,9 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
 )
+from simpler_ref.errors import RemoteError
 from simpler_ref.orch import parted
-from simpler_ref.remote import ProcessFleet, home, part_runs, parts
+from simpler_ref.remote import ProcessFleet, home, lines, part_runs, parts
 from simpler_ref.remote.endpoints import Endpoints
 from simpler_ref.remote.part_programs import LoadedPart
 from simpler_ref.remote.parts import Action, Operation, Part, PartRun
@@ -787,16 +788,92 @@ def test_a_session_that_is_lost_in_a_replay_ends_it_and_the_next_has_a_new_one(t
     graph, x, y = sides(two, part_programs.kill_if_negative, steps=3)
     for _ in range(2):
         graph.run()
-    before = [one["session"] for one in two.endpoints()]
+    before, was = [one["session"] for one in two.endpoints()], (set(x), set(y))
     with pytest.raises((TaskError, WorkerLostError), match="endpoint 1"):
         graph.run(make_args((x, INOUT), (y, INOUT), scalars=[-two.endpoints()[1]["pid"]]))
-    x[:], y[:] = 1, 2
-    two.renew(x)
-    two.renew(y)
+    assert (set(x), set(y)) == was
     again(graph, 1, x, y)
     after = [one["session"] for one in two.endpoints()]
     assert after[0] == before[0]
     assert after[1] != before[1]
+
+
+@pytest.mark.spec("REMOTE-COPY-8")
+@pytest.mark.parametrize("how", ["before it ran", "before it was done"])
+def test_a_graph_whose_only_endpoint_was_lost_is_replayed_with_the_arrays_as_they_were(how):
+    with endpoints(1) as worker:
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+        handle = worker.register(part_programs.kill_if_negative)
+
+        def orchestrate(orch, args, config):
+            for source, to in ((x, y), (y, x)):
+                task = make_args((source, INPUT), (to, INOUT), scalars=[args.scalar(0)])
+                orch.submit_sub(handle, task)
+
+        graph = worker.record(orchestrate, make_args(scalars=[1]))
+        for _ in range(2):
+            graph.run()
+        x[:], y[:] = 3, 4
+        pid = worker.endpoints()[0]["pid"]
+        if how == "before it ran":
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            while True:  # until the loss is seen
+                graph.run(make_args(scalars=[1 if how == "before it ran" else -pid]))
+        for _ in range(2):
+            graph.run()
+            assert graph._went_in_parts
+        assert set(x) == set(y) == {3}
+
+
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_an_array_of_which_a_part_had_come_home_when_the_endpoint_was_lost_is_lost(
+    monkeypatch, tmp_path
+):
+    path = tmp_path / "armed"
+    taker = lines.ZmqLine._taker
+
+    def dying(self, firsts, memories):
+        take = taker(self, firsts, memories)
+
+        def take_and_die(header):
+            take(header)
+            if path.exists() and 0 < header.at < firsts[0].nbytes // 2:
+                path.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)  # a link
+
+        return take_and_die
+
+    monkeypatch.setattr(lines.ZmqLine, "_taker", dying)
+    with endpoints(1) as worker:
+        handle = worker.register(copy_to)
+        source, large = (worker.share(np.full(8 * LARGE, i, np.float32)) for i in (1, 2))
+        x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (3, 4))
+
+        def orchestrate(orch, args, config):
+            orch.submit_sub(handle, make_args((source, INPUT), (large, EXISTING)))
+            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT)))
+
+        graph = worker.record(orchestrate)
+        for _ in range(2):
+            graph.run()
+        source[:], x[:] = 5, 6
+        path.touch()
+        with pytest.raises(WorkerLostError):
+            graph.run()
+        assert graph._went_in_parts
+        assert set(large) == {1, 5}
+        assert len(set(y)) == 1
+        read = worker.register(part_programs.copy_there)
+        with pytest.raises(RemoteError, match="is lost"):
+            worker.run(
+                lambda orch, args, config: orch.submit_sub(
+                    read, make_args((large, INPUT), (source, EXISTING))
+                )
+            )
+        graph.run()
+        assert set(large) == {5}
+        assert set(y) == {6}
 
 
 @pytest.mark.spec("SPEED-PARTS-6")
@@ -810,9 +887,6 @@ def test_an_endpoint_that_is_stopped_ends_the_replay(two):
     with pytest.raises((TaskError, WorkerLostError), match="endpoint 1"):
         graph.run(make_args((x, INOUT), (y, INOUT), scalars=[1000]))
     stop.join()
-    x[:], y[:] = 1, 2
-    two.renew(x)
-    two.renew(y)
     again(graph, 0, x, y)
     assert not psutil.pid_exists(pid)
 
@@ -824,9 +898,6 @@ def test_a_signal_in_a_replay_ends_it(two):
         graph.run()
     with pytest.raises(Terminated), terminated_after(0.2):
         graph.run(make_args((x, INOUT), (y, INOUT), scalars=[1500]))
-    x[:], y[:] = 1, 2
-    two.renew(x)
-    two.renew(y)
     again(graph, 0, x, y)
 
 
