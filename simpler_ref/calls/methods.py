@@ -153,17 +153,21 @@ class CallMethods:
             )
         self._life.live()
         if self._life.stream is None:
-            raise RuntimeError(
-                "this Worker has no workers for Python tasks: give num_sub_workers"
-                if self._life.endpoints is None
-                else "no endpoint of this Worker has sub workers for calls: give "
-                "RemoteWorkerSpec(num_sub_workers=…)"
-            )
+            raise self._nobody_for_calls()
         dry: DryStream | None = self._life.dry
         if dry is not None and dry.is_mine:
             return dry
         stream: Stream = self._life.stream
         return stream
+
+    def _nobody_for_calls(self) -> RuntimeError:
+        """Return the error for a call that no worker could run."""
+        return RuntimeError(
+            "this Worker has no workers for Python tasks: give num_sub_workers"
+            if self._life.endpoints is None
+            else "no endpoint of this Worker has sub workers for calls: give "
+            "RemoteWorkerSpec(num_sub_workers=…)"
+        )
 
     def _make_stream(self, session: Session) -> Stream | None:
         """Return the stream of a Worker that is opened: to its own sub workers if it has any."""
@@ -187,10 +191,21 @@ class CallMethods:
     def _stream_for_calls(self) -> Stream | None:
         """Return the stream of a Worker that was entered, opening it, if it can have one.
 
-        Rule     CALL-STREAM-1
+        Raises
+        ------
+        RuntimeError
+            It was made to run the program at endpoints, and these have no sub workers.
+
+        Notes
+        -----
+        Rule     CALL-STREAM-1; CALL-FAR-1
         """
         life = self._life
-        if life.closed or life.parent_level or not life.takes_calls:
+        if life.closed or life.parent_level:
+            return None
+        if not life.takes_calls:
+            if life.endpoints is not None and life.endpoints.take_functions:
+                raise self._nobody_for_calls()
             return None
         life.live()
         stream: Stream | None = life.stream

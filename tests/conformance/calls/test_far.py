@@ -134,6 +134,16 @@ def test_endpoints_without_sub_workers_take_no_calls():
 
 
 @pytest.mark.spec("CALL-FAR-1")
+def test_a_plain_call_does_not_run_here_if_the_fleets_endpoints_have_no_sub_workers():
+    spec = RemoteWorkerSpec(serialized=True)
+    with sr.Worker(fleet=spec, endpoints=1) as w:
+        for call in (pid, lambda: w.submit(os.getpid)):
+            with pytest.raises(RuntimeError, match=r"RemoteWorkerSpec\(num_sub_workers=…\)"):
+                call()
+    assert pid() == os.getpid()
+
+
+@pytest.mark.spec("CALL-FAR-1")
 def test_a_call_that_waits_is_cancelled(w, tmp_path):
     gate = tmp_path / "gate"
     values = w.zeros(4, np.float64)
