@@ -247,9 +247,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             )
         self._take_up(Life(options, Tree(options, first), Registry()))
         if spread is not None:
-            for _ in range(spread[1]):
-                self.add_remote_worker(spread[0])
-            self._endpoints().take_functions = True
+            self._add_fleet(*spread)
 
     def _take_up(self, life: Life) -> None:
         """Take up a life."""

@@ -95,13 +95,13 @@ class Endpoints:
     Rule     REMOTE-LINK-1; REMOTE-REG-4; REMOTE-ARGS-4
     """
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, take_functions: bool = False) -> None:
         self._life = life
         self._group: KeyPair | None = None
         self._turn = itertools.count()
         self._kept: list[Any] = []
         """Bytes that travel with tasks of the current run."""
-        self.take_functions = False
+        self.take_functions = take_functions
         """Whether functions are registered for the sub workers of endpoints unless said otherwise."""
         self.tensors = ParentTensors(life, self._bring)
         """The tensors of this machine that endpoints have copies of."""
@@ -129,8 +129,11 @@ class Endpoints:
         return link.number
 
     def _occupy(self, link: Link, spec: RemoteWorkerSpec) -> None:
-        if self._life.options.pin:
+        options = self._life.options
+        if options.pin:
             spec = spec.pinned()
+        if options.check and self.take_functions:
+            spec = spec.checked()
         link.occupy(spec, self._keys(spec))
 
     def _keys(self, spec: RemoteWorkerSpec) -> KeyPair | None:

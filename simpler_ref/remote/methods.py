@@ -65,6 +65,17 @@ class RemoteMethods:
             added: int = self._life.endpoints.add(spec)
             return added
 
+    def _add_fleet(self, spec: RemoteWorkerSpec, count: int) -> None:
+        """Add endpoints that run the program's functions.
+
+        Rule     REMOTE-COPY-11
+        """
+        from .endpoints import Endpoints
+
+        self._life.endpoints = Endpoints(self._life, take_functions=True)
+        for _ in range(count):
+            self.add_remote_worker(spec)
+
     def remove_remote_worker(self, worker: int) -> None:
         """End an endpoint: its session, its memory. Between two runs.
 

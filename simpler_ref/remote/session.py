@@ -246,7 +246,7 @@ class Session:
         )
         return SessionTasks(
             session_id=self._manifest.session_id,
-            has_several=self._manifest.worker.get("num_sub_workers", 1) > 1,
+            has_several=self._manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check,
             is_over=lambda: frames.over,
             inner=inner,
             failed=failed,

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
+from ..model.enums import TensorArgType
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor
 from ..workers.reports import cut_utf8, describe_exception
@@ -30,7 +31,12 @@ from .copies import (
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
 from .frames import Frame, OwnFrameType
-from .limits import MAX_STRING_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
+from .limits import (
+    MAX_STRING_BYTES,
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_READ_WRITE,
+    REMOTE_BUFFER_ACCESS_WRITE,
+)
 from .part_runs import Parts
 from .parts import PART_RUN
 from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, receive_task
@@ -41,6 +47,15 @@ from .windows import Refusal
 
 if TYPE_CHECKING:
     from ..calls.far_leaves import LeafTasks
+
+
+_READ = TensorArgType.INPUT
+_TAGS = {
+    REMOTE_BUFFER_ACCESS_READ: TensorArgType.INPUT,
+    REMOTE_BUFFER_ACCESS_WRITE: TensorArgType.OUTPUT_EXISTING,
+    REMOTE_BUFFER_ACCESS_READ_WRITE: TensorArgType.INOUT,
+}
+"""What tags say of rights."""
 
 
 @dataclass(eq=False)
@@ -200,14 +215,17 @@ class SessionTasks:
 
         `addresses` has those of copies, and 0 for other tensors.
 
-        Rule     REMOTE-ARGS-3; REMOTE-MEM-3, -4
+        The sub workers of an inner Worker with ``check=True`` see to it that a task keeps to its rights.
+
+        Rule     REMOTE-ARGS-3; REMOTE-MEM-3, -4; ORCH-CHECK-7
         """
         wire = read.task.args
         rights = read.more.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
+        tags = [_TAGS[one] for one in rights] if self.inner.check else [_READ] * len(rights)
         args, after, kept = TaskArgs(), [], []
         for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
             if addresses[i]:
-                args.add_tensor(copy_at(addresses[i], tensor, copied[i].layout))
+                args.add_tensor(copy_at(addresses[i], tensor, copied[i].layout), tags[i])
                 continue
             desc = beside.desc
             if desc is None:
@@ -228,6 +246,6 @@ class SessionTasks:
             else:
                 address, put_back = self.stores.fetch(desc, rights[i])
                 after.append(put_back)
-            args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype))
+            args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
         add_scalars(args, read)
         return args, after, kept

@@ -136,8 +136,19 @@ class RemoteWorkerSpec:
         """
         if not self.fleet.is_local:
             return self
+        return self._with(pin=True)
+
+    def checked(self) -> RemoteWorkerSpec:
+        """Return a spec whose sessions check what their workers write, unless it says otherwise.
+
+        Rule     REMOTE-COPY-11
+        """
+        return self._with(check=True)
+
+    def _with(self, **defaults: Any) -> RemoteWorkerSpec:
+        """Return a spec with more options, where it does not say otherwise."""
         found = copy(self)
-        found.worker = {"pin": True, **self.worker}
+        found.worker = {**defaults, **self.worker}
         return found
 
     @property

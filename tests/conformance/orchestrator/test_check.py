@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import simpler_ref as sr
 from simpler_ref import (
     ContinuousTensor,
     DataType,
     HazardError,
+    In,
+    RemoteWorkerSpec,
     Rows,
     TaskArgs,
     TaskError,
@@ -345,6 +350,11 @@ def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
 
 
 # ---------------------------------------------------------------- arrays that cannot be written
+@sr.task
+def fill_below(x: In):
+    ctypes.memset(x.ctypes.data, 7, x.nbytes)
+
+
 @pytest.mark.spec("ORCH-CHECK-7")
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_task_that_writes_its_input_fails(mode):
@@ -359,6 +369,24 @@ def test_a_task_that_writes_its_input_fails(mode):
             w.run(lambda orch, *_: orch.submit_sub_many(handle, [[y]], [T.INPUT]))
         assert not y.any()
         for tag in (T.INOUT, T.OUTPUT_EXISTING, T.OUTPUT, T.NO_DEP):
+            y[:] = 0
+            w.run(lambda orch, *_, tag=tag: orch.submit_sub(handle, make_args((y, tag))))
+            assert y.tolist() == [7] * 4
+
+
+@pytest.mark.spec("ORCH-CHECK-7", "SEE-INPUT-1")
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("own", [{}, {"check": False}], ids=["checked", "unless it says no"])
+def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails(own, count):
+    spec = RemoteWorkerSpec(num_sub_workers=count, serialized=True, options=own)
+    with Worker(fleet=spec, endpoints=1, check=True) as w:
+        handle, y = w.register(fill), w.share(np.zeros(4, np.int64))
+        with nullcontext() if own else pytest.raises(TaskError, match="read-only"):
+            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
+        with nullcontext() if own else pytest.raises(TaskError, match="write to INPUT"):
+            w.submit(fill_below, y).result()
+        assert not y.any()
+        for tag in (T.INOUT, T.OUTPUT_EXISTING):
             y[:] = 0
             w.run(lambda orch, *_, tag=tag: orch.submit_sub(handle, make_args((y, tag))))
             assert y.tolist() == [7] * 4
