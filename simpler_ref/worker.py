@@ -71,6 +71,16 @@ def _child_mode(level: int | None, start_method: str | None) -> str:
     return "thread" if level == 2 and start_method is None else "process"
 
 
+def _require_function(target: Any) -> None:
+    """Refuse to register what workers could not call, or would not run."""
+    if not callable(target):
+        raise TypeError(
+            f"register expects a callable, got {type(target).__name__}; pass the function itself, "
+            "for a chip ChipCallable.from_kernel(kernel)"
+        )
+    require_runnable("register", target)
+
+
 G = TypeVar("G")
 
 
@@ -574,15 +584,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         if inner:
             raise ValueError("inner=True is for endpoints: give workers=[…]")
         chip = is_chip_callable(target)
+        if not chip:
+            _require_function(target)
         if self._life.endpoints is not None and self._life.endpoints.take_functions and not chip:
             return self._register_remote(by_name(target), None, inner=True)
-        if not chip and not callable(target):
-            raise TypeError(
-                f"register expects a callable, got {type(target).__name__}; pass the function itself, "
-                "for a chip ChipCallable.from_kernel(kernel)"
-            )
-        if not chip:
-            require_runnable("register", target)
         self._life.require_not_closed()
         self._life.require_here("register")
         self._tree.require_taker(chip, is_open=self._life.session is not None)
@@ -605,7 +610,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Rule     REMOTE-REG-4
         """
         if not isinstance(target, RemoteCallable) and not is_chip_callable(target):
-            require_runnable("register", target)
+            _require_function(target)
         self._life.require_not_closed()
         self._life.require_here("register")
         handle, one, payload = self._endpoints().describe(target, workers, inner)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..errors import RemoteError
+from .arguments import require_address
 from .connection import prepare, zmq
 from .dispatcher import ANY_MODULE
 from .fleets import session_command
@@ -75,6 +76,13 @@ class Daemon:
     ----------
     address : str
         Where it waits.
+
+    Raises
+    ------
+    ValueError
+        That is no TCP address.
+    RemoteError
+        It cannot listen there.
     """
 
     def __init__(
@@ -86,6 +94,7 @@ class Daemon:
         serialized: bool = False,
         insecure: bool = False,
     ) -> None:
+        require_address("cannot listen at", listen, listens=True)
         self._modules, self._serialized, self._insecure = tuple(modules), serialized, insecure
         self._hosted: dict[bytes, _Hosted] = {}
         self._seen: set[int] = set()

@@ -9,11 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing.spawn import get_executable
 
+from .arguments import text, texts
 from .hosting import Place, SessionProcess
 from .manifest import Manifest
 
 SSH = ("ssh", "-o", "BatchMode=yes")
 THIS_MACHINE = "127.0.0.1"
+INTERFACE = "give an address or interface of that machine, such as 10.0.0.5, eth0 or 0.0.0.0"
+_HOSTS = "give a list of names for ssh, or leave it out for processes of this machine"
+_COMMAND = "give the words of a command, such as ['ssh', '-p', '2222']"
+_PYTHON = "give the path of an interpreter, or leave it out"
 
 
 class Fleet(ABC):
@@ -82,7 +87,7 @@ class ProcessFleet(Fleet):
     Raises
     ------
     TypeError, ValueError
-        Hosts are one string, none, or one of them is an option of ssh.
+        Hosts are one string, none, or one of them is an option of ssh; another value means nothing.
     """
 
     def __init__(
@@ -93,17 +98,19 @@ class ProcessFleet(Fleet):
         interface: str | None = None,
         ssh: Sequence[str] = SSH,
     ) -> None:
-        if isinstance(hosts, str) or isinstance(ssh, str):
-            raise TypeError(f"hosts={hosts!r}, ssh={ssh!r}: give lists of strings")
-        self.hosts = None if hosts is None else list(hosts)
-        if hosts is not None and not hosts:
+        self.hosts = None if hosts is None else texts("hosts", hosts, _HOSTS)
+        if self.hosts == []:
             raise ValueError(
                 "hosts=[]: name one, or leave hosts= out for processes of this machine"
             )
         for host in self.hosts or ():
             if not host or host.startswith("-"):
                 raise ValueError(f"hosts= has {host!r}, which is the name of no host")
-        self.python, self.interface, self.ssh = python, interface, tuple(ssh)
+        self.ssh = tuple(texts("ssh", ssh, _COMMAND))
+        if not self.ssh:
+            raise ValueError(f"ssh={ssh!r}: {_COMMAND}")
+        self.python = None if python is None else text("python", python, _PYTHON)
+        self.interface = None if interface is None else text("interface", interface, INTERFACE)
         self.is_local = hosts is None
         self.size = len(self.hosts or "1")
 

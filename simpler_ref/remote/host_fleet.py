@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import RemoteError
+from ..workers.options import flag
+from .arguments import require_address, text, texts
 from .connection import prepare, zmq
 from .daemon import ANNOUNCED, ENDED, REFUSED, START, STOP
 from .fleets import Fleet
@@ -21,6 +23,7 @@ from .manifest import Announcement, Manifest, from_line, to_line
 
 RECONNECT_MS = 100
 REPORT_S = 0.8
+_KEYS = "give the path of the file that --make-keys has made"
 
 
 class HostFleet(Fleet):
@@ -53,21 +56,18 @@ class HostFleet(Fleet):
         keys: str | os.PathLike[str] | None = None,
         insecure: bool = False,
     ) -> None:
-        if isinstance(addresses, str):
-            raise TypeError(f"addresses={addresses!r}: give a list of strings")
-        self.addresses = list(addresses)
+        self.addresses = texts("addresses", addresses, "give a list of strings, tcp://HOST:PORT")
         self.size = len(self.addresses)
         for one in self.addresses:
-            if not one.startswith("tcp://") or not one.rpartition(":")[2].isdecimal():
-                raise ValueError(f"addresses= has {one!r}: give tcp://HOST:PORT")
+            require_address("addresses= has", one, listens=False)
         if not self.addresses:
             raise ValueError("addresses=[]: give that of at least one daemon, tcp://HOST:PORT")
-        if (keys is None) != insecure:
+        if (keys is None) != flag("insecure", insecure):
             raise ValueError(
                 f"keys={keys!r}, insecure={insecure!r}: give the file of keys, or insecure=True to go "
                 "without"
             )
-        self._pair = None if keys is None else read_pair(keys)
+        self._pair = None if keys is None else read_pair(text("keys", keys, _KEYS))
         if insecure:
             warnings.warn(
                 f"insecure=True: whoever reaches {', '.join(self.addresses)} runs programs there",

@@ -36,7 +36,13 @@ from .buffers import (
 from .counters import SESSION
 from .frames import ControlName
 from .link import Link
-from .references import RemoteBufferExport, RemoteBufferHandle, access_of, require_live
+from .references import (
+    RemoteBufferExport,
+    RemoteBufferHandle,
+    access_name,
+    access_of,
+    require_live,
+)
 from .requests import Request
 
 MOST_BYTES = 1 << 40
@@ -233,6 +239,8 @@ class EndpointMemory:
         """Let other endpoints import a part of a buffer; see `Worker.remote_export`."""
         link = self._own(handle, "remote_export", own=True)
         at = whole("offset", offset, 0, MOST_BYTES)
+        if at >= handle.nbytes:
+            raise ValueError(f"offset={at} is not in {handle!r}: give one below {handle.nbytes}")
         size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
         handle.require_within(at, size)
         request = ExportBufferRequest(
@@ -261,6 +269,11 @@ class EndpointMemory:
         if link.number == owner.worker:
             raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
         rights = found.access if access is None else access_of(access)
+        if rights & ~found.access:
+            raise ValueError(
+                f"access={access!r} is more than was exported, {access_name(found.access)!r}: "
+                "export it with that access, or leave access= out"
+            )
         request = ImportBufferRequest(link.number, rights, found)
         base = owner.address + found.offset
         payload = encode_import_buffer_request(request)

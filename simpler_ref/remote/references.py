@@ -43,6 +43,11 @@ def access_of(access: str | int) -> int:
     raise ValueError(f"access={access!r}: it is one of {', '.join(map(repr, ACCESS))}")
 
 
+def access_name(number: int) -> str:
+    """Return the name of an access."""
+    return next(name for name, one in ACCESS.items() if one == number)
+
+
 class RemoteBufferHandle:
     """A buffer in an endpoint's memory, or a part of one that was imported; `Worker.remote_malloc` and
     `Worker.remote_import` return it.

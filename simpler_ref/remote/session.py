@@ -40,9 +40,11 @@ from .buffers import (
     encode_import_buffer_result,
 )
 from .callables import decode_digest_callable_command, decode_register_callable_command
+from .connection import zmq
 from .copies import Copies
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
+from .fleets import INTERFACE
 from .frames import (
     TASK_FRAMES,
     ControlName,
@@ -205,7 +207,14 @@ class Session:
             group = KeyPair(manifest.group_key, manifest.group_secret)
         silence_s = manifest.silence_s
         anywhere = f"tcp://{self._interface}:*"
-        mover = self._mover = ZmqMover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
+        try:
+            mover = ZmqMover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
+        except zmq().ZMQError as error:
+            raise RemoteError(
+                f"cannot listen at interface={self._interface!r}: {zmq().strerror(error.errno)}; "
+                f"{INTERFACE}"
+            ) from None
+        self._mover = mover
 
         def empty(nbytes: int) -> Array:
             try:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import numbers
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..jit import layout as L
 from ..system.cores import find_cores
 from ..version import __version__
-from ..workers.options import MOST_WORKERS, require_options, whole
+from ..workers.options import MOST_WORKERS, chips, flag, require_options, whole
+from .arguments import text, texts
 from .dispatcher import ANY_MODULE
 from .manifest import Manifest
 
@@ -25,6 +26,8 @@ log = logging.getLogger("simpler_ref")
 DEFAULT_START_TIMEOUT_S = 60.0
 DEFAULT_SILENCE_S = 2.0
 MOST_ENDPOINTS = 1024
+_RUNTIME = "give the path of the runtime's library, or leave it out for the simulated chip"
+_MODULES = "give a list of names"
 ALONE_DEPTH = 4
 """Frames of a worker that is the only one of its endpoint: what it is given waits for no other."""
 
@@ -89,37 +92,32 @@ class RemoteWorkerSpec:
             fleet = ProcessFleet()
         if not isinstance(fleet, Fleet):
             raise TypeError(f"fleet={fleet!r} is no Fleet: give ProcessFleet(), for example")
-        if isinstance(modules, str):
-            raise TypeError(f"modules={modules!r}: give a list of names")
         for name, value in (("start_timeout_s", start_timeout_s), ("silence_s", silence_s)):
             if not isinstance(value, numbers.Real) or not 0.5 <= value <= 86400:
                 raise ValueError(f"{name}={value!r} is not a number of seconds from 0.5 to a day")
         if not isinstance(options, Mapping | None):
             raise TypeError(f"options={options!r}: give names of options and their values")
-        if isinstance(device_ids, str) or not isinstance(device_ids, Iterable):
-            raise TypeError(
-                f"device_ids={device_ids!r}: give a sequence of numbers, [0] for one chip"
-            )
-        if not isinstance(modules, Iterable | None):
-            raise TypeError(f"modules={modules!r}: give a list of names")
+        chosen = chips(device_ids)
+        if not isinstance(platform, str):
+            raise TypeError(f"platform={platform!r}: give its name, a string")
         require_options(options or {})
         if heap_ring_size is not None:
             require_options({"heap_ring_size": heap_ring_size})
         self.fleet = fleet
         self.worker: dict[str, Any] = {
             "num_sub_workers": whole("num_sub_workers", num_sub_workers, 0, MOST_WORKERS),
-            "device_ids": list(device_ids),
+            "device_ids": list(chosen),
             "platform": platform,
-            "runtime": runtime,
+            "runtime": None if runtime is None else text("runtime", runtime, _RUNTIME),
             "heap_ring_size": heap_ring_size,
             **(options or {}),
         }
-        if num_sub_workers == 1 and not device_ids:
+        if num_sub_workers == 1 and not chosen:
             self.worker.setdefault("mailbox_depth", ALONE_DEPTH)
-        self.modules = None if modules is None else tuple(modules)
-        self.serialized, self.secure = bool(serialized), bool(secure)
+        self.modules = None if modules is None else tuple(texts("modules", modules, _MODULES))
+        self.serialized, self.secure = flag("serialized", serialized), flag("secure", secure)
         self.start_timeout_s, self.silence_s = float(start_timeout_s), float(silence_s)
-        if not secure:
+        if not self.secure:
             log.warning(
                 "secure=False: whoever reaches the ports of this endpoint commands it, and its tensors "
                 "travel in the open"

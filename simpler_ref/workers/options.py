@@ -59,10 +59,23 @@ def _level(_name: str, value: Any) -> int:
     return operator.index(value)
 
 
-def _flag(name: str, value: Any) -> bool:
+def flag(name: str, value: Any) -> bool:
+    """Return True or False; an error names what is neither."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is neither True nor False")
     return value
+
+
+def chips(given: Any) -> tuple[int, ...]:
+    """Return the numbers of chips, once they are found to be right."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"device_ids={given!r}: give a sequence of numbers, [0] for one chip")
+    ids = tuple(whole("device_id", one, 0, 1 << 20) for one in given)
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"device_ids={list(ids)} names a device twice")
+    if len(ids) > MOST_WORKERS:
+        raise ValueError(f"{len(ids)} device_ids are too many: at most {MOST_WORKERS}")
+    return ids
 
 
 def _child_mode(name: str, value: Any) -> str:
@@ -113,9 +126,9 @@ class Options:
     start_timeout_s: float = _checked(_seconds)
     py_control_timeout_s: float = _checked(_seconds)
     mailbox_depth: int = _checked(whole, 1, L.MAX_DEPTH)
-    pin: bool = _checked(_flag)
+    pin: bool = _checked(flag)
     spin_us: float | None = _checked(_optional, _number, 1_000_000)
-    check: bool = _checked(_flag)
+    check: bool = _checked(flag)
     trace: str | None = _checked(_optional, trace_file)
     trace_detail: str = _checked(trace_detail)
     retries: int = _checked(whole, 0, 1 << L.HALF)
@@ -151,14 +164,7 @@ class Options:
             raise ValueError(
                 f"device_id={self.device_id!r} is for level 2; a level 3 Worker has device_ids"
             )
-        if not isinstance(given, Iterable):
-            raise TypeError(f"device_ids={given!r}: give a sequence of numbers, [0] for one chip")
-        ids = tuple(whole("device_id", one, 0, 1 << 20) for one in given)
-        if len(set(ids)) != len(ids):
-            raise ValueError(f"device_ids={list(ids)} names a device twice")
-        if len(ids) > MOST_WORKERS:
-            raise ValueError(f"{len(ids)} device_ids are too many: at most {MOST_WORKERS}")
-        return ids
+        return chips(given)
 
     @property
     def in_process(self) -> bool:

@@ -307,6 +307,18 @@ def test_a_daemon_wants_keys_or_to_be_told_otherwise(tmp_path, capsys):
     assert "No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("tcp://127.0.0.1:65536", "tcp://127.0.0.1:-1", "tcp://127.0.0.1", "tcp://127.0.0.1:x"),
+        *("tcp://:5555", "inproc://x", "ipc://x", "127.0.0.1:5555"),
+    ],
+)
+def test_what_is_no_address_with_a_port_is_refused(address, key_file, capsys):
+    assert endpoint.main(["--listen", address, "--keys", key_file]) == 1
+    assert f"cannot listen at {address!r}: give tcp://HOST:PORT" in capsys.readouterr().err
+
+
 def test_an_address_that_cannot_be_used_is_named(served, key_file, capsys):
     assert endpoint.main(["--listen", served.address, "--keys", key_file]) == 1
     assert f"cannot listen at '{served.address}': Address already in use" in capsys.readouterr().err
@@ -321,11 +333,27 @@ def test_an_address_that_cannot_be_used_is_named(served, key_file, capsys):
         (ValueError, ["tcp://a"], {"insecure": True}),
         (ValueError, ["tcp://a:1"], {}),
         (ValueError, ["tcp://a:1"], {"insecure": True, "keys": "k"}),
+        (ValueError, ["tcp://a:0"], {"insecure": True}),
+        (ValueError, ["tcp://a:-1"], {"insecure": True}),
+        (ValueError, ["tcp://a:65536"], {"insecure": True}),
+        (ValueError, ["tcp://a:*"], {"insecure": True}),
+        (ValueError, ["tcp://:1"], {"insecure": True}),
+        (ValueError, ["inproc://a:1"], {"insecure": True}),
+        (TypeError, None, {"insecure": True}),
+        (TypeError, 5, {"insecure": True}),
+        (TypeError, b"a", {"insecure": True}),
+        (TypeError, [None], {"insecure": True}),
+        (TypeError, ["tcp://a:1"], {"insecure": "no"}),
+        (TypeError, ["tcp://a:1"], {"keys": 0}),
+        (TypeError, ["tcp://a:1"], {"keys": -1}),
+        (TypeError, ["tcp://a:1"], {"keys": 1.5}),
+        (TypeError, ["tcp://a:1"], {"keys": 10**30}),
+        (ValueError, ["tcp://a:1"], {"keys": ""}),
         (FileNotFoundError, ["tcp://a:1"], {"keys": "/nowhere"}),
     ],
 )
 def test_arguments_that_are_refused(error, addresses, options):
-    with pytest.raises(error):
+    with pytest.raises(error, match=r"addresses=|keys=|insecure=|No such file"):
         HostFleet(addresses, **options)
 
 

@@ -231,11 +231,26 @@ def test_a_missing_ssh_is_named():
         (ValueError, {"hosts": []}),
         (ValueError, {"hosts": ["-oProxyCommand=x"]}),
         (ValueError, {"hosts": [""]}),
+        (TypeError, {"hosts": 5}),
+        (TypeError, {"hosts": b"a"}),
+        (TypeError, {"hosts": [5]}),
+        (TypeError, {"ssh": [5]}),
+        (ValueError, {"ssh": []}),
+        (TypeError, {"python": -1}),
+        (ValueError, {"python": ""}),
+        (TypeError, {"interface": 5}),
+        (ValueError, {"interface": ""}),
     ],
 )
-def test_hosts_that_are_none_are_refused(error, options):
-    with pytest.raises(error):
+def test_arguments_that_mean_nothing_are_refused(error, options):
+    with pytest.raises(error, match=f"{next(iter(options))}="):
         ProcessFleet(**options)
+
+
+def test_an_interface_that_is_not_there_is_named():
+    one = replace(manifest(), worker={"num_sub_workers": 0})
+    with pytest.raises(RemoteError, match=r"interface='nonsense': No such device; give an address"):
+        ProcessFleet(interface="nonsense").start(one, 0)
 
 
 def test_a_fleet_travels_to_other_processes():

@@ -655,6 +655,16 @@ def test_a_fleet_that_makes_no_sense_is_refused(options, error, words):
         Worker(**options)
 
 
+@pytest.mark.spec("REMOTE-COPY-11")
+def test_what_is_no_function_is_refused_as_on_a_worker_of_this_machine():
+    with Worker(fleet=RemoteWorkerSpec(num_sub_workers=1, serialized=True), endpoints=1) as worker:
+        for wrong in (None, 5, "a"):
+            for more in ({}, {"workers": [0]}):
+                with pytest.raises(TypeError, match="register expects a callable, got"):
+                    worker.register(wrong, **more)
+        assert worker.submit(abs, -1).result() == 1
+
+
 # ---------------------------------------------------------------- memory
 @pytest.mark.spec("REMOTE-COPY-10")
 def test_copies_of_ring_memory_go_with_it():

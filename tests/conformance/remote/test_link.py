@@ -134,6 +134,16 @@ def test_a_number_of_sub_workers_that_means_nothing_is_refused_at_once(number):
         ({"device_ids": 5}, TypeError, "device_ids=5"),
         ({"modules": 5}, TypeError, "modules=5"),
         ({"modules": "a"}, TypeError, "modules='a'"),
+        ({"modules": b"a"}, TypeError, "modules=b'a'"),
+        ({"modules": [5]}, TypeError, "modules= has 5"),
+        ({"device_ids": b"01"}, TypeError, "device_ids=b'01'"),
+        ({"device_ids": ["a"]}, TypeError, "device_id='a'"),
+        ({"device_ids": [1, 1]}, ValueError, "names a device twice"),
+        ({"platform": 5}, TypeError, "platform=5"),
+        ({"runtime": 5}, TypeError, "runtime=5"),
+        ({"runtime": ""}, ValueError, "runtime=''"),
+        ({"serialized": "no"}, TypeError, "serialized='no' is neither"),
+        ({"secure": "no"}, TypeError, "secure='no' is neither"),
     ],
 )
 def test_options_that_mean_nothing_are_refused_before_a_session_is_started(given, error, words):

@@ -95,8 +95,14 @@ def test_what_was_released_is_refused_and_the_buffer_stays(two):
 def test_a_part_is_imported_with_the_access_that_both_name(two):
     buffer = two.buffer(two.ids[0], np.arange(8))
     exported = two.worker.remote_export(buffer, offset=8, nbytes=16, access="read")
-    with pytest.raises(ValueError, match="access"):
-        two.worker.remote_import(exported, worker=two.ids[1], access="readwrite")
+    for more in ("write", "readwrite"):
+        with pytest.raises(ValueError, match=rf"access='{more}' is more than was exported, 'read'"):
+            two.worker.remote_import(exported, worker=two.ids[1], access=more)
+    for offset in (buffer.nbytes, buffer.nbytes + 1):
+        with pytest.raises(
+            ValueError, match=rf"offset={offset} is not in .*: give one below {buffer.nbytes}"
+        ):
+            two.worker.remote_export(buffer, offset=offset)
     imported = two.worker.remote_import(exported, worker=two.ids[1])
     assert (imported.offset, imported.nbytes, imported.access) == (8, 16, 1)
     with pytest.raises(ValueError, match="write access"):
