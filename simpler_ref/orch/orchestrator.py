@@ -244,13 +244,17 @@ class Orchestrator:
         self._submit_group(base | self._config_word(config), members, affinities)
 
     def _place_members(
-        self, handle: CallableHandle, workers: Sequence[int], members: list[TaskArgs]
+        self,
+        handle: CallableHandle,
+        workers: Sequence[int],
+        members: list[TaskArgs],
+        for_sub: bool | None = False,
     ) -> list[int]:
         """Return the endpoint of each member, plus one."""
         taken = {one for one in workers if one != -1}
         chosen: list[int] = []
         for one, args in zip(workers, members, strict=True):
-            chosen.append(self._place(handle, one, args, taken))
+            chosen.append(self._place(handle, one, args, taken, for_sub))
             taken.add(chosen[-1])
         require_distinct(chosen, len(members))
         return [one + 1 for one in chosen]
@@ -258,11 +262,19 @@ class Orchestrator:
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
 
-        Rule     WM-GROUP-1; HIER-API-3
+        At endpoints each member runs at another one.
+
+        Rule     WM-GROUP-1; HIER-API-3; REMOTE-COPY-9
         """
-        members = self._pools.members(args_list, L.SUB)
-        base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
-        self._submit_group(base, members, None)
+        affinities = None
+        if is_remote(handle):
+            members = self._pools.members(args_list, L.NEXT_LEVEL, self._host.endpoints.count)
+            base = self._require_handle("submit_sub_group", handle, members, self._next_level, 0)
+            affinities = self._place_members(handle, [-1] * len(members), members, for_sub=True)
+        else:
+            members = self._pools.members(args_list, L.SUB)
+            base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
+        self._submit_group(base, members, affinities)
 
     def _submit_group(
         self, word: int, members: list[TaskArgs], affinities: list[int] | None

@@ -264,7 +264,7 @@ class PlacingOrchestrator(Orchestrator):
             affinities = [one for _, one in step.members]
             if remote:
                 workers = [one - 1 for one in affinities]
-                affinities = self._place_members(step.handle, workers, members)
+                affinities = self._place_members(step.handle, workers, members, for_sub=None)
             PlacingOrchestrator._submit_group(self, word, members, affinities)
         else:
             if remote:

@@ -89,7 +89,7 @@ class Pools:
         if len(members) > room:
             raise ValueError(
                 f"a group of {len(members)} needs as many workers, its pool has {room}: "
-                "all members run at once"
+                f"all members run at once{', each at an endpoint of its own' if endpoints else ''}"
             )
         return members
 

@@ -606,6 +606,37 @@ def test_sub_workers_of_endpoints_run_tasks_of_submit_sub(check):
 
 
 # ---------------------------------------------------------------- fleets
+@pytest.mark.spec("REMOTE-COPY-9")
+@pytest.mark.parametrize("how", ["run", "recorded", "checked"])
+def test_each_member_of_a_group_for_sub_workers_runs_at_an_endpoint_of_its_own(how):
+    spec = RemoteWorkerSpec(num_sub_workers=1, serialized=True)
+    with Worker(fleet=spec, endpoints=2, check=how == "checked") as worker:
+        handle = worker.register(far_side.scale)
+        arrays = [worker.share(np.full(COUNT, k, np.float32)) for k in range(1, 4)]
+
+        def member(array, factor):
+            task = TaskArgs()
+            task.add_tensor(array, INOUT)
+            task.add_scalar(factor)
+            return task
+
+        def orch_fn(orch, args, config):
+            for factor in (2.0, 3.0):
+                orch.submit_sub_group(handle, [member(one, factor) for one in arrays[:2]])
+            orch.submit_sub(handle, member(arrays[2], 2.0))
+            with pytest.raises(ValueError, match=r"group of 3 .* each at an endpoint of its own"):
+                orch.submit_sub_group(handle, [member(one, 2.0) for one in arrays])
+
+        before = [one["tasks"] for one in worker.endpoints()]
+        graph = worker.record(orch_fn) if how == "recorded" else None
+        for _ in range(2):
+            worker.run(orch_fn) if graph is None else graph.run()
+        assert [set(one) for one in arrays] == [{36}, {72}, {12}]
+        ran = [one["tasks"] - was for one, was in zip(worker.endpoints(), before, strict=True)]
+        assert min(ran) >= 4
+        assert sum(ran) == 10
+
+
 @pytest.mark.spec("REMOTE-COPY-11")
 def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
     offset = 3
