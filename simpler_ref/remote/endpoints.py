@@ -653,12 +653,13 @@ class Endpoints:
         told = []
         for link in self._links():
             words = getattr(link, "words", None)
-            counts = (
+            counts: dict[str, Any] = (
                 dict.fromkeys(COUNTERS, 0)
                 if words is None
                 else dict(zip(COUNTERS, words.tolist(), strict=True))
             )
             alive = manager is not None and link.number not in manager.dead and counts["pid"] != 0
+            counts["pid"] = counts["pid"] or None
             ended = "" if words is None or alive else link.last_words()
             about = {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive}
             told.append({**about, "ended": ended, **counts})

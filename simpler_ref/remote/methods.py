@@ -231,7 +231,8 @@ class RemoteMethods:
         Returns
         -------
         list of dict
-            Of the session of the moment: its process, tasks, frames and bytes in both directions, signs
+            Of the session of the moment: its process (``pid``; None while there is none, as before the
+            start and while a lost session is replaced), tasks, frames and bytes in both directions, signs
             of life, round trip and clock offset (theirs minus ours) in ns.
 
         Notes

@@ -182,8 +182,8 @@ class Windows:
         name = name_of(header.key)
         if header.key not in self._offered:
             raise Refusal(
-                f"{name} is not offered, or not any more: release a tensor's export and memory only "
-                f"after the tasks that use it"
+                f"{name} is not offered, or not any more: what offered it has failed or is over; what "
+                "the program exports, it releases only after the tasks that use it"
             )
         found = self._offered[header.key]
         window = found.window

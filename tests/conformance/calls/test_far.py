@@ -409,8 +409,11 @@ def test_an_endpoint_that_has_not_agreed_unpickles_nothing():
         assert total(x).result() == 12
         assert add(add(1, 2), 0.5).result() == 3.5
         assert keep(None).result() is None
-        with pytest.raises(TaskError, match="serialized=True"):
-            keep("text").result()
+        for number in (2**63 - 1, -(2**63), True):
+            assert keep(number).result() == number
+        for other in ("text", 1 + 2j, 2**63, np.float64(2), np.int64(2), np.bool_(True)):
+            with pytest.raises(TaskError, match="serialized=True"):
+                keep(other).result()
         with pytest.raises(TaskError, match="serialized=True"):
             far_calls.text().result()
         with pytest.raises(TaskError, match="no such") as caught:

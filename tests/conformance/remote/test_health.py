@@ -6,10 +6,11 @@ import struct
 import time
 
 import numpy as np
+import psutil
 import pytest
 import zmq
 
-from simpler_ref import WorkerLostError
+from simpler_ref import RemoteWorkerSpec, Worker, WorkerLostError
 from simpler_ref.remote import records
 from simpler_ref.remote.connection import prepare
 from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
@@ -41,6 +42,9 @@ def test_a_session_that_is_stopped_is_lost_after_the_silence_that_was_asked_for(
 
 @pytest.mark.spec("REMOTE-HEALTH-2")
 def test_counters_tell_of_frames_bytes_and_signs_of_life():
+    with Worker(fleet=RemoteWorkerSpec(num_sub_workers=1), endpoints=1) as worker:
+        (before,) = worker.endpoints()
+        assert (before["pid"], before["alive"]) == (None, False)
     with program(2) as two:
         two.run((far_side.nothing, None, {"worker": 1}))
         until(lambda: two.worker.endpoints()[1]["health"] > 1)
@@ -52,6 +56,7 @@ def test_counters_tell_of_frames_bytes_and_signs_of_life():
         assert 0 < busy["round_trip_ns"] < 10**10
         assert abs(busy["clock_offset_ns"]) < 10**10
         assert busy["alive"]
+        assert psutil.pid_exists(busy["pid"])
 
 
 @pytest.mark.spec("REMOTE-HEALTH-3")
