@@ -36,6 +36,7 @@ from .remote.methods import RemoteMethods
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system.cores import Placement, Seat, find_cores
+from .system.values import flag
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
 from .workers import hygiene, tracing
@@ -239,8 +240,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             retries=retries,
             child_mode=_child_mode(level, start_method) if child_mode is None else child_mode,
             start_method=start_method,
-            platform=str(platform),
-            runtime=None if runtime is None else os.fspath(runtime),
+            platform=platform,
+            runtime=runtime,  # type: ignore[arg-type]  # converted there
             device_id=device_id,
             device_ids=device_ids,
         )
@@ -482,6 +483,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         ------
         ValueError
             `wait` is False.
+        TypeError
+            An argument is neither True nor False.
         RuntimeError
             During a run.
 
@@ -489,12 +492,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         -----
         Rule     CALL-CANCEL-5
         """
-        if not wait:
+        if not flag("wait", wait):
             raise ValueError(
                 "shutdown(wait=False): the memory of the calls ends with the Worker, so it waits for "
                 "those that run; call shutdown in a thread of its own"
             )
-        self._life.close(cancel=cancel_futures)
+        self._life.close(cancel=flag("cancel_futures", cancel_futures))
 
     def __enter__(self) -> Worker:
         """Begin a block that closes the Worker at its end; its first use initialises the Worker.

@@ -24,9 +24,9 @@ from ..model.enums import get_element_size, to_dtype
 from ..system import regions
 from ..system.signals import Failures
 from ..system.types import Array
+from ..system.values import whole
 from ..workers.life import Life
 from ..workers.manager import WorkerManager
-from ..workers.options import whole
 from ..workers.session import Session
 from .absent_ranks import AbsentRanks, Woken
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import RemoteError
-from ..workers.options import flag
+from ..system.values import flag
 from .arguments import require_address, text, texts
 from .connection import prepare, zmq
 from .daemon import ANNOUNCED, ENDED, REFUSED, START, STOP

@@ -16,8 +16,8 @@ from ..jit import layout as L
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
 from ..system.mappings import has_memory
 from ..system.types import Array
+from ..system.values import whole
 from ..workers.life import Life
-from ..workers.options import whole
 from .buffers import (
     ALLOC,
     IDENTITY,

@@ -13,7 +13,7 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType, any_dtype, find_dtype
 from ..model.tensor import RemoteTensor
-from ..workers.options import whole
+from ..system.values import whole
 from .buffers import ExportBufferResult
 from .limits import (
     MAX_INLINE_ARENA_BYTES,

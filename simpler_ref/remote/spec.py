@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..jit import layout as L
 from ..system.cores import find_cores
+from ..system.values import flag, whole
 from ..version import __version__
-from ..workers.options import MOST_WORKERS, chips, flag, require_options, whole
+from ..workers.options import MOST_WORKERS, chips, require_options
 from .arguments import text, texts
 from .dispatcher import ANY_MODULE
 from .manifest import Manifest

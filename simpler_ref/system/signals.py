@@ -66,6 +66,8 @@ def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
 
 
 Failures = tuple[BaseException, ...]
+MOST_FAILURES = 100
+"""How many exceptions `until_done` goes on after: many more than signals raise."""
 
 
 def until_done(act: Callable[[Failures], None], failures: Failures, pid: int) -> Failures:
@@ -73,15 +75,15 @@ def until_done(act: Callable[[Failures], None], failures: Failures, pid: int) ->
 
     A signal handler may raise while an earlier signal is handled: handlers run in calls, and at a loop's
     jump backwards, which no `try` inside the loop covers. Hence the second loop. Only a third signal at
-    that point escapes. In a process forked meanwhile, which is not `pid`, the last failure is raised and
-    nothing is called.
+    that point escapes. The last failure is raised, and nothing is called, in a process forked meanwhile,
+    which is not `pid`, and after `MOST_FAILURES`: an error that comes each time must not go on for ever.
 
     Rule     ORCH-RUN-8
     """
     try:
         while True:
             try:
-                while os.getpid() == pid:
+                while os.getpid() == pid and len(failures) < MOST_FAILURES:
                     try:
                         act(failures)
                         for earlier, later in pairwise(failures):

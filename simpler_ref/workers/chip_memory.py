@@ -7,9 +7,9 @@ import operator
 from ..errors import NoMemoryError
 from ..jit import layout as L
 from ..model import visibility
+from ..system.values import whole
 from .kinds import WorkerKind
 from .life import Life
-from .options import whole
 
 MOST_BYTES = 1 << 62
 MOST_ADDRESS = (1 << 64) - 1

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 import operator
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NoReturn, TypeVar
 
-import numpy as np
-
 from ..jit import layout as L
+from ..system.values import file_path, flag, number, seconds, text, whole
 from ..trace.recorder import DETAILS
 from .start_method import check_start_method
 
@@ -21,49 +18,21 @@ CHILD_MODES = ("process", "thread")
 DEFAULT_ARENA_SIZE = 1 << 32
 MOST_WORKERS = 1024
 """Of one pool."""
+MOST_LEVELS = 1024
+"""The highest level: each has a Worker of its own."""
 
 
 # ---------------------------------------------------------------- one value
-def whole(name: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number in a range; an error names it `name`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        hint = "; its address is array.ctypes.data" if isinstance(value, np.ndarray) else ""
-        raise TypeError(f"{name}={value!r} is not a whole number{hint}") from None
-    if not low <= number <= high:
-        raise ValueError(f"{name}={value} is out of range: {low} … {high}")
-    return number
-
-
-def _number(name: str, value: Any, high: int, of_what: str = "") -> float:
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r} is not a number{of_what}")
-    number = float(value)
-    if not 0 <= number <= high:
-        raise ValueError(f"{name}={value} is out of range: 0 … {high}")
-    return number
-
-
-def _seconds(name: str, value: Any) -> float:
-    return _number(name, value, 1 << 30, " of seconds")
-
-
 def _optional(name: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
     return None if value is None else check(name, value, *limits)
 
 
 def _level(_name: str, value: Any) -> int:
-    if not hasattr(value, "__index__") or operator.index(value) < 2:
-        raise ValueError(f"level {value!r} not supported: a Worker has level 2 or more")
+    if not hasattr(value, "__index__") or not 2 <= operator.index(value) <= MOST_LEVELS:
+        raise ValueError(
+            f"level {value!r:.60} not supported: a Worker has a level from 2 to {MOST_LEVELS}"
+        )
     return operator.index(value)
-
-
-def flag(name: str, value: Any) -> bool:
-    """Return True or False; an error names what is neither."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} is neither True nor False")
-    return value
 
 
 def chips(given: Any) -> tuple[int, ...]:
@@ -91,14 +60,6 @@ def trace_detail(name: str, value: Any) -> str:
     return str(value)
 
 
-def trace_file(name: str, value: Any) -> str:
-    """Return the path of a trace, once it is found to be one."""
-    path = os.fspath(value) if hasattr(value, "__fspath__") else value
-    if not isinstance(path, str) or not path:
-        raise TypeError(f"{name}={value!r} is no path of a file")
-    return path
-
-
 def _checked(check: Callable[..., Any], *limits: Any) -> Any:
     """Return a field whose value ``check(name, value, *limits)`` checks and converts."""
     return field(metadata={"check": lambda name, value: check(name, value, *limits)})
@@ -118,25 +79,25 @@ class Options:
     level: int = _checked(_level)
     num_sub_workers: int = _checked(whole, 0, MOST_WORKERS)
     heap_ring_size: int = _checked(whole, 1, 1 << 44)
-    alloc_timeout_s: float = _checked(_seconds)
+    alloc_timeout_s: float = _checked(seconds)
     ring_depth: int = _checked(whole, 1, L.MAX_RING_DEPTH)
     task_window: int | None = _checked(_optional, whole, 1, 1 << 26)
     arena_size: int = _checked(whole, 1, 1 << 44)
     values_size: int = _checked(whole, 1, 1 << 40)
-    start_timeout_s: float = _checked(_seconds)
-    py_control_timeout_s: float = _checked(_seconds)
+    start_timeout_s: float = _checked(seconds)
+    py_control_timeout_s: float = _checked(seconds)
     mailbox_depth: int = _checked(whole, 1, L.MAX_DEPTH)
     pin: bool = _checked(flag)
-    spin_us: float | None = _checked(_optional, _number, 1_000_000)
+    spin_us: float | None = _checked(_optional, number, 1_000_000)
     check: bool = _checked(flag)
-    trace: str | None = _checked(_optional, trace_file)
+    trace: str | None = _checked(_optional, file_path)
     trace_detail: str = _checked(trace_detail)
     retries: int = _checked(whole, 0, 1 << L.HALF)
-    hang_report_s: float | None = _checked(_optional, _seconds)
+    hang_report_s: float | None = _checked(_optional, seconds)
     child_mode: str = _checked(_child_mode)
     start_method: str | None
-    platform: str
-    runtime: str | None
+    platform: str = _checked(text)
+    runtime: str | None = _checked(_optional, file_path)
     device_id: int | None
     device_ids: Sequence[int]
 

@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Any
 
 from ..jit import layout as L
+from ..system.values import file_path
 from ..trace.recorder import file_of_variable
 from . import ending
 from .life import Life
 from .manager import worker_name
-from .options import trace_detail, trace_file
+from .options import trace_detail
 from .session import Session
 
 
@@ -110,7 +111,7 @@ class Tracing:
 
     def __init__(self, life: Life, path: Any, detail: str) -> None:
         self._life = life
-        self.path = os.path.abspath(trace_file("file", path))
+        self.path = os.path.abspath(file_path("file", path))
         self._detail = trace_detail("detail", detail)
 
     def __enter__(self) -> Tracing:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from simpler_ref.system.signals import until_done
+from simpler_ref.system.signals import MOST_FAILURES, until_done
 
 
 class Signal(BaseException):
@@ -61,6 +61,13 @@ def test_nothing_that_raises_nothing_is_done_twice():
     act, calls = times(0)
     assert until_done(act, (), os.getpid()) == ()
     assert calls == [()]
+
+
+def test_an_error_that_comes_each_time_is_raised_in_the_end():
+    act, calls = times(MOST_FAILURES)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        until_done(act, (), os.getpid())
+    assert caught.value.args == (MOST_FAILURES,) and len(calls) == MOST_FAILURES
 
 
 @pytest.mark.parametrize("number", range(1, 30))

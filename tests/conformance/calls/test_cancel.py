@@ -354,6 +354,20 @@ def test_a_shutdown_makes_all_calls_unless_told_otherwise_and_always_waits():
     assert [one.result() for one in calls] == [2 * i for i in range(50)]
 
 
+@pytest.mark.spec("CALL-CANCEL-5")
+def test_a_shutdown_with_arguments_that_are_no_flags_closes_nothing():
+    w = sr.Worker(num_sub_workers=1, child_mode="thread")
+    w.init()
+    assert add(1, 1).result() == 2
+    for wrong in (None, "x", 2):
+        with pytest.raises(TypeError, match=f"cancel_futures={wrong!r} is neither True nor False"):
+            w.shutdown(cancel_futures=wrong)
+        with pytest.raises(TypeError, match=f"wait={wrong!r} is neither True nor False"):
+            w.shutdown(wrong)
+    assert add(1, 1).result() == 2
+    w.shutdown()
+
+
 @pytest.mark.spec("CALL-CANCEL-6")
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_block_that_ends_with_an_exception_does_not_make_all_calls(error):
