@@ -5,7 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..system.values import limit
+from .unasked import log
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -87,8 +90,12 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             The call was cancelled, or one that it needs.
         concurrent.futures.TimeoutError
             The call has not ended within `timeout` seconds.
+        TypeError, ValueError
+            `timeout` is no number of seconds.
         """
         stream = self._stream
+        if timeout is not None:
+            timeout = limit("timeout", timeout)
         if stream is not None and not stream.take(self):
             self._wait(timeout)
         if self._error is not None:
@@ -105,8 +112,10 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             The call was cancelled.
         concurrent.futures.TimeoutError
             The call has not ended within `timeout` seconds.
+        TypeError, ValueError
+            `timeout` is no number of seconds.
         """
-        self._wait(timeout)
+        self._wait(limit("timeout", timeout))
         if self._is_cancelled:
             assert self._error is not None
             raise self._error
@@ -166,15 +175,47 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         """Hand the value, which is there, to those that wait with `concurrent.futures`."""
         try:
             self._wait(None)
-        except RuntimeError as error:  # the Worker was closed before
+        except Exception as error:  # such as that the Worker was closed before
             self._error = error
         if self._is_cancelled:
             super().cancel()
-            self.set_running_or_notify_cancel()
+            super().set_running_or_notify_cancel()
         elif self._error is not None:
-            self.set_exception(self._error)
+            super().set_exception(self._error)
         else:
-            self.set_result(self._value)
+            super().set_result(self._value)
+
+    def finish_safely(self) -> None:
+        """Do so on a thread that tells other futures after this one: what a callback raises is logged.
+
+        Rule     CALL-FUTURE-7
+        """
+        try:
+            self.finish()
+        except BaseException:
+            log.exception("telling %r of its end, or a callback of it, has failed", self)
+
+    def set_result(self, result: Any) -> NoReturn:
+        """Refuse: the value comes from the call.
+
+        Raises
+        ------
+        concurrent.futures.InvalidStateError
+            Always.
+
+        Notes
+        -----
+        Rule     CALL-FUTURE-7
+        """
+        raise _not_yours("set_result")
+
+    def set_exception(self, exception: BaseException | None) -> NoReturn:
+        """Refuse; see `set_result`."""
+        raise _not_yours("set_exception")
+
+    def set_running_or_notify_cancel(self) -> NoReturn:
+        """Refuse; see `set_result`."""
+        raise _not_yours("set_running_or_notify_cancel")
 
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio
@@ -193,3 +234,10 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         raise TypeError(
             "a Future cannot be pickled: pass it as an argument of its own, or its result()"
         )
+
+
+def _not_yours(method: str) -> concurrent.futures.InvalidStateError:
+    return concurrent.futures.InvalidStateError(
+        f"{method} is not for the future of a call, whose outcome comes from the call: cancel() ends one "
+        "that waits, and a concurrent.futures.Future takes values of your own"
+    )

@@ -20,6 +20,7 @@ import numpy as np
 from ..callables.runnable import refuse_unrun
 from ..errors import TaskError, tell
 from ..orch.checked import caller
+from ..system.values import flag, integer, limit
 from . import outcomes
 from .current import here
 from .dry import DryStream, NoValues
@@ -517,8 +518,10 @@ def results(
     for number, one in enumerate(iterables, 1):
         if not isinstance(one, Iterable) and not hasattr(one, "__getitem__"):
             raise TypeError(f"{what} goes through iterables, and number {number} is {one!r:.60}")
-    if chunksize is not None and operator.index(chunksize) < 1:
+    if chunksize is not None and integer("chunksize", chunksize) < 1:
         raise ValueError(f"chunksize is at least 1, not {chunksize}")
+    limit_s = limit("timeout", timeout)
+    flag("progress", progress)
     if not star:
         task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
@@ -529,15 +532,27 @@ def results(
     return Results(
         stream,
         task,
-        map(tuple, rows) if star else rows,
+        map(_arguments_in, rows) if star else rows,
         star=star or len(iterables) > 1,
         of=f"{what} of {task.__qualname__}, called at {caller()}",  # type: ignore[attr-defined]
         total=total,
         workers=len(task.workers) or workers,
         chunksize=chunksize,
-        timeout=timeout,
+        timeout=limit_s,
         bar=_bar(task, total) if progress else None,
     )
+
+
+def _arguments_in(item: Any) -> tuple[Any, ...]:
+    """Return the arguments in an item of `starmap`."""
+    try:
+        found = iter(item)
+    except TypeError:
+        raise TypeError(
+            f"an item of starmap has the arguments of a call, as (1, 2) has, and this one is {item!r:.60}; "
+            "map takes single arguments"
+        ) from None
+    return tuple(found)
 
 
 def _bar(task: Task, total: int | None) -> Any:

@@ -863,7 +863,7 @@ class Stream:
             for key, future in list(self._watched.items()):
                 if self._gone or future.done():
                     del self._watched[key]
-                    future.finish()
+                    future.finish_safely()
             with self._watching:
                 if not self._watched:
                     self._watcher = None

@@ -64,6 +64,25 @@ def test_a_timeout_ends_the_wait_and_not_the_call(gate):
     assert held.exception() is None
 
 
+@pytest.mark.spec("CALL-FUTURE-1")
+@pytest.mark.parametrize("ask", ["result", "exception"])
+def test_a_timeout_that_is_none_is_refused_and_an_infinite_one_waits_without_a_limit(gate, ask):
+    held = wait_at(gate, 5)
+    for wrong in ("x", [1], 1j):
+        with pytest.raises(TypeError, match=r"timeout=.* is not a number of seconds; leave it out"):
+            getattr(held, ask)(wrong)
+    with pytest.raises(ValueError, match="timeout=nan is no time"):
+        getattr(held, ask)(float("nan"))
+    for over in (-1, float("-inf"), np.float32(0.01), -(10**400)):
+        with pytest.raises(concurrent.futures.TimeoutError):
+            getattr(held, ask)(over)
+    gate[0] = 1
+    assert getattr(held, ask)(float("inf")) == (5 if ask == "result" else None)
+    with pytest.raises(TypeError, match="timeout='x'"):
+        getattr(held, ask)("x")
+    assert held.result(10**400) == 5
+
+
 @pytest.mark.spec("CALL-FUTURE-2")
 def test_wait_and_as_completed_take_them(gate):
     held, quick = wait_at(gate, "held"), add(1, 2)
@@ -138,6 +157,41 @@ def test_a_future_cannot_be_pickled(w):
     assert "add" in repr(future)
     future.result()
     assert "int" in repr(future)
+
+
+@pytest.mark.spec("CALL-FUTURE-7")
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_nobody_but_the_call_ends_a_future(gate, is_watched):
+    held = wait_at(gate, "held")
+    if is_watched:
+        held.add_done_callback(lambda one: None)
+    for name, given in (
+        ("set_result", (3,)),
+        ("set_exception", (KeyError(3),)),
+        ("set_running_or_notify_cancel", ()),
+    ):
+        with pytest.raises(concurrent.futures.InvalidStateError, match=f"{name} is not for .*call"):
+            getattr(held, name)(*given)
+    assert not held.done()
+    gate[0] = 1
+    assert concurrent.futures.wait([held], 30) == ({held}, set()) and held.result() == "held"
+
+
+@pytest.mark.spec("CALL-FUTURE-7")
+def test_what_a_callback_raises_keeps_no_other_future_from_being_told(w, gate, caplog):
+    def fail(future):
+        raise SystemExit("of a callback")
+
+    held = wait_at(gate, 1)
+    held.add_done_callback(fail)
+    behind = add(held, 1)
+    told = threading.Event()
+    behind.add_done_callback(lambda one: told.set())
+    gate[0] = 1
+    assert told.wait(30)
+    later = w.submit(time.sleep, 0.05)
+    assert concurrent.futures.wait([later], 30) == ({later}, set())
+    assert "of a callback" in caplog.text and held.result() == 1
 
 
 # ---------------------------------------------------------------- their ends

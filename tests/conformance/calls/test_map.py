@@ -104,6 +104,10 @@ def test_wrong_arguments_are_refused_at_the_call(w):
         (lambda: w.starmap(double, 5), TypeError, "number 1 is 5"),
         (lambda: w.map(3, items), TypeError, "needs a function, got int"),
         (lambda: w.map(double, items, chunksize=0), ValueError, "chunksize is at least 1, not 0"),
+        (lambda: w.map(double, items, chunksize="x"), TypeError, "chunksize='x' is not a whole"),
+        (lambda: w.map(double, items, timeout="x"), TypeError, "timeout='x' is not a number of sec"),
+        (lambda: w.map(double, items, timeout=float("nan")), ValueError, "timeout=nan is no time"),
+        (lambda: w.map(double, items, progress=None), TypeError, "progress=None is neither True"),
     ]:
         with pytest.raises(error, match=text):
             wrong()
@@ -127,6 +131,18 @@ def test_the_items_may_come_from_calls_of_their_own(w):
             yield double(i).result()
 
     assert list(w.map(double, items())) == [4 * i for i in range(50)]
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_an_item_of_starmap_without_arguments_is_refused_by_name(w):
+    with pytest.raises(TypeError, match="item of starmap has the arguments of a call.*this one is 1;"):
+        list(w.starmap(divmod, [1]))
+    assert list(w.starmap(ord, "ab")) == [97, 98]
+
+
+@pytest.mark.spec("CALL-MAP-7")
+def test_an_infinite_timeout_is_none(w):
+    assert list(w.map(double, range(3), timeout=float("inf"))) == [0, 2, 4]
 
 
 # ---------------------------------------------------------------- chunks
