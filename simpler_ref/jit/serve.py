@@ -482,11 +482,15 @@ def run_leaves(mem, worker):
 
 @kernel
 def finish_control_and_receive(mem, worker, error):
-    """Post CONTROL_DONE with an error code and wait for the next task (worker side)."""
+    """Post CONTROL_DONE with an error code and wait for the next task (worker side).
+
+    Effects  W_SINCE is 0 before the answer: not even the next request has begun
+    """
     w = worker_at(mem, worker)
     fail_point(mem, w, FAIL_BEFORE_CONTROL_DONE)
     if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
         note_request(mem, w)
+    mem[w + L.W_SINCE] = 0
     post(mem, w, L.CONTROL_DONE, error)
     fail_point(mem, w, FAIL_CONTROL_DONE)
     futex_wake(mem, served(mem, w))

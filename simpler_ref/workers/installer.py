@@ -9,7 +9,7 @@ from ..callables.payloads import exchanged, staged, staged_object
 from ..callables.registry import Registered, require_payload
 from ..errors import CallableError, ControlError, WorkerLostError
 from ..jit import layout as L
-from .manager import WorkerManager
+from .manager import LostBeforeError, WorkerManager
 from .threads import ThreadManager
 
 
@@ -29,6 +29,8 @@ class Installer:
     def install_everywhere(self, one: Registered) -> None:
         """Have every live worker that takes such callables install one.
 
+        One that dies before it is asked needs none: its successor gets all that is registered.
+
         Raises
         ------
         CallableError
@@ -39,16 +41,26 @@ class Installer:
 
         Notes
         -----
-        Rule     FLOW-REG-2; FLOW-UNDO-1
+        Rule     FLOW-REG-2, -4; FLOW-UNDO-1
         """
         done: list[int] = []
         for worker in self._manager.targets(one.namespace):
             with self._all_or_none(one, done):
-                self._prepare(one, worker)
-            done.append(worker)
+                if self._is_prepared(one, worker):
+                    done.append(worker)
         for worker in done if one.is_remote else ():
             with self._all_or_none(one, done):
                 self._commit(one, worker)
+
+    def _is_prepared(self, one: Registered, worker: int) -> bool:
+        """Have a worker install a callable; return False if it died before it was asked."""
+        try:
+            self._prepare(one, worker)
+        except LostBeforeError:
+            if one.is_remote:
+                raise
+            return False
+        return True
 
     @contextmanager
     def _all_or_none(self, one: Registered, done: list[int]) -> Iterator[None]:

@@ -40,6 +40,10 @@ def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
     return f"{kind.label} {mates.index(worker)}{kind.suffix}"
 
 
+class LostBeforeError(WorkerLostError):
+    """A worker died before it had begun a control request."""
+
+
 class WorkerManager:
     """The workers of one Worker, in either mode.
 
@@ -262,7 +266,7 @@ class WorkerManager:
         ControlTimeoutError
             Its task was not done in time; or it did not answer in time, and was killed.
         WorkerLostError
-            It is dead, or died meanwhile.
+            It is dead, or died meanwhile; a `LostBeforeError` if it had not begun the request.
 
         Notes
         -----
@@ -287,7 +291,7 @@ class WorkerManager:
                                 asked = True
                                 answer = kernels.request_control(mem, worker, slice_ns)
                         if answer == L.ILLEGAL:
-                            raise self._lost(worker)
+                            raise self._lost(worker, asked and self._mailbox(worker).has_begun)
                         if answer not in (L.TIMED_OUT, L.INTERRUPTED):
                             result = self._read_answer(worker, answer)
                             self._settle(worker)
@@ -370,12 +374,13 @@ class WorkerManager:
             raise ControlError(f"{self.name(worker)}: {message}", remote_traceback=trace)
         return mailbox.result()
 
-    def _lost(self, worker: int) -> WorkerLostError:
+    def _lost(self, worker: int, had_begun: bool = False) -> WorkerLostError:
         status = self.dead.get(worker, 0)
         ended = f"was {describe_status(status)}" if status < 0 else describe_status(status)
         said = self.kinds[worker].last_words()
         ended = f"was lost ({said})" if said else ended
-        return WorkerLostError(
+        kind = WorkerLostError if had_begun else LostBeforeError
+        return kind(
             f"{self.name(worker)} {ended} before it answered a control request; "
             f"{self.kinds[worker].successor}",
             status=status,

@@ -290,6 +290,11 @@ class MailboxView(NamedTuple):
         return message, bytes(trace[L.WORD : L.WORD + size])
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the worker has begun a task or a request, and not answered it; also of a dead one."""
+        return self._word(L.W_SINCE) != 0
+
+    @property
     def given(self) -> int:
         """How many tasks the worker was sent that are not collected."""
         return self._word(L.W_GIVEN)

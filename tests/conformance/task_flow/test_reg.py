@@ -147,6 +147,55 @@ def test_the_successor_of_a_dead_worker_knows_everything():
         assert seen.tolist() == [[1, 1]] * 3
 
 
+def killed(w, victims):
+    """Kill some workers; what is done next may come before anybody knows of their deaths."""
+    for victim in victims:
+        os.kill(w.worker_pids()[victim], signal.SIGKILL)
+
+
+@pytest.mark.spec("FLOW-REG-2", "FLOW-REG-4")
+@pytest.mark.parametrize("victims", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("again", range(5))
+def test_a_worker_that_has_died_idle_keeps_nothing_from_being_registered(victims, again):
+    with Worker(3, num_sub_workers=2) as w:
+        seen = w.share(np.zeros(2, np.int64))
+        w.start()
+        killed(w, victims)
+        handle = w.register(lambda args: seen.__setitem__(args.scalar(0), 1))
+        pair = [make_args(scalars=[i]) for i in range(2)]
+        w.run(lambda orch, *_: orch.submit_sub_group(handle, pair))
+        assert seen.tolist() == [1, 1] and len(w.worker_pids()) == 2
+
+
+@pytest.mark.spec("FLOW-REG-3", "FLOW-REG-4")
+def test_a_registration_in_a_run_leaves_out_a_worker_that_has_died_idle():
+    with Worker(3, num_sub_workers=2) as w:
+        seen = w.share(np.zeros(2, np.int64))
+        w.start()
+
+        def orch_fn(orch, *_):
+            killed(w, [1])
+            handles.append(w.register(lambda args: seen.__setitem__(args.scalar(0), 1)))
+            orch.submit_sub(handles[0], make_args(scalars=[0]))
+
+        handles = []
+        w.run(orch_fn)
+        pair = [make_args(scalars=[i]) for i in range(2)]
+        w.run(lambda orch, *_: orch.submit_sub_group(handles[0], pair))
+        assert seen.tolist() == [1, 1]
+
+
+@pytest.mark.spec("FLOW-REG-4")
+@pytest.mark.parametrize("victims", [[0], [0, 1]])
+@pytest.mark.parametrize("again", range(5))
+def test_the_first_call_is_made_although_workers_have_died_idle(victims, again):
+    with Worker(num_sub_workers=2) as w:
+        w.start()
+        killed(w, victims)
+        assert w.submit(abs, -1).result(30) == 1
+        assert len(w.worker_pids()) == 2
+
+
 @pytest.mark.spec("FLOW-REG-5")
 @pytest.mark.parametrize("options", [{}, {"device_ids": [0]}])
 def test_a_python_callable_that_nobody_can_run_any_more_is_refused(options):
