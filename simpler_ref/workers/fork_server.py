@@ -131,7 +131,11 @@ class _Server:
                     self.handle_death(fd)
 
     def obey(self) -> None:
-        raw = self.sock.recv(REQUEST.size)
+        raw = b""
+        with suppress(
+            ConnectionResetError
+        ):  # the parent has ended, with reports that it has not read
+            raw = self.sock.recv(REQUEST.size)
         if len(raw) < REQUEST.size:
             self.end_all()
         order, worker = REQUEST.unpack(raw)
