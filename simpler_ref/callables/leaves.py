@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numba
@@ -41,6 +41,7 @@ from ..model.scalars import ScalarBits
 from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS
 from ..model.wire import SCALAR_BYTES, counts_of, element_words
 from ..system.types import Array
+from ..system.values import flag
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ _ANY = (inspect.Parameter.empty, np.ndarray)
 _FLOATS = (types.float64, types.float32)
 ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
 """How numba names the orders of arrays."""
+OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
+"""Those of `numba.njit` that compiled tasks may have."""
+_FAST = ("fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc")
 _MOST_ORDERS = 32
 """Combinations of orders of a leaf's arrays for which workers find code without Python."""
 
@@ -287,10 +291,30 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if not inspect.isfunction(function):
         raise TypeError(f"leaf expects a plain function, got {type(function).__name__}")
     require_runnable("leaf", function)
-    unknown = set(options) - {"fastmath", "error_model", "boundscheck", "parallel"}
+    unknown = set(options) - OPTIONS
     if unknown:
         raise TypeError(f"leaf has no option {unknown.pop()!r}")
+    require_options(options)
     return Leaf(function, options)
+
+
+def require_options(options: Mapping[str, Any]) -> None:
+    """Refuse values that `numba.njit` would refuse at the first call, or take for others.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The error names the option.
+    """
+    for name, value in options.items():
+        if name == "error_model":
+            if value not in ("python", "numpy"):
+                raise ValueError(f"error_model={value!r:.60}: it is 'python' or 'numpy'")
+        elif name == "fastmath" and isinstance(value, (set, dict)):
+            if unknown := set(value).difference(_FAST):
+                raise ValueError(f"fastmath has no {unknown.pop()!r}; it has {', '.join(_FAST)}")
+        elif (name, type(value)) not in (("parallel", dict), ("boundscheck", type(None))):
+            flag(name, value)
 
 
 def _rebuild(

@@ -54,7 +54,6 @@ from .signatures import Mode, Signature
 Type: TypeAlias = Any
 """A type of numba."""
 
-OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
 _MOST_ENTRIES = 32
 _NUMBERS = {float: float, int: int, bool: bool, "float": float, "int": int, "bool": bool}
 """Annotations that convert a number."""

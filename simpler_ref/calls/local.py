@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from ..callables.runnable import require_runnable
+from ..system.values import items
 from .current import here
 
 
@@ -47,7 +48,7 @@ class Initializer:
 
     def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:
         self._function = function
-        self._args = tuple(args)
+        self._args = tuple(items("initargs", args, "arguments"))
         if function is None:
             if self._args:
                 raise TypeError("initargs are for an initializer, and there is none")

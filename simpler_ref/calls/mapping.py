@@ -549,7 +549,7 @@ def _arguments_in(item: Any) -> tuple[Any, ...]:
         found = iter(item)
     except TypeError:
         raise TypeError(
-            f"an item of starmap has the arguments of a call, as (1, 2) has, and this one is {item!r:.60}; "
+            f"an item of starmap has the arguments of a call, as (1, 2) has; this one is {item!r:.60}: "
             "map takes single arguments"
         ) from None
     return tuple(found)

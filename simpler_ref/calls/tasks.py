@@ -14,10 +14,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
+from ..callables.leaves import OPTIONS, require_options
 from ..callables.payloads import serialize, why_not_serialised
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
-from .compiled import OPTIONS, Code
+from ..system.values import flag, text
+from .compiled import Code
 from .current import current
 from .limits import MOST_S
 from .signatures import Parameter, Signature
@@ -256,6 +258,8 @@ def task(
     -----
     Rule     CALL-LIMIT-1 to -3; CALL-WORKER-4; CALL-COMPILED-1, -10
     """
+    if name is not None:
+        text("name", name)
     _require_limits(timeout, retries)
     chosen = _numbers(workers)
     _require_options(compiled, timeout, options)
@@ -308,10 +312,12 @@ def _numbers(workers: Any) -> tuple[int, ...]:
 
 def _require_options(compiled: bool, timeout: float | None, options: dict[str, Any]) -> None:
     """Refuse options of compiled tasks that are unknown, or of other tasks; and a limit with them."""
+    flag("compiled", compiled)
     unknown = options.keys() - (OPTIONS if compiled else set())
     if unknown:
         known = ", ".join(sorted(OPTIONS))
         raise TypeError(f"task has no option {unknown.pop()!r}; with compiled=True it has {known}")
+    require_options(options)
     if compiled and timeout is not None:
         raise ValueError(
             f"a compiled task has no time limit, got timeout={timeout:g}: leave out timeout or compiled"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from ..system.types import Array
+from ..system.values import integer
 
 Index = tuple[slice, ...]
 
@@ -143,7 +143,7 @@ def _per_axis(name: str, value: Any, array: Array, least: int) -> list[int | Non
         raise ValueError(
             f"{name}={value!r} is for {len(values)} axes, the array has {array.ndim}: {array.shape}"
         )
-    sizes = [one if one is None else operator.index(one) for one in values]
+    sizes = [one if one is None else integer(name, one) for one in values]
     if any(size is not None and size < least for size in sizes):
         raise ValueError(f"{name}={value!r}: each number is at least {least}")
     return sizes
@@ -151,7 +151,7 @@ def _per_axis(name: str, value: Any, array: Array, least: int) -> list[int | Non
 
 def _within(index: Any, count: int, what: str) -> int:
     """Return an index that may be negative as one from 0."""
-    number = operator.index(index)
+    number = integer("index", index)
     if not -count <= number < count:
         raise IndexError(f"tile {number} of {what}")
     return number % count

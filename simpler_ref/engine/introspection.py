@@ -6,12 +6,12 @@ lock while the engine runs on: `engine/view/slots.py` explains why it is consist
 
 from __future__ import annotations
 
-import operator
 from typing import NoReturn
 
 from ..jit import layout as L
 from ..model.enums import TaskState
 from ..model.wire import asks_for_memory, bytes_of, each_tensor
+from ..system.values import integer
 from .memory import Engine
 from .view import Ring as RingLook
 from .view import slots
@@ -31,7 +31,7 @@ class Rings:
         self._engine = engine
 
     def _ring(self, ring_idx: int) -> RingLook:
-        if not 0 <= ring_idx < self.ring_count():
+        if not 0 <= integer("ring_idx", ring_idx) < self.ring_count():
             raise IndexError(f"ring {ring_idx} does not exist: there are {self.ring_count()}")
         return self._engine.view.ring(ring_idx)
 
@@ -93,7 +93,7 @@ class RingView(Rings):
         -----
         Rule     ORCH-API-6
         """
-        number = operator.index(task_id)
+        number = integer("task_id", task_id)
         for _ in range(_LOOKS):
             look = self._look(number)
             if look is not None:

@@ -26,6 +26,7 @@ from ..jit.layout import round_up
 from ..system import regions
 from ..system.regions import PAGE
 from ..system.types import Array
+from ..system.values import sizes
 from .in_use import InUse
 
 ARENA_ALIGN = 64
@@ -168,15 +169,16 @@ class Arena:
         MemoryError
             No free span is long enough; or there is too little memory.
         TypeError, ValueError
-            No dtype, or one of Python objects, which are private to a process; a negative dimension.
+            No dtype, or one of Python objects, which are private to a process; no shape, or one with a
+            negative dimension.
         """
-        sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        dims = sizes(shape)
         kind = np.dtype(dtype)
         if kind.hasobject:
             raise TypeError(f"dtype {kind} holds Python objects, which processes cannot share")
-        if any(size < 0 for size in sizes):
-            raise ValueError(f"shape {sizes} has a negative dimension")
-        nbytes = math.prod(sizes) * kind.itemsize
+        if any(size < 0 for size in dims):
+            raise ValueError(f"shape {dims} has a negative dimension")
+        nbytes = math.prod(dims) * kind.itemsize
         length = round_up(max(nbytes, 1), ARENA_ALIGN)
         offset, stale = self._take(length)
         # It dies with the last view of it. Views of a slice would keep the whole arena instead.
@@ -188,7 +190,7 @@ class Arena:
             self._populate(owner)
         if zero:
             owner[:stale] = 0
-        array: Array = np.ndarray(sizes, kind, buffer=owner)
+        array: Array = np.ndarray(dims, kind, buffer=owner)
         return array
 
     @staticmethod

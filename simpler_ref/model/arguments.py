@@ -12,6 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..jit import layout as L
+from ..system.values import position
 from .enums import DataType, TensorArgType
 from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, DescribedTensor, RemoteTensor, Tensor
@@ -130,7 +131,7 @@ class TaskArgs:
         IndexError
             `i` is not in 0 … tensor_count()-1.
         """
-        wire = self._tensors[_check_index(i, self._tensors, "tensor")]
+        wire = self._tensors[position("tensor", i, len(self._tensors))]
         if isinstance(wire, RemoteWire):
             data, *sizes, ndims, dtype, _ = TENSOR.unpack(wire)
             return RemoteTensor(data, sizes[:ndims], DataType(dtype), keep=wire.place)
@@ -150,7 +151,7 @@ class TaskArgs:
         -----
         Rule     FLOW-SCALAR-1, -3
         """
-        raw = self._scalars[_check_index(i, self._scalars, "scalar")]
+        raw = self._scalars[position("scalar", i, len(self._scalars))]
         return as_it_went_in(raw, raw[KIND_AT])
 
     def scalar_float(self, i: int) -> float:
@@ -167,19 +168,19 @@ class TaskArgs:
         -----
         Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
         """
-        raw = self._scalars[_check_index(i, self._scalars, "scalar")]
+        raw = self._scalars[position("scalar", i, len(self._scalars))]
         return as_float(raw, raw[KIND_AT])
 
     def tag(self, i: int) -> TensorArgType:
         """Return the tag of tensor `i`."""
-        return TensorArgType(self._tensors[_check_index(i, self._tensors, "tag")][TAG_AT])
+        return TensorArgType(self._tensors[position("tag", i, len(self._tensors))][TAG_AT])
 
     def set_tag(self, i: int, tag: TensorArgType) -> None:
         """Change the tag of tensor `i`.
 
         Rule     FLOW-BUILD-2
         """
-        wire = self._tensors[_check_index(i, self._tensors, "tag")]
+        wire = self._tensors[position("tag", i, len(self._tensors))]
         self._tensors[i] = with_tag(wire, check_tag(tag))
 
     def dump(self, *tensors: int | Tensor) -> None:
@@ -209,7 +210,7 @@ class TaskArgs:
     def _places(self, tensor: int | Tensor) -> list[int]:
         """Return the numbers of the tensors that a program means."""
         if isinstance(tensor, int):
-            return [_check_index(tensor, self._tensors, "tensor")]
+            return [position("tensor", tensor, len(self._tensors))]
         if not isinstance(tensor, ContinuousTensor):
             tensor = make_tensor(tensor)
         address = tensor._tagged(L.INPUT)[:SHAPE_AT]
@@ -237,12 +238,6 @@ class TaskArgs:
 
     def __repr__(self) -> str:
         return f"TaskArgs({self.tensor_count()} tensors, {self.scalar_count()} scalars)"
-
-
-def _check_index(i: int, items: Sequence[Any], what: str) -> int:
-    if not 0 <= i < len(items):
-        raise IndexError(f"{what} index {i} is out of range: there are {len(items)}")
-    return i
 
 
 def require_reads(array: Any, tag: Any, what: str = "this array") -> None:

@@ -147,13 +147,15 @@ class CallConfig:
 
         Raises
         ------
-        ValueError
-            No CallConfig has these bytes.
+        ValueError, TypeError
+            No CallConfig has these bytes; or they are no bytes.
 
         Notes
         -----
         Rule     FLOW-CONFIG-6
         """
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise TypeError(f"a CallConfig is read from bytes, got {type(raw).__name__}")
         if len(raw) != cls._LAYOUT.size:
             raise ValueError(f"a CallConfig has {cls._LAYOUT.size} bytes, these are {len(raw)}")
         *values, text = cls._LAYOUT.unpack(raw)

@@ -94,7 +94,7 @@ class ContinuousTensor:
         try:
             sizes = tuple(map(index, shapes))
         except TypeError:
-            raise TypeError(f"shape {shapes!r} must be a sequence of integers") from None
+            raise TypeError(f"shape {shapes!r:.60} must be a sequence of integers") from None
         kind = to_dtype(dtype)
         if len(sizes) > L.CONTINUOUS_TENSOR_MAX_DIMS:
             raise ValueError(
@@ -104,9 +104,8 @@ class ContinuousTensor:
         padded = sizes + _NO_SIZES[len(sizes) :]
         try:
             wire = TENSOR.pack(data, *padded, len(sizes), kind, bool(child_memory))
-        except struct.error:
-            if not 0 <= data <= _U64_MASK:
-                raise ValueError(f"address {data} is not an unsigned 64-bit number") from None
+        except (struct.error, TypeError):
+            _require_address(data)
             raise ValueError(f"shape {sizes} has a dimension outside 0 … 2**32-1") from None
         if math.prod(sizes) * L.DTYPE_SIZES[kind] >= 1 << 62:
             raise ValueError(f"a tensor of shape {sizes} does not fit an address space")
@@ -302,6 +301,18 @@ class ReadOnlyTensor(ContinuousTensor):
         return array
 
 
+def _require_address(data: Any) -> None:
+    """Refuse what is no address."""
+    try:
+        found = index(data)
+    except TypeError:
+        raise TypeError(
+            f"address {data!r:.60} is no unsigned 64-bit number; that of an array is array.ctypes.data"
+        ) from None
+    if not 0 <= found <= _U64_MASK:
+        raise ValueError(f"address {data} is not an unsigned 64-bit number")
+
+
 class DescribedTensor(ContinuousTensor):
     """A tensor that `DataType`, five dimensions and contiguous memory cannot describe.
 
@@ -324,14 +335,13 @@ class DescribedTensor(ContinuousTensor):
     _wire: DescribedWire
 
     def __init__(self, data: int, layout: Layout, access: int = 0, *, keep: Any = None) -> None:
+        _require_address(data)
         below, extent = span_of(layout)
         if not data and below:
             raise ValueError(
                 f"a tensor that is to get memory has no negative strides, and these are {layout[2]}: "
                 "reverse the array in the tasks"
             )
-        if not 0 <= data <= _U64_MASK:
-            raise ValueError(f"address {data} is not an unsigned 64-bit number")
         if extent >= 1 << 62:
             raise ValueError(
                 f"a tensor of shape {layout[1]} and strides {layout[2]} does not fit an address space"

@@ -15,6 +15,7 @@ from ..model.arguments import TENSOR_AFTER_SCALAR, TaskArgs
 from ..model.enums import TensorArgType
 from ..model.scalars import scalar_to_uint64
 from ..model.tensor import ContinuousTensor, require_plain
+from ..system.values import position
 
 MAX_CHILDREN = 1024
 MAX_NAME = 255
@@ -88,12 +89,12 @@ class ChipStorageTaskArgs(ctypes.Structure):
 
     def tensor(self, i: int) -> ContinuousTensor:
         """Return tensor `i`; IndexError if there is none."""
-        _check_index(i, self.tensor_count_, "tensor")
+        position("tensor", i, self.tensor_count_)
         return ContinuousTensor._from_wire(bytes(self.tensors_[i]))
 
     def scalar(self, i: int) -> int:
         """Return the 64 bits of scalar `i`; IndexError if there is none."""
-        _check_index(i, self.scalar_count_, "scalar")
+        position("scalar", i, self.scalar_count_)
         return int(self.scalars_[i])
 
     def tensor_count(self) -> int:
@@ -136,11 +137,6 @@ class ChipStorageTaskArgs(ctypes.Structure):
 def _require_room(count: int, most: int, what: str) -> None:
     if count >= most:
         raise ValueError(f"a run takes at most {most} {what}, and these arguments have {count}")
-
-
-def _check_index(i: int, count: int, what: str) -> None:
-    if not 0 <= i < count:
-        raise IndexError(f"{what} index {i} is out of range: there are {count}")
 
 
 class RuntimeEnvStorage(ctypes.Structure):

@@ -22,6 +22,7 @@ from typing import Any
 
 from ..jit import layout as L
 from ..model.enums import ArgDirection
+from ..system.values import items, position
 from .abi import MAX_CHILDREN, MAX_NAME
 
 _MAGIC = b"SIMPCHIP"
@@ -50,7 +51,7 @@ def _check_signature(
     signature: Iterable[ArgDirection], what: str, tensors: int, scalars: int
 ) -> tuple[ArgDirection, ...]:
     found = []
-    for i, direction in enumerate(signature):
+    for i, direction in enumerate(items("signature", signature, "ArgDirections")):
         try:
             found.append(ArgDirection(direction))
         except ValueError:
@@ -91,12 +92,6 @@ def _check_name(name: str, what: str) -> str:
     if len(name) > MAX_NAME:
         raise ValueError(f"{what} has {len(name)} letters; at most {MAX_NAME} are allowed")
     return name
-
-
-def _check_index(i: int, count: int, what: str) -> int:
-    if not 0 <= i < count:
-        raise IndexError(f"{what} index {i} is out of range: there are {count}")
-    return i
 
 
 # ---------------------------------------------------------------- the kernel of a core
@@ -169,7 +164,7 @@ class CoreCallable(_Frozen):
 
     def sig(self, i: int) -> ArgDirection:
         """Return the direction of argument `i`; IndexError if there is none."""
-        return self.signature[_check_index(i, len(self.signature), "signature")]
+        return self.signature[position("signature", i, len(self.signature))]
 
     @property
     def sig_count(self) -> int:
@@ -317,7 +312,7 @@ class ChipCallable(_Frozen):
 
     def sig(self, i: int) -> ArgDirection:
         """Return the direction of argument `i`; IndexError if there is none."""
-        return self.signature[_check_index(i, len(self.signature), "signature")]
+        return self.signature[position("signature", i, len(self.signature))]
 
     @property
     def sig_count(self) -> int:
@@ -334,17 +329,17 @@ class ChipCallable(_Frozen):
 
         Rule     CHIP-BLOB-5
         """
-        _check_index(i, len(self.children), "child")
+        position("child", i, len(self.children))
         after = sum(_FUNC_ID.size + core.buffer_size() for _, core in self.children[i:])
         return len(self._blob) - after + _FUNC_ID.size
 
     def child(self, i: int) -> CoreCallable:
         """Return kernel `i`, in the order they were given; IndexError if there is none."""
-        return self.children[_check_index(i, len(self.children), "child")][1]
+        return self.children[position("child", i, len(self.children))][1]
 
     def child_func_id(self, i: int) -> int:
         """Return the number that kernel `i` is launched by; IndexError if there is none."""
-        return self.children[_check_index(i, len(self.children), "child")][0]
+        return self.children[position("child", i, len(self.children))][0]
 
     @property
     def child_count(self) -> int:
@@ -371,7 +366,7 @@ def _check_children(
     children: Iterable[tuple[int, CoreCallable]],
 ) -> tuple[tuple[int, CoreCallable], ...]:
     found: dict[int, CoreCallable] = {}
-    for item in children:
+    for item in items("children", children, "pairs (func_id, CoreCallable)"):
         try:
             func_id, core = item
         except (TypeError, ValueError):

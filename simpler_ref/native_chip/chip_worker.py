@@ -23,6 +23,7 @@ from ..model.config import CallConfig
 from ..model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
+from ..system.values import file_path
 from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
 from .comm_methods import CommMethods
@@ -56,7 +57,8 @@ def find_runtime(given: str | os.PathLike[str] | None) -> str:
 
     Rule     CHIP-LOAD-5
     """
-    return os.path.realpath(default_runtime() if given in (None, *SIMULATED) else given)
+    is_named = given is not None and given not in SIMULATED
+    return os.path.realpath(file_path("runtime", given) if is_named else default_runtime())
 
 
 @functools.cache
@@ -121,6 +123,18 @@ def _check_number(value: Any, what: str, least: int, most: int) -> int:
     if not least <= value <= most:
         raise ValueError(f"{what} is {value}; give {least} to {most}")
     return value
+
+
+def _check_config(config: Any) -> None:
+    if not isinstance(config, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"config must be the bytes of CallConfig.to_bytes(), or their address, got {config!r:.60}"
+        )
+    if len(config) != CallConfig._LAYOUT.size:
+        raise ValueError(
+            f"config has {len(config)} bytes; CallConfig.to_bytes() makes the "
+            f"{CallConfig._LAYOUT.size} that are needed"
+        )
 
 
 class ChipWorker(CommMethods):
@@ -349,12 +363,10 @@ class ChipWorker(CommMethods):
             return
         if type(view) is not int:
             _held, view, size = _address(view, "view")
-            capacity = size if capacity is None else min(size, capacity)
-        if type(config) is not int and len(config) != CallConfig._LAYOUT.size:
-            raise ValueError(
-                f"config has {len(config)} bytes; CallConfig.to_bytes() makes the "
-                f"{CallConfig._LAYOUT.size} that are needed"
-            )
+            most = size if capacity is None else capacity
+            capacity = min(size, _check_number(most, "capacity", 0, (1 << 63) - 1))
+        if type(config) is not int:
+            _check_config(config)
         try:
             code = self._call(self._handle, local_slot, view, capacity, config)
         except ctypes.ArgumentError as error:
@@ -381,12 +393,18 @@ class ChipWorker(CommMethods):
         ------
         ChipError
             The run failed; the host's tensors are as they were.
-        ValueError
-            `config` is not valid.
+        ValueError, TypeError
+            `config` is not valid; `task_args` is neither of the two.
         """
+        if not isinstance(task_args, (TaskArgs, ChipStorageTaskArgs)):
+            raise TypeError(
+                f"task_args must be a TaskArgs or a ChipStorageTaskArgs, got {type(task_args).__name__}"
+            )
+        if config is not None and not isinstance(config, CallConfig):
+            raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
         counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
         view = b"".join((counts, *_parts(task_args)))
-        knobs = config or CallConfig()
+        knobs = CallConfig() if config is None else config
         wire = knobs.to_bytes()
         self.set_runtime_env(knobs._runtime_env or _NO_ENV)
         self.run(local_slot, view, len(view), wire)

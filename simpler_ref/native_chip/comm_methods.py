@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+from ..system.values import positive_seconds
 from .errors import ChipError
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ class CommMethods:
             raise ValueError(f"nranks is {nranks}; give 1 to {MAX_RANKS}")
         if not 0 <= _whole("rank", rank) < nranks:
             raise ValueError(f"rank is {rank}; give 0 to {nranks - 1}")
-        if not 0 < timeout_s < 1e9:
-            raise ValueError(f"timeout_s is {timeout_s}; give a positive number of seconds")
+        timeout_s = positive_seconds("timeout_s", timeout_s)
         if self._domains is None:
             self._domains, self._comms = ChipDomains(cast(Any, self)), {}
         name = os.path.realpath(rootinfo_path)

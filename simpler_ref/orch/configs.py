@@ -22,6 +22,8 @@ def require_supported(config: CallConfig) -> None:
 
     Raises
     ------
+    TypeError
+        It is none.
     ValueError
         It is, or has; see `CallConfig.validate`.
 
@@ -29,6 +31,8 @@ def require_supported(config: CallConfig) -> None:
     -----
     Rule     FLOW-CONFIG-3; FLAG-VALUE-1; ORCH-MISUSE-12
     """
+    if not isinstance(config, CallConfig):
+        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
     config.validate()
     for name, most in _MOST.items():
         if getattr(config, name) > most:
@@ -43,8 +47,6 @@ def config_wire(config: CallConfig) -> bytes:
 
     Rule     FLOW-ENV-2, -3
     """
-    if not isinstance(config, CallConfig):
-        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
     require_supported(config)
     env = config._runtime_env
     if not env:

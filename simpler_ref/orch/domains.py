@@ -8,7 +8,6 @@ drained, since tasks that use it may still be running.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from ..model.enums import get_element_size, to_dtype
 from ..system import regions
 from ..system.signals import Failures
 from ..system.types import Array
-from ..system.values import whole
+from ..system.values import items, positive_seconds, whole
 from ..workers.life import Life
 from ..workers.manager import WorkerManager
 from ..workers.session import Session
@@ -198,8 +197,7 @@ class Domains:
         self._check_name(name)
         chips = _check_chips(session, workers)
         window, places = _lay_out(window_size, buffers)
-        if not 0 < timeout_s < math.inf:
-            raise ValueError(f"timeout_s is {timeout_s}; give a positive number of seconds")
+        timeout_s = positive_seconds("timeout_s", timeout_s)
         manager = self._life.running_manager(session)
         self._connect(session, manager)
         memory = _make(name, chips, window, int(timeout_s * 1e9))
@@ -366,7 +364,7 @@ def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
     """
     from ..native_chip.domains import MAX_RANKS
 
-    chips = list(workers)
+    chips = list(items("workers", workers, "chips"))
     count = len(session.next_level)
     if not 1 <= len(chips) <= MAX_RANKS:
         raise ValueError(f"a domain has 1 to {MAX_RANKS} ranks; workers names {len(chips)}")
@@ -394,7 +392,7 @@ def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[
     whole("window_size", wanted, 1, _MOST_BYTES)
     places: dict[str, int] = {}
     at = needed = 0
-    for one in buffers:
+    for one in items("buffers", buffers, "CommBufferSpecs"):
         if not isinstance(one, CommBufferSpec):
             raise TypeError(f"buffers are CommBufferSpecs, got {type(one).__name__}")
         if one.name in places:

@@ -37,6 +37,7 @@ from ..model.wire import (
     with_address,
 )
 from ..system.types import Array
+from ..system.values import sizes
 from ..workers.host import Host
 from .columns import Batch
 from .configs import Configs
@@ -647,8 +648,8 @@ class Orchestrator:
         Rule     ORCH-ALLOC-1
         """
         self._require_mine()
-        sizes = (shape,) if isinstance(shape, int) else shape
-        return self._claim(ContinuousTensor.make(0, sizes, dtype))
+        dims = (shape,) if type(shape) is int else shape if type(shape) is tuple else sizes(shape)
+        return self._claim(ContinuousTensor.make(0, dims, dtype))
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         kernels, mem, wire = self._engine.kernels, self._mem, tensor._tagged(L.OUTPUT)

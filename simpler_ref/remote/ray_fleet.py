@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from ..errors import RemoteError, describe_status
+from ..system.values import positive_seconds
 from .fleets import Fleet, session_command, this_python
 from .hosting import SessionProcess, read_manifest
 from .manifest import Manifest, to_line
@@ -112,7 +113,8 @@ class RayFleet(Fleet):
             raise ValueError("resources={}: name what an endpoint needs, such as {'CPU': 1}")
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy={strategy!r} is none of {', '.join(STRATEGIES)}")
-        self.strategy, self.timeout_s = strategy, timeout_s
+        self.strategy = strategy
+        self.timeout_s = positive_seconds("timeout_s", timeout_s)
         self._door = ""
         """The name of the keeper's socket."""
         self._keepers: list[subprocess.Popen[bytes]] = []

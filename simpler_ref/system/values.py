@@ -60,15 +60,24 @@ def number(name: str, value: Any, high: float, of_what: str = "") -> float:
 def _real(name: str, value: Any, of_what: str) -> float:
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r:.60} is not a number{of_what}")
+    found: Any = value
     try:
-        return float(value)
+        return float(found)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return math.inf if found > 0 else -math.inf
 
 
 def seconds(name: str, value: Any) -> float:
     """Return a number of seconds."""
     return number(name, value, FOREVER_S, " of seconds")
+
+
+def positive_seconds(name: str, value: Any) -> float:
+    """Return a number of seconds that is more than 0."""
+    found = seconds(name, value)
+    if not found:
+        raise ValueError(f"{name} is {value}; give a positive number of seconds")
+    return found
 
 
 def limit(name: str, value: Any) -> float | None:
@@ -80,7 +89,9 @@ def limit(name: str, value: Any) -> float | None:
         return None
     found = _real(name, value, " of seconds; leave it out, or give None, to wait without a limit")
     if math.isnan(found):
-        raise ValueError(f"{name}={value} is no time: give a number of seconds, or None for no limit")
+        raise ValueError(
+            f"{name}={value} is no time: give a number of seconds, or None for no limit"
+        )
     return None if found > FOREVER_S else max(found, 0.0)
 
 
@@ -128,4 +139,6 @@ def sizes(shape: Any) -> tuple[int, ...]:
             return (operator.index(shape),)
         return tuple(map(operator.index, shape))
     except TypeError:
-        raise TypeError(f"shape {shape!r:.60} must be a sequence of integers, or one") from None
+        raise TypeError(
+            f"shape {shape!r:.60} must be a sequence of integers, or an integer"
+        ) from None

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
+from ..system.values import file_path
 from .recorder import MAGIC, VERSION
 
 NOTE = np.dtype([("what", "<i8"), ("task", "<i8"), ("time", "<i8"), ("value", "<i8")])
@@ -50,7 +51,7 @@ class TraceFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path = file_path("path", path)
         self.about: dict[str, Any] = {}
         self.dropped: dict[int, int] = {}
         self.is_whole = False

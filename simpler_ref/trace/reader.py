@@ -91,6 +91,8 @@ class Trace:
         ------
         TraceFileError
             It is none, or of another version.
+        TypeError
+            `path` is no path.
         """
         return Trace(TraceFile(path))
 

@@ -55,7 +55,7 @@ def _child_mode(name: str, value: Any) -> str:
 
 def trace_detail(name: str, value: Any) -> str:
     """Return how much a trace notes, once it is found to be right."""
-    if value not in DETAILS:
+    if value not in tuple(DETAILS):
         raise ValueError(f"{name}={value!r}: it is 'all', or 'tasks': only what workers do")
     return str(value)
 

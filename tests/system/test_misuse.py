@@ -169,6 +169,14 @@ BY_ARGS = [
 BY_WORKER = [
     (lambda w: w.empty(-1, np.int8), ValueError, "negative dimension"),
     (lambda w: w.empty((2, -2), np.int8), ValueError, "negative dimension"),
+    *(
+        (
+            lambda w, shape=shape: w.zeros(shape),
+            TypeError,
+            r"shape .* must be a sequence of integers, or an integer",
+        )
+        for shape in (True, None, 2.5, "23", b"23", {2, 3}, (2.7, 3), (2, "3"), np.float64(2))
+    ),
     (lambda w: w.empty(1 << 50, np.int8), MemoryError, "largest free span.*arena_size"),
     (lambda w: w.empty((1 << 40, 1 << 40), np.int8), MemoryError, "largest free span"),
     (lambda w: w.empty(2, "float99"), TypeError, "float99"),
@@ -191,6 +199,16 @@ BY_ORCH = [
         "shape .ab. must be a sequence of integers",
     ),
     (lambda orch: orch.alloc(2.5, np.int8), TypeError, "shape 2.5 must be a sequence of integers"),
+    (
+        lambda orch: orch.alloc(True, np.int8),
+        TypeError,
+        "shape True must be a sequence of integers",
+    ),
+    (
+        lambda orch: orch.alloc(None, np.int8),
+        TypeError,
+        "shape None must be a sequence of integers",
+    ),
 ]
 
 
@@ -297,6 +315,12 @@ def test_many_threads_may_try_and_each_run_is_whole(w, rounds):
         ({"ring_depth": 0}, ValueError, "ring_depth=0 is out of range: 1 … 4"),
         ({"task_window": 1.0}, TypeError, "task_window.*1.0"),
         ({"workers": 3}, TypeError, "workers"),
+        ({"platform": 3}, TypeError, "platform=3 is no str"),
+        ({"platform": None}, TypeError, "platform=None is no str"),
+        ({"runtime": 3}, TypeError, "runtime=3 is no path of a file"),
+        ({"trace_detail": []}, ValueError, r"trace_detail=\[\]"),
+        ({"initargs": 3}, TypeError, "initargs=3 is no sequence of arguments"),
+        ({"level": 10**30}, ValueError, f"level {10**30} not supported.* from 2 to 1024"),
         ({"sub_workers": 3}, TypeError, "sub_workers"),
     ],
 )
@@ -314,6 +338,21 @@ def test_numbers_of_numpy_are_numbers():
     ) as w:
         marks = w.share(np.zeros(4, np.int64))
         assert_works(w, w.register(mark), marks)
+
+
+def test_whatever_numpy_takes_for_a_whole_number_is_a_shape(w):
+    for shape, sizes in (
+        (np.int64(3), (3,)),
+        (np.array(3), (3,)),
+        (np.array([2, 3]), (2, 3)),
+        ([2, np.uint8(3)], (2, 3)),
+        (range(2, 4), (2, 3)),
+        ((), ()),
+    ):
+        for make in (w.empty, w.zeros, w.ones):
+            assert make(shape).shape == sizes
+        assert w.full(shape, 2).shape == sizes
+        w.run(lambda orch, *_, s=shape, n=sizes: [orch.alloc(s, np.int8).shapes == n or 1 / 0])
 
 
 def test_more_memory_than_can_be_mapped_is_an_error_with_a_remedy():

@@ -16,6 +16,7 @@ from ...model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TAG_AT, TENSOR_BYTES, without_tag
+from ...system.values import position
 from . import trace_size
 from .layouts import Layouts
 
@@ -79,8 +80,8 @@ class ReceivedArgs(TaskArgs):
     def tensor(self, i: int) -> ContinuousTensor:
         """Return tensor `i`."""
         tensors, _ = self._counts()
-        if not 0 <= i < tensors:
-            raise IndexError(f"tensor index {i} is out of range: there are {tensors}")
+        if type(i) is not int or not 0 <= i < tensors:
+            i = position("tensor", i, tensors)
         start = _TENSORS_AT + i * TENSOR_BYTES
         wire = bytes(self._box[start : start + TENSOR_BYTES])
         return ContinuousTensor._from_wire(wire, self._layouts)
@@ -88,8 +89,8 @@ class ReceivedArgs(TaskArgs):
     def _scalar(self, i: int) -> tuple[bytes, int]:
         """Return the 64 bits of a scalar, and its kind from beside the mailbox; RAW without that."""
         tensors, scalars = self._counts()
-        if not 0 <= i < scalars:
-            raise IndexError(f"scalar index {i} is out of range: there are {scalars}")
+        if type(i) is not int or not 0 <= i < scalars:
+            i = position("scalar", i, scalars)
         start = _TENSORS_AT + tensors * TENSOR_BYTES + i * SCALAR_BYTES
         kind = self._box[L.MAILBOX_SIZE + i] if len(self._box) > L.MAILBOX_SIZE else L.RAW
         return bytes(self._box[start : start + SCALAR_BYTES]), kind

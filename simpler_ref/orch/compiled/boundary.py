@@ -29,6 +29,7 @@ from ...model.tensor import ContinuousTensor, DescribedTensor
 from ...model.wire import counts_of, tensors_of
 from ...system.mappings import shared_mappings
 from ...system.types import Array
+from ...system.values import position
 from ..orchestrator import Orchestrator, asked_for
 from . import kinds as K
 from . import machine as M
@@ -94,6 +95,11 @@ class Call:
             It has none.
         """
         if isinstance(value, (np.ndarray, bool, int, float, str, np.generic, np.dtype)):
+            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+                raise OrchestrationError(
+                    f"the integer {value} has no compiled form: compiled integers have 64 bits; pass a "
+                    "float, or run the plain function, fn.py_func"
+                )
             return value
         if value is None:
             return value
@@ -204,7 +210,7 @@ class Call:
         elif what == M.ASK_DTYPE:
             DataType(a)
         elif what == M.ASK_INDEX:
-            arguments._check_index(a, range(b), _INDEXED[address])
+            position(_INDEXED[address], a, b)
         elif what == M.ASK_SCALAR:
             _refuse_scalar(a, b, kind=address)
         elif what == M.ASK_NUMPY:

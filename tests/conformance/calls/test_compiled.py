@@ -329,6 +329,31 @@ def test_what_cannot_be_a_compiled_task_is_refused_at_once():
         sr.task(compiled=True, fast=True)
     with pytest.raises(TypeError, match="no option 'fastmath'"):
         sr.task(fastmath=True)
+    for wrong in (3, "x", None):
+        with pytest.raises(TypeError, match=f"compiled={wrong!r} is neither True nor False"):
+            sr.task(compiled=wrong)
+
+
+@pytest.mark.spec("CALL-COMPILED-6")
+def test_options_with_values_that_numba_would_take_for_others_are_refused_at_once():
+    for name, value, kind in (
+        ("boundscheck", 3, TypeError),
+        ("boundscheck", "x", TypeError),
+        ("parallel", 3, TypeError),
+        ("fastmath", "fast", TypeError),
+        ("fastmath", {"no_such_flag"}, ValueError),
+        ("error_model", "x", ValueError),
+        ("error_model", [], ValueError),
+    ):
+        with pytest.raises(kind, match=name):
+            sr.task(compiled=True, **{name: value})
+    sr.task(
+        compiled=True,
+        boundscheck=None,
+        parallel={"fusion": True},
+        fastmath={"nnan"},
+        error_model="numpy",
+    )
 
 
 @pytest.mark.spec("CALL-COMPILED-7")

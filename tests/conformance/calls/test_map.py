@@ -105,7 +105,11 @@ def test_wrong_arguments_are_refused_at_the_call(w):
         (lambda: w.map(3, items), TypeError, "needs a function, got int"),
         (lambda: w.map(double, items, chunksize=0), ValueError, "chunksize is at least 1, not 0"),
         (lambda: w.map(double, items, chunksize="x"), TypeError, "chunksize='x' is not a whole"),
-        (lambda: w.map(double, items, timeout="x"), TypeError, "timeout='x' is not a number of sec"),
+        (
+            lambda: w.map(double, items, timeout="x"),
+            TypeError,
+            "timeout='x' is not a number of sec",
+        ),
         (lambda: w.map(double, items, timeout=float("nan")), ValueError, "timeout=nan is no time"),
         (lambda: w.map(double, items, progress=None), TypeError, "progress=None is neither True"),
     ]:
@@ -135,7 +139,7 @@ def test_the_items_may_come_from_calls_of_their_own(w):
 
 @pytest.mark.spec("CALL-MAP-4")
 def test_an_item_of_starmap_without_arguments_is_refused_by_name(w):
-    with pytest.raises(TypeError, match="item of starmap has the arguments of a call.*this one is 1;"):
+    with pytest.raises(TypeError, match=r"item of starmap has the arguments .*this one is 1:"):
         list(w.starmap(divmod, [1]))
     assert list(w.starmap(ord, "ab")) == [97, 98]
 

@@ -112,11 +112,22 @@ def test_one_halo_is_for_all_axes_that_are_cut():
         (1, -1, ValueError, "halo=-1"),
         (1, (1, 1), ValueError, "more axes than shape"),
         ((1, 1), (1, 1, 1), ValueError, "3 axes"),
+        ((1.5, 1), 0, TypeError, "shape=1.5 is not a whole number"),
+        (1, "1", TypeError, "halo is an int"),
     ],
 )
 def test_wrong_shapes_are_refused(shape, halo, error, text):
     with pytest.raises(error, match="(?s)" + text.replace("(", r"\(")):
         Tiles(np.zeros((4, 4)), shape, halo)
+
+
+@pytest.mark.spec("CALL-TILES-1")
+@pytest.mark.parametrize("index", ["a", None, 1.5, ("a", 1), (0, 1.5)])
+def test_an_index_that_is_no_number_is_refused(index):
+    tiles = Tiles(np.zeros((4, 4)), (2, 2))
+    for ask in (tiles.__getitem__, tiles.inner):
+        with pytest.raises(TypeError, match=r"index=.* is not a whole number"):
+            ask(index)
 
 
 @pytest.mark.spec("CALL-TILES-1")

@@ -124,6 +124,9 @@ def test_what_is_no_initializer_is_refused():
         sr.Worker(initargs=(1,))
     with pytest.raises(ValueError, match="give num_sub_workers"):
         sr.Worker(3, initializer=refuse)
+    for wrong in (3, "ab", None):
+        with pytest.raises(TypeError, match=f"initargs={wrong!r} is no sequence of arguments"):
+            sr.Worker(num_sub_workers=1, initializer=print, initargs=wrong)
 
 
 @sr.task(workers=1)

@@ -15,7 +15,7 @@ from simpler_ref.native_chip import (
     compile_kernel,
 )
 from simpler_ref.task_interface import ArgDirection as D
-from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TaskArgs
 from tests import chip_kernels as K
 from tests.chip_kernels import host_args, numbers
 
@@ -168,6 +168,11 @@ def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
         (ValueError, lambda: chip.run(0, bytes(8), 8, b"short")),
         (ValueError, lambda: ChipWorker(-1)),
         (TypeError, lambda: ChipWorker("0")),
+        (TypeError, lambda: ChipWorker(0, 3)),
+        (TypeError, lambda: chip.run(0, bytes(8), "x")),
+        (TypeError, lambda: chip.run(0, bytes(8), 8, None)),
+        (TypeError, lambda: chip.run_args(0, None)),
+        (TypeError, lambda: chip.run_args(0, TaskArgs(), 3)),
     ):
         with pytest.raises(kind):
             call()

@@ -119,6 +119,16 @@ REFUSED = {
     "func_id": (ValueError, "func_id -1", lambda: ChipCallable.build([], "f", b"x", [(-1, CORE)])),
     "pair": (TypeError, "pair", lambda: ChipCallable.build([], "f", b"x", [CORE])),
     "child": (TypeError, "no CoreCallable", lambda: ChipCallable.build([], "f", b"x", [(1, b"")])),
+    "signature": (
+        TypeError,
+        "signature=None is no sequence of ArgDirections",
+        lambda: CoreCallable.build(None, None),
+    ),
+    "children": (
+        TypeError,
+        "children=3 is no sequence of pairs",
+        lambda: ChipCallable.build([], "f", b"x", 3),
+    ),
     "kernel": (TypeError, "CoreCallable", lambda: ChipCallable.from_kernel(b"x")),
 }
 

@@ -252,6 +252,8 @@ def test_arguments_that_cannot_be_are_refused_and_nothing_is_joined(name):
                 chip.comm_init(*arguments)
         with pytest.raises(TypeError, match="rank must be an int"):
             chip.comm_init("0", 1, name)
+        with pytest.raises(TypeError, match="timeout_s='1' is not a number of seconds"):
+            chip.comm_init(0, 1, name, timeout_s="1")
         with pytest.raises(ValueError, match="timeout_s is 0"):
             chip.comm_init(0, 1, name, timeout_s=0)
         with pytest.raises(ValueError, match="no communicator 1: comm_init returns one"):

@@ -230,7 +230,7 @@ def test_a_look_at_a_task_that_is_not_alive_is_a_key_error_that_names_it(w, task
     for _ in range(2):
         w.run(orch_fn)
         look(*kept, "no task was submitted")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="task_id='1' is not a whole number"):
         kept[0].ring.slot_state("1")
 
 

@@ -300,8 +300,27 @@ def test_a_tensor_after_a_scalar_and_an_index_out_of_range_are_refused():
         for index in (1, -1, 100):
             with pytest.raises(IndexError, match=f"{index} is out of range"):
                 call(index)
+        for index in ("x", None, 1.5):
+            with pytest.raises(TypeError, match=f"index {index!r} is not a whole number"):
+                call(index)
     args.clear()
     args.add_tensor(key(128))
+
+
+@pytest.mark.spec("ORCH-MISUSE-4")
+def test_an_index_that_is_no_number_is_refused_in_a_task(w):
+    said = w.share(np.zeros(2, np.int64))
+
+    def ask(args):
+        for i, call in enumerate((args.tensor, args.scalar)):
+            for index in ("x", None, 1.5):
+                with pytest.raises(TypeError, match=f"index {index!r} is not a whole number"):
+                    call(index)
+            said[i] = 1
+
+    handle = w.register(ask)
+    run(w, lambda orch: orch.submit_sub(handle, make_args((said, T.INOUT), scalars=[1])))
+    assert said.tolist() == [1, 1]
 
 
 @pytest.mark.spec("ORCH-MISUSE-5")
@@ -471,7 +490,7 @@ def test_worker_refuses_what_it_does_not_know_and_values_out_of_range():
         Worker(3, num_workers=2)
     with pytest.raises(TypeError):
         Worker(3, 2)
-    for level in (1, 0, -3):
+    for level in (1, 0, -3, 1025, 10**30):
         with pytest.raises(ValueError, match=f"level {level} not supported"):
             Worker(level)
     for name, values in {
@@ -495,3 +514,11 @@ def test_a_diagnostic_without_output_prefix_is_refused_by_run(w, field):
     config = CallConfig(**{field: 1})
     with pytest.raises(ValueError, match=f"{field}.*output_prefix"):
         w.run(lambda *_: pytest.fail("it ran"), None, config)
+
+
+@pytest.mark.spec("ORCH-MISUSE-12")
+@pytest.mark.parametrize("method", ["run", "record", "graph"])
+def test_what_is_no_configuration_is_refused_by_run(w, method):
+    for wrong in (3, 0, {"block_dim": 1}):
+        with pytest.raises(TypeError, match="config must be a CallConfig or None, got "):
+            getattr(w, method)(lambda *_: pytest.fail("it ran"), None, wrong)

@@ -113,6 +113,13 @@ def test_what_is_no_trace_is_refused(path, content, words):
         TraceFile(path)
 
 
+@pytest.mark.spec("SEE-FILE-4")
+def test_what_is_no_path_is_refused():
+    for wrong in (3, None, b"trace"):
+        with pytest.raises(TypeError, match=f"path={wrong!r} is no path of a file"):
+            TraceFile(wrong)
+
+
 @pytest.mark.spec("SEE-FILE-5")
 def test_a_file_that_cannot_grow_ends_the_trace_with_a_warning_and_no_task(caplog, path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

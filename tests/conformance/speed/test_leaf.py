@@ -832,6 +832,8 @@ def test_an_unknown_option_is_refused():
     for option in ("nogil", "cache", "forceobj", "no_such_option"):
         with pytest.raises(TypeError, match=f"leaf has no option '{option}'"):
             leaf(**{option: True})(lambda a: None)
+    with pytest.raises(TypeError, match="boundscheck=3 is neither True nor False"):
+        leaf(boundscheck=3)(lambda a: None)
 
 
 # ---------------------------------------------------------------- 9: called here

@@ -236,6 +236,19 @@ def test_scalars_are_read_as_they_were_added(w):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
+@pytest.mark.spec("SPEED-ORCH-10")
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1])
+def test_an_integer_that_no_compiled_one_holds_is_refused_by_name(w, value):
+    @orchestration
+    def nothing(orch, args, config):
+        pass
+
+    for args in (value, (1, value)):
+        with pytest.raises(OrchestrationError, match=f"the integer {value} has no compiled form"):
+            w.run(nothing, args)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
 @pytest.mark.spec("SPEED-ORCH-13")
 def test_a_scalar_that_is_no_integer_of_compiled_code_is_refused():
     @orchestration

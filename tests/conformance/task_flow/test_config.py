@@ -95,6 +95,13 @@ def test_bytes_that_no_configuration_has_are_refused(what):
 
 
 @pytest.mark.spec("FLOW-CONFIG-6")
+def test_what_is_no_bytes_is_refused():
+    for wrong in (None, 1052, "x" * 1052):
+        with pytest.raises(TypeError, match=f"read from bytes, got {type(wrong).__name__}"):
+            CallConfig.from_bytes(wrong)
+
+
+@pytest.mark.spec("FLOW-CONFIG-6")
 def test_a_path_that_is_no_utf_8_comes_back_as_it_was():
     config = CallConfig(output_prefix=os.fsdecode(b"/tmp/\xff"))
     assert CallConfig.from_bytes(config.to_bytes()).output_prefix == config.output_prefix

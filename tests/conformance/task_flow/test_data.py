@@ -100,6 +100,18 @@ def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
 
 
 @pytest.mark.spec("FLOW-DATA-4")
+@pytest.mark.parametrize("data", [None, 1.5, "x", [0]])
+def test_what_is_no_address_is_refused_by_name(data):
+    for dtype in (DataType.INT8, np.complex64):
+        with pytest.raises(
+            TypeError, match=r"address .* is no unsigned 64-bit number; that of an array"
+        ):
+            ContinuousTensor.make(data, (1,), dtype)
+    with pytest.raises(TypeError, match=r"address array.* is no .* array\.ctypes\.data"):
+        ContinuousTensor.make(np.zeros(3), (1,), DataType.INT8)
+
+
+@pytest.mark.spec("FLOW-DATA-4")
 @pytest.mark.parametrize(("at", "value"), [(28, 6), (31, 1), (33, 2), (33, 255), (32, 12)])
 def test_bytes_that_are_no_tensor_are_refused(at, value):
     wire = bytearray(ContinuousTensor.make(4096, (2, 3), DataType.INT8)._wire)

@@ -308,8 +308,9 @@ def test_buffers_that_do_not_fit_are_refused_before_anything_is_allocated(monkey
                     r.domain(orch, window_size=wrong, buffers=())
             with pytest.raises(ValueError, match="two buffers are called 'data'"):
                 r.domain(orch, buffers=[BUFFERS[0]] * 2)
-            with pytest.raises(TypeError, match="CommBufferSpec"):
-                r.domain(orch, buffers=["data"])
+            for wrong in (["data"], 3, "data"):
+                with pytest.raises(TypeError, match="CommBufferSpec"):
+                    r.domain(orch, buffers=wrong)
 
         r.w.run(refused)
         assert made == []
@@ -348,6 +349,12 @@ def test_ranks_that_cannot_be_are_refused(monkeypatch):
             for seconds in (0, -1, float("inf"), float("nan")):
                 with pytest.raises(ValueError, match="timeout_s"):
                     r.domain(orch, timeout_s=seconds)
+            for wrong in ("x", None):
+                with pytest.raises(TypeError, match=f"timeout_s={wrong!r} is not a number of sec"):
+                    r.domain(orch, timeout_s=wrong)
+            for wrong in (3, "01"):
+                with pytest.raises(TypeError, match=f"workers={wrong!r} is no sequence of chips"):
+                    r.domain(orch, wrong)
 
         r.w.run(orch_fn)
         assert (made, windows(), r.w.live_domains) == ([], [], {})
