@@ -848,12 +848,22 @@ class Stream:
     def watch(self, future: Future) -> None:
         """Have a future told when its call has ended."""
         with self._watching:
-            self._watched[id(future)] = future
             if self._watcher is None:
-                self._watcher = threading.Thread(
-                    target=self._tell, name="simpler_ref-calls", daemon=True
+                watcher = threading.Thread(
+                    target=self._tell_all, name="simpler_ref-calls", daemon=True
                 )
-                self._watcher.start()
+                watcher.start()
+                self._watcher = watcher
+            self._watched[id(future)] = future
+
+    def _tell_all(self) -> None:
+        """Do `_tell`; should this be cut short, the next future that wants to know has it go on."""
+        try:
+            self._tell()
+        except BaseException:
+            with self._watching:
+                self._watcher = None
+            raise
 
     def _tell(self) -> None:
         """Tell futures that their calls have ended, as long as there are any that want to know."""

@@ -194,6 +194,23 @@ def test_what_a_callback_raises_keeps_no_other_future_from_being_told(w, gate, c
     assert "of a callback" in caplog.text and held.result() == 1
 
 
+@pytest.mark.spec("CALL-FUTURE-2")
+def test_a_future_is_told_although_no_thread_could_be_started_for_it_before(
+    gate, monkeypatch, caplog
+):
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    held, told = wait_at(gate, 1), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            held.add_done_callback(lambda one: told.set())
+    held.add_done_callback(lambda one: told.set())
+    gate[0] = 1
+    assert told.wait(30) and held.result() == 1 and not caplog.text
+
+
 # ---------------------------------------------------------------- their ends
 class AtEnd:
     """Calls a function when it dies."""
