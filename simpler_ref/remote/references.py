@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from operator import index
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType, any_dtype, find_dtype
 from ..model.tensor import RemoteTensor
-from ..system.values import whole
+from ..system.values import sizes, whole
 from .buffers import ExportBufferResult
 from .limits import (
     MAX_INLINE_ARENA_BYTES,
@@ -172,9 +171,9 @@ class RemoteTensorRef(RemoteTensor):
         require_live(handle)
         kind = _element(dtype)
         at = whole("offset", offset, 0, handle.nbytes)
-        sizes = _sizes(shape, (handle.nbytes - at) // L.DTYPE_SIZES[kind])
-        handle.require_within(at, math.prod(sizes) * L.DTYPE_SIZES[kind])
-        super().__init__(handle.address + at, sizes, kind, keep=handle)
+        dims = _sizes(shape, (handle.nbytes - at) // L.DTYPE_SIZES[kind])
+        handle.require_within(at, math.prod(dims) * L.DTYPE_SIZES[kind])
+        super().__init__(handle.address + at, dims, kind, keep=handle)
 
     @classmethod
     def host_inline(
@@ -212,20 +211,17 @@ class RemoteTensorRef(RemoteTensor):
             )
         kind = _element(DataType.UINT8 if dtype is None else dtype)
         size = L.DTYPE_SIZES[kind]
-        sizes = _sizes(shape, len(octets) // size)
-        if math.prod(sizes) * size != len(octets):
-            raise ValueError(f"{len(octets)} bytes are no {kind.name} tensor of shape {sizes}")
-        return RemoteTensor(0, sizes, kind, keep=octets)
+        dims = _sizes(shape, len(octets) // size)
+        if math.prod(dims) * size != len(octets):
+            raise ValueError(f"{len(octets)} bytes are no {kind.name} tensor of shape {dims}")
+        return RemoteTensor(0, dims, kind, keep=octets)
 
 
 def _sizes(shape: Sequence[int] | int | None, default: int) -> tuple[int, ...]:
     """Return the dimensions; by default one of so many elements."""
     if shape is None:
         return (default,)
-    try:
-        found = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
-    except TypeError:
-        raise TypeError(f"shape={shape!r} must be a sequence of whole numbers") from None
+    found = sizes(shape)
     if any(one < 0 for one in found):
         raise ValueError(f"shape={shape!r} has a dimension below 0")
     return found

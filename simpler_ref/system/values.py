@@ -40,6 +40,8 @@ def position(what: str, i: Any, count: int) -> int:
     IndexError, TypeError
         There is no such thing; it is no whole number.
     """
+    if type(i) is int and 0 <= i < count:
+        return i
     try:
         found = operator.index(i)
     except TypeError:

@@ -110,8 +110,9 @@ def test_a_reference_needs_a_shape_and_an_offset_that_are_some(two):
         ({"offset": "x"}, TypeError, "offset='x'"),
         ({"offset": 17}, ValueError, "offset=17"),
         ({"shape": (-1,)}, ValueError, "below 0"),
-        ({"shape": (1.5,)}, TypeError, r"shape=\(1.5,\) must be a sequence of whole numbers"),
-        ({"shape": "ab"}, TypeError, "whole numbers"),
+        ({"shape": (1.5,)}, TypeError, r"shape \(1.5,\) must be a sequence of integers"),
+        ({"shape": "ab"}, TypeError, "sequence of integers"),
+        ({"shape": b"ab"}, TypeError, "sequence of integers"),
     ]
     for how, kind, words in cases:
         with pytest.raises(kind, match=words):
