@@ -21,7 +21,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 from ..callables.registry import Snapshot
@@ -167,11 +167,11 @@ class _Server:
         server = os.getpid()
         self.births[worker] += 1
         lifeline = Lifeline() if self.kinds[worker].has_workers_below else None
-        pid = os.fork()
-        if pid == 0:
-            self.run_worker(worker, server, lifeline)
+        with lifeline or nullcontext():
+            pid = os.fork()
+            if pid == 0:
+                self.run_worker(worker, server, lifeline)
         if lifeline is not None:
-            lifeline.let_go()
             self.lifelines[worker] = lifeline
         pidfd = os.pidfd_open(pid)
         self.workers[pidfd] = (worker, pid)

@@ -166,11 +166,13 @@ class SpawnManager(ProcessManager):
     def _spawn_server(
         self, kinds: bytes, snapshot: Snapshot, mask: set[int], entropy: Entropy
     ) -> None:
-        with self._connect() as theirs, descriptors() as found:
+        with (
+            self._connect() as theirs,
+            descriptors() as found,
+            self._new_lifeline() as lifeline,
+        ):
             parent = os.pidfd_open(os.getpid())
             program = os.memfd_create("simpler-setup")
-            lifeline = self._lifeline
-            assert lifeline is not None
             held = [*lifelines.held(), lifeline.writing]
             try:
                 setup = self._describe(found, theirs.fileno(), parent, mask, entropy, held)
@@ -182,7 +184,6 @@ class SpawnManager(ProcessManager):
                 server = _execute(_PROGRAM.format(fd=program), [*fds, *held])
                 self._watch_server(server)
             finally:
-                lifeline.let_go()
                 os.close(parent)
                 os.close(program)
 

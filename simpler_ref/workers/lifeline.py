@@ -28,6 +28,8 @@ def take_over(held_above: list[int]) -> None:
 class Lifeline:
     """A pipe that is open for writing while the processes below another one live.
 
+    The first of them is made in a block ``with lifeline:``.
+
     Attributes
     ----------
     reading : int
@@ -48,7 +50,10 @@ class Lifeline:
         self.close()
         _held.append(self.writing)
 
-    def let_go(self) -> None:
+    def __enter__(self) -> Lifeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Be the one that waits, now that the first process below has been made."""
         os.close(self.writing)
 

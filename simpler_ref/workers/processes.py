@@ -86,14 +86,15 @@ class ProcessManager(WorkerManager):
             self._relay.pass_on()
 
     def _connect(self) -> socket.socket:
-        """Make the connection to a server, and return the server's end.
-
-        The server, and all that it makes, are also to hold the lifeline.
-        """
-        self._lifeline = Lifeline()
+        """Make the connection to a server, and return the server's end."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         _open.add(self)
         return theirs
+
+    def _new_lifeline(self) -> Lifeline:
+        """Make what the server, and all that it makes, are to hold."""
+        self._lifeline = Lifeline()
+        return self._lifeline
 
     def _fork_server(
         self, snapshot: Snapshot, mask: set[int], limit_threads: Callable[[], None]
@@ -103,8 +104,6 @@ class ProcessManager(WorkerManager):
         main = threading.current_thread() is threading.main_thread()
         engine, kinds = self._engine, self.kinds
         entropy, pipes = self._draw_entropy(), self._pipes
-        lifeline = self._lifeline
-        assert lifeline is not None
 
         def in_the_child() -> NoReturn:
             lifeline.hold()
@@ -123,7 +122,7 @@ class ProcessManager(WorkerManager):
                 limit_threads,
             )
 
-        with theirs:
+        with theirs, self._new_lifeline() as lifeline:
             parent_fd = os.pidfd_open(parent_pid)
             try:
                 with warnings.catch_warnings():
@@ -132,7 +131,6 @@ class ProcessManager(WorkerManager):
                     server = fork_server(in_the_child)
             finally:
                 os.close(parent_fd)
-                lifeline.let_go()
         self._watch_server(server)
 
     def _watch_server(self, server: int) -> None:

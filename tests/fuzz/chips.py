@@ -231,6 +231,8 @@ def check_run(request):
     before = memory().bytes.raw
     try:
         chip().run(slot, raw, capacity, config)
+    except ValueError:
+        assert capacity is not None and not 0 <= capacity < 1 << 63
     except ChipError as error:
         assert (error.code == ChipStatus.VIEW) == (not fits), error
         if not fits and room >= 8:
