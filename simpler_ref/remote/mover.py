@@ -564,10 +564,10 @@ class ZmqMover(Mover):
                     return
             elif header.kind == Kind.WRITE and len(parts) == 2:
                 if self._windows.write(header, parts[1].buffer):
-                    self._reply(peer, header.answer(Kind.WRITTEN))
                     self._served["served_in"] += header.size
                     if self.on_filled is not None and self._windows.is_filled(header.key):
                         self.on_filled(header.key)
+                    self._reply(peer, header.answer(Kind.WRITTEN))  # who sees it finds all of that done
             elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
