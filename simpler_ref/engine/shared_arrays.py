@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -98,12 +98,8 @@ def populate_again() -> None:
             populate(address, nbytes)
 
 
-class _Span(NamedTuple):
-    """Memory of an array: where it begins and how long it is, and how many tasks came before it."""
-
-    offset: int
-    length: int
-    first: int
+_Span = tuple[int, int, int]
+"""Memory of an array: its offset and its length, and how many tasks came before it."""
 
 
 class Arena:
@@ -136,8 +132,11 @@ class Arena:
         self._dropped: deque[_Span] = deque()
         """Of arrays that are gone."""
         self.in_use: InUse[_Span] = InUse()
-        self._changed = threading.Condition()
-        """Held while what is free changes; told when another thread has taken memory back."""
+        self._lock = threading.RLock()
+        """Held while what is free changes."""
+        self._changed = threading.Condition(self._lock)
+        """Told when another thread has taken memory back, if one waits for that."""
+        self._waiters = 0
         self._taking_back = 0
         """Threads that take memory back, which is not free before they have done so."""
         self.on_reuse: Callable[[int, int], None] | None = None
@@ -184,7 +183,7 @@ class Arena:
         # It dies with the last view of it. Views of a slice would keep the whole arena instead.
         owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
         # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
-        span = _Span(offset, length, self.in_use.now())
+        span = offset, length, self.in_use.now()
         weakref.finalize(owner, self._dropped.append, span).atexit = False
         if populate:
             self._populate(owner)
@@ -205,12 +204,16 @@ class Arena:
         since, is_full = time.monotonic(), False
         while True:
             self._take_back(is_full)
-            with self._changed:
+            with self._lock:
                 found = self._take_free(length)
                 if found is not None:
                     return found
                 if self._taking_back and time.monotonic() < since + OTHERS_S:
-                    self._changed.wait(OTHERS_S)
+                    self._waiters += 1
+                    try:
+                        self._changed.wait(OTHERS_S)
+                    finally:
+                        self._waiters -= 1
                     continue
             if is_full and not self._wait_for_tasks(since):
                 raise self._no_room(length)
@@ -257,7 +260,7 @@ class Arena:
         `looks`: also if few are in use, look whether their tasks have ended.
         """
         while self._dropped or self.in_use.has_many() or (looks and self.in_use):
-            with self._changed:
+            with self._lock:
                 self._taking_back += 1
             try:
                 while self._dropped:
@@ -267,27 +270,28 @@ class Arena:
                         self._free_one(span)
                     looks = False
             finally:
-                with self._changed:
+                with self._lock:
                     self._taking_back -= 1
-                    self._changed.notify_all()
+                    if self._waiters:
+                        self._changed.notify_all()
 
     def _sort_one(self) -> None:
         try:
             span = self._dropped.popleft()
         except IndexError:  # another thread was faster
             return
-        if not self.in_use.keep(span.first, span.length, span):
+        if not self.in_use.keep(span[2], span[1], span):
             self._free_one(span)
 
     def _free_one(self, span: _Span) -> None:
-        offset, length = span.offset, span.length
+        offset, length, _ = span
         try:
             if self.on_reuse is not None:
                 self.on_reuse(self.base + offset, self.base + offset + length)
         except BaseException:  # of a signal: the next array has it taken back
             self._dropped.append(span)
             raise
-        with self._changed:
+        with self._lock:
             self._free_span(offset, length)
 
     def _free_span(self, offset: int, length: int) -> None:

@@ -567,7 +567,9 @@ class ZmqMover(Mover):
                     self._served["served_in"] += header.size
                     if self.on_filled is not None and self._windows.is_filled(header.key):
                         self.on_filled(header.key)
-                    self._reply(peer, header.answer(Kind.WRITTEN))  # who sees it finds all of that done
+                    self._reply(
+                        peer, header.answer(Kind.WRITTEN)
+                    )  # who sees it finds all of that done
             elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
