@@ -17,7 +17,7 @@ changes nothing.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import unlikely
+from .atomics import store, unlikely
 from .journal import note_held
 from .kernel import kernel
 from .queues import double
@@ -225,11 +225,13 @@ def rewind(mem, ring):
 def reset_to_empty(mem):
     """Forget every task: ids start at 0 again, every ring is empty, every slot is free.
 
+    Ordering the release of IDS_BEFORE comes after NEXT_TASK_ID: who adds the two counts no id twice
     Rule     ORCH-RING-14
     """
-    mem[L.TRACED_FROM] += mem[L.NEXT_TASK_ID]
-    mem[L.IDS_BEFORE] += mem[L.NEXT_TASK_ID]
+    given = int(mem[L.NEXT_TASK_ID])
+    mem[L.TRACED_FROM] += given
     mem[L.NEXT_TASK_ID] = 0
+    store(mem, L.IDS_BEFORE, mem[L.IDS_BEFORE] + given)
     mem[L.LIVE] = 0
     mem[L.FREE_SLOT] = L.NONE
     mem[L.SLOTS_USED] = 0
