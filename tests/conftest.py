@@ -65,9 +65,16 @@ def pytest_sessionstart(session):
         refuse(spec_rules.complaints())
 
 
+STEPPED = {"engine", "driver", "make_driver"}
+"""Fixtures of tests that drive kernels step by step."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Refuse to run tests that cite unknown rules."""
+    """Mark tests that drive kernels; refuse to run tests that cite unknown rules."""
+    for item in items:
+        if not STEPPED.isdisjoint(item.fixturenames):
+            item.add_marker("kernels")
     if not spec_rules.whole_conformance(config):
         files = {item.path for item in items}
         tests = [test for path in sorted(files) for test in spec_rules.read_tests(path)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
@@ -50,6 +51,16 @@ def terminated_after(seconds: float) -> Iterator[None]:
         timer.cancel()
         timer.join()
         signal.signal(signal.SIGALRM, before)
+
+
+def sample(values: Iterable, count: int = 5) -> list:
+    """Return parameters of a test: so many, spread evenly, for `make test`, all others marked `long`."""
+    values = list(values)
+    chosen = {i * len(values) // count for i in range(count)} if count < len(values) else None
+    return [
+        value if chosen is None or i in chosen else pytest.param(value, marks=pytest.mark.long)
+        for i, value in enumerate(values)
+    ]
 
 
 DEADLINE_S = 30.0
