@@ -5,8 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two processes share the tests: programs that start, sleep and die leave half of a core idle. More of them
 # would only wait for each other on a small machine. Who has no test left takes half of the other's.
-SHARED := -n 2 --dist worksteal --max-worker-restart 0
-LONG := -m long --timeout 3600 -o faulthandler_timeout=3500
+SHARED := -n 2 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 3
 NATIVE := setup.py $(wildcard simpler_ref/*/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
 .PHONY: demo test test-long coverage spec mutants sweep lint bench bench-compare bench-peers docs clean
@@ -21,16 +20,15 @@ $(STAMP): pyproject.toml $(NATIVE)
 demo: $(STAMP)
 	@$(BIN)/python examples/gaussian_process.py $(ARGS)
 
-test: $(STAMP) lint
+test: $(STAMP)
+	@echo "lint, the tests, and those that drive kernels again with interpreted kernels: about eight minutes on two cores"
+	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(SHARED) tests
-	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) tests/system/test_kill_matrix.py
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(SHARED) tests/conformance tests/unit tests/vectors tests/interleaving
+	NUMBA_DISABLE_JIT=1 SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) -m "kernels and not long" tests
 
-# Those marked `long`: what searches for minutes, and all cases of which make test runs a sample.
+# All other cases, in named parts: make test-long ARGS=--help lists them.
 test-long: $(STAMP)
-	$(BIN)/python -m pytest $(LONG) tests
-	SIMPLER_REF_FAIL_POINTS=1 $(BIN)/python -m pytest $(SHARED) $(LONG) tests/system/test_kill_matrix.py
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(LONG) tests/interleaving
+	@$(BIN)/python -m tests.parts $(ARGS)
 
 # Branches of the sources that tests take while the kernels run as Python, forked workers included.
 COVERED ?= tests/conformance tests/unit tests/vectors tests/system/test_kernel_cache.py
@@ -43,7 +41,7 @@ spec: $(STAMP)
 	@$(BIN)/python -m tests.spec_table
 
 mutants: $(STAMP)
-	@$(BIN)/python -m pytest $(LONG) -s -q tests/mutation/test_mutants.py
+	@$(BIN)/python -m pytest -m long --timeout 3600 -s -q tests/mutation/test_mutants.py
 
 # ARGS: how many mutants, of which files, for how long; --help says more
 sweep: $(STAMP)

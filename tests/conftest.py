@@ -81,6 +81,21 @@ def pytest_collection_modifyitems(config, items):
         refuse(spec_rules.unknown_rules(tests))
 
 
+# ---------------------------------------------------------------- time
+SLOW_S = 3.0
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List tests of `make test` that take long and do not say why; a busy machine lists more."""
+    for report in terminalreporter.getreports("passed"):
+        unexplained = report.keywords.keys().isdisjoint({"long", "slow"})
+        if report.when == "call" and report.duration > SLOW_S and unexplained:
+            terminalreporter.write_line(
+                f"{report.nodeid} took {report.duration:.1f} s: make it quicker, mark it `long`, "
+                "or say why with the mark `slow`"
+            )
+
+
 # ---------------------------------------------------------------- leaks
 LEAK_DEADLINE_S = 10.0
 """How long what a test started may take to go away: a guard against hangs, not a measurement."""
