@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +14,15 @@ from simpler_ref import CallConfig, Worker
 from ..see.conftest import increase, make
 
 __all__ = ["Files", "increase", "make"]
+
+
+ALL = {
+    "enable_l2_swimlane": True,
+    "enable_dep_gen": 1,
+    "enable_dump_tensor": 2,
+    "enable_scope_stats": 1,
+    "enable_pmu": 1,
+}
 
 
 class Files:
@@ -58,25 +68,30 @@ def files(tmp_path):
     return Files(tmp_path / "out")
 
 
-@pytest.fixture(params=["process", "thread"])
-def mode(request):
-    return request.param
+@contextmanager
+def flagging(*functions, **options):
+    """Yield a function that runs an orchestration function on one Worker, with flags into a folder."""
+    given = {"level": 3, "num_sub_workers": 2, "heap_ring_size": 1 << 20, "child_mode": "thread"}
+    with Worker(**given | options) as w:
+        handles = [w.register(one) for one in functions or (increase,)]
+        x = w.zeros((4, 6), np.int64)
+
+        def run(build, folder, **flags):
+            def main(orch, args, config):
+                build(orch, x, *handles)
+
+            w.run(main, None, CallConfig(output_prefix=str(folder), **flags))
+            return Files(folder)
+
+        yield run
 
 
 @pytest.fixture
 def flagged(files):
     """Return a function that runs an orchestration function with flags on a Worker of its own."""
 
-    def run(build, *, options=None, functions=(increase,), **flags):
-        given = {"level": 3, "num_sub_workers": 2, "heap_ring_size": 1 << 20} | (options or {})
-        with Worker(**given) as w:
-            handles = [w.register(one) for one in functions]
-            x = w.zeros((4, 6), np.int64)
-
-            def main(orch, args, config):
-                build(orch, x, *handles)
-
-            w.run(main, None, CallConfig(output_prefix=str(files.folder), **flags))
-        return files
+    def run(build, *functions, child_mode="thread", **flags):
+        with flagging(*functions, child_mode=child_mode) as run_in:
+            return run_in(build, files.folder, **flags)
 
     return run

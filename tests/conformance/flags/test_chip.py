@@ -1,8 +1,10 @@
 """FLAG-CHIP: runs of the simulated chip."""
 
+import functools
 import os
 import subprocess
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from simpler_ref.native_chip import (
 )
 from simpler_ref.native_chip.abi import INCLUDE_DIR
 from simpler_ref.native_chip.header import EVENTS, events_text
+from simpler_ref.task_interface import get_element_size
 from tests import chip_kernels as K
 from tests.chip_kernels import D, host_args
 
@@ -82,47 +85,72 @@ int32_t passes(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
 NOTHING = (
     '#include "simpler_kernel.h"\nint32_t simpler_kernel(const SimplerCoreArgs *a) { return !a; }'
 )
-ALL_FLAGS = {"enable_dump_tensor": 2, "enable_pmu": 1, "enable_dep_gen": 1, "enable_scope_stats": 1}
 
 
-def config_of(files, level=4, **fields):
-    return CallConfig(enable_l2_swimlane=level, output_prefix=str(files.folder), **fields)
+FLAGS = {"enable_dump_tensor": 2, "enable_pmu": 1, "enable_dep_gen": 1, "enable_scope_stats": 1}
 
 
-@pytest.fixture
+def config_of(folder, level=4, **fields):
+    return CallConfig(enable_l2_swimlane=level, output_prefix=str(folder), **fields)
+
+
+@pytest.fixture(scope="module")
 def chip():
     children = [(0, K.mark_core())]
-    waves = ChipCallable.build([D.INOUT], "waves", compile_kernel(FUNCTION), children)
     with ChipWorker() as made:
         made.prepare(0, ChipCallable.from_kernel(K.mark_core()))
-        made.prepare(1, waves)
+        made.prepare(1, ChipCallable.build([D.INOUT], "waves", functions(), children))
         yield made
 
 
+@functools.cache
+def functions():
+    return compile_kernel(FUNCTION)
+
+
+@contextmanager
 def prepared(chip, name, signature, *cores):
-    """Return the slot of one of these functions."""
-    children = list(enumerate(cores))
-    chip.prepare(5, ChipCallable.build(signature, name, compile_kernel(FUNCTION), children))
-    return 5
+    """Yield the slot of one of these functions."""
+    chip.prepare(5, ChipCallable.build(signature, name, functions(), list(enumerate(cores))))
+    yield 5
+    chip.unregister(5)
 
 
-@pytest.fixture
-def diamond(chip):
-    return prepared(chip, "diamond", [*K.ADD, D.SCALAR], K.add_core())
+def run_diamond(chip, folder, scalar=0, **flags):
+    """Run `diamond` with flags; return its inputs and its files."""
+    x, y = K.numbers(6)
+    out = np.zeros(6, np.float32)
+    args = host_args(x, y, out, scalars=(scalar,))
+    if flags.get("enable_dump_tensor") == 1:
+        args.dump(0, 2)
+    with prepared(chip, "diamond", [*K.ADD, D.SCALAR], K.add_core()) as slot:
+        chip.run_args(slot, args, CallConfig(output_prefix=str(folder), **flags))
+    assert out.tolist() == (x + 3 * y).tolist()
+    return x, y, Files(folder)
 
 
-@pytest.fixture
-def nested_files(tmp_path):
-    return Files(tmp_path / "deep" / "er")
+@pytest.fixture(scope="module")
+def diamond(chip, tmp_path_factory):
+    """Return the inputs and the files of one run of `diamond`."""
+    return run_diamond(chip, tmp_path_factory.mktemp("diamond"), **FLAGS)
+
+
+@pytest.fixture(scope="module")
+def waves(chip, tmp_path_factory):
+    """Return what one run of `waves` has written, and counted."""
+    seen, folder = np.zeros(BLOCKS, np.int32), tmp_path_factory.mktemp("waves")
+    chip.run_args(1, host_args(seen), config_of(folder, enable_dep_gen=1, enable_scope_stats=1))
+    return Files(folder), seen
 
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2")
 @pytest.mark.parametrize("blocks", [1, 7, BLOCKS])
-def test_each_block_has_a_record_in_both_lists(chip, nested_files, blocks):
+def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
+    files = Files(tmp_path / "deep" / "er")
     seen = np.zeros(BLOCKS, np.int32)
-    chip.run_args(0, host_args(seen), config_of(nested_files, block_dim=blocks))
+    chip.run_args(0, host_args(seen), config_of(files.folder, block_dim=blocks))
     assert seen.sum() == blocks
-    records = nested_files.swimlane
+    records = files.swimlane
     rows = joined(records)
     assert len(rows) == blocks and {row[0] for row in rows} == {0}
     for _, _, queued, begin, end, known in rows:
@@ -143,7 +171,7 @@ def test_each_block_has_a_record_in_both_lists(chip, nested_files, blocks):
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-3")
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 def test_levels_add_lists(chip, files, level):
-    chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config_of(files, level))
+    chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config_of(files.folder, level))
     records = files.swimlane
     assert records["l2_swimlane_level"] == level
     lists = ["aicore_tasks", "aicpu_tasks", "aicpu_scheduler_phases", "aicpu_orchestrator_phases"]
@@ -151,10 +179,10 @@ def test_levels_add_lists(chip, files, level):
     assert ("core_to_thread" in records["metadata"]) is (level >= 3)
 
 
+# ---------------------------------------------------------------- waves
 @pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-3")
-def test_launches_have_numbers_and_waves_have_phases(chip, files):
-    seen = np.zeros(BLOCKS, np.int32)
-    chip.run_args(1, host_args(seen), config_of(files))
+def test_launches_have_numbers_and_waves_have_phases(waves):
+    files, seen = waves
     launches_made = sum(WAVES)
     # launches of one wave run side by side, and may lose an increment of another
     assert (seen[:3] >= len(WAVES)).all() and (seen[:3] <= launches_made).all()
@@ -177,154 +205,9 @@ def test_launches_have_numbers_and_waves_have_phases(chip, files):
     assert times == sorted(times)
 
 
-@pytest.mark.spec("FLAG-CHIP-1")
-def test_a_run_that_fails_writes_its_file_and_the_next_one_another(chip, files):
-    chip.prepare(2, ChipCallable.from_kernel(K.bad_core()))
-    with pytest.raises(ChipError, match="returned error"):
-        chip.run_args(2, host_args(scalars=(1, 5)), config_of(files, block_dim=1))
-    assert len(files.swimlane["aicore_tasks"]) == 1
-    seen = np.zeros(BLOCKS, np.int32)
-    chip.run_args(0, host_args(seen), config_of(files, block_dim=3))
-    assert len(files.swimlane["aicore_tasks"]) == 3
-    chip.run_args(0, host_args(seen))
-    assert len(files.swimlane["aicore_tasks"]) == 3
-
-
-@pytest.mark.spec("FLAG-CHIP-1")
-def test_a_folder_that_cannot_be_made_is_an_error(chip, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    config = config_of(Files(tmp_path / "file" / "below"))
-    with pytest.raises(ChipError, match=r"l2_swimlane_records.json cannot be written: Not a dir"):
-        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
-
-
-@pytest.mark.spec("FLAG-CHIP-1")
-def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
-    written = {
-        "enable_l2_swimlane": ["l2_swimlane_records.json"],
-        "enable_dump_tensor": ["args_dump/args.bin", "args_dump/args_dump.json"],
-        "enable_pmu": ["pmu.csv"],
-        "enable_dep_gen": ["deps.json"],
-        "enable_scope_stats": ["scope_stats/scope_stats.jsonl"],
-    }
-    for flag, names in written.items():
-        files = Files(tmp_path / flag)
-        config = CallConfig(output_prefix=str(files.folder), **{flag: 1})
-        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
-        assert files.names() == names
-
-
-@pytest.mark.spec("FLAG-CHIP-1")
-def test_a_folder_that_cannot_be_made_fails_a_run_with_dumps_before_it_begins(chip, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    seen = np.zeros(BLOCKS, np.int32)
-    config = config_of(Files(tmp_path / "file" / "below"), enable_dump_tensor=2)
-    with pytest.raises(ChipError, match=r"args_dump/args.bin cannot be written: Not a dir"):
-        chip.run_args(0, host_args(seen), config)
-    assert not seen.any()
-    chip.run_args(0, host_args(seen))
-    assert seen.all()
-
-
-@pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8", "FLAG-CHIP-9")
-def test_a_run_that_fails_has_what_was_done(chip, files):
-    slot = prepared(chip, "half", [D.INOUT], K.mark_core(), K.bad_core())
-    with pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"):
-        chip.run_args(slot, host_args(np.zeros(BLOCKS, np.int32)), config_of(files, **ALL_FLAGS))
-    ran = [one[1] for one in files.swimlane["aicore_tasks"]]
-    assert ran.count(0) == 2 and ran.count(1) <= 3 and ran.count(2) == 1
-    assert sorted(int(one["task_id"], 16) for one in files.pmu) == sorted(ran)
-    edges = [(one["pred"], one["succ"]) for one in files.deps["edges"]]
-    assert edges == [("0", "1"), ("0", "2")]
-    told = [(one["task_id"], one["stage"], one["kind"]) for one in files.dump["args"]]
-    before, after = "before_dispatch", "after_completion"
-    assert told == [
-        ("0x0", before, "tensor"),
-        ("0x0", after, "tensor"),
-        ("0x1", before, "tensor"),
-        ("0x2", before, "scalar"),
-        ("0x2", before, "scalar"),
-    ]
-    summary, *lines = files.scopes
-    assert summary["fatal"] is True
-    assert [one["phase"] for one in lines] == ["begin", "begin", "end", "begin", "end", "end"]
-
-
-@pytest.mark.spec("FLAG-CHIP-2")
-def test_blocks_that_are_left_out_after_a_failure_have_no_record(chip, files):
-    """All blocks fail: each thread runs one at the most before it sees that."""
-    failing = compile_kernel(NOTHING.replace("!a", "a != 0"))
-    slot = prepared(chip, "waves", [D.INOUT], CoreCallable.build([D.INOUT], failing))
-    with pytest.raises(ChipError, match="returned error 1"):
-        chip.run_args(slot, host_args(np.zeros(4, np.int32)), config_of(files))
-    assert 1 <= len(files.swimlane["aicore_tasks"]) <= len(os.sched_getaffinity(0)) < 3 * WAVES[0]
-
-
-@pytest.mark.spec("FLAG-CHIP-4")
-@pytest.mark.parametrize(
-    ("flag", "value", "words"),
-    [
-        ("enable_dump_tensor", 4, "it can be 0 to 3"),
-        ("enable_pmu", 3, "it can be 0, 1, 2, or 4 to 8"),
-        ("enable_pmu", 9, "it can be 0, 1, 2, or 4 to 8"),
-        ("enable_dep_gen", 2, "it can be 0 to 1"),
-        ("enable_scope_stats", 2, "it can be 0 to 1"),
-    ],
-)
-def test_values_that_mean_nothing_are_refused_by_name(chip, files, flag, value, words):
-    config = config_of(files, **{flag: value})
-    seen = np.zeros(BLOCKS, np.int32)
-    with pytest.raises(ChipError, match=f"{flag} is {value}; {words}") as found:
-        chip.run_args(0, host_args(seen), config)
-    assert found.value.code == ChipStatus.CONFIG and not seen.any()
-    assert not files.folder.exists()
-
-
-@pytest.mark.spec("FLAG-CHIP-4")
-@pytest.mark.parametrize("flag", ["enable_l2_swimlane", *ALL_FLAGS])
-def test_a_flag_without_a_folder_is_refused(chip, flag):
-    wire = CallConfig(output_prefix="x", **{flag: 1}).to_bytes().replace(b"x", b"\0")
-    raw = host_args(np.zeros(BLOCKS, np.int32))
-    view = (1).to_bytes(8, "little") + raw._tensors[0]
-    with pytest.raises(ChipError, match="without output_prefix") as found:
-        chip.run(0, view, len(view), wire)
-    assert found.value.code == ChipStatus.CONFIG
-
-
-# ---------------------------------------------------------------- the graph
 @pytest.mark.spec("FLAG-CHIP-5")
-def test_launches_are_tasks_and_barriers_are_edges(chip, files, diamond):
-    x, y = K.numbers(6)
-    out = np.zeros(6, np.float32)
-    config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
-    chip.run_args(diamond, host_args(x, y, out, scalars=(0,)), config)
-    assert out.tolist() == (x + 3 * y).tolist()
-    deps = files.deps
-    assert [one["task_id"] for one in deps["tasks"]] == ["0", "1", "2"]
-    assert all(one["scope"] == "manual" for one in deps["tasks"])
-    assert all(one["kernel_ids"] == [-1, 0, -1] for one in deps["tasks"])
-    assert [one["type"] for one in deps["tasks"][0]["args"]] == [
-        "INPUT",
-        "INPUT",
-        "OUTPUT_EXISTING",
-    ]
-    shape = {"dtype": "FLOAT32", "shape": [6], "start_offset": "0", "strides": [1]}
-    for task in deps["tasks"]:
-        for i, one in enumerate(task["args"]):
-            assert one == {"idx": i, "type": one["type"], "tensor_id": one["tensor_id"]} | shape
-    left, right, both = ([one["tensor_id"] for one in task["args"]] for task in deps["tasks"])
-    assert right[:2] == [left[1]] * 2 and both[:2] == [left[2], right[2]]
-    assert len({*left, *right, *both}) == len(deps["tensors"]) == 5
-    assert [one["tensor_id"] for one in deps["tensors"]] == [str(i) for i in range(5)]
-    assert all(one["buffer_numel"] == "6" and one["version"] == 0 for one in deps["tensors"])
-    assert len({one["buffer_addr"] for one in deps["tensors"]}) == 5
-    explicit = {"arg": -1, "source": "explicit"}
-    assert deps["edges"] == [{"pred": pred, "succ": "2"} | explicit for pred in "01"]
-
-
-@pytest.mark.spec("FLAG-CHIP-5")
-def test_the_barrier_that_a_full_wave_needs_has_edges_too(chip, files):
-    chip.run_args(1, host_args(np.zeros(BLOCKS, np.int32)), config_of(files, enable_dep_gen=1))
+def test_the_barrier_that_a_full_wave_needs_has_edges_too(waves):
+    files, _ = waves
     edges = [(int(one["pred"]), int(one["succ"])) for one in files.deps["edges"]]
     first, second, third = range(64), range(64, 70), range(70, 71)
     assert edges == [
@@ -342,21 +225,160 @@ def test_the_barrier_that_a_full_wave_needs_has_edges_too(chip, files):
     assert all(ran[pred][1] <= ran[succ][0] for pred, succ in edges)
 
 
+@pytest.mark.spec("FLAG-CHIP-8")
+def test_a_full_wave_ends_and_the_next_one_begins(waves):
+    summary, *lines = waves[0].scopes
+    assert summary["task_window_max"] == [64]
+    ends = [one["task_window_end"] for one in lines if one["phase"] == "end"]
+    assert ends == [64, 70, 71, 71]
+
+
+# ---------------------------------------------------------------- files
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
+    written = {
+        "enable_l2_swimlane": ["l2_swimlane_records.json"],
+        "enable_dump_tensor": ["args_dump/args.bin", "args_dump/args_dump.json"],
+        "enable_pmu": ["pmu.csv"],
+        "enable_dep_gen": ["deps.json"],
+        "enable_scope_stats": ["scope_stats/scope_stats.jsonl"],
+    }
+    for flag, names in written.items():
+        files = Files(tmp_path / flag)
+        config = (
+            config_of(files.folder, 0, **{flag: 1}) if flag in FLAGS else config_of(files.folder)
+        )
+        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
+        assert files.names() == names
+
+
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_a_run_that_fails_writes_its_file_and_the_next_one_another(chip, files):
+    chip.prepare(2, ChipCallable.from_kernel(K.bad_core()))
+    with pytest.raises(ChipError, match="returned error"):
+        chip.run_args(2, host_args(scalars=(1, 5)), config_of(files.folder, block_dim=1))
+    assert len(files.swimlane["aicore_tasks"]) == 1
+    seen = np.zeros(BLOCKS, np.int32)
+    for config in (config_of(files.folder, block_dim=3), CallConfig()):
+        chip.run_args(0, host_args(seen), config)
+        assert len(files.swimlane["aicore_tasks"]) == 3
+
+
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_a_folder_that_cannot_be_made_is_an_error_and_with_dumps_before_the_run(chip, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    below, seen = tmp_path / "file" / "below", np.zeros(BLOCKS, np.int32)
+    with pytest.raises(ChipError, match=r"args_dump/args.bin cannot be written: Not a dir"):
+        chip.run_args(0, host_args(seen), config_of(below, enable_dump_tensor=2))
+    assert not seen.any()
+    with pytest.raises(ChipError, match=r"l2_swimlane_records.json cannot be written: Not a dir"):
+        chip.run_args(0, host_args(seen), config_of(below))
+    assert seen.all()
+
+
+@pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8", "FLAG-CHIP-9")
+def test_a_run_that_fails_has_what_was_done(chip, files):
+    config = config_of(files.folder, **FLAGS)
+    with (
+        prepared(chip, "half", [D.INOUT], K.mark_core(), K.bad_core()) as slot,
+        pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"),
+    ):
+        chip.run_args(slot, host_args(np.zeros(BLOCKS, np.int32)), config)
+    ran = [one[1] for one in files.swimlane["aicore_tasks"]]
+    assert ran.count(0) == 2 and ran.count(1) <= 3 and ran.count(2) == 1
+    assert sorted(int(one["task_id"], 16) for one in files.pmu) == sorted(ran)
+    edges = [(one["pred"], one["succ"]) for one in files.deps["edges"]]
+    assert edges == [("0", "1"), ("0", "2")]
+    told = [(int(one["task_id"], 16), one["stage"], one["kind"]) for one in files.dump["args"]]
+    first, last = "before_dispatch", "after_completion"
+    tensors = [(0, first, "tensor"), (0, last, "tensor"), (1, first, "tensor")]
+    assert told == [*tensors, *[(2, first, "scalar")] * 2]
+    summary, *lines = files.scopes
+    assert summary["fatal"] is True
+    assert [one["phase"] for one in lines] == ["begin", "begin", "end", "begin", "end", "end"]
+
+
+@pytest.mark.spec("FLAG-CHIP-2")
+def test_blocks_that_are_left_out_after_a_failure_have_no_record(chip, files):
+    """All blocks fail: each thread runs one at the most before it sees that."""
+    failing = CoreCallable.build([D.INOUT], compile_kernel(NOTHING.replace("!a", "a != 0")))
+    with (
+        prepared(chip, "waves", [D.INOUT], failing) as slot,
+        pytest.raises(ChipError, match="returned error 1"),
+    ):
+        chip.run_args(slot, host_args(np.zeros(4, np.int32)), config_of(files.folder))
+    assert 1 <= len(files.swimlane["aicore_tasks"]) <= len(os.sched_getaffinity(0)) < 3 * WAVES[0]
+
+
+@pytest.mark.spec("FLAG-CHIP-4")
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("enable_dump_tensor", 4, "it can be 0 to 3"),
+        ("enable_pmu", 3, "it can be 0, 1, 2, or 4 to 8"),
+        ("enable_pmu", 9, "it can be 0, 1, 2, or 4 to 8"),
+        ("enable_dep_gen", 2, "it can be 0 to 1"),
+        ("enable_scope_stats", 2, "it can be 0 to 1"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_by_name(chip, files, flag, value, words):
+    config = config_of(files.folder, **{flag: value})
+    seen = np.zeros(BLOCKS, np.int32)
+    with pytest.raises(ChipError, match=f"{flag} is {value}; {words}") as found:
+        chip.run_args(0, host_args(seen), config)
+    assert found.value.code == ChipStatus.CONFIG and not seen.any()
+    assert not files.folder.exists()
+
+
+@pytest.mark.spec("FLAG-CHIP-4")
+@pytest.mark.parametrize("flag", ["enable_l2_swimlane", *FLAGS])
+def test_a_flag_without_a_folder_is_refused(chip, flag):
+    wire = CallConfig(output_prefix="x", **{flag: 1}).to_bytes().replace(b"x", b"\0")
+    raw = host_args(np.zeros(BLOCKS, np.int32))
+    view = (1).to_bytes(8, "little") + raw._tensors[0]
+    with pytest.raises(ChipError, match="without output_prefix") as found:
+        chip.run(0, view, len(view), wire)
+    assert found.value.code == ChipStatus.CONFIG
+
+
+# ---------------------------------------------------------------- the graph
+@pytest.mark.spec("FLAG-CHIP-5")
+def test_launches_are_tasks_and_barriers_are_edges(diamond):
+    deps = diamond[-1].deps
+    assert [one["task_id"] for one in deps["tasks"]] == ["0", "1", "2"]
+    assert all(one["scope"] == "manual" for one in deps["tasks"])
+    assert all(one["kernel_ids"] == [-1, 0, -1] for one in deps["tasks"])
+    types = [one["type"] for one in deps["tasks"][0]["args"]]
+    assert types == ["INPUT", "INPUT", "OUTPUT_EXISTING"]
+    shape = {"dtype": "FLOAT32", "shape": [6], "start_offset": "0", "strides": [1]}
+    for task in deps["tasks"]:
+        for i, one in enumerate(task["args"]):
+            assert one == {"idx": i, "type": one["type"], "tensor_id": one["tensor_id"]} | shape
+    left, right, both = ([one["tensor_id"] for one in task["args"]] for task in deps["tasks"])
+    assert right[:2] == [left[1]] * 2 and both[:2] == [left[2], right[2]]
+    assert len({*left, *right, *both}) == len(deps["tensors"]) == 5
+    assert [one["tensor_id"] for one in deps["tensors"]] == [str(i) for i in range(5)]
+    assert all(one["buffer_numel"] == "6" and one["version"] == 0 for one in deps["tensors"])
+    assert len({one["buffer_addr"] for one in deps["tensors"]}) == 5
+    explicit = {"arg": -1, "source": "explicit"}
+    assert deps["edges"] == [{"pred": pred, "succ": "2"} | explicit for pred in "01"]
+
+
 @pytest.mark.spec("FLAG-CHIP-5", "FLAG-CHIP-6")
-@pytest.mark.parametrize("dtype", list(DataType))
-def test_every_element_type_has_its_name_and_shapes_their_strides(chip, files, dtype):
-    size = dtype.itemsize if hasattr(dtype, "itemsize") else None
+def test_every_element_type_has_its_name_and_shapes_their_strides(chip, files):
     raw = np.zeros(2 * 3 * 4 * 8, np.uint8)
-    tensor = ContinuousTensor.make(raw.ctypes.data, (2, 3, 4), dtype)
     core = CoreCallable.build([D.IN], compile_kernel(NOTHING))
-    slot = prepared(chip, "passes", [D.IN], core)
-    config = config_of(files, enable_dep_gen=1, enable_dump_tensor=2)
-    chip.run_args(slot, make((tensor, T.INPUT)), config)
-    (task,), (entry,) = files.deps["tasks"], files.dump["args"]
-    for one in (task["args"][0], entry):
-        assert (one["dtype"], one["shape"], one["strides"]) == (dtype.name, [2, 3, 4], [12, 4, 1])
-    assert entry["bin_size"] == tensor.nbytes() and (size is None or size * 24 == entry["bin_size"])
-    assert files.deps["tensors"][0]["dtype"] == dtype.name
+    config = config_of(files.folder, enable_dep_gen=1, enable_dump_tensor=2)
+    with prepared(chip, "passes", [D.IN], core) as slot:
+        for dtype in DataType:
+            tensor = ContinuousTensor.make(raw.ctypes.data, (2, 3, 4), dtype)
+            chip.run_args(slot, make((tensor, T.INPUT)), config)
+            (task,), (entry,) = files.deps["tasks"], files.dump["args"]
+            for one in (task["args"][0], entry):
+                told = (one["dtype"], one["shape"], one["strides"])
+                assert told == (dtype.name, [2, 3, 4], [12, 4, 1])
+            assert entry["bin_size"] == tensor.nbytes() == 24 * get_element_size(dtype)
+            assert files.deps["tensors"][0]["dtype"] == dtype.name
 
 
 # ---------------------------------------------------------------- arguments
@@ -377,12 +399,8 @@ def after(task, i, elements):
 
 
 @pytest.mark.spec("FLAG-CHIP-6")
-def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_after_it(
-    chip, files, diamond
-):
-    x, y = K.numbers(6)
-    config = CallConfig(enable_dump_tensor=2, output_prefix=str(files.folder))
-    chip.run_args(diamond, host_args(x, y, np.zeros(6, np.float32), scalars=(0,)), config)
+def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_after_it(diamond):
+    x, y, files = diamond
     assert dumped(files) == [
         *(before(0, 0, x), before(0, 1, y), before(1, 0, y), before(1, 1, y)),
         *(after(0, 2, x + y), after(1, 2, y + y)),
@@ -394,16 +412,14 @@ def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_afte
     assert {one["role"] for one in manifest["args"] if "after" in one["stage"]} == {"output"}
     assert (manifest["bin_file"], manifest["dump_tensor_level"]) == ("args.bin", 2)
     assert manifest["total_args"] == manifest["total_tensors"] == 9
-    assert files.names() == ["args_dump/args.bin", "args_dump/args_dump.json"]
 
 
 @pytest.mark.spec("FLAG-CHIP-6")
 def test_inout_is_dumped_twice_and_scalars_once(chip, files):
     core = CoreCallable.build([D.INOUT, D.SCALAR], compile_kernel(NOTHING))
-    slot = prepared(chip, "passes", [D.INOUT, D.SCALAR], core)
-    x = np.arange(4, dtype=np.int32)
-    config = CallConfig(enable_dump_tensor=2, output_prefix=str(files.folder))
-    chip.run_args(slot, host_args(x, scalars=(1 << 60,)), config)
+    x, config = np.arange(4, dtype=np.int32), config_of(files.folder, 0, enable_dump_tensor=2)
+    with prepared(chip, "passes", [D.INOUT, D.SCALAR], core) as slot:
+        chip.run_args(slot, host_args(x, scalars=(1 << 60,)), config)
     assert dumped(files) == [before(0, 0, x), before(0, 1, np.uint64(1 << 60)), after(0, 0, x)]
     scalar = files.dump["args"][1]
     assert (scalar["kind"], scalar["dtype"], scalar["role"]) == ("scalar", "UINT64", "input")
@@ -412,11 +428,9 @@ def test_inout_is_dumped_twice_and_scalars_once(chip, files):
 
 
 @pytest.mark.spec("FLAG-CHIP-6")
-def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(chip, files, diamond):
+def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(chip, files):
     def told(level):
-        x, y = K.numbers(6)
-        config = CallConfig(enable_dump_tensor=level, output_prefix=str(files.folder))
-        chip.run_args(diamond, host_args(x, y, np.zeros(6, np.float32), scalars=(0,)), config)
+        run_diamond(chip, files.folder, enable_dump_tensor=level)
         left_out = ("bin_offset", "bin_size")
         return [
             {name: value for name, value in one.items() if name not in left_out}
@@ -435,17 +449,14 @@ MARKED = [before(2, 1, np.float32([1] * 6)), after(1, 2, np.float32([1] * 6))]
 
 @pytest.mark.spec("FLAG-CHIP-7")
 @pytest.mark.parametrize("by_function", [0, 1])
-def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, diamond, by_function):
-    x, y = K.numbers(6)
-    args = host_args(x, y, np.zeros(6, np.float32), scalars=(by_function,))
-    args.dump(0, 2)
-    config = CallConfig(enable_dump_tensor=1, output_prefix=str(files.folder))
-    chip.run_args(diamond, args, config)
+def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, by_function):
+    x, y, _ = run_diamond(chip, files.folder, by_function, enable_dump_tensor=1)
     found = dumped(files)
     assert before(0, 0, x) in found and after(2, 2, x + 3 * y) in found
     assert all(one in found for one in MARKED) is bool(by_function)
     assert len(found) == 2 + 2 * by_function
-    chip.run_args(diamond, host_args(x, y, x, scalars=(0,)), config)
+    config = config_of(files.folder, 0, enable_dump_tensor=1)
+    chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
     assert dumped(files) == []
 
 
@@ -469,11 +480,8 @@ def test_marks_of_a_task_reach_its_chip(files, level):
 
 # ---------------------------------------------------------------- scopes
 @pytest.mark.spec("FLAG-CHIP-8")
-def test_a_run_and_its_waves_are_scopes(chip, files, diamond):
-    x, y = K.numbers(6)
-    config = CallConfig(enable_scope_stats=1, output_prefix=str(files.folder))
-    chip.run_args(diamond, host_args(x, y, np.zeros(6, np.float32), scalars=(0,)), config)
-    summary, *lines = files.scopes
+def test_a_run_and_its_waves_are_scopes(diamond):
+    summary, *lines = diamond[-1].scopes
     heap = 5 * 64  # three tensors of the run, two that the function has allocated
     assert summary == {
         "version": 6,
@@ -485,11 +493,8 @@ def test_a_run_and_its_waves_are_scopes(chip, files, diamond):
         "dep_pool_max": [0],
         "tensormap_max": 0,
     }
-    told = [
-        (one["phase"], one["depth"], one["task_window_start"], one["task_window_end"])
-        for one in lines
-    ]
-    assert told == [
+    names = ("phase", "depth", "task_window_start", "task_window_end")
+    assert [tuple(one[name] for name in names) for one in lines] == [
         ("begin", 0, 0, 0),
         *(("begin", 1, 0, 0), ("end", 1, 0, 2)),
         *(("begin", 1, 2, 2), ("end", 1, 2, 3)),
@@ -500,29 +505,19 @@ def test_a_run_and_its_waves_are_scopes(chip, files, diamond):
     assert all(one["heap_start"] == one["dep_pool_end"] == one["tensormap"] == 0 for one in lines)
 
 
-@pytest.mark.spec("FLAG-CHIP-8")
-def test_a_full_wave_ends_and_the_next_one_begins(chip, files):
-    config = CallConfig(enable_scope_stats=1, output_prefix=str(files.folder))
-    chip.run_args(1, host_args(np.zeros(BLOCKS, np.int32)), config)
-    summary, *lines = files.scopes
-    assert summary["task_window_max"] == [64]
-    ends = [one["task_window_end"] for one in lines if one["phase"] == "end"]
-    assert ends == [64, 70, 71, 71]
-
-
 # ---------------------------------------------------------------- counters
 @pytest.mark.spec("FLAG-CHIP-9")
-@pytest.mark.parametrize("event", [1, 2, 4, 5, 6, 7, 8])
-def test_each_block_has_a_row(chip, files, event):
-    seen = np.zeros(BLOCKS, np.int32)
-    chip.run_args(0, host_args(seen), config_of(files, 1, enable_pmu=event, block_dim=7))
-    ran = [(core, hex(task)) for core, task, *_ in files.swimlane["aicore_tasks"]]
-    assert [(int(one["core_id"]), one["task_id"]) for one in files.pmu] == ran
-    assert len(ran) == 7
-    for one in files.pmu:
-        assert list(one)[:6] == FIRST and list(one)[-1] == "event_type"
-        told = (one["core_type"], one["event_type"], one["func_id"], one["thread_id"])
-        assert told == ("aiv", str(event), "0", "0")
+def test_each_block_has_a_row(chip, files):
+    for event in (1, 2, 4, 5, 6, 7, 8):
+        config = config_of(files.folder, 1, enable_pmu=event, block_dim=7)
+        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
+        ran = [(core, hex(task)) for core, task, *_ in files.swimlane["aicore_tasks"]]
+        assert [(int(one["core_id"]), one["task_id"]) for one in files.pmu] == ran
+        assert len(ran) == 7
+        for one in files.pmu:
+            assert list(one)[:6] == FIRST and list(one)[-1] == "event_type"
+            told = (one["core_type"], one["event_type"], one["func_id"], one["thread_id"])
+            assert told == ("aiv", str(event), "0", "0")
 
 
 BURN = """
@@ -542,40 +537,40 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 """
 
 
-def burnt(chip, files):
-    """Return the rows of two blocks, of which the second uses 2 ms of the processor."""
-    chip.prepare(8, ChipCallable.from_kernel(CoreCallable.build([], compile_kernel(BURN))))
-    config = CallConfig(enable_pmu=1, block_dim=2, output_prefix=str(files.folder))
+EVENT_SETS = '{1, 1, {{"none", 77, 0}}}, {2, 2, {{"cycles", 1, 0}, {"clock", 1, 1}}}'
+"""What a simulated chip is to count: nothing that exists, and the system's clock."""
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory):
+    """Return a chip that knows only these events, with a kernel whose second block uses 2 ms."""
+    folder, own = tmp_path_factory.mktemp("counting"), EVENTS.read_text()
+    events = own.partition("static const EventSet")[0]
+    events += f"static const EventSet event_sets[] = {{{EVENT_SETS}}};"
+    events += own.partition("};\n\n")[2]
+    (folder / "events.h").write_text(events)
+    left_out = ("shim.c", "domain.c", "launch_all.c")
+    sources = sorted(str(one) for one in EVENTS.parent.glob("*.c") if one.name not in left_out)
+    flags = ["-std=gnu11", "-O0", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+    includes = ["-D_GNU_SOURCE=", "-include", str(folder / "events.h"), f"-I{INCLUDE_DIR}"]
+    made = ["-o", str(folder / "runtime.so"), "-ldl"]
+    subprocess.run(["cc", *flags, *includes, *sources, *made], check=True)
+    with ChipWorker(runtime=folder / "runtime.so") as chip:
+        chip.prepare(8, ChipCallable.from_kernel(CoreCallable.build([], compile_kernel(BURN))))
+        yield chip
+
+
+def burnt(chip, files, event, blocks=2):
+    """Return the rows of such blocks, that with most cycles last."""
+    config = config_of(files.folder, 0, enable_pmu=event, block_dim=blocks)
     chip.run_args(8, host_args(), config)
     return sorted(files.pmu, key=lambda one: int(one["pmu_total_cycles"]))
 
 
-def runtime_that_counts(folder, events):
-    """Return a simulated chip that knows only these events, of type 1."""
-    fake = EVENTS.read_text().partition("static const EventSet")[0]
-    fake += (
-        f"static const EventSet event_sets[] = {{{{1, {len(events)}, {{{', '.join(events)}}}}}}};"
-    )
-    fake += EVENTS.read_text().partition("};\n\n")[2]
-    (folder / "events.h").write_text(fake)
-    sources = sorted(str(one) for one in EVENTS.parent.glob("*.c"))
-    left_out = ("shim.c", "domain.c", "launch_all.c")
-    sources = [one for one in sources if not one.endswith(left_out)]
-    made = folder / "runtime.so"
-    flags = ["-std=gnu11", "-O1", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
-    includes = ["-D_GNU_SOURCE=", "-include", str(folder / "events.h"), f"-I{INCLUDE_DIR}"]
-    subprocess.run(["cc", *flags, *includes, *sources, "-o", str(made), "-ldl"], check=True)
-    return made
-
-
 @pytest.mark.spec("FLAG-CHIP-9")
-def test_without_the_processors_counters_there_are_the_systems(tmp_path, files):
-    runtime = runtime_that_counts(tmp_path, ['{"none", 77, 0}'])
-    with ChipWorker(runtime=runtime) as chip:
-        _, heavy = rows = burnt(chip, files)
-        config = CallConfig(enable_pmu=1, block_dim=1, output_prefix=str(files.folder))
-        chip.run_args(8, host_args(), config)
-        (light,) = files.pmu  # of a thread that has used much more before
+def test_without_the_processors_counters_there_are_the_systems(counting, files):
+    _, heavy = rows = burnt(counting, files, 1)
+    (light,) = burnt(counting, files, 1, blocks=1)  # of a thread that has used much more before
     assert int(light["pmu_total_cycles"]) < 2_000_000 < time.thread_time_ns()
     names = ["minor_faults", "major_faults", "voluntary_switches", "involuntary_switches"]
     assert all(list(one)[6:-1] == [f"sw_{name}" for name in names] for one in rows)
@@ -584,11 +579,9 @@ def test_without_the_processors_counters_there_are_the_systems(tmp_path, files):
 
 
 @pytest.mark.spec("FLAG-CHIP-9")
-def test_the_processors_counters_are_read_where_there_are_some(tmp_path, files):
+def test_the_processors_counters_are_read_where_there_are_some(counting, files):
     """The system's clock stands for a processor's counter: where there are none, it has this one."""
-    runtime = runtime_that_counts(tmp_path, ['{"cycles", 1, 0}', '{"clock", 1, 1}'])
-    with ChipWorker(runtime=runtime) as chip:
-        _, heavy = rows = burnt(chip, files)
+    _, heavy = rows = burnt(counting, files, 2)
     if "sw_minor_faults" in heavy:
         pytest.skip("this system lets nobody count")
     assert all(list(one) == [*FIRST, "clock", "event_type"] for one in rows)
@@ -607,11 +600,11 @@ def test_a_worker_of_level_2_and_a_task_of_level_3_record_their_chip(tmp_path):
         handle = w.register(ChipCallable.from_kernel(K.mark_core()))
         bad = w.register(ChipCallable.from_kernel(K.bad_core()))
         seen = np.zeros(BLOCKS, np.int32)
-        w.run(handle, host_args(seen), config_of(two, block_dim=5))
+        w.run(handle, host_args(seen), config_of(two.folder, block_dim=5))
         with pytest.raises(TaskError, match="returned error"):
-            w.run(bad, host_args(scalars=(1, 5)), config_of(two, block_dim=1, **ALL_FLAGS))
+            w.run(bad, host_args(scalars=(1, 5)), config_of(two.folder, block_dim=1, **FLAGS))
         assert len(two.pmu) == 1 and two.scopes[0]["fatal"]
-        w.run(handle, host_args(seen), config_of(two, block_dim=5, **ALL_FLAGS))
+        w.run(handle, host_args(seen), config_of(two.folder, block_dim=5, **FLAGS))
     assert len(two.swimlane["aicore_tasks"]) == len(two.pmu) == 5
     assert len(two.deps["tasks"]) == 1 and len(two.dump["args"]) == 2 and len(two.scopes) == 5
     with Worker(level=3, device_ids=[0]) as w:
@@ -619,10 +612,10 @@ def test_a_worker_of_level_2_and_a_task_of_level_3_record_their_chip(tmp_path):
         x = w.zeros(BLOCKS, np.int32)
 
         def main(orch, *_):
-            config = config_of(task, block_dim=6, **ALL_FLAGS)
+            config = config_of(task.folder, block_dim=6, **FLAGS)
             orch.submit_next_level(handle, make((x, T.INOUT)), config)
 
-        w.run(main, None, config_of(run, enable_dump_tensor=2, enable_dep_gen=1))
+        w.run(main, None, config_of(run.folder, enable_dump_tensor=2, enable_dep_gen=1))
     assert len(task.swimlane["aicore_tasks"]) == len(task.pmu) == 6
     assert len(run.swimlane["aicore_tasks"]) == 1 and len(run.deps["tasks"]) == 1
     assert run.dump["args"] == []  # of the chip's task, which has flags of its own

@@ -49,7 +49,7 @@ def test_the_edges_of_a_cholesky_are_those_of_last_writers(files):
         functions[name] = lambda args, name=name: None
         functions[name].__name__ = functions[name].__qualname__ = name
     config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=2) as w:
+    with Worker(level=3, num_sub_workers=2, child_mode="thread") as w:
         handles = {name: w.register(function) for name, function in functions.items()}
         tile = {(i, j): w.zeros((8, 8), np.float64) for i in range(N) for j in range(i + 1)}
         told = []
@@ -155,13 +155,6 @@ def test_overlap_says_whether_a_consumer_covers_what_was_written(flagged):
         orch.submit_sub(handle, make((x, T.INPUT)))
 
     first, second = flagged(build, enable_dep_gen=1).deps["edges"]
-    assert (first["overlap"], first["consumer_shape"], first["producer_shape"]) == (
-        "other",
-        [6],
-        [4, 6],
-    )
-    assert (second["overlap"], second["consumer_shape"], second["producer_shape"]) == (
-        "covered",
-        [4, 6],
-        [6],
-    )
+    names = ("overlap", "consumer_shape", "producer_shape")
+    assert [first[name] for name in names] == ["other", [6], [4, 6]]
+    assert [second[name] for name in names] == ["covered", [4, 6], [6]]

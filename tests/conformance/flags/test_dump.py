@@ -21,6 +21,10 @@ def shift(args):
     args.tensor(2).numpy()[:] += 1
 
 
+def nothing(args):
+    pass
+
+
 def program(mark):
     def build(orch, x, handle):
         x[:] = np.arange(24).reshape(4, 6)
@@ -50,7 +54,7 @@ OLD, NEW = list(range(6, 12)), list(range(7, 13))
 
 @pytest.mark.spec("FLAG-DUMP-1")
 def test_what_is_read_is_dumped_before_and_what_is_written_after(flagged):
-    files = flagged(program(lambda *_: None), functions=(shift,), enable_dump_tensor=2)
+    files = flagged(program(lambda *_: None), shift, enable_dump_tensor=2)
     assert seen(files) == [
         (BEFORE, 0, "input", READ),
         (BEFORE, 2, "inout", OLD),
@@ -73,19 +77,17 @@ def test_no_dep_is_dumped_before_and_output_existing_after(flagged):
     def build(orch, x, handle):
         orch.submit_sub(handle, make((x[0], T.NO_DEP), (x[1], T.OUTPUT_EXISTING)))
 
-    files = flagged(build, functions=(lambda args: None,), enable_dump_tensor=2)
+    files = flagged(build, nothing, enable_dump_tensor=2)
     assert [one[:3] for one in seen(files)] == [(BEFORE, 0, "input"), (AFTER, 1, "output")]
 
 
 @pytest.mark.spec("FLAG-DUMP-1")
-def test_members_of_a_group_have_the_numbers_of_the_whole_task(flagged, mode):
+def test_members_of_a_group_have_the_numbers_of_the_whole_task(flagged):
     def build(orch, x, handle):
         x[:] = 7
         orch.submit_sub_group(handle, [make((x[i], T.INOUT)) for i in range(2)])
 
-    files = flagged(
-        build, functions=(lambda args: None,), enable_dump_tensor=2, options={"child_mode": mode}
-    )
+    files = flagged(build, nothing, child_mode="process", enable_dump_tensor=2)
     told = [(one[0], one[1], one[3]) for one in seen(files)]
     assert told == [(stage, i, [7] * 6) for stage in (BEFORE, AFTER) for i in range(2)]
 
@@ -119,7 +121,7 @@ def then_another_tag(args, x):
     ],
 )
 def test_only_marked_tensors_are_dumped_at_level_1(flagged, mark, found):
-    files = flagged(program(mark), functions=(shift,), enable_dump_tensor=1)
+    files = flagged(program(mark), shift, enable_dump_tensor=1)
     assert [one[:2] for one in seen(files)] == found
     assert files.dump["total_scalars"] == 0
 
@@ -149,9 +151,9 @@ def test_marks_do_not_travel_to_the_worker(flagged):
         args.dump()
         orch.submit_sub(handle, args)
 
-    files = flagged(build, functions=(look,), enable_dump_tensor=1)
+    files = flagged(build, look, enable_dump_tensor=1)
     assert len(files.dump["args"]) == 1
-    flagged(build, functions=(look,), enable_dep_gen=1)
+    flagged(build, look, enable_dep_gen=1)
 
 
 @pytest.mark.spec("FLAG-DUMP-3")
@@ -160,7 +162,7 @@ def test_views_are_dumped_row_by_row(flagged):
         x[:] = np.arange(24).reshape(4, 6)
         orch.submit_sub(handle, make((x[:, ::2], T.INPUT), (x[::-1, 1], T.INPUT)))
 
-    files = flagged(build, functions=(lambda args: None,), enable_dump_tensor=2)
+    files = flagged(build, nothing, enable_dump_tensor=2)
     whole = np.arange(24).reshape(4, 6)
     first, second = files.dump["args"]
     assert files.elements(first).tolist() == whole[:, ::2].tolist()
@@ -175,7 +177,7 @@ def test_an_address_that_is_only_a_key_has_no_elements(flagged):
         key = ContinuousTensor.make(0xDEADBEEF00, (4,), DataType.UINT8)
         orch.submit_sub(handle, make((key, T.INPUT), (x[0], T.INPUT)))
 
-    files = flagged(build, functions=(lambda args: None,), enable_dump_tensor=2)
+    files = flagged(build, nothing, enable_dump_tensor=2)
     key, row = files.dump["args"]
     assert (key["truncated"], key["bin_size"]) == (True, 0)
     assert (row["truncated"], files.elements(row).tolist()) == (False, [0] * 6)
@@ -183,25 +185,18 @@ def test_an_address_that_is_only_a_key_has_no_elements(flagged):
 
 
 @pytest.mark.spec("FLAG-DUMP-4")
-def test_level_3_has_the_same_without_bytes(flagged):
+def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(flagged):
     def told(level):
-        manifest = flagged(
-            program(lambda *_: None), functions=(shift,), enable_dump_tensor=level
-        ).dump
+        files = flagged(program(lambda *_: None), shift, enable_dump_tensor=level)
+        left_out = ("bin_offset", "bin_size")
         entries = [
-            {name: value for name, value in one.items() if name not in ("bin_offset", "bin_size")}
-            for one in manifest["args"]
+            {name: value for name, value in one.items() if name not in left_out}
+            for one in files.dump["args"]
         ]
-        return manifest, sorted(entries, key=lambda one: (one["stage"], one["arg_index"]))
+        return files, sorted(entries, key=lambda one: (one["stage"], one["arg_index"]))
 
     _, whole = told(2)
-    manifest, entries = told(3)
-    assert entries == whole and manifest["bin_file"] is None
-    assert all(one["bin_size"] == 0 for one in manifest["args"])
-
-
-@pytest.mark.spec("FLAG-DUMP-4")
-def test_level_3_leaves_no_bytes_of_an_earlier_run(flagged):
-    for level in (2, 3):
-        files = flagged(program(lambda *_: None), functions=(shift,), enable_dump_tensor=level)
+    files, entries = told(3)
+    assert entries == whole and files.dump["bin_file"] is None
+    assert all(one["bin_size"] == 0 for one in files.dump["args"])
     assert "args_dump/args.bin" not in files.names()

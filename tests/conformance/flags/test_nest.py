@@ -11,7 +11,7 @@ from simpler_ref.trace.flags import write
 from tests import far_side
 from tests.endpoints import INOUT, program
 
-from .conftest import Files, increase, make
+from .conftest import ALL, Files, increase, make
 
 
 def tree(mode, children, leaf=increase):
@@ -39,19 +39,10 @@ def config_of(folder, **flags):
     return CallConfig(output_prefix=str(folder), **flags)
 
 
-FLAGS = {
-    "enable_l2_swimlane": 4,
-    "enable_dep_gen": 1,
-    "enable_dump_tensor": 2,
-    "enable_scope_stats": 1,
-    "enable_pmu": 1,
-}
-
-
 @pytest.mark.spec("FLAG-NEST-1")
-def test_flags_of_a_task_hold_for_the_childs_run(mode, tmp_path):
+def test_flags_of_a_task_hold_for_the_childs_run(tmp_path):
     mine, theirs = Files(tmp_path / "mine"), Files(tmp_path / "theirs")
-    w, (inner,) = tree(mode, 1)
+    w, (inner,) = tree("process", 1)
 
     def child(orch, args, config):
         for i in range(args.tensor_count()):
@@ -59,14 +50,14 @@ def test_flags_of_a_task_hold_for_the_childs_run(mode, tmp_path):
 
     def main(orch, *_):
         args = make((x[0], T.INOUT), (x[1], T.INOUT))
-        orch.submit_next_level(below, args, config_of(theirs.folder, **FLAGS))
+        orch.submit_next_level(below, args, config_of(theirs.folder, **ALL))
         orch.submit_sub(plain, make((x[2], T.INOUT)))
         orch.submit_next_level(below, make((x[2], T.INOUT)))
 
     with w:
         x = w.zeros((3, 4), np.int64)
         below, plain = w.register(child), w.register(increase)
-        w.run(main, None, config_of(mine.folder, **FLAGS))
+        w.run(main, None, config_of(mine.folder, **ALL))
         assert x.tolist() == [[1] * 4, [1] * 4, [2] * 4]
     assert [one["args"][0]["shape"] for one in theirs.deps["tasks"]] == [[4], [4]]
     assert theirs.json("name_map_child.json")["level"] == 3
@@ -81,9 +72,9 @@ def test_flags_of_a_task_hold_for_the_childs_run(mode, tmp_path):
 
 
 @pytest.mark.spec("FLAG-NEST-2")
-def test_of_tasks_with_one_prefix_whole_files_remain(mode, tmp_path):
+def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
     files = Files(tmp_path / "out")
-    w, _ = tree(mode, 2)
+    w, _ = tree("thread", 2)
 
     def main(orch, *_):
         config = config_of(files.folder, enable_dep_gen=1, enable_scope_stats=1)
@@ -99,9 +90,9 @@ def test_of_tasks_with_one_prefix_whole_files_remain(mode, tmp_path):
 
 
 @pytest.mark.spec("FLAG-NEST-2")
-def test_of_dumps_with_one_prefix_the_bytes_are_those_of_the_manifest(mode, tmp_path):
+def test_of_dumps_with_one_prefix_the_bytes_are_those_of_the_manifest(tmp_path):
     files = Files(tmp_path / "out")
-    w, inner = tree(mode, 2, look)
+    w, inner = tree("process", 2, look)
 
     def child(orch, args, config):
         for i in range(args.tensor_count()):
@@ -157,7 +148,7 @@ def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
 
         def orch_fn(orch, args, config):
             given = made.args((buffer, INOUT))
-            orch.submit_next_level(handle, given, config_of(files.folder, **FLAGS))
+            orch.submit_next_level(handle, given, config_of(files.folder, **ALL))
 
         made.worker.run(orch_fn)
         assert made.values(buffer).tolist() == [1, 2, 3, 4]

@@ -13,15 +13,8 @@ from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 
 from ..see.conftest import fail
-from .conftest import increase, make
+from .conftest import ALL, flagging, increase, make
 
-ALL = {
-    "enable_l2_swimlane": True,
-    "enable_dep_gen": 1,
-    "enable_dump_tensor": 2,
-    "enable_scope_stats": 1,
-    "enable_pmu": 1,
-}
 FILES = [
     "args_dump/args.bin",
     "args_dump/args_dump.json",
@@ -45,15 +38,14 @@ def chain(orch, x, handle, *_):
 
 
 @pytest.mark.spec("FLAG-RUN-1")
-@pytest.mark.parametrize("flag", ALL)
-def test_each_flag_writes_its_file_and_no_other(flagged, flag):
-    files = flagged(chain, **{flag: ALL[flag]})
+def test_each_flag_writes_its_file_and_no_other(tmp_path):
     named = {"enable_l2_swimlane": "l2_", "enable_dump_tensor": "args_", "enable_dep_gen": "deps"}
-    first = named.get(flag, flag.removeprefix("enable_"))
-    assert (
-        files.names() == [one for one in FILES if one.startswith((first, "name_map"))]
-        and len(files.names()) > 1
-    )
+    with flagging() as run:
+        for flag, value in ALL.items():
+            files = run(chain, tmp_path / flag, **{flag: value})
+            first = named.get(flag, flag.removeprefix("enable_"))
+            assert files.names() == [one for one in FILES if one.startswith((first, "name_map"))]
+            assert len(files.names()) > 1
 
 
 @pytest.mark.spec("FLAG-RUN-1")
@@ -76,7 +68,7 @@ def test_files_are_about_the_last_run_of_that_folder(files):
 @pytest.mark.spec("FLAG-RUN-2")
 def test_a_run_that_fails_writes_them_and_raises(files):
     config = CallConfig(**ALL, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         failing, x = w.register(fail), w.zeros(8, np.int64)
         with pytest.raises(TaskError, match="on purpose"):
             w.run(lambda orch, *_: orch.submit_sub(failing, make((x, T.INOUT))), None, config)
@@ -89,7 +81,7 @@ def test_a_run_that_fails_writes_them_and_raises(files):
 @pytest.mark.spec("FLAG-RUN-3")
 def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
     config = CallConfig(**ALL, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)
         mem, plain = w._session.engine.mem, w._session.engine.kernels
         open_before = None
@@ -135,7 +127,7 @@ def test_functions_have_names_by_the_numbers_of_the_other_files(flagged):
         orch.submit_sub(second, make((x[0], T.INOUT)))
         orch.submit_sub(first, make((x[0], T.INOUT)))
 
-    files = flagged(build, functions=(increase, double), enable_dep_gen=1, enable_pmu=1)
+    files = flagged(build, increase, double, enable_dep_gen=1, enable_pmu=1)
     names = files.json("name_map_main.json")
     assert (names["level"], names["orchestrator_name"]) == (3, "main")
     known = names["callable_id_to_name"]
@@ -147,7 +139,7 @@ def test_functions_have_names_by_the_numbers_of_the_other_files(flagged):
 @pytest.mark.spec("FLAG-RUN-6")
 def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
     config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         with pytest.raises(NotImplementedError, match="enable_dep_gen=1: record runs no tasks"):
             w.record(lambda *_: pytest.fail("it ran"), None, config)
         words = "with detail='tasks', and the diagnostics"
@@ -157,16 +149,12 @@ def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
 
 
 @pytest.mark.spec("FLAG-RUN-6")
-@pytest.mark.parametrize("flag", ["enable_dump_tensor", "enable_pmu"])
-def test_endpoints_that_run_sub_tasks_do_not_dump_or_count(files, flag):
-    config = CallConfig(**{flag: 1, "output_prefix": str(files.folder)})
-    words = f"{flag}=1: the endpoints"
-    fleet = sr.ProcessFleet()
-    with (
-        Worker(fleet=fleet, endpoints=1, num_sub_workers=1) as w,
-        pytest.raises(NotImplementedError, match=words),
-    ):
-        w.run(lambda *_: pytest.fail("it ran"), None, config)
+def test_endpoints_that_run_sub_tasks_do_not_dump_or_count(files):
+    with Worker(fleet=sr.ProcessFleet(), endpoints=1, num_sub_workers=1) as w:
+        for flag in ("enable_dump_tensor", "enable_pmu"):
+            config = CallConfig(**{flag: 1, "output_prefix": str(files.folder)})
+            with pytest.raises(NotImplementedError, match=f"{flag}=1: the endpoints"):
+                w.run(lambda *_: pytest.fail("it ran"), None, config)
     assert not files.folder.exists()
 
 
@@ -174,7 +162,7 @@ def test_endpoints_that_run_sub_tasks_do_not_dump_or_count(files, flag):
 def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
     path = str(tmp_path / "a.trace")
     config = CallConfig(**ALL, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+    with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros((4, 6), np.int64)
         for given in (None, config, None):
             w.run(lambda orch, *_: chain(orch, x, handle), None, given)
@@ -187,7 +175,7 @@ def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
 @pytest.mark.spec("FLAG-RUN-8")
 def test_files_have_what_is_left_if_notes_were_dropped(files):
     config = CallConfig(**ALL, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros((4, 6), np.int64)
         mem = w._session.engine.mem
         w.start()

@@ -5,7 +5,7 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 
-from .conftest import make
+from .conftest import flagging, make
 
 COUNTERS = ("task_window", "heap", "dep_pool")
 ALIGN = 1024
@@ -28,9 +28,10 @@ def ignore(args):
     pass
 
 
-@pytest.fixture
-def lines(flagged):
-    return flagged(program, functions=(ignore,), enable_scope_stats=1).scopes
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    with flagging(ignore) as run:
+        return run(program, tmp_path_factory.mktemp("scopes"), enable_scope_stats=1).scopes
 
 
 @pytest.mark.spec("FLAG-SCOPE-1")
@@ -76,7 +77,7 @@ def test_deeper_scopes_use_the_last_ring(flagged):
         for _ in range(4):
             orch.scope_begin()
 
-    lines = flagged(build, functions=(ignore,), enable_scope_stats=1).scopes[1:]
+    lines = flagged(build, ignore, enable_scope_stats=1).scopes[1:]
     assert [(one["depth"], one["ring"]) for one in lines[:5]] == [(i, min(i, 3)) for i in range(5)]
     assert [one["depth"] for one in lines[5:]] == [4, 3, 2, 1, 0]
 

@@ -6,10 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, Worker
 from simpler_ref import TensorArgType as T
 
-from .conftest import increase, make
+from .conftest import flagging, make
 
 
 def program(orch, x, handle, *_):
@@ -42,11 +41,23 @@ def joined(records):
     ]
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return what runs of `program` have recorded, by their levels, between two times."""
+    folder, before = tmp_path_factory.mktemp("levels"), time.monotonic_ns()
+    with flagging(child_mode="process") as run:
+        levels = range(1, 5)
+        found = {
+            level: run(program, folder / str(level), enable_l2_swimlane=level).swimlane
+            for level in levels
+        }
+    return found, before, time.monotonic_ns()
+
+
 @pytest.mark.spec("FLAG-SWIM-1")
-def test_each_core_has_what_it_ran_in_order(flagged):
-    before = time.monotonic_ns()
-    records = flagged(program, enable_l2_swimlane=1).swimlane
-    after = time.monotonic_ns()
+def test_each_core_has_what_it_ran_in_order(recorded):
+    levels, before, after = recorded
+    records = levels[1]
     assert records["l2_swimlane_level"] == 1
     assert records["metadata"] == {
         "clock_freq_hz": 10**9,
@@ -65,34 +76,31 @@ def test_each_core_has_what_it_ran_in_order(flagged):
 
 
 @pytest.mark.spec("FLAG-SWIM-1")
-def test_tasks_that_wait_for_each_other_do_not_overlap(flagged):
-    tasks = flagged(program, enable_l2_swimlane=1).swimlane["aicore_tasks"]
+def test_tasks_that_wait_for_each_other_do_not_overlap(recorded):
+    tasks = recorded[0][1]["aicore_tasks"]
     spans = {task: (begin, end) for _, task, _, begin, end in tasks}
     assert spans[0][1] <= spans[1][0] and spans[1][1] <= spans[1 << 32 | 1][0]
 
 
 @pytest.mark.spec("FLAG-SWIM-2")
-def test_both_lists_are_joined_by_core_and_number(flagged):
-    records = flagged(program, enable_l2_swimlane=2).swimlane
-    rows = joined(records)
+def test_both_lists_are_joined_by_core_and_number(recorded):
+    rows = joined(recorded[0][2])
     assert sorted(row[0] for row in rows) == sorted(IDS)
     for _, _, sent, begin, end, seen in rows:
         assert sent <= begin <= end <= seen
 
 
 @pytest.mark.spec("FLAG-SWIM-2", "FLAG-SWIM-3", "FLAG-SWIM-4")
-@pytest.mark.parametrize("level", [1, 2, 3, 4])
-def test_a_level_has_what_lower_ones_have_and_more(flagged, level):
-    records = flagged(program, enable_l2_swimlane=level).swimlane
-    assert {name for name in BETWEEN if name in records} == {
-        name for name, first in BETWEEN.items() if level >= first
-    }
-    assert records["metadata"].get("core_to_thread", []) == ([0, 0] if level >= 3 else [])
+def test_a_level_has_what_lower_ones_have_and_more(recorded):
+    for level, records in recorded[0].items():
+        names = {name for name, first in BETWEEN.items() if level >= first}
+        assert names == BETWEEN.keys() & records
+        assert records["metadata"].get("core_to_thread", []) == ([0, 0] if level >= 3 else [])
 
 
 @pytest.mark.spec("FLAG-SWIM-3")
-def test_the_scheduler_has_dispatched_and_completed_each_task(flagged):
-    records = flagged(program, enable_l2_swimlane=3).swimlane
+def test_the_scheduler_has_dispatched_and_completed_each_task(recorded):
+    records = recorded[0][3]
     (phases,) = records["aicpu_scheduler_phases"]
     for kind in ("dispatch", "complete"):
         of_kind = [one for one in phases if one["kind"] == kind]
@@ -110,17 +118,14 @@ def test_the_scheduler_has_dispatched_and_completed_each_task(flagged):
 
 
 @pytest.mark.spec("FLAG-SWIM-3")
-def test_a_dispatch_says_whether_the_queue_was_empty_then(files):
-    config = CallConfig(enable_l2_swimlane=3, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1) as w:
-        handle, x = w.register(increase), w.zeros((3, 4), np.int64)
+def test_a_dispatch_says_whether_the_queue_was_empty_then(tmp_path):
+    def build(orch, x, handle):
+        for row in x:
+            orch.submit_sub(handle, make((row, T.INOUT)))
 
-        def main(orch, *_):
-            for row in x:
-                orch.submit_sub(handle, make((row, T.INOUT)))
-
-        w.run(main, None, config)
-    (phases,) = files.swimlane["aicpu_scheduler_phases"]
+    with flagging(num_sub_workers=1) as run:
+        records = run(build, tmp_path / "out", enable_l2_swimlane=3).swimlane
+    (phases,) = records["aicpu_scheduler_phases"]
     sent = [one for one in phases if one["kind"] == "dispatch"]
     assert [one["pop_hit"] for one in sent] == [one["tasks_processed"] for one in sent]
     assert sent[-1]["pop_miss"] == 1
@@ -135,15 +140,8 @@ def test_the_orch_thread_has_submitted_all_in_order(flagged):
     records = flagged(build, enable_l2_swimlane=4).swimlane
     (phases,) = records["aicpu_orchestrator_phases"]
     assert [one["submit_idx"] for one in phases] == list(range(9))
-    assert [one["task_id"] for one in phases] == [
-        0,
-        1,
-        *(1 << 32 | i for i in range(3)),
-        2,
-        3,
-        4,
-        5,
-    ]
+    ids = [0, 1, *(1 << 32 | i for i in range(3)), 2, 3, 4, 5]
+    assert [one["task_id"] for one in phases] == ids
     times = [time for one in phases for time in (one["start_cycles"], one["end_cycles"])]
     assert times == sorted(times)
     assert all(one["start_cycles"] < one["end_cycles"] for one in phases)

@@ -21,29 +21,33 @@ class Custom:
         raise AssertionError
 
 
+@pytest.fixture(scope="module")
+def w():
+    with Worker(3, child_mode="thread") as made:
+        made.add_next_level(Custom())
+        made.start()
+        yield made
+
+
 @pytest.mark.spec("FLAG-VALUE-1")
 @pytest.mark.parametrize(("flag", "value", "words"), REFUSED)
-def test_another_value_is_refused_and_changes_nothing(flag, value, words, tmp_path):
+def test_another_value_is_refused_and_changes_nothing(w, flag, value, words, tmp_path):
     folder = tmp_path / "out"
     config = CallConfig(**{flag: value, "output_prefix": str(folder)})
-    w = Worker(3)
-    w.add_next_level(Custom())
-    with w:
-        handle = w.register(lambda: None)
-        mem = w._session.engine.mem
+    said = f"{flag} is {value}; it can be .*{words}"
+    handle = w.register(lambda: None)
+    mem = w._session.engine.mem
 
-        def orch_fn(orch, args, given):
-            for submit in (
-                lambda: orch.submit_next_level(handle, TaskArgs(), config),
-                lambda: orch.submit_next_level_group(handle, [TaskArgs()], config),
-            ):
-                before = mem[L.RING_BLOCK : L.SCHED].copy()
-                with pytest.raises(ValueError, match=f"{flag} is {value}; it can be .*{words}"):
-                    submit()
-                assert (mem[L.RING_BLOCK : L.SCHED] == before).all()
+    def orch_fn(orch, args, given):
+        before = mem[L.RING_BLOCK : L.SCHED].copy()
+        with pytest.raises(ValueError, match=said):
+            orch.submit_next_level(handle, TaskArgs(), config)
+        with pytest.raises(ValueError, match=said):
+            orch.submit_next_level_group(handle, [TaskArgs()], config)
+        assert (mem[L.RING_BLOCK : L.SCHED] == before).all()
 
-        assert w.run(orch_fn).tasks == 0
-        for ask in (w.run, w.record):
-            with pytest.raises(ValueError, match=f"{flag} is {value}; it can be .*{words}"):
-                ask(lambda *_: pytest.fail("it ran"), None, config)
+    assert w.run(orch_fn).tasks == 0
+    for ask in (w.run, w.record):
+        with pytest.raises(ValueError, match=said):
+            ask(lambda *_: pytest.fail("it ran"), None, config)
     assert not folder.exists()

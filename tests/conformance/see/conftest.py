@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import TaskArgs, Trace, Worker
+from simpler_ref import Trace, Worker
 from simpler_ref import TensorArgType as T
+
+from ...support import make_args as make
 
 
 @sr.task
@@ -34,36 +36,30 @@ def fail(args):
     raise ValueError("on purpose")
 
 
-def make(*pairs):
-    args = TaskArgs()
-    for tensor, tag in pairs:
-        args.add_tensor(tensor, tag)
-    return args
-
-
 @pytest.fixture
 def path(tmp_path):
     return str(tmp_path / "a.trace")
 
 
-@pytest.fixture(params=["process", "thread"])
-def mode(request):
-    return request.param
+def trace_of(path, build, function=increase, shape=8, **options):
+    """Run an orchestration function on a traced Worker of threads; return the trace."""
+    given = {"level": 3, "num_sub_workers": 2, "heap_ring_size": 1 << 20, "child_mode": "thread"}
+    with Worker(trace=path, **given | options) as w:
+        handle, x = w.register(function), w.zeros(shape, np.int64)
+        w.run(lambda orch, args, config: build(orch, handle, x))
+    return Trace.open(path)
 
 
 @pytest.fixture
 def traced(path):
     """Return a function that runs an orchestration function on a traced Worker, and reads the trace."""
+    return lambda build, **options: trace_of(path, build, **options)
 
-    def run(build, **options):
-        options = {"level": 3, "num_sub_workers": 2, "heap_ring_size": 1 << 20} | options
-        with Worker(trace=path, **options) as w:
-            handle = w.register(increase)
-            x = w.zeros(8, np.int64)
-            w.run(lambda orch, args, config: build(orch, handle, x))
-        return Trace.open(path)
 
-    return run
+@pytest.fixture(scope="module")
+def chained(tmp_path_factory):
+    """Return the trace of one run of `chain`."""
+    return trace_of(str(tmp_path_factory.mktemp("chained") / "a.trace"), chain)
 
 
 def chain(orch, handle, x):
