@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import Trace, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref import Trace, Worker
 
 from ...support import make_args as make
 

@@ -4,20 +4,21 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import link as links
 from simpler_ref.remote import records
+from simpler_ref.remote.connection import Order
 from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
+from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.trace.clocks import Clock
 from simpler_ref.trace.file import NOTE, TraceFile
 from simpler_ref.trace.recorder import head_of, text_notes
@@ -30,36 +31,44 @@ from tests.raw_session import session
 TASKS = (2, 64, 66)
 
 
-class Spread:
-    """A Worker of two endpoints, with a sub worker each."""
-
-    def __init__(self, trace=None):
-        self.worker = Worker(level=4, trace=trace)
-        for _ in range(2):
-            self.worker.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
-        self.worker.register(RemoteCallable(far_side.name(far_side.bump)), inner=True)
-        self.bump = self.worker.register(RemoteCallable(far_side.name(far_side.bump_there)))
-
-    def run(self, *places):
-        """Run a chain of tasks at these endpoints; return what they have made."""
-        x = self.worker.zeros(1024, np.int64)
-
-        def orch_fn(orch, args, config):
-            for place in places:
-                orch.submit_next_level(self.bump, make((x, INOUT)), worker=place)
-
-        self.worker.run(orch_fn)
-        return x
-
-
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
     """A trace of three tasks at two endpoints, taken with encrypted connections."""
     path = str(tmp_path_factory.mktemp("traced") / "a.trace")
-    spread = Spread(path)
-    with spread.worker:
-        assert spread.run(0, 1, 0)[0] == 3
+    with Worker(level=4, trace=path) as w:
+        for _ in range(2):
+            w.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
+        w.register(RemoteCallable(far_side.name(far_side.bump)), inner=True)
+        bump = w.register(RemoteCallable(far_side.name(far_side.bump_there)))
+        x = w.zeros(1024, np.int64)
+
+        def orch_fn(orch, args, config):
+            for place in (0, 1, 0):
+                orch.submit_next_level(bump, make((x, INOUT)), worker=place)
+
+        w.run(orch_fn)
+        assert x[0] == 3
     return Trace.open(path)
+
+
+@pytest.fixture
+def copied(traced, tmp_path):
+    """Return a function that copies files of the trace, by how their names end, and tells where to."""
+
+    def copy(*ends):
+        for end in ("", *ends):
+            (tmp_path / f"a.trace{end}").write_bytes(Path(traced.path + end).read_bytes())
+        return tmp_path / "a.trace"
+
+    return copy
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two endpoints, with a sub worker each, that run before they are traced."""
+    with program(2, num_sub_workers=1) as made:
+        made.run((far_side.nothing, None))
+        yield made
 
 
 @pytest.mark.spec("SEE-REMOTE-1")
@@ -74,58 +83,36 @@ def test_the_workers_of_endpoints_are_traced_with_their_parent(traced):
 
 
 @pytest.mark.spec("SEE-REMOTE-1")
-def test_a_block_traces_endpoints_that_run_already_and_nothing_else(tmp_path):
-    with program(2, num_sub_workers=1) as two:
+def test_a_block_traces_endpoints_that_run_already_and_nothing_else(two, tmp_path):
+    for turn in (1, 2):
+        path = str(tmp_path / f"{turn}.trace")
+        with two.worker.trace(path, detail="tasks"):
+            two.run(*[(far_side.nothing, None, {"worker": i}) for i in (0, 1, 1)])
         two.run((far_side.nothing, None))
-        for turn in (1, 2):
-            path = str(tmp_path / f"{turn}.trace")
-            with two.worker.trace(path, detail="tasks"):
-                two.run(*[(far_side.nothing, None, {"worker": i}) for i in (0, 1, 1)])
-            two.run((far_side.nothing, None))
-            trace = Trace.open(path)
-            assert [len(one.trace.runs) for one in trace.children] == [1, 2]
-            assert all(one.trace.is_whole for one in trace.children)
-            assert sorted(trace.whole.within.tolist()) == [0, 1, 2, 3]
+        trace = Trace.open(path)
+        assert [len(one.trace.runs) for one in trace.children] == [1, 2]
+        assert all(one.trace.is_whole for one in trace.children)
+        assert sorted(trace.whole.within.tolist()) == [0, 1, 2, 3]
+
+
+def belongings(pid):
+    """Return how many threads a process has, and how many files without a name."""
+    files = []
+    for one in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # it was closed just now
+            files.append(os.readlink(f"/proc/{pid}/fd/{one}"))
+    unnamed = sum("deleted" in one and "memfd" not in one for one in files)
+    return len(os.listdir(f"/proc/{pid}/task")), unnamed
 
 
 @pytest.mark.spec("SEE-REMOTE-1")
-def test_without_a_trace_sessions_have_no_thread_and_no_file_for_one(tmp_path):
-    def belongings(pid):
-        threads = os.listdir(f"/proc/{pid}/task")
-        files = []
-        for one in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(FileNotFoundError):  # it was closed just now
-                files.append(os.readlink(f"/proc/{pid}/fd/{one}"))
-        return len(threads), sum("deleted" in one and "memfd" not in one for one in files)
-
-    with program(1) as one:
-        one.run((far_side.nothing, None))
-        pid = one.worker.endpoints()[0]["pid"]
-        before = belongings(pid)
-        with one.worker.trace(tmp_path / "a.trace"):
-            during = belongings(pid)
-        one.run((far_side.nothing, None))
-        assert belongings(pid) == before and during[0] > before[0] and during[1] > before[1]
-
-
-PROGRAM = """
-import simpler_ref as sr
-from tests import far_side
-from tests.endpoints import program
-
-with program(1, num_sub_workers=1) as one:
-    one.run((far_side.nothing, None))
-"""
-
-
-@pytest.mark.spec("SEE-REMOTE-1")
-def test_the_environment_variable_names_the_file_of_the_parent_alone(tmp_path):
-    path = tmp_path / "a.trace"
-    environment = os.environ | {"SIMPLER_REF_TRACE": str(path), "PYTHONPATH": os.getcwd()}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, timeout=120)
-    assert done.returncode == 0 and sorted(os.listdir(tmp_path)) == ["a.trace", "a.trace.0"]
-    trace = Trace.open(path)
-    assert trace.about["level"] == 4 and trace.is_whole and trace.children[0].trace.is_whole
+def test_without_a_trace_sessions_have_no_thread_and_no_file_for_one(two, tmp_path):
+    pid = two.worker.endpoints()[0]["pid"]
+    before = belongings(pid)
+    with two.worker.trace(tmp_path / "a.trace"):
+        during = belongings(pid)
+    two.run((far_side.nothing, None, {"worker": 0}))
+    assert belongings(pid) == before and during[0] > before[0] and during[1] > before[1]
 
 
 # ---------------------------------------------------------------- one timeline
@@ -212,6 +199,7 @@ def test_the_page_json_and_the_table_are_of_the_whole(traced, tmp_path):
     assert len(lines) == 7 and sum("endpoint 0 › sub_worker 0" in line for line in lines) == 2
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-2")
 def test_endpoints_of_child_workers_are_in_the_whole_too(tmp_path):
     tower, path = Tower(), str(tmp_path / "a.trace")
@@ -224,11 +212,7 @@ def test_endpoints_of_child_workers_are_in_the_whole_too(tmp_path):
     names = [part.name for part in whole.parts]
     assert len(names) == 7 and "child_worker 1 › endpoint 1" in names
     assert not whole.problems()
-    (outer,) = (
-        number
-        for number in range(1, len(whole.tasks) + 1)
-        if whole.tasks["worker"][number - 1] == 1
-    )
+    (outer,) = np.flatnonzero(whole.tasks["worker"] == 1) + 1
     runs = [run for run, number in enumerate(whole.within) if number == outer]
     assert len(runs) == 1 and (whole.tasks["run"] == runs[0]).sum() >= 3
 
@@ -291,11 +275,8 @@ def shifted(path, by):
 
 
 @pytest.mark.spec("SEE-REMOTE-3")
-def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(tmp_path):
-    path, hours = str(tmp_path / "a.trace"), 3600 * 10**9
-    spread = Spread(path)
-    with spread.worker:
-        spread.run(*(0, 1) * 20)
+def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
+    path, hours = copied(".0", ".1"), 3600 * 10**9
     shifted(f"{path}.0", 7 * hours)
     shifted(f"{path}.1", -hours // 3600)
     trace = Trace.open(path)
@@ -303,7 +284,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(tmp_path
     assert all(0 < error < hours for error in errors.values())
     whole = trace.whole
     pairs = whole.frame_pairs()
-    assert len([one for one, _ in pairs if one["type"] in TASKS]) == 40
+    assert len([one for one, _ in pairs if one["type"] in TASKS]) == 3
     for sent, got in pairs:
         far = max(whole.part_of(int(one["lane"])) for one in (sent, got))
         assert got["time"] - sent["time"] >= -errors[whole.parts[far].name]
@@ -312,11 +293,9 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(tmp_path
             error = max(errors.values())
             outer, inner = whole.task(number), whole.runs[run]
             assert outer.begun - error <= inner["begin"] <= inner["end"] <= outer.ended + error
-    assert sorted(whole.within.tolist())[-40:] == list(range(1, 41))
-    assert (
-        all(f"{one}, process" in trace.summary() for one in errors)
-        and "times ± " in trace.summary()
-    )
+    assert sorted(whole.within.tolist()) == [0, 1, 2, 3]
+    told = trace.summary()
+    assert all(f"{one}, process" in told for one in errors) and "times ± " in told
 
 
 @pytest.mark.spec("SEE-REMOTE-3")
@@ -349,15 +328,7 @@ def test_an_endpoint_that_does_not_know_how_is_traced_by_what_the_parent_sees(
     assert about["problems"] == [problem]
 
 
-@pytest.mark.spec("SEE-REMOTE-4")
-def test_an_endpoint_that_is_traced_otherwise_is_named(tmp_path):
-    options = {"trace": str(tmp_path / "own.trace")}
-    with program(1, options=options) as one, one.worker.trace(tmp_path / "a.trace"):
-        one.run((far_side.nothing, None))
-    (problem,) = Trace.open(tmp_path / "a.trace").problems()
-    assert "it was not traced" in problem and "being traced already" in problem
-
-
+@pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-4")
 def test_what_had_come_of_a_lost_endpoint_stays(tmp_path):
     path = str(tmp_path / "a.trace")
@@ -386,46 +357,41 @@ def until_there(path, is_there, timeout_s=60):
 
 
 @pytest.mark.spec("SEE-REMOTE-4")
-def test_a_file_that_is_gone_is_named(traced, tmp_path):
-    for end in ("", ".0"):
-        (tmp_path / f"a.trace{end}").write_bytes(Path(traced.path + end).read_bytes())
-    trace = Trace.open(tmp_path / "a.trace")
+def test_a_file_that_is_gone_is_named(copied):
+    trace = Trace.open(copied(".0"))
     assert trace.problems() == ["endpoint 1: a.trace.1 is missing: No such file or directory"]
     assert len(trace.whole.ran) == 5 and "a.trace.1 is missing" in trace.summary()
 
 
 @pytest.mark.spec("SEE-REMOTE-4")
-def test_notes_that_were_dropped_at_an_endpoint_are_counted(traced, tmp_path):
-    for end in ("", ".0", ".1"):
-        (tmp_path / f"a.trace{end}").write_bytes(Path(traced.path + end).read_bytes())
-    head = [(L.NOTED_CHUNK | L.JOURNAL_OF_ORCH << 8, 1, 0, 17), (L.NOTED_WOKE, 0, 0, 0)]
-    with open(tmp_path / "a.trace.1", "ab") as file:
-        file.write(np.array(head, NOTE).tobytes())
-    trace = Trace.open(tmp_path / "a.trace")
+def test_notes_that_were_dropped_at_an_endpoint_are_counted(copied):
+    path = copied(".0", ".1")
+    with open(f"{path}.1", "ab") as file:
+        file.write(chunk((L.NOTED_WOKE, 0, 0, 0), journal=L.JOURNAL_OF_ORCH, dropped=17))
+    trace = Trace.open(path)
     assert trace.dropped == 0 and trace.whole.dropped == 17
     assert "17 notes were dropped there" in trace.summary()
 
 
 # ---------------------------------------------------------------- how they travel
 @pytest.mark.spec("SEE-REMOTE-5")
-def test_records_come_while_a_run_goes_on(tmp_path):
+def test_records_come_while_a_run_goes_on(two, tmp_path):
     path = str(tmp_path / "a.trace")
-    with program(2, num_sub_workers=1) as two, two.worker.trace(path):
 
-        def orch_fn(orch, args, config):
-            orch.submit_next_level(two.handle(far_side.nothing), worker=1)
-            until_there(f"{path}.1", lambda trace: len(trace.runs) == 1)
+    def orch_fn(orch, args, config):
+        orch.submit_next_level(two.handle(far_side.nothing), worker=1)
+        until_there(f"{path}.1", lambda trace: len(trace.runs) == 1)
 
+    with two.worker.trace(path):
         two.worker.run(orch_fn)
 
 
 @pytest.mark.spec("SEE-REMOTE-5")
-@pytest.mark.parametrize("secure", [True, False])
-def test_many_records_come_in_pieces_and_all_of_them(tmp_path, secure):
+def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
     path = str(tmp_path / "a.trace")
-    with program(1, num_sub_workers=1, secure=secure) as one, one.worker.trace(path):
-        one.run(*[(far_side.many_buffers, None)] * 4)
-    (below,) = Trace.open(path).children
+    with two.worker.trace(path):
+        two.run(*[(far_side.many_buffers, None, {"worker": 1})] * 4)
+    _, below = Trace.open(path).children
     assert not below.problem and not below.trace.dropped
     assert os.path.getsize(below.file) > 2 * records.PIECE
     assert len(below.trace.tasks) == 4 * far_side.MANY
@@ -433,11 +399,6 @@ def test_many_records_come_in_pieces_and_all_of_them(tmp_path, secure):
 
 @pytest.mark.spec("SEE-REMOTE-5")
 def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
-    import zmq
-
-    from simpler_ref.remote.connection import Order
-    from simpler_ref.remote.keys import new_pair, secure_client
-
     pair = new_pair()
     with session(pair) as (place, connect):
         client = connect()
@@ -456,7 +417,7 @@ def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
             order = Order(client.order.session_id, client.order.endpoint_id)
             want = records.RECORDS.encode(records.RecordsRequest(0, 5))
             socket.send(order.encode(OwnFrameType.RECORDS, want))
-            if socket.poll(20_000 if keys is pair else 1_000):
+            if socket.poll(20_000 if keys is pair else 300):
                 raw = order.decode(socket.recv()).payload
                 pieces.append(records.RECORDS_ANSWER.decode(raw))
             socket.close()
@@ -508,7 +469,6 @@ def test_records_are_the_same_in_whatever_pieces_they_come(size, tmp_path):
         (b"simpler_ref trace\n[1, 2]\n", "is no object"),
         (HEAD.replace(b'"version": 1', b'"version": 7'), "version 7"),
         (HEAD.replace(b'"h"', b"555"), "has no texts"),
-        (HEAD.replace(b'"host"', b'"hast"'), "has no texts"),
         (HEAD + chunk(journal=1 << 20, count=1), "chunk 0x"),
         (HEAD + chunk(count=1 << 40), "a chunk of 1099511627776 notes"),
         (HEAD + chunk(count=-1), "a chunk of -1 notes"),
@@ -517,11 +477,6 @@ def test_records_are_the_same_in_whatever_pieces_they_come(size, tmp_path):
         (HEAD + chunk((L.NOTED_RAN, -1, 0, 0)), "a task beyond"),
         (HEAD + chunk((L.NOTED_RAN, 1 << 40, 0, 0)), "a task beyond number 1048832 in 1 notes"),
         (HEAD + np.array([(L.NOTED_TEXT, 1, 0, 90)], NOTE).tobytes(), "a text of 90 bytes"),
-        (
-            HEAD + np.array([(L.NOTED_TEXT, 1 << 30, 0, 1 << 35)], NOTE).tobytes(),
-            "a text of 34359738368",
-        ),
-        (HEAD + text_notes({"functions": {"x": "f"}}), "names of functions"),
         (HEAD + text_notes({"functions": {"1": "f" * 2000}}), "names of functions"),
         (HEAD + text_notes({"workers": ["a", 5]}), "a list of something else"),
         (HEAD + text_notes({"lines": [["a.py", "3", "g"]]}), "a list of something else"),
@@ -534,10 +489,13 @@ def test_what_is_no_record_is_refused(raw, why):
     assert why in str(refused.value)
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-6")
-def test_records_that_are_not_right_end_and_the_trace_says_why(tmp_path, monkeypatch, caplog):
+def test_records_that_are_not_right_end_and_the_trace_says_why(tmp_path, monkeypatch):
+    said = "these are no records of a trace: on purpose"
+
     def refuse(self, notes):
-        raise ValueError("these are no records of a trace: on purpose")
+        raise ValueError(said)
 
     monkeypatch.setattr(records.Checked, "_require_notes", refuse)  # links are forked from here
     path = str(tmp_path / "a.trace")
@@ -545,33 +503,23 @@ def test_records_that_are_not_right_end_and_the_trace_says_why(tmp_path, monkeyp
         with one.worker.trace(path):
             one.run((far_side.nothing, None))
         one.run((far_side.nothing, None))
-    (problem,) = Trace.open(path).problems()
-    assert (
-        problem
-        == "endpoint 0: its records are cut off: these are no records of a trace: on purpose"
-    )
+    assert Trace.open(path).problems() == [f"endpoint 0: its records are cut off: {said}"]
 
 
 # ---------------------------------------------------------------- stories
+STEPS = (
+    *("began on endpoint 1", "TASK sent", "TASK received at endpoint 1"),
+    *("8192 bytes from endpoint 0", "a run of 1 task begins there", "the run has ended there"),
+    *("COMPLETION sent at endpoint 1", "COMPLETION received", "ended after"),
+)
+
+
 @pytest.mark.spec("SEE-REMOTE-7")
 def test_the_story_of_a_task_tells_its_way_to_the_endpoint_and_back(traced):
     texts = [line.split(None, 2)[-1].strip() for line in traced.task(2).why().splitlines()]
-    steps = (
-        "began on endpoint 1",
-        "TASK sent",
-        "TASK received at endpoint 1",
-        "8192 bytes from endpoint 0",
-    )
-    steps += (
-        "a run of 1 task begins there",
-        "the run has ended there",
-        "COMPLETION sent at endpoint 1",
-    )
-    steps += ("COMPLETION received", "ended after")
-    at = [next(i for i, text in enumerate(texts) if text.startswith(one)) for one in steps]
+    at = [next(i for i, text in enumerate(texts) if text.startswith(one)) for one in STEPS]
     assert at == sorted(at)
-    first = traced.whole.task(1).why()
-    assert "8192 bytes from this machine to endpoint 0" in first
+    assert "8192 bytes from this machine to endpoint 0" in traced.whole.task(1).why()
 
 
 @pytest.mark.spec("SEE-REMOTE-7")
