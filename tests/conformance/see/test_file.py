@@ -4,8 +4,6 @@ import logging
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -18,28 +16,24 @@ from simpler_ref.trace import TraceFileError
 from simpler_ref.trace.file import TraceFile
 
 from ...kernels import kernels as k
+from ...system.programs import Fork
 from .conftest import chain, increase
 
-KILLED = """
-import os, signal, sys
-import numpy as np
-from simpler_ref import Worker
 
-def orch(orch, args, config):
+def many_buffers(orch, args, config):
     for _ in range(20_000):
         with orch.scope():
             orch.alloc((4,), np.int64)
 
-if __name__ == "__main__":
-    w = Worker(level=3, num_sub_workers=1, trace=sys.argv[1])
+
+def fill_and_die(path):
+    w = Worker(level=3, num_sub_workers=1, child_mode="thread", trace=path)
     w.init()
-    w.run(orch)
-    print("ready", flush=True)
+    w.run(many_buffers)
     w._session.recorder._plain.ask_collector(w._session.engine.mem)
-    while os.path.getsize(sys.argv[1]) < 1_000_000:
+    while os.path.getsize(path) < 1_000_000:
         pass
     os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.mark.spec("SEE-FILE-1")
@@ -66,30 +60,24 @@ def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
 
 
 @pytest.mark.spec("SEE-FILE-2")
-def test_a_file_begins_with_its_format_and_program(traced, path):
-    trace = traced(chain)
-    with open(path, "rb") as file:
+def test_a_file_begins_with_its_format_and_program(chained):
+    with open(chained.path, "rb") as file:
         assert file.read(18) == b"simpler_ref trace\n"
-    assert trace.about["version"] == 1 and trace.about["pid"] == os.getpid()
+    assert chained.about["version"] == 1 and chained.about["pid"] == os.getpid()
 
 
 @pytest.mark.spec("SEE-FILE-3")
-def test_it_has_names_and_lines(traced):
-    trace = traced(chain)
-    assert trace.about["workers"] == ["sub_worker 0", "sub_worker 1"]
-    assert "increase" in trace.about["functions"].values()
-    code = chain.__code__
-    file, line = trace.task(1).line.rsplit(":", 1)
-    assert file == code.co_filename and code.co_firstlineno < int(line) < code.co_firstlineno + 8
-    assert trace.task(1).line == trace.task(3).line != trace.task(5).line
+def test_it_has_names_and_lines(chained):
+    assert chained.about["workers"] == ["sub_worker 0", "sub_worker 1"]
+    assert "increase" in chained.about["functions"].values()
+    first = f"{chain.__code__.co_filename}:{chain.__code__.co_firstlineno + 3}"
+    assert chained.task(1).line == chained.task(3).line == first != chained.task(5).line
 
 
 @pytest.mark.spec("SEE-FILE-4")
-def test_the_file_of_a_killed_program_is_read_as_far_as_it_goes(path, tmp_path):
-    program = tmp_path / "killed.py"
-    program.write_text(KILLED)
-    done = subprocess.run([sys.executable, program, path], capture_output=True, timeout=100)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_the_file_of_a_killed_program_is_read_as_far_as_it_goes(path):
+    with Fork(lambda: fill_and_die(path)) as program:
+        assert program.wait() == -signal.SIGKILL
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) - 11)
     trace = Trace.open(path)
@@ -111,10 +99,6 @@ def test_what_is_no_trace_is_refused(path, content, words):
         file.write(content)
     with pytest.raises(TraceFileError, match=words):
         TraceFile(path)
-
-
-@pytest.mark.spec("SEE-FILE-4")
-def test_what_is_no_path_is_refused():
     for wrong in (3, None, b"trace"):
         with pytest.raises(TypeError, match=f"path={wrong!r} is no path of a file"):
             TraceFile(wrong)
@@ -123,7 +107,7 @@ def test_what_is_no_path_is_refused():
 @pytest.mark.spec("SEE-FILE-5")
 def test_a_file_that_cannot_grow_ends_the_trace_with_a_warning_and_no_task(caplog, path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle = w.register(increase)
         x = w.zeros(8, np.int64)
         with caplog.at_level(logging.WARNING, "simpler_ref"):

@@ -168,7 +168,7 @@ def test_a_planted_write_of_a_call_is_found(w, name):
         call(x, y).result()
     error = caught.value
     assert isinstance(error, TaskError) and words in str(error)
-    assert "Annotate it with InOut if the task writes there" in str(error)
+    assert "it with InOut if the task writes there; else the program does" in str(error)
     assert (error.kind, error.tasks) == ("write to INPUT", (error.task,))
     assert error.places[0].startswith(f"{__file__}:{line}")
     assert f"\n  submitted at {__file__}:{line}" in error.story

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref import TaskError, Trace, Worker, leaf
 from simpler_ref import TensorArgType as T
-from simpler_ref import Trace, Worker, leaf
 from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 
 from ...kernels import kernels as k
-from .conftest import chain, fail, increase, make
+from .conftest import chain, fail, increase, make, trace_of
 
 HEADS = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
 
@@ -64,19 +64,13 @@ def compiled(x):
 
 
 @pytest.mark.spec("SEE-NOTE-2")
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize(("mode", "depth"), [("process", 4), ("thread", 1)])
 def test_compiled_tasks_are_noted_likewise(path, mode, depth):
-    with Worker(level=3, num_sub_workers=2, trace=path, child_mode=mode, mailbox_depth=depth) as w:
-        handle = w.register(compiled)
-        x = w.zeros(8, np.int64)
+    def build(orch, handle, x):
+        for _ in range(5):
+            orch.submit_sub(handle, make((x, T.INOUT)))
 
-        def orch(orch, args, config):
-            for _ in range(5):
-                orch.submit_sub(handle, make((x, T.INOUT)))
-
-        w.run(orch)
-        assert x[0] == 5
-    trace = Trace.open(path)
+    trace = trace_of(path, build, compiled, child_mode=mode, mailbox_depth=depth)
     assert sorted(trace.ran["task"].tolist()) == [1, 2, 3, 4, 5]
     assert {trace.function_name(int(one)) for one in trace.ran["function"]} == {"compiled"}
 
@@ -107,8 +101,8 @@ def test_a_note_without_room_is_dropped_and_counted(driver):
 
 
 @pytest.mark.spec("SEE-NOTE-4")
-def test_each_step_of_a_task_has_its_time(traced):
-    rows = traced(chain).tasks
+def test_each_step_of_a_task_has_its_time(chained):
+    rows = chained.tasks
     tasks = rows[~rows["buffer"]]
     assert len(rows) == 5 and len(tasks) == 4
     times = np.stack([tasks[name] for name in HEADS])
@@ -151,7 +145,7 @@ def pass_on(value, x: sr.Out):
 
 @pytest.mark.spec("SEE-NOTE-5")
 def test_dependencies_of_calls_are_noted_with_the_tensor_that_each_is_owed_to(path, tmp_path):
-    with Worker(num_sub_workers=1, trace=path) as w:
+    with Worker(num_sub_workers=1, trace=path, child_mode="thread") as w:
         gate, x, y = w.zeros(1, np.int64), w.zeros((4, 4)), w.zeros((4, 4))
         first = update(y, x, gate)  # the others are submitted while it runs
         update(x[1], y[::2, ::2], gate)  # reads what the first updates, overwrites what it reads
@@ -204,12 +198,8 @@ def test_without_a_trace_journals_are_empty_and_their_pages_untouched():
 
 @pytest.mark.spec("SEE-NOTE-2")
 def test_a_task_that_raises_is_noted_as_failed(path):
-    from simpler_ref import TaskError
-
-    with Worker(level=3, num_sub_workers=1, trace=path) as w:
-        handle = w.register(fail)
-        with pytest.raises(TaskError):
-            w.run(lambda orch, args, config: orch.submit_sub(handle))
+    with pytest.raises(TaskError):
+        trace_of(path, lambda orch, handle, x: orch.submit_sub(handle), fail)
     trace = Trace.open(path)
     assert trace.ran["outcome"].tolist() == [L.TASK_FAILURE]
     assert trace.task(1).outcome == "failed"

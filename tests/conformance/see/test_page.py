@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Trace, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref import Trace, Worker
 from tests import browser
 from tests.browser import SHIFT, Browser
 
-from .conftest import chain
+from .conftest import chain, make
 
 
 def contents(page):
@@ -31,10 +31,9 @@ def contents(page):
 
 
 @pytest.fixture
-def page(traced, tmp_path):
-    trace = traced(chain)
-    trace.write_page(tmp_path / "page.html")
-    return trace, (tmp_path / "page.html").read_text(encoding="utf-8")
+def page(chained, tmp_path):
+    chained.write_page(tmp_path / "page.html")
+    return chained, (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.spec("SEE-PAGE-1")
@@ -69,7 +68,7 @@ def test_the_columns_of_the_page_are_those_of_the_trace(page):
 
 
 @pytest.mark.spec("SEE-PAGE-2")
-def test_long_traces_have_coarser_units(traced, path, tmp_path):
+def test_long_traces_have_coarser_units(traced, tmp_path):
     trace = traced(chain)
     trace.runs["end"] = trace.start + (1 << 33)
     trace.write_page(tmp_path / "page.html")
@@ -80,18 +79,13 @@ def test_long_traces_have_coarser_units(traced, path, tmp_path):
 
 
 @pytest.mark.spec("SEE-PAGE-3")
-def test_names_stay_text(traced, path, tmp_path):
-    traced(chain)
-    trace = Trace.open(path)
-    evil = '</script><b>"&'
+def test_names_stay_text(traced, tmp_path):
+    trace, evil = traced(chain), '</script><b>"&'
     trace.about["functions"] = dict.fromkeys(trace.about["functions"], evil)
     trace.write_page(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 1 and '<b>"&' not in text
-    assert (
-        contents(text)[0]["functions"] == ["function 0x0", evil]
-        or evil in contents(text)[0]["functions"]
-    )
+    assert evil in contents(text)[0]["functions"]
 
 
 # ---------------------------------------------------------------- in a browser
@@ -109,9 +103,7 @@ def work(args):
 
 def build(orch, x, *handles):
     for i in range(TASKS):
-        args = TaskArgs()
-        args.add_tensor(x, T.NO_DEP if i % 3 == 0 else T.INOUT)
-        orch.submit_sub(handles[i % 3 == 0], args)
+        orch.submit_sub(handles[i % 3 == 0], make((x, T.NO_DEP if i % 3 == 0 else T.INOUT)))
 
 
 @pytest.fixture
@@ -167,6 +159,13 @@ def title(page):
     return story(page).partition("\n")[0]
 
 
+def tasks_in(page, part):
+    """Return the tasks that a part of the page names."""
+    found = f"[...document.querySelectorAll('#{part} [data-task]')]"
+    return page.value(f"{found}.map(e => +e.dataset.task)")
+
+
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
 def test_wheel_and_keys_zoom_around_a_place_and_back(shown):
     _, page = shown
@@ -200,6 +199,7 @@ def test_wheel_and_keys_zoom_around_a_place_and_back(shown):
     assert view(page) == whole
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
 def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
     _, page = shown
@@ -227,6 +227,7 @@ def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
     assert view(page) == whole
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
 def test_only_the_left_button_drags_and_only_while_it_is_down(shown):
     _, page = shown
@@ -251,22 +252,17 @@ def test_a_click_tells_the_story_and_shows_the_neighbours(shown):
     told = trace.find(5).why().splitlines()
     for word in ("submitted", "began on", "ended after", "waited for task 4 (work)"):
         assert word in story(page) and any(word in line for line in told)
-    around = page.value(
-        "[...document.querySelectorAll('#graph [data-task]')].map(e => +e.dataset.task)"
-    )
-    assert sorted(around) == [5, 6, 8]
+    assert sorted(tasks_in(page, "graph")) == [5, 6, 8]
     page.click(page.place("#graph [data-task='8']"))
     assert title(page) == "task 7 (work)" and "waited for task 5 (work)" in story(page)
     page.click(page.place("#story [data-task]"))
     assert title(page) == "task 5 (work)"
     page.click(box_of(page, 1))
     assert title(page) == "task 0 (rest)" and "waited" not in story(page)
-    lone = page.value(
-        "[...document.querySelectorAll('#graph [data-task]')].map(e => +e.dataset.task)"
-    )
-    assert lone == [1]
+    assert tasks_in(page, "graph") == [1]
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-5")
 def test_a_mouse_that_rests_on_a_box_sees_its_name(shown):
     _, page = shown
@@ -277,10 +273,12 @@ def test_a_mouse_that_rests_on_a_box_sees_its_name(shown):
     assert page.value("$('tip').style.display") == "none"
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-5")
-def test_a_neighbour_that_is_out_of_view_comes_into_it(shown):
+def test_a_neighbour_that_is_out_of_view_comes_into_it(shown, tmp_path):
     _, page = shown
-    page.click(box_of(page, 6))
+    page.open(tmp_path / "page.html", "#task=6")
+    assert title(page) == "task 5 (work)"
     page.wheel(box_of(page, 6), down=-3000)
     assert page.value("C.begun[7] > until")
     page.click(page.place("#graph [data-task='8']"))
@@ -289,13 +287,7 @@ def test_a_neighbour_that_is_out_of_view_comes_into_it(shown):
     assert title(page) == "task 7 (work)"
 
 
-@pytest.mark.spec("SEE-PAGE-5")
-def test_an_address_with_a_task_opens_with_it(shown, tmp_path):
-    _, page = shown
-    page.open(tmp_path / "page.html", "#task=6")
-    assert title(page) == "task 5 (work)"
-
-
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-6")
 def test_search_dims_all_else_and_enter_goes_on(shown):
     _, page = shown
@@ -320,6 +312,7 @@ def test_search_dims_all_else_and_enter_goes_on(shown):
     assert colour_at(page, places[2]) == work_was
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-6")
 def test_search_finds_the_number_that_messages_have_in_each_run(shown):
     _, page = shown
@@ -337,6 +330,7 @@ def test_search_finds_the_number_that_messages_have_in_each_run(shown):
         assert (title(page), page.value("selected")) == ("task 5 (work)", 6)
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-6")
 def test_the_critical_path_is_shown_by_its_button_and_its_list(shown):
     trace, page = shown
@@ -350,17 +344,15 @@ def test_the_critical_path_is_shown_by_its_button_and_its_list(shown):
     page.click(page.place("#critical"))
     assert page.value("$('critical').getAttribute('aria-pressed')") == "false"
     assert colour_at(page, places[off]) == other
-    listed = page.value(
-        "[...document.querySelectorAll('#path [data-task]')].map(e => +e.dataset.task)"
-    )
-    assert listed == trace.critical_path[:12]
+    assert tasks_in(page, "path") == trace.critical_path[:12]
     page.value("document.querySelector('#path').scrollIntoView()")
     page.click(page.place(f"#path [data-task='{on}']"))
     assert story(page).endswith("on the critical path")
 
 
+@pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-7")
-@pytest.mark.parametrize(("width", "height"), [(1300, 900), (1000, 260), (560, 700), (320, 500)])
+@pytest.mark.parametrize(("width", "height"), [(1000, 260), (320, 500)])
 def test_in_a_window_of_any_size_all_parts_have_the_same_time_at_the_same_place(
     shown, width, height
 ):

@@ -8,7 +8,7 @@ import pytest
 from simpler_ref import TaskError, Trace, Worker
 from simpler_ref import TensorArgType as T
 
-from .conftest import chain, fail, increase, make
+from .conftest import chain, fail, increase
 
 
 def told(story):
@@ -49,7 +49,7 @@ def test_times_in_a_story_are_in_order(traced):
 
 @pytest.mark.spec("SEE-WHY-2")
 def test_a_failed_task_and_one_that_was_never_started_say_so(path):
-    with Worker(level=3, num_sub_workers=1, trace=path) as w:
+    with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
         bad, good = w.register(fail), w.register(increase)
         x = w.zeros(8, np.int64)
 
@@ -78,11 +78,8 @@ def test_the_line_of_a_batch_is_that_of_its_call(traced):
 
 
 @pytest.mark.spec("SEE-WHY-1")
-def test_arguments_and_consumers_of_a_task(traced):
-    trace = traced(
-        lambda orch, handle, x: [orch.submit_sub(handle, make((x, T.INOUT))) for _ in "ab"]
-    )
-    one = trace.find(0)
+def test_arguments_and_consumers_of_a_task(chained):
+    one = chained.find(0)
     assert one.consumers == [2]
     assert [(a.position, a.tag, a.nbytes) for a in one.arguments] == [(0, "INOUT", 64)]
     assert repr(one).startswith("<task 0 (increase): completed, ")
