@@ -34,8 +34,8 @@ def hold(args):
 
 
 @pytest.mark.spec("SEE-BAR-1", "SEE-BAR-2")
-def test_it_shows_the_tasks_that_have_ended_at_the_end_all(kind, mode, capsys):
-    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+def test_it_shows_the_tasks_that_have_ended_at_the_end_all(kind, capsys):
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         good = w.register(increase)
         x = w.zeros(8, np.int64)
 
@@ -77,7 +77,7 @@ def test_it_shows_where_a_run_is_that_waits(monkeypatch, capsys):
 @pytest.mark.spec("SEE-BAR-2")
 def test_of_a_run_that_fails_the_end_is_not_shown(kind, capsys, monkeypatch):
     monkeypatch.setattr(Progress, "show", lambda self: None)  # only the end would show tasks
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         bad = w.register(fail)
         x = w.zeros(8, np.int64)
         with pytest.raises(TaskError, match="on purpose"):

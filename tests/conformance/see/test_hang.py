@@ -1,12 +1,11 @@
 """SEE-HANG: when nothing moves."""
 
+import contextlib
 import faulthandler
 import logging
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -16,6 +15,7 @@ from simpler_ref import RingFullError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.workers import watch
 
+from ...system.programs import Fork
 from .conftest import increase, make
 
 
@@ -26,33 +26,36 @@ def wait_at_gate(args):
 
 
 class Told(logging.Handler):
-    """Keeps the reports of the log, and opens a gate at the last one that is wanted."""
+    """Keeps the reports of the log, and opens a gate at the first one."""
 
-    def __init__(self, gate, wanted=1):
+    def __init__(self, gate):
         super().__init__(logging.WARNING)
-        self.reports, self._gate, self._wanted = [], gate, wanted
+        self.reports, self._gate = [], gate
 
     def emit(self, record):
         text = record.getMessage()
         if "and these wait" in text:
             self.reports.append(text.splitlines())
-            self._gate[0] = len(self.reports) >= self._wanted
+            self._gate[0] = 1
+
+
+@contextlib.contextmanager
+def heard(gate):
+    """Listen to the log: yield what hears its reports."""
+    log, told = logging.getLogger("simpler_ref"), Told(gate)
+    log.addHandler(told)
+    try:
+        yield told
+    finally:
+        log.removeHandler(told)
 
 
 @pytest.fixture
-def told():
-    """Return a function that listens to the log."""
-    log = logging.getLogger("simpler_ref")
-    handlers = []
-
-    def listen(*args):
-        handlers.append(Told(*args))
-        log.addHandler(handlers[-1])
-        return handlers[-1]
-
-    yield listen
-    for one in handlers:
-        log.removeHandler(one)
+def waiting():
+    """Return a Worker that reports at once, its handles, and memory: a gate and two arrays."""
+    with Worker(level=3, num_sub_workers=1, child_mode="thread", hang_report_s=0.0) as w:
+        waits, good = w.register(wait_at_gate), w.register(increase)
+        yield w, waits, good, w.zeros(1, np.int64), w.zeros((2, 8), np.int64)
 
 
 def chain(orch, waits, good, gate, x, length=2):
@@ -62,22 +65,18 @@ def chain(orch, waits, good, gate, x, length=2):
 
 
 @pytest.mark.spec("SEE-HANG-1")
-def test_the_report_names_what_each_task_waits_for(mode, told):
-    with Worker(level=3, num_sub_workers=1, child_mode=mode, hang_report_s=0.0) as w:
-        waits, good = w.register(wait_at_gate), w.register(increase)
-        gate, x, y = w.zeros(1, np.int64), w.zeros(8, np.int64), w.zeros(8, np.int64)
-        heard = told(gate)
+def test_the_report_names_what_each_task_waits_for(waiting):
+    w, waits, good, gate, (x, y) = waiting
 
-        def orchestrate(orch, args, config):
-            chain(orch, waits, good, gate, x)
-            orch.submit_sub(good, make((y, T.INOUT)))
+    def orchestrate(orch, args, config):
+        chain(orch, waits, good, gate, x)
+        orch.submit_sub(good, make((y, T.INOUT)))
 
+    with heard(gate) as told:
         w.run(orchestrate)
-        report = heard.reports[0]
-        name = w._life.session.manager.name(0)
-    assert report == [
+    assert told.reports[0] == [
         "no task has ended for 0 s, and these wait:",
-        f"  task 0 (wait_at_gate) is RUNNING on {name}",
+        f"  task 0 (wait_at_gate) is RUNNING on {w._life.session.manager.name(0)}",
         "  task 1 (increase) is PENDING: it waits for task 0 (wait_at_gate) (RUNNING)",
         "  task 2 (increase) is PENDING: it waits for task 1 (increase) (PENDING)",
         "  task 3 (increase) is READY: it waits for a free worker",
@@ -85,19 +84,17 @@ def test_the_report_names_what_each_task_waits_for(mode, told):
 
 
 @pytest.mark.spec("SEE-HANG-1")
-def test_more_than_eight_tasks_are_counted(told):
-    with Worker(level=3, num_sub_workers=1, hang_report_s=0.0) as w:
-        waits, good = w.register(wait_at_gate), w.register(increase)
-        gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
-        heard = told(gate)
+def test_more_than_eight_tasks_are_counted(waiting):
+    w, waits, good, gate, (x, _) = waiting
+    with heard(gate) as told:
         w.run(lambda orch, args, config: chain(orch, waits, good, gate, x, 10))
-    report = heard.reports[0]
+    report = told.reports[0]
     assert len(report) == 1 + 8 + 1 and report[-1] == "  and 3 more"
 
 
 @pytest.mark.spec("SEE-HANG-1")
-def test_without_an_option_it_comes_after_30_s(told):
-    with Worker(level=3, num_sub_workers=1) as w:
+def test_without_an_option_it_comes_after_30_s():
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         w.run(lambda orch, args, config: None)
         assert w._life.session.watch()._stall_s == watch.STALL_S == 30.0
     with pytest.raises(ValueError, match="hang_report_s=-1 is out of range"):
@@ -105,32 +102,16 @@ def test_without_an_option_it_comes_after_30_s(told):
 
 
 @pytest.mark.spec("SEE-HANG-2")
-def test_a_ring_that_its_own_scope_keeps_full_is_told_as_a_cycle():
-    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, alloc_timeout_s=0.2) as w:
-        w.register(increase)
+def test_a_ring_that_stays_full_tells_for_whom_its_oldest_memory_is_kept():
+    options = {"num_sub_workers": 1, "heap_ring_size": 4096, "alloc_timeout_s": 0.2}
+    with Worker(level=3, child_mode="thread", **options) as w:
+        waits, gate = w.register(wait_at_gate), w.zeros(1, np.int64)
 
-        def orchestrate(orch, args, config):
+        def in_one_scope(orch, args, config):
             for _ in range(5):
                 orch.alloc((1024,), np.uint8)
 
-        with pytest.raises(RingFullError, match="HeapRing exhausted: ring 0") as caught:
-            w.run(orchestrate)
-    story = caught.value.story
-    assert caught.value.__notes__ == [story]
-    assert story.splitlines() == [
-        "  ring 0: the oldest memory of 1024 bytes is that of task 0 (buffer), COMPLETED",
-        "  it is kept by its scope, which is open: a cycle, since that ends only when the "
-        "orchestration function goes on, which waits for room in this ring",
-    ]
-
-
-@pytest.mark.spec("SEE-HANG-2")
-def test_a_ring_that_waits_for_a_consumer_names_it():
-    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, alloc_timeout_s=0.2) as w:
-        waits = w.register(wait_at_gate)
-        gate = w.zeros(1, np.int64)
-
-        def orchestrate(orch, args, config):
+        def for_a_consumer(orch, args, config):
             with orch.scope():
                 one = orch.alloc((4096,), np.uint8)
                 orch.submit_sub(waits, make((gate, T.INPUT), (one, T.INPUT)))
@@ -140,58 +121,61 @@ def test_a_ring_that_waits_for_a_consumer_names_it():
             finally:
                 gate[0] = 1
 
-        with pytest.raises(RingFullError) as caught:
-            w.run(orchestrate)
+        stories = []
+        for orchestrate in (in_one_scope, for_a_consumer):
+            with pytest.raises(RingFullError, match="HeapRing exhausted: ring ") as caught:
+                w.run(orchestrate)
+            assert caught.value.__notes__ == [caught.value.story]
+            stories.append(caught.value.story.splitlines())
         name = w._life.session.manager.name(0)
-    assert caught.value.story.splitlines() == [
+    assert stories[0] == [
+        "  ring 0: the oldest memory of 1024 bytes is that of task 0 (buffer), COMPLETED",
+        "  it is kept by its scope, which is open: a cycle, since that ends only when the "
+        "orchestration function goes on, which waits for room in this ring",
+    ]
+    assert stories[1] == [
         "  ring 1: the oldest memory of 4096 bytes is that of task 0 (buffer), COMPLETED",
         f"  it is kept for task 1 (wait_at_gate), which is RUNNING on {name}",
     ]
 
 
 @pytest.mark.spec("SEE-HANG-3")
-def test_the_report_comes_once_until_a_task_ends():
+def test_the_report_comes_once_until_a_task_ends(waiting):
     """`Watch` is asked as by a thread that waits; the tasks are those of a run in which nothing moves."""
-    with Worker(level=3, num_sub_workers=1, hang_report_s=0.0) as w:
-        waits, good = w.register(wait_at_gate), w.register(increase)
-        gates, x = w.zeros((2, 1), np.int64), w.zeros(8, np.int64)
-        heard = Told(w.zeros(1, np.int64))
-        log = logging.getLogger("simpler_ref")
-        log.addHandler(heard)
+    w, waits, good, other, (x, _) = waiting
+    gates = w.zeros((2, 1), np.int64)
 
-        def orchestrate(orch, args, config):
-            for gate in gates:
-                chain(orch, waits, good, gate, x, 1)
-            look = w._life.session.watch().look
-            for gate in gates:
-                ended = w.progress()[0]
-                for _ in range(4):
-                    look()
-                gate[0] = 1
-                while w.progress()[0] < ended + 2:
-                    pass
+    def orchestrate(orch, args, config):
+        for gate in gates:
+            chain(orch, waits, good, gate, x, 1)
+        look = w._life.session.watch().look
+        for gate in gates:
+            ended = w.progress()[0]
+            for _ in range(4):
+                look()
+            gate[0] = 1
+            while w.progress()[0] < ended + 2:
+                pass
 
-        try:
-            w.run(orchestrate)
-        finally:
-            log.removeHandler(heard)
-    assert [len(one) for one in heard.reports] == [5, 3]
+    with heard(other) as told:
+        w.run(orchestrate)
+    assert [len(one) for one in told.reports] == [5, 3]
 
 
 @pytest.mark.spec("SEE-HANG-3")
-def test_a_group_that_waits_for_too_many_workers_is_named(told):
+def test_a_group_that_waits_for_too_many_workers_is_named():
     with Worker(level=3, num_sub_workers=2, hang_report_s=0.0) as w:
         waits, good = w.register(wait_at_gate), w.register(increase)
         gate, x = w.zeros(1, np.int64), w.zeros((2, 8), np.int64)
-        heard = told(gate)
 
         def orchestrate(orch, args, config):
             orch.submit_sub(waits, make((gate, T.INPUT)))
             orch.submit_sub_group(good, [make((row, T.INOUT)) for row in x])
 
-        w.run(orchestrate)
+        with heard(gate) as told:
+            w.run(orchestrate)
     words = "it is a group of 2, and 1 of the 2 workers of its pool are free"
-    assert f"  task 1 (increase) is READY: {words}" in heard.reports[0]
+    assert f"  task 1 (increase) is READY: {words}" in told.reports[0]
 
 
 # ---------------------------------------------------------------- SIGQUIT
@@ -205,8 +189,8 @@ def default():
 
 
 @pytest.mark.spec("SEE-HANG-4")
-def test_sigquit_logs_what_workers_do_and_what_waits(default, mode, caplog):
-    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+def test_sigquit_logs_what_workers_do_and_what_waits(default, caplog):
+    with Worker(level=3, num_sub_workers=1) as w:
         waits, good = w.register(wait_at_gate), w.register(increase)
         gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
 
@@ -230,47 +214,46 @@ def test_sigquit_logs_what_workers_do_and_what_waits(default, mode, caplog):
     ]
 
 
-PROGRAM = """
-import os, signal
-from simpler_ref import Worker
-
-with Worker(level=3, num_sub_workers=1) as w:
-    w.register(lambda: None)
-    w.start()
-    assert w.worker_pids()
-    for pid in w.worker_pids():
-        signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGQUIT)
-    w.run(lambda orch, args, config: None)
-    signal.raise_signal(signal.SIGQUIT)
-    print("alive", flush=True)
-    signal.raise_signal(signal.SIGQUIT)
-"""
+def be_told_to_quit():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    logging.root.handlers.clear()  # as in a program that has not set up logging
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.register(increase)
+        w.start()
+        assert w.worker_pids()
+        for pid in w.worker_pids():
+            signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGQUIT)
+        w.run(lambda orch, args, config: None)
+        signal.raise_signal(signal.SIGQUIT)
+        os.write(1, b"alive\n")
+        signal.raise_signal(signal.SIGQUIT)
 
 
 @pytest.mark.spec("SEE-HANG-4")
-def test_a_second_sigquit_ends_the_program_and_workers_ignore_it():
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
-    )
-    assert (ended.returncode, ended.stdout) == (-signal.SIGQUIT, "alive\n"), ended.stderr
-    assert ended.stderr.startswith("Worker of process ")
+def test_a_second_sigquit_ends_the_program_and_workers_ignore_it(capfd):
+    with Fork(be_told_to_quit) as program:
+        assert program.wait() == -signal.SIGQUIT
+        assert program.everybody_ends()
+    said = capfd.readouterr()
+    assert said.out == "alive\n" and said.err.startswith("Worker of process ")
+
+
+def opened():
+    return Worker(level=3, num_sub_workers=1, child_mode="thread")
 
 
 @pytest.mark.spec("SEE-HANG-5")
 def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(default):
-    with Worker(level=3, num_sub_workers=1) as first:
+    with opened() as first:
         first.start()
         handler = signal.getsignal(signal.SIGQUIT)
         assert handler is not signal.SIG_DFL
-        with Worker(level=3, num_sub_workers=1) as second:
+        with opened() as second:
             second.start()
         assert signal.getsignal(signal.SIGQUIT) is handler
     assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
-    with Worker(level=3, num_sub_workers=1) as w:
+    with opened() as w:
         thread = threading.Thread(target=w.start)
         thread.start()
         thread.join()
@@ -282,7 +265,7 @@ def test_a_handler_of_the_program_stays(default):
     came = []
     for handler in (lambda number, frame: came.append(number), signal.SIG_IGN):
         signal.signal(signal.SIGQUIT, handler)
-        with Worker(level=3, num_sub_workers=1) as w:
+        with opened() as w:
             w.start()
             assert signal.getsignal(signal.SIGQUIT) is handler
             signal.raise_signal(signal.SIGQUIT)
@@ -292,7 +275,7 @@ def test_a_handler_of_the_program_stays(default):
     with open(os.devnull, "w") as file:
         faulthandler.register(signal.SIGQUIT, file)
         try:
-            with Worker(level=3, num_sub_workers=1) as w:
+            with opened() as w:
                 w.start()
                 signal.raise_signal(signal.SIGQUIT)
         finally:

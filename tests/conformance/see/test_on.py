@@ -1,29 +1,14 @@
 """SEE-ON: when a Worker is traced."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from simpler_ref import Trace, Worker, WorkerLostError
 
+from ...system.programs import Fork
 from .conftest import begin, bump, chain, increase
-
-PROGRAM = """
-import numpy as np
-import simpler_ref as sr
-
-@sr.task
-def bump(x: sr.InOut):
-    x += 1
-
-if __name__ == "__main__":
-    for _ in range(2):
-        with sr.Worker(num_sub_workers=1) as w:
-            bump(w.zeros(4)).result()
-"""
 
 
 def names(trace):
@@ -32,9 +17,8 @@ def names(trace):
 
 @pytest.mark.spec("SEE-ON-1")
 def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
-    with Worker(level=3, num_sub_workers=2, trace=path) as w:
-        handle = w.register(increase)
-        x = w.zeros(8, np.int64)
+    with Worker(level=3, num_sub_workers=2, trace=path, child_mode="thread") as w:
+        handle, x = w.register(increase), w.zeros(8, np.int64)
         for _ in range(2):
             w.run(lambda orch, args, config: chain(orch, handle, x))
     trace = Trace.open(path)
@@ -45,8 +29,8 @@ def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
 
 
 @pytest.mark.spec("SEE-ON-1")
-def test_calls_are_traced_by_the_names_of_their_functions(path, mode):
-    with Worker(num_sub_workers=2, trace=path, child_mode=mode) as w:
+def test_calls_are_traced_by_the_names_of_their_functions(path):
+    with Worker(num_sub_workers=2, trace=path) as w:
         x, gate = w.zeros(4), w.zeros(1)
         begin(x, gate)
         bump(x)
@@ -80,9 +64,8 @@ def test_a_block_is_traced_and_nothing_else(path, tmp_path):
 @pytest.mark.spec("SEE-ON-2")
 def test_a_second_trace_and_one_during_a_run_are_refused(path, tmp_path):
     other = tmp_path / "b.trace"
-    with Worker(level=3, num_sub_workers=1, trace=path) as w:
-        handle = w.register(increase)
-        x = w.zeros(8, np.int64)
+    with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
+        handle, x = w.register(increase), w.zeros(8, np.int64)
         with pytest.raises(RuntimeError, match=r"traced already, into .*a\.trace"), w.trace(other):
             pass
 
@@ -101,27 +84,32 @@ def test_what_is_wrong_with_a_trace_is_said_at_once(path, tmp_path):
         Worker(trace=path, trace_detail="most")
     with pytest.raises(TypeError, match="trace=5 is no path"):
         Worker(trace=5)
-    with Worker(num_sub_workers=1) as w:
+    with Worker(num_sub_workers=1, child_mode="thread") as w:
         x = w.zeros(4)
         with pytest.raises(OSError, match="missing"), w.trace(tmp_path / "missing" / "a"):
             pass
-        bump(x).result()
         with w.trace(path):
             bump(x)
     assert len(Trace.open(path).ran) == 1
 
 
 @pytest.mark.spec("SEE-ON-3")
-def test_a_program_is_traced_by_an_environment_variable(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    environment = os.environ | {"SIMPLER_REF_TRACE": str(tmp_path / "a.{pid}.trace")}
-    with subprocess.Popen([sys.executable, program], env=environment) as process:
-        assert process.wait(60) == 0
-    files = [tmp_path / f"a.{process.pid}.trace{end}" for end in ("", ".2")]
-    for file in files:
+def test_a_program_is_traced_by_an_environment_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMPLER_REF_TRACE", str(tmp_path / "a.{pid}.trace"))
+
+    def run_twice():
+        for _ in range(2):
+            with Worker(num_sub_workers=1, child_mode="thread") as w:
+                bump(w.zeros(4)).result()
+
+    with Fork(run_twice) as program:
+        pid = program.pid
+        assert program.wait() == 0
+    assert sorted(os.listdir(tmp_path)) == [f"a.{pid}.trace", f"a.{pid}.trace.2"]
+    for file in tmp_path.iterdir():
         trace = Trace.open(file)
-        assert names(trace) == {"bump"} and trace.task(1).line == f"{program}:12"
+        assert names(trace) == {"bump"}
+        assert trace.task(1).line == f"{__file__}:{run_twice.__code__.co_firstlineno + 3}"
 
 
 def inner(orch, args, config):
@@ -130,10 +118,8 @@ def inner(orch, args, config):
 
 
 @pytest.mark.spec("SEE-ON-4")
-def test_a_child_worker_has_a_file_beside_that_of_its_parent(path, mode):
-    with Worker(level=4, trace=path, child_mode=mode) as w:
-        for _ in range(2):
-            w.add_worker(Worker(level=3, num_sub_workers=1))
+def test_a_child_worker_has_a_file_beside_that_of_its_parent(path):
+    with nest(path, "process") as w:
         handle = w.register(inner)
         w.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))
     trace = Trace.open(path)
@@ -173,8 +159,8 @@ def test_a_block_traces_the_child_workers_that_run_already(path, tmp_path, mode)
 
 
 @pytest.mark.spec("SEE-ON-4")
-def test_children_of_children_are_traced_too(path, mode):
-    with nest(None, mode, levels=2) as w:
+def test_children_of_children_are_traced_too(path):
+    with nest(None, "thread", levels=2) as w:
         w.start()
         with w.trace(path, detail="tasks"):
             pass
@@ -203,7 +189,7 @@ def test_the_successor_of_a_child_worker_has_a_file_of_its_own(path):
 @pytest.mark.spec("SEE-ON-6")
 def test_a_child_worker_that_cannot_be_traced_is_named(path, caplog):
     os.mkdir(f"{path}.1")
-    with nest(None, "process") as w:
+    with nest(None, "thread") as w:
         w.start()
         with w.trace(path):
             w.run(lambda orch, args, config: None)
@@ -215,11 +201,7 @@ def test_a_child_worker_that_cannot_be_traced_is_named(path, caplog):
 
 
 @pytest.mark.spec("SEE-ON-5")
-def test_with_less_detail_only_what_workers_do_is_noted(path):
-    with Worker(level=3, num_sub_workers=1, trace=path, trace_detail="tasks") as w:
-        handle = w.register(increase)
-        x = w.zeros(8, np.int64)
-        w.run(lambda orch, args, config: chain(orch, handle, x))
-    trace = Trace.open(path)
+def test_with_less_detail_only_what_workers_do_is_noted(traced):
+    trace = traced(chain, trace_detail="tasks")
     assert (len(trace.ran), len(trace.edges), len(trace.arguments), len(trace.runs)) == (4, 0, 0, 1)
     assert names(trace) == {"increase"} and not trace.tasks["submitted"].any()

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -79,7 +78,7 @@ def program():
     out, into = os.pipe()
 
     def run():
-        with Worker(level=3, num_sub_workers=1) as w:
+        with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
             w.start()
             os.write(into, b"1")
             signal.pause()
@@ -144,17 +143,16 @@ def test_it_tells_what_each_worker_runs_and_what_waits(mode):
 
 @pytest.mark.spec("SEE-TOP-1")
 def test_the_queue_of_a_worker_has_what_it_was_given_and_what_waits_for_it():
-    with Worker(num_sub_workers=2, mailbox_depth=2) as w:
+    with Worker(num_sub_workers=2, mailbox_depth=2, child_mode="thread") as w:
         gate = w.zeros(1, np.int64)
         task = sr.task(stay, workers=[1])
-        with w:
-            futures = [task(gate) for _ in range(5)]
-            one = until(w.top, lambda one: one.workers[1].state == "running")
-            one = until(w.top, lambda one: one.workers[1].queue == 4)
-            gate[0] = 1
-            for future in futures:
-                future.result()
-    assert one.workers[0] == Row("sub_worker 0", one.workers[0].pid, "idle")
+        futures = [task(gate) for _ in range(5)]
+        until(w.top, lambda one: one.workers[1].state == "running")
+        one = until(w.top, lambda one: one.workers[1].queue == 4)
+        gate[0] = 1
+        for future in futures:
+            future.result()
+    assert one.workers[0] == Row("sub_worker 0", None, "idle")
     assert (one.program, one.workers[1].function) == ("calls", "stay")
     assert (one.ended, one.submitted) == (0, 5)
 
@@ -166,7 +164,7 @@ def stay(gate):
 
 @pytest.mark.spec("SEE-TOP-3")
 def test_it_tells_that_the_program_waits_for_room():
-    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096) as w:
+    with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, child_mode="thread") as w:
         waits = w.register(wait_at_gate)
         gate = w.zeros(1, np.int64)
 
@@ -184,7 +182,7 @@ def test_it_tells_that_the_program_waits_for_room():
 
 
 @pytest.mark.spec("SEE-TOP-1")
-def test_a_worker_that_has_died_is_lost(monkeypatch):
+def test_a_worker_that_has_died_is_lost():
     with Worker(level=3, num_sub_workers=1) as w:
         w.start()
         (pid,) = w.worker_pids()
@@ -236,6 +234,7 @@ def situations():
     unmap(engine)
 
 
+@pytest.mark.kernels
 @pytest.mark.spec("SEE-TOP-2")
 def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situations):
     start, found = situations
@@ -291,8 +290,8 @@ def test_looks_during_many_small_tasks_are_whole_and_do_not_disturb_them():
 
 # ---------------------------------------------------------------- asking another process
 @pytest.mark.spec("SEE-TOP-4")
-def test_a_program_whose_threads_are_in_kernels_answers_another_process(mode):
-    with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
+def test_a_program_whose_threads_are_in_kernels_answers_another_process():
+    with Worker(level=3, num_sub_workers=1) as w:
         waits = w.register(wait_at_gate)
         gate = w.zeros(1, np.int64)
         us = os.getpid()
@@ -312,7 +311,7 @@ def test_a_program_whose_threads_are_in_kernels_answers_another_process(mode):
 
 @pytest.mark.spec("SEE-TOP-4")
 def test_a_program_that_keeps_the_interpreter_s_lock_is_said_not_to_answer():
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         w.start()
         us, (out, into) = os.getpid(), os.pipe()
 
@@ -334,7 +333,7 @@ def test_a_program_that_keeps_the_interpreter_s_lock_is_said_not_to_answer():
 
 @pytest.mark.spec("SEE-TOP-5")
 def test_other_users_get_no_answer(monkeypatch):
-    with Worker(level=3, num_sub_workers=1) as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         w.start()
         (name,) = names_of(os.getpid())
         with socket.socket(socket.AF_UNIX) as connection:
@@ -394,16 +393,20 @@ def answering_threads():
     return [one for one in threading.enumerate() if one.name == "simpler-top"]
 
 
-@pytest.mark.spec("SEE-TOP-6")
-def test_it_is_there_while_a_worker_is_open():
+@pytest.mark.spec("SEE-TOP-6", "SEE-TOP-7")
+def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
     us = os.getpid()
-    with Worker(level=3, num_sub_workers=1) as first, Worker(level=3, num_sub_workers=1) as second:
+    first, second = (Worker(level=3, num_sub_workers=i, child_mode="thread") for i in (1, 2))
+    with first, second:
         first.init()
         assert not names_of(us) and not answering_threads()
         first.start()
         second.start()
         (name,) = names_of(us)
         assert len(answering_threads()) == 1
+        assert [len(one.workers) for one in ask(us)] == [1, 2]
+        assert main(["top", str(us), "--once"]) == 0
+        assert capsys.readouterr().out == f"{first.top()}\n\n{second.top()}\n"
         first.close()
         assert names_of(us) == [name] and len(ask(us)) == 1
     assert not names_of(us) and not answering_threads()
@@ -483,16 +486,6 @@ def test_workers_of_workers_are_below_them(mode):
 
 
 @pytest.mark.spec("SEE-TOP-7")
-def test_two_workers_of_a_process_are_shown_one_after_another(capsys):
-    with Worker(level=3, num_sub_workers=1) as a, Worker(level=3, num_sub_workers=2) as b:
-        a.start()
-        b.start()
-        assert [len(one.workers) for one in ask(os.getpid())] == [1, 2]
-        assert main(["top", str(os.getpid()), "--once"]) == 0
-        assert capsys.readouterr().out == f"{a.top()}\n\n{b.top()}\n"
-
-
-@pytest.mark.spec("SEE-TOP-7")
 def test_a_worker_whose_own_worker_is_silent_says_so(monkeypatch):
     with Worker(level=4, num_sub_workers=0) as w:
         w.add_worker(Worker(level=3, num_sub_workers=1))
@@ -526,7 +519,7 @@ def shown():
 
 
 @pytest.mark.spec("SEE-TOP-8")
-def test_the_table_has_a_line_for_each_worker():
+def test_the_table_has_a_line_for_each_worker_and_names_are_text_in_a_notebook():
     assert str(shown()).splitlines() == [
         "Worker of level 3, process 7: a run, 1 of 4 tasks have ended",
         "  worker           pid  task  function     running  queue",
@@ -537,57 +530,47 @@ def test_the_table_has_a_line_for_each_worker():
         "  window: 4 of 8 tasks",
     ]
     assert top.from_data(json.loads(json.dumps(top.as_data(shown())))) == shown()
-
-
-@pytest.mark.spec("SEE-TOP-8")
-def test_names_are_text_in_a_notebook():
     html = shown()._repr_html_()
     assert "&lt;i&gt;&amp;" in html and "<i>" not in html
     assert html.count("<tr>") == html.count("</tr>") == 7
 
 
+def shown_until(turn, ends, pid, monkeypatch, *options):
+    """Run the command, with an end after so many tables; return for how long it has slept."""
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == turn:
+            ends()
+
+    monkeypatch.setattr(top_command.time, "sleep", sleep)
+    assert main(["top", str(pid), *options]) == 0
+    return slept
+
+
 @pytest.mark.spec("SEE-TOP-9")
-def test_tables_are_shown_until_the_process_ends():
+def test_tables_are_shown_until_the_process_ends(monkeypatch, capsys):
     with program() as running:
         pid = running.pid
-        command = [
-            sys.executable,
-            "-m",
-            "simpler_ref",
-            "top",
-            str(running.pid),
-            "--interval",
-            "0.01",
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as looking:
-            read = [looking.stdout.readline() for _ in range(20)]
-            os.kill(running.pid, signal.SIGKILL)
+
+        def ends():
+            running.kill()
             running.wait()
-            rest = looking.stdout.read()
-    assert looking.returncode == 0
-    first = f"Worker of level 3, process {pid}: no run\n"
-    assert read[0] == first and read[1:].count(first) >= 2 and "\x1b" not in "".join(read)
-    assert rest.splitlines()[-1] in (
-        f"there is no process {pid}",
-        f"process {pid} has no open Worker any more",
-        f"process {pid} has ended while it was asked",
-    )
+
+        assert shown_until(3, ends, pid, monkeypatch) == [1.0] * 3
+    text = capsys.readouterr().out
+    assert text.count(f"Worker of level 3, process {pid}: no run\n") == 3 and "\x1b" not in text
+    assert text.splitlines()[-1] == f"there is no process {pid}"
 
 
 @pytest.mark.spec("SEE-TOP-9")
 def test_a_terminal_shows_each_table_in_place_of_the_last_one(monkeypatch, capsys):
-    with Worker(level=3, num_sub_workers=1) as w:
+    us = os.getpid()
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         w.start()
-        slept = []
-
-        def sleep(seconds):
-            slept.append(seconds)
-            if len(slept) == 2:
-                w.close()
-
-        monkeypatch.setattr(top_command.time, "sleep", sleep)
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        assert main(["top", str(os.getpid()), "--interval", "2.5"]) == 0
+        assert shown_until(2, w.close, us, monkeypatch, "--interval", "2.5") == [2.5, 2.5]
     text = capsys.readouterr().out
-    assert slept == [2.5, 2.5] and text.count("\x1b[H\x1b[JWorker of level 3") == 2
-    assert text.endswith(f"process {os.getpid()} has no open Worker whose workers are started\n")
+    assert text.count("\x1b[H\x1b[JWorker of level 3") == 2
+    assert text.endswith(f"process {us} has no open Worker whose workers are started\n")
