@@ -126,60 +126,48 @@ def behind_another(orch, handle, x):
 
 
 FAULTS = {
-    "the reader is overtaken": (
-        "write after read",
-        (0, 1),
-        several([(whole, T.INPUT)], [(whole, T.INOUT)]),
+    "the reader is overtaken": several([(whole, T.INPUT)], [(whole, T.INOUT)]),
+    "a mere overwrite": several([(whole, T.INOUT)], [(whole, T.OUTPUT_EXISTING)]),
+    "bands with a halo": several(
+        [(rows(0, 4), T.OUTPUT_EXISTING)],
+        [(rows(4, 8), T.INOUT)],
+        [(rows(3, 8), T.INPUT), (rows(4, 8), T.INPUT)],
     ),
-    "a mere overwrite": (
-        "write after write",
-        (0, 1),
-        several([(whole, T.INOUT)], [(whole, T.OUTPUT_EXISTING)]),
+    "columns that share one": several([(left, T.INOUT)], [(right, T.INOUT)]),
+    "a reversed part of what is written in steps": several(
+        [(lambda x: x[0, 1:6:2], T.INOUT)], [(lambda x: x[0, 2:7][::-1], T.INOUT)]
     ),
-    "bands with a halo": (
-        "read after write",
-        (0, 2),
-        several(
-            [(rows(0, 4), T.OUTPUT_EXISTING)],
-            [(rows(4, 8), T.INOUT)],
-            [(rows(3, 8), T.INPUT), (rows(4, 8), T.INPUT)],
-        ),
+    "a second tensor": several(
+        [(row(0), T.INPUT), (row(1), T.INPUT)], [(row(2), T.INOUT), (row(1), T.INOUT)]
     ),
-    "columns that share one": (
-        "write after write",
-        (0, 1),
-        several([(left, T.INOUT)], [(right, T.INOUT)]),
-    ),
-    "a reversed part of what is written in steps": (
-        "write after write",
-        (0, 1),
-        several([(lambda x: x[0, 1:6:2], T.INOUT)], [(lambda x: x[0, 2:7][::-1], T.INOUT)]),
-    ),
-    "a second tensor": (
-        "write after read",
-        (0, 1),
-        several([(row(0), T.INPUT), (row(1), T.INPUT)], [(row(2), T.INOUT), (row(1), T.INOUT)]),
-    ),
-    "after a drain": (
-        "write after read",
-        (1, 2),
-        several([(whole, T.INOUT)], None, [(whole, T.INPUT)], [(whole, T.INOUT)]),
-    ),
-    "who waits for someone else": ("write after read", (0, 2), behind_another),
-    "a buffer after its scope": ("use after scope", (1,), given_back),
-    "an output after its scope": ("use after scope", (1,), output_given_back),
-    "a part of a buffer": ("use after scope", (1,), not_kept),
-    "a buffer that is only overwritten": ("use after scope", (1,), overwritten),
-    "a view of a buffer": ("read after write", (1, 2), views_of_buffer),
-    "a member of a group": ("write after read", (0, 1), group),
-    "one of many": ("write after read", (3, 8), many),
+    "after a drain": several([(whole, T.INOUT)], None, [(whole, T.INPUT)], [(whole, T.INOUT)]),
+    "who waits for someone else": behind_another,
+    "a buffer after its scope": given_back,
+    "an output after its scope": output_given_back,
+    "a part of a buffer": not_kept,
+    "a buffer that is only overwritten": overwritten,
+    "a view of a buffer": views_of_buffer,
+    "a member of a group": group,
+    "one of many": many,
 }
+WAR, WAW, RAW = "write after read", "write after write", "read after write"
+FOUND = [
+    *((WAR, (0, 1)), (WAW, (0, 1)), (RAW, (0, 2)), (WAW, (0, 1)), (WAW, (0, 1)), (WAR, (0, 1))),
+    *((WAR, (1, 2)), (WAR, (0, 2)), *[("use after scope", (1,))] * 4),
+    *((RAW, (1, 2)), (WAR, (0, 1)), (WAR, (3, 8))),
+]
+"""What is found of each: its kind, and the tasks."""
 
 
 @pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2")
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found_and_nothing_else_and_a_checked_worker_refuses_it(traced, name):
-    kind, tasks, build = FAULTS[name]
+@pytest.mark.parametrize(
+    ("build", "kind", "tasks"),
+    [(build, *found) for build, found in zip(FAULTS.values(), FOUND, strict=True)],
+    ids=FAULTS,
+)
+def test_a_planted_fault_is_found_and_nothing_else_and_a_checked_worker_refuses_it(
+    traced, build, kind, tasks
+):
     (race,) = traced(build).races()
     assert (race.kind, race.tasks, race.run, race.more) == (kind, tasks, 0, 0)
     with pytest.raises(HazardError) as caught:
@@ -258,21 +246,16 @@ def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
         for _ in range(2):
             w.add_next_level(Below())
         handle = w.register(increase)
-
         mine = ContinuousTensor(4096, (8,), DataType.INT64, child_memory=True)
 
-        def apart(orch, args, config):
-            for worker in (0, 1):
+        def orch_fn(orch, places, config):
+            for worker in places:
                 orch.submit_next_level(handle, make((mine, T.OUTPUT_EXISTING)), worker=worker)
             members = [make((mine, T.INOUT)), make((mine, T.INOUT))]
             orch.submit_next_level_group(handle, members, workers=[1, 0])
 
-        def together(orch, args, config):
-            for _ in range(2):
-                orch.submit_next_level(handle, make((mine, T.OUTPUT_EXISTING)), worker=1)
-
-        w.run(apart)
-        w.run(together)
+        w.run(orch_fn, (0, 1))
+        w.run(orch_fn, (1, 1))
     (race,) = Trace.open(path).races()
     assert (race.run, race.kind, race.tasks) == (1, "write after write", (0, 1))
 

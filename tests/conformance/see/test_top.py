@@ -415,16 +415,6 @@ def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
 
 
 @pytest.mark.spec("SEE-TOP-6")
-def test_a_process_that_was_killed_leaves_nothing():
-    with program() as running:
-        (name,) = names_of(running.pid)
-        assert len(ask(running.pid)) == 1
-        os.kill(running.pid, signal.SIGKILL)
-        assert running.wait() == -signal.SIGKILL
-        assert name not in sockets()
-
-
-@pytest.mark.spec("SEE-TOP-6")
 def test_a_forked_process_neither_answers_nor_keeps_the_socket():
     us, (out, into) = os.getpid(), os.pipe()
     with Worker(level=3, num_sub_workers=1) as w:
@@ -549,10 +539,11 @@ def shown_until(turn, ends, pid, monkeypatch, *options):
     return slept
 
 
-@pytest.mark.spec("SEE-TOP-9")
-def test_tables_are_shown_until_the_process_ends(monkeypatch, capsys):
+@pytest.mark.spec("SEE-TOP-6", "SEE-TOP-9")
+def test_tables_are_shown_until_the_process_ends_and_nothing_is_left_of_it(monkeypatch, capsys):
     with program() as running:
         pid = running.pid
+        (name,) = names_of(pid)
 
         def ends():
             running.kill()
@@ -562,6 +553,7 @@ def test_tables_are_shown_until_the_process_ends(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert text.count(f"Worker of level 3, process {pid}: no run\n") == 3 and "\x1b" not in text
     assert text.splitlines()[-1] == f"there is no process {pid}"
+    assert name not in sockets()
 
 
 @pytest.mark.spec("SEE-TOP-9")
