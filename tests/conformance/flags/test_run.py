@@ -48,36 +48,6 @@ def test_each_flag_writes_its_file_and_no_other(tmp_path):
             assert len(files.names()) > 1
 
 
-@pytest.mark.spec("FLAG-RUN-1")
-def test_files_are_about_the_last_run_of_that_folder(files):
-    config = CallConfig(**ALL, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1) as w:
-        handle, x = w.register(increase), w.zeros(8, np.int64)
-
-        def main(orch, count, config):
-            for _ in range(count):
-                orch.submit_sub(handle, make((x, T.INOUT)))
-
-        for count in (5, 2):
-            w.run(main, count, config)
-            assert len(files.deps["tasks"]) == len(files.swimlane["aicore_tasks"]) == count
-            assert len(files.pmu) == count and len(files.dump["args"]) == 2 * count
-    assert files.names() == FILES
-
-
-@pytest.mark.spec("FLAG-RUN-2")
-def test_a_run_that_fails_writes_them_and_raises(files):
-    config = CallConfig(**ALL, output_prefix=str(files.folder))
-    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        failing, x = w.register(fail), w.zeros(8, np.int64)
-        with pytest.raises(TaskError, match="on purpose"):
-            w.run(lambda orch, *_: orch.submit_sub(failing, make((x, T.INOUT))), None, config)
-        assert files.scopes[0]["fatal"] is True and len(files.swimlane["aicore_tasks"]) == 1
-        assert [one["stage"] for one in files.dump["args"]] == ["before_dispatch"]
-        w.run(lambda orch, *_: orch.alloc(8, np.uint8), None, config)
-        assert files.scopes[0]["fatal"] is False and len(files.deps["tasks"]) == 1
-
-
 @pytest.mark.spec("FLAG-RUN-3")
 def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
     config = CallConfig(**ALL, output_prefix=str(files.folder))
@@ -136,25 +106,45 @@ def test_functions_have_names_by_the_numbers_of_the_other_files(flagged):
     assert {known[one["func_id"]] for one in files.pmu} == {"double", "increase"}
 
 
+@pytest.mark.spec("FLAG-RUN-1", "FLAG-RUN-2")
+def test_files_are_about_the_last_run_of_that_folder_and_written_also_if_it_fails(files):
+    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    with Worker(level=3, num_sub_workers=1) as w:
+        handle, failing = w.register(increase), w.register(fail)
+        x = w.zeros(8, np.int64)
+
+        def main(orch, count, config):
+            for _ in range(count):
+                orch.submit_sub(handle if count > 1 else failing, make((x, T.INOUT)))
+
+        for count in (5, 2):
+            w.run(main, count, config)
+            assert len(files.deps["tasks"]) == len(files.swimlane["aicore_tasks"]) == count
+            assert len(files.pmu) == count and len(files.dump["args"]) == 2 * count
+            assert files.scopes[0]["fatal"] is False
+        with pytest.raises(TaskError, match="on purpose"):
+            w.run(main, 1, config)
+    assert files.scopes[0]["fatal"] is True and len(files.swimlane["aicore_tasks"]) == 1
+    assert [one["stage"] for one in files.dump["args"]] == ["before_dispatch"]
+    assert files.names() == FILES
+
+
 @pytest.mark.spec("FLAG-RUN-6")
 def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
-    config = CallConfig(enable_dep_gen=1, output_prefix=str(files.folder))
+    def refused(flag, error, words, ask):
+        config = CallConfig(**{flag: 1, "output_prefix": str(files.folder)})
+        with pytest.raises(error, match=words):
+            ask(lambda *_: pytest.fail("it ran"), None, config)
+
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        with pytest.raises(NotImplementedError, match="enable_dep_gen=1: record runs no tasks"):
-            w.record(lambda *_: pytest.fail("it ran"), None, config)
-        words = "with detail='tasks', and the diagnostics"
-        with w.trace(tmp_path / "a.trace", detail="tasks"), pytest.raises(ValueError, match=words):
-            w.run(lambda *_: pytest.fail("it ran"), None, config)
-    assert not files.folder.exists()
-
-
-@pytest.mark.spec("FLAG-RUN-6")
-def test_endpoints_that_run_sub_tasks_do_not_dump_or_count(files):
+        words = "enable_dep_gen=1: record runs no tasks"
+        refused("enable_dep_gen", NotImplementedError, words, w.record)
+        with w.trace(tmp_path / "a.trace", detail="tasks"):
+            words = "with detail='tasks', and the diagnostics"
+            refused("enable_dep_gen", ValueError, words, w.run)
     with Worker(fleet=sr.ProcessFleet(), endpoints=1, num_sub_workers=1) as w:
         for flag in ("enable_dump_tensor", "enable_pmu"):
-            config = CallConfig(**{flag: 1, "output_prefix": str(files.folder)})
-            with pytest.raises(NotImplementedError, match=f"{flag}=1: the endpoints"):
-                w.run(lambda *_: pytest.fail("it ran"), None, config)
+            refused(flag, NotImplementedError, f"{flag}=1: the endpoints", w.run)
     assert not files.folder.exists()
 
 

@@ -55,12 +55,8 @@ def test_the_first_line_has_what_was_held_at_most(lines):
 @pytest.mark.spec("FLAG-SCOPE-2")
 def test_each_boundary_has_its_line_depth_and_ring(lines):
     once = [("begin", 1), ("begin", 2), ("end", 2), ("end", 1)]
-    assert [(one["phase"], one["depth"]) for one in lines[1:]] == [
-        ("begin", 0),
-        *once,
-        *once,
-        ("end", 0),
-    ]
+    phases = [(one["phase"], one["depth"]) for one in lines[1:]]
+    assert phases == [("begin", 0), *once, *once, ("end", 0)]
     assert all(one["ring"] == one["depth"] for one in lines[1:])
     names = {"site", "phase", "depth", "ring", "tensormap"}
     names |= {f"{one}_{end}" for one in COUNTERS for end in ("start", "end")}

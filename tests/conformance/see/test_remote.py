@@ -274,6 +274,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
 
 
 # ---------------------------------------------------------------- what is missing
+@pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-4")
 def test_an_endpoint_that_does_not_know_how_is_traced_by_what_the_parent_sees(
     tmp_path, monkeypatch
