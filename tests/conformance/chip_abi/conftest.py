@@ -1,8 +1,10 @@
-"""A chip, and one that adds."""
+"""A chip, one that adds, and how they refuse."""
+
+from contextlib import contextmanager
 
 import pytest
 
-from simpler_ref.native_chip import ChipCallable, ChipWorker
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipWorker
 from tests import chip_kernels as K
 
 
@@ -16,3 +18,11 @@ def chip():
 def adder(chip):
     chip.prepare(0, ChipCallable.from_kernel(K.add_core()))
     return chip
+
+
+@contextmanager
+def refused(status, words):
+    """Expect a `ChipError` with a status, and words that match."""
+    with pytest.raises(ChipError, match=words) as error:
+        yield error
+    assert error.value.code == status

@@ -19,7 +19,7 @@ from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, T
 from tests import chip_kernels as K
 from tests.chip_kernels import host_args, numbers
 
-from .refusal import refused
+from .conftest import refused
 
 
 @pytest.mark.spec("CHIP-ARGS-1")
@@ -80,39 +80,41 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 """
 
 
-@pytest.mark.spec("CHIP-ARGS-6")
-@pytest.mark.parametrize("count", [0, 1, 32])
-def test_a_signature_of_tensors_only_takes_any_number_of_scalars(count):
+@pytest.fixture
+def notes(chip):
+    """Return a chip with a kernel that notes its scalars, this kernel, and room for 32 of them."""
     core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
-    with ChipWorker() as chip:
-        chip.prepare(0, ChipCallable.from_kernel(core))
-        out = np.zeros(32, np.int64)
+    chip.prepare(0, ChipCallable.from_kernel(core))
+    return chip, core, np.zeros(32, np.int64)
+
+
+@pytest.mark.spec("CHIP-ARGS-6")
+def test_a_signature_of_tensors_only_takes_any_number_of_scalars(notes):
+    chip, _, out = notes
+    for count in (0, 1, 32):
         chip.run_args(0, host_args(out, scalars=range(1, count + 1)))
         assert out.tolist() == [*range(1, count + 1)] + [0] * (32 - count)
 
 
+NEGATIVE = """
+#include "simpler_kernel.h"
+int32_t go(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
+{
+    return device->launch(device, 0, 0, args->tensors_, 1, args->scalars_, -1);
+}
+"""
+
+
 @pytest.mark.spec("CHIP-ARGS-6")
-def test_a_launch_takes_up_to_32_scalars():
-    core = CoreCallable.build([D.INOUT], compile_kernel(NOTES_SCALARS), name="notes")
-    with ChipWorker() as chip:
-        chip.prepare(0, ChipCallable.from_kernel(core))
-        out = np.zeros(32, np.int64)
-        words = "1 tensors and 33 scalars; by its signature it takes 1 tensors and up to 32 scalars"
-        with refused(ChipStatus.ARGS, words):
-            chip.run_args(0, host_args(out, scalars=range(33)))
-        negative = compile_kernel(
-            """
-            #include "simpler_kernel.h"
-            int32_t go(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
-            {
-                return device->launch(device, 0, 0, args->tensors_, 1, args->scalars_, -1);
-            }
-            """
-        )
-        chip.prepare(1, ChipCallable.build([D.INOUT], "go", negative, [(0, core)]))
-        with refused(ChipStatus.ARGS, "1 tensors and -1 scalars"):
-            chip.run_args(1, host_args(out))
-        assert not out.any()
+def test_a_launch_takes_up_to_32_scalars(notes):
+    chip, core, out = notes
+    words = "1 tensors and 33 scalars; by its signature it takes 1 tensors and up to 32 scalars"
+    with refused(ChipStatus.ARGS, words):
+        chip.run_args(0, host_args(out, scalars=range(33)))
+    chip.prepare(1, ChipCallable.build([D.INOUT], "go", compile_kernel(NEGATIVE), [(0, core)]))
+    with refused(ChipStatus.ARGS, "1 tensors and -1 scalars"):
+        chip.run_args(1, host_args(out))
+    assert not out.any()
 
 
 @pytest.mark.spec("CHIP-ARGS-3")
@@ -128,23 +130,16 @@ def test_tensors_that_make_no_sense_are_refused(adder):
 
 
 @pytest.mark.spec("CHIP-ARGS-4")
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+def test_knobs_out_of_range_are_refused(adder):
+    x, y = numbers(4)
+    for fields, words in (
         ({"block_dim": 25}, "block_dim is 25; this chip has 24 cores"),
         ({"aicpu_thread_num": 0}, "aicpu_thread_num is 0; give 1 to 64"),
         ({"aicpu_thread_num": 65}, "aicpu_thread_num is 65"),
         ({"enable_pmu": 3, "output_prefix": "x"}, "enable_pmu is 3; it can be 0, 1, 2, or 4 to 8"),
-    ],
-)
-def test_knobs_out_of_range_are_refused(adder, fields, words):
-    x, y = numbers(4)
-    with refused(ChipStatus.CONFIG, words):
-        adder.run_args(0, host_args(x, y, x), CallConfig(**fields))
-
-
-@pytest.mark.spec("CHIP-ARGS-4")
-def test_a_negative_block_dim_and_a_missing_config_are_refused(adder):
+    ):
+        with refused(ChipStatus.CONFIG, words):
+            adder.run_args(0, host_args(x, y, x), CallConfig(**fields))
     negative = struct.pack("<7i1024x", -1, 3, 0, 0, 0, 0, 0)
     for config, words in ((negative, "block_dim is -1"), (0, "configuration is missing")):
         with pytest.raises(ChipError, match=words):

@@ -11,9 +11,11 @@ from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWor
 from simpler_ref.task_interface import ArgDirection
 from tests.chip_kernels import D
 
-from .refusal import refused
+from .conftest import refused
 
 CORE = CoreCallable.build([D.IN, D.SCALAR], b"core")
+EMPTY = CoreCallable.build(signature=[D.IN], binary=b"")
+"""A kernel alone may have an empty binary."""
 
 CHIP = ChipCallable.build([D.IN, D.OUT, D.SCALAR], "entry", b"chip", [(7, CORE), (0, CORE)], "cfg")
 
@@ -24,21 +26,23 @@ def chip():
         yield worker
 
 
-@pytest.mark.spec("CHIP-BLOB-4")
+@pytest.mark.spec("CHIP-BLOB-3", "CHIP-BLOB-4")
 def test_everything_given_can_be_read_back():
     assert (CHIP.sig_count, CHIP.sig(0), CHIP.sig(2)) == (3, D.IN, D.SCALAR)
     assert (CHIP.child_count, CHIP.child_func_id(0), CHIP.child(1)) == (2, 7, CORE)
     assert (CHIP.func_name, CHIP.config_name, CHIP.binary) == ("entry", "cfg", b"chip")
     assert (CORE.sig_count, CORE.sig(1), CORE.binary) == (2, D.SCALAR, b"core")
-
-
-@pytest.mark.spec("CHIP-BLOB-1")
-def test_the_buffer_is_the_blob():
-    assert ctypes.string_at(CHIP.buffer_ptr(), CHIP.buffer_size()) == CHIP.to_bytes()
+    assert (EMPTY.binary, EMPTY.sig_count) == (b"", 1)
+    assert repr(CORE) == "<CoreCallable (IN, SCALAR), sig_count=2, 4 bytes>"
+    assert "sig_count=3" in repr(CHIP)
+    for i in (-1, 3):
+        for read in (CHIP.sig, CHIP.child, CHIP.child_func_id, CORE.sig):
+            with pytest.raises(IndexError, match="out of range: there are"):
+                read(i)
 
 
 @pytest.mark.spec("CHIP-BLOB-4")
-@pytest.mark.parametrize("what", [CORE, CHIP])
+@pytest.mark.parametrize("what", [CORE, EMPTY, CHIP])
 def test_callables_travel_and_cannot_be_changed(what):
     assert pickle.loads(pickle.dumps(what)) == what
     assert hash(pickle.loads(pickle.dumps(what))) == hash(what)
@@ -50,22 +54,10 @@ def test_callables_travel_and_cannot_be_changed(what):
         type(what)()
 
 
-@pytest.mark.spec("CHIP-BLOB-4")
-@pytest.mark.parametrize("i", [-1, 3])
-def test_an_index_out_of_range_says_how_many_there_are(i):
-    for read in (CHIP.sig, CHIP.child, CHIP.child_func_id, CORE.sig):
-        with pytest.raises(IndexError, match="out of range: there are"):
-            read(i)
-
-
 directions = st.sampled_from(ArgDirection)
-
 binaries = st.binary(min_size=1, max_size=40)
-
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
-
 cores = st.builds(CoreCallable.build, st.lists(directions, max_size=16), binaries)
-
 chips = st.builds(
     ChipCallable.build,
     st.lists(directions, max_size=128),
@@ -89,69 +81,36 @@ def test_a_blob_reads_back_as_what_it_was_made_from(made):
     )
 
 
-REFUSED = {
-    "direction": (
-        ValueError,
-        "argument 1 .* direction 9",
-        lambda: CoreCallable.build([1, 9], b"x"),
-    ),
-    "core tensors": (ValueError, "at most 16", lambda: CoreCallable.build([1] * 17, b"x")),
-    "core scalars": (ValueError, "at most .* 32", lambda: CoreCallable.build([0] * 33, b"x")),
-    "no bytes": (ValueError, "empty", lambda: ChipCallable.build([], "f", b"", [])),
-    "kernel without bytes": (
-        ValueError,
-        "kernel 3 is empty",
-        lambda: ChipCallable.build([], "f", b"x", [(3, CoreCallable.build([], b""))]),
-    ),
-    "text": (TypeError, "bytes of a shared object", lambda: CoreCallable.build([], "x")),
-    "tensors": (ValueError, "128", lambda: ChipCallable.build([1] * 129, "f", b"x", [])),
-    "scalars": (ValueError, "128", lambda: ChipCallable.build([0] * 129, "f", b"x", [])),
-    "name": (ValueError, "func_name is empty", lambda: ChipCallable.build([], "", b"x", [])),
-    "NUL": (ValueError, "printable", lambda: ChipCallable.build([], "a\0b", b"x", [])),
-    "long name": (ValueError, "255", lambda: ChipCallable.build([], "a" * 256, b"x", [])),
-    "name type": (TypeError, "must be a str", lambda: ChipCallable.build([], b"f", b"x", [])),
-    "config": (ValueError, "config_name", lambda: ChipCallable.build([], "f", b"x", [], "ö")),
-    "twice": (
-        ValueError,
-        "func_id 3 is there twice",
-        lambda: ChipCallable.build([], "f", b"x", [(3, CORE), (3, CORE)]),
-    ),
-    "func_id": (ValueError, "func_id -1", lambda: ChipCallable.build([], "f", b"x", [(-1, CORE)])),
-    "pair": (TypeError, "pair", lambda: ChipCallable.build([], "f", b"x", [CORE])),
-    "child": (TypeError, "no CoreCallable", lambda: ChipCallable.build([], "f", b"x", [(1, b"")])),
-    "signature": (
-        TypeError,
-        "signature=None is no sequence of ArgDirections",
-        lambda: CoreCallable.build(None, None),
-    ),
-    "children": (
-        TypeError,
-        "children=3 is no sequence of pairs",
-        lambda: ChipCallable.build([], "f", b"x", 3),
-    ),
-    "kernel": (TypeError, "CoreCallable", lambda: ChipCallable.from_kernel(b"x")),
-}
+core, chip_of = CoreCallable.build, ChipCallable.build
+REFUSED = [
+    (ValueError, "argument 1 .* direction 9", lambda: core([1, 9], b"x")),
+    (ValueError, "at most 16", lambda: core([1] * 17, b"x")),
+    (ValueError, "at most .* 32", lambda: core([0] * 33, b"x")),
+    (ValueError, "empty", lambda: chip_of([], "f", b"", [])),
+    (ValueError, "kernel 3 is empty", lambda: chip_of([], "f", b"x", [(3, core([], b""))])),
+    (TypeError, "bytes of a shared object", lambda: core([], "x")),
+    (ValueError, "128", lambda: chip_of([1] * 129, "f", b"x", [])),
+    (ValueError, "128", lambda: chip_of([0] * 129, "f", b"x", [])),
+    (ValueError, "func_name is empty", lambda: chip_of([], "", b"x", [])),
+    (ValueError, "printable", lambda: chip_of([], "a\0b", b"x", [])),
+    (ValueError, "255", lambda: chip_of([], "a" * 256, b"x", [])),
+    (TypeError, "must be a str", lambda: chip_of([], b"f", b"x", [])),
+    (ValueError, "config_name", lambda: chip_of([], "f", b"x", [], "ö")),
+    (ValueError, "func_id 3 is there twice", lambda: chip_of([], "f", b"x", [(3, CORE)] * 2)),
+    (ValueError, "func_id -1", lambda: chip_of([], "f", b"x", [(-1, CORE)])),
+    (TypeError, "pair", lambda: chip_of([], "f", b"x", [CORE])),
+    (TypeError, "no CoreCallable", lambda: chip_of([], "f", b"x", [(1, b"")])),
+    (TypeError, "signature=None is no sequence of ArgDirections", lambda: core(None, None)),
+    (TypeError, "children=3 is no sequence of pairs", lambda: chip_of([], "f", b"x", 3)),
+    (TypeError, "CoreCallable", lambda: ChipCallable.from_kernel(b"x")),
+]
 
 
 @pytest.mark.spec("CHIP-BLOB-3")
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_is_refused_with_words(what):
-    kind, words, build = REFUSED[what]
+@pytest.mark.parametrize(("kind", "words", "build"), REFUSED)
+def test_what_cannot_be_is_refused_with_words(kind, words, build):
     with pytest.raises(kind, match=words):
         build()
-
-
-@pytest.mark.spec("CHIP-BLOB-3")
-def test_a_kernel_alone_may_have_an_empty_binary():
-    empty = CoreCallable.build(signature=[D.IN], binary=b"")
-    assert (empty.binary, empty.sig_count) == (b"", 1)
-    assert pickle.loads(pickle.dumps(empty)) == empty
-
-
-@pytest.mark.spec("CHIP-BLOB-4")
-def test_the_text_of_a_callable_has_the_number_of_its_arguments():
-    assert repr(CORE) == "<CoreCallable (IN, SCALAR), sig_count=2, 4 bytes>"
-    assert "sig_count=3" in repr(CHIP)
 
 
 def spoil(at, replacement):

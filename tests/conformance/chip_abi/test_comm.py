@@ -1,6 +1,6 @@
 """CHIP-COMM: chips that share memory without a Worker."""
 
-import multiprocessing
+import contextlib
 import os
 import socket
 import threading
@@ -16,6 +16,7 @@ from simpler_ref.native_chip.meeting import address_of
 from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor
 from tests import domain_kernels as k
+from tests.system.programs import Fork
 
 HOUR = 3600.0
 
@@ -87,27 +88,16 @@ def test_ranks_in_threads_meet_and_share_memory(name, size):
     assert windows() == [] and not name.exists()
 
 
-def be_a_process(rank, name, size, pipe):
-    with ChipWorker(rank) as chip:
-        pipe.send(meet(rank, chip, name, size))
-
-
 @pytest.mark.spec("CHIP-COMM-1", "CHIP-COMM-2")
 def test_ranks_in_processes_meet_whichever_comes_first(name):
-    fork = multiprocessing.get_context("fork")
+    def be(rank):
+        with ChipWorker(rank) as chip:
+            assert meet(rank, chip, name, 3) == [30] * 4 + [0] * 4
+
     for order in ([0, 1, 2], [2, 1, 0]):
-        mine, theirs = fork.Pipe()
-        processes = [
-            fork.Process(target=be_a_process, args=(rank, name, 3, theirs)) for rank in order
-        ]
-        for one in processes:
-            one.start()
-        assert [mine.recv() for _ in order] == [[30] * 4 + [0] * 4] * 3
-        for one in processes:
-            one.join()
-            one.close()
-        mine.close()
-        theirs.close()
+        with contextlib.ExitStack() as stack:
+            programs = [stack.enter_context(Fork(lambda rank=rank: be(rank))) for rank in order]
+            assert [one.wait() for one in programs] == [0, 0, 0]
 
 
 @pytest.mark.spec("CHIP-COMM-1")
@@ -304,10 +294,7 @@ def test_nothing_of_ranks_that_were_killed_is_left(name):
             os.kill(os.getpid(), 9)
 
     before = sorted(os.listdir("/dev/shm"))
-    process = multiprocessing.get_context("fork").Process(target=be_killed)
-    process.start()
-    process.join()
-    assert process.exitcode == -9 and not Path(name).exists()
-    process.close()
+    with Fork(be_killed) as program:
+        assert program.wait() == -9 and not Path(name).exists()
     assert sorted(os.listdir("/dev/shm")) == before
     assert together(2, lambda rank, chip: meet(rank, chip, name, 2)) == [[10] * 4 + [0] * 4] * 2

@@ -11,7 +11,7 @@ from tests import chip_kernels as K
 from tests.chip_kernels import host_args, numbers
 from tests.system.programs import Fork
 
-from .refusal import refused
+from .conftest import refused
 
 
 @pytest.mark.spec("CHIP-LIFE-1")
@@ -64,39 +64,22 @@ def test_a_chip_that_is_forgotten_is_closed():
     assert len(os.listdir("/proc/self/task")) < threads or len(os.sched_getaffinity(0)) == 1
 
 
-def in_threads(work):
-    """Return what `work` does with each of four numbers, in a thread of its own."""
-    with ThreadPoolExecutor(4) as threads:
-        return list(threads.map(work, range(4)))
+@pytest.mark.spec("CHIP-LIFE-4", "CHIP-FAULT-5")
+def test_chips_of_several_threads_open_run_fail_and_close_at_the_same_time():
+    adds, fails = (ChipCallable.from_kernel(core) for core in (K.add_core(), K.bad_core()))
 
-
-@pytest.mark.spec("CHIP-LIFE-4")
-def test_chips_of_several_threads_run_at_the_same_time():
     def work(k):
         x, y = numbers(1000)
         out = np.zeros(1000, np.float32)
-        with ChipWorker(k) as chip:
-            chip.prepare(0, ChipCallable.from_kernel(K.add_core()))
-            chip.prepare(1, ChipCallable.from_kernel(K.bad_core()))
-            for _ in range(30):
-                chip.run_args(0, host_args(x, y, out))
-                with pytest.raises(ChipError, match="bad address 0x0"):
-                    chip.run_args(1, host_args(scalars=[K.READ_AT, 0]))
+        for _ in range(40):
+            with ChipWorker(k) as chip:
+                chip.prepare(0, adds)
+                chip.prepare(1, fails)
+                for _ in range(3):
+                    chip.run_args(0, host_args(x, y, out))
+                    with pytest.raises(ChipError, match="bad address 0x0"):
+                        chip.run_args(1, host_args(scalars=[K.READ_AT, 0]))
         return np.array_equal(out, x + y)
 
-    assert in_threads(work) == [True] * 4
-
-
-@pytest.mark.spec("CHIP-LIFE-4", "CHIP-FAULT-5")
-def test_chips_open_and_close_while_kernels_of_others_fail():
-    callable = ChipCallable.from_kernel(K.bad_core())
-
-    def work(k):
-        for _ in range(60):
-            with ChipWorker(k) as chip:
-                chip.prepare(0, callable)
-                for _ in range(3):
-                    with pytest.raises(ChipError, match="bad address 0x0"):
-                        chip.run_args(0, host_args(scalars=[K.READ_AT, 0]))
-
-    in_threads(work)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(4))) == [True] * 4

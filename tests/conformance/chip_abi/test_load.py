@@ -16,7 +16,7 @@ from simpler_ref.native_chip import (
 from tests import chip_kernels as K
 from tests.chip_kernels import add_core, host_args, numbers, orchestration
 
-from .refusal import refused
+from .conftest import refused
 
 
 @pytest.mark.spec("CHIP-LOAD-1")
@@ -100,13 +100,9 @@ def test_a_shared_object_that_is_cut_off_is_refused(chip, size):
 
 @pytest.mark.spec("CHIP-LOAD-4")
 def test_a_symbol_that_is_missing_is_named(chip):
-    no_name = ChipCallable.build([], "not_there", orchestration("x").binary, [])
-    for made, words in (
-        (no_name, "not_there"),
-        (
-            ChipCallable.from_kernel(CoreCallable.build([], orchestration("x").binary)),
-            "simpler_kernel",
-        ),
-    ):
+    binary = orchestration("x").binary
+    no_name = ChipCallable.build([], "not_there", binary, [])
+    no_kernel = ChipCallable.from_kernel(CoreCallable.build([], binary))
+    for made, words in ((no_name, "not_there"), (no_kernel, "simpler_kernel")):
         with pytest.raises(ChipError, match=f"does not export {words}"):
             chip.prepare(0, made)

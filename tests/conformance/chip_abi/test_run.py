@@ -1,5 +1,6 @@
 """CHIP-RUN: what a run does."""
 
+import mmap
 import os
 
 import numpy as np
@@ -10,7 +11,7 @@ from simpler_ref.task_interface import CallConfig
 from tests import chip_kernels as K
 from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
 
-from .refusal import refused
+from .conftest import refused
 
 
 @pytest.mark.spec("CHIP-RUN-1", "CHIP-RUN-2")
@@ -19,6 +20,8 @@ from .refusal import refused
 def test_a_kernel_in_c_does_what_numpy_does(adder, block_dim, count):
     x, y = numbers(count)
     out = np.full(count, -1, np.float32)
+    empty = np.zeros((3, 0), np.float32)
+    adder.run_args(0, host_args(empty, empty, empty), CallConfig(block_dim=block_dim))
     adder.run_args(0, host_args(x, y, out), CallConfig(block_dim=block_dim))
     assert np.array_equal(out, x + y)
     assert adder.device_wall_ns > 0
@@ -46,15 +49,6 @@ def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
         assert here[0] == blocks
 
 
-@pytest.mark.spec("CHIP-RUN-5", "CHIP-RUN-6")
-def test_a_function_launches_waits_and_uses_memory_of_the_run(chip):
-    chip.prepare(3, orchestration("twice", ADD, [(0, K.add_core())]))
-    x, y = numbers(1000)
-    out = np.zeros(1000, np.float32)
-    chip.run_args(3, host_args(x, y, out))
-    assert np.array_equal(out, 2 * (x + y))
-
-
 @pytest.mark.spec("CHIP-RUN-5")
 def test_a_function_launches_as_often_as_it_likes(chip):
     chip.prepare(0, orchestration("many", [D.INOUT], [(0, K.mark_core())]))
@@ -63,25 +57,15 @@ def test_a_function_launches_as_often_as_it_likes(chip):
     assert (seen == 200).all()
 
 
-@pytest.mark.spec("CHIP-RUN-1")
-def test_tensors_of_no_elements_go_through(adder):
-    empty = np.zeros((3, 0), np.float32)
-    adder.run_args(0, host_args(empty, empty, empty))
-
-
 @pytest.mark.spec("CHIP-RUN-4")
-def test_a_buffer_that_is_given_twice_has_one_copy_on_the_device(adder):
+def test_tensors_that_are_the_same_or_overlap_do_so_on_the_device_too(adder):
     x, y = numbers(100)
     wanted = x + y
     adder.run_args(0, host_args(x, y, x), CallConfig(block_dim=1))
     assert np.array_equal(x, wanted)
-
-
-@pytest.mark.spec("CHIP-RUN-4")
-def test_tensors_that_overlap_overlap_on_the_device_too(adder):
     memory = np.arange(10, dtype=np.float32)
-    y = np.ones(9, np.float32)
-    adder.run_args(0, host_args(memory[:-1], y, memory[1:]), CallConfig(block_dim=1))
+    ones = np.ones(9, np.float32)
+    adder.run_args(0, host_args(memory[:-1], ones, memory[1:]), CallConfig(block_dim=1))
     assert memory.tolist() == [float(k) for k in range(10)]  # each read what was written before it
 
 
@@ -89,7 +73,7 @@ def test_tensors_that_overlap_overlap_on_the_device_too(adder):
 def test_what_is_only_read_is_not_written_back(adder):
     x, y = numbers(100)
     x.flags.writeable = y.flags.writeable = False
-    page = np.frombuffer(read_only_page(), np.float32, 100)
+    page = np.frombuffer(mmap.mmap(-1, 4096, prot=mmap.PROT_READ), np.float32, 100)
     out = np.zeros(100, np.float32)
     adder.run_args(0, host_args(page, y, out))
     assert np.array_equal(out, y)
@@ -97,13 +81,7 @@ def test_what_is_only_read_is_not_written_back(adder):
         adder.run_args(0, host_args(x, y, page))
 
 
-def read_only_page():
-    import mmap
-
-    return mmap.mmap(-1, 4096, prot=mmap.PROT_READ)
-
-
-@pytest.mark.spec("CHIP-RUN-6")
+@pytest.mark.spec("CHIP-RUN-5", "CHIP-RUN-6")
 def test_memory_of_a_run_is_free_when_it_ends(monkeypatch):
     monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(1 << 20))
     with ChipWorker() as chip:

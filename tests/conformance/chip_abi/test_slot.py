@@ -8,7 +8,7 @@ from simpler_ref.task_interface import CallConfig, ContinuousTensor
 from tests import chip_kernels as K
 from tests.chip_kernels import host_args, numbers
 
-from .refusal import refused
+from .conftest import refused
 
 
 @pytest.mark.spec("CHIP-SLOT-1", "CHIP-SLOT-2")

@@ -25,7 +25,7 @@ from simpler_ref.task_interface import get_element_size
 from tests import chip_kernels as K
 from tests.chip_kernels import D, host_args
 
-from ..chip_abi.refusal import refused
+from ..chip_abi.conftest import refused
 from .conftest import Files, make
 from .test_dump import NAMES
 from .test_pmu import FIRST
