@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from simpler_ref import compat
+from tests.support import sample
+
 L3 = """
 import sys, os
 from simpler.task_interface import CallConfig, DataType, TaskArgs, TensorArgType
@@ -58,16 +61,18 @@ def run(*arguments, **more):
 
 
 @pytest.mark.spec("COMPAT-RUN-1")
-def test_a_program_runs_with_no_line_changed(tmp_path):
+@pytest.mark.parametrize("where", sample(["below/program.py", "/"], 1))
+def test_a_program_runs_with_no_line_changed(tmp_path, where):
     folder = tmp_path / "below"
     folder.mkdir()
     (folder / "helper.py").write_text("ONE = 1\n")
     (folder / "program.py").write_text(L3)
-    for path, cwd in ((folder / "program.py", None), ("below/program.py", tmp_path)):
-        done = run(path, 5, "-m", cwd=cwd, env={**os.environ, "PYTHONPATH": os.getcwd()})
-        assert (done.returncode, done.stdout) == (7, "[60.0, 60.0, 60.0, 60.0]\n"), done.stderr
+    path = folder / "program.py" if where == "/" else where
+    done = run(path, 5, "-m", cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    assert (done.returncode, done.stdout) == (7, "[60.0, 60.0, 60.0, 60.0]\n"), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.spec("COMPAT-RUN-1")
 def test_an_exception_of_a_program_has_its_lines_and_exit_code(tmp_path):
     program = tmp_path / "program.py"
@@ -92,10 +97,10 @@ def test_pytest_runs_tests_with_no_line_changed(tmp_path):
 
 @pytest.mark.spec("COMPAT-RUN-3")
 @pytest.mark.parametrize("arguments", [(), ("-m",), ("-x", "program.py"), ("no_such_program.py",)])
-def test_what_it_does_not_understand_tells_how_it_is_called(arguments):
-    done = run(*arguments)
-    assert done.returncode == 2 and "usage: python -m simpler_ref.compat" in done.stderr
-    assert not done.stdout
+def test_what_it_does_not_understand_tells_how_it_is_called(arguments, capsys):
+    assert compat.main(list(arguments)) == 2
+    said = capsys.readouterr()
+    assert "usage: python -m simpler_ref.compat" in said.err and not said.out
 
 
 WHEREVER = """
@@ -111,38 +116,26 @@ def fill(args):  # imports by name, and `simpler` as it is known in the program
     x[:] = get_element_size(DataType.FLOAT32) * (simpler.worker.Worker is simpler.Worker)
 
 
-def main():
-    w = Worker(level=3, num_sub_workers=1, start_method="spawn")
-    handle = w.register(fill)
-    w.init()
-    x = w.zeros(2, "float32")
-
-    def orch(orch, args, config):
-        task = TaskArgs()
-        task.add_tensor(x, TensorArgType.INOUT)
-        orch.submit_sub(handle, task)
-
-    w.run(orch)
-    w.close()
-    print(x.tolist())
+def orch(orch, args, config):
+    task = TaskArgs()
+    task.add_tensor(x, TensorArgType.INOUT)
+    orch.submit_sub(handle, task)
 
 
 if __name__ == "__main__":
-    main()
+    with Worker(level=3, num_sub_workers=1, start_method="spawn") as w:
+        handle = w.register(fill)
+        w.init()
+        x = w.zeros(2, "float32")
+        w.run(orch)
+        print(x.tolist())
 """
 
 REMOTE = """
+from simpler.task_interface import TensorArgType
 from simpler.worker import Worker
 from simpler import ProcessFleet, RemoteCallable, RemoteTaskArgs, RemoteTensorRef, RemoteWorkerSpec
 import numpy as np
-
-w = Worker(level=4)
-endpoint = w.add_remote_worker(RemoteWorkerSpec(ProcessFleet(), num_sub_workers=0))
-handle = w.register(RemoteCallable("helper:orchestrate"), workers=[endpoint])
-w.init()
-memory = w.remote_malloc(worker=endpoint, nbytes=8)
-x = np.zeros(2, np.float32)
-w.remote_copy_to(memory, x.ctypes.data, 8)
 
 
 def orch(orch, args, config):
@@ -151,11 +144,16 @@ def orch(orch, args, config):
     orch.submit_next_level(handle, task, worker=endpoint)
 
 
-from simpler.task_interface import TensorArgType
-w.run(orch)
-w.remote_copy_from(memory, x.ctypes.data, 8)
-w.close()
-print(x.tolist())
+with Worker(level=4) as w:
+    endpoint = w.add_remote_worker(RemoteWorkerSpec(ProcessFleet(), num_sub_workers=0))
+    handle = w.register(RemoteCallable("helper:orchestrate"), workers=[endpoint])
+    w.init()
+    memory = w.remote_malloc(worker=endpoint, nbytes=8)
+    x = np.zeros(2, np.float32)
+    w.remote_copy_to(memory, x.ctypes.data, 8)
+    w.run(orch)
+    w.remote_copy_from(memory, x.ctypes.data, 8)
+    print(x.tolist())
 """
 
 HELPER = """

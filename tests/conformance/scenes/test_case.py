@@ -22,20 +22,16 @@ def with_case(scene, **entries):
     return type(scene.__name__, (scene,), {"CASES": [case]})
 
 
-@pytest.mark.spec("SCENE-CASE-1")
-def test_a_chip_callable_from_its_sources_is_the_program_of_a_scene_at_level_2():
-    assert outcome_of(FromSources).deviations == []
+def of_a_kernel(runtime=None):
+    """Return a scene at level 2 of one kernel."""
+    more = {} if runtime is None else {"runtime": runtime}
+    return scene_test(level=2, **more)(type("OfAKernel", (Adding,), {"CALLABLE": {"kernel": add}}))
 
 
 @pytest.mark.spec("SCENE-CASE-1")
-def test_a_kernel_is_the_program_of_a_scene_at_level_2():
-    scene = scene_test(level=2)(type("OfAKernel", (Adding,), {"CALLABLE": {"kernel": add}}))
+@pytest.mark.parametrize("scene", [FromSources, OverTwoKinds, of_a_kernel()])
+def test_a_program_is_a_kernel_or_sources_or_an_orchestration_function(scene):
     assert outcome_of(scene).deviations == []
-
-
-@pytest.mark.spec("SCENE-CASE-1")
-def test_an_orchestration_function_gets_handles_and_arguments_by_name():
-    assert outcome_of(OverTwoKinds).deviations == []
 
 
 @pytest.mark.spec("SCENE-CASE-1")
@@ -72,13 +68,13 @@ def test_the_configuration_of_a_case_reaches_the_run_and_the_worker():
     outcome_of(scene)
     (config,) = Seen.configs
     assert config.block_dim == 3
+    with pytest.raises(TypeError, match="block_dimension"):
+        outcome_of(scene_test(level=3)(with_case(Seen, config={"block_dimension": 3})))
 
 
 @pytest.mark.spec("SCENE-CASE-2")
 def test_the_runtime_of_a_scene_is_that_of_its_worker():
-    scene = scene_test(level=2, runtime="host_build_graph")(
-        type("Built", (Adding,), {"CALLABLE": {"kernel": add}})
-    )
+    scene = of_a_kernel(runtime="host_build_graph")
     (case,) = scene.cases()
     assert scene().open_worker(case, OPTIONS).runtime == "host_build_graph"
     assert outcome_of(scene).deviations == []
@@ -91,13 +87,6 @@ def test_the_runtime_of_a_scene_is_that_of_its_worker():
 )
 def test_chips_are_taken_from_those_of_the_options_and_counted_on(devices, count, chosen):
     assert RunOptions(devices=devices).devices_for(count) == chosen
-
-
-@pytest.mark.spec("SCENE-CASE-2")
-def test_an_entry_that_is_neither_is_refused_by_name():
-    scene = scene_test(level=3)(with_case(Seen, config={"block_dimension": 3}))
-    with pytest.raises(TypeError, match="block_dimension"):
-        outcome_of(scene)
 
 
 def defined(level=3, **entries):
@@ -123,10 +112,7 @@ def test_a_scene_is_refused_where_it_is_defined(entries, error, named):
         defined(**entries)
 
 
-@pytest.mark.spec("SCENE-CASE-3")
-def test_what_is_no_scene_is_refused():
-    with pytest.raises(TypeError, match="subclass of SceneTestCase"):
-        scene_test(level=2)(object)
+A = {"name": "a", "callable": print}
 
 
 @pytest.mark.spec("SCENE-CASE-3")
@@ -137,12 +123,7 @@ def test_what_is_no_scene_is_refused():
         (2, {"kernel": 3}, TypeError, "kernel of CALLABLE is 3"),
         (3, {"orchestration": 3}, TypeError, "orch, callables, args, config"),
         (3, {"orchestration": print, "callables": [{"callable": print}]}, ValueError, "'name'"),
-        (
-            3,
-            {"orchestration": print, "callables": [{"name": "a", "callable": print}] * 2},
-            ValueError,
-            "the name 'a'",
-        ),
+        (3, {"orchestration": print, "callables": [A, A]}, ValueError, "the name 'a'"),
     ],
 )
 def test_callables_that_say_too_little_are_refused(level, callable_, error, named):
@@ -168,17 +149,15 @@ def test_arguments_are_refused_where_they_are_made(specs, error, named):
 
 
 @pytest.mark.spec("SCENE-CASE-3")
-def test_a_method_that_is_missing_is_named():
-    scene = scene_test(level=2)(type("Empty", (SceneTestCase,), {"CALLABLE": {"kernel": add}}))
-    with pytest.raises(NotImplementedError, match="Empty has no generate_args"):
-        scene().generate_args({})
-
-
-@pytest.mark.spec("SCENE-CASE-3")
-def test_a_name_that_is_not_there_is_named_with_those_that_are():
+def test_what_is_not_there_is_named():
     args = TaskArgsBuilder(Tensor("a", np.zeros(1)), Scalar("n", 3)).golden()
     assert args.n == 3
     with pytest.raises(AttributeError, match="no argument 'b'; it has a, n"):
         args.b  # noqa: B018
     with pytest.raises(ValueError, match="2 tags for 1 tensors"):
         args.to_task_args(0, 0)
+    with pytest.raises(TypeError, match="subclass of SceneTestCase"):
+        scene_test(level=2)(object)
+    scene = scene_test(level=2)(type("Empty", (SceneTestCase,), {"CALLABLE": {"kernel": add}}))
+    with pytest.raises(NotImplementedError, match="Empty has no generate_args"):
+        scene().generate_args({})
