@@ -5,6 +5,8 @@ import pytest
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.jit import layout as L
 
+from ..see.conftest import Below
+
 REFUSED = [
     ("enable_dump_tensor", 4, "0 to 3"),
     ("enable_dep_gen", 2, "0 to 1"),
@@ -14,17 +16,10 @@ REFUSED = [
 ]
 
 
-class Custom:
-    """A worker that is never given a task."""
-
-    def run(self, callable, view, config):
-        raise AssertionError
-
-
 @pytest.fixture(scope="module")
 def w():
     with Worker(3, child_mode="thread") as made:
-        made.add_next_level(Custom())
+        made.add_next_level(Below())
         made.start()
         yield made
 

@@ -27,6 +27,19 @@ def begin(x: sr.InOut, gate: sr.In):
     x += 1
 
 
+def wait_at_gate(args):
+    gate = args.tensor(0).numpy()
+    while gate[0] == 0:
+        pass
+
+
+class Below:
+    """A worker of the next level that does nothing."""
+
+    def run(self, callable_, view, config):
+        return None
+
+
 def increase(args):
     x = args.tensor(args.tensor_count() - 1).numpy()
     x += 1

@@ -9,7 +9,7 @@ from simpler_ref import TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.workers.progress import Progress
 
-from .conftest import fail, increase, make
+from .conftest import fail, increase, make, wait_at_gate
 
 
 @pytest.fixture(params=["rich", "tqdm", "text"])
@@ -25,12 +25,6 @@ def kind(request, monkeypatch):
         tqdm = pytest.importorskip("tqdm")
         monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # it would start a thread for good
     return request.param
-
-
-def hold(args):
-    gate = args.tensor(0).numpy()
-    while gate[0] == 0:
-        pass
 
 
 @pytest.mark.spec("SEE-BAR-1", "SEE-BAR-2")
@@ -58,7 +52,7 @@ def test_it_shows_where_a_run_is_that_waits(monkeypatch, capsys):
     for library in ("rich.progress", "tqdm.auto"):
         monkeypatch.setitem(sys.modules, library, None)
     with Worker(level=3, num_sub_workers=1) as w:
-        holds, good = w.register(hold), w.register(increase)
+        holds, good = w.register(wait_at_gate), w.register(increase)
         gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
 
         def build(orch, args, config):

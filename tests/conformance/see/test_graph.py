@@ -30,14 +30,7 @@ from tests.by_hand import ByHand
 from tests.far_programs import COUNT, add_up, fleet, fresh
 from tests.support import sample
 
-from .conftest import increase, make
-
-
-class Below:
-    """A worker of the next level that does nothing."""
-
-    def run(self, callable_, view, config):
-        return None
+from .conftest import Below, increase, make
 
 
 @pytest.fixture(scope="module")

@@ -35,18 +35,6 @@ def by_ctypes(args):
     poke(args.tensor(0).data + 16, 8)
 
 
-def by_an_array_of_its_own(args):
-    tensor = args.tensor(0)
-    octets = (ctypes.c_char * tensor.nbytes()).from_address(tensor.data)
-    np.frombuffer(octets, np.uint8)[5] = 1
-
-
-def by_making_it_writeable(args):
-    array = args.tensor(0).numpy()
-    array.flags.writeable = True
-    array[-1] = 9
-
-
 def by_memory_of_the_process(args):
     tensor = args.tensor(0)
     with open("/proc/self/mem", "r+b", buffering=0) as memory:
@@ -85,8 +73,6 @@ def harmless(args):
 
 FAULTS = {
     "ctypes": (by_ctypes, [0, 1], "bytes 16 to 23 of tensor 0 (256 bytes)"),
-    "an array of its own": (by_an_array_of_its_own, [0, 1], "bytes 5 to 5 of tensor 0"),
-    "the flag": (by_making_it_writeable, [0, 1], "of tensor 0 (256 bytes)"),
     "/proc/self/mem": (by_memory_of_the_process, [0, 1], "bytes 100 to 100 of tensor 0"),
     "past the end of another": (beyond_its_output, [1, 0], "bytes 0 to 7 of tensor 0"),
     "the last of three": (the_second, [0, 1, 2], "bytes 0 to 0 of tensor 2"),

@@ -62,11 +62,15 @@ def test_a_block_is_traced_and_nothing_else(path, tmp_path):
 
 
 @pytest.mark.spec("SEE-ON-2")
-def test_a_second_trace_and_one_during_a_run_are_refused(path, tmp_path):
+def test_a_trace_that_cannot_be_is_refused_at_once(path, tmp_path):
+    with pytest.raises(ValueError, match="trace_detail='most': it is 'all', or 'tasks'"):
+        Worker(trace=path, trace_detail="most")
+    with pytest.raises(TypeError, match="trace=5 is no path"):
+        Worker(trace=5)
     other = tmp_path / "b.trace"
-    with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)
-        with pytest.raises(RuntimeError, match=r"traced already, into .*a\.trace"), w.trace(other):
+        with pytest.raises(OSError, match="missing"), w.trace(tmp_path / "missing" / "a"):
             pass
 
         def orch(orch, args, config):
@@ -74,23 +78,12 @@ def test_a_second_trace_and_one_during_a_run_are_refused(path, tmp_path):
                 pass
             chain(orch, handle, x)
 
-        w.run(orch)
-    assert not other.exists() and len(Trace.open(path).ran) == 4
-
-
-@pytest.mark.spec("SEE-ON-2")
-def test_what_is_wrong_with_a_trace_is_said_at_once(path, tmp_path):
-    with pytest.raises(ValueError, match="trace_detail='most': it is 'all', or 'tasks'"):
-        Worker(trace=path, trace_detail="most")
-    with pytest.raises(TypeError, match="trace=5 is no path"):
-        Worker(trace=5)
-    with Worker(num_sub_workers=1, child_mode="thread") as w:
-        x = w.zeros(4)
-        with pytest.raises(OSError, match="missing"), w.trace(tmp_path / "missing" / "a"):
-            pass
         with w.trace(path):
-            bump(x)
-    assert len(Trace.open(path).ran) == 1
+            words = r"traced already, into .*a\.trace"
+            with pytest.raises(RuntimeError, match=words), w.trace(other):
+                pass
+            w.run(orch)
+    assert not other.exists() and len(Trace.open(path).ran) == 4
 
 
 @pytest.mark.spec("SEE-ON-3")
@@ -115,19 +108,6 @@ def test_a_program_is_traced_by_an_environment_variable(tmp_path, monkeypatch):
 def inner(orch, args, config):
     for _ in range(2):
         orch.alloc((4,), np.int64)
-
-
-@pytest.mark.spec("SEE-ON-4")
-def test_a_child_worker_has_a_file_beside_that_of_its_parent(path):
-    with nest(path, "process") as w:
-        handle = w.register(inner)
-        w.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))
-    trace = Trace.open(path)
-    assert names(trace) == {"inner"}
-    assert trace.about["children"] == ["a.trace.0", "a.trace.1"]
-    below = [Trace.open(f"{path}.{i}") for i in (0, 1)]
-    assert [len(one.tasks) for one in below] == [0, 2]
-    assert trace.start < below[1].start < below[1].end < trace.end
 
 
 def nest(path, mode, levels=1):
@@ -173,17 +153,19 @@ def end_yourself(orch, args, config):
     os._exit(3)
 
 
-@pytest.mark.spec("SEE-ON-6")
-def test_the_successor_of_a_child_worker_has_a_file_of_its_own(path):
+@pytest.mark.spec("SEE-ON-4", "SEE-ON-6")
+def test_a_child_worker_and_its_successor_have_files_beside_that_of_the_parent(path):
     with nest(path, "process") as w:
         fatal, handle = w.register(end_yourself), w.register(inner)
         with pytest.raises(WorkerLostError):
             w.run(lambda orch, args, config: orch.submit_next_level(fatal, worker=1))
         w.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))
-    names = ["a.trace.0", "a.trace.1", "a.trace.1-2"]
-    assert Trace.open(path).about["children"] == names
+    trace = Trace.open(path)
+    assert trace.about["children"] == ["a.trace.0", "a.trace.1", "a.trace.1-2"]
+    assert "inner" in names(trace)
     first, second = (Trace.open(f"{path}.1{end}") for end in ("", "-2"))
     assert not first.is_whole and second.is_whole and len(second.tasks) == 2
+    assert trace.start < second.start < second.end < trace.end
 
 
 @pytest.mark.spec("SEE-ON-6")

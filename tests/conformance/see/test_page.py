@@ -67,25 +67,19 @@ def test_the_columns_of_the_page_are_those_of_the_trace(page):
     assert order.tolist() == list(range(len(order)))
 
 
-@pytest.mark.spec("SEE-PAGE-2")
-def test_long_traces_have_coarser_units(traced, tmp_path):
-    trace = traced(chain)
-    trace.runs["end"] = trace.start + (1 << 33)
-    trace.write_page(tmp_path / "page.html")
-    about, columns = contents((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert about["unit"] == 3 and about["span"] < 1 << 32
-    first = int(trace.tasks["submitted"][0]) - trace.start
-    assert columns["submitted"][0] == first // 3 + 1
-
-
-@pytest.mark.spec("SEE-PAGE-3")
-def test_names_stay_text(traced, tmp_path):
+@pytest.mark.spec("SEE-PAGE-2", "SEE-PAGE-3")
+def test_names_stay_text_and_long_traces_have_coarser_units(traced, tmp_path):
     trace, evil = traced(chain), '</script><b>"&'
     trace.about["functions"] = dict.fromkeys(trace.about["functions"], evil)
+    trace.runs["end"] = trace.start + (1 << 33)
     trace.write_page(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 1 and '<b>"&' not in text
-    assert evil in contents(text)[0]["functions"]
+    about, columns = contents(text)
+    assert evil in about["functions"]
+    assert about["unit"] == 3 and about["span"] < 1 << 32
+    first = int(trace.tasks["submitted"][0]) - trace.start
+    assert columns["submitted"][0] == first // 3 + 1
 
 
 # ---------------------------------------------------------------- in a browser
@@ -217,6 +211,12 @@ def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
         page.drag(start, (start[0] - 90, start[1]))
         assert view(page) == pytest.approx([first, last])
     assert page.value("[selected, getSelection().toString()]") == [0, ""]
+    page._mouse("mousePressed", start, button="right", clickCount=1)
+    page.point((start[0] + 60, start[1]))
+    page._mouse("mouseReleased", start, button="right", clickCount=1)
+    page._mouse("mousePressed", start, button="left", clickCount=1)
+    page.point((start[0] + 60, start[1]))  # no button is down any more: it was let go elsewhere
+    assert view(page) == pytest.approx([first, last])
     page.wheel(start, down=50, modifiers=SHIFT)
     assert view(page) == pytest.approx([first + 50 * per_pixel, last + 50 * per_pixel])
     page.wheel(start, right=-50)
@@ -225,23 +225,6 @@ def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
     assert view(page) == pytest.approx([0, last - first])
     page.double_click(page.place("#axis"))
     assert view(page) == whole
-
-
-@pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-4")
-def test_only_the_left_button_drags_and_only_while_it_is_down(shown):
-    _, page = shown
-    at = page.place("#time", 0.5, 0.5)
-    page.wheel(at, down=-400)
-    first = view(page)
-    page._mouse("mouseMoved", at)
-    page._mouse("mousePressed", at, button="right", clickCount=1)
-    page.point((at[0] + 60, at[1]))
-    page._mouse("mouseReleased", at, button="right", clickCount=1)
-    assert view(page) == first
-    page._mouse("mousePressed", at, button="left", clickCount=1)
-    page.point((at[0] + 60, at[1]))  # no button is down any more: it was let go elsewhere
-    assert view(page) == first
 
 
 @pytest.mark.spec("SEE-PAGE-5")
@@ -257,20 +240,14 @@ def test_a_click_tells_the_story_and_shows_the_neighbours(shown):
     assert title(page) == "task 7 (work)" and "waited for task 5 (work)" in story(page)
     page.click(page.place("#story [data-task]"))
     assert title(page) == "task 5 (work)"
-    page.click(box_of(page, 1))
-    assert title(page) == "task 0 (rest)" and "waited" not in story(page)
-    assert tasks_in(page, "graph") == [1]
-
-
-@pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-5")
-def test_a_mouse_that_rests_on_a_box_sees_its_name(shown):
-    _, page = shown
-    page.point(box_of(page, 3))
+    page.point(box_of(page, 3))  # a mouse that rests on a box sees its name
     name, duration = page.value("$('tip').innerText.split('\\n')")
     assert name == "task 2 (work)" and duration.endswith("ms")
     page.point(page.place("#time", 0.01, 0.5))
     assert page.value("$('tip').style.display") == "none"
+    page.click(box_of(page, 1))
+    assert title(page) == "task 0 (rest)" and "waited" not in story(page)
+    assert tasks_in(page, "graph") == [1]
 
 
 @pytest.mark.long

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 
 import numpy as np
 import pytest
 
-import simpler_ref as sr
 from simpler_ref import ContinuousTensor, DataType, HazardError, Trace, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.trace.file import TraceFile
 from simpler_ref.trace.races import all_races
 
-from .conftest import bump, chain, increase, main, make, trace_of
+from .conftest import Below, begin, bump, chain, increase, main, make, trace_of
 
 WRITES = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
 
 
 def rest(args):
     return None
-
-
-class Below:
-    """A worker of the next level that does nothing."""
-
-    def run(self, callable_, view, config):
-        return None
 
 
 @pytest.fixture
@@ -260,12 +251,6 @@ def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
     assert (race.run, race.kind, race.tasks) == (1, "write after write", (0, 1))
 
 
-@sr.task
-def hold(x: sr.InOut, gate):
-    while gate[0] == 0:
-        time.sleep(1e-3)
-
-
 @pytest.mark.spec("SEE-RACE-6", "SEE-RACE-7")
 def test_runs_among_calls_are_compared_also_views_with_gaps_and_calls_are_not(path):
     bad = several([(left, T.INOUT)], [(right, T.INOUT)])
@@ -275,7 +260,7 @@ def test_runs_among_calls_are_compared_also_views_with_gaps_and_calls_are_not(pa
         x, gate = w.zeros((8, 8), np.int64), w.zeros(1)
         for build in (good, bad, good, bad):
             gate[0] = 0
-            hold(x, gate)  # so that those below find it alive
+            begin(x, gate)  # so that those below find it alive
             for view in (x[:, 1], x[:, 2], x[::2, ::2], x[::-1, 3:]):
                 bump(view)
             gate[0] = 1

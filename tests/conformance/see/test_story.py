@@ -16,7 +16,7 @@ from simpler_ref import TaskCancelledError, TaskError, TaskTimeoutError, Worker,
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import tell
 
-from .conftest import bump, fail, increase, make
+from .conftest import begin, bump, fail, increase, make
 
 
 @sr.task
@@ -32,12 +32,6 @@ def die(x: sr.InOut):
 @sr.task(timeout=0.2)
 def spin(x: sr.InOut):
     while True:
-        pass
-
-
-@sr.task
-def wait_for(x: sr.InOut, gate: sr.In):
-    while gate[0] == 0:
         pass
 
 
@@ -126,7 +120,7 @@ def test_only_the_first_four_are_named(w):
 def test_the_error_of_a_call_tells_what_it_had_waited_for_and_what_waits(task, kind):
     with Worker(num_sub_workers=1) as w:
         x, gate = w.zeros(8, np.int64), w.zeros(1, np.int64)
-        wait_for(x, gate)
+        begin(x, gate)
         failing = task(x)
         poisoned = bump(x)
         gate[0] = 1
@@ -143,7 +137,7 @@ def test_the_error_of_a_call_tells_what_it_had_waited_for_and_what_waits(task, k
 @pytest.mark.spec("SEE-STORY-2")
 def test_a_cancelled_call_never_began(w):
     x, gate = w.zeros(8, np.int64), w.zeros(1, np.int64)
-    wait_for(x, gate)
+    begin(x, gate)
     later = bump(x)
     assert later.cancel()
     gate[0] = 1
@@ -237,11 +231,10 @@ def test_a_chunk_that_is_lost_tells_which_items_it_had():
         found = errors_of(w.map(vanish, [1, 2, 3, 4, 0, 5], chunksize=3))
     assert sorted(found) == [3, 4, 5]
     for error in found.values():
-        assert isinstance(error, WorkerLostError)
+        assert isinstance(error, WorkerLostError) and len(error.__notes__) == 1
         lines = error.story.splitlines()
         assert lines[0].startswith("  call 1 (vanish) was RUNNING on sub_worker 0")
         assert lines[-1].startswith(f"  items 3 to 5 of map of vanish, called at {__file__}:")
-        assert len(error.__notes__) == 1
 
 
 @pytest.mark.spec("SEE-STORY-6")
