@@ -32,27 +32,21 @@ def test_slots_are_taken_and_given_back(adder):
 
 
 @pytest.mark.spec("CHIP-SLOT-3")
-def test_a_callable_is_run_by_its_handle(chip):
+def test_a_callable_is_run_by_its_handle_and_no_other(chip):
     x, y = numbers(8)
     out = np.zeros(8, np.float32)
-    chip.prepare(0, ChipCallable.from_kernel(K.mark_core()))
-    handle = chip.prepare_callable(ChipCallable.from_kernel(K.add_core()))
-    chip.run(handle, host_args(x, y, out))
+    callable_ = ChipCallable.from_kernel(K.add_core())
+    first, second = chip.prepare_callable(callable_), chip.prepare_callable(callable_)
+    chip.run(first, host_args(x, y, out))
     assert np.array_equal(out, x + y)
     storage = ChipStorageTaskArgs()
     for array in (x, out, out):
         storage.add_tensor(ContinuousTensor.make(array.ctypes.data, array.shape, array.dtype))
-    chip.run(handle, storage, CallConfig(block_dim=2))
-    chip.run(handle, storage, config=CallConfig())
+    chip.run(second, storage, CallConfig(block_dim=2))
+    chip.run(second, storage, config=CallConfig())
     assert np.allclose(out, 3 * x + y)
     with refused(ChipStatus.CONFIG, "block_dim is 25"):
-        chip.run(handle, storage, CallConfig(block_dim=25))
-
-
-@pytest.mark.spec("CHIP-SLOT-3")
-def test_handles_of_other_chips_or_removed_callables_are_refused(chip):
-    callable_ = ChipCallable.from_kernel(K.add_core())
-    first, second = chip.prepare_callable(callable_), chip.prepare_callable(callable_)
+        chip.run(second, storage, CallConfig(block_dim=25))
     with ChipWorker(1) as other, pytest.raises(KeyError, match="not prepared on this ChipWorker"):
         other.run(first, host_args())
     chip.unregister_callable(first)
@@ -60,8 +54,7 @@ def test_handles_of_other_chips_or_removed_callables_are_refused(chip):
         with pytest.raises(KeyError, match="not prepared on this ChipWorker"):
             use(first)
     chip.prepare(0, callable_)  # the slot of the first is free
-    x, y = numbers(3)
-    chip.run(second, host_args(x, y, x.copy()))
+    chip.run(second, storage)
     with pytest.raises(TypeError, match="expects a ChipCallable, got bytes"):
         chip.prepare_callable(callable_.to_bytes())
     chip.finalize()

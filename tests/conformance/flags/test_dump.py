@@ -143,31 +143,23 @@ def test_marks_do_not_travel_to_the_worker(flagged):
 
 
 @pytest.mark.spec("FLAG-DUMP-3")
-def test_views_are_dumped_row_by_row(flagged):
+def test_views_are_dumped_row_by_row_and_an_address_that_is_only_a_key_not(flagged):
     def build(orch, x, handle):
         x[:] = np.arange(24).reshape(4, 6)
-        orch.submit_sub(handle, make((x[:, ::2], T.INPUT), (x[::-1, 1], T.INPUT)))
+        key = ContinuousTensor.make(0xDEADBEEF00, (4,), DataType.UINT8)
+        views = (x[:, ::2], x[::-1, 1], x[0])
+        orch.submit_sub(handle, make((key, T.INPUT), *((one, T.INPUT) for one in views)))
 
     files = flagged(build, nothing, enable_dump_tensor=2)
     whole = np.arange(24).reshape(4, 6)
-    first, second = files.dump["args"]
+    key, first, second, row = files.dump["args"]
+    assert (key["truncated"], key["bin_size"]) == (True, 0)
+    assert files.dump["truncated_args"] == 1
     assert files.elements(first).tolist() == whole[:, ::2].tolist()
     assert files.elements(second).tolist() == whole[::-1, 1].tolist()
     assert (first["strides"], first["start_offset"], first["is_contiguous"]) == ([6, 2], 0, False)
     assert (second["strides"], second["start_offset"]) == ([-6], 18)
-
-
-@pytest.mark.spec("FLAG-DUMP-3")
-def test_an_address_that_is_only_a_key_has_no_elements(flagged):
-    def build(orch, x, handle):
-        key = ContinuousTensor.make(0xDEADBEEF00, (4,), DataType.UINT8)
-        orch.submit_sub(handle, make((key, T.INPUT), (x[0], T.INPUT)))
-
-    files = flagged(build, nothing, enable_dump_tensor=2)
-    key, row = files.dump["args"]
-    assert (key["truncated"], key["bin_size"]) == (True, 0)
-    assert (row["truncated"], files.elements(row).tolist()) == (False, [0] * 6)
-    assert files.dump["truncated_args"] == 1
+    assert (row["truncated"], files.elements(row).tolist()) == (False, whole[0].tolist())
 
 
 @pytest.mark.spec("FLAG-DUMP-4")

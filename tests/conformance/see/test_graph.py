@@ -267,31 +267,28 @@ def test_dot_has_the_tensors_of_edges_and_the_values_of_calls(w, x, calls, tmp_p
 
 
 # ---------------------------------------------------------------- what does not run
+
+
 @pytest.mark.spec("SEE-GRAPH-6")
-def test_a_drain_is_a_line_and_the_rest_is_refused(w, x):
-    def orch_fn(orch, args, config):
+def test_a_drain_is_a_line_the_rest_is_refused_and_the_worker_is_as_before(w, x):
+    kept = []
+
+    def orch_fn(orch, fails, config):
+        kept.append(orch)
         orch.submit_sub(w.increase, make((x, T.INOUT)))
         orch.drain()
         for ask in (orch.live_tasks, lambda: orch.ring, lambda: orch.malloc(0, 8)):
             with pytest.raises(RuntimeError, match="no meaning in a dry run"):
                 ask()
+        if fails:
+            raise ZeroDivisionError
 
     assert str(w.graph(orch_fn)).splitlines()[-1] == "drain"
-
-
-@pytest.mark.spec("SEE-GRAPH-6")
-def test_the_worker_is_as_before_also_after_an_exception(w, x):
-    kept = []
-
-    def bad(orch, args, config):
-        kept.append(orch)
-        orch.submit_sub(w.increase, make((x, T.INOUT)))
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        w.graph(bad)
-    with pytest.raises(RuntimeError, match="run has ended"):
-        kept[0].submit_sub(w.increase, make((x, T.INOUT)))
+        w.graph(orch_fn, True)
+    for orch in kept:
+        with pytest.raises(RuntimeError, match="run has ended"):
+            orch.submit_sub(w.increase, make((x, T.INOUT)))
     assert w.run(lambda orch, *_: orch.submit_sub(w.increase, make((x, T.INOUT)))).tasks == 1
     assert x.tolist() == [1] * 8
 

@@ -50,9 +50,14 @@ def test_the_journals_of_an_engine_follow_each_other_without_sharing_words():
 
 
 @pytest.mark.spec("SEE-NOTE-2")
-def test_workers_note_function_outcome_and_times(traced, mode):
-    trace = traced(chain, child_mode=mode)
-    assert len(trace.ran) == 4
+def test_workers_note_function_outcome_and_times_of_tasks_and_members(traced, mode):
+    def build(orch, handle, x):
+        chain(orch, handle, x)
+        orch.submit_sub_group(handle, [make((x[:4], T.INOUT)), make((x[4:], T.INOUT))])
+
+    trace = traced(build, child_mode=mode)
+    assert sorted(trace.ran["task"].tolist()) == [1, 2, 3, 5, 6, 6]
+    assert set(trace.ran["worker"][trace.ran["task"] == 6].tolist()) == {0, 1}
     assert {trace.function_name(int(one)) for one in trace.ran["function"]} == {"increase"}
     assert set(trace.ran["outcome"].tolist()) == {L.SUCCESS}
     assert (trace.ran["begin"] > 0).all() and (trace.ran["end"] >= trace.ran["begin"]).all()
@@ -73,17 +78,6 @@ def test_compiled_tasks_are_noted_likewise(path, mode, depth):
     trace = trace_of(path, build, compiled, child_mode=mode, mailbox_depth=depth)
     assert sorted(trace.ran["task"].tolist()) == [1, 2, 3, 4, 5]
     assert {trace.function_name(int(one)) for one in trace.ran["function"]} == {"compiled"}
-
-
-@pytest.mark.spec("SEE-NOTE-2")
-def test_each_member_of_a_group_is_noted(traced):
-    trace = traced(
-        lambda orch, handle, x: orch.submit_sub_group(
-            handle, [make((x[:4], T.INOUT)), make((x[4:], T.INOUT))]
-        )
-    )
-    assert trace.ran["task"].tolist() == [1, 1]
-    assert sorted(trace.ran["worker"].tolist()) == [0, 1]
 
 
 @pytest.mark.spec("SEE-NOTE-3")
