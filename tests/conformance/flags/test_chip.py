@@ -75,13 +75,6 @@ int32_t half(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
     device->launch(device, 0, 3, args->tensors_, 1, 0, 0);
     return device->launch(device, 1, 1, 0, 0, scalars, 2);
 }
-
-/* A launch of its own arguments, whatever they are. */
-int32_t passes(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
-{
-    return device->launch(device, 0, 1, args->tensors_, args->tensor_count_, args->scalars_,
-                          args->scalar_count_);
-}
 """
 NOTHING = (
     '#include "simpler_kernel.h"\nint32_t simpler_kernel(const SimplerCoreArgs *a) { return !a; }'
@@ -97,10 +90,9 @@ def config_of(folder, level=4, **fields):
 
 @pytest.fixture(scope="module")
 def chip():
-    children = [(0, K.mark_core())]
     with ChipWorker() as made:
         made.prepare(0, ChipCallable.from_kernel(K.mark_core()))
-        made.prepare(1, ChipCallable.build([D.INOUT], "waves", functions(), children))
+        made.prepare(1, function("waves", [D.INOUT], K.mark_core()))
         yield made
 
 
@@ -110,11 +102,16 @@ def functions():
 
 
 @contextmanager
-def prepared(chip, name, signature, *cores):
-    """Yield the slot of one of these functions."""
-    chip.prepare(5, ChipCallable.build(signature, name, functions(), list(enumerate(cores))))
+def prepared(chip, callable_):
+    """Yield the slot of a callable."""
+    chip.prepare(5, callable_)
     yield 5
     chip.unregister(5)
+
+
+def function(name, signature, *cores):
+    """Return one of these functions, with its kernels."""
+    return ChipCallable.build(signature, name, functions(), list(enumerate(cores)))
 
 
 def run_diamond(chip, folder, scalar=0, **flags):
@@ -124,7 +121,7 @@ def run_diamond(chip, folder, scalar=0, **flags):
     args = host_args(x, y, out, scalars=(scalar,))
     if flags.get("enable_dump_tensor") == 1:
         args.dump(0, 2)
-    with prepared(chip, "diamond", [*K.ADD, D.SCALAR], K.add_core()) as slot:
+    with prepared(chip, function("diamond", [*K.ADD, D.SCALAR], K.add_core())) as slot:
         chip.run_args(slot, args, CallConfig(output_prefix=str(folder), **flags))
     assert out.tolist() == (x + 3 * y).tolist()
     return x, y, Files(folder)
@@ -265,7 +262,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_and_with_dumps_before_the_run(
 def test_a_run_that_fails_has_what_was_done(chip, files):
     config = config_of(files.folder, **FLAGS)
     with (
-        prepared(chip, "half", [D.INOUT], K.mark_core(), K.bad_core()) as slot,
+        prepared(chip, function("half", [D.INOUT], K.mark_core(), K.bad_core())) as slot,
         pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"),
     ):
         chip.run_args(slot, host_args(np.zeros(BLOCKS, np.int32)), config)
@@ -291,7 +288,7 @@ def test_blocks_that_are_left_out_after_a_failure_have_no_record(chip, files):
     """All blocks fail: each thread runs one at the most before it sees that."""
     failing = CoreCallable.build([D.INOUT], compile_kernel(NOTHING.replace("!a", "a != 0")))
     with (
-        prepared(chip, "waves", [D.INOUT], failing) as slot,
+        prepared(chip, function("waves", [D.INOUT], failing)) as slot,
         pytest.raises(ChipError, match="returned error 1"),
     ):
         chip.run_args(slot, host_args(np.zeros(4, np.int32)), config_of(files.folder))
@@ -347,7 +344,7 @@ def test_every_element_type_has_its_name_and_shapes_their_strides(chip, files):
     raw = np.zeros(2 * 3 * 4 * 8, np.uint8)
     core = CoreCallable.build([D.IN], compile_kernel(NOTHING))
     config = config_of(files.folder, enable_dep_gen=1, enable_dump_tensor=2)
-    with prepared(chip, "passes", [D.IN], core) as slot:
+    with prepared(chip, ChipCallable.from_kernel(core)) as slot:
         for dtype in DataType:
             tensor = ContinuousTensor.make(raw.ctypes.data, (2, 3, 4), dtype)
             chip.run_args(slot, make((tensor, T.INPUT)), config)
@@ -396,7 +393,7 @@ def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_afte
 def test_inout_is_dumped_twice_and_scalars_once(chip, files):
     core = CoreCallable.build([D.INOUT, D.SCALAR], compile_kernel(NOTHING))
     x, config = np.arange(4, dtype=np.int32), config_of(files.folder, 0, enable_dump_tensor=2)
-    with prepared(chip, "passes", [D.INOUT, D.SCALAR], core) as slot:
+    with prepared(chip, ChipCallable.from_kernel(core)) as slot:
         chip.run_args(slot, host_args(x, scalars=(1 << 60,)), config)
     assert dumped(files) == [before(0, 0, x), before(0, 1, np.uint64(1 << 60)), after(0, 0, x)]
     scalar = files.dump["args"][1]

@@ -30,40 +30,20 @@ def traced(path):
 
 
 def several(*tasks):
-    """Return a function that submits tasks, each given by (tensor of x, tag) pairs; None drains."""
+    """Return a function that submits tasks, each given by (index of x, tag) pairs; None drains."""
 
     def build(orch, handle, x):
         for task in tasks:
             if task is None:
                 orch.drain()
             else:
-                orch.submit_sub(handle, make(*((take(x), tag) for take, tag in task)))
+                orch.submit_sub(handle, make(*((x[index], tag) for index, tag in task)))
 
     return build
 
 
-def whole(x):
-    return x
-
-
-def row(i):
-    return lambda x: x[i]
-
-
-def rows(i, j):
-    return lambda x: x[i:j]
-
-
-def column(i):
-    return lambda x: x[:, i]
-
-
-def left(x):
-    return x[:, :5]
-
-
-def right(x):
-    return x[:, 4:]
+WHOLE, LEFT, RIGHT = np.s_[:], np.s_[:, :5], np.s_[:, 4:]
+"""LEFT and RIGHT share a column."""
 
 
 # ---------------------------------------------------------------- planted faults
@@ -117,21 +97,19 @@ def behind_another(orch, handle, x):
 
 
 FAULTS = {
-    "the reader is overtaken": several([(whole, T.INPUT)], [(whole, T.INOUT)]),
-    "a mere overwrite": several([(whole, T.INOUT)], [(whole, T.OUTPUT_EXISTING)]),
+    "the reader is overtaken": several([(WHOLE, T.INPUT)], [(WHOLE, T.INOUT)]),
+    "a mere overwrite": several([(WHOLE, T.INOUT)], [(WHOLE, T.OUTPUT_EXISTING)]),
     "bands with a halo": several(
-        [(rows(0, 4), T.OUTPUT_EXISTING)],
-        [(rows(4, 8), T.INOUT)],
-        [(rows(3, 8), T.INPUT), (rows(4, 8), T.INPUT)],
+        [(np.s_[0:4], T.OUTPUT_EXISTING)],
+        [(np.s_[4:8], T.INOUT)],
+        [(np.s_[3:8], T.INPUT), (np.s_[4:8], T.INPUT)],
     ),
-    "columns that share one": several([(left, T.INOUT)], [(right, T.INOUT)]),
+    "columns that share one": several([(LEFT, T.INOUT)], [(RIGHT, T.INOUT)]),
     "a reversed part of what is written in steps": several(
-        [(lambda x: x[0, 1:6:2], T.INOUT)], [(lambda x: x[0, 2:7][::-1], T.INOUT)]
+        [(np.s_[0, 1:6:2], T.INOUT)], [(np.s_[0, 6:1:-1], T.INOUT)]
     ),
-    "a second tensor": several(
-        [(row(0), T.INPUT), (row(1), T.INPUT)], [(row(2), T.INOUT), (row(1), T.INOUT)]
-    ),
-    "after a drain": several([(whole, T.INOUT)], None, [(whole, T.INPUT)], [(whole, T.INOUT)]),
+    "a second tensor": several([(0, T.INPUT), (1, T.INPUT)], [(2, T.INOUT), (1, T.INOUT)]),
+    "after a drain": several([(WHOLE, T.INOUT)], None, [(WHOLE, T.INPUT)], [(WHOLE, T.INOUT)]),
     "who waits for someone else": behind_another,
     "a buffer after its scope": given_back,
     "an output after its scope": output_given_back,
@@ -201,34 +179,32 @@ def outputs(orch, handle, x):
             orch.submit_sub(handle, make((first.tensor(0), T.INOUT)))
 
 
-RIGHT = {
+ORDERED = {
     "a chain": chain,
     "buffers": keeps,
     "outputs": outputs,
-    "readers": several([(whole, T.INOUT)], [(whole, T.INPUT)], [(whole, T.INPUT)]),
-    "rows": several(
-        *([(row(i), T.INOUT)] for i in range(8)), *([(row(i), T.INPUT)] for i in range(8))
-    ),
-    "columns": several(*([(column(i), T.INOUT)] for i in range(8)), [(row(0), T.NO_DEP)]),
-    "halves": several([(lambda x: x[:, :4], T.INOUT)], [(lambda x: x[:, 4:], T.INOUT)]),
-    "a drain": several([(whole, T.INPUT)], None, [(whole, T.INOUT)], None, [(row(1), T.INPUT)]),
-    "backwards": several([(lambda x: x[::-2], T.INOUT)], [(lambda x: x[0::2], T.INOUT)]),
+    "readers": several([(WHOLE, T.INOUT)], [(WHOLE, T.INPUT)], [(WHOLE, T.INPUT)]),
+    "rows": several(*([(i, T.INOUT)] for i in range(8)), *([(i, T.INPUT)] for i in range(8))),
+    "columns": several(*([(np.s_[:, i], T.INOUT)] for i in range(8)), [(0, T.NO_DEP)]),
+    "halves": several([(np.s_[:, :4], T.INOUT)], [(RIGHT, T.INOUT)]),
+    "a drain": several([(WHOLE, T.INPUT)], None, [(WHOLE, T.INOUT)], None, [(1, T.INPUT)]),
+    "backwards": several([(np.s_[::-2], T.INOUT)], [(np.s_[::2], T.INOUT)]),
     "beside a column": several(
-        [(lambda x: x[1, :3][::-1], T.INOUT)], [(column(3), T.INOUT)], [(column(4), T.INOUT)]
+        [(np.s_[1, 2::-1], T.INOUT)], [(np.s_[:, 3], T.INOUT)], [(np.s_[:, 4], T.INOUT)]
     ),
-    "no_dep": several([(whole, T.NO_DEP)], [(whole, T.INOUT)]),
+    "no_dep": several([(WHOLE, T.NO_DEP)], [(WHOLE, T.INOUT)]),
     "through another": several(
-        [(row(0), T.INPUT), (row(1), T.INOUT)],
-        [(row(1), T.INPUT), (row(2), T.INOUT)],
-        [(row(2), T.INPUT), (row(0), T.INOUT)],
+        [(0, T.INPUT), (1, T.INOUT)],
+        [(1, T.INPUT), (2, T.INOUT)],
+        [(2, T.INPUT), (0, T.INOUT)],
     ),
 }
 
 
 @pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2", "SEE-RACE-6")
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_is_ordered_is_not_reported(traced, name):
-    assert traced(RIGHT[name], heap_ring_size=1 << 15).races() == []
+@pytest.mark.parametrize("build", ORDERED.values(), ids=ORDERED)
+def test_what_is_ordered_is_not_reported(traced, build):
+    assert traced(build, heap_ring_size=1 << 15).races() == []
 
 
 @pytest.mark.spec("SEE-RACE-6")
@@ -253,8 +229,8 @@ def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
 
 @pytest.mark.spec("SEE-RACE-6", "SEE-RACE-7")
 def test_runs_among_calls_are_compared_also_views_with_gaps_and_calls_are_not(path):
-    bad = several([(left, T.INOUT)], [(right, T.INOUT)])
-    good = several(*([(column(i), T.INOUT)] for i in range(8)))
+    bad = several([(LEFT, T.INOUT)], [(RIGHT, T.INOUT)])
+    good = several(*([(np.s_[:, i], T.INOUT)] for i in range(8)))
     with Worker(3, num_sub_workers=2, trace=path) as w:
         handle = w.register(rest)
         x, gate = w.zeros((8, 8), np.int64), w.zeros(1)
@@ -277,7 +253,7 @@ def test_runs_among_calls_are_compared_also_views_with_gaps_and_calls_are_not(pa
 
 # ---------------------------------------------------------------- against all pairs
 def random_tasks(rng):
-    places = [whole, row(1), rows(0, 4), rows(2, 6), column(2), left, right]
+    places = [WHOLE, 1, np.s_[0:4], np.s_[2:6], np.s_[:, 2], LEFT, RIGHT]
     tags = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT_EXISTING]
     count = int(rng.integers(2, 5))
     return [
@@ -297,7 +273,7 @@ def racing_pairs(graph, tasks):
         for first, second in itertools.combinations(range(len(tasks)), 2)
         if not after[second, first]
         and any(
-            {one[1].name, other[1].name} & set(WRITES) and np.shares_memory(one[0](x), other[0](x))
+            {one[1].name, other[1].name} & set(WRITES) and np.shares_memory(x[one[0]], x[other[0]])
             for one in tasks[first]
             for other in tasks[second]
         )
@@ -362,7 +338,7 @@ def test_of_the_races_of_the_same_lines_there_is_one_with_their_number(traced):
 
 @pytest.mark.spec("SEE-RACE-4")
 def test_a_trace_without_all_tensors_is_refused(traced, path):
-    traced(several([(whole, T.INOUT)]), trace_detail="tasks")
+    traced(several([(WHOLE, T.INOUT)]), trace_detail="tasks")
     with pytest.raises(ValueError, match="detail='all'"):
         Trace.open(path).races()
     file = TraceFile(path)
@@ -373,7 +349,7 @@ def test_a_trace_without_all_tensors_is_refused(traced, path):
 
 @pytest.mark.spec("SEE-RACE-5")
 def test_the_command_prints_races_and_has_status_1(traced, path, capsys):
-    traced(several([(whole, T.INPUT)], [(whole, T.INOUT)]))
+    traced(several([(WHOLE, T.INPUT)], [(WHOLE, T.INOUT)]))
     assert main(["trace", path, "--check"]) == 1
     assert capsys.readouterr().out.startswith("run 0: write after read: task 1 (rest)")
     traced(chain)
