@@ -43,6 +43,10 @@ class Files:
             "pmu": lambda: list(csv.DictReader(self.text("pmu.csv").splitlines())),
         }[flag]()
 
+    def config(self, **flags):
+        """Return a configuration with flags that write here."""
+        return CallConfig(output_prefix=str(self.folder), **flags)
+
     def text(self, name):
         return (self.folder / name).read_text(encoding="utf-8")
 
@@ -80,8 +84,9 @@ def flagging(*functions, **options):
             def main(orch, args, config):
                 build(orch, x, *handles)
 
-            w.run(main, None, CallConfig(output_prefix=str(folder), **flags))
-            return Files(folder)
+            files = Files(folder)
+            w.run(main, None, files.config(**flags))
+            return files
 
         yield run
 

@@ -26,7 +26,7 @@ from tests import chip_kernels as K
 from tests.chip_kernels import D, host_args
 
 from ..chip_abi.conftest import refused
-from .conftest import Files, make
+from .conftest import ALL, Files, make
 from .test_dump import NAMES
 from .test_pmu import FIRST
 from .test_swim import joined
@@ -81,13 +81,6 @@ NOTHING = (
 )
 
 
-FLAGS = {"enable_dump_tensor": 2, "enable_pmu": 1, "enable_dep_gen": 1, "enable_scope_stats": 1}
-
-
-def config_of(folder, level=4, **fields):
-    return CallConfig(enable_l2_swimlane=level, output_prefix=str(folder), **fields)
-
-
 @pytest.fixture(scope="module")
 def chip():
     with ChipWorker() as made:
@@ -114,31 +107,32 @@ def function(name, signature, *cores):
     return ChipCallable.build(signature, name, functions(), list(enumerate(cores)))
 
 
-def run_diamond(chip, folder, scalar=0, **flags):
-    """Run `diamond` with flags; return its inputs and its files."""
+def run_diamond(chip, files, scalar=0, **flags):
+    """Run `diamond` with flags; return its inputs."""
     x, y = K.numbers(6)
     out = np.zeros(6, np.float32)
     args = host_args(x, y, out, scalars=(scalar,))
     if flags.get("enable_dump_tensor") == 1:
         args.dump(0, 2)
     with prepared(chip, function("diamond", [*K.ADD, D.SCALAR], K.add_core())) as slot:
-        chip.run_args(slot, args, CallConfig(output_prefix=str(folder), **flags))
+        chip.run_args(slot, args, files.config(**flags))
     assert out.tolist() == (x + 3 * y).tolist()
-    return x, y, Files(folder)
+    return x, y
 
 
 @pytest.fixture(scope="module")
 def diamond(chip, tmp_path_factory):
     """Return the inputs and the files of one run of `diamond`."""
-    return run_diamond(chip, tmp_path_factory.mktemp("diamond"), **FLAGS)
+    files = Files(tmp_path_factory.mktemp("diamond"))
+    return *run_diamond(chip, files, **ALL), files
 
 
 @pytest.fixture(scope="module")
 def waves(chip, tmp_path_factory):
     """Return what one run of `waves` has written, and counted."""
-    seen, folder = np.zeros(BLOCKS, np.int32), tmp_path_factory.mktemp("waves")
-    chip.run_args(1, host_args(seen), config_of(folder, enable_dep_gen=1, enable_scope_stats=1))
-    return Files(folder), seen
+    seen, files = np.zeros(BLOCKS, np.int32), Files(tmp_path_factory.mktemp("waves"))
+    chip.run_args(1, host_args(seen), files.config(**ALL))
+    return files, seen
 
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2")
@@ -146,7 +140,7 @@ def waves(chip, tmp_path_factory):
 def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
     files = Files(tmp_path / "deep" / "er")
     seen = np.zeros(BLOCKS, np.int32)
-    chip.run_args(0, host_args(seen), config_of(files.folder, block_dim=blocks))
+    chip.run_args(0, host_args(seen), files.config(enable_l2_swimlane=4, block_dim=blocks))
     assert seen.sum() == blocks
     records = files.swimlane
     rows = joined(records)
@@ -169,7 +163,7 @@ def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-3")
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 def test_levels_add_lists(chip, files, level):
-    chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config_of(files.folder, level))
+    chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), files.config(enable_l2_swimlane=level))
     records = files.swimlane
     assert records["l2_swimlane_level"] == level
     lists = ["aicore_tasks", "aicpu_tasks", "aicpu_scheduler_phases", "aicpu_orchestrator_phases"]
@@ -239,28 +233,25 @@ def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
     }
     for flag, names in written.items():
         files = Files(tmp_path / flag)
-        config = (
-            config_of(files.folder, 0, **{flag: 1}) if flag in FLAGS else config_of(files.folder)
-        )
-        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
+        chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), files.config(**{flag: 1}))
         assert files.names() == names
 
 
 @pytest.mark.spec("FLAG-CHIP-1")
 def test_a_folder_that_cannot_be_made_is_an_error_and_with_dumps_before_the_run(chip, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    below, seen = tmp_path / "file" / "below", np.zeros(BLOCKS, np.int32)
+    below, seen = Files(tmp_path / "file" / "below"), np.zeros(BLOCKS, np.int32)
     with pytest.raises(ChipError, match=r"args_dump/args.bin cannot be written: Not a dir"):
-        chip.run_args(0, host_args(seen), config_of(below, enable_dump_tensor=2))
+        chip.run_args(0, host_args(seen), below.config(enable_dump_tensor=2))
     assert not seen.any()
     with pytest.raises(ChipError, match=r"l2_swimlane_records.json cannot be written: Not a dir"):
-        chip.run_args(0, host_args(seen), config_of(below))
+        chip.run_args(0, host_args(seen), below.config(enable_l2_swimlane=4))
     assert seen.all()
 
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8")
 def test_a_run_that_fails_has_what_was_done(chip, files):
-    config = config_of(files.folder, **FLAGS)
+    config = files.config(**ALL)
     with (
         prepared(chip, function("half", [D.INOUT], K.mark_core(), K.bad_core())) as slot,
         pytest.raises(ChipError, match=r"func_id 1 .* returned error 5"),
@@ -278,7 +269,7 @@ def test_a_run_that_fails_has_what_was_done(chip, files):
     summary, *lines = files.scopes
     assert summary["fatal"] is True
     assert [one["phase"] for one in lines] == ["begin", "begin", "end", "begin", "end", "end"]
-    for config in (config_of(files.folder, block_dim=3), CallConfig()):
+    for config in (files.config(enable_l2_swimlane=4, block_dim=3), CallConfig()):
         chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
         assert len(files.swimlane["aicore_tasks"]) == 3  # of the next run with flags
 
@@ -291,7 +282,7 @@ def test_blocks_that_are_left_out_after_a_failure_have_no_record(chip, files):
         prepared(chip, function("waves", [D.INOUT], failing)) as slot,
         pytest.raises(ChipError, match="returned error 1"),
     ):
-        chip.run_args(slot, host_args(np.zeros(4, np.int32)), config_of(files.folder))
+        chip.run_args(slot, host_args(np.zeros(4, np.int32)), files.config(enable_l2_swimlane=4))
     assert 1 <= len(files.swimlane["aicore_tasks"]) <= len(os.sched_getaffinity(0)) < 3 * WAVES[0]
 
 
@@ -305,11 +296,11 @@ def test_values_that_mean_nothing_and_flags_without_a_folder_are_refused_by_name
         ("enable_dep_gen", 2, "it can be 0 to 1"),
         ("enable_scope_stats", 2, "it can be 0 to 1"),
     ):
-        config = config_of(files.folder, **{flag: value})
+        config = files.config(enable_l2_swimlane=4, **{flag: value})
         with refused(ChipStatus.CONFIG, f"{flag} is {value}; {words}"):
             chip.run_args(0, args, config)
     view = (1).to_bytes(8, "little") + args._tensors[0]
-    for flag in ("enable_l2_swimlane", *FLAGS):
+    for flag in ALL:
         wire = CallConfig(output_prefix="x", **{flag: 1}).to_bytes().replace(b"x", b"\0")
         with refused(ChipStatus.CONFIG, "without output_prefix"):
             chip.run(0, view, len(view), wire)
@@ -343,7 +334,7 @@ def test_launches_are_tasks_and_barriers_are_edges(diamond):
 def test_every_element_type_has_its_name_and_shapes_their_strides(chip, files):
     raw = np.zeros(2 * 3 * 4 * 8, np.uint8)
     core = CoreCallable.build([D.IN], compile_kernel(NOTHING))
-    config = config_of(files.folder, enable_dep_gen=1, enable_dump_tensor=2)
+    config = files.config(enable_l2_swimlane=4, enable_dep_gen=1, enable_dump_tensor=2)
     with prepared(chip, ChipCallable.from_kernel(core)) as slot:
         for dtype in DataType:
             tensor = ContinuousTensor.make(raw.ctypes.data, (2, 3, 4), dtype)
@@ -392,7 +383,7 @@ def test_what_launches_read_is_dumped_before_their_wave_and_what_they_write_afte
 @pytest.mark.spec("FLAG-CHIP-6")
 def test_inout_is_dumped_twice_and_scalars_once(chip, files):
     core = CoreCallable.build([D.INOUT, D.SCALAR], compile_kernel(NOTHING))
-    x, config = np.arange(4, dtype=np.int32), config_of(files.folder, 0, enable_dump_tensor=2)
+    x, config = np.arange(4, dtype=np.int32), files.config(enable_dump_tensor=2)
     with prepared(chip, ChipCallable.from_kernel(core)) as slot:
         chip.run_args(slot, host_args(x, scalars=(1 << 60,)), config)
     assert dumped(files) == [before(0, 0, x), before(0, 1, np.uint64(1 << 60)), after(0, 0, x)]
@@ -405,7 +396,7 @@ def test_inout_is_dumped_twice_and_scalars_once(chip, files):
 @pytest.mark.spec("FLAG-CHIP-6")
 def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(chip, files):
     def told(level):
-        run_diamond(chip, files.folder, enable_dump_tensor=level)
+        run_diamond(chip, files, enable_dump_tensor=level)
         left_out = ("bin_offset", "bin_size")
         return [
             {name: value for name, value in one.items() if name not in left_out}
@@ -425,12 +416,12 @@ MARKED = [before(2, 1, np.float32([1] * 6)), after(1, 2, np.float32([1] * 6))]
 @pytest.mark.spec("FLAG-CHIP-7")
 @pytest.mark.parametrize("by_function", [0, 1])
 def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, by_function):
-    x, y, _ = run_diamond(chip, files.folder, by_function, enable_dump_tensor=1)
+    x, y = run_diamond(chip, files, by_function, enable_dump_tensor=1)
     found = dumped(files)
     assert before(0, 0, x) in found and after(2, 2, x + 3 * y) in found
     assert all(one in found for one in MARKED) is bool(by_function)
     assert len(found) == 2 + 2 * by_function
-    config = config_of(files.folder, 0, enable_dump_tensor=1)
+    config = files.config(enable_dump_tensor=1)
     chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
     assert dumped(files) == []
 
@@ -439,7 +430,7 @@ def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, by_function):
 @pytest.mark.parametrize("level", [2, 3])
 def test_marks_of_a_task_reach_its_chip(files, level):
     options = {"level": 2} if level == 2 else {"level": 3, "device_ids": [0]}
-    config = CallConfig(enable_dump_tensor=1, output_prefix=str(files.folder))
+    config = files.config(enable_dump_tensor=1)
     with Worker(**options) as w:
         handle = w.register(ChipCallable.from_kernel(K.add_core()))
         x, y, out = (w.zeros(4, np.float32) for _ in range(3))
@@ -484,7 +475,7 @@ def test_a_run_and_its_waves_are_scopes(diamond):
 @pytest.mark.spec("FLAG-CHIP-9")
 def test_each_block_has_a_row(chip, files):
     for event in (1, 2, 4, 5, 6, 7, 8):
-        config = config_of(files.folder, 1, enable_pmu=event, block_dim=7)
+        config = files.config(enable_l2_swimlane=1, enable_pmu=event, block_dim=7)
         chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), config)
         ran = [(core, hex(task)) for core, task, *_ in files.swimlane["aicore_tasks"]]
         assert [(int(one["core_id"]), one["task_id"]) for one in files.pmu] == ran
@@ -537,7 +528,7 @@ def counting(tmp_path_factory):
 
 def burnt(chip, files, event, blocks=2):
     """Return the rows of such blocks, that with most cycles last."""
-    config = config_of(files.folder, 0, enable_pmu=event, block_dim=blocks)
+    config = files.config(enable_pmu=event, block_dim=blocks)
     chip.run_args(8, host_args(), config)
     return sorted(files.pmu, key=lambda one: int(one["pmu_total_cycles"]))
 
@@ -571,11 +562,11 @@ def test_a_worker_of_level_2_and_a_task_of_level_3_record_their_chip(tmp_path):
         handle = w.register(ChipCallable.from_kernel(K.mark_core()))
         bad = w.register(ChipCallable.from_kernel(K.bad_core()))
         seen = np.zeros(BLOCKS, np.int32)
-        w.run(handle, host_args(seen), config_of(two.folder, block_dim=5))
+        w.run(handle, host_args(seen), two.config(enable_l2_swimlane=4, block_dim=5))
         with pytest.raises(TaskError, match="returned error"):
-            w.run(bad, host_args(scalars=(1, 5)), config_of(two.folder, block_dim=1, **FLAGS))
+            w.run(bad, host_args(scalars=(1, 5)), two.config(block_dim=1, **ALL))
         assert len(two.pmu) == 1 and two.scopes[0]["fatal"]
-        w.run(handle, host_args(seen), config_of(two.folder, block_dim=5, **FLAGS))
+        w.run(handle, host_args(seen), two.config(block_dim=5, **ALL))
     assert len(two.swimlane["aicore_tasks"]) == len(two.pmu) == 5
     assert len(two.deps["tasks"]) == 1 and len(two.dump["args"]) == 2 and len(two.scopes) == 5
     with Worker(level=3, device_ids=[0]) as w:
@@ -583,10 +574,10 @@ def test_a_worker_of_level_2_and_a_task_of_level_3_record_their_chip(tmp_path):
         x = w.zeros(BLOCKS, np.int32)
 
         def main(orch, *_):
-            config = config_of(task.folder, block_dim=6, **FLAGS)
+            config = task.config(block_dim=6, **ALL)
             orch.submit_next_level(handle, make((x, T.INOUT)), config)
 
-        w.run(main, None, config_of(run.folder, enable_dump_tensor=2, enable_dep_gen=1))
+        w.run(main, None, run.config(enable_l2_swimlane=4, enable_dump_tensor=2, enable_dep_gen=1))
     assert len(task.swimlane["aicore_tasks"]) == len(task.pmu) == 6
     assert len(run.swimlane["aicore_tasks"]) == 1 and len(run.deps["tasks"]) == 1
     assert run.dump["args"] == []  # of the chip's task, which has flags of its own

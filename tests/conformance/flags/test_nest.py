@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref import Worker
 from simpler_ref.trace.flags import write
 from tests import far_side
 from tests.endpoints import INOUT, program
@@ -24,10 +24,6 @@ def tree(mode, children, leaf=increase):
     return w, handles
 
 
-def config_of(folder, **flags):
-    return CallConfig(output_prefix=str(folder), **flags)
-
-
 @pytest.mark.spec("FLAG-NEST-1")
 def test_flags_of_a_task_hold_for_the_childs_run(tmp_path):
     mine, theirs = Files(tmp_path / "mine"), Files(tmp_path / "theirs")
@@ -39,14 +35,14 @@ def test_flags_of_a_task_hold_for_the_childs_run(tmp_path):
 
     def main(orch, *_):
         args = make((x[0], T.INOUT), (x[1], T.INOUT))
-        orch.submit_next_level(below, args, config_of(theirs.folder, **ALL))
+        orch.submit_next_level(below, args, theirs.config(**ALL))
         orch.submit_sub(plain, make((x[2], T.INOUT)))
         orch.submit_next_level(below, make((x[2], T.INOUT)))
 
     with w:
         x = w.zeros((3, 4), np.int64)
         below, plain = w.register(child), w.register(increase)
-        w.run(main, None, config_of(mine.folder, **ALL))
+        w.run(main, None, mine.config(**ALL))
         assert x.tolist() == [[1] * 4, [1] * 4, [2] * 4]
     assert [one["args"][0]["shape"] for one in theirs.deps["tasks"]] == [[4], [4]]
     assert theirs.json("name_map_child.json")["level"] == 3
@@ -76,7 +72,7 @@ def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
         flags = {"enable_dump_tensor": 2, "enable_dep_gen": 1, "enable_scope_stats": 1}
         for i in range(8):
             args = make(*((row, T.INPUT) for row in x[: 2 + i % 2]))
-            orch.submit_next_level(below, args, config_of(files.folder, **flags))
+            orch.submit_next_level(below, args, files.config(**flags))
 
     with w:
         x = w.share(np.repeat([[1], [2], [3]], 4, axis=1))
@@ -119,7 +115,7 @@ def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
 
         def orch_fn(orch, args, config):
             given = made.args((buffer, INOUT))
-            orch.submit_next_level(handle, given, config_of(files.folder, **ALL))
+            orch.submit_next_level(handle, given, files.config(**ALL))
 
         made.worker.run(orch_fn)
         assert made.values(buffer).tolist() == [1, 2, 3, 4]

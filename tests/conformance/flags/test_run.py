@@ -7,7 +7,7 @@ import pytest
 from numba import int64
 
 import simpler_ref as sr
-from simpler_ref import CallConfig, TaskError, Trace, Worker
+from simpler_ref import TaskError, Trace, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
@@ -50,7 +50,7 @@ def test_each_flag_writes_its_file_and_no_other(tmp_path):
 
 @pytest.mark.spec("FLAG-RUN-3")
 def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
-    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)
         mem, plain = w._session.engine.mem, w._session.engine.kernels
@@ -74,7 +74,7 @@ def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
 
 @pytest.mark.spec("FLAG-RUN-4")
 def test_compiled_tasks_are_dumped_and_counted_and_compiled_again_afterwards(files, mode):
-    config = CallConfig(enable_dump_tensor=2, enable_pmu=1, output_prefix=str(files.folder))
+    config = files.config(enable_dump_tensor=2, enable_pmu=1)
     with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
         handle, x = w.register(double), w.zeros(4, np.int64)
         x[:] = [1, 2, 3, 4]
@@ -108,7 +108,7 @@ def test_functions_have_names_by_the_numbers_of_the_other_files(flagged):
 
 @pytest.mark.spec("FLAG-RUN-1", "FLAG-RUN-2")
 def test_files_are_about_the_last_run_of_that_folder_and_written_also_if_it_fails(files):
-    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1) as w:
         handle, failing = w.register(increase), w.register(fail)
         x = w.zeros(8, np.int64)
@@ -132,7 +132,7 @@ def test_files_are_about_the_last_run_of_that_folder_and_written_also_if_it_fail
 @pytest.mark.spec("FLAG-RUN-6")
 def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
     def refused(flag, error, words, ask):
-        config = CallConfig(**{flag: 1, "output_prefix": str(files.folder)})
+        config = files.config(**{flag: 1})
         with pytest.raises(error, match=words):
             ask(lambda *_: pytest.fail("it ran"), None, config)
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
 @pytest.mark.spec("FLAG-RUN-7")
 def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
     path = str(tmp_path / "a.trace")
-    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros((4, 6), np.int64)
         for given in (None, config, None):
@@ -164,7 +164,7 @@ def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
 
 @pytest.mark.spec("FLAG-RUN-8")
 def test_files_have_what_is_left_if_notes_were_dropped(files):
-    config = CallConfig(**ALL, output_prefix=str(files.folder))
+    config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros((4, 6), np.int64)
         mem = w._session.engine.mem

@@ -25,8 +25,8 @@ from simpler_ref.workers.asking import NoAnswerError, SilentError, ask
 from simpler_ref.workers.top import Row
 
 from ...kernels import kernels
-from ...support import Driver, small_engine, stopped, unmap, updates, wait_until
-from ...system.programs import Fork
+from ...support import Driver, Gate, small_engine, stopped, unmap, updates, wait_until
+from ...system.programs import Concurrently, Fork
 from .conftest import increase, main, make, wait_at_gate
 
 
@@ -43,22 +43,11 @@ def odd(args):
 @contextlib.contextmanager
 def in_background(w, build, gate):
     """Run an orchestration function on a thread of its own; open the gate at the end."""
-    failures = []
-
-    def run():
+    with Concurrently(lambda: w.run(build)):
         try:
-            w.run(build)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        gate[0] = 1
-        thread.join()
-    assert not failures, failures
+            yield
+        finally:
+            gate[0] = 1
 
 
 def names_of(pid):
@@ -69,19 +58,16 @@ def names_of(pid):
 @contextlib.contextmanager
 def program():
     """Run another program, whose Worker is started."""
-    out, into = os.pipe()
 
     def run():
         with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
             w.start()
-            os.write(into, b"1")
+            started.open(1)
             signal.pause()
 
-    with Fork(run) as running:
-        os.read(out, 1)
+    with Gate() as started, Fork(run) as running:
+        started.wait()
         yield running
-    os.close(out)
-    os.close(into)
 
 
 def sockets():
@@ -344,16 +330,11 @@ def test_other_users_get_no_answer(monkeypatch):
 
 @pytest.mark.spec("SEE-TOP-5")
 def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
-    out, into = os.pipe()
-    with Fork(lambda: os.read(out, 1)) as other, socket.socket(socket.AF_UNIX) as impostor:
+    with Fork(signal.pause) as other, socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind("\0" + answering.NAME.format(pid=other.pid) + "0")
         impostor.listen()
         with pytest.raises(NoAnswerError, match=f"process {other.pid} has no open Worker any more"):
             ask(other.pid)
-        os.write(into, b"1")
-        assert other.wait() == 0
-    os.close(out)
-    os.close(into)
 
 
 @pytest.mark.spec("SEE-TOP-5")
@@ -410,8 +391,8 @@ def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
 
 @pytest.mark.spec("SEE-TOP-6")
 def test_a_forked_process_neither_answers_nor_keeps_the_socket():
-    us, (out, into) = os.getpid(), os.pipe()
-    with Worker(level=3, num_sub_workers=1) as w:
+    us = os.getpid()
+    with Gate() as done, Worker(level=3, num_sub_workers=1) as w:
         w.start()
         (name,) = names_of(us)
 
@@ -422,17 +403,13 @@ def test_a_forked_process_neither_answers_nor_keeps_the_socket():
                 own.start()
                 (one,) = ask(os.getpid())
                 assert one.pid == os.getpid()
-            os.write(into, b"1")
+            done.open(1)
             signal.pause()
 
-        with Fork(child) as forked:
-            os.read(out, 1)
+        with Fork(child):
+            done.wait()
             w.close()
             assert name not in sockets()
-            os.kill(forked.pid, signal.SIGKILL)
-            forked.wait()
-    os.close(out)
-    os.close(into)
 
 
 # ---------------------------------------------------------------- several Workers
