@@ -166,7 +166,7 @@ def orchestrate(orch, args, config):
 
 
 @pytest.mark.spec("COMPAT-RUN-4")
-@pytest.mark.parametrize("text", [WHEREVER, REMOTE], ids=["fresh interpreter", "endpoint"])
+@pytest.mark.parametrize("text", [WHEREVER, pytest.param(REMOTE, marks=pytest.mark.long)])
 def test_the_names_are_known_wherever_tasks_run(tmp_path, text):
     (tmp_path / "helper.py").write_text(HELPER)
     (tmp_path / "program.py").write_text(text)

@@ -385,21 +385,6 @@ def test_the_graph_of_calls_has_what_each_waits_for_by_its_bytes(w, calls):
     assert graph.tasks[6].members[0].worker == 1
 
 
-@sr.task
-def axpy_any(y: sr.InOut, x: sr.In):
-    pass
-
-
-@sr.task
-def fill_any(x: sr.Out, unused):
-    pass
-
-
-@sr.task
-def look_any(x: sr.In, y: sr.In):
-    pass
-
-
 def meet(mine, theirs):
     """Say whether two calls, given by views and whether they write these, share bytes that one writes."""
     return any(
@@ -417,15 +402,14 @@ def test_random_calls_wait_exactly_where_their_bytes_meet(w):
     for _ in range(20):
         steps = [[views[i] for i in rng.integers(7, size=2)] for _ in range(8)]
         kinds = rng.integers(3, size=8).tolist()
+        uses = []
 
-        def program(steps=steps, kinds=kinds):
+        def program(steps=steps, kinds=kinds, uses=uses):
             for kind, (first, second) in zip(kinds, steps, strict=True):
-                [axpy_any, fill_any, look_any][kind](first, None if kind == 1 else second)
+                more = [(second, 1.0), (3,), ()][kind]
+                [axpy, fill, total][kind](first, *more)
+                uses.append([(first, kind != 2), (second, False)][: 2 if kind == 0 else 1])
 
-        uses = [
-            [(first, kind != 2), (second, False)][: 1 if kind == 1 else 2]
-            for kind, (first, second) in zip(kinds, steps, strict=True)
-        ]
         after = np.eye(8, dtype=bool)
         for one in w.graph(program).tasks:
             for edge in one.edges:

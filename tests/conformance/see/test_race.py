@@ -16,8 +16,6 @@ from simpler_ref.trace.races import all_races
 
 from .conftest import Below, begin, bump, chain, increase, main, make, trace_of
 
-WRITES = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
-
 
 def rest(args):
     return None
@@ -273,7 +271,7 @@ def racing_pairs(graph, tasks):
         for first, second in itertools.combinations(range(len(tasks)), 2)
         if not after[second, first]
         and any(
-            {one[1].name, other[1].name} & set(WRITES) and np.shares_memory(x[one[0]], x[other[0]])
+            not (one[1] == other[1] == T.INPUT) and np.shares_memory(x[one[0]], x[other[0]])
             for one in tasks[first]
             for other in tasks[second]
         )
