@@ -402,13 +402,15 @@ def test_random_calls_wait_exactly_where_their_bytes_meet(w):
     for _ in range(20):
         steps = [[views[i] for i in rng.integers(7, size=2)] for _ in range(8)]
         kinds = rng.integers(3, size=8).tolist()
-        uses = []
+        uses = [
+            [(first, kind != 2), (second, False)][: 2 if kind == 0 else 1]
+            for kind, (first, second) in zip(kinds, steps, strict=True)
+        ]
 
-        def program(steps=steps, kinds=kinds, uses=uses):
+        def program(steps=steps, kinds=kinds):
             for kind, (first, second) in zip(kinds, steps, strict=True):
                 more = [(second, 1.0), (3,), ()][kind]
                 [axpy, fill, total][kind](first, *more)
-                uses.append([(first, kind != 2), (second, False)][: 2 if kind == 0 else 1])
 
         after = np.eye(8, dtype=bool)
         for one in w.graph(program).tasks:
