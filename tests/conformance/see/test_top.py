@@ -290,42 +290,45 @@ def test_a_program_whose_threads_are_in_kernels_answers_another_process():
 
 
 @pytest.mark.spec("SEE-TOP-4")
-def test_a_program_that_keeps_the_interpreter_s_lock_is_said_not_to_answer():
+def test_a_program_that_keeps_the_interpreter_s_lock_is_said_not_to_answer(started):
+    us, (out, into) = os.getpid(), os.pipe()
+
+    def look():
+        try:
+            with pytest.raises(SilentError, match="keeps the lock of the interpreter"):
+                while True:
+                    ask(us, 0.2)
+        finally:
+            os.write(into, b"1")
+
+    with Fork(look) as asker:
+        ctypes.PyDLL(None).read(out, ctypes.create_string_buffer(1), 1)  # it keeps the lock
+        assert asker.wait() == 0
+    os.close(out)
+    os.close(into)
+    assert len(ask(us)) == 1
+
+
+@pytest.fixture
+def started():
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         w.start()
-        us, (out, into) = os.getpid(), os.pipe()
-
-        def look():
-            try:
-                with pytest.raises(SilentError, match="keeps the lock of the interpreter"):
-                    while True:
-                        ask(us, 0.2)
-            finally:
-                os.write(into, b"1")
-
-        with Fork(look) as asker:
-            ctypes.PyDLL(None).read(out, ctypes.create_string_buffer(1), 1)  # it keeps the lock
-            assert asker.wait() == 0
-        os.close(out)
-        os.close(into)
-        assert len(ask(us)) == 1
+        yield w
 
 
 @pytest.mark.spec("SEE-TOP-5")
-def test_other_users_get_no_answer(monkeypatch):
-    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        w.start()
-        (name,) = names_of(os.getpid())
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect("\0" + name)
-            assert json.loads(connection.makefile().read())["pid"] == os.getpid()
-        me = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect("\0" + name)
-            assert connection.recv(1) == b""
-        with pytest.raises(NoAnswerError, match=f"belongs to user {me}, and this is user {me + 1}"):
-            ask(os.getpid())
+def test_other_users_get_no_answer(started, monkeypatch):
+    (name,) = names_of(os.getpid())
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + name)
+        assert json.loads(connection.makefile().read())["pid"] == os.getpid()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + name)
+        assert connection.recv(1) == b""
+    with pytest.raises(NoAnswerError, match=f"belongs to user {me}, and this is user {me + 1}"):
+        ask(os.getpid())
 
 
 @pytest.mark.spec("SEE-TOP-5")
@@ -528,12 +531,10 @@ def test_tables_are_shown_until_the_process_ends_and_nothing_is_left_of_it(monke
 
 
 @pytest.mark.spec("SEE-TOP-9")
-def test_a_terminal_shows_each_table_in_place_of_the_last_one(monkeypatch, capsys):
+def test_a_terminal_shows_each_table_in_place_of_the_last_one(started, monkeypatch, capsys):
     us = os.getpid()
-    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        w.start()
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        assert shown_until(2, w.close, us, monkeypatch, "--interval", "2.5") == [2.5, 2.5]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert shown_until(2, started.close, us, monkeypatch, "--interval", "2.5") == [2.5, 2.5]
     text = capsys.readouterr().out
     assert text.count("\x1b[H\x1b[JWorker of level 3") == 2
     assert text.endswith(f"process {us} has no open Worker whose workers are started\n")
