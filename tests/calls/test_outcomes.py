@@ -6,15 +6,14 @@ import collections
 import dataclasses
 import enum
 import gc
+import itertools
 import math
 import pickle
 import struct
-import subprocess
-import sys
-import textwrap
 import threading
 import tracemalloc
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -84,62 +83,19 @@ class Metres(float):
     pass
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        False,
-        True,
-        0,
-        -1,
-        2**63 - 1,
-        -(2**63),
-        0.0,
-        -0.0,
-        1.5,
-        math.inf,
-        math.nan,
-        np.float64(-2.5),
-        np.int64(-(2**63)),
-        np.bool_(True),
-        np.bool_(False),
-    ],
-    ids=repr,
-)
+NAN = struct.unpack("d", struct.pack("Q", 0xFFF0_0000_0000_BEEF))[0]
+SMALL = [None, False, True, 0, -1, 2**63 - 1, -(2**63), 0.0, -0.0, 1.5, math.inf, math.nan, NAN]
+SMALL += [np.float64(-2.5), np.int64(-(2**63)), np.bool_(True), np.bool_(False)]
+
+
+@pytest.mark.parametrize("value", SMALL, ids=repr)
 def test_a_small_value_is_one_word(value):
     outcome = encode(value)
     assert not outcome.parts and not outcome.nbytes
     assert outcome.kind not in (outcomes.BLOCK, outcomes.ERROR)
-    result, kept = decode(outcome.kind, outcome.word)
-    assert same(result, value) and not kept
-    assert same(decode(outcome.kind, np.int64(outcome.word))[0], value), (
-        "also from the engine's words"
-    )
-
-
-def test_the_bits_of_a_nan_survive():
-    value = struct.unpack("d", struct.pack("Q", 0xFFF0_0000_0000_BEEF))[0]
-    assert same(through(value), value)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        2**63,
-        -(2**63) - 1,
-        10**40,
-        Colour.RED,
-        Metres(2.0),
-        np.int32(3),
-        np.uint64(2**64 - 1),
-        np.float32(0.5),
-        1j,
-    ],
-    ids=repr,
-)
-def test_other_numbers_keep_their_type(value):
-    assert encode(value).kind == outcomes.BLOCK
-    assert same(through(value), value)
+    for word in (outcome.word, np.int64(outcome.word)):
+        result, kept = decode(outcome.kind, word)
+        assert same(result, value) and not kept
 
 
 # ---------------------------------------------------------------- arrays
@@ -197,58 +153,34 @@ class Units(np.ndarray):
     pass
 
 
-def test_subclasses_of_arrays_survive():
+def test_arrays_that_have_more_than_elements_survive():
     assert same(through(np.arange(3).view(Units)), np.arange(3).view(Units))
     masked = through(np.ma.array([1, 2], mask=[True, False]))
     assert masked.mask.tolist() == [True, False] and masked.sum() == 2
-
-
-def test_numpys_text_of_any_length_survives():
-    array = np.array(["a", "b" * 100], np.dtypes.StringDType())
-    assert same(through(array).astype(object), array.astype(object))
-
-
-def test_the_metadata_of_an_element_type_survive():
-    with pytest.warns(UserWarning, match="metadata") if np.__version__ < "2.1" else nothing():
+    text = np.array(["a", "b" * 100], np.dtypes.StringDType())
+    assert same(through(text).astype(object), text.astype(object))
+    with pytest.warns(UserWarning, match="metadata") if np.__version__ < "2.1" else nullcontext():
         result = through(np.zeros(2, np.dtype("f8", metadata={"unit": "m"})))
     assert result.dtype.metadata == {"unit": "m"}
 
 
-@pytest.mark.parametrize("shape", [(8,), (2 * LARGE,)], ids=["small", "large"])
-def test_a_view_of_an_argument_is_returned_as_a_value(shape):
-    argument = np.ones(shape)
-    kind, word, block = written(argument[::2])
-    argument[:] = 2  # another task overwrites it
-    assert (decode(kind, word, block)[0] == 1).all()
-
-
 @pytest.mark.parametrize("n", [4, LARGE], ids=["small", "large"])
 def test_arrays_that_come_back_are_independent(n):
-    whole = np.arange(n)
-    kind, word, block = written([whole, whole[1:], {"again": whole.copy()}])
-    (a, b, c), _ = decode(kind, word, block, object())
-    b[:] = -1
-    c["again"][:] = -2
-    assert same(a, whole)
-    assert not any(np.shares_memory(x, y) for x, y in [(a, b), (a, c["again"]), (b, c["again"])])
-
-
-def test_an_array_that_is_returned_twice_is_one_array_still():
-    a, b = through((MANY, MANY))
-    assert a is b
-
-
-def test_two_encodes_share_no_memory():
-    array = np.zeros(8)
-    first, second = written([array]), written([array])
-    a, b = decode(*first, object())[0][0], decode(*second, object())[0][0]
-    a[:] = 1
-    assert (b == 0).all() and (array == 0).all()
+    argument = np.arange(2 * n)
+    whole = argument[::2]
+    outcomes = written([whole, whole[1:], {"again": whole.copy()}, whole]), written([whole])
+    argument = argument.copy()
+    whole[:] = -3  # another task overwrites it
+    (a, b, c, again), _ = decode(*outcomes[0], object())
+    (other,), _ = decode(*outcomes[1], object())
+    assert again is a, "what is returned twice is one array still"
+    b[:], c["again"][:], other[:] = -1, -2, -4
+    assert same(a, argument[::2])
+    several = (a, b, c["again"], other)
+    assert not any(np.shares_memory(x, y) for x, y in itertools.combinations(several, 2))
 
 
 # ---------------------------------------------------------------- the block
-def nothing():
-    return pytest.MonkeyPatch.context()
 
 
 class Keep:
@@ -273,28 +205,15 @@ def test_a_large_array_refers_to_the_block_and_keeps_it():
     part[:] = 9
     del part
     assert alive() is None
-
-
-def test_each_large_array_keeps_the_block():
-    (a, b), kept, alive, _ = kept_block((np.zeros(LARGE), np.ones(LARGE, order="F")))
-    assert kept
-    del a
-    assert alive() is not None and b[0] == 1
+    values = [np.arange(5), np.zeros(LARGE + 1, np.uint8), read_only(np.ones(LARGE, order="F"))]
+    (small, a, b), kept, alive, _ = kept_block(values)
+    for array in a, b:
+        assert array.flags.writeable and array.ctypes.data % outcomes.ALIGNMENT == 0
+        array += 1
+    del a, array
+    assert kept and alive() is not None and b[0] == 2
     del b
-    assert alive() is None
-
-
-def test_a_small_array_does_not_keep_the_block():
-    (small, large), kept, alive, _ = kept_block((np.arange(5), np.zeros(LARGE)))
-    assert kept and large[0] == 0
-    del large
-    assert alive() is None and small.tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("value", [3, "text", b"x" * 2 * LARGE, np.arange(10), [np.zeros(9)] * 9])
-def test_without_large_arrays_the_block_can_be_given_back_at_once(value):
-    _, kept, alive, _ = kept_block(value)
-    assert not kept and alive() is None
+    assert alive() is None and small.tolist() == [0, 1, 2, 3, 4], "a small one does not keep it"
 
 
 @pytest.mark.parametrize("nbytes, kept", [(LARGE - 1, False), (LARGE, True)])
@@ -302,12 +221,10 @@ def test_arrays_from_64_kib_on_are_not_copied(nbytes, kept):
     assert kept_block(np.zeros(nbytes, np.uint8))[1] == kept
 
 
-def test_large_arrays_from_a_block_are_writable_and_aligned():
-    values = [np.ones(3, np.uint8), np.zeros(LARGE + 1, np.uint8), read_only(np.ones(LARGE))]
-    (_, a, b), _, _, _ = kept_block(values)
-    for array in a, b:
-        assert array.flags.writeable and array.ctypes.data % outcomes.ALIGNMENT == 0
-        array += 1
+@pytest.mark.parametrize("value", [3, "text", b"x" * 2 * LARGE, [np.zeros(9)] * 9])
+def test_without_large_arrays_the_block_can_be_given_back_at_once(value):
+    _, kept, alive, _ = kept_block(value)
+    assert not kept and alive() is None
 
 
 def test_an_array_is_copied_once_by_the_worker_and_not_at_all_by_the_program():
@@ -337,38 +254,24 @@ class Fit:
     name: str = "fit"
 
 
+OTHERS = ["", "text", b"", b"raw", bytearray(b"raw"), (), [], {}, {1, 2}, frozenset("ab"), range(3)]
+OTHERS += [b"x" * 100_000, bytearray(b"y" * 100_000), ["z" * 5000], list(range(10_000))]
+OTHERS += [{"a": np.arange(3), "b": [np.zeros((2, 2)).T, (None, 1.5)]}, Pair(1, np.arange(2))]
+OTHERS += [Colour.RED, np.dtype("f4"), int, math.sqrt, Path("x"), Metres(2.0), 1j, 2**63, 10**40]
+OTHERS += [-(2**63) - 1, np.int32(3), np.uint64(2**64 - 1), np.float32(0.5)]
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        *(
-            "",
-            "text",
-            b"",
-            b"raw",
-            bytearray(b"raw"),
-            (),
-            [],
-            {},
-            {1, 2},
-            frozenset("ab"),
-            range(3),
-        ),
-        *(b"x" * 100_000, bytearray(b"y" * 100_000), ["z" * 5000], list(range(10_000))),
-        {"a": np.arange(3), "b": [np.zeros((2, 2)).T, (None, 1.5)]},
-        *(Pair(1, np.arange(2)), Colour.RED, np.dtype("f4"), int, math.sqrt, Path("x")),
-    ],
-    ids=lambda value: f"{type(value).__name__} {str(value)[:12]!r}",
+    "value", OTHERS, ids=lambda value: f"{type(value).__name__} {str(value)[:12]!r}"
 )
 def test_other_objects_survive(value):
+    assert encode(value).kind == outcomes.BLOCK
     assert same(through(value), value)
 
 
-def test_objects_with_arrays_survive():
+def test_objects_with_arrays_and_containers_that_contain_themselves_survive():
     fit = through(Fit(np.arange(4)))
     assert fit.name == "fit" and fit.weights.tolist() == [0, 1, 2, 3]
-
-
-def test_a_container_that_contains_itself_survives():
     value: list = [1]
     value.append(value)
     result = through(value)
@@ -403,29 +306,22 @@ def test_functions_and_classes_without_a_name_to_import_survive():
     assert type(result) is Local and same(result.array, np.arange(3))
 
 
-@pytest.mark.parametrize(
-    "value, type_name",
-    [
+def test_what_cannot_be_pickled_is_refused_with_its_type_and_a_remedy():
+    inside = {"a": [np.zeros(3), threading.Lock()]}
+    for value, type_name in (
         (threading.Lock(), "lock"),
         ((i for i in ()), "generator"),
-        ({"a": [np.zeros(3), threading.Lock()]}, "dict"),
-    ],
-    ids=["lock", "generator", "inside a dict"],
-)
-def test_what_cannot_be_pickled_is_refused_with_its_type_and_a_remedy(value, type_name):
-    for _ in range(2):
+        (inside, "dict"),
+    ):
         with pytest.raises(TypeError, match=f"return this {type_name}, .*cannot") as caught:
             encode(value)
         assert "return numbers, arrays or other picklable values" in str(caught.value)
         assert same(through([1, MANY]), [1, MANY]), "later values are not affected"
-
-
-def test_what_is_nested_too_deeply_is_refused():
-    value: list = []
+    deep: list = []
     for _ in range(100_000):
-        value = [value]
+        deep = [deep]
     with pytest.raises(TypeError, match=r"cannot be pickled .*recursion"):
-        encode(value)
+        encode(deep)
 
 
 def refuse_here():
@@ -539,130 +435,3 @@ def test_nested_containers_survive(value):
     distinct = list({id(array): array for array in found}.values())
     for i, array in enumerate(distinct):
         assert not any(np.shares_memory(array, other) for other in distinct[:i])
-
-
-# ---------------------------------------------------------------- a process of another program
-def run(program: str, *names: str) -> list[str]:
-    """Run a program and return the lines that it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *names],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-FORKED = """
-import mmap, os
-from simpler_ref.calls.outcomes import *
-
-class Known(Exception):
-    def __init__(self, code, *, text):
-        super().__init__(text)
-        self.code = code
-
-class Value:
-    pass
-
-def in_child(make, registered=None):
-    memory = memoryview(mmap.mmap(-1, 1 << 20))
-    sizes = memoryview(mmap.mmap(-1, 4096)).cast("q")
-    if not (pid := os.fork()):
-        try:
-            outcome = make()
-            write(outcome.parts, memory)
-            sizes[0] = outcome.kind
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    return sizes[0], memory
-"""
-
-
-def test_classes_of_the_program_itself_come_back_from_a_forked_process():
-    lines = run(
-        FORKED
-        + """
-kind, memory = in_child(lambda: encode([Value()]))
-print(type(decode_block(memory)[0][0]) is Value)
-try:
-    raise decode_error(in_child(lambda: encode_error(Known(5, text="bad")))[1], "there")
-except Known as error:
-    print(error, error.code)
-"""
-    )
-    assert lines == ["True", "there: Known: bad 5"]
-
-
-def test_a_local_class_that_was_pickled_before_the_fork_comes_back_as_itself():
-    lines = run(
-        FORKED
-        + """
-import cloudpickle
-def program():
-    class Local(Exception):
-        pass
-    def task():
-        raise Local("deep")
-    cloudpickle.dumps(task)  # as when a callable is registered
-    def make():
-        try:
-            task()
-        except Exception as error:
-            return encode_error(error)
-    try:
-        raise decode_error(in_child(make)[1], "there")
-    except Local as error:
-        print(error)
-program()
-"""
-    )
-    assert lines == ["there: Local: deep"]
-
-
-SPAWNED = """
-import pickle, sys
-from simpler_ref.calls.outcomes import encode, encode_error, write
-task = pickle.loads(sys.stdin.buffer.read())
-try:
-    outcome = encode(task())
-except Exception as error:
-    outcome = encode_error(error)
-memory = bytearray(outcome.nbytes)
-write(outcome.parts, memoryview(memory))
-sys.stdout.buffer.write(memory)
-"""
-
-
-def test_classes_come_back_from_a_process_that_was_sent_them():
-    lines = run(
-        """
-import subprocess, sys, cloudpickle
-from simpler_ref.calls.outcomes import *
-
-class Value:
-    pass
-
-class Known(Exception):
-    pass
-
-def answer(task):
-    command = [sys.executable, "-c", sys.argv[1]]
-    done = subprocess.run(command, input=cloudpickle.dumps(task), stdout=subprocess.PIPE)
-    return memoryview(bytearray(done.stdout))
-
-def fail():
-    raise Known(1, 2)
-
-print(type(decode_block(answer(lambda: [Value()]))[0][0]) is Value)
-try:
-    raise decode_error(answer(fail), "there")
-except Known as error:
-    print(error.args)
-""",
-        SPAWNED,
-    )
-    assert lines == ["True", "(1, 2)"]

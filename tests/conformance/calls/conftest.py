@@ -1,16 +1,32 @@
 """What the tests of calls share: a Worker of either kind, and functions to call."""
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 
 import simpler_ref as sr
 
 
-@pytest.fixture(params=["process", "thread"])
+@pytest.fixture(scope="module", params=["process", "thread"])
 def w(request):
-    """Give an open Worker with two workers."""
+    """Give a started Worker with two workers, to all tests of a file: they leave it as it was."""
     with sr.Worker(num_sub_workers=2, child_mode=request.param, arena_size=1 << 28) as w:
+        w.start()
+        told = threading.Event()
+        w.submit(int).add_done_callback(lambda _: told.set())
+        assert told.wait(30)
         yield w
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_garbage():
+    """Let collections look only at what a file makes: many tests ask for them."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

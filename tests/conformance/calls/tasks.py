@@ -11,7 +11,27 @@ def add(a, b):
 
 
 @sr.task
-def wait_at(gate: sr.In, value):
+def same(value):
+    return value
+
+
+@sr.task
+def total(x: sr.In):
+    return float(x.sum())
+
+
+@sr.task
+def fill(x: sr.Out, value):
+    x[...] = value
+
+
+@sr.task
+def update(x: sr.InOut, value=1):
+    x += value
+
+
+@sr.task
+def wait_at(gate: sr.In, value=None):
     while not gate[0]:
         time.sleep(0.001)
     return value

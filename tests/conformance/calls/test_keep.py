@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from contextlib import contextmanager
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import simpler_ref as sr
 from simpler_ref import RemoteWorkerSpec, TaskError
 from simpler_ref.calls import at_link
 from simpler_ref.remote import fail_points, frames, link
-from tests.support import wait_until
+from tests.support import sample, wait_until
 
 from ... import far_calls
 from ...far_calls import add, grow, keep, kill_sub_worker, made_of, mean_of, parts_of
@@ -33,10 +34,29 @@ def opened(endpoints=2, subs=1, options=None, **more):
         yield w
 
 
+@pytest.fixture(scope="module")
+def both():
+    """Give a Worker with two endpoints, to all tests that do not lose them."""
+    with opened() as w:
+        HERE(MADE_HERE(BESIDE, 1.0)).result()
+        THERE(MADE_HERE(BESIDE, 1.0)).result()
+        yield w
+
+
 def count(w, name, where=None):
     """Return one of the numbers of an endpoint, or of all together."""
     told = w.transfers()
     return sum(one[name] for one in told) if where is None else told[where][name]
+
+
+def counter(w):
+    """Return a function that tells by how much such a number has grown since then."""
+    before = w.transfers()
+
+    def grown(name):
+        return [now[name] - then[name] for now, then in zip(w.transfers(), before, strict=True)]
+
+    return grown
 
 
 def nothing_is_kept(w):
@@ -48,93 +68,77 @@ def nothing_is_kept(w):
 # ---------------------------------------------------------------- what moves, and how often
 @pytest.mark.spec("CALL-KEEP-1")
 @sizes
-def test_a_value_does_not_move_to_calls_where_it_is(size):
-    with opened(1) as w:
-        value = made_of(size, 2.0)
-        assert [add(keep(value), 0).exception() for _ in range(3)] == [None] * 3
-        assert [HERE(value).result() for _ in range(5)] == [2.0 * size] * 5
-        assert count(w, "values_stored") == 0
-        assert count(w, "values_hits") == 3 + 3 + 5
-        assert count(w, "served_in") == 0
-
-
-@pytest.mark.spec("CALL-KEEP-1")
-@sizes
-def test_a_value_moves_to_another_endpoint_once(size):
-    with opened() as w:
-        value = MADE_HERE(size, 3.0)
-        assert [THERE(value).result() for _ in range(5)] == [3.0 * size] * 5
-        assert HERE(value).result() == 3.0 * size
-        assert (count(w, "values_stored", 0), count(w, "values_stored", 1)) == (0, 1)
-        assert (count(w, "values_hits", 0), count(w, "values_hits", 1)) == (1, 4)
-        nbytes = count(w, "served_in", 1), count(w, "served_out", 0)
-        assert all(one == 0 if size == IN_FRAME else one > 8 * size for one in nbytes)
-
-
-@pytest.mark.spec("CALL-KEEP-1")
-@sizes
-def test_a_value_may_be_several_arguments_of_a_call(size):
-    with opened() as w:
-        value, other = MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)
-        there = sr.task(workers=1)(far_calls.sum_of_all)
-        assert there(value, other, value).result() == 4.0 * size
-        assert count(w, "values_stored", 1) == 2
+def test_a_value_moves_to_another_endpoint_once_and_not_to_calls_where_it_is(both, size):
+    grown, value = counter(both), MADE_HERE(size, 3.0)
+    assert [HERE(value).result() for _ in range(5)] == [3.0 * size] * 5
+    assert (grown("values_stored"), grown("values_hits")) == ([0, 0], [5, 0])
+    assert grown("served_in") == [0, 0]
+    assert [THERE(value).result() for _ in range(5)] == [3.0 * size] * 5
+    assert HERE(value).result() == 3.0 * size
+    assert (grown("values_stored"), grown("values_hits")) == ([0, 1], [6, 4])
+    nbytes = grown("served_in")[1], grown("served_out")[0]
+    assert all(one == 0 if size == IN_FRAME else one > 8 * size for one in nbytes)
+    there = sr.task(workers=1)(far_calls.sum_of_all)
+    assert there(value, MADE_HERE(size, 2.0), value).result() == 8.0 * size
+    assert grown("values_stored") == [0, 2]
+    both.run(lambda *_: None)
+    assert (HERE(value).result(), THERE(value).result()) == (3.0 * size, 3.0 * size)
 
 
 @pytest.mark.spec("CALL-KEEP-2")
 @sizes
-def test_what_a_call_does_to_its_argument_others_do_not_see(size):
-    with opened():
-        value = MADE_HERE(size, 1.0)
-        for k in range(2):
-            assert sr.task(workers=k)(far_calls.overwrite)(value).result() == -size
-            assert (HERE(value).result(), THERE(value).result()) == (size, size)
-        assert value.result().sum() == size
+def test_what_a_call_does_to_its_argument_others_do_not_see(both, size):
+    value = MADE_HERE(size, 1.0)
+    for k in range(2):
+        assert sr.task(workers=k)(far_calls.overwrite)(value).result() == -size
+        assert (HERE(value).result(), THERE(value).result()) == (size, size)
+    assert value.result().sum() == size
 
 
 @pytest.mark.spec("CALL-KEEP-1")
-def test_values_of_any_kind_are_kept():
-    with opened() as w:
-        for value in (b"x" * 100_000, ["a" * 50_000, {"b": np.arange(30_000)}], "y" * 300_000):
-            first = keep(value)
-            assert len(first.result()) == len(value)
-            second = keep(value)
-            assert add(keep(second), type(value)()).result()[0] == value[0]
-            assert parts_of(second).result() == len(value)
-        del first, second
-        assert nothing_is_kept(w)
+def test_values_of_any_kind_and_number_are_kept(both):
+    for value in (b"x" * 100_000, ["a" * 50_000, {"b": np.arange(30_000)}], "y" * 300_000):
+        first = keep(value)
+        assert len(first.result()) == len(value)
+        second = keep(value)
+        assert add(keep(second), type(value)()).result()[0] == value[0]
+        assert parts_of(second).result() == len(value)
+    several, grown = [MADE_HERE(30_000, k) for k in range(40)], counter(both)  # more than a frame
+    for task in (sr.task(workers=k)(far_calls.sum_of_all) for k in range(2)):
+        assert task(*several).result() == 30_000 * sum(range(40))
+    assert grown("values_stored") == [0, 40]
+    del first, second, several
+    assert nothing_is_kept(both)
 
 
-@pytest.mark.spec("CALL-KEEP-1")
-def test_many_long_values_are_arguments_of_one_call():
-    with opened() as w:
-        several = [MADE_HERE(30_000, k) for k in range(40)]  # more than a frame takes
-        for task in (sr.task(workers=k)(far_calls.sum_of_all) for k in range(2)):
-            assert task(*several).result() == 30_000 * sum(range(40))
-        assert count(w, "values_stored", 1) == 40
+@pytest.mark.spec("CALL-KEEP-3")
+@sizes
+def test_endpoints_forget_what_nobody_needs(both, size):
+    assert nothing_is_kept(both)
+    value = MADE_HERE(size, 1.0)
+    assert THERE(value).result() == size
+    assert count(both, "values") == 2
+    array = value.result()
+    del value
+    assert add(1, 1).result() == 2
+    assert count(both, "values") == 2  # the array is in the block
+    del array
+    assert nothing_is_kept(both)
+    grown = counter(both)
+    for k in range(60):
+        assert HERE(MADE_HERE(size, k)).result() == k * size
+    add(1, 1).result()
+    assert grown("values_dropped")[0] >= 55, "calls tell them"
 
 
-@pytest.mark.spec("CALL-KEEP-1")
-def test_values_stay_between_runs_of_tasks_of_the_endpoint():
-    with opened() as w:
-        value = MADE_HERE(IN_FRAME, 1.0)
-        assert THERE(value).result() == IN_FRAME
-        for _ in range(2):
-            w.run(lambda *_: None)
-            assert (HERE(value).result(), THERE(value).result()) == (IN_FRAME, IN_FRAME)
-
-
-@pytest.mark.spec("CALL-KEEP-1")
-def test_a_sub_worker_that_dies_takes_no_value_with_it():
-    with opened(1) as w:
-        value = MADE_HERE(IN_FRAME, 1.0)
-        with pytest.raises(TaskError):
-            kill_sub_worker().result()
-        several = [made_of(IN_FRAME, float(k)) for k in range(8)]
-        assert HERE(value).result() == IN_FRAME
-        assert [HERE(one).result() for one in several] == [k * IN_FRAME for k in range(8)]
-        del several, value
-        assert nothing_is_kept(w)
+@pytest.mark.spec("CALL-KEEP-4")
+def test_what_is_too_long_to_be_kept_travels_each_time(both, monkeypatch):
+    assert nothing_is_kept(both)
+    monkeypatch.setattr(at_link, "MOST_KEPT", 8 * IN_FRAME)
+    value, grown = MADE_HERE(BESIDE, 1.0), counter(both)
+    for task in (HERE, THERE, HERE):
+        assert task(value).result() == BESIDE
+    assert (count(both, "values"), sum(grown("values_stored"))) == (0, 3)
 
 
 @pytest.mark.spec("CALL-KEEP-1")
@@ -151,33 +155,12 @@ def test_an_endpoint_without_the_feature_keeps_nothing(monkeypatch):
 
 
 # ---------------------------------------------------------------- how long
-@pytest.mark.spec("CALL-KEEP-3")
-@sizes
-def test_endpoints_forget_what_nobody_needs(size):
-    with opened() as w:
-        value = MADE_HERE(size, 1.0)
-        assert THERE(value).result() == size
-        assert count(w, "values") == 2
-        array = value.result()
-        del value
-        assert add(1, 1).result() == 2
-        assert count(w, "values") == 2  # the array is in the block
-        del array
-        assert nothing_is_kept(w)
-
-
-@pytest.mark.spec("CALL-KEEP-3")
-def test_calls_tell_endpoints_what_nobody_needs():
-    with opened(1) as w:
-        for k in range(60):
-            assert HERE(made_of(IN_FRAME, k)).result() == k * IN_FRAME
-        assert count(w, "values_dropped") >= 55
-        assert nothing_is_kept(w)
 
 
 @pytest.mark.spec("CALL-KEEP-4")
-@sizes
-@pytest.mark.parametrize("by_size", [False, True])
+@pytest.mark.parametrize(
+    "size, by_size", [(BESIDE, False), pytest.param(IN_FRAME, True, marks=pytest.mark.long)]
+)
 def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size, by_size):
     most = 5 * 8 * BESIDE
     if not by_size:
@@ -193,33 +176,30 @@ def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size
         assert nothing_is_kept(w)
 
 
-@pytest.mark.spec("CALL-KEEP-4")
-def test_what_is_too_long_to_be_kept_travels_each_time(monkeypatch):
-    monkeypatch.setattr(at_link, "MOST_KEPT", 8 * IN_FRAME)
-    with opened() as w:
-        value = MADE_HERE(BESIDE, 1.0)
-        for task in (HERE, THERE, HERE):
-            assert task(value).result() == BESIDE
-        assert (count(w, "values"), count(w, "values_stored")) == (0, 3)
-
-
 # ---------------------------------------------------------------- lost endpoints
 @pytest.mark.spec("CALL-KEEP-5")
-@sizes
-def test_values_of_calls_that_have_ended_outlive_their_endpoint(size):
+def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(tmp_path):
     with opened() as w:
-        value, other = MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)
-        assert THERE(other).result() == 2 * size
-        wait_until(value.done)
-        pid = w.endpoints()[0]["pid"]
-        os.kill(pid, signal.SIGKILL)
+        pairs = [(size, MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)) for size in (IN_FRAME, BESIDE)]
+        assert isinstance(kill_sub_worker().exception(), TaskError)
+        for size, value, other in pairs:
+            assert THERE(other).result() == 2 * size
+            wait_until(value.done)
+        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
         wait_until(lambda: not w.endpoints()[0]["alive"])
-        assert THERE(value).result() == size
-        assert value.result().sum() == size
-        assert (HERE(other).result(), THERE(other).result()) == (2 * size, 2 * size)
+        for size, value, other in pairs:
+            assert THERE(value).result() == size
+            assert value.result().sum() == size
+            assert (HERE(other).result(), THERE(other).result()) == (2 * size, 2 * size)
+        again = sr.task(retries=1)(far_calls.sum_or_die_once)
+        assert again(pairs[0][2], str(tmp_path / "died")).result() == 2.0 * IN_FRAME
+        assert HERE(pairs[0][2]).result() == 2.0 * IN_FRAME
+        del pairs, value, other
+        assert nothing_is_kept(w)
 
 
 @pytest.mark.spec("CALL-KEEP-5")
+@pytest.mark.long  # make test runs the one above, where somebody dies while nothing moves
 @pytest.mark.parametrize("point", fail_points.VALUES)
 def test_whoever_dies_while_values_move_is_replaced_and_nothing_wrong_is_read(
     point, tmp_path, monkeypatch
@@ -256,24 +236,15 @@ def test_whoever_dies_while_values_move_is_replaced_and_nothing_wrong_is_read(
         assert nothing_is_kept(w)
 
 
-@pytest.mark.spec("CALL-KEEP-5")
-def test_a_call_that_runs_again_gets_its_long_values(tmp_path):
-    with opened(1):
-        value = made_of(IN_FRAME, 2.0)
-        again = sr.task(retries=1)(far_calls.sum_or_die_once)
-        assert again(value, str(tmp_path / "died")).result() == 2.0 * IN_FRAME
-        assert HERE(value).result() == 2.0 * IN_FRAME
-
-
 # ---------------------------------------------------------------- random programs
 @pytest.mark.spec("CALL-KEEP-1")
 @pytest.mark.spec("CALL-KEEP-3")
-@pytest.mark.parametrize("depth", [1, 3, None])
-@pytest.mark.parametrize("most", [450_000, 1 << 20, 1 << 28])
-def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, depth, most):
+@pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
+def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, limits):
+    most, depth = limits
     monkeypatch.setattr(at_link, "MOST_KEPT", most)
     with opened(subs=2, mailbox_depth=depth) as w:
-        for seed in range(3):
+        for seed in range(2):
             run_at_random(w, random.Random(seed))
         assert nothing_is_kept(w)
 

@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 import simpler_ref as sr
 from simpler_ref.calls.tiles import Tiles
 
-
-@sr.task
-def add(x: sr.InOut, value):
-    x += value
+from .tasks import update
 
 
 @sr.task
@@ -69,6 +66,13 @@ def test_a_tile_is_found_by_its_number_or_its_place_in_the_grid():
     for wrong in (9, -10, (3, 0), (0, -4), (1,), (0, 0, 0)):
         with pytest.raises(IndexError):
             tiles[wrong]
+    for wrong in ("a", None, 1.5, ("a", 1), (0, 1.5)):
+        for ask in (tiles.__getitem__, tiles.inner):
+            with pytest.raises(TypeError, match=r"index=.* is not a whole number"):
+                ask(wrong)
+    halo = Tiles(np.zeros((6, 6, 6)), (2, 3), 1)
+    assert [tile.shape for tile in halo[:4]] == [(3, 4, 6), (3, 4, 6), (4, 4, 6), (4, 4, 6)]
+    assert "halo (1, 1)" in repr(halo)
 
 
 @pytest.mark.spec("CALL-TILES-3")
@@ -93,13 +97,6 @@ def test_a_halo_goes_as_far_as_the_array_and_inner_leaves_it_out(shape, data):
             assert large.shape[axis] == high - low
 
 
-@pytest.mark.spec("CALL-TILES-3")
-def test_one_halo_is_for_all_axes_that_are_cut():
-    tiles = Tiles(np.zeros((6, 6, 6)), (2, 3), 1)
-    assert [tile.shape for tile in tiles[:4]] == [(3, 4, 6), (3, 4, 6), (4, 4, 6), (4, 4, 6)]
-    assert "halo (1, 1)" in repr(tiles)
-
-
 @pytest.mark.spec("CALL-TILES-1", "CALL-TILES-3")
 @pytest.mark.parametrize(
     "shape, halo, error, text",
@@ -121,26 +118,13 @@ def test_wrong_shapes_are_refused(shape, halo, error, text):
         Tiles(np.zeros((4, 4)), shape, halo)
 
 
-@pytest.mark.spec("CALL-TILES-1")
-@pytest.mark.parametrize("index", ["a", None, 1.5, ("a", 1), (0, 1.5)])
-def test_an_index_that_is_no_number_is_refused(index):
-    tiles = Tiles(np.zeros((4, 4)), (2, 2))
-    for ask in (tiles.__getitem__, tiles.inner):
-        with pytest.raises(TypeError, match=r"index=.* is not a whole number"):
-            ask(index)
-
-
-@pytest.mark.spec("CALL-TILES-1")
-def test_tiles_of_what_is_no_array_are_refused(w):
-    with pytest.raises(TypeError, match="not of list"):
-        w.tiles([1, 2, 3], 1)
-
-
 @pytest.mark.spec("CALL-TILES-1", "CALL-TILES-3")
 def test_tiles_are_arguments_of_calls(w):
     x = w.zeros((7, 5))
     for i, tile in enumerate(w.tiles(x, (3, 2))):
-        add(tile, i)
+        update(tile, i)
     assert list(w.map(corner, w.tiles(x, (3, 2)))) == list(range(9))
-    add(w.tiles(x, (3, 2), halo=1)[1, 1], 100).result()
+    update(w.tiles(x, (3, 2), halo=1)[1, 1], 100).result()
     assert (x >= 100).sum() == 5 * 4
+    with pytest.raises(TypeError, match="not of list"):
+        w.tiles([1, 2, 3], 1)

@@ -12,34 +12,19 @@ import pytest
 
 import simpler_ref as sr
 
-
-@sr.task
-def same(value):
-    return value
-
-
-@sr.task
-def scale(x: sr.InOut, factor):
-    x *= factor
-
-
-@sr.task
-def copy(y: sr.Out, x: sr.In):
-    y[:] = x
-
-
-@sr.task
-def total(x: sr.In):
-    return float(x.sum())
+from .tasks import fill, same, update
 
 
 @pytest.mark.spec("CALL-VALUE-1")
 def test_annotated_arrays_are_the_callers_own(w):
     x = w.share(np.arange(6, dtype=np.float32).reshape(2, 3))
     y = w.share(np.zeros((2, 3), np.float32))
-    scale(x, 2.0).result()
-    copy(y, x).result()
-    assert y.tolist() == x.tolist() == [[0, 2, 4], [6, 8, 10]]
+    update(x, 2.0).result()
+    fill(y, x).result()
+    assert y.tolist() == x.tolist() == [[2, 3, 4], [5, 6, 7]]
+    for call in (update, fill):
+        with pytest.raises(TypeError, match="x"):
+            call([1, 2], 2)
 
 
 @pytest.mark.spec("CALL-VALUE-1")
@@ -52,73 +37,27 @@ def test_what_is_only_read_cannot_be_written(w):
     with pytest.raises(ValueError, match="read-only"):
         cheat(x).result()
     assert not x.any()
+    read = sr.task(lambda x: (x.flags.writeable, float(x.sum())))
+    assert read(x).result() == (False, 0), "without annotation, too"
 
 
-@pytest.mark.spec("CALL-VALUE-1")
-def test_a_private_array_is_copied_to_be_read_and_refused_to_be_written(w):
-    private = np.ones(5, np.float32)
-    assert total(private).result() == 5
-    shared = w.share(private)
-    for call in (lambda: scale(private, 2), lambda: copy(private, shared)):
-        with pytest.raises(ValueError, match="share"):
-            call()
-    assert total(shared).result() == 5
-    with pytest.raises(TypeError, match="x"):
-        scale([1, 2], 2)
+VALUES = [None, True, False, 0, -1, 1 << 62, -(1 << 63), 1 << 63, 1 << 200]
+VALUES += [0.5, float("inf"), -0.0, 1j, "", "text", "long " * 1000, b"\0\1"]
+VALUES += [(1, [2, {"three": 3.0}]), {"a": None}, range(3), int]
 
 
 @pytest.mark.spec("CALL-VALUE-2", "CALL-VALUE-3")
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1 << 62,
-        -(1 << 63),
-        1 << 63,
-        1 << 200,
-        0.5,
-        float("inf"),
-        -0.0,
-        1j,
-        "",
-        "text",
-        "long " * 1000,
-        b"\0\1",
-        (1, [2, {"three": 3.0}]),
-        {"a": None},
-        range(3),
-        int,
-    ],
-    ids=lambda value: repr(value)[:12],
-)
-def test_values_arrive_equal_and_of_the_same_type(w, value):
-    got = same(value).result()
-    assert got == value and type(got) is type(value)
-    first, second = same([value, value]).result()
-    assert first == second == value
-
-
-@pytest.mark.spec("CALL-VALUE-2", "CALL-VALUE-3")
-@pytest.mark.parametrize("size", [0, 1, 100, 10_000, 1_000_000])
-def test_arrays_of_any_size_are_values(w, size):
-    private = np.arange(size, dtype=np.float64)
-    got = same(private).result()
-    assert (got == private).all() and got.dtype == np.float64 and got.flags.writeable
-    assert not np.shares_memory(got, private)
-
-
-@pytest.mark.spec("CALL-VALUE-2")
-def test_a_shared_array_without_annotation_is_read(w):
-    @sr.task
-    def writeable(x):
-        return x.flags.writeable, float(x.sum())
-
-    x = w.share(np.ones(10, np.float32))
-    assert writeable(x).result() == (False, 10)
+def test_values_arrive_equal_and_of_the_same_type(w):
+    for value in VALUES:
+        got = same(value).result()
+        assert got == value and type(got) is type(value)
+    first, second = same([VALUES, VALUES]).result()
+    assert first == second == VALUES
+    for size in (0, 1, 100, 10_000, 1_000_000):
+        private = np.arange(size, dtype=np.float64)
+        got = same(private).result()
+        assert (got == private).all() and got.dtype == np.float64 and got.flags.writeable
+        assert not np.shares_memory(got, private)
 
 
 @pytest.mark.spec("CALL-VALUE-3")
@@ -160,15 +99,6 @@ def test_a_value_outlives_its_future_and_its_worker():
     assert kept.result() == "kept"
 
 
-@pytest.mark.spec("CALL-VALUE-5")
-def test_a_value_without_room_fails_its_call_and_no_other():
-    with sr.Worker(num_sub_workers=1, child_mode="thread", values_size=1 << 21):
-        with pytest.raises(sr.TaskError, match="no room"):
-            same_size = sr.task(lambda n: np.zeros(n, np.uint8))
-            same_size(1 << 24).result()
-        assert same(5).result() == 5
-
-
 @pytest.mark.spec("CALL-VALUE-4")
 def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program():
     with sr.Worker(num_sub_workers=1):
@@ -196,27 +126,25 @@ class Homebound:
 
 
 @pytest.mark.spec("CALL-VALUE-5")
-def test_a_value_that_cannot_be_rebuilt_fails_its_call_and_no_other():
-    with sr.Worker(num_sub_workers=1) as w:
-        lost, kept = w.submit(Homebound), same(5)
-        w.run(lambda orch, args, config: None)
-        with pytest.raises(sr.TaskError, match="not here"):
-            lost.result()
-        assert kept.result() == 5
+def test_a_value_without_room_or_that_cannot_travel_fails_its_call_and_no_other():
+    with sr.Worker(num_sub_workers=1, values_size=1 << 21) as w:
+        for make, error, reason in (
+            (lambda: np.zeros(1 << 24, np.uint8), sr.TaskError, "no room"),
+            (threading.Lock, TypeError, "cannot be pickled"),
+            (lambda: Homebound(), sr.TaskError, "not here"),
+        ):
+            lost, kept = w.submit(make), same(5)
+            w.run(lambda orch, args, config: None)
+            with pytest.raises(error, match=reason):
+                lost.result()
+            assert kept.result() == 5
 
 
-@pytest.mark.spec("CALL-VALUE-5")
-def test_a_value_that_cannot_be_pickled_fails_its_call(w):
-    @sr.task
-    def lock():
-        return threading.Lock()
-
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        lock().result()
-    assert same(5).result() == 5
-
-
-MODES = [{}, {"child_mode": "thread"}, {"start_method": "spawn"}]
+MODES = [
+    {},
+    {"child_mode": "thread"},
+    pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
+]
 
 
 @pytest.fixture
@@ -250,7 +178,7 @@ def fail(point): raise Wrong(point)
 
 def check_points(w, main, unit):
     point = main["Point"](5)
-    for _ in range(3):
+    for _ in range(2):
         assert main["same_kind"](point, main["Point"]).result() == (True, unit, point)
     again = w.submit(same, w.submit(same, [point, main["Point"].Inner])).result()
     assert again == [point, main["Point"].Inner]
@@ -260,12 +188,25 @@ def check_points(w, main, unit):
     assert raised.value.point == point
 
 
+def check_local_classes(w):
+    class Local(Exception):
+        pass
+
+    def fail():
+        raise Local("deep")
+
+    assert isinstance(w.submit(fail).exception(), Local)
+
+
 @pytest.mark.spec("CALL-VALUE-6")
+@pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_instances_of_classes_of_main_travel_whenever_these_are_defined(mode, in_main):
-    in_main(CLASS.format(unit="m"))
-    main = in_main(TASKS)
+def test_instances_of_classes_of_main_travel_whenever_these_are_defined(mode, is_new, in_main):
+    main = {} if is_new else in_main(CLASS.format(unit="m")) and in_main(TASKS)
     with sr.Worker(num_sub_workers=2, **mode) as w:
+        if is_new:
+            w.start()
+            main = in_main(CLASS.format(unit="m")) and in_main(TASKS)
         assert list(w.map(same, [main["Point"](1)])) == [main["Point"](1)]
         check_points(w, main, "m")
         in_main(TASKS)
@@ -273,15 +214,6 @@ def test_instances_of_classes_of_main_travel_whenever_these_are_defined(mode, in
         in_main(CLASS.format(unit="km"))
         in_main(TASKS)
         check_points(w, main, "km")
-
-
-@pytest.mark.spec("CALL-VALUE-6")
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_instances_of_classes_that_are_new_to_the_workers_travel(mode, in_main):
-    with sr.Worker(num_sub_workers=2, **mode) as w:
-        w.start()
-        in_main(CLASS.format(unit="s"))
-        main = in_main(TASKS)
-        check_points(w, main, "s")
+        check_local_classes(w)
         many = [main["Point"](i) for i in range(10_000)]
         assert w.submit(len, many).result() == 10_000

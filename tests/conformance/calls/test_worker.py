@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
@@ -16,13 +15,13 @@ import pytest
 import simpler_ref as sr
 
 from ...system.workers import shared_words
+from .tasks import add, wait_at
 
-MODES = [{}, {"child_mode": "thread"}, {"start_method": "spawn"}]
-
-
-@sr.task
-def add(a, b):
-    return a + b
+MODES = [
+    {},
+    {"child_mode": "thread"},
+    pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
+]
 
 
 def remember(*values):
@@ -43,26 +42,11 @@ def count():
 
 @pytest.mark.spec("CALL-WORKER-1", "CALL-WORKER-3")
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_each_worker_is_initialized_before_its_first_task(mode):
-    with sr.Worker(num_sub_workers=2, initializer=remember, initargs=[2, 3], **mode):
-        assert [recall().result() for _ in range(20)] == [((2, 3), 5)] * 20
-
-
-@pytest.mark.spec("CALL-WORKER-1", "CALL-WORKER-3")
-def test_a_successor_is_initialized_anew():
-    with sr.Worker(num_sub_workers=1, initializer=remember, initargs=(1, 1)) as w:
-        assert [count().result()[2] for _ in range(3)] == [1, 2, 3]
-        w.submit(os.kill, w.worker_pids()[0], signal.SIGKILL).exception()
-        assert recall().result() == ((1, 1), 2)
-        assert count().result()[2] == 1
-
-
-@pytest.mark.spec("CALL-WORKER-3")
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_what_a_task_keeps_is_its_workers_own(mode):
+def test_each_worker_is_initialized_before_its_first_task_and_what_tasks_keep_is_its_own(mode):
     sr.local.count = 1000
     try:
-        with sr.Worker(num_sub_workers=2, **mode):
+        with sr.Worker(num_sub_workers=2, initializer=remember, initargs=[2, 3], **mode):
+            assert [recall().result() for _ in range(20)] == [((2, 3), 5)] * 20
             seen = {}
             for _ in range(50):
                 pid, thread, number = count().result()
@@ -99,15 +83,15 @@ def test_an_initializer_that_raises_in_a_successor_starts_no_other(capfd):
             raise OSError("no licence left")
 
     with sr.Worker(num_sub_workers=1, initializer=initialize) as w:
-        assert add(1, 2).result() == 3
+        assert [count().result()[2] for _ in range(3)] == [1, 2, 3]
         words[0] = 1
-        lost, behind = w.submit(signal.raise_signal, signal.SIGKILL), add(1, 2)
+        lost, behind = w.submit(die), add(1, 2)
         assert isinstance(lost.exception(), sr.WorkerLostError)
         with pytest.raises(sr.WorkerLostError, match="no licence left"):
             behind.result()
         assert words[1] == 2
         words[0] = 0
-        assert add(1, 2).result() == 3
+        assert count().result()[2] == 1, "it keeps nothing of the one before"
         assert words[1] == 3
 
 
@@ -129,26 +113,20 @@ def test_what_is_no_initializer_is_refused():
             sr.Worker(num_sub_workers=1, initializer=print, initargs=wrong)
 
 
-@sr.task(workers=1)
-def who():
+def where(_=None):
     return os.getpid(), threading.get_ident()
 
 
-@sr.task(workers=1)
-def hold(words):
-    while words[0] == 0:
-        time.sleep(1e-3)
-    return os.getpid(), threading.get_ident()
+who = sr.task(workers=1)(where)
+who_of_two = sr.task(workers=[2, 0])(where)
 
 
-@sr.task(workers=[2, 0])
-def who_of_two(_=None):
-    return os.getpid(), threading.get_ident()
-
-
-@sr.task
-def who_of_all():
-    return os.getpid(), threading.get_ident()
+@sr.task(workers=1, retries=1)
+def die_once(words: sr.InOut):
+    words[0] += 1
+    if words[0] == 1:
+        die()
+    return os.getpid()
 
 
 @sr.task(workers=1, compiled=True)
@@ -156,20 +134,15 @@ def fill(x: sr.Out, value: float):
     x[:] = value
 
 
-@sr.task(workers=1)
-def kill_me():
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@sr.task(workers=1, retries=1)
-def die_once(words: sr.InOut):
-    words[0] += 1
-    if words[0] == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
+hold = sr.task(workers=1)(wait_at.py_func)
+kill_me = sr.task(workers=1)(die)
 
 
-@pytest.fixture(params=[1, 4])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.long), 4])
 def three(request):
     """Give a Worker with three processes."""
     with sr.Worker(num_sub_workers=3, mailbox_depth=request.param) as w:
@@ -181,12 +154,14 @@ def three(request):
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_calls_for_one_worker_run_there_and_others_beside_them(mode):
     with sr.Worker(num_sub_workers=3, **mode) as w:
-        words = w.zeros(1)
-        first, calls = hold(words), [who() for _ in range(20)]
-        others = {who_of_all().result() for _ in range(20)}
+        gate = w.zeros(1)
+        first, calls = hold(gate), [who() for _ in range(20)]
+        others = {w.submit(where).result() for _ in range(20)}
         assert not any(one.done() for one in (first, *calls))
-        words[0] = 1
-        (found,) = {one.result() for one in (first, *calls)}
+        taken = [one.cancel() for one in calls[10:]]
+        assert taken[-1] and calls[-1].cancelled()
+        gate[0] = 1
+        (found,) = {one.result() for one in calls[:10]}
         assert found not in others
         if mode.get("child_mode") != "thread":
             assert found[0] == w.worker_pids()[1]
@@ -202,12 +177,12 @@ def test_calls_for_several_workers_take_them_in_turn(three):
 
 @pytest.mark.spec("CALL-WORKER-4")
 def test_compiled_calls_for_one_worker_wait_for_it(three):
-    words, x = three.zeros(1), three.zeros((2, 8))
+    gate, x = three.zeros(1), three.zeros((2, 8))
     fill(x[0], 5.0).result()
-    first, calls = hold(words), [fill(x[value % 2], value) for value in range(100)]
-    assert [who_of_all().result() for _ in range(20)]
+    first, calls = hold(gate), [fill(x[value % 2], value) for value in range(100)]
+    assert [three.submit(where).result() for _ in range(20)]
     assert x[:, 0].tolist() == [5.0, 0.0]
-    words[0] = 1
+    gate[0] = 1
     first.result()
     for one in calls:
         one.result()
@@ -222,28 +197,8 @@ def test_calls_for_a_worker_that_dies_run_on_its_successor(three):
     assert isinstance(lost.exception(), sr.WorkerLostError)
     found = {one.result()[0] for one in after}
     assert found == {three.worker_pids()[1]} and dead not in found
-
-
-@pytest.mark.spec("CALL-WORKER-4")
-def test_a_call_that_is_run_again_is_for_the_same_worker(three):
-    words = three.zeros(1)
-    dead = three.worker_pids()[1]
-    assert die_once(words).result() == three.worker_pids()[1] != dead
-    assert words[0] == 2
-
-
-@pytest.mark.spec("CALL-WORKER-4")
-def test_calls_for_one_worker_can_be_cancelled(three):
-    busy = three.submit(sr.task(workers=1)(signal.pause))
-    waiting = [who() for _ in range(9)]
-    while not busy.running():
-        pass
-    taken = [one.cancel() for one in waiting]
-    assert taken[-1]
-    os.kill(three.worker_pids()[1], signal.SIGKILL)
-    assert isinstance(busy.exception(), sr.WorkerLostError)
-    assert waiting[-1].cancelled()
-    assert who().result()[0] == three.worker_pids()[1]
+    once = three.zeros(1)
+    assert die_once(once).result() == three.worker_pids()[1] not in found, "run again"
 
 
 @pytest.mark.spec("CALL-WORKER-4")
@@ -269,15 +224,8 @@ def test_without_a_successor_calls_for_a_worker_fail_with_the_reason(capfd):
 @pytest.mark.spec("CALL-WORKER-4")
 @pytest.mark.parametrize(
     "workers, error",
-    [
-        (-1, ValueError),
-        ([], ValueError),
-        ([1, 1], ValueError),
-        ("1", TypeError),
-        (1.0, TypeError),
-        (True, TypeError),
-        ([0, "1"], TypeError),
-    ],
+    [(-1, ValueError), ([], ValueError), ([1, 1], ValueError)]
+    + [(wrong, TypeError) for wrong in ("1", 1.0, True, [0, "1"])],
 )
 def test_what_is_no_number_of_a_worker_is_refused(workers, error):
     with pytest.raises(error, match="workers are"):
@@ -316,24 +264,21 @@ def say(*words, end="\n"):
 
 @pytest.mark.spec("CALL-WORKER-5")
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_what_a_call_prints_is_there_before_its_result(mode):
-    with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=2, **mode) as w:
-        for i in range(20):
-            print(w.submit(say, "task", i).result())
-            assert cell.take() == f"task {i}\n{i}\n"
-        w.submit(say, "no end", end="").result()
-        w.submit(say, "of a line: é").result()
-        assert cell.take() == "no endof a line: é\n"
-
-
-@pytest.mark.spec("CALL-WORKER-5")
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_what_each_worker_prints_comes_in_order(mode):
+def test_what_a_call_prints_is_there_before_its_result_and_in_order(mode, capfd):
     def number(i):
         for line in range(100):
             print(i, line)
 
     with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=2, **mode) as w:
+        for i in range(10):
+            print(w.submit(say, "task", i).result())
+            assert cell.take() == f"task {i}\n{i}\n"
+        w.submit(say, "no end", end="").result()
+        w.submit(say, "of a line: é").result()
+        assert cell.take() == "no endof a line: é\n"
+        with redirect_stdout(Cell()) as second:
+            w.submit(say, "to the stream of the moment").result()
+        assert (cell.take(), second.text) == ("", "to the stream of the moment\n")
         for i in range(20):
             w.submit(number, i)
     lines = cell.take().splitlines()
@@ -344,16 +289,20 @@ def test_what_each_worker_prints_comes_in_order(mode):
 
 
 @pytest.mark.spec("CALL-WORKER-5")
-def test_what_a_worker_prints_before_it_dies_is_not_lost():
-    def die(how):
+def test_what_a_worker_prints_before_it_dies_is_not_lost_and_to_files_it_writes_itself(capfd):
+    def say_and_die():
         print("before the end")
-        os.kill(os.getpid(), how)
+        die()
 
     with redirect_stdout(Cell()) as cell, sr.Worker(num_sub_workers=1) as w:
-        assert isinstance(w.submit(die, signal.SIGKILL).exception(), sr.WorkerLostError)
+        assert isinstance(w.submit(say_and_die).exception(), sr.WorkerLostError)
         assert cell.take() == "before the end\n"
         assert w.submit(say, "the successor").result() == "the successor"
         assert cell.take() == "the successor\n"
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(say, "to the file").result()
+        assert "simpler-output" not in [thread.name for thread in threading.enumerate()]
+    assert capfd.readouterr().out == "to the file\n"
 
 
 @pytest.mark.spec("CALL-WORKER-5")
@@ -371,20 +320,3 @@ def test_logs_and_errors_are_written_to_the_programs_stream():
             assert errors.take() == "a record\na line\n"
             w.run(lambda orch, *_: orch.submit_sub(handle))
             assert errors.take() == "a record\na line\n"
-
-
-@pytest.mark.spec("CALL-WORKER-5")
-def test_output_goes_to_the_stream_of_the_moment():
-    with redirect_stdout(Cell()) as first, sr.Worker(num_sub_workers=1) as w:
-        w.submit(say, "one").result()
-        with redirect_stdout(Cell()) as second:
-            w.submit(say, "two").result()
-    assert (first.text, second.text) == ("one\n", "two\n")
-
-
-@pytest.mark.spec("CALL-WORKER-5")
-def test_where_streams_are_files_workers_write_to_them(capfd):
-    with sr.Worker(num_sub_workers=1) as w:
-        w.submit(say, "to the file").result()
-        assert "simpler-output" not in [thread.name for thread in threading.enumerate()]
-    assert capfd.readouterr().out == "to the file\n"
