@@ -131,16 +131,6 @@ def test_endpoints_forget_what_nobody_needs(both, size):
     assert grown("values_dropped")[0] >= 55, "calls tell them"
 
 
-@pytest.mark.spec("CALL-KEEP-4")
-def test_what_is_too_long_to_be_kept_travels_each_time(both, monkeypatch):
-    assert nothing_is_kept(both)
-    monkeypatch.setattr(at_link, "MOST_KEPT", 8 * IN_FRAME)
-    value, grown = MADE_HERE(BESIDE, 1.0), counter(both)
-    for task in (HERE, THERE, HERE):
-        assert task(value).result() == BESIDE
-    assert (count(both, "values"), sum(grown("values_stored"))) == (0, 3)
-
-
 @pytest.mark.spec("CALL-KEEP-1")
 def test_an_endpoint_without_the_feature_keeps_nothing(monkeypatch):
     monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~512)
@@ -174,6 +164,10 @@ def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size
         assert count(w, "values_stored") > 0
         del several
         assert nothing_is_kept(w)
+        value, before = made_of(6 * BESIDE, 1.0), count(w, "values_stored")
+        assert [HERE(value).result() for _ in range(3)] == [6 * BESIDE] * 3
+        assert count(w, "values_stored") - before == 3, "it is too long to be kept"
+        assert count(w, "values") == 0
 
 
 # ---------------------------------------------------------------- lost endpoints

@@ -129,8 +129,8 @@ def test_arguments_are_read_from_a_blob_by_address_or_from_its_bytes():
 @pytest.mark.parametrize(
     ("counts", "capacity"),
     [
-        *(((-1, 0), 100), ((0, -1), 100), ((1, 0), 47), ((0, 12), 103)),
-        *(((2**31 - 1, 2**31 - 1), 15024), ((376, 0), None)),
+        *(((-1, 0), 100), ((0, -1), 100), ((1, 0), 47), ((0, 12), 103), ((376, 0), None)),
+        ((2**31 - 1, 2**31 - 1), 15024),
     ],
 )
 def test_a_blob_larger_than_its_capacity_is_refused_with_both_counts(counts, capacity):

@@ -69,17 +69,13 @@ def test_a_configuration_has_sizes_outside_its_1052_bytes():
 
 
 @pytest.mark.spec("FLOW-ENV-2")
-@pytest.mark.parametrize("name", ["ring_task_window", "ring_heap", "ring_dep_pool"])
-@pytest.mark.parametrize("value", [-1, 2**63, 1.5, None, "4", (1, 2), (1, 2, 3, -4), [1] * 5])
-def test_sizes_that_are_none_are_refused_by_name(name, value):
-    config = CallConfig(runtime_env=RuntimeEnv(**{name: value}))
-    for refuse in (config.validate, config.runtime_env.validate):
-        with pytest.raises(ValueError, match=f"RuntimeEnv.{name} is "):
-            refuse()
-
-
-@pytest.mark.spec("FLOW-ENV-2")
-def test_run_and_submit_refuse_them_and_go_on():
+def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
+    for name in ("ring_task_window", "ring_heap", "ring_dep_pool"):
+        for value in (-1, 2**63, 1.5, None, "4", (1, 2), (1, 2, 3, -4), [1] * 5):
+            config = CallConfig(runtime_env=RuntimeEnv(**{name: value}))
+            for refuse in (config.validate, config.runtime_env.validate):
+                with pytest.raises(ValueError, match=f"RuntimeEnv.{name} is "):
+                    refuse()
     with pytest.raises(TypeError, match="must be a RuntimeEnv, got int"):
         CallConfig(runtime_env=5)
     bad = CallConfig(runtime_env=RuntimeEnv(ring_heap=-1))
@@ -96,7 +92,7 @@ def test_run_and_submit_refuse_them_and_go_on():
 
 
 @pytest.mark.spec("FLOW-ENV-3", "FLOW-ENV-4")
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("mode, depth", [("process", 3), ("thread", 1)])
 def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
     with Worker(3, device_ids=[0, 1], child_mode=mode, mailbox_depth=depth) as w:
         out = w.zeros((9, 12), np.uint64)
@@ -137,8 +133,19 @@ def test_a_nested_orch_function_gets_the_sizes_and_passes_them_on(mode):
 
 @pytest.mark.spec("FLOW-ENV-4")
 @pytest.mark.parametrize("options", [{}, {"child_mode": "process"}])
-def test_a_level_2_worker_passes_sizes_and_its_error_names_them(options):
+def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them(options):
     seven = CallConfig(runtime_env=RuntimeEnv(ring_heap=7))
+    with ChipWorker() as chip:
+        out = np.full(12, 5, np.uint64)
+        handle, fails = chip.prepare_callable(noting()), chip.prepare_callable(refusing())
+        chip.run(handle, host_args(out), CallConfig(runtime_env=ENV))
+        assert out.tolist() == SEEN
+        chip.run(handle, host_args(out))
+        assert not out.any(), "for one run"
+        with pytest.raises(ChipError, match=r"with RuntimeEnv\(ring_heap=7\)"):
+            chip.run(fails, host_args(), seven)
+        with pytest.raises(ValueError, match="has 96 bytes, these are 5"):
+            chip.set_runtime_env(bytes(5))
     with Worker(2, **options) as w:
         out = w.zeros(12, np.uint64)
         w.run(w.register(noting()), make_args((out, T.INOUT)), CallConfig(runtime_env=ENV))
@@ -147,25 +154,6 @@ def test_a_level_2_worker_passes_sizes_and_its_error_names_them(options):
         w.run(handle, make_args())
         with pytest.raises(TaskError, match=r"with RuntimeEnv\(ring_heap=7\): .*seven"):
             w.run(handle, make_args(), seven)
-
-
-@pytest.mark.spec("FLOW-ENV-4")
-def test_a_chip_alone_passes_sizes_for_one_run():
-    out = np.full(12, 5, np.uint64)
-    with ChipWorker() as chip:
-        handle, fails = chip.prepare_callable(noting()), chip.prepare_callable(refusing())
-        chip.run(handle, host_args(out), CallConfig(runtime_env=ENV))
-        assert out.tolist() == SEEN
-        chip.run(handle, host_args(out))
-        assert not out.any()
-        with pytest.raises(ChipError, match=r"with RuntimeEnv\(ring_heap=7\)"):
-            chip.run(fails, host_args(), CallConfig(runtime_env=RuntimeEnv(ring_heap=7)))
-        chip.finalize()
-        chip.init()
-        chip.run(chip.prepare_callable(noting()), host_args(out))
-        assert not out.any()
-        with pytest.raises(ValueError, match="has 96 bytes, these are 5"):
-            chip.set_runtime_env(bytes(5))
 
 
 @pytest.mark.spec("FLOW-ENV-5")

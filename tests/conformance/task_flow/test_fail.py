@@ -50,7 +50,7 @@ def test_the_error_of_a_leaf_names_each_level_and_process_on_its_way(mode):
 
 
 @pytest.mark.spec("FLOW-FAIL-2", "SCHED-MAIL-7")
-@pytest.mark.parametrize("length", [20, 200])
+@pytest.mark.parametrize(("mode", "length"), [("process", 200), ("thread", 20)])
 def test_a_long_chain_arrives_whole_with_the_leafs_traceback(mode, length):
     text = " ".join(f"wörd{i}" for i in range(length))
 

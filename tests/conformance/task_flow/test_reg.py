@@ -15,7 +15,7 @@ from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.manager import WorkerManager
-from tests.support import DEADLINE_S, Gate, make_args, wait_until
+from tests.support import DEADLINE_S, Gate, make_args, sample, wait_until
 
 
 def adding(seen, i):
@@ -56,7 +56,7 @@ def test_after_the_start_every_worker_has_it_when_register_returns(mode):
 
 
 @pytest.mark.spec("FLOW-REG-3")
-def test_the_orch_function_can_register_and_submit_while_workers_are_busy(mode):
+def test_the_orch_function_and_threads_can_register_and_submit_while_workers_are_busy(mode):
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:
         seen = w.share(np.zeros(50, np.int64))
         busy = w.register(lambda: sum(range(20000)))
@@ -69,7 +69,19 @@ def test_the_orch_function_can_register_and_submit_while_workers_are_busy(mode):
                 if i % 3 == 0:
                     w.unregister(handle)
 
-        w.run(orch_fn)
+        stop = threading.Event()
+
+        def register_again_and_again(seed):
+            while not stop.is_set():
+                w.unregister(w.register(lambda: seed))
+
+        with ThreadPoolExecutor(3) as threads:
+            try:
+                done = [threads.submit(register_again_and_again, i) for i in range(3)]
+                w.run(orch_fn)
+            finally:
+                stop.set()
+        assert [one.result() for one in done] == [None] * 3
         assert seen.tolist() == [1] * 50
 
 
@@ -101,93 +113,57 @@ def test_another_thread_can_register_while_a_worker_is_in_a_task(mode):
         assert ran.all()
 
 
-@pytest.mark.spec("FLOW-REG-3")
-def test_several_threads_register_and_unregister_during_runs(mode):
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
-        nothing = w.register(lambda: None)
-        stop = threading.Event()
-
-        def register_again_and_again(seed):
-            while not stop.is_set():
-                w.unregister(w.register(lambda: seed))
-
-        def orch_fn(orch, *_):
-            for _ in range(100):
-                orch.submit_sub(nothing)
-                orch.submit_sub_group(nothing, [TaskArgs()] * 2)
-
-        with ThreadPoolExecutor(3) as threads:
-            try:
-                done = [threads.submit(register_again_and_again, i) for i in range(3)]
-                for _ in range(3):
-                    w.run(orch_fn)
-            finally:
-                stop.set()
-        assert [one.result() for one in done] == [None] * 3
-
-
-@pytest.mark.spec("FLOW-REG-4")
-def test_the_successor_of_a_dead_worker_knows_everything():
-    with Worker(3, num_sub_workers=2) as w:
-        seen = w.share(np.zeros((3, 2), np.int64))
-
-        def setting(row):
-            return lambda args: seen.__setitem__((row, args.scalar(0)), 1)
-
-        before = w.register(setting(0))
-        w.start()
-        after = w.register(setting(1))
-        w.unregister(w.register(lambda: None))
-        for pid in w.worker_pids():
-            os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not w.worker_pids())
-        late = w.register(setting(2))
-        pair = [make_args(scalars=[i]) for i in range(2)]
-        w.run(lambda orch, *_: [orch.submit_sub_group(h, pair) for h in (before, after, late)])
-        assert seen.tolist() == [[1, 1]] * 3
-
-
 def killed(w, victims):
     """Kill some workers; what is done next may come before anybody knows of their deaths."""
     for victim in victims:
         os.kill(w.worker_pids()[victim], signal.SIGKILL)
 
 
-@pytest.mark.spec("FLOW-REG-2", "FLOW-REG-4")
-@pytest.mark.parametrize("victims", [[0], [1], [0, 1]])
-@pytest.mark.parametrize("again", range(5))
-def test_a_worker_that_has_died_idle_keeps_nothing_from_being_registered(victims, again):
+REPEATED = pytest.mark.parametrize("again", sample(range(5), 1))
+
+
+@pytest.mark.spec("FLOW-REG-2", "FLOW-REG-3", "FLOW-REG-4")
+@pytest.mark.parametrize("victims", [[0], [0, 1]])
+@pytest.mark.parametrize("known", [False, True])
+@REPEATED
+def test_workers_that_have_died_idle_keep_nothing_from_being_registered(victims, known, again):
+    """Their successors know everything."""
     with Worker(3, num_sub_workers=2) as w:
-        seen = w.share(np.zeros(2, np.int64))
+        seen = w.share(np.zeros((4, 2), np.int64))
+
+        def setting(row):
+            return lambda args: seen.__setitem__((row, args.scalar(0)), 1)
+
+        handles = [w.register(setting(0))]
         w.start()
+        handles.append(w.register(setting(1)))
+        w.unregister(w.register(lambda: None))
+        alive = len(w.worker_pids()) - len(victims)
         killed(w, victims)
-        handle = w.register(lambda args: seen.__setitem__(args.scalar(0), 1))
+        wait_until(lambda: not known or len(w.worker_pids()) == alive)
+        handles.append(w.register(setting(2)))
         pair = [make_args(scalars=[i]) for i in range(2)]
-        w.run(lambda orch, *_: orch.submit_sub_group(handle, pair))
-        assert seen.tolist() == [1, 1] and len(w.worker_pids()) == 2
-
-
-@pytest.mark.spec("FLOW-REG-3", "FLOW-REG-4")
-def test_a_registration_in_a_run_leaves_out_a_worker_that_has_died_idle():
-    with Worker(3, num_sub_workers=2) as w:
-        seen = w.share(np.zeros(2, np.int64))
-        w.start()
 
         def orch_fn(orch, *_):
-            killed(w, [1])
-            handles.append(w.register(lambda args: seen.__setitem__(args.scalar(0), 1)))
-            orch.submit_sub(handles[0], make_args(scalars=[0]))
+            for handle in handles:
+                orch.submit_sub_group(handle, pair)
 
-        handles = []
         w.run(orch_fn)
-        pair = [make_args(scalars=[i]) for i in range(2)]
-        w.run(lambda orch, *_: orch.submit_sub_group(handles[0], pair))
-        assert seen.tolist() == [1, 1]
+        assert seen.tolist() == [[1, 1]] * 3 + [[0, 0]] and len(w.worker_pids()) == 2
+
+        def die_and_register(orch, *_):
+            killed(w, [1])
+            handles.append(w.register(setting(3)))
+            orch.submit_sub(handles[-1], make_args(scalars=[0]))
+
+        w.run(die_and_register)
+        w.run(orch_fn)
+        assert seen.tolist() == [[1, 1]] * 4
 
 
 @pytest.mark.spec("FLOW-REG-4")
 @pytest.mark.parametrize("victims", [[0], [0, 1]])
-@pytest.mark.parametrize("again", range(5))
+@REPEATED
 def test_the_first_call_is_made_although_workers_have_died_idle(victims, again):
     with Worker(num_sub_workers=2) as w:
         w.start()
@@ -198,7 +174,7 @@ def test_the_first_call_is_made_although_workers_have_died_idle(victims, again):
 
 @pytest.mark.spec("FLOW-REG-5")
 @pytest.mark.parametrize("options", [{}, {"device_ids": [0]}])
-def test_a_python_callable_that_nobody_can_run_any_more_is_refused(options):
+def test_a_python_callable_that_nobody_can_run_and_what_is_no_callable_are_refused(options):
     with Worker(3, child_mode="thread", **options) as w:
         early = w.register(lambda: None)
         w.init()
@@ -208,15 +184,14 @@ def test_a_python_callable_that_nobody_can_run_any_more_is_refused(options):
         assert caught.value.code == "CALLABLE_KIND_UNSUPPORTED"
         assert len(w._registry._used) == 1
         w.unregister(early)
-
-
-@pytest.mark.spec("FLOW-REG-5")
-def test_what_is_not_callable_is_refused():
-    with Worker(3, num_sub_workers=1) as w:
         for bad in (5, None, "f", b"bytes", object()):
             with pytest.raises(TypeError, match="callable"):
                 w.register(bad)
         assert not w._registry._used
+    with Worker(2) as w:
+        for kind in (CallableError, TypeError):
+            with pytest.raises(kind, match="CALLABLE_KIND_UNSUPPORTED: level 2 only supports Chip"):
+                w.register(lambda: None)
 
 
 @pytest.mark.spec("FLOW-REG-10")
@@ -243,14 +218,6 @@ def test_a_chip_callable_can_be_registered_without_chips_but_not_submitted(level
         w.unregister(early)
 
 
-@pytest.mark.spec("FLOW-REG-5")
-def test_a_python_callable_at_level_2_is_an_error_of_callables_and_of_types():
-    with Worker(2) as w:
-        for kind in (CallableError, TypeError):
-            with pytest.raises(kind, match="CALLABLE_KIND_UNSUPPORTED: level 2 only supports Chip"):
-                w.register(lambda: None)
-
-
 @pytest.mark.spec("FLOW-REG-6")
 def test_4096_callables_can_be_registered_and_no_more():
     with Worker(3, num_sub_workers=1) as w:
@@ -269,39 +236,25 @@ def test_4096_callables_can_be_registered_and_no_more():
             w.register(lambda: None)
 
 
-def family(mode):
-    """Return the top of three levels and the Workers below it."""
+@pytest.mark.spec("FLOW-REG-2", "FLOW-REG-7")
+def test_only_nested_workers_that_run_in_this_process_take_registrations(mode):
     lowest, middle = Worker(3, num_sub_workers=1), Worker(4, child_mode="thread")
     middle.add_worker(lowest)
     top = Worker(5, child_mode=mode)
     top.add_worker(middle)
-    return top, middle, lowest
-
-
-@pytest.mark.spec("FLOW-REG-7")
-def test_a_worker_that_runs_in_another_process_takes_no_registrations_here():
-    top, middle, lowest = family("process")
     with top:
-        leaf = lowest.register(lambda: None)  # after init, before the start
+        ran = top.share(np.zeros(1, np.int64))
+        leaf = lowest.register(adding(ran, 0))  # after init, before the start
         nested = middle.register(lambda orch, args, config: orch.submit_sub(leaf))
         top.start()
-        for below, handle in ((middle, nested), (lowest, leaf)):
+        for below, handle in ((middle, nested), (lowest, leaf)) if mode == "process" else ():
             with pytest.raises(RuntimeError, match="runs as a child"):
                 below.register(lambda: 1)
             with pytest.raises(RuntimeError, match="runs as a child"):
                 below.unregister(handle)
-        handle = top.register(lambda orch, args, config: orch.submit_next_level(nested))
-        top.run(lambda orch, *_: orch.submit_next_level(handle))
-
-
-@pytest.mark.spec("FLOW-REG-7", "FLOW-REG-2")
-def test_a_worker_that_runs_in_a_thread_takes_registrations():
-    top, middle, lowest = family("thread")
-    with top:
-        top.start()
-        ran = top.share(np.zeros(1, np.int64))
-        leaf = lowest.register(adding(ran, 0))
-        nested = middle.register(lambda orch, args, config: orch.submit_sub(leaf))
+        if mode == "thread":
+            leaf = lowest.register(adding(ran, 0))
+            nested = middle.register(lambda orch, args, config: orch.submit_sub(leaf))
         handle = top.register(lambda orch, args, config: orch.submit_next_level(nested))
         top.run(lambda orch, *_: orch.submit_next_level(handle))
         assert ran[0] == 1
