@@ -928,7 +928,7 @@ FAULTS = (
                 "",
             ),
         ),
-        (f"{CALLS}/test_hazard.py::test_a_search_from_the_same_byte_is_another_search",),
+        (f"{CALLS}/test_hazard.py::test_a_search_may_be_repeated",),
     ),
     Fault(
         "cancelled-unmarked",

@@ -197,21 +197,11 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
 def test_one_of_several_threads_that_wait_for_a_call_may_cancel_it(w, gate):
     keep_busy(gate)
     call = add(1, 1)
-    raised = []
-
-    def wait():
-        with pytest.raises(sr.TaskCancelledError) as caught:
-            call.result()
-        raised.append(caught.value)
-
-    waiting = [threading.Thread(target=wait) for _ in range(3)]
-    for one in waiting:
-        one.start()
-    assert call.cancel()
-    for one in waiting:
-        one.join(30)
-        assert not one.is_alive()
-    assert raised == [raised[0]] * 3
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(call.result) for _ in range(3)]
+        assert call.cancel()
+        raised = [one.exception(30) for one in waiting]
+    assert isinstance(raised[0], sr.TaskCancelledError) and raised == [raised[0]] * 3
 
 
 # ---------------------------------------------------------------- as others see it

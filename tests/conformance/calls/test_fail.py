@@ -9,7 +9,6 @@ import os
 import signal
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -209,23 +208,6 @@ def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait(refusing
     w.close()
     for future in futures:
         assert isinstance(future.exception(), sr.WorkerLostError)
-
-
-@pytest.mark.spec("CALL-FAIL-5")
-def test_without_successors_threads_that_wait_are_told(refusing):
-    w, words = refusing
-    value = add(1, 2)
-    value.result()
-    words[0] = 1
-    pids = set(w.worker_pids())
-    futures = [w.submit(signal.pause) for _ in range(4)]
-    with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(one.exception) for one in futures]
-        told = concurrent.futures.wait(futures[:1], timeout=0).not_done
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        assert all(isinstance(one.result(), sr.WorkerLostError) for one in waiting)
-        assert isinstance(told.pop().exception(), sr.WorkerLostError)
 
 
 @pytest.mark.spec("CALL-FAIL-6")

@@ -41,6 +41,18 @@ def counted(items):
     return go(), taken
 
 
+def each(results):
+    """Return all results, and each error in its place."""
+    seen = []
+    while True:
+        try:
+            seen.append(next(results))
+        except StopIteration:
+            return seen
+        except Exception as error:
+            seen.append(error)
+
+
 # ---------------------------------------------------------------- results in order
 @pytest.mark.spec("CALL-MAP-1")
 @pytest.mark.parametrize("chunksize", [None, 1, 3, 100_000])
@@ -229,20 +241,15 @@ def test_an_interrupt_when_results_have_just_come_loses_none(w, monkeypatch):
 @pytest.mark.spec("CALL-MAP-4")
 @pytest.mark.parametrize("chunksize", [None, 1, 7])
 def test_an_error_is_raised_in_its_place_and_the_others_go_on(w, chunksize):
-    results = w.map(inverse, [1, 2, 0, 4, 0, "x", 8], chunksize=chunksize)
-    seen = []
-    while True:
-        try:
-            seen.append(next(results))
-        except StopIteration:
-            break
-        except sr.TaskError as error:
-            kinds = (ZeroDivisionError, TypeError)
-            seen.append(next(kind for kind in kinds if isinstance(error, kind)))
-            assert f"call {error.task} (inverse), item {len(seen) - 1}: " in str(error)
-            assert str(error).startswith(f"sub_worker {error.worker}")
-            assert "1 / value" in str(error.__cause__) and error.callable_name == "inverse"
-    assert seen == [1, 0.5, ZeroDivisionError, 0.25, ZeroDivisionError, TypeError, 0.125]
+    seen = each(w.map(inverse, [1, 2, 0, 4, 0, "x", 8], chunksize=chunksize))
+    errors = {place: seen.pop(place) for place in (5, 4, 2)}
+    assert seen == [1, 0.5, 0.25, 0.125]
+    for place, error in errors.items():
+        assert isinstance(error, sr.TaskError)
+        assert isinstance(error, TypeError if place == 5 else ZeroDivisionError)
+        assert str(error).startswith(f"sub_worker {error.worker}")
+        assert f"call {error.task} (inverse), item {place}: " in str(error)
+        assert "1 / value" in str(error.__cause__) and error.callable_name == "inverse"
 
 
 @pytest.mark.spec("CALL-MAP-4")
@@ -253,16 +260,10 @@ def test_a_stop_iteration_of_a_task_does_not_end_the_results(w):
             raise StopIteration("no more")
         return value
 
-    for results in (
-        w.map(stop, range(3), chunksize=3),
-        w.starmap(stop, [(0,), (1,), (2,)], chunksize=1),
-        w.map(stop, [double(0), double(0.5), double(1)]),
-    ):
-        assert next(results) == 0
-        with pytest.raises(sr.TaskError, match="no more"):
-            next(results)
-        assert next(results) == 2
-        assert list(results) == []
+    for results in (w.map(stop, range(3), chunksize=3), w.starmap(stop, [(0,), (1,), (2,)])):
+        first, error, last = each(results)
+        assert (first, last) == (0, 2)
+        assert isinstance(error, sr.TaskError) and "no more" in str(error)
 
 
 class Unpicklable:
@@ -272,23 +273,18 @@ class Unpicklable:
 
 @pytest.mark.spec("CALL-MAP-4")
 def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
-    results = w.map(lambda value: value, [[0], Unpicklable(), [2]], chunksize=3)
-    assert next(results) == [0]
-    with pytest.raises(RuntimeError, match="stays here"):
-        next(results)
-    assert list(results) == [[2]]
+    first, error, last = each(w.map(lambda value: value, [[0], Unpicklable(), [2]], chunksize=3))
+    assert (first, last) == ([0], [2])
+    assert isinstance(error, RuntimeError) and "stays here" in str(error)
 
     @sr.task
     def lock(value):
         return threading.Lock() if value == 1 else (i for i in range(3)) if value == 2 else [value]
 
-    results = w.map(lock, range(4), chunksize=4)
-    assert next(results) == [0]
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        next(results)
-    with pytest.raises(TypeError, match="nobody runs"):
-        next(results)
-    assert list(results) == [[3]]
+    first, *errors, last = each(w.map(lock, range(4), chunksize=4))
+    assert (first, last) == ([0], [3])
+    for error, words in zip(errors, ("cannot be pickled", "nobody runs"), strict=True):
+        assert isinstance(error, TypeError) and words in str(error)
 
 
 @pytest.mark.spec("CALL-MAP-4")
@@ -298,11 +294,9 @@ def test_an_iterable_that_raises_does_so_in_its_place(w, chunksize):
         yield from range(10)
         raise KeyError("no eleventh")
 
-    results = w.map(double, items(), chunksize=chunksize)
-    assert list(itertools.islice(results, 10)) == [2 * i for i in range(10)]
-    with pytest.raises(KeyError, match="no eleventh"):
-        next(results)
-    assert list(results) == []
+    *seen, error = each(w.map(double, items(), chunksize=chunksize))
+    assert seen == [2 * i for i in range(10)]
+    assert isinstance(error, KeyError) and "no eleventh" in str(error)
 
 
 @pytest.mark.spec("CALL-MAP-4")
@@ -313,28 +307,20 @@ def test_a_worker_that_dies_and_an_exit_fail_the_items_of_their_calls():
         return value
 
     with sr.Worker(num_sub_workers=2) as w:
-        results, seen = w.map(maybe_die, range(8), chunksize=2), []
-        for _ in range(8):
-            try:
-                seen.append(next(results))
-            except sr.WorkerLostError:
-                seen.append(None)
-        assert seen == [0, 1, None, None, 4, 5, 6, 7]
-        results = w.map(lambda value: value or sys.exit("enough"), [1, 0, 3, 4], chunksize=2)
-        for _ in range(2):
-            with pytest.raises(sr.TaskError, match="enough"):
-                next(results)
-        assert list(results) == [3, 4]
+        seen = each(w.map(maybe_die, range(8), chunksize=2))
+        assert seen[:2] + seen[4:] == [0, 1, 4, 5, 6, 7]
+        assert all(isinstance(one, sr.WorkerLostError) for one in seen[2:4])
+        seen = each(w.map(lambda value: value or sys.exit("enough"), [1, 0, 3, 4], chunksize=2))
+        assert seen[2:] == [3, 4]
+        assert all(isinstance(one, sr.TaskError) and "enough" in str(one) for one in seen[:2])
 
 
 @pytest.mark.spec("CALL-MAP-4")
 def test_after_the_end_of_the_worker_there_is_what_was_submitted_and_then_an_error():
     with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
         results = w.map(double, itertools.count(), chunksize=2)
-    seen = []
-    with pytest.raises(RuntimeError, match="closed before their end"):
-        for value in results:
-            seen.append(value)
+    *seen, error = each(results)
+    assert isinstance(error, RuntimeError) and "closed before their end" in str(error)
     assert seen and seen == [2 * i for i in range(len(seen))] and len(seen) % 2 == 0
 
 
@@ -383,12 +369,8 @@ def test_items_and_results_have_nothing_in_common(w, chunksize):
 def test_results_are_those_of_single_calls(w):
     values = [None, True, 1 << 70, 0.5, "text", b"\0", (1, [2]), {"a": {3}}]
     values += [np.float64(0.1), np.float32(0.1), np.int64(7), np.bool_(True)]
-    values += [
-        np.zeros((0, 3)),
-        np.arange(6).reshape(2, 3).T,
-        np.ones(100_000),
-        np.zeros(3, "i4,f8"),
-    ]
+    values += [np.zeros((0, 3)), np.arange(6).reshape(2, 3).T]
+    values += [np.ones(100_000), np.zeros(3, "i4,f8")]
     got = list(w.map(lambda number: values[number], range(len(values)), chunksize=len(values)))
     for one, value in zip(got, values, strict=True):
         assert type(one) is type(value)
@@ -519,7 +501,7 @@ def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
 
 # ---------------------------------------------------------------- progress
 @pytest.mark.spec("CALL-MAP-9")
-def test_progress_is_shown(w, capsys, monkeypatch):
+def test_progress_is_shown_and_without_tqdm_refused(w, capsys, monkeypatch):
     import tqdm
 
     monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # it would start a thread for good
@@ -529,21 +511,13 @@ def test_progress_is_shown(w, capsys, monkeypatch):
     next(results)
     results.close()
     assert "double: " in capsys.readouterr().err
-
-
-@pytest.mark.spec("CALL-MAP-9")
-def test_without_tqdm_there_is_an_error_that_says_what_to_install(w, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    items, taken = counted(range(5))
-    with pytest.raises(ImportError, match="pip install tqdm"):
-        w.map(double, items, progress=True)
-    assert not taken
-
-
-@pytest.mark.spec("CALL-MAP-9")
-def test_results_say_how_far_they_are_and_cannot_be_pickled(w):
     results = w.map(double, range(10), chunksize=2)
     next(results)
     assert repr(results).startswith("<results of double: 2 of 10 returned, ")
     with pytest.raises(TypeError, match="list"):
         w.submit(len, results)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    items, taken = counted(range(5))
+    with pytest.raises(ImportError, match="pip install tqdm"):
+        w.map(double, items, progress=True)
+    assert not taken

@@ -1,8 +1,6 @@
 """CALL-QUICK: usual calls, which need no Python around them, do what all others do."""
 
 import gc
-import inspect
-import operator
 import os
 import signal
 import sys
@@ -236,17 +234,6 @@ def test_native_code_refuses_while_another_thread_acts_as_the_orch_thread(w):
 
 
 @pytest.mark.spec("CALL-QUICK-3")
-def test_private_arrays_like_shared_ones_are_copied_or_refused(w):
-    shared, private = w.share(np.zeros(4)), np.zeros(4)
-    for _ in range(3):
-        update(shared, 1).result()
-        assert same(private).result().tolist() == [0, 0, 0, 0]
-        with pytest.raises(ValueError, match=r"workers cannot see this array"):
-            update(private, 1)
-    assert (shared[0], private[0]) == (3, 0)
-
-
-@pytest.mark.spec("CALL-QUICK-3")
 def test_arrays_of_which_a_part_is_outside_shared_memory_are_refused_each_time(w):
     first, far = w.empty((2,), np.int64), 1 << 27
     last = w.empty((far,), np.uint8)[-16:].view(np.int64)
@@ -369,26 +356,6 @@ def test_a_call_waits_for_futures_and_keeps_their_values_when_they_are_gone(w, g
 
 
 @pytest.mark.spec("CALL-QUICK-3")
-def test_the_future_of_another_worker_gives_its_value(w):
-    with sr.Worker(num_sub_workers=1) as other:
-        of_other = other.submit(same, 5)
-        for _ in range(2):
-            assert w.submit(same, of_other).result() == 5
-            assert other.submit(same, w.submit(same, 6)).result() == 6
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_a_call_fails_with_its_future(w):
-    for _ in range(2):
-        failed = w.submit(operator.truediv, 1, 0)
-        for one in same(failed), same(same(failed)):
-            with pytest.raises(ZeroDivisionError):
-                one.result()
-        with pytest.raises(ZeroDivisionError):
-            same(failed).result()
-
-
-@pytest.mark.spec("CALL-QUICK-3")
 def test_many_threads_call_wait_and_forget_at_the_same_time(w):
     x = w.share(np.zeros(8, np.int64))
     wrong = []
@@ -496,21 +463,6 @@ def without_memory():
 
 @native_only
 @pytest.mark.spec("CALL-QUICK-3")
-def test_without_memory_a_call_has_its_value_or_an_error(w, without_memory):
-    assert [same(1000).result() for _ in range(2)] == [1000, 1000]
-    stream = w._life.stream
-    made = []
-    for n in range(12):
-        try:
-            made.append(without_memory(n, stream._quick.call, stream, same, (1000,)))
-        except MemoryError:
-            made.append(None)
-    assert made.count(None) in range(1, 12)
-    assert {one.result() for one in made if one is not None} == {1000}
-
-
-@native_only
-@pytest.mark.spec("CALL-QUICK-3")
 def test_without_memory_methods_submit_or_raise(w, without_memory):
     for submit, *args in (w.submit, same, 1000), (same, 1000):
         assert [submit(*args).result() for _ in range(2)] == [1000, 1000]
@@ -584,12 +536,6 @@ def test_a_future_that_leads_back_to_itself_is_collected(w):
 
 
 # ---------------------------------------------------------------- the methods
-@pytest.mark.spec("CALL-QUICK-5")
-def test_methods_look_like_those_of_python():
-    names = list(inspect.signature(sr.Worker.submit).parameters)
-    assert names == ["self", "function", "args", "kwargs"]
-    assert "return its future" in sr.Worker.submit.__doc__
-    assert "\n--\n" not in sr.Worker.submit.__doc__
 
 
 @pytest.mark.spec("CALL-QUICK-5")

@@ -6,7 +6,6 @@ import copy
 import functools
 import os
 import pickle
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from simpler_ref.calls.stream import Stream
 from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
 
-from ...support import wait_until
+from ...support import Terminated, terminated_after, wait_until
 from .tasks import add, fill, wait_at
 
 
@@ -145,33 +144,18 @@ def test_threads_may_pass_a_future_that_others_fetch_and_views_while_runs_come_b
     x = w.share(np.arange(400.0).reshape(20, 20))
 
     def work(number):
-        shared = add(number, 1)
-        others = [threading.Thread(target=shared.result) for _ in range(2)]
-        for other in others:
-            other.start()
-        sums = [add(shared, i) for i in range(10)]
-        part = w.submit(np.sum, x[number : number + 2, number % 3 : number % 3 + 5])
-        for other in others:
-            other.join()
-        return [one.result() for one in sums], float(part.result())
+        shared, view = add(number, 1), x[number : number + 2, number % 3 : number % 3 + 5]
+        fetched = others.submit(shared.result)
+        sums, part = [add(shared, i) for i in range(10)], w.submit(np.sum, view)
+        assert fetched.result() == number + 1 and part.result() == view.sum()
+        return [one.result() for one in sums]
 
-    ended = threading.Event()
-
-    def run():
-        while not ended.is_set():
+    with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(4) as others:
+        working = [threads.submit(work, number) for number in range(15)]
+        while not all(one.done() for one in working):
             w.run(lambda orch, args, config: None)
-
-    runs = threading.Thread(target=run)
-    runs.start()
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            results = list(threads.map(work, range(15)))
-    finally:
-        ended.set()
-        runs.join()
-    for number, (sums, part) in enumerate(results):
-        assert sums == [number + 1 + i for i in range(10)]
-        assert part == x[number : number + 2, number % 3 : number % 3 + 5].sum()
+    for number, one in enumerate(working):
+        assert one.result() == [number + 1 + i for i in range(10)]
 
 
 @pytest.mark.spec("CALL-STREAM-3")
@@ -202,32 +186,6 @@ def test_no_wait_beside_a_longer_one_lasts_until_a_time_limit(monkeypatch):
         finally:
             gate[0] = 1
     assert sorted(ended) == [[i + n for i in range(200)] for n in range(2)]
-
-
-@pytest.mark.spec("CALL-STREAM-3")
-def test_who_came_for_the_turn_before_another_thread_helped_is_heard(w, gate, monkeypatch):
-    held = wait_at(gate)
-    inner = w._life.stream
-    turns = inner._turns
-    asked = threading.Event()
-
-    class Noted(type(turns)):
-        @property
-        def entrance(self):
-            asked.set()
-            return super().entrance
-
-    monkeypatch.setattr(turns, "__class__", Noted)
-    turns.lock.acquire()
-    other = threading.Thread(target=lambda: add(1, 2).result())
-    try:
-        other.start()
-        asked.wait()
-        assert inner._help(slot=held._slot) == L.WANTED
-    finally:
-        turns.lock.release()
-        gate[0] = 1
-    other.join()
 
 
 @pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
@@ -276,18 +234,10 @@ def test_who_waits_with_the_turn_sleeps_while_another_thread_wants_it(monkeypatc
 
 
 @pytest.mark.spec("CALL-STREAM-8")
-def test_ctrl_c_ends_a_wait_and_the_call_goes_on(w, gate):
+def test_a_signal_ends_a_wait_and_the_call_goes_on(w, gate):
     held = wait_at(gate, 5)
-
-    def press():
-        wait_until(lambda: w._life.stream._turns.helping)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    presses = threading.Thread(target=press)
-    presses.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Terminated), terminated_after(0.05):
         held.result()
-    presses.join()
     gate[0] = 1
     assert held.result() == 5
     assert add(held, 1).result() == 6
@@ -386,35 +336,14 @@ def test_a_signal_ends_the_wait_for_a_run(w):
         began.set()
         go_on.wait()
 
-    def interrupt(number, frame):
-        raise InterruptedError("enough")
-
-    def is_waiting():
-        if not w._life.turnstile.acquire(blocking=False):
-            return True
-        w._life.turnstile.release()
-        return False
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    runner = threading.Thread(target=w.run, args=(orchestrate,))
-    runner.start()
-    began.wait()
-    main = threading.get_ident()
-    sender = threading.Thread(
-        target=lambda: (
-            wait_until(is_waiting),
-            signal.pthread_kill(main, signal.SIGUSR1),
-        )
-    )
-    try:
-        sender.start()
-        with pytest.raises(InterruptedError):
-            add(1, 2)
-    finally:
-        sender.join()
-        go_on.set()
-        runner.join()
-        signal.signal(signal.SIGUSR1, before)
+    with ThreadPoolExecutor(1) as runner:
+        runner.submit(w.run, orchestrate)
+        began.wait()
+        try:
+            with pytest.raises(Terminated), terminated_after(0.05):
+                add(1, 2)
+        finally:
+            go_on.set()
     assert add(1, 2).result() == 3
 
 
