@@ -216,15 +216,12 @@ def test_a_large_array_refers_to_the_block_and_keeps_it():
     assert alive() is None and small.tolist() == [0, 1, 2, 3, 4], "a small one does not keep it"
 
 
-@pytest.mark.parametrize("nbytes, kept", [(LARGE - 1, False), (LARGE, True)])
-def test_arrays_from_64_kib_on_are_not_copied(nbytes, kept):
-    assert kept_block(np.zeros(nbytes, np.uint8))[1] == kept
-
-
 @pytest.mark.parametrize("value", [3, "text", b"x" * 2 * LARGE, [np.zeros(9)] * 9])
-def test_without_large_arrays_the_block_can_be_given_back_at_once(value):
+def test_without_arrays_of_64_kib_the_block_can_be_given_back_at_once(value):
     _, kept, alive, _ = kept_block(value)
     assert not kept and alive() is None
+    for nbytes, kept in (LARGE - 1, False), (LARGE, True):
+        assert kept_block(np.zeros(nbytes, np.uint8))[1] == kept
 
 
 def test_an_array_is_copied_once_by_the_worker_and_not_at_all_by_the_program():

@@ -31,16 +31,6 @@ def sleep_with_the_lock():
     ctypes.PyDLL(None).pause()
 
 
-@sr.task(timeout=30)
-def in_time(value):
-    return value
-
-
-@sr.task(timeout=30)
-def fail_in_time():
-    raise ValueError("in time")
-
-
 @sr.task
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -106,27 +96,12 @@ def test_a_limit_is_that_of_each_call_and_ends_with_it(w):
 
     pids = {one.result() for one in [nap() for _ in range(30)]}
     assert pids <= set(w.worker_pids())
-    assert [in_time(i).result() for i in range(50)] == list(range(50))
-    with pytest.raises(ValueError, match="in time"):
-        fail_in_time().result()
+    in_time = sr.task(timeout=30)(divmod)
+    assert [in_time(i, 1).result() for i in range(50)] == [(i, 0) for i in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        in_time(1, 0).result()
     time.sleep(0.5)  # past the limit of the last one
     assert pids <= set(w.worker_pids())
-
-
-@pytest.mark.spec("CALL-LIMIT-2")
-def test_threads_refuse_a_limit_and_plain_calls_have_none():
-    with sr.Worker(num_sub_workers=1, child_mode="thread"):
-        with pytest.raises(ValueError, match="threads, which cannot be ended"):
-            in_time(1)
-        assert add(1, 2).result() == 3
-    assert in_time(5) == 5
-
-    @sr.task(timeout=1e-6)
-    def longer():
-        time.sleep(0.01)
-        return 1
-
-    assert longer() == 1
 
 
 @pytest.mark.spec("CALL-LIMIT-2")
@@ -141,6 +116,16 @@ def test_threads_refuse_a_limit_and_plain_calls_have_none():
 def test_limits_that_mean_nothing_are_refused(name, wrong, error):
     with pytest.raises(error, match=name):
         sr.task(**{name: wrong})(divmod)
+
+
+@pytest.mark.spec("CALL-LIMIT-2")
+def test_threads_refuse_a_limit_and_plain_calls_have_none():
+    nap = sr.task(timeout=1e-6)(time.sleep)
+    with sr.Worker(num_sub_workers=1, child_mode="thread"):
+        with pytest.raises(ValueError, match="threads, which cannot be ended"):
+            nap(1)
+        assert add(1, 2).result() == 3
+    assert nap(0.01) is None
 
 
 @pytest.mark.spec("CALL-LIMIT-3")
