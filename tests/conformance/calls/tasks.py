@@ -2,7 +2,12 @@
 
 import time
 
+import pytest
+
 import simpler_ref as sr
+
+without_worker = pytest.mark.parametrize("w", [None], indirect=True, ids=["without a Worker"])
+"""Of tests that need the Worker of their file to be closed."""
 
 
 @sr.task

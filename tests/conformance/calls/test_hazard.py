@@ -142,10 +142,11 @@ RECORD = np.dtype([("a", "u1"), ("b", "f8"), ("c", "i4")])
 def apart() -> dict[str, list[np.ndarray]]:
     """Return views of arrays that share no byte, by what they are."""
     zeros = np.zeros
-    x, y, n, h, a = (zeros((64, 96)) for _ in range(5))
+    x, y, n, h, a, o = (zeros((64, 96)) for _ in range(6))
     d, z, r, b = zeros(64 * 96), zeros((8, 10), complex), zeros((6, 7), RECORD), zeros((16, 16, 24))
     return {
         "tiles": [x[i : i + 16, j : j + 24] for i in range(0, 64, 16) for j in range(0, 96, 24)],
+        "rows": [o[:16], o[16:17], o[17:40], o[40:, :5], o[40:, 5:]],
         "steps": [y[i::2, j::3] for i in range(2) for j in range(3)],
         "nested steps": [n[:, ::2], n[:, 1::4], n[:, 3::4]],
         "diagonal": [d[::97], d[1::97], d[96:-1:97]],

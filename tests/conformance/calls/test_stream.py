@@ -21,7 +21,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
 
 from ...support import Terminated, terminated_after, wait_until
-from .tasks import add, fill, wait_at
+from .tasks import add, fill, wait_at, without_worker
 
 
 @sr.task
@@ -35,8 +35,9 @@ def pause(seconds):
     return seconds
 
 
+@without_worker
 @pytest.mark.spec("CALL-STREAM-1")
-def test_a_call_returns_a_future_and_is_a_plain_call_without_a_worker():
+def test_a_call_returns_a_future_and_is_a_plain_call_without_a_worker(w):
     assert add(1, 2) == 3
     with sr.Worker(num_sub_workers=1, child_mode="thread"):
         assert add(1, 2).result() == 3
@@ -52,8 +53,9 @@ def test_calls_that_have_ended_leave_room_for_others_whatever_they_have_written(
         assert [x[0] for x in arrays] == list(range(20))
 
 
+@without_worker
 @pytest.mark.spec("CALL-STREAM-1")
-def test_the_innermost_with_block_counts_whichever_worker_is_opened_first():
+def test_the_innermost_with_block_counts_whichever_worker_is_opened_first(w):
     def calls(w):
         return w.progress()[1]
 
