@@ -18,7 +18,7 @@ from simpler_ref.errors import TaskCancelledError, TaskTimeoutError, WorkerStart
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.remote import frames, link
 from tests.endpoints import Moody
-from tests.support import make_args, sample, wait_until
+from tests.support import make_args, wait_until
 
 from ... import far_calls, far_side
 from ...far_calls import add, axpy, compiled_total, copy, fill, keep, pid, scale, total, wait_for
@@ -375,14 +375,16 @@ def test_calls_follow_their_long_values(w):
 
 
 @pytest.mark.spec("CALL-FAR-9")
-def test_workers_are_counted_through_all_endpoints():
-    with opened(2, subs=2) as w:
-        made = [sr.task(workers=k)(far_calls.who) for k in range(4)]
-        found = [one().result() for one in made]
-        assert len(set(found)) == 4
-        assert [one().result() for one in made] == found
-        with pytest.raises(ValueError, match="are 0 to 3"):
-            w.submit(sr.task(workers=4)(far_calls.who))
+@pytest.mark.parametrize(
+    ("w", "count"), [((2, 1), 2), pytest.param((2, 2), 4, marks=pytest.mark.long)], indirect=["w"]
+)
+def test_workers_are_counted_through_all_endpoints(w, count):
+    made = [sr.task(workers=k)(far_calls.who) for k in range(count)]
+    found = [one().result() for one in made]
+    assert len(set(found)) == count
+    assert [one().result() for one in made] == found
+    with pytest.raises(ValueError, match=f"are 0 to {count - 1}"):
+        w.submit(sr.task(workers=count)(far_calls.who))
 
 
 # ---------------------------------------------------------------- lost endpoints
@@ -405,6 +407,7 @@ def test_a_killed_endpoint_fails_the_call_it_runs_and_others_go_on(tmp_path):
         assert all(one["alive"] for one in w.endpoints())
 
 
+@pytest.mark.long
 @pytest.mark.spec("CALL-FAR-10")
 def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
     fleet = Moody(tmp_path / "moody")
@@ -494,6 +497,7 @@ def test_calls_that_wait_or_cannot_be_sent_ahead_are_in_nobodys_way(w, tmp_path)
     assert [one.result() for one in right] == [0, 2, 4]
 
 
+@pytest.mark.long
 @pytest.mark.spec("CALL-FAR-12")
 def test_an_endpoint_without_the_feature_gets_one_call_at_a_time(monkeypatch, tmp_path):
     monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~128)
@@ -549,10 +553,17 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
 # ---------------------------------------------------------------- random programs
 @pytest.mark.spec("CALL-FAR-3")
 @pytest.mark.spec("CALL-FAR-4")
-@pytest.mark.parametrize("depth", sample([None, 1, 3], 1))
-def test_random_programs_do_what_they_do_in_sequence(depth):
+def test_random_programs_do_what_they_do_in_sequence(w):
+    for seed in range(2):
+        run_at_random(w, random.Random(seed))
+
+
+@pytest.mark.long
+@pytest.mark.spec("CALL-FAR-3", "CALL-FAR-4", "CALL-FAR-12")
+@pytest.mark.parametrize("depth", [None, 1, 3])
+def test_random_programs_do_so_however_many_calls_are_sent_ahead(depth):
     with opened(subs=2, mailbox_depth=depth) as w:
-        for seed in range(2):
+        for seed in range(4):
             run_at_random(w, random.Random(seed))
 
 

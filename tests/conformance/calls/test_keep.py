@@ -131,6 +131,7 @@ def test_endpoints_forget_what_nobody_needs(both, size):
     assert grown("values_dropped")[0] >= 55, "calls tell them"
 
 
+@pytest.mark.long
 @pytest.mark.spec("CALL-KEEP-1")
 def test_an_endpoint_without_the_feature_keeps_nothing(monkeypatch):
     monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~512)
