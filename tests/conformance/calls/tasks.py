@@ -1,5 +1,7 @@
 """Tasks that the tests of several groups call."""
 
+import os
+import signal
 import time
 
 import pytest
@@ -8,6 +10,14 @@ import simpler_ref as sr
 
 without_worker = pytest.mark.parametrize("w", [None], indirect=True, ids=["without a Worker"])
 """Of tests that need the Worker of their file to be closed."""
+
+
+MODES = [
+    {},
+    {"child_mode": "thread"},
+    pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
+]
+"""Options of Workers whose workers are processes, threads, and processes of fresh interpreters."""
 
 
 @sr.task
@@ -33,6 +43,11 @@ def fill(x: sr.Out, value):
 @sr.task
 def update(x: sr.InOut, value=1):
     x += value
+
+
+@sr.task
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @sr.task

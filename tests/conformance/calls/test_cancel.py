@@ -25,6 +25,13 @@ def keep_busy(gate):
     return held
 
 
+def error_of(future):
+    try:
+        return future.exception()
+    except concurrent.futures.CancelledError as error:
+        return error
+
+
 def live(w):
     return w._session.engine.view.live
 
@@ -164,7 +171,7 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
             chain = [add(0, 1)]
             for _ in range(draw.randrange(8)):
                 chain.append(add(chain[-1], 1))
-            waiting = threading.Thread(target=lambda last=chain[-1]: told.append(last_of(last)))
+            waiting = threading.Thread(target=lambda last=chain[-1]: told.append(error_of(last)))
             waiting.start()
             victim = draw.randrange(len(chain))
             for _ in range(draw.randrange(3)):
@@ -181,12 +188,6 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
                 else:
                     assert one.result() == i + 1
         return len(told)
-
-    def last_of(future):
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError as error:
-            return error
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(work, range(8))) == [10] * 8
@@ -292,13 +293,6 @@ def test_a_shutdown_cancels_what_has_not_begun_and_waits_for_the_rest(kind, dept
     with pytest.raises(RuntimeError, match="closed"):
         w.submit(divmod, 1, 1)
     w.shutdown()
-
-
-def error_of(future):
-    try:
-        return future.exception()
-    except concurrent.futures.CancelledError as error:
-        return error
 
 
 @pytest.mark.spec("CALL-CANCEL-5")

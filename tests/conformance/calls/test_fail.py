@@ -18,7 +18,7 @@ from simpler_ref.workers.kinds import SubWorker
 
 from ...support import DEADLINE_S, wait_until
 from ...system.workers import shared_words
-from .tasks import add, fill, same, total, update, wait_at
+from .tasks import add, die, fill, same, total, update, wait_at
 
 
 @sr.task
@@ -35,11 +35,6 @@ def spoil(x: sr.InOut):
 @sr.task
 def read_and_fail(x: sr.In):
     raise RuntimeError(f"read {x[0]}")
-
-
-@sr.task
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.spec("CALL-FAIL-1", "CALL-FAIL-3")

@@ -15,7 +15,7 @@ import pytest
 import simpler_ref as sr
 
 from ...support import wait_until
-from .tasks import add
+from .tasks import add, die
 
 
 @sr.task(timeout=0.05)
@@ -29,11 +29,6 @@ def spin_with_alarms_of_its_own():
 @sr.task(timeout=0.05)
 def sleep_with_the_lock():
     ctypes.PyDLL(None).pause()
-
-
-@sr.task
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @sr.task(retries=2)

@@ -12,7 +12,7 @@ import pytest
 
 import simpler_ref as sr
 
-from .tasks import fill, same, update
+from .tasks import MODES, fill, same, update
 
 
 @sr.task
@@ -133,13 +133,6 @@ def test_a_value_without_room_or_that_cannot_travel_fails_its_call_and_no_other(
             with pytest.raises(error, match=reason):
                 lost.result()
             assert kept.result() == 5
-
-
-MODES = [
-    {},
-    {"child_mode": "thread"},
-    pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
-]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import signal
 import sys
 import threading
 from contextlib import redirect_stderr, redirect_stdout
@@ -15,13 +14,7 @@ import pytest
 import simpler_ref as sr
 
 from ...system.workers import shared_words
-from .tasks import add, wait_at
-
-MODES = [
-    {},
-    {"child_mode": "thread"},
-    pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
-]
+from .tasks import MODES, add, die, wait_at
 
 
 def remember(*values):
@@ -125,7 +118,7 @@ who_of_two = sr.task(workers=[2, 0])(where)
 def die_once(words: sr.InOut):
     words[0] += 1
     if words[0] == 1:
-        die()
+        die.py_func()
     return os.getpid()
 
 
@@ -134,12 +127,8 @@ def fill(x: sr.Out, value: float):
     x[:] = value
 
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 hold = sr.task(workers=1)(wait_at.py_func)
-kill_me = sr.task(workers=1)(die)
+kill_me = sr.task(workers=1)(die.py_func)
 
 
 @pytest.fixture(params=[pytest.param(1, marks=pytest.mark.long), 4])
@@ -238,18 +227,13 @@ def test_what_is_no_number_of_a_worker_is_refused(workers, error):
 
 
 # ---------------------------------------------------------------- what tasks print
-class Cell(io.TextIOBase):
+class Cell(io.StringIO):
     """The output of a cell: as that of a notebook, it comes from the program's own process alone."""
 
-    def __init__(self):
-        self.text = ""
-
-    def write(self, text):
-        self.text += text
-        return len(text)
-
     def take(self):
-        taken, self.text = self.text, ""
+        taken = self.getvalue()
+        self.seek(0)
+        self.truncate()
         return taken
 
 
@@ -274,7 +258,7 @@ def test_what_a_call_prints_is_there_before_its_result_and_in_order(mode, capfd)
         assert cell.take() == "no endof a line: é\n"
         with redirect_stdout(Cell()) as second:
             w.submit(say, "to the stream of the moment").result()
-        assert (cell.take(), second.text) == ("", "to the stream of the moment\n")
+        assert (cell.take(), second.take()) == ("", "to the stream of the moment\n")
         for i in range(20):
             w.submit(number, i)
     lines = cell.take().splitlines()
