@@ -115,7 +115,7 @@ def test_limits_that_mean_nothing_are_refused(name, wrong, error):
 
 @pytest.mark.spec("CALL-LIMIT-2")
 def test_threads_refuse_a_limit_and_plain_calls_have_none():
-    nap = sr.task(timeout=1e-6)(time.sleep)
+    nap = sr.task(timeout=1e-6)(lambda seconds: time.sleep(seconds))
     with sr.Worker(num_sub_workers=1, child_mode="thread"):
         with pytest.raises(ValueError, match="threads, which cannot be ended"):
             nap(1)
