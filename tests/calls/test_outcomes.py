@@ -1,7 +1,5 @@
 """What a task returns or raises arrives in the program with its value, its type and its own memory."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import enum

@@ -1,7 +1,5 @@
 """An exception of a task is raised in the program as its own type and as `TaskError`."""
 
-from __future__ import annotations
-
 import builtins
 import copy
 import dataclasses

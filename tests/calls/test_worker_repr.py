@@ -1,11 +1,8 @@
 """What a Worker says of itself."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
-import pytest
 
 import simpler_ref as sr
 
@@ -35,13 +32,10 @@ def test_a_worker_says_what_it_has_and_what_it_does():
     assert repr(w) == "<Worker: level 3, 2 sub workers, in threads, closed>"
 
 
-@pytest.mark.parametrize(
-    "options, text",
-    [
+def test_pools_that_are_empty_are_left_out():
+    for options, text in (
         ({"level": 3, "num_sub_workers": 1}, "level 3, 1 sub worker, in processes"),
         ({"level": 3, "device_ids": [0, 1]}, "level 3, 2 next-level workers, in processes"),
         ({"level": 4}, "level 4, in processes"),
-    ],
-)
-def test_pools_that_are_empty_are_left_out(options, text):
-    assert repr(sr.Worker(**options)) == f"<Worker: {text}, not open yet>"
+    ):
+        assert repr(sr.Worker(**options)) == f"<Worker: {text}, not open yet>"

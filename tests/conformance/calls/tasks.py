@@ -1,8 +1,9 @@
-"""Tasks that the tests of several groups call."""
+"""Tasks that the tests of several groups call, and Workers that they call."""
 
 import os
 import signal
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -18,6 +19,14 @@ MODES = [
     pytest.param({"start_method": "spawn"}, marks=pytest.mark.long),
 ]
 """Options of Workers whose workers are processes, threads, and processes of fresh interpreters."""
+
+
+@contextmanager
+def opened(endpoints=2, subs=1, fleet=None, options=None, **more):
+    """Give a Worker with endpoints."""
+    spec = sr.RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True, options=options)
+    with sr.Worker(fleet=spec, endpoints=endpoints, **more) as w:
+        yield w
 
 
 @sr.task

@@ -1,7 +1,5 @@
 """CALL-ARRAY: arrays."""
 
-from __future__ import annotations
-
 import mmap
 import time
 

@@ -1,7 +1,5 @@
 """CALL-CANCEL: calls that are not made any more."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import random

@@ -1,7 +1,5 @@
 """CALL-FAIL: failures."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import gc

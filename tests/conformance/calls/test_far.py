@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -22,18 +21,7 @@ from tests.support import make_args, wait_until
 
 from ... import far_calls, far_side
 from ...far_calls import add, axpy, compiled_total, copy, fill, keep, pid, scale, total, wait_for
-
-
-def spec(subs, fleet=None):
-    """Return what the endpoints of tests are."""
-    return RemoteWorkerSpec(fleet, num_sub_workers=subs, serialized=True)
-
-
-@contextmanager
-def opened(endpoints=2, subs=1, fleet=None, **options):
-    """Give a Worker with endpoints."""
-    with sr.Worker(fleet=spec(subs, fleet), endpoints=endpoints, **options) as w:
-        yield w
+from .tasks import opened
 
 
 @pytest.fixture(scope="module")
@@ -509,7 +497,8 @@ def test_an_endpoint_without_the_feature_gets_one_call_at_a_time(monkeypatch, tm
 @pytest.mark.spec("CALL-FAR-13")
 @pytest.mark.parametrize(("subs", "depth", "expected"), [(1, None, 4), (60, None, 64), (2, 5, 5)])
 def test_the_depth_fits_the_sub_workers_of_an_endpoint(subs, depth, expected):
-    assert sr.Worker(fleet=spec(subs), endpoints=1, mailbox_depth=depth).mailbox_depth == expected
+    spec = RemoteWorkerSpec(num_sub_workers=subs)
+    assert sr.Worker(fleet=spec, endpoints=1, mailbox_depth=depth).mailbox_depth == expected
     assert sr.Worker(num_sub_workers=subs).mailbox_depth == 1, "without endpoints"
 
 
@@ -544,8 +533,7 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
 
 
 # ---------------------------------------------------------------- random programs
-@pytest.mark.spec("CALL-FAR-3")
-@pytest.mark.spec("CALL-FAR-4")
+@pytest.mark.spec("CALL-FAR-3", "CALL-FAR-4")
 def test_random_programs_do_what_they_do_in_sequence(w):
     for seed in range(2):
         run_at_random(w, random.Random(seed))

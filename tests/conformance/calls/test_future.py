@@ -1,7 +1,5 @@
 """CALL-FUTURE: futures."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import gc

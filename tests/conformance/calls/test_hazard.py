@@ -1,7 +1,5 @@
 """CALL-HAZARD: who waits for whom."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

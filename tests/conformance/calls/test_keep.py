@@ -4,34 +4,26 @@ import os
 import random
 import signal
 import time
-from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import RemoteWorkerSpec, TaskError
+from simpler_ref import TaskError
 from simpler_ref.calls import at_link
 from simpler_ref.remote import fail_points, frames, link
 from tests.support import sample, wait_until
 
 from ... import far_calls
 from ...far_calls import add, grow, keep, kill_sub_worker, made_of, mean_of, parts_of
+from .tasks import opened
 
 IN_FRAME, BESIDE = 20_000, 50_000
 """Float64 elements of values longer than 64 KiB: one that travels in frames, one that does not."""
 HERE, THERE = (sr.task(workers=k)(far_calls.sum_of) for k in range(2))
 MADE_HERE = sr.task(workers=0)(far_calls.array_of)
 sizes = pytest.mark.parametrize("size", [IN_FRAME, BESIDE])
-
-
-@contextmanager
-def opened(endpoints=2, subs=1, options=None, **more):
-    """Give a Worker with endpoints."""
-    spec = RemoteWorkerSpec(num_sub_workers=subs, serialized=True, options=options)
-    with sr.Worker(fleet=spec, endpoints=endpoints, **more) as w:
-        yield w
 
 
 @pytest.fixture(scope="module")
@@ -232,8 +224,7 @@ def test_whoever_dies_while_values_move_is_replaced_and_nothing_wrong_is_read(
 
 
 # ---------------------------------------------------------------- random programs
-@pytest.mark.spec("CALL-KEEP-1")
-@pytest.mark.spec("CALL-KEEP-3")
+@pytest.mark.spec("CALL-KEEP-1", "CALL-KEEP-3")
 @pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
 def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, limits):
     most, depth = limits

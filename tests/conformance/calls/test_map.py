@@ -1,7 +1,5 @@
 """CALL-MAP: many calls of one function."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

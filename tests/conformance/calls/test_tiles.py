@@ -1,7 +1,5 @@
 """CALL-TILES: views of an array, one after another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """CALL-VALUE: arguments and values."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """CALL-WORKER: workers and what they keep."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

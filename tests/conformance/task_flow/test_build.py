@@ -1,7 +1,5 @@
 """FLOW-BUILD: what the caller fills in."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 

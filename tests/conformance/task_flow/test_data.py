@@ -1,7 +1,5 @@
 """FLOW-DATA: numbers and tensors."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
