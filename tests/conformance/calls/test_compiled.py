@@ -117,6 +117,7 @@ def test_calls_after_the_first_need_no_interpreter(w):
     assert ran() == before
 
 
+@pytest.mark.slow("compiles for ten types")
 @compiled_only
 @pytest.mark.spec("CALL-COMPILED-2")
 def test_types_in_turn_are_all_compiled_once_even_if_more_than_are_kept(w, monkeypatch):

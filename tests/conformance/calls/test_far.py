@@ -369,6 +369,7 @@ def test_workers_are_counted_through_all_endpoints(w, count):
         w.submit(sr.task(workers=count)(far_calls.who))
 
 
+@pytest.mark.slow("an endpoint dies, and another takes its place")
 # ---------------------------------------------------------------- lost endpoints
 @pytest.mark.spec("CALL-FAR-10")
 def test_a_killed_endpoint_fails_the_call_it_runs_and_others_go_on(tmp_path):
@@ -502,6 +503,7 @@ def test_the_depth_fits_the_sub_workers_of_an_endpoint(subs, depth, expected):
     assert sr.Worker(num_sub_workers=subs).mailbox_depth == 1, "without endpoints"
 
 
+@pytest.mark.slow("an endpoint dies, and another takes its place")
 @pytest.mark.spec("CALL-FAR-10")
 @pytest.mark.parametrize("retries", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retries):

@@ -20,7 +20,7 @@ from simpler_ref.calls.stream import Stream
 from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
 
-from ...support import Terminated, terminated_after, wait_until
+from ...support import DEADLINE_S, Terminated, terminated_after, wait_until
 from .tasks import add, fill, wait_at, without_worker
 
 
@@ -167,21 +167,15 @@ def test_no_wait_beside_a_longer_one_lasts_until_a_time_limit(monkeypatch):
             return [add(i, number).result() for i in range(200)]
 
         held = wait_at(gate)
-        waiting = threading.Thread(target=held.result, daemon=True)
-        waiting.start()
-        ended = []
-        threads = [
-            threading.Thread(target=lambda n=n: ended.append(call_now_and_then(n)), daemon=True)
-            for n in range(2)
-        ]
-        for one in threads:
-            one.start()
-        try:
-            wait_until(lambda: len(ended) == 2)
-            assert not held.done()
-        finally:
-            gate[0] = 1
-    assert sorted(ended) == [[i + n for i in range(200)] for n in range(2)]
+        with ThreadPoolExecutor(3) as threads:
+            threads.submit(held.result)
+            calling = [threads.submit(call_now_and_then, n) for n in range(2)]
+            try:
+                ended = [one.result(DEADLINE_S) for one in calling]
+                assert not held.done()
+            finally:
+                gate[0] = 1
+    assert ended == [[i + n for i in range(200)] for n in range(2)]
 
 
 @pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
@@ -309,17 +303,17 @@ def test_a_call_waits_for_the_run_of_another_thread(w):
             w.run(orchestrate)
 
     waiting = threading.Lock()  # held while this thread calls
-    runner = threading.Thread(target=run)
-    runner.start()
-    try:
-        began.wait()
-        for i in range(10):
-            with waiting:
-                future = add(i, 1)
-            assert future.result() == i + 1
-    finally:
-        ended.set()
-        runner.join()
+    with ThreadPoolExecutor(1) as runner:
+        running = runner.submit(run)
+        try:
+            began.wait()
+            for i in range(10):
+                with waiting:
+                    future = add(i, 1)
+                assert future.result() == i + 1
+        finally:
+            ended.set()
+    running.result()
     assert refused
     assert all("in an orchestration function" in text for text in refused)
 
