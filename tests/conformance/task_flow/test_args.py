@@ -10,7 +10,7 @@ import pytest
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.task_interface import read_args_from_blob
-from tests.support import ignores, make_args, member, overwrites, reads, updates, writes
+from tests.support import ignores, member, overwrites, reads, updates, writes
 
 KEY = 0x7000_0000
 
@@ -62,50 +62,33 @@ def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(driver,
 
 # ---------------------------------------------------------------- lifetimes
 @pytest.mark.spec("FLOW-ARGS-3")
-def test_a_task_keeps_its_arguments_whatever_becomes_of_those_of_the_caller(mode):
+def test_a_task_keeps_its_arguments_and_the_users_memory_is_neither_copied_nor_moved(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        seen = w.share(np.zeros(50, np.int64))
-        data = w.share(np.arange(50, dtype=np.int64))
+        seen, data = w.zeros((2, 50), np.int64), w.share(np.arange(50, dtype=np.int64))
 
         def note(args):
-            i = args.scalar(0)
-            seen[i] = args.tensor(0).numpy()[i]
+            i, array = args.scalar(0), args.tensor(0).numpy()
+            seen[:, i] = array.ravel()[i], args.tensor(0).data
+            array.ravel()[i] *= 2
 
         handle = w.register(note)
 
-        def orch_fn(orch, *_):
+        def orch_fn(orch, tensor, config):
             args = TaskArgs()
             for i in range(50):
                 args.clear()
-                args.add_tensor(data, T.INPUT)
+                args.add_tensor(tensor, T.INOUT)
                 args.add_scalar(i)
                 orch.submit_sub(handle, args)
             args.clear()
             del args
             gc.collect()
 
-        w.run(orch_fn)
-        assert seen.tolist() == list(range(50))
-
-
-@pytest.mark.spec("FLOW-ARGS-3")
-def test_the_users_memory_is_neither_copied_nor_moved(mode):
-    with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        data = w.share(np.zeros(4, np.int64))
-        where = w.share(np.zeros(1, np.int64))
-
-        def note(args):
-            where[0] = args.tensor(0).data
-            args.tensor(0).numpy()[:] = 5
-
-        handle = w.register(note)
-        by_hand = ContinuousTensor.make(data.ctypes.data, (2, 2), DataType.INT64)
-        for tensor in (data, by_hand):
-            data[:] = where[0] = 0
-            args = make_args((tensor, T.INOUT))
-            w.run(lambda orch, *_, args=args: orch.submit_sub(handle, args))
-            assert where[0] == data.ctypes.data
-            assert data.tolist() == [5] * 4
+        by_hand = ContinuousTensor.make(data.ctypes.data, (5, 10), DataType.INT64)
+        for times, tensor in enumerate((data, by_hand)):
+            w.run(orch_fn, tensor)
+            assert seen.tolist() == [[2**times * i for i in range(50)], [data.ctypes.data] * 50]
+        assert data.tolist() == list(range(0, 200, 4))
 
 
 # ---------------------------------------------------------------- read back

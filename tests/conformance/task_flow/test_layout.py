@@ -368,20 +368,13 @@ def test_a_run_waits_for_its_tasks_where_there_is_no_room_for_layouts(mode, monk
         w.run(orch_fn)
         assert (y[:39] == 2 * x[:39]).all()
         assert w._session.engine.mem[L.LAYOUTS_EPOCH] > 2
+        too_many = make_args(*[(x[i:], T.INPUT) for i in range(20)])
 
-
-@pytest.mark.spec("FLOW-LAYOUT-6")
-def test_a_task_with_more_layouts_than_there_is_room_for_is_refused(monkeypatch):
-    monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 150)
-    with Worker(3, num_sub_workers=1) as w:
-        x, handle = w.share(values("f8", 40)), w.register(double)
-        args = make_args(*[(x[i:], T.INPUT) for i in range(20)])
-
-        def orch_fn(orch, *_):
+        def refused(orch, *_):
             with pytest.raises(MemoryError, match="no room for one more layout"):
-                orch.submit_sub(handle, args)
+                orch.submit_sub(handle, too_many)
 
-        assert w.run(orch_fn).tasks == 0
+        assert w.run(refused).tasks == 0
 
 
 @pytest.mark.spec("FLOW-LAYOUT-6")
