@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.workers.kinds import SubWorker
 
 from ...support import DEADLINE_S, wait_until
 from ...system.workers import shared_words
@@ -134,37 +133,31 @@ def test_a_value_outlives_workers_that_die_with_it():
         assert w.submit(np.sum, big).result() == big.result().sum() == 100_000
 
 
-class Refusing(SubWorker):
-    """Refuses to start when a word is not 0; another lets `die_once_told` go on."""
+words = shared_words(2)
+"""Whether workers may not start, and whether `die_once_told` goes on."""
 
-    words = shared_words(2)
 
-    def start(self, mailbox):
-        if self.words[0]:
-            raise OSError("no licence left")
-        super().start(mailbox)
+def refuse_or_start():
+    if words[0]:
+        raise OSError("no licence left")
 
 
 @sr.task
 def die_once_told():
-    wait_until(lambda: Refusing.words[1])
+    wait_until(lambda: words[1])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
 def refusing():
-    """Give a Worker whose workers have no successors until `words[0]` is 0 again, and the words."""
-    w = sr.Worker(num_sub_workers=0)
-    Refusing.words[:] = 0
-    for _ in range(2):
-        w.add_sub(Refusing())
-    with w:
-        yield w, Refusing.words
+    """Give a Worker whose workers have no successors until `words[0]` is 0 again."""
+    words[:] = 0
+    with sr.Worker(num_sub_workers=2, initializer=refuse_or_start) as w:
+        yield w
 
 
 @pytest.mark.spec("CALL-FAIL-5")
 def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(refusing):
-    _, words = refusing
     assert add(1, 2).result() == 3
     words[0] = 1
     futures = [die_once_told() for _ in range(2)]
@@ -187,7 +180,7 @@ def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(
 
 @pytest.mark.spec("CALL-FAIL-5")
 def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait(refusing):
-    w, words = refusing
+    w = refusing
     assert add(1, 2).result() == 3
     words[0] = 1
     futures = [die() for _ in range(3)]
