@@ -1,9 +1,9 @@
-"""Endpoints in small: the real directory, links' and sessions' copies, and messages in any order.
+"""Endpoints in small: the real directory, links' and sessions' real parts, and messages in any order.
 
-What is made up here is what stands around them: sockets, processes and the engine. Each link, and the
-worker of this machine, is a thread that stops before each message, and one of them goes on at a time: a
-schedule says which. A session is asked by one link after another, and may be lost at any message; a frame
-may come twice.
+What is made up here is what stands around them: sockets, processes and the engine. The mailbox of a link
+is a list in which each job is its own ticket. Each link, its thread that stores, each session, and the
+worker of this machine is a thread that stops before each message, and one of them goes on at a time: a
+schedule says which. A session may be lost at any message; a frame may come twice.
 """
 
 from __future__ import annotations
@@ -12,30 +12,47 @@ import ctypes
 import itertools
 import threading
 import weakref
+from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 
-from simpler_ref.errors import RemoteError, TransferError, WorkerLostError
+from simpler_ref.errors import RemoteError, TaskError, TransferError, WorkerLostError
+from simpler_ref.jit import layout as L
+from simpler_ref.model.config import CallConfig
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
+from simpler_ref.remote.after import FailedTasks
 from simpler_ref.remote.connection import Order
-from simpler_ref.remote.copies import (
-    OPEN_COPIES,
-    TASK_COPIES,
-    WANTED_COPIES,
-    CopiedTensor,
-    Copies,
-    TaskCopies,
-    WantedCopies,
-)
+from simpler_ref.remote.copies import Copies
+from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME, uses_of
-from simpler_ref.remote.frames import OwnFrameType
+from simpler_ref.remote.frames import (
+    FEATURES,
+    FrameType,
+    OwnFrameType,
+    decode_completion,
+    encode_completion,
+)
 from simpler_ref.remote.home import CopyPlan, Home, Plan
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
+from simpler_ref.remote.link_tasks import LinkTasks, _Task
 from simpler_ref.remote.parent_tensors import ParentTensors
+from simpler_ref.remote.session_tasks import SessionTasks
+from simpler_ref.remote.tasks import (
+    TASK_MORE,
+    MoreOfTask,
+    RemoteTaskArgsWire,
+    RemoteTensorSidecar,
+    TaskPayloadWire,
+    encode_task_payload,
+)
 
+from .raw_session import SESSION
+
+DIGEST = bytes(32)
 SIZE = 8
 MASK = (1 << 62) - 1
 INPUT, INOUT, EXISTING = (
@@ -48,6 +65,10 @@ TAGS = {"": INPUT, "!": INOUT, "=": EXISTING}
 
 class Lost(WorkerLostError):
     """The session of a link has died."""
+
+
+class Fault(Exception):
+    """What a task raises."""
 
 
 def result(index, values):
@@ -281,6 +302,12 @@ class LinkHome(Home):
         self.session.require_alive()
         read(self.session, key, address)
 
+    def ask(self, session, question):
+        """Ask the mover of the session."""
+        self.play.actors.point()
+        self.session.require_alive()
+        return self.play.served[self.number].open_early(session, question)
+
     def take_window(self, key, address, nbytes):
         try:
             self.move_from(key, 0, address, nbytes)
@@ -291,23 +318,287 @@ class LinkHome(Home):
         return True
 
 
+# ---------------------------------------------------------------- tasks at sessions and links
+class Served(SessionTasks):
+    """The tasks of a session, from the frames of its inbox; `of` has its windows and its copies."""
+
+    def __init__(self, play, of):
+        super().__init__(
+            session_id=SESSION,
+            has_several=False,
+            is_over=lambda: self.over,
+            inner=self,
+            failed=FailedTasks(),
+            dispatcher=SimpleNamespace(find=lambda _digest: "target"),
+            copies=of.copies,
+            stores=None,
+            served=SimpleNamespace(
+                answer_all=lambda: True, settle=lambda: None, complete=self._complete
+            ),
+            leaves=None,
+            parts=None,
+        )
+        self.play, self.of = play, of
+        self.inbox, self.outbox = deque(), deque()
+        self.is_busy = self.check = False
+        self.over = ""
+
+    def live(self):
+        """Serve frames until the link has no more."""
+        with suppress(Lost):
+            while not self.over:
+                frame = self._next() if self.served.answer_all() else None
+                if frame is None:
+                    continue
+                if frame.header.frame_type == OwnFrameType.OPEN_COPIES:
+                    self._send(frame.header.frame_type, self.open_copies(frame))
+                else:
+                    self.serve(frame)
+
+    def _next(self):
+        self.is_busy = False
+        self.play.actors.point()
+        self._require_alive()
+        if not self.inbox:
+            self.over = "closed by its parent"
+            return None
+        self.is_busy = True
+        return self.of.hear(self.inbox.popleft())
+
+    def _send(self, kind, payload):
+        self.play.actors.point()
+        self._require_alive()
+        self.outbox.append((kind, payload))
+        if kind == FrameType.COMPLETION:
+            done = decode_completion(payload)
+            assert (
+                self.play.lost or done.error_code != L.TASK_FAILURE or "Fault" in done.error_message
+            )
+
+    def _complete(self, end):
+        self._send(FrameType.COMPLETION, encode_completion(*end))
+
+    def _require_alive(self):
+        if self.of.is_lost:
+            self.over = "killed"
+            raise Lost("the session has died")
+
+    def run(self, _target, args, _config):
+        """Be the inner Worker: run a task, which its scalar names."""
+        play, index = self.play, args.scalar(0)
+        task = play.program[index]
+        numbers = {
+            tensor: ctypes.c_int64.from_address(args.tensor(i).data)
+            for i, tensor in enumerate(task.tags)
+        }
+        written = result(index, [numbers[tensor].value for tensor in task.reads])
+        self.play.actors.point()
+        self._require_alive()
+        if index in play.faults:
+            raise Fault(index)
+        for tensor in task.writes:
+            numbers[tensor].value = written
+        self.play.actors.point()
+        self._require_alive()
+        play.has_run.append(index)
+        for tensor in task.writes:
+            play.made[tensor].append(written)
+
+
+class Stored:
+    """What is stored on a link's other thread: a future."""
+
+    def __init__(self, link, act):
+        self.link, self.act = link, act
+        self.is_done, self.error = False, None
+
+    def done(self):
+        return self.is_done
+
+    def exception(self):
+        while not self.is_done:
+            self.link.waits_for = self
+            self.link.play.actors.point()
+        self.link.waits_for = None
+        return self.error
+
+
+class Storer:
+    """The other thread of a link."""
+
+    def __init__(self, link):
+        self.link, self.todo = link, deque()
+        self.is_busy = False
+
+    def submit(self, function, *args):
+        self.todo.append(Stored(self.link, lambda: function(*args)))
+        self.link.play.early += 1
+        return self.todo[-1]
+
+    def live(self):
+        while self.todo or self.link.where not in self.link.play.left:
+            if self.todo:
+                self.is_busy = True
+                one = self.todo.popleft()
+                try:
+                    one.act()
+                except Exception as error:
+                    one.error = error
+                one.is_done, self.is_busy = True, False
+            self.link.play.actors.point()
+
+
+class Args:
+    """The arguments of a job: its number."""
+
+    _box: bytes
+
+    @classmethod
+    def of(cls, job):
+        made = cls()
+        made._box = job.to_bytes(4, "little")
+        return made
+
+
+class Mailbox:
+    """The frames of a link: the jobs that it was given, oldest first."""
+
+    task_number = 0
+
+    def __init__(self, play, depth):
+        self.play, self.depth = play, depth
+        self.given = []
+
+    def ticket(self, _distance):
+        return self.given[0]
+
+    def ticket_behind(self, distance):
+        if distance >= len(self.given):
+            return None
+        job, before = self.given[distance], self.given[:distance]
+        ends = [self.play.state[one] for one in self.play.needs[job] if one not in before]
+        before = [self.play.state[one] for one in self.play.needs[job] if one in before]
+        return job if all(ends) and False not in before else None
+
+    def awaits(self, ticket):
+        return [one for one in self.play.needs[ticket] if self.play.state[one] is None]
+
+    @staticmethod
+    def frame_of(ticket):
+        return ticket
+
+    @staticmethod
+    def box(frame):
+        return frame.to_bytes(4, "little")
+
+
+class Tasks(LinkTasks):
+    """The tasks of a link, whose arguments are those of jobs."""
+
+    def _read(self, args):
+        play = self._link.play
+        plan, index = play.jobs[int.from_bytes(args._box, "little")]
+        self._home.begin(plan.run)
+        if plan.goes_home:
+            (one,) = plan.tensors
+            held = next(held for held in play.directory if held.key == one.key)
+            tensor = (held.start - play.memory.ctypes.data) // SIZE
+            return _Task([play._tensor(tensor, INOUT)], b"", plan, [])
+        task = play.program[index]
+        wires = [play._tensor(*one) for one in task.tags.items()]
+        return _Task(wires, payload_of(task, index), plan, self._copied(plan, [""] * len(wires)))
+
+
+class FakeLink:
+    """What `LinkTasks` needs of a link."""
+
+    def __init__(self, play, where, depth):
+        self.play, self.where = play, where
+        self.place_name = f"session {where}"
+        self.mailbox = Mailbox(play, depth)
+        self.words = dict.fromkeys(range(len(COUNTERS)), 0)
+        self.answers = {}
+        self.is_waiting = False
+        self.losses = [0]
+        self.tasks = Tasks(self, play.homes[where], SimpleNamespace(has_more=True), FEATURES)
+        self.tasks.digests = {b""}
+        self._order = Order(1, where)
+        self.mover_of = play._mover_of
+        self.most_ahead = 0
+        self.session_id = SESSION
+        self.storer = self.tasks._storer = Storer(self)
+        self.waits_for = None
+
+    def note_all_moved(self):
+        pass
+
+    @property
+    def session(self):
+        return self.play.served[self.where]
+
+    def post(self, kind, payload):
+        self.play.actors.point()
+        self.session.of.require_alive()
+        self.session.inbox.append(self._order.encode(kind, payload))
+        return self._order.sent
+
+    def receive(self, asked, _number=0):
+        self.most_ahead = max(self.most_ahead, len(self.tasks._sent))
+        while asked not in self.answers:
+            while not self.session.outbox:
+                self.is_waiting = True
+                self.play.actors.point()
+                self.is_waiting = False
+                self.session.of.require_alive()
+            _kind, payload = self.session.outbox.popleft()
+            self.answers[int.from_bytes(payload[:8], "little")] = payload
+        return SimpleNamespace(payload=self.answers.pop(asked))
+
+    def exchange(self, kind, payload):
+        self.tasks.settle_all()
+        return self.receive(self.post(kind, payload))
+
+
+def payload_of(task, index):
+    """Return the TASK_MORE of a task."""
+    tensors = [ContinuousTensor(0, (1, SIZE), DataType.UINT8) for _ in task.tags]
+    beside = [RemoteTensorSidecar(None) for _ in tensors]
+    wire = TaskPayloadWire(DIGEST, CallConfig(), RemoteTaskArgsWire(tensors, beside, [index], b""))
+    return TASK_MORE.encode(
+        MoreOfTask(encode_task_payload(wire), bytes([3] * len(tensors)), b"\0", b"")
+    )
+
+
 # ---------------------------------------------------------------- a play
 class Play:
-    """One time that a program is run.
+    """One time that a program is run, with so many frames at each link; tasks of `faults` raise.
 
     `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies. `room` is
-    for how many tensors a session has memory.
+    for how many tensors a session has memory. Links get jobs in order, unless that is `any_order`.
     """
 
+    serve = Served
+
     def __init__(
-        self, program, choose, *, endpoints=2, tensors=2, lost=None, twice=False, room=None
+        self,
+        program,
+        choose,
+        *,
+        depth=1,
+        faults=(),
+        endpoints=2,
+        tensors=2,
+        lost=None,
+        twice=False,
+        room=None,
+        any_order=False,
     ):
         self.program, self.lost, self.twice, self.room = program, lost, twice, room
+        self.faults, self.any_order = faults, any_order
         self.births = itertools.count()
         self.sessions = {}
         self.of_link = [Session(self, number) for number in range(endpoints)]
         self.homes = [LinkHome(self, number) for number in range(endpoints)]
-        self.orders = [Order(1, number) for number in range(endpoints)]
         self.memory = np.arange(1, tensors + 1, dtype=np.int64)
         self.manager = SimpleNamespace(dead={})
         heap = np.zeros(0, np.uint8)
@@ -317,17 +608,26 @@ class Play:
         self.directory = self.parent.directory
         self.actors = Actors(choose)
         self.actors.at_point = self._maybe_lose
-        self.moved = 0
+        self.moved = self.early = 0
+        """How often something was stored, and how often before a task's turn."""
         self.running = True
         self.made = {tensor: [value] for tensor, value in enumerate(self.memory.tolist())}
         """Of each tensor: what it was, and what tasks have written, in their order."""
+        self.has_run = []
+        """Indices of the tasks that have run at endpoints."""
         self.queue = {HOME: [], **{number: [] for number in range(endpoints)}}
+        self.jobs, self.needs = [], []
+        """Of each job: its plan and its task, and the jobs it waits for."""
         self.state = []
         """Of each job: None before its end, then whether it has succeeded."""
-        self.needs = []
+        self.given = set()
         self._inside = set()
         """Places whose job has begun."""
         self._submit()
+        self.served = [self.serve(self, one) for one in self.of_link]
+        self.links = [FakeLink(self, where, depth) for where in range(endpoints)]
+        self.left = set()
+        """Links that have ended."""
 
     # ------------------------------------------------------------ what the Orch thread does
     def _tensor(self, tensor, tag):
@@ -363,11 +663,11 @@ class Play:
                 writer[tensor] = job
 
     def _job(self, where, plan, index, needs):
-        number = len(self.state)
         self.state.append(None)
+        self.jobs.append((plan, index))
         self.needs.append(needs)
-        self.queue[where].append((number, plan, index))
-        return number
+        self.queue[where].append(len(self.jobs) - 1)
+        return len(self.jobs) - 1
 
     # ------------------------------------------------------------ the run
     def run(self):
@@ -381,48 +681,73 @@ class Play:
         return self.parent.end_run(failure)
 
     def _add_actors(self):
-        for where in self.queue:
-            self.actors.add(str(where), lambda where=where: self._serve(where))
+        self.actors.add(str(HOME), self._work_here)
+        for link in self.links:
+            self.actors.add(str(link.where), lambda link=link: self._work_there(link))
+            self.actors.add(f"storer {link.where}", link.storer.live)
+        for served in self.served:
+            self.actors.add(f"session {served.of.number}", served.live)
 
     def _can_go(self, name):
-        where = int(name)
-        if where in self._inside or not self.queue[where]:
-            return True
-        return any(self._is_ready(job) for job, _, _ in self.queue[where])
+        self._give()
+        kind, _, number = name.rpartition(" ")
+        if kind == "session":
+            where = int(number)
+            served = self.served[where]
+            return served.is_busy or bool(served.inbox) or where in self.left or served.of.is_lost
+        if kind == "storer":
+            storer = self.links[int(number)].storer
+            return storer.is_busy or bool(storer.todo) or storer.link.where in self.left
+        where = int(number)
+        if where == HOME:
+            queue = self.queue[HOME]
+            return HOME in self._inside or not queue or any(map(self._is_ready, queue))
+        link = self.links[where]
+        if link.waits_for is not None:
+            return link.waits_for.is_done
+        if link.is_waiting:
+            return bool(link.session.outbox) or link.session.of.is_lost
+        given = link.mailbox.given
+        return where in self._inside or self._is_ready(given[0]) if given else not self.queue[where]
 
     def _is_ready(self, job):
         return all(self.state[one] is not None for one in self.needs[job])
 
-    def _serve(self, where):
-        """Run the jobs of one place as they become ready."""
-        while self.queue[where]:
-            ready = [one for one in self.queue[where] if self._is_ready(one[0])]
-            if not ready:
-                self.actors.point()
-                continue
-            job = self.actors.choose(ready) if len(ready) > 1 else ready[0]
-            self.queue[where].remove(job)
-            self._inside.add(where)
-            self._run_job(where, *job)
-            self._inside.discard(where)
-            self.actors.point()
+    def _may_run(self, job):
+        return all(self.state[one] for one in self.needs[job])
 
-    def _run_job(self, where, job, plan, index):
-        succeeded = False
-        try:
-            if all(self.state[one] for one in self.needs[job]) and where not in self.manager.dead:
-                if where == HOME:
-                    self._run_here(index)
-                elif plan.goes_home:
-                    self._bring_by_task(where, plan)
-                else:
-                    self._run_there(where, plan, index)
-                succeeded = True
-        except Lost:
-            self.manager.dead[where] = 9
-        except (RemoteError, TransferError) as error:
-            assert self.lost is not None, f"it failed without a loss: {error}"
-        self.state[job] = succeeded
+    def _give(self):
+        """Give links jobs that wait only for those that somebody was given, up to the depth."""
+        before = -1
+        while before != len(self.given):
+            before = len(self.given)
+            self.given |= {job for job in self.queue[HOME] if self.needs[job] <= self.given}
+            for where, link in enumerate(self.links):
+                queue, frames = self.queue[where], link.mailbox.given
+                while len(frames) < link.mailbox.depth:
+                    able = [job for job in queue if self.needs[job] <= self.given]
+                    if not able:
+                        break
+                    chosen = self.actors.choose(able) if self.any_order else able[0]
+                    queue.remove(chosen)
+                    frames.append(chosen)
+                    self.given.add(chosen)
+
+    # ------------------------------------------------------------ here
+    def _work_here(self):
+        """Run the jobs of this machine as they become ready."""
+        queue = self.queue[HOME]
+        while queue:
+            if ready := list(filter(self._is_ready, queue)):
+                job = self.actors.choose(ready) if len(ready) > 1 else ready[0]
+                queue.remove(job)
+                self._inside.add(HOME)
+                may_run = self._may_run(job)
+                if may_run:
+                    self._run_here(self.jobs[job][1])
+                self.state[job] = may_run
+                self._inside.discard(HOME)
+            self.actors.point()
 
     def _run_here(self, index):
         task = self.program[index]
@@ -432,67 +757,43 @@ class Play:
             self.memory[tensor] = written
             self.made[tensor].append(written)
 
-    def _bring_by_task(self, where, plan):
-        (one,) = plan.tensors
-        self.homes[where].begin(plan.run)
-        held = next(held for held in self.directory if held.key == one.key)
-        self.homes[where].bring(one.key, one.reads, held.start, held.nbytes)
-
-    def _run_there(self, where, plan, index):
-        """Do what a link and its session do for a task."""
-        task, home, order = self.program[index], self.homes[where], self.orders[where]
-        home.begin(plan.run)
-        movers = [self._mover_of(one.source) for one in plan.tensors]
-        copied = [
-            CopiedTensor(one.key, one.reads, one.makes, mover)
-            for one, mover in zip(plan.tensors, movers, strict=True)
-        ]
-        addresses = [self.memory.ctypes.data + SIZE * tensor for tensor in task.tags]
-
-        def ask(raw):
-            self.actors.point()
-            session = self.of_link[where]
-            session.require_alive()
-            frame = session.hear(order.encode(OwnFrameType.OPEN_COPIES, raw))
-            wanted = session.copies.open(OPEN_COPIES.decode(frame.payload))
-            return WANTED_COPIES.encode(WantedCopies(frame.header.sequence, tuple(wanted)))
-
-        home.store_all(plan.run, home.missing(plan, addresses, [SIZE] * len(addresses)), ask)
-        told = TaskCopies(plan.run, b"", tuple(copied), tuple(plan.dropped))
-        self.actors.point()
-        session = self.of_link[where]
-        session.require_alive()
-        frame = session.hear(order.encode(OwnFrameType.TASK_COPIES, TASK_COPIES.encode(told)))
+    # ------------------------------------------------------------ links
+    def _work_there(self, link):
+        """Run the jobs of a link, in the order in which they stand in its mailbox."""
+        given, where = link.mailbox.given, link.where
         try:
-            self._in_session(session, TASK_COPIES.decode(frame.payload), index)
+            while given or self.queue[where]:
+                self._give()
+                if given and self._is_ready(given[0]):
+                    self._inside.add(where)
+                    self.state[given[0]] = self._has_run_well(link, given[0])
+                    self._inside.discard(where)
+                    del given[0]
+                self.actors.point()
+            if where not in self.manager.dead:
+                self._inside.add(where)
+                link.tasks.settle_all()
         except Lost:
-            raise
-        except (RemoteError, TransferError):
-            home.note(copied, False)
-            raise
-        self.actors.point()
-        session.require_alive()
-        home.note(copied, True)
+            self.manager.dead[where] = 9
+        finally:
+            self._inside.discard(where)
+            self.left.add(where)
 
-    def _in_session(self, session, told, index):
-        task = self.program[index]
-        session.copies.begin(told.run)
-        session.copies.drop(told.dropped)
-        found = session.copies.take(told.tensors, [SIZE] * len(told.tensors))
-        numbers = {
-            tensor: ctypes.c_int64.from_address(address)
-            for tensor, address in zip(task.tags, found, strict=True)
-        }
-        written = result(index, [numbers[tensor].value for tensor in task.reads])
-        self.actors.point()
-        session.require_alive()
-        for tensor in task.writes:
-            numbers[tensor].value = written
-        self.actors.point()
-        session.require_alive()
-        for tensor in task.writes:
-            self.made[tensor].append(written)
-        session.copies.settle(told.tensors, True)
+    def _has_run_well(self, link, job):
+        """Have a link run a job, unless it is skipped; say whether it has succeeded."""
+        if not self._may_run(job) or link.where in self.manager.dead:
+            return False
+        try:
+            link.tasks.run(Args.of(job))
+        except Lost:
+            self.manager.dead[link.where] = 9
+        except TaskError as error:
+            assert "Fault" in str(error) or self.lost is not None, error
+        except (RemoteError, TransferError, MemoryError) as error:
+            assert self.lost is not None, f"it failed without a loss: {error}"
+        else:
+            return True
+        return False
 
     def _mover_of(self, source):
         return "" if not source else self.of_link[source - 1].address

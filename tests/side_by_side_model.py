@@ -1,6 +1,6 @@
 """Endpoints in small whose sub workers run tasks side by side: in any order that the session allows.
 
-As `far_ahead_model`, but each session has two sub workers and a thread that fetches: actors, too.
+As `copy_model`, but each session has two sub workers and a thread that fetches: actors, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simpler_ref.calls.tasks import Task
 from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.served import Served as ServedAtOnce
 
-from . import far_ahead_model
+from . import copy_model
 from .copy_model import Lost
 
 SUB_WORKERS = FETCHERS = 2
@@ -128,7 +128,7 @@ class AtOnce(ServedAtOnce):
             self.complete(end)
 
 
-class Served(far_ahead_model.Served):
+class Served(copy_model.Served):
     """A session whose tasks are all for its sub workers."""
 
     def __init__(self, play, of):
@@ -160,7 +160,7 @@ class Served(far_ahead_model.Served):
         return ended or self.of.is_lost or (self.waits == "frames" and bool(self.inbox))
 
 
-class SideBySidePlay(far_ahead_model.AheadPlay):
+class SideBySidePlay(copy_model.Play):
     """One time that a program is run, with sub workers that run tasks side by side."""
 
     serve = Served

@@ -1,19 +1,28 @@
-"""Copies at endpoints, with messages in every order, endpoints that are lost, and frames that come twice.
+"""Copies at endpoints, with messages in every order, failures, losses, and frames that come twice.
 
-See `copy_model`: directory, links' and sessions' parts are the real ones.
+Tasks are sent one at a time, ahead, or run side by side. See `copy_model`: directory, links' and
+sessions' parts are the real ones.
 """
 
 import random
+from functools import partial
 
 import pytest
 
 from tests.copy_model import HOME, Play, Task, drawn, moves_needed, sequentially
+from tests.side_by_side_model import SideBySidePlay
+from tests.support import sample
 
 TENSORS = 2
-MOST_PLAYS = 60
+MOST_PLAYS = 40
 """Of one program; small ones have fewer orders."""
 
-
+PLAYS = {
+    "one at a time": Play,
+    "two ahead": partial(Play, depth=2),
+    "four ahead": partial(Play, depth=4),
+    "side by side": partial(SideBySidePlay, depth=4),
+}
 PROGRAMS = {
     "a chain over both": [Task(0, "x!"), Task(1, "x!"), Task(0, "x!")],
     "two readers of one version": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x", "y!")],
@@ -32,9 +41,13 @@ PROGRAMS = {
         Task(0, "x", "y!"),
     ],
     "read again": [Task(0, "x", "y!"), Task(0, "x", "y!"), Task(1, "x", "y!"), Task(0, "x!", "y!")],
+    "a chain": [Task(0, "x!")] * 5,
+    "two chains": [Task(0, "x!"), Task(0, "y!")] * 3,
+    "a diamond": [Task(0, "x!", "y!"), Task(0, "x!"), Task(0, "y!"), Task(0, "x", "y!")],
+    "fed from here": [Task(HOME, "y!"), Task(0, "x!"), Task(0, "x!"), Task(0, "x!", "y!")] * 2,
+    "home within": [Task(0, "x!"), Task(0, "x", "y!"), Task(HOME, "x!"), Task(0, "x!", "y!")],
+    **{f"random {seed}": drawn(random.Random(seed), 4 + seed % 3) for seed in range(24)},
 }
-random_programs = {f"random {seed}": drawn(random.Random(seed), 4 + seed % 3) for seed in range(24)}
-ALL = PROGRAMS | random_programs
 
 
 class Orders:
@@ -63,34 +76,81 @@ class Orders:
         return bool(self.path)
 
 
+def every_order():
+    """Yield what chooses: each order once or, where there are more than can be tried, others too."""
+    orders = Orders()
+    for _ in range(MOST_PLAYS):
+        yield orders.choose
+        if not orders.next():
+            return
+    yield from map(chosen_by, range(MOST_PLAYS))
+
+
 def chosen_by(seed):
     """Return what chooses at random."""
     return random.Random(seed).choice
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_tensors_are_right_in_every_order_and_move_no_more_than_needed(name):
-    program, orders = ALL[name], Orders()
-    history, needed = sequentially(program, TENSORS), moves_needed(program)
-    for _ in range(MOST_PLAYS):
-        play = Play(program, orders.choose, twice=True)
-        assert play.run() is None, orders.path
-        assert play.memory.tolist() == history[-1], (program, orders.path)
-        assert play.moved == needed, (program, orders.path)
-        if not orders.next():
-            return
-    for seed in range(MOST_PLAYS):  # there are more than can be tried: others among them
-        play = Play(program, chosen_by(seed))
-        assert play.run() is None, seed
-        assert (play.memory.tolist(), play.moved) == (history[-1], needed), (program, seed)
+def depends_on(program):
+    """Return of each task all those that it waits for, directly or not."""
+    found, last = [], {}
+    for index, task in enumerate(program):
+        direct = {last[tensor] for tensor in task.reads if tensor in last}
+        found.append(direct.union(*(found[one] for one in direct)))
+        last |= dict.fromkeys(task.writes, index)
+    return found
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(name):
-    program = ALL[name]
+@pytest.mark.spec("REMOTE-AHEAD-9")
+@pytest.mark.parametrize("how", PLAYS)
+@pytest.mark.parametrize("name", sample(PROGRAMS))
+def test_tensors_are_right_in_every_order_and_move_no_more_than_needed(name, how):
+    program = PROGRAMS[name]
+    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    for number, choose in enumerate(every_order()):
+        play = PLAYS[how](program, choose, twice=number < MOST_PLAYS)
+        assert play.run() is None, number
+        assert (play.memory.tolist(), play.moved) == expected, (program, number)
+
+
+@pytest.mark.parametrize("seed", sample(range(40)))
+def test_random_programs_side_by_side_leave_what_they_would_one_task_after_the_other(seed):
+    choose = chosen_by(seed)
+    program = drawn(random.Random(seed), 6)
+    expected = sequentially(program, TENSORS)[-1]
+    for depth in (2, 4):
+        play = SideBySidePlay(program, choose, depth=depth)
+        assert play.run() is None
+        assert play.memory.tolist() == expected, program
+
+
+@pytest.mark.spec("REMOTE-AHEAD-7")
+@pytest.mark.parametrize("how", PLAYS)
+@pytest.mark.parametrize("name", sample(PROGRAMS))
+def test_of_a_task_that_fails_those_that_wait_for_it_do_not_run_and_all_others_do(name, how):
+    program = PROGRAMS[name]
+    waits_for = depends_on(program)
+    for fault, task in enumerate(program):
+        if task.where == HOME:
+            continue
+        well = {one for one in range(len(program)) if fault not in {one, *waits_for[one]}}
+        for seed in range(6):
+            play = PLAYS[how](program, chosen_by(seed), faults={fault})
+            assert play.run() is not None
+            there = {one for one in well if program[one].where != HOME}
+            assert sorted(play.has_run) == sorted(there), (program, fault, seed)
+            for tensor in range(TENSORS):
+                if not play.is_refused(tensor):
+                    assert play.memory[tensor] == play.made[tensor][-1], (program, fault, seed)
+
+
+@pytest.mark.parametrize("how", [one for one in PLAYS if one != "side by side"])
+@pytest.mark.parametrize("name", sample(PROGRAMS))
+def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(name, how):
+    program = PROGRAMS[name]
     length = 0
-    for seed in range(12):
-        whole = Play(program, chosen_by(seed))
+    for seed in range(6):
+        whole = PLAYS[how](program, chosen_by(seed))
         whole.run()
         length = max(length, whole.actors.points)
     kept = 0
@@ -100,10 +160,12 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
         return task.where == session or (task.where == HOME and tensor not in task.reads)
 
     for point in range(length):
-        for seed in range(3):
+        for seed in range(2):
             session = (point + seed) % 2
-            play = Play(program, chosen_by(f"{point} {seed}"), lost=(session, point))
+            choose = chosen_by(f"{point} {seed}")
+            play = PLAYS[how](program, choose, lost=(session, point))
             play.run()
+            assert len(play.has_run) == len(set(play.has_run)), "no task runs twice"
             for tensor in range(TENSORS):
                 if play.is_refused(tensor):
                     writers = [task for task in program if tensor in task.writes]
@@ -114,12 +176,30 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
     assert kept
 
 
+@pytest.mark.parametrize("name", sample(PROGRAMS))
+def test_side_by_side_nothing_hangs_after_a_loss_and_no_task_runs_twice(name):
+    program = PROGRAMS[name]
+    whole = SideBySidePlay(program, chosen_by(0), depth=4)
+    whole.run()
+    for point in range(0, whole.actors.points, 2):
+        lost = (point // 2) % 2, point
+        play = SideBySidePlay(program, chosen_by(str(point)), depth=4, lost=lost)
+        play.run()
+        assert len(play.has_run) == len(set(play.has_run)), (program, point)
+        for tensor in range(TENSORS):
+            assert play.is_refused(tensor) or play.memory[tensor] in {
+                0,
+                *play.made[tensor],
+                *sequentially(program, TENSORS)[-1],
+            }
+
+
 def test_where_few_tensors_have_room_they_are_right_in_every_order_and_move_no_more():
     spilled = 0
-    for seed in range(24):
+    for seed in range(0, 24, 4):
         program = drawn(random.Random(seed), 5 + seed % 3, tensors=3)
         history, needed = sequentially(program, 3), moves_needed(program)
-        for order in range(MOST_PLAYS // 3):
+        for order in range(MOST_PLAYS // 4):
             play = Play(program, chosen_by(order), tensors=3, room=2)
             assert play.run() is None, order
             assert (play.memory.tolist(), play.moved) == (history[-1], needed), (program, order)
@@ -138,20 +218,64 @@ def test_of_tasks_that_no_edge_orders_the_reader_has_its_version_or_an_error(nam
     program = RACES[name]
     right = sequentially(program, TENSORS)[-1]
     ends = set()
-    orders = Orders()
-    for _ in range(10 * MOST_PLAYS):
-        ends.add(ends_right(Play(program, orders.choose, lost=(0, -1)), right))
-        if not orders.next():
-            break
-    else:  # there are more than can be tried: others among them
-        for seed in range(MOST_PLAYS):
-            ends.add(ends_right(Play(program, chosen_by(seed), lost=(0, -1)), right))
+    for seed in range(MOST_PLAYS):
+        rng = random.Random(seed)
+        play = Play(
+            program,
+            lambda able, rng=rng: rng.choice([able[-1], *able]),
+            any_order=True,
+            lost=(0, -1),
+        )
+        failure = play.run()
+        assert failure or play.memory.tolist() == right
+        ends.add(failure is None)
     assert ends == {True, False}
 
 
-def ends_right(play, right):
-    """Run a play whose end is right or an error; say which."""
-    failure = play.run()
-    if failure is None:
-        assert play.memory.tolist() == right
-    return failure is None
+# ---------------------------------------------------------------- what happens at the same time
+@pytest.mark.parametrize("depth", [2, 4])
+def test_a_chain_is_at_the_endpoint_before_its_first_task_has_ended(depth):
+    play = Play(PROGRAMS["a chain"], lambda able: able[0], depth=depth)
+    assert play.run() is None
+    assert play.links[0].most_ahead == depth
+
+
+def test_what_a_task_needs_is_stored_before_its_turn_and_while_others_run():
+    plays = [Play(PROGRAMS["fed from here"], chosen_by(seed), depth=4) for seed in range(20)]
+    assert any(play.run() is None and play.early > 1 for play in plays)
+
+
+def side_by_side(program):
+    """Run a program in many orders, and yield its plays."""
+    for seed in range(30):
+        play = SideBySidePlay(program, chosen_by(seed), depth=4)
+        assert play.run() is None
+        yield play
+
+
+def test_tasks_that_share_nothing_run_at_the_same_time():
+    orders = {tuple(play.has_run) for play in side_by_side(PROGRAMS["two chains"])}
+    assert len(orders) > 1
+    assert all([one for one in order if one % 2 == 0] == [0, 2, 4] for order in orders)
+
+
+def test_a_task_that_uses_no_tensor_waits_for_none():
+    program = [Task(0, "x!"), Task(0), Task(0), Task(0, "x!")]
+    orders = {tuple(play.has_run) for play in side_by_side(program)}
+    assert any(order[0] != 0 for order in orders)
+    assert all(order.index(0) < order.index(3) for order in orders)
+
+
+@pytest.mark.spec("REMOTE-COPY-2")
+@pytest.mark.parametrize(
+    "program",
+    [
+        [Task(0, "x!"), Task(0, "x", "y!"), Task(0, "x=")],  # nothing orders the last two
+        [Task(1, "x!"), Task(0, "x"), Task(0, "x"), Task(0, "x", "y!")],
+    ],
+    ids=["a task overwrites nothing that one before it still reads", "one reader fetches it"],
+)
+def test_side_by_side_each_task_reads_its_version_which_is_fetched_once(program):
+    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    for play in side_by_side(program):
+        assert (play.memory.tolist(), play.moved) == expected
