@@ -55,11 +55,6 @@ class Peer:
     def go_on(self):
         self._process.send_signal(signal.SIGCONT)
 
-    def release(self):
-        """Let it go on, in the middle of a transfer."""
-        self._process.stdin.write(b"x")
-        self._process.stdin.flush()
-
     def close(self):
         self._process.send_signal(signal.SIGCONT)
         self._process.stdin.close()
@@ -96,8 +91,7 @@ def main(group, silence_s, middle):
 
     windows.read, windows.write = at_the_third(windows.read), at_the_third(windows.write)
     say(made.address)
-    while os.read(0, 1):
-        released.set()
+    os.read(0, 1)
     released.set()
     made.close()
 
