@@ -3,8 +3,6 @@
 import errno
 import hashlib
 import os
-import random
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -15,8 +13,6 @@ import zmq
 
 from simpler_ref import (
     CallConfig,
-    ContinuousTensor,
-    DataType,
     RemoteCallable,
     RemoteWorkerSpec,
     TaskArgs,
@@ -57,9 +53,9 @@ from simpler_ref.remote.tasks import (
 )
 from simpler_ref.remote.windows import Refusal, bytes_at
 from tests import far_side
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, OUTPUT, program, reference
+from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference
 from tests.raw_session import ENDPOINT, SESSION, manifest, session
-from tests.support import Driver, reads, tasks_given, wait_until, writes
+from tests.support import Driver, make_args, reads, tasks_given, wait_until, writes
 from tests.system.programs import Concurrently
 
 DEPTH = 4
@@ -254,48 +250,6 @@ def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_pa
         assert it.sent()[-1] >= 2
 
 
-@pytest.mark.spec("REMOTE-AHEAD-1", "REMOTE-AHEAD-2")
-@pytest.mark.parametrize("depth", [2, 3, 16])
-def test_chains_and_independent_tasks_do_the_same_at_every_depth(depth):
-    with program(2, depth) as two:
-        x = [two.worker.zeros(COUNT, np.float32) for _ in range(6)]
-
-        def orch_fn(orch, *_):
-            for k in range(60):
-                array = x[k % 5 if k % 7 else 5]
-                args = given((array, INOUT), scalars=[k])
-                orch.submit_next_level(two.handle(far_side.add_scalar), args)
-
-        two.handle(far_side.add_scalar)
-        expected = np.zeros(6)
-        for k in range(60):
-            expected[k % 5 if k % 7 else 5] += k
-        for round_ in range(1, 3):
-            two.worker.run(orch_fn)
-            assert [one[-1] for one in x] == (round_ * expected).tolist()
-
-
-@pytest.mark.spec("REMOTE-AHEAD-1")
-def test_a_failure_is_that_of_its_task_and_the_others_run(tmp_path, monkeypatch):
-    with held(tmp_path, monkeypatch) as it:
-        buffer, other = it.made.buffer(0, [1]), it.made.buffer(0, [1])
-        for function in (far_side.add_one, far_side.fail):
-            it.made.handle(function)
-
-        def orch_fn(orch, *_):
-            it.hold(orch)
-            it.submit(orch, far_side.fail, (other, INOUT))
-            it.submit(orch, far_side.add_one, (other, INOUT))
-            it.submit(orch, far_side.add_one, (buffer, INOUT))
-            wait_until(lambda: tasks_given(it.worker) == DEPTH)
-            it.let_go()
-
-        with pytest.raises(TaskError, match="no, says"):
-            it.worker.run(orch_fn)
-        assert it.made.values(buffer)[0] == 2, "it stood behind the one that failed"
-        assert it.made.values(other)[0] == 1, "it waited for the one that failed"
-
-
 # ---------------------------------------------------------------- 2, 3: what waits for its turn
 def held_copies(it):
     """Run a task that needs a tensor of the parent among others; return what was sent when."""
@@ -315,22 +269,20 @@ def held_copies(it):
     x[:] = 3
     it.worker.run(orch_fn)
     assert y.tolist() == [3] * COUNT
-    return it.sent()
+    return it.sent()[1:]
 
 
-@pytest.mark.spec("REMOTE-AHEAD-2")
-def test_a_task_that_needs_tensors_of_the_parent_is_sent_in_its_turn(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~256)
+@pytest.mark.spec("REMOTE-AHEAD-2", "REMOTE-AHEAD-3", "REMOTE-AHEAD-8")
+@pytest.mark.parametrize(
+    ("feature", "sent"), [(8, [0, 0]), pytest.param(256, [0, 1], marks=pytest.mark.long)]
+)
+def test_an_endpoint_without_a_feature_gets_tasks_or_tensors_in_their_turn(
+    tmp_path, monkeypatch, feature, sent
+):
+    assert frames.FEATURES & feature
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~feature)
     with held(tmp_path, monkeypatch) as it:
-        assert held_copies(it)[2:] == [0, 1]
-
-
-@pytest.mark.spec("REMOTE-AHEAD-3")
-def test_an_endpoint_without_the_feature_gets_one_task_at_a_time(tmp_path, monkeypatch):
-    assert frames.FEATURES & 8
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~8)
-    with held(tmp_path, monkeypatch) as it:
-        assert held_copies(it) == [0] * DEPTH
+        assert held_copies(it)[-2:] == sent
 
 
 # ---------------------------------------------------------------- 4: cancelled runs
@@ -414,6 +366,7 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
 
 
 # ---------------------------------------------------------------- 6: lost endpoints
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-6")
 def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path, monkeypatch):
     with held(tmp_path, monkeypatch) as it:
@@ -462,17 +415,16 @@ def chained(it):
 
 
 @pytest.mark.spec("REMOTE-AHEAD-7")
-def test_a_chain_is_sent_before_its_first_task_has_ended(tmp_path, monkeypatch):
-    with held(tmp_path, monkeypatch, depth=8) as it:
-        assert chained(it)[2:] == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.spec("REMOTE-AHEAD-7")
-def test_an_endpoint_without_the_feature_gets_a_chain_task_by_task(tmp_path, monkeypatch):
+@pytest.mark.parametrize("ahead", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_chain_is_sent_before_its_first_task_has_ended(tmp_path, monkeypatch, ahead):
     assert frames.FEATURES & 64
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~64)
+    monkeypatch.setattr(link, "FEATURES", frames.FEATURES if ahead else frames.FEATURES & ~64)
     with held(tmp_path, monkeypatch, depth=8) as it:
-        assert max(chained(it)) == 2, "the second task for the buffer waits for the first"
+        sent = chained(it)
+    if ahead:
+        assert sent[2:] == [1, 2, 3, 4, 5]
+    else:
+        assert max(sent) == 2, "the second task for the buffer waits for the first"
 
 
 @pytest.mark.spec("REMOTE-AHEAD-7", "REMOTE-TASK-11")
@@ -504,50 +456,12 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
     assert L.SKIPPED == 3
 
 
-DEPTHS = 1, 4, 16
-
-
-@pytest.mark.spec("REMOTE-AHEAD-7", "SPEED-DEPTH-11")
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("seed", range(4))
-def test_runs_with_a_failure_end_the_same_at_every_depth(seed, depth):
-    """Only what the failed task makes, and what waits for that, is not made."""
-    rng = random.Random(seed)
-    places = [rng.randrange(2) for _ in range(40)]
-    pairs = [rng.sample(range(8), 2) for _ in places]
-    fault = rng.randrange(20, 40)
-    with program(2, depth) as two:
-        x = [two.worker.zeros(COUNT, np.float32) for _ in range(8)]
-        for function in (far_side.add_first, far_side.fail):
-            two.handle(function)
-
-        def orch_fn(orch, *_):
-            for index, (where, (i, j)) in enumerate(zip(places, pairs, strict=True)):
-                function = far_side.fail if index == fault else far_side.add_first
-                args = given((x[i], INOUT), (x[j], INOUT))
-                orch.submit_next_level(two.handle(function), args, worker=where)
-
-        for one in x:
-            one[:] = 1
-        values, bad = [1] * 8, set()
-        for index, (i, j) in enumerate(pairs):
-            if index == fault or bad & {i, j}:
-                bad |= {i, j}
-            else:
-                values[j] = (values[j] + values[i]) % 1024
-        with pytest.raises(TaskError, match=f"endpoint {places[fault]}.*no, says"):
-            two.worker.run(orch_fn)
-        for index, one in enumerate(x):
-            if index not in bad:
-                assert one.tolist() == [values[index]] * COUNT, (index, bad)
-        two.run(*[(far_side.nothing, None, {"worker": i}) for i in range(2)] * 4)
-
-
 # ---------------------------------------------------------------- 8: tensors that move meanwhile
-@contextmanager
-def watched(folder, monkeypatch, depth=DEPTH):
-    """Give an endpoint that is busy, and a function that says how often its link has stored tensors."""
-    store_all, log = Home.store_all, folder / "stores"
+
+
+@pytest.mark.spec("REMOTE-AHEAD-8")
+def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
+    store_all, log = Home.store_all, tmp_path / "stores"
     log.touch()
 
     def noted(self, run, coming, ask):
@@ -556,15 +470,9 @@ def watched(folder, monkeypatch, depth=DEPTH):
             file.write("." * bool(coming))
 
     monkeypatch.setattr(Home, "store_all", noted)
-    with held(folder, monkeypatch, depth) as it:
-        for function in (far_side.copy, far_side.add_one, far_side.nothing):
+    with held(tmp_path, monkeypatch) as it:
+        for function in (far_side.copy, far_side.add_one):
             it.made.handle(function)
-        yield it, lambda: len(log.read_text())
-
-
-@pytest.mark.spec("REMOTE-AHEAD-8")
-def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
-    with watched(tmp_path, monkeypatch) as (it, stores):
         x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
 
         def orch_fn(orch, *_):
@@ -574,14 +482,15 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
             it.submit(orch, far_side.add_one, (y, INOUT))
             wait_until(lambda: tasks_given(it.worker) == DEPTH)
             it.let_go("first")
-            wait_until(stores)
+            wait_until(log.read_text)
             it.let_go("second")
 
-        for number in range(1, 4):
+        for number in range(1, 3):
+            log.write_text("")
             x[:] = number
             it.worker.run(orch_fn)
             assert y.tolist() == [number + 1] * COUNT
-            assert stores() == number, "once in each run"
+            assert log.read_text() == ".", "once in each run"
             for name in ("first", "second"):
                 (tmp_path / name).unlink()
 
@@ -636,98 +545,33 @@ def test_only_its_parent_has_a_session_make_room():
     assert WANTED_COPIES.decode(tasks.open_early(SESSION, question)).keys == (7,)
 
 
-@pytest.mark.spec("REMOTE-AHEAD-4", "REMOTE-AHEAD-8")
-def test_what_was_stored_for_a_cancelled_run_is_not_seen_by_the_next_one(tmp_path, monkeypatch):
-    with watched(tmp_path, monkeypatch) as (it, stores):
-        x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
-
-        def orch_fn(orch, *_):
-            it.hold(orch, "first")
-            it.hold(orch, "second")
-            it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
-            wait_until(lambda: tasks_given(it.worker) == 3)
-            it.let_go("first")
-            wait_until(stores)
-            it.let_go("second")
-            raise Stop
-
-        x[:] = 1
-        with pytest.raises(Stop):
-            it.worker.run(orch_fn)
-        x[:] = 2
-        it.made.run((far_side.copy, given((x, INPUT), (y, EXISTING)), {"worker": 0}))
-        assert y.tolist() == [2] * COUNT
-
-
-@pytest.mark.spec("REMOTE-AHEAD-8")
-def test_an_endpoint_without_the_feature_gets_tensors_when_the_task_before_has_ended(
-    tmp_path, monkeypatch
-):
-    assert frames.FEATURES & 256
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~256)
-    monkeypatch.setattr(Home, "ask", None)
-    with held(tmp_path, monkeypatch) as it:
-        held_copies(it)
-
-
-# ---------------------------------------------------------------- side by side
-def at_once(**options):
+# ---------------------------------------------------------------- 9: side by side
+@pytest.fixture
+def at_once():
+    """Give an endpoint with two sub workers."""
     spec = RemoteWorkerSpec(num_sub_workers=2, modules=["tests.far_side"])
-    return Worker(fleet=spec, endpoints=1, **options)
+    with Worker(fleet=spec, endpoints=1) as worker:
+        yield worker
 
 
-def give(orch, handle, *tensors, scalars=()):
-    args = TaskArgs()
-    for one, tag in tensors:
-        args.add_tensor(one, tag)
-    for one in scalars:
-        args.add_scalar(one)
-    orch.submit_sub(handle, args)
-
-
-def path_in(worker, folder, name):
-    """Return a path as an array that tasks read."""
-    return worker.share(
-        np.frombuffer(os.fsencode(folder / name).ljust(256, b"\0"), np.uint8).copy()
-    )
+def give(orch, handle, *tensors):
+    orch.submit_sub(handle, make_args(*tensors))
 
 
 @pytest.mark.spec("REMOTE-AHEAD-9")
-def test_tasks_that_share_no_tensor_run_at_the_same_time(tmp_path):
-    with at_once() as worker:
-        meet = worker.register(far_side.meet)
-        first, second = (path_in(worker, tmp_path, name) for name in "ab")
+def test_tasks_that_share_no_tensor_run_at_the_same_time(at_once, tmp_path):
+    meet = at_once.register(far_side.meet)
+    paths = [os.fsencode(tmp_path / name).ljust(256, b"\0") for name in "ab"]
+    first, second = (at_once.share(np.frombuffer(one, np.uint8).copy()) for one in paths)
 
-        def orch_fn(orch, args, config):
-            give(orch, meet, (first, INPUT), (second, INPUT))
-            give(orch, meet, (second, INPUT), (first, INPUT))
+    def orch_fn(orch, args, config):
+        give(orch, meet, (first, INPUT), (second, INPUT))
+        give(orch, meet, (second, INPUT), (first, INPUT))
 
-        worker.run(orch_fn)
-
-
-@pytest.mark.spec("REMOTE-AHEAD-9")
-def test_tasks_that_share_a_tensor_run_in_the_order_in_which_they_were_submitted():
-    with at_once() as worker:
-        twice, add_to = worker.register(far_side.twice), worker.register(far_side.add_to)
-        x, *sums = (worker.share(np.full(8, k, np.int64)) for k in (1, 0, 0, 0))
-
-        def orch_fn(orch, args, config):
-            for one in sums:
-                give(orch, twice, (x, INOUT))
-                give(orch, add_to, (x, INPUT), (one, INOUT))
-
-        for _ in range(3):
-            worker.run(orch_fn)
-        total = np.zeros(3, np.int64)
-        value = 1
-        for _ in range(3):
-            for k in range(3):
-                value *= 2
-                total[k] += value
-        assert x[0] == value
-        assert [one[0] for one in sums] == total.tolist()
+    at_once.run(orch_fn)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-9")
 def test_a_function_that_submits_runs_when_all_tasks_before_it_have_ended():
     with Worker(level=4, mailbox_depth=8) as worker:
@@ -739,112 +583,23 @@ def test_a_function_that_submits_runs_when_all_tasks_before_it_have_ended():
         def orch_fn(orch, args, config):
             for _ in range(3):
                 give(orch, add_to, (ones, INPUT), (sums, INOUT))
-                args = TaskArgs()
-                args.add_tensor(sums, INOUT)
-                orch.submit_next_level(add_one, args)
+                orch.submit_next_level(add_one, make_args((sums, INOUT)))
 
         worker.run(orch_fn)
         assert sums.tolist() == [6] * 8
 
 
-@pytest.mark.spec("REMOTE-FAIL-1", "REMOTE-FAIL-2", "REMOTE-AHEAD-7")
-def test_a_task_that_fails_says_why_and_others_at_the_same_time_are_not_harmed():
-    with at_once() as worker:
-        fail, twice = worker.register(far_side.fail_as_leaf), worker.register(far_side.twice)
-        x, y = (worker.share(np.ones(8, np.int64)) for _ in range(2))
+@pytest.mark.long
+@pytest.mark.spec("REMOTE-FAIL-1")
+def test_a_sub_worker_that_dies_fails_its_task_and_another_takes_its_place(at_once):
+    end, twice = at_once.register(far_side.end_process), at_once.register(far_side.twice)
+    x = at_once.share(np.ones(8, np.int64))
+    with pytest.raises(TaskError, match="status 3"):
+        at_once.run(lambda orch, *_: give(orch, end))
 
-        def orch_fn(orch, args, config):
-            give(orch, fail, (x, INOUT), scalars=[7])
-            give(orch, twice, (x, INOUT))
-            give(orch, twice, (y, INOUT))
-
-        with pytest.raises(TaskError, match="ValueError: no 7") as caught:
-            worker.run(orch_fn)
-        assert "fail_as_leaf" in caught.value.remote_traceback
-        assert "endpoint 0" in str(caught.value)
-        assert x[0] == 1
-        assert y[0] in (1, 2)  # it may not have been given to the endpoint
-
-        def again(orch, args, config):
+    def again(orch, args, config):
+        for _ in range(4):
             give(orch, twice, (x, INOUT))
 
-        worker.run(again)
-        assert x.tolist() == [2] * 8
-
-
-@pytest.mark.spec("REMOTE-FAIL-1")
-def test_a_sub_worker_that_dies_fails_its_task_and_another_takes_its_place():
-    with at_once() as worker:
-        end, twice = worker.register(far_side.end_process), worker.register(far_side.twice)
-        x = worker.share(np.ones(8, np.int64))
-
-        def orch_fn(orch, args, config):
-            give(orch, end)
-
-        with pytest.raises(TaskError, match="status 3"):
-            worker.run(orch_fn)
-
-        def again(orch, args, config):
-            for _ in range(4):
-                give(orch, twice, (x, INOUT))
-
-        worker.run(again)
-        assert x.tolist() == [16] * 8
-
-
-@pytest.mark.spec("REMOTE-FAIL-1")
-def test_an_endpoint_that_is_killed_while_its_sub_workers_run_tasks_fails_these(tmp_path):
-    with at_once() as worker:
-        meet = worker.register(far_side.meet)
-        first, never = (path_in(worker, tmp_path, name) for name in ("a", "never"))
-        worker.start()
-        (one,) = worker.endpoints()
-
-        def orch_fn(orch, args, config):
-            for _ in range(2):
-                give(orch, meet, (first, INPUT), (never, INPUT))
-            wait_until((tmp_path / "a").exists)
-            os.kill(one["pid"], signal.SIGKILL)
-
-        assert one["pid"]
-        with pytest.raises(TaskError, match="endpoint"):
-            worker.run(orch_fn)
-
-
-@pytest.mark.spec("REMOTE-AHEAD-9", "REMOTE-COPY-2")
-@pytest.mark.parametrize("depth", (2, 16))
-@pytest.mark.parametrize("seed", range(4))
-def test_random_programs_for_sub_workers_of_endpoints_end_as_if_run_in_order(seed, depth):
-    """Tasks read values that are made once, make one more, and add to sums."""
-    rng = random.Random(seed)
-    program = [
-        (rng.sample(range(max(0, k - 6), k + 4), rng.randint(1, 3)), rng.choice([None, 0, 1, 2]))
-        for k in range(60)
-    ]
-    values, expected = [1, 2, 3, 4], [0, 0, 0]
-    for parts, total in program:
-        values.append(sum(values[one] for one in parts) % 1009)
-        if total is not None:
-            expected[total] += values[-1]
-    spec = RemoteWorkerSpec(num_sub_workers=2, modules=["tests.far_side"])
-    with Worker(fleet=spec, endpoints=2, mailbox_depth=depth) as worker:
-        mix = worker.register(far_side.mix)
-        first = [worker.share(np.full(8, k, np.int64)) for k in (1, 2, 3, 4)]
-        sums = [worker.share(np.zeros(8, np.int64)) for _ in expected]
-
-        def orch_fn(orch, args, config):
-            made = list(first)
-            for parts, total in program:
-                task = TaskArgs()
-                for one in parts:
-                    task.add_tensor(made[one], INPUT)
-                task.add_tensor(ContinuousTensor.make(0, (8,), DataType.INT64), OUTPUT)
-                if total is not None:
-                    task.add_tensor(sums[total], INOUT)
-                task.add_scalar(len(parts))
-                orch.submit_sub(mix, task)
-                made.append(task.tensor(len(parts)))
-
-        for _ in range(2):
-            worker.run(orch_fn)
-        assert [one.tolist() for one in sums] == [[2 * one] * 8 for one in expected]
+    at_once.run(again)
+    assert x.tolist() == [16] * 8

@@ -13,7 +13,6 @@ from simpler_ref import (
     RemoteCallable,
     RemoteError,
     RemoteWorkerSpec,
-    TaskArgs,
     TaskError,
     TensorArgType,
     Worker,
@@ -21,7 +20,8 @@ from simpler_ref import (
 )
 
 from ... import far_side
-from ...endpoints import EXISTING, INOUT, INPUT, Moody, reference
+from ...endpoints import INOUT, INPUT, Moody, reference
+from ...support import make_args
 from .test_copy import COUNT, Mixed, fresh
 
 OUTPUT = TensorArgType.OUTPUT
@@ -39,9 +39,9 @@ def opened(**options):
         yield made
 
 
-@pytest.fixture(params=[1, 4], ids="depth {}".format)
-def mixed(request):
-    with opened(mailbox_depth=request.param) as made:
+@pytest.fixture
+def mixed():
+    with opened(mailbox_depth=4) as made:
         yield made
 
 
@@ -58,7 +58,7 @@ def update(program, orch, where, source, target):
 
 # ---------------------------------------------------------------- what runs again
 @pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.parametrize("endpoint", [0, 1])
+@pytest.mark.parametrize("endpoint", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoint):
     x, y = mixed.shared(), mixed.shared()
 
@@ -79,15 +79,13 @@ def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoin
 
 
 @pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.parametrize("retries", [0, 1, 2])
+@pytest.mark.parametrize("retries", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 1))])
 def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
     with opened(retries=retries) as made:
         x = made.shared()
 
         def orch_fn(orch, args, config):
-            task = TaskArgs()
-            task.add_tensor(x, INOUT)
-            orch.submit_next_level(made.handle(far_side.die), task, worker=0)
+            made.submit(orch, far_side.die, 0, (x, INOUT))
 
         with pytest.raises(WorkerLostError, match="endpoint 0"):
             made.worker.run(orch_fn)
@@ -98,7 +96,7 @@ def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
 
 
 @pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.parametrize("where", [0, None])
+@pytest.mark.parametrize("where", [0, pytest.param(None, marks=pytest.mark.long)])
 def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
     x, y = mixed.shared(), mixed.shared()
 
@@ -115,27 +113,8 @@ def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
         mixed.worker.run(orch_fn)
 
 
-@pytest.mark.spec("REMOTE-RETRY-1")
-def test_what_is_lost_before_it_comes_home_is_made_again(mixed):
-    x = mixed.shared()
-
-    def orch_fn(orch, args, config):
-        for k in range(4):
-            mixed.add(orch, k % 2, x)
-        orch._until_idle()
-        kill(mixed, 1)
-        if args:
-            orch.drain()
-            assert x.tolist() == [4] * COUNT
-
-    mixed.worker.run(orch_fn)
-    assert x.tolist() == [4] * COUNT
-    x[:] = 0
-    mixed.worker.run(orch_fn, True)
-    assert x.tolist() == [4] * COUNT
-
-
 # ---------------------------------------------------------------- lineage
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-2")
 def test_versions_that_another_endpoint_has_are_not_made_again(mixed, tmp_path):
     x, y = mixed.shared(), mixed.shared()
@@ -186,10 +165,7 @@ def test_outputs_buffers_and_scopes_that_have_ended_are_made_again(mixed):
         mixed.add(orch, 0, x)
         update(mixed, orch, 0, x, buffer)
         with orch.scope():
-            task = TaskArgs()
-            task.add_tensor(x, INOUT)
-            task.add_tensor(fresh(), OUTPUT)
-            orch.submit_next_level(mixed.handle(far_side.copy), task, worker=0)
+            task = mixed.submit(orch, far_side.copy, 0, (x, INOUT), (fresh(), OUTPUT))
             inner = orch.alloc(COUNT, np.float32)
             update(mixed, orch, 0, task.tensor(1), inner)
             update(mixed, orch, 0, inner, y)
@@ -207,49 +183,6 @@ def test_outputs_buffers_and_scopes_that_have_ended_are_made_again(mixed):
         assert (x.tolist(), y.tolist()) == ([2] * COUNT, [3] * COUNT)
 
 
-@pytest.mark.spec("REMOTE-RETRY-2")
-def test_groups_run_again_as_a_whole(mixed):
-    parts = [mixed.shared(np.full(COUNT, k, np.float32)) for k in range(2)]
-    targets = [mixed.shared() for _ in range(2)]
-
-    def orch_fn(orch, args, config):
-        for one in parts:
-            mixed.add(orch, 0, one)
-        orch._until_idle()
-        kill(mixed, 0)
-        members = []
-        for one, target in zip(parts, targets, strict=True):
-            args = TaskArgs()
-            args.add_tensor(one, INPUT)
-            args.add_tensor(target, EXISTING)
-            members.append(args)
-        orch.submit_next_level_group(mixed.handle(far_side.copy), members)
-
-    mixed.worker.run(orch_fn)
-    assert [one[0] for one in targets] == [1, 2]
-
-
-@pytest.mark.spec("REMOTE-RETRY-2")
-def test_what_sub_workers_of_endpoints_have_made_is_made_again():
-    spec = RemoteWorkerSpec(num_sub_workers=2, serialized=True)
-    with Worker(fleet=spec, endpoints=2, retries=1) as worker:
-        scale = worker.register(far_side.scale)
-        arrays = [worker.share(np.full(COUNT, k, np.float32)) for k in range(6)]
-
-        def orch_fn(orch, args, config):
-            for step in range(4):
-                for one in arrays:
-                    task = TaskArgs()
-                    task.add_tensor(one, INOUT)
-                    task.add_scalar(2.0)
-                    orch.submit_sub(scale, task)
-                if step == 1:
-                    os.kill(worker.endpoints()[1]["pid"], signal.SIGKILL)
-
-        worker.run(orch_fn)
-        assert [int(one[0]) for one in arrays] == [16 * k for k in range(6)]
-
-
 # ---------------------------------------------------------------- where
 @pytest.mark.spec("REMOTE-RETRY-3")
 def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_path):
@@ -264,10 +197,7 @@ def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_pa
 
         def orch_fn(orch, args, config):
             for k in range(6):
-                task = TaskArgs()
-                task.add_tensor(x, INOUT)
-                task.add_scalar(1)
-                orch.submit_next_level(add, task, worker=0)
+                orch.submit_next_level(add, make_args((x, INOUT), scalars=[1]), worker=0)
                 if k == 3:
                     orch._until_idle()
                     file.touch()
@@ -286,10 +216,7 @@ def test_tasks_with_memory_of_an_endpoint_do_not_run_again(mixed):
     x = mixed.shared()
 
     def orch_fn(orch, args, config):
-        task = TaskArgs()
-        task.add_tensor(reference(buffer), INPUT)
-        task.add_tensor(x, INOUT)
-        orch.submit_next_level(mixed.handle(far_side.copy), task, worker=0)
+        mixed.submit(orch, far_side.copy, 0, (reference(buffer), INPUT), (x, INOUT))
         orch._until_idle()
         kill(mixed, 0)
         mixed.add(orch, 0, x)
@@ -299,10 +226,9 @@ def test_tasks_with_memory_of_an_endpoint_do_not_run_again(mixed):
 
 
 # ---------------------------------------------------------------- random programs
-@pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.spec("REMOTE-RETRY-2")
-@pytest.mark.parametrize("depth", [1, 4])
-@pytest.mark.parametrize("check", [False, True], ids=["unchecked", "checked"])
+@pytest.mark.long
+@pytest.mark.spec("REMOTE-RETRY-1", "REMOTE-RETRY-2")
+@pytest.mark.parametrize(("depth", "check"), [(1, False), (4, True)])
 def test_random_programs_whose_endpoints_are_killed_end_as_if_run_in_order_or_fail(depth, check):
     """A run that fails leaves each tensor lost, or as it was at some time; no two kills are alike."""
     right = 0
