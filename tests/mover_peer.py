@@ -16,19 +16,6 @@ import threading
 
 KEY = 0x1234 << 48 | 5
 NBYTES = 8 << 20
-SMALL = 32 << 10
-
-
-def narrow(mover):
-    """Give the connections of a mover's module no heartbeats and little room in the kernel."""
-    prepare = mover.prepare
-
-    def narrowed(socket, silence_s, **how):
-        prepare(socket, silence_s, **how)
-        socket.heartbeat_ivl = 0
-        socket.sndbuf = socket.rcvbuf = SMALL
-
-    return narrowed
 
 
 class Peer:
@@ -67,11 +54,9 @@ def say(text):
 
 
 def main(group, silence_s, middle):
-    from simpler_ref.remote import lines, mover
+    from simpler_ref.remote import mover
     from simpler_ref.remote.keys import KeyPair
 
-    if middle == "narrow":
-        lines.prepare = mover.prepare = narrow(mover)
     made = mover.ZmqMover("tcp://127.0.0.1:*", KeyPair(*group) if group else None, silence_s)
     memory = (ctypes.c_char * NBYTES)()
     made.offer(mover.Window(KEY, ctypes.addressof(memory), NBYTES))
@@ -83,8 +68,6 @@ def main(group, silence_s, middle):
             if len(served) == 3 and middle == "wait":
                 say("in the middle")
                 released.wait()
-            if len(served) == 3 and middle == "hold the GIL":
-                ctypes.PyDLL(None).usleep(int(silence_s * 4e6))
             return serve(*request)
 
         return serve_one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -23,6 +24,7 @@ from simpler_ref.remote.host_fleet import DaemonPlace, HostFleet
 from simpler_ref.remote.manifest import to_line
 
 from ..sessions import DEADLINE_S, is_gone, manifest, stand_in
+from ..support import sample
 
 ROOT = Path(__file__).parents[2]
 DAEMON = """
@@ -51,19 +53,24 @@ def daemon(tmp_path, *options, listen="tcp://127.0.0.1:*"):
     assert process.returncode in (0, -signal.SIGKILL)
 
 
-@pytest.fixture
-def key_file(tmp_path):
-    keys.write_pair(tmp_path / "keys")
-    return str(tmp_path / "keys")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("daemon")
 
 
-@pytest.fixture
-def served(tmp_path, key_file):
-    with daemon(tmp_path, "--keys", key_file, "--module", "own") as process:
+@pytest.fixture(scope="module")
+def key_file(folder):
+    keys.write_pair(folder / "keys")
+    return str(folder / "keys")
+
+
+@pytest.fixture(scope="module")
+def served(folder, key_file):
+    with daemon(folder, "--keys", key_file, "--module", "own") as process:
         yield process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fleet(served, key_file):
     return HostFleet([served.address], keys=key_file)
 
@@ -104,28 +111,18 @@ def test_chips_are_for_those_who_may_run_anything(fleet, key_file, tmp_path):
 @pytest.mark.parametrize(
     ("some", "others", "common"),
     [
-        (["a"], ["a"], ["a"]),
-        (["a.b", "c"], ["a"], ["a.b"]),
-        (["a"], ["a.b", "a.c"], ["a.b", "a.c"]),
-        (["*"], ["a"], ["a"]),
-        (["a"], ["*"], ["a"]),
-        (["*"], ["*"], ["*"]),
-        (["ab"], ["a"], []),
-        (["a"], [], []),
-        ([], ["*"], []),
+        *((["a"], ["a"], ["a"]), (["a.b", "c"], ["a"], ["a.b"]), (["ab"], ["a"], [])),
+        *((["a"], ["a.b", "a.c"], ["a.b", "a.c"]), (["a"], [], []), ([], ["*"], [])),
+        *((["*"], ["a"], ["a"]), (["a"], ["*"], ["a"]), (["*"], ["*"], ["*"])),
     ],
 )
 def test_modules_that_both_sides_allow(some, others, common):
     assert common_modules(some, others) == tuple(common)
 
 
-def test_a_failed_start_says_how_it_ended_there(fleet):
-    assert "exited with status 3 while it was started: oh no" in refused(
-        fleet, manifest(prints="oh no", exits=3)
-    )
-
-
-def test_why_says_how_a_session_has_ended_there(fleet):
+def test_why_says_how_a_session_or_its_start_has_ended_there(fleet):
+    text = refused(fleet, manifest(prints="oh no", exits=3))
+    assert "exited with status 3 while it was started: oh no" in text
     place = fleet.start(manifest(prints="last words"), 0)
     os.kill(place.announcement.pid, signal.SIGKILL)
     assert place.wait(DEADLINE_S)
@@ -133,6 +130,7 @@ def test_why_says_how_a_session_has_ended_there(fleet):
     place.stop(DEADLINE_S)
 
 
+@pytest.mark.long
 def test_a_place_that_nobody_asks_for_long_keeps_its_connection(fleet):
     place = fleet.start(manifest({"silence_s": 0.5}), 0)
     time.sleep(2)  # 200 messages of the daemon, and four times the silence
@@ -179,34 +177,29 @@ def parent_of(served, key_file):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def test_a_session_ends_when_its_parent_is_killed(served, key_file):
+@pytest.mark.parametrize("number", sample([signal.SIGKILL, signal.SIGSTOP], 1))
+def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, number):
     with parent_of(served, key_file) as parent:
         pid = int(parent.stdout.readline())
-        parent.kill()
-    assert is_gone(pid)
-
-
-def test_a_session_ends_when_its_parent_is_silent(served, key_file):
-    with parent_of(served, key_file) as parent:
-        pid = int(parent.stdout.readline())
-        parent.send_signal(signal.SIGSTOP)
+        parent.send_signal(number)
         assert is_gone(pid)
         parent.kill()
 
 
-def test_sessions_end_when_the_daemon_is_killed(fleet, served):
-    place = fleet.start(manifest(), 0)
-    served.kill()
-    assert is_gone(place.announcement.pid)
+def test_sessions_end_when_the_daemon_is_killed(tmp_path, key_file):
+    with daemon(tmp_path, "--keys", key_file) as served:
+        place = HostFleet([served.address], keys=key_file).start(manifest(), 0)
+        served.kill()
+        assert is_gone(place.announcement.pid)
     assert place.wait(DEADLINE_S)
     assert place.why() == f"the connection to {served.address} is lost"
     place.stop(DEADLINE_S)
 
 
-def test_sessions_end_when_the_daemon_is_ended(fleet, served):
-    place = fleet.start(manifest(), 0)
-    served.terminate()
-    assert served.wait(DEADLINE_S) == 0
+@pytest.mark.long
+def test_sessions_end_when_the_daemon_is_ended(tmp_path, key_file):
+    with daemon(tmp_path, "--keys", key_file) as served:
+        place = HostFleet([served.address], keys=key_file).start(manifest(), 0)
     assert is_gone(place.announcement.pid)
     place.stop(DEADLINE_S)
 
@@ -232,11 +225,8 @@ def test_a_request_that_is_sent_again_is_refused(fleet):
     assert "has been asked for before" in refused(fleet, one)
 
 
-def test_another_version_is_refused_by_name(fleet):
+def test_another_version_and_sessions_without_keys_are_refused_by_name(fleet):
     assert "the parent has simpler_ref 9.9" in refused(fleet, replace(manifest(), version="9.9"))
-
-
-def test_a_daemon_with_keys_wants_sessions_with_keys(fleet):
     assert "--insecure" in refused(fleet, manifest(OPEN))
 
 
@@ -282,12 +272,8 @@ def test_a_session_listens_where_the_parent_reaches_the_daemon(tmp_path, key_fil
         place = HostFleet([f"tcp://127.0.0.3:{port}"], keys=key_file).start(manifest(), 0)
         assert place.announcement.frames == "tcp://127.0.0.3:1"
         place.stop(DEADLINE_S)
-
-
-def test_a_session_listens_everywhere_if_that_is_no_address_of_its_machine():
-    with_all = Daemon("tcp://0.0.0.0:*", None)
-    assert with_all._listening_address("192.0.2.1") == "0.0.0.0"
-    with_all.close()
+    with contextlib.closing(Daemon("tcp://0.0.0.0:*", None)) as elsewhere:
+        assert elsewhere._listening_address("192.0.2.1") == "0.0.0.0"
 
 
 # ---------------------------------------------------------------- the command and its arguments
@@ -324,37 +310,42 @@ def test_an_address_that_cannot_be_used_is_named(served, key_file, capsys):
     assert f"cannot listen at '{served.address}': Address already in use" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("addresses", [5, None, b"a", "tcp://a:1", [None]])
+def test_what_is_no_list_of_addresses_is_refused(addresses):
+    with pytest.raises(TypeError, match="addresses="):
+        HostFleet(addresses, insecure=True)
+
+
 @pytest.mark.parametrize(
-    ("error", "addresses", "options"),
+    "address",
     [
-        (TypeError, "tcp://a:1", {"insecure": True}),
-        (ValueError, [], {"insecure": True}),
-        (ValueError, ["a:1"], {"insecure": True}),
-        (ValueError, ["tcp://a"], {"insecure": True}),
-        (ValueError, ["tcp://a:1"], {}),
-        (ValueError, ["tcp://a:1"], {"insecure": True, "keys": "k"}),
-        (ValueError, ["tcp://a:0"], {"insecure": True}),
-        (ValueError, ["tcp://a:-1"], {"insecure": True}),
-        (ValueError, ["tcp://a:65536"], {"insecure": True}),
-        (ValueError, ["tcp://a:*"], {"insecure": True}),
-        (ValueError, ["tcp://:1"], {"insecure": True}),
-        (ValueError, ["inproc://a:1"], {"insecure": True}),
-        (TypeError, None, {"insecure": True}),
-        (TypeError, 5, {"insecure": True}),
-        (TypeError, b"a", {"insecure": True}),
-        (TypeError, [None], {"insecure": True}),
-        (TypeError, ["tcp://a:1"], {"insecure": "no"}),
-        (TypeError, ["tcp://a:1"], {"keys": 0}),
-        (TypeError, ["tcp://a:1"], {"keys": -1}),
-        (TypeError, ["tcp://a:1"], {"keys": 1.5}),
-        (TypeError, ["tcp://a:1"], {"keys": 10**30}),
-        (ValueError, ["tcp://a:1"], {"keys": ""}),
-        (FileNotFoundError, ["tcp://a:1"], {"keys": "/nowhere"}),
+        "a:1",
+        "tcp://a",
+        *(f"tcp://a:{x}" for x in (0, -1, 65536, "*")),
+        "tcp://:1",
+        "inproc://a:1",
+        None,
     ],
 )
-def test_arguments_that_are_refused(error, addresses, options):
-    with pytest.raises(error, match=r"addresses=|keys=|insecure=|No such file"):
-        HostFleet(addresses, **options)
+def test_an_address_without_a_host_or_a_port_is_refused(address):
+    with pytest.raises(ValueError, match="addresses="):
+        HostFleet([address] if address else [], insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (ValueError, {}),
+        (ValueError, {"insecure": True, "keys": "k"}),
+        (TypeError, {"insecure": "no"}),
+        *((TypeError, {"keys": wrong}) for wrong in (0, -1, 1.5, 10**30)),
+        (ValueError, {"keys": ""}),
+        (FileNotFoundError, {"keys": "/nowhere"}),
+    ],
+)
+def test_keys_that_are_none_are_refused(error, options):
+    with pytest.raises(error, match=r"keys=|insecure=|No such file"):
+        HostFleet(["tcp://a:1"], **options)
 
 
 def test_a_fleet_travels_to_other_processes_and_hides_its_keys(key_file):

@@ -48,14 +48,11 @@ def test_a_session_gets_its_manifest_and_announces_itself(start):
     found = place.announcement
     assert found.host == repr(one) and found.frames == "tcp://127.0.0.1:1"
     assert place.name == f"endpoint 0 on this machine (pid {found.pid})"
+    assert os.getpgid(found.pid) != os.getpgid(0), "Ctrl-C does not reach it"
     assert place.why() == ""
-
-
-def test_the_end_of_its_input_ends_a_session(fleet):
-    place = fleet.start(manifest(), 0)
-    place.stop(DEADLINE_S)
-    assert place.why() == "exited with status 0"
-    place.stop(DEADLINE_S)
+    for _ in range(2):
+        place.stop(DEADLINE_S)
+        assert place.why() == "exited with status 0"
 
 
 def test_a_session_that_does_not_end_is_killed_with_its_children(fleet):
@@ -64,24 +61,12 @@ def test_a_session_that_does_not_end_is_killed_with_its_children(fleet):
     assert place.why() == "killed by SIGKILL"
 
 
-def test_why_says_how_a_session_has_ended_and_what_it_said_last(start):
-    place = start(manifest(prints="first\nlast words"))
+def test_what_a_session_says_appears_here_and_why_tells_how_it_has_ended(start, capsys):
+    place = start(manifest(prints="grüße ✓\nlast words"))
     os.kill(place.announcement.pid, signal.SIGKILL)
     assert place.wait(DEADLINE_S)
-    assert place.why() == "killed by SIGKILL: first\nlast words"
-
-
-def test_what_a_session_prints_appears_here(start, capsys):
-    start(manifest(prints="grüße ✓")).stop(DEADLINE_S)
-    assert capsys.readouterr().err == "grüße ✓\n"
-
-
-def test_of_long_output_the_end_is_kept(fleet):
-    text = "\n".join(str(i) for i in range(20_000))
-    with pytest.raises(RemoteError) as caught:
-        fleet.start(manifest(prints=text, exits=3), 0)
-    assert str(caught.value).endswith("19998\n19999")
-    assert len(str(caught.value)) < 1000
+    assert place.why() == "killed by SIGKILL: grüße ✓\nlast words"
+    assert capsys.readouterr().err == "grüße ✓\nlast words\n"
 
 
 def test_a_failed_start_says_how_and_with_which_words(fleet):
@@ -91,8 +76,14 @@ def test_a_failed_start_says_how_and_with_which_words(fleet):
         fleet.start(manifest(prints="oh no", exits=3), 0)
     with pytest.raises(RemoteError, match=r"exited with status 1 .*: no such chip"):
         fleet.start(manifest(raises="no such chip"), 0)
+    text = "\n".join(str(i) for i in range(20_000))
+    with pytest.raises(RemoteError) as caught:  # of long output, the end is kept
+        fleet.start(manifest(prints=text, exits=3), 0)
+    assert str(caught.value).endswith("19998\n19999")
+    assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.long
 def test_a_start_that_takes_too_long_is_ended(fleet):
     one = manifest({"start_timeout_s": 5.0}, silent=True, stays=True, prints="waiting")
     with pytest.raises(RemoteError, match=r"within 5\.0 s: give start_timeout_s= .*: waiting"):
@@ -132,11 +123,6 @@ def test_a_manifest_with_fields_of_another_version_is_refused_for_the_version():
         read_manifest(line)
     with pytest.raises(ValueError, match="no manifest"):
         read_manifest("colour")
-
-
-def test_a_session_of_its_own_process_group_is_not_reached_by_ctrl_c(start):
-    place = start(manifest())
-    assert os.getpgid(place.announcement.pid) != os.getpgid(0)
 
 
 PARENT = """
@@ -205,21 +191,17 @@ def test_all_interfaces_are_announced_as_the_host(ssh, start, tmp_path):
     assert reached_at(here, "x") == Announcement("tcp://x:1", "tcp://10.0.0.0:1", "tcp://x:1")
 
 
-def test_a_host_that_ssh_does_not_reach_is_named(ssh):
-    with pytest.raises(RemoteError, match=r"(?s)on down .*`ssh down true` must .*: refused"):
-        ProcessFleet(["down"]).start(manifest(), 0)
-
-
-def test_a_python_that_is_missing_there_is_named(ssh):
-    with pytest.raises(
-        RemoteError, match=r"(?s)status 127 .*Python on one with python=: .*no-such"
-    ):
-        ProcessFleet(["one"], python="no-such-python").start(manifest(), 0)
-
-
-def test_a_missing_ssh_is_named():
-    with pytest.raises(RemoteError, match=r"is 'no-such-ssh' installed"):
-        ProcessFleet(["one"], ssh=["no-such-ssh"]).start(manifest(), 0)
+@pytest.mark.parametrize(
+    ("host", "options", "words"),
+    [
+        ("down", {}, r"(?s)on down .*`ssh down true` must .*: refused"),
+        ("one", {"python": "no-such"}, r"(?s)status 127 .*Python on one with python=: .*no-such"),
+        ("one", {"ssh": ["no-such-ssh"]}, r"is 'no-such-ssh' installed"),
+    ],
+)
+def test_what_ssh_does_not_reach_or_find_is_named(ssh, host, options, words):
+    with pytest.raises(RemoteError, match=words):
+        ProcessFleet([host], **options).start(manifest(), 0)
 
 
 # ---------------------------------------------------------------- arguments

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.mover import Window, ZmqMover, new_key
 from simpler_ref.remote.windows import Refusal, Windows, name_of
-from tests.mover_peer import KEY, NBYTES, Peer, narrow
+from tests.mover_peer import KEY, NBYTES, Peer
 from tests.support import wait_until
 
 ANY = "tcp://127.0.0.1:*"
@@ -293,38 +291,30 @@ def test_stores_into_one_window_are_made_one_after_the_other(open_mover):
 
 
 @pytest.mark.parametrize(
-    ("into", "nbytes", "why"),
+    ("key", "offset", "into", "nbytes", "why"),
     [
-        (bytearray(1), 0, "at least 1 byte, not 0"),
-        (bytearray(1), -1, "at least 1 byte, not -1"),
-        (bytearray(1), 2, "the memory has 1 bytes"),
-        (b"a", 1, "the memory is read-only"),
+        (KEY, 0, bytearray(1), 0, "at least 1 byte, not 0"),
+        (KEY, 0, bytearray(1), -1, "at least 1 byte, not -1"),
+        (KEY, 0, bytearray(1), 2, "the memory has 1 bytes"),
+        (KEY, 0, b"a", 1, "the memory is read-only"),
+        (-1, 0, bytearray(1), 1, "64 bits"),
+        (1 << 64, 0, bytearray(1), 1, "64 bits"),
+        (KEY, -1, bytearray(1), 1, "64 bits"),
+        (KEY, 1 << 64, bytearray(1), 1, "64 bits"),
     ],
 )
-def test_memory_that_does_not_fit_is_refused_where_it_is(open_mover, into, nbytes, why):
+def test_what_does_not_fit_is_refused_where_it_is(open_mover, key, offset, into, nbytes, why):
     here = open_mover()
     with pytest.raises(ValueError, match=why):
-        here.fetch(here.address, KEY, 0, into, nbytes)
+        here.fetch(here.address, key, offset, into, nbytes)
     assert here.counters()["lines"] == 0
-
-
-def test_key_and_offset_have_64_bits(open_mover):
-    here = open_mover()
-    for move in (here.fetch, here.store):
-        for key, offset in ((-1, 0), (1 << 64, 0), (KEY, -1), (KEY, 1 << 64)):
-            with pytest.raises(ValueError, match="64 bits"):
-                move(here.address, key, offset, bytearray(1), 1)
 
 
 @pytest.mark.parametrize(
     ("key", "address", "nbytes", "access"),
     [
-        (0, 8, 8, 3),
-        (1 << 64, 8, 8, 3),
-        (1, 0, 8, 3),
-        (1, 8, 0, 3),
-        (1, (1 << 64) - 1, 2, 3),
-        (1, 8, 8, 4),
+        *((0, 8, 8, 3), (1 << 64, 8, 8, 3), (1, 0, 8, 3), (1, 8, 0, 3)),
+        *((1, (1 << 64) - 1, 2, 3), (1, 8, 8, 4)),
     ],
 )
 def test_a_window_is_memory_with_a_key_and_access(key, address, nbytes, access):
@@ -502,28 +492,6 @@ def test_a_fetch_whose_other_side_falls_silent_raises_and_no_byte_arrives_afterw
     assert (into[-CHUNK:] == 7).all()
 
 
-@pytest.mark.long
-def test_a_connection_that_takes_no_more_bytes_is_given_up_without_heartbeats(
-    open_mover, start_peer, monkeypatch
-):
-    """A heartbeat cannot be sent behind half a chunk that the other side does not read."""
-    monkeypatch.setattr(mover, "prepare", narrow(mover))
-    here, peer = open_mover(), start_peer(middle="narrow")
-    here.store(peer.address, KEY, 0, b"a", 1)
-    peer.stop()
-    assert "the connection is lost" in lost(moving(here, "store", peer))
-
-
-@pytest.mark.long
-def test_a_session_that_holds_the_gil_is_waited_for(open_mover, start_peer):
-    here, peer = open_mover(), start_peer(middle="hold the GIL")
-    here.store(peer.address, KEY, 0, np.ones(NBYTES, np.uint8), NBYTES)
-    into = np.zeros(NBYTES, np.uint8)
-    here.fetch(peer.address, KEY, 0, into, NBYTES)
-    assert into.all()
-    assert here.counters()["lost"] == 0
-
-
 def test_nobody_is_waited_for_where_nobody_listens(pair):
     here, there = pair
     there.close()
@@ -569,14 +537,6 @@ def test_an_error_of_one_request_ends_no_other(pair, monkeypatch, caplog):
     assert "broken" in text
     assert "broken" in caplog.text
     here.fetch(there.address, key, 0, bytearray(10), 10)
-
-
-@pytest.mark.long
-def test_zeromq_is_not_imported_with_the_package():
-    program = (
-        "import sys, simpler_ref, simpler_ref.remote_l3_protocol; sys.exit('zmq' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_an_address_that_is_taken_cannot_be_bound_to(open_mover):
@@ -650,50 +610,6 @@ def test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_come
     assert again.result(10) == [False, True]
     there.on_ask = lambda key, question: question
     assert here.ask(there.address, 1, b"still?") == b"still?"
-
-
-def test_whoever_waits_for_what_is_made_looks_around_and_may_give_up(pair, monkeypatch):
-    here, there = pair
-    monkeypatch.setattr(lines, "LOOK_MS", 1)
-    came, looks = np.zeros(9, np.uint8), []
-
-    class GaveUp(Exception):
-        pass
-
-    def between():
-        looks.append(1)
-        if len(looks) == 3:
-            raise GaveUp
-
-    key = new_key()
-    with pytest.raises(GaveUp):
-        fetching(here, there, [key], [came], between).result(10)
-    made = numbers(9)
-    there.offer(Window(key, made.ctypes.data, 9, READ))  # which answers a line that is closed
-    again = np.zeros(9, np.uint8)
-    here.fetch(there.address, key, 0, again, 9)
-    assert (again == made).all()
-    assert not came.any()
-
-
-def test_whoever_waits_for_what_is_made_learns_that_the_other_side_is_gone(open_mover, start_peer):
-    here, there = open_mover(), start_peer()
-    found = fetching(here, there, [new_key()], [np.zeros(9, np.uint8)])
-    while not found.running():
-        pass
-    there.kill()
-    with pytest.raises(TransferError, match=r"lost|no session"):
-        found.result(10)
-
-
-def test_a_request_too_many_for_what_is_not_made_is_refused(pair, monkeypatch):
-    here, there = pair
-    monkeypatch.setattr(mover, "MOST_PARKED", 2)
-    came = [np.zeros(4, np.uint8) for _ in range(3)]
-    found = fetching(here, there, [new_key() for _ in came], came)
-    wait_until(lambda: len(there._parked) == 2)
-    there.end_replay(TOKEN)
-    assert found.result(10) == [False] * 3
 
 
 def test_a_window_is_filled_once_one_transfer_has_written_all_of_it(pair):

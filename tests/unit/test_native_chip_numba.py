@@ -51,8 +51,7 @@ def adder():
 
 
 @compiled
-@pytest.mark.parametrize("block_dim", [0, 1, 7, 24])
-@pytest.mark.parametrize("count", [1, 5, 1001])
+@pytest.mark.parametrize(("count", "block_dim"), [(1, 0), (5, 1), (1001, 7), (1001, 24)])
 def test_a_kernel_from_python_does_what_numpy_does(run, adder, count, block_dim):
     x = np.arange(count, dtype=np.float32)
     y = np.full(count, 0.5, np.float32)
@@ -139,8 +138,10 @@ def quotient_in_place(x):
 
 @compiled
 @pytest.mark.spec("CHIP-FAULT-1")
-@pytest.mark.parametrize("kind", ["int8", "uint32", "int64"])
-@pytest.mark.parametrize("function", [quotient, remainder, both, quotient_in_place])
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [(quotient, "int8"), (remainder, "uint32"), (both, "int64"), (quotient_in_place, "int64")],
+)
 def test_an_integer_division_by_zero_fails_the_run(run, function, kind):
     kernel = core_kernel(x=InOut(kind))(function)
     x = np.array([9, 7, 0], kind)

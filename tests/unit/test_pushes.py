@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 
 import numpy as np
@@ -81,21 +80,6 @@ def test_chunks_come_in_any_order_and_twice(bell, monkeypatch):
     assert joined(inbox.take(1)) == b"abcdefghij"
 
 
-def test_the_bell_rings_once_and_only_for_what_is_waited_for(bell):
-    inbox = Inbox(partial(os.eventfd_write, bell, 1))
-    inbox.begin(7)
-    assert inbox.take(2) is None
-    put(inbox, 7, 1, b"another number")
-    put(inbox, 8, 2, b"another replay")
-    inbox.note_filled(5)
-    with pytest.raises(BlockingIOError):
-        os.eventfd_read(bell)
-    inbox.await_window(5)
-    for _ in range(2):
-        inbox.note_filled(5)
-    assert os.eventfd_read(bell) == 1
-
-
 def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
     inbox = Inbox(partial(os.eventfd_write, bell, 1))
     with pytest.raises(Refusal, match="a chunk of 5 bytes is announced, 3 have come"):
@@ -147,16 +131,6 @@ def test_what_is_refused_fails_the_pushes(two, monkeypatch):
     with first.pushing(9) as made:
         made.push(second.address, 1, b"short")
         made.require_arriving()
-
-
-def test_a_lost_connection_is_seen_while_nothing_is_pushed(two):
-    first, second, _ = two
-    closing = threading.Thread(target=second.close)
-    with pytest.raises(TransferError, match="cannot push"), first.pushing(10) as made:
-        made.push(second.address, 1, b"one")
-        closing.start()
-        wait_until(lambda: made.require_arriving())  # which raises
-    closing.join()
 
 
 # ---------------------------------------------------------------- many windows

@@ -84,35 +84,9 @@ def test_sessions_start_and_end_with_their_place(fleet):
 
 
 @needs_ray
-def test_a_session_ends_when_the_process_that_stands_for_it_is_killed(fleet):
-    place = fleet.start(real(), 0)
-    os.kill(place._process.pid, signal.SIGKILL)
-    assert is_gone(place.announcement.pid)
-    place.stop(DEADLINE_S)
-
-
-@needs_ray
-def test_an_endpoint_that_joins_has_a_bundle_of_its_own(address):
-    fleet = RayFleet(address, {"CPU": 0.1})
-    fleet.open(1)
-    first = pickle.loads(pickle.dumps(fleet))
-    fleet.open(1)
-    for one, number in ((first, 7), (fleet, 8)):  # numbers are those of workers, not of bundles
-        one.start(real(), number).stop(DEADLINE_S)
-    fleet.close()
-
-
-@needs_ray
 def test_a_failed_start_says_why(fleet):
     with pytest.raises(RemoteError, match="unexpected keyword argument 'colour'"):
         fleet.start(real(colour="red"), 0)
-
-
-@needs_ray
-def test_resources_that_the_cluster_does_not_have_are_named(address):
-    fleet = RayFleet(address, {"CPU": 64}, timeout_s=0.5)
-    with pytest.raises(RemoteError, match=r"did not have 1 × {'CPU': 64} within 0.5 s; available"):
-        fleet.open(1)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -121,6 +95,7 @@ def test_without_ray_the_extra_is_named():
         RayFleet().open(1)
 
 
+@pytest.mark.long
 def test_the_keeper_imports_only_what_it_needs_of_the_package():
     begin, _, end = ray_fleet._PROGRAM.rpartition("main()")
     program = f"{begin}print(*sys.modules){end}"
@@ -138,12 +113,7 @@ def test_a_fleet_that_is_not_open_starts_nothing():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"resources": {}},
-        {"resources": {"CPU": "4"}},
-        {"resources": {"CPU": 0}},
-        {"strategy": "NEAR"},
-    ],
+    [*({"resources": one} for one in ({}, {"CPU": "4"}, {"CPU": 0})), {"strategy": "NEAR"}],
 )
 def test_arguments_that_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):

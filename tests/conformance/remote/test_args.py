@@ -8,11 +8,14 @@ from simpler_ref import (
     DataType,
     RemoteTaskArgs,
     RemoteTensorRef,
+    RemoteWorkerSpec,
     TaskArgs,
     TensorArgType,
+    Worker,
 )
 from tests import far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, program, reference
+from tests.support import make_args
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,6 @@ def test_both_kinds_of_arguments_take_references(two):
 
 @pytest.mark.spec("REMOTE-ARGS-2")
 def test_workers_of_this_machine_are_not_given_references():
-    from simpler_ref import RemoteWorkerSpec, Worker
-
     worker = Worker(level=4, num_sub_workers=1)
     worker.add_remote_worker(RemoteWorkerSpec())
     task = worker.register(lambda args: None)
@@ -58,8 +59,7 @@ def test_workers_of_this_machine_are_not_given_references():
         buffer = worker.remote_malloc(worker=0, nbytes=8)
 
         def orch_fn(orch, args, config):
-            given = TaskArgs()
-            given.add_tensor(reference(buffer))
+            given = make_args((reference(buffer), INPUT))
             with pytest.raises(ValueError, match="remote_copy_from"):
                 orch.submit_sub(task, given)
 
@@ -92,11 +92,11 @@ def test_what_an_endpoint_cannot_reach_is_refused_and_nothing_is_submitted(two):
 
     def orch_fn(orch, args, config):
         for tensors, how, words in cases:
-            given = TaskArgs()
-            for tensor, tag in tensors:
-                given.add_tensor(tensor, tag)
             with pytest.raises(ValueError, match=words):
-                orch.submit_next_level(two.handle(far_side.nothing), given, **how)
+                orch.submit_next_level(two.handle(far_side.nothing), make_args(*tensors), **how)
+        for wrong in (5, TaskArgs, "x", []):
+            with pytest.raises(TypeError, match="args must be a TaskArgs or None"):
+                orch.submit_next_level(two.handle(far_side.nothing), wrong)
         assert orch.live_tasks() == 0
 
     two.worker.run(orch_fn)
@@ -117,17 +117,6 @@ def test_a_reference_needs_a_shape_and_an_offset_that_are_some(two):
     for how, kind, words in cases:
         with pytest.raises(kind, match=words):
             RemoteTensorRef(buffer, **how)
-
-
-@pytest.mark.spec("REMOTE-ARGS-4")
-def test_arguments_for_endpoints_are_checked_like_others(two):
-    def orch_fn(orch, args, config):
-        for wrong in (5, TaskArgs, "x", []):
-            with pytest.raises(TypeError, match="args must be a TaskArgs or None"):
-                orch.submit_next_level(two.handle(far_side.nothing), wrong)
-        assert orch.live_tasks() == 0
-
-    two.worker.run(orch_fn)
 
 
 @pytest.mark.spec("REMOTE-ARGS-5")

@@ -20,7 +20,7 @@ from simpler_ref.remote import ProcessFleet
 
 from ... import far_calls, far_side, part_programs
 from ...endpoints import EXISTING, INOUT, INPUT, Program
-from ...support import make_args
+from ...support import make_args, sample
 
 OUTPUT = TensorArgType.OUTPUT
 COUNT = 32
@@ -577,7 +577,7 @@ def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are(n
 
 
 @pytest.mark.spec("REMOTE-COPY-13")
-@pytest.mark.parametrize("pages", [3, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pages", sample([3, 64], 1))
 def test_calls_whose_arrays_do_not_all_fit_at_once_wait_for_each_other(pages):
     spec = RemoteWorkerSpec(num_sub_workers=3, options={"arena_size": (pages + 1) * PAGE})
     with Worker(fleet=spec, endpoints=1) as worker:
@@ -648,13 +648,7 @@ def test_random_programs_end_as_if_run_in_order(seed, checked):
 
 @pytest.fixture(
     scope="module",
-    params=[
-        (4, 2 * PAGE),
-        *(
-            pytest.param(one, marks=pytest.mark.long)
-            for one in ((1, None), (16, None), (1, 2 * PAGE))
-        ),
-    ],
+    params=sample([(4, 2 * PAGE), (1, None), (16, None), (1, 2 * PAGE)], 1),
     ids="depth and arena {}".format,
 )
 def checked(request):

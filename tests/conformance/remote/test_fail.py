@@ -11,7 +11,7 @@ import pytest
 
 from simpler_ref import TaskError, WorkerLostError, WorkerStartError
 from simpler_ref.remote import link
-from simpler_ref.remote.fleets import Fleet, ProcessFleet
+from simpler_ref.remote.fleets import ProcessFleet
 from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Moody, Program, Tower, program
@@ -20,24 +20,17 @@ from tests.raw_session import ENDPOINT, SESSION, session
 from .test_health import until
 
 
-@pytest.mark.spec("REMOTE-FAIL-1")
-def test_a_failed_task_poisons_those_that_read_what_it_writes():
+@pytest.mark.spec("REMOTE-FAIL-1", "REMOTE-FAIL-2")
+def test_a_failed_task_poisons_its_readers_and_has_the_traceback_of_the_endpoint():
     with program(1) as one:
         first, second = one.buffer(0, np.zeros(2)), one.buffer(0, np.zeros(2))
-        with pytest.raises(TaskError, match="no, says"):
+        with pytest.raises(TaskError) as caught:
             one.run(
                 (far_side.fail, one.args((first, INOUT))),
                 (far_side.copy, one.args((first, INPUT), (second, EXISTING))),
             )
         one.run((far_side.add_one, one.args((second, INOUT))))
         assert one.values(second).tolist() == [1, 1]
-
-
-@pytest.mark.spec("REMOTE-FAIL-2")
-def test_the_error_of_a_task_has_the_traceback_of_the_endpoint():
-    with program(1) as one:
-        with pytest.raises(TaskError) as caught:
-            one.run((far_side.fail, None))
         pid = one.worker.endpoints()[0]["pid"]
         assert f"ValueError: no, says {pid}" in str(caught.value)
         assert "endpoint 0 on this machine" in str(caught.value)
@@ -67,17 +60,9 @@ def test_a_killed_session_is_a_lost_worker_and_the_next_run_has_a_new_one():
             two.values(lost)
 
 
-class Liar(Fleet):
+class Liar(ProcessFleet):
     """Starts sessions that number their frames from 2 on."""
 
-    is_local = True
-
-    def start(self, manifest, endpoint):
-        os.environ["PYTHONPATH"] = os.pathsep.join(manifest.path)
-        return _LyingFleet().start(manifest, endpoint)
-
-
-class _LyingFleet(ProcessFleet):
     def _command(self, host):
         python, *_ = super()._command(host)
         code = (
@@ -94,10 +79,7 @@ class _LyingFleet(ProcessFleet):
 
 @pytest.mark.spec("REMOTE-FAIL-4")
 def test_a_session_that_sends_frames_out_of_order_is_lost():
-    made = Program(0)
-    from simpler_ref import RemoteWorkerSpec
-
-    made.ids = [made.worker.add_remote_worker(RemoteWorkerSpec(Liar()))]
+    made = Program(1, fleet=Liar())
     with made.worker, pytest.raises(WorkerLostError, match=r"frame\.sequence"):
         made.run((far_side.nothing, None))
 
@@ -177,6 +159,7 @@ def test_without_an_endpoint_that_cannot_be_started_again_all_others_go_on(tmp_p
         assert two.worker.endpoints()[1]["session"] == before
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
     fleet = Moody(tmp_path / "moody")
@@ -198,6 +181,7 @@ def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
         by_each(two, 1)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_an_endpoint_that_forgets_what_it_allowed_stays_lost(tmp_path):
     class Changed(ProcessFleet):
@@ -229,6 +213,7 @@ def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
         by_each(made, 0, 1)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-5")
 def test_the_end_of_a_link_ends_its_session_and_the_workers_there():
     with program(1, num_sub_workers=2) as one:
@@ -245,19 +230,8 @@ def sessions_below(pid):
     return [one for one in below if "simpler_ref.endpoint" in one.cmdline()]
 
 
-@pytest.mark.spec("REMOTE-FAIL-3")
-@pytest.mark.spec("REMOTE-LINK-12")
-def test_an_endpoint_that_dies_in_a_task_of_a_child_fails_that_by_name():
-    tower = Tower(1, far_side.die)
-    with tower.worker as worker:
-        array = worker.share(np.zeros(COUNT))
-        for _ in range(2):
-            with pytest.raises(TaskError, match=r"child_worker 0.*endpoint 1.*status 3"):
-                worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 1, 5))
-
-
-@pytest.mark.spec("REMOTE-FAIL-3")
-@pytest.mark.spec("REMOTE-LINK-12")
+@pytest.mark.long
+@pytest.mark.spec("REMOTE-FAIL-3", "REMOTE-LINK-12")
 def test_an_endpoint_that_was_killed_below_a_child_comes_back():
     tower = Tower(1)
     with tower.worker as worker:
@@ -276,8 +250,8 @@ def test_an_endpoint_that_was_killed_below_a_child_comes_back():
         assert len({one.pid for one in sessions_below(child)} - {one.pid for one in before}) == 1
 
 
-@pytest.mark.spec("REMOTE-FAIL-5")
-@pytest.mark.spec("REMOTE-LINK-12")
+@pytest.mark.long
+@pytest.mark.spec("REMOTE-FAIL-5", "REMOTE-LINK-12")
 def test_the_death_of_a_child_ends_its_endpoints():
     tower = Tower(2)
     with tower.worker as worker:

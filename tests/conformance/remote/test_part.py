@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simpler_ref.errors import RemoteError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import copies
 from simpler_ref.remote.frames import FEATURES, TASK_FRAMES, UNANSWERED, OwnFrameType
@@ -79,12 +78,15 @@ def test_a_replay_of_a_part():
             PART_RUN.encode(wrong)
 
 
-@pytest.mark.spec("REMOTE-PART-3")
-@pytest.mark.spec("REMOTE-PART-4")
+@pytest.mark.spec("REMOTE-PART-3", "REMOTE-PART-4")
 def test_a_part():
     assert PART.encode(WHOLE) == WHOLE_RAW
     assert PART.decode(WHOLE_RAW) == WHOLE
     refuse_all_cuts(PART, WHOLE_RAW)
+    at = WHOLE_RAW.index(SEND_RAW)
+    for action in (0, 5):
+        with pytest.raises(ValueError, match="action"):
+            PART.decode(WHOLE_RAW[:at] + struct.pack("<I", action) + WHOLE_RAW[at + 4 :])
 
 
 WRONG = {
@@ -112,16 +114,6 @@ def test_a_part_that_is_not_consistent_is_refused(why):
     with pytest.raises(ValueError, match="remote_wire: PART") as caught:
         PART.encode(WRONG[why])
     assert any(word in str(caught.value) for word in why.split("|"))
-
-
-@pytest.mark.spec("REMOTE-PART-4")
-@pytest.mark.parametrize("action", [0, 5])
-def test_an_action_that_is_not_known_is_refused(action):
-    raw = WHOLE_RAW.replace(RUN_RAW[:4], struct.pack("<I", action) + b"", 1)
-    at = WHOLE_RAW.index(SEND_RAW)
-    raw = WHOLE_RAW[:at] + struct.pack("<I", action) + WHOLE_RAW[at + 4 :]
-    with pytest.raises(ValueError, match="action"):
-        PART.decode(raw)
 
 
 class Nothing:
@@ -210,19 +202,13 @@ class Windows:
         self.filled.add(key)
 
 
-@pytest.fixture
-def stored():
-    """Copies, their windows, and a tensor that is to be stored."""
+@pytest.mark.spec("REMOTE-PART-6")
+@pytest.mark.parametrize("makes", [0, 5])
+def test_a_part_begins_before_what_it_reads_has_come(makes):
     windows = Windows()
     made = copies.Copies(windows, lambda nbytes: np.zeros(nbytes, np.uint8))
     assert made.open(copies.ComingCopies(1, (copies.ComingCopy(7, 1, 4),))) == [7]
-    return made, windows, copies.window_key(7, 1)
-
-
-@pytest.mark.spec("REMOTE-PART-6")
-@pytest.mark.parametrize("makes", [0, 5])
-def test_a_part_begins_before_what_it_reads_has_come(stored, makes):
-    made, windows, key = stored
+    key = copies.window_key(7, 1)
     one = copies.CopiedTensor(7, 1, makes)
     (address,) = made.take([one], [4], comes_later=True)
     assert not made.has_come(one)
@@ -242,53 +228,6 @@ def test_a_part_begins_before_what_it_reads_has_come(stored, makes):
     else:
         made.settle([one], True)
         assert made.take([one], [4]) == [address]
-
-
-@pytest.mark.spec("REMOTE-PART-6")
-@pytest.mark.parametrize("makes", [0, 5])
-def test_what_has_not_come_when_a_part_fails_is_of_no_use(stored, makes):
-    made, windows, _ = stored
-    one = copies.CopiedTensor(7, 1, makes)
-    made.take([one], [4], comes_later=True)
-    made.settle([one], False)
-    assert not windows.offered
-    assert made.counts()["copies"] == 0
-    with pytest.raises(RemoteError, match="it is lost"):
-        made.take([one], [4], comes_later=True)
-
-
-@pytest.mark.spec("REMOTE-PART-6")
-def test_a_part_takes_what_is_here_already(stored):
-    made, windows, key = stored
-    windows.fill(key, 9)
-    one = copies.CopiedTensor(7, 1)
-    first = made.take([one], [4])
-    made.settle([one], True)
-    assert made.take([one], [4], comes_later=True) == first
-    assert made.has_come(one)
-    assert made.counts()["copies_hits"] == 1
-
-
-@pytest.mark.spec("REMOTE-PART-6")
-def test_a_tensor_that_has_moved_to_a_file_comes_to_its_task_all_the_same():
-    windows = Windows()
-    windows.move = lambda key, address: None
-    room = [np.zeros(4, np.uint8)]
-
-    def empty(nbytes):
-        if not room:
-            raise MemoryError("no room")
-        return room.pop()
-
-    made = copies.Copies(windows, empty)
-    made.open(copies.ComingCopies(1, (copies.ComingCopy(7, 1, 4),)))
-    room.append(np.zeros(4, np.uint8))
-    assert made._spill_one()
-    one = copies.CopiedTensor(7, 1)
-    (address,) = made.take([one], [4], comes_later=True)
-    assert address == made._copies[7].memory.ctypes.data
-    assert not made._copies[7].is_spilled
-    assert not made.has_come(one)
 
 
 def uses(*tensors, tag=TensorArgType.INPUT):

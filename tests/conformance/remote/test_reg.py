@@ -12,8 +12,6 @@ from simpler_ref import (
     DataType,
     RemoteCallable,
     RemoteWorkerSpec,
-    TaskArgs,
-    TensorArgType,
     get_inner_handle,
 )
 from simpler_ref.callable_identity import (
@@ -23,15 +21,12 @@ from simpler_ref.callable_identity import (
     compute_callable_hashid,
 )
 from simpler_ref.native_chip import ChipCallable
-from simpler_ref.remote import (
-    buffers,
-    callables,
-    frames,
-    requests,
-)
+from simpler_ref.remote import buffers, callables, frames, requests
+from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import chip_kernels, domain_kernels, far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
 from tests.raw_session import session
+from tests.support import make_args, sample
 
 NAME = far_side.name(far_side.nothing)
 DISPATCHER = callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
@@ -80,20 +75,19 @@ def test_serialised_callables_need_the_endpoints_agreement():
 
 
 @pytest.mark.spec("REMOTE-REG-11")
-@pytest.mark.parametrize("kind", ["array", "part", "tensor", "partial"])
-def test_a_callable_that_refers_to_memory_of_this_machine_is_not_sent(kind):
+def test_a_callable_that_refers_to_memory_of_this_machine_is_not_sent():
     made = Program(0)
     made.worker.add_remote_worker(RemoteWorkerSpec(serialized=True))
     with made.worker as worker:
         shared = worker.share(np.arange(4, dtype=np.float32))
-        found = {
-            "array": closure(shared),
-            "part": closure(shared[::2]),
-            "tensor": closure(ContinuousTensor(shared.ctypes.data, (4,), DataType.FLOAT32)),
-            "partial": functools.partial(closure(2), None, [shared]),
-        }[kind]
-        with pytest.raises(TypeError, match=r"cannot be sent to an endpoint .* as an argument"):
-            worker.register(found, workers=[0])
+        for one in (
+            closure(shared),
+            closure(shared[::2]),
+            closure(ContinuousTensor(shared.ctypes.data, (4,), DataType.FLOAT32)),
+            functools.partial(closure(2), None, [shared]),
+        ):
+            with pytest.raises(TypeError, match=r"cannot be sent to an endpoint .* as an argument"):
+                worker.register(one, workers=[0])
         worker.register(closure(np.arange(4)), workers=[0])  # a copy
 
 
@@ -135,7 +129,7 @@ def test_what_one_endpoint_refuses_no_other_has():
         worker.run(lambda orch, args, config: orch.submit_next_level(handle))
 
 
-@pytest.mark.spec("REMOTE-REG-5")
+@pytest.mark.spec("REMOTE-REG-5", "REMOTE-REG-7")
 def test_a_callable_is_usable_once_it_is_committed():
     target = RemoteCallable(NAME)
     kind, digest = CallableKind.PYTHON_IMPORT, bytes.fromhex(target.hashid[7:])
@@ -153,12 +147,14 @@ def test_a_callable_is_usable_once_it_is_committed():
             answer = client.ask(frames.FrameType.CONTROL, frames.encode_control(which, 1, payload))
             return frames.decode_control_reply(answer.payload).error_message
 
-        from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
-
         def run():
             answer = client.ask(frames.FrameType.TASK, encode_task_payload(TaskPayloadWire(digest)))
             return frames.decode_completion(answer.payload).error_message
 
+        wrong = callables.encode_register_callable_command(
+            DISPATCHER, kind, bytes(32), 1, target.descriptor
+        )
+        assert "HASHID_DESCRIPTOR_MISMATCH" in ask(name.PREPARE_REGISTER_CALLABLE, wrong)
         assert "was not prepared" in ask(name.COMMIT_REGISTER_CALLABLE, by_digest)
         assert ask(name.PREPARE_REGISTER_CALLABLE, command) == ""
         assert "is not registered" in run()
@@ -177,23 +173,6 @@ def test_callables_of_before_the_start_are_sent_too():
     made.handle(far_side.nothing)
     with made.worker:
         made.run((far_side.nothing, None))
-
-
-@pytest.mark.spec("REMOTE-REG-7")
-def test_the_digest_is_computed_anew_where_it_arrives():
-    target = RemoteCallable(NAME)
-    command = callables.encode_register_callable_command(
-        DISPATCHER, CallableKind.PYTHON_IMPORT, bytes(32), 1, target.descriptor
-    )
-    request = frames.encode_control(frames.ControlName.PREPARE_REGISTER_CALLABLE, 1, command)
-    with session() as (_place, connect):
-        client = connect()
-        client.greet()
-        answer = client.ask(frames.FrameType.CONTROL, request)
-        assert (
-            "HASHID_DESCRIPTOR_MISMATCH"
-            in frames.decode_control_reply(answer.payload).error_message
-        )
 
 
 @pytest.mark.spec("REMOTE-REG-8")
@@ -222,7 +201,7 @@ def chips():
 
 
 @pytest.mark.spec("REMOTE-REG-3", "REMOTE-REG-8", "REMOTE-REG-9")
-@pytest.mark.parametrize("most_inline", [requests.MOST_INLINE_BLOB, 1000])
+@pytest.mark.parametrize("most_inline", sample([1000, requests.MOST_INLINE_BLOB], 1))
 def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inline):
     monkeypatch.setattr("simpler_ref.remote.endpoints.MOST_INLINE_BLOB", most_inline)
     worker, name = chips.worker, f"add-{most_inline}"
@@ -234,9 +213,7 @@ def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inli
 
     def orch_fn(orch, args, config):
         for i in range(2):
-            task = TaskArgs()
-            for array, tag in ((x, INPUT), (y, INPUT), (sums[i], EXISTING)):
-                task.add_tensor(array, tag)
+            task = make_args((x, INPUT), (y, INPUT), (sums[i], EXISTING))
             orch.submit_next_level(function, task, worker=i)
 
     worker.run(orch_fn)
@@ -257,9 +234,7 @@ def test_functions_at_endpoints_allocate_domains_of_the_chips_there(chips):
 
     def orch_fn(orch, args, config):
         for i in range(2):
-            task = TaskArgs()
-            task.add_tensor(sums[i], TensorArgType.INOUT)
-            orch.submit_next_level(function, task, worker=i)
+            orch.submit_next_level(function, make_args((sums[i], INOUT)), worker=i)
 
     worker.run(orch_fn)
     assert (sums[:, :, :4] == 10).all()  # 0 of the first and 10 of the second

@@ -21,7 +21,7 @@ from simpler_ref import (
 
 from ... import far_side
 from ...endpoints import INOUT, INPUT, Moody, reference
-from ...support import make_args
+from ...support import make_args, sample
 from .test_copy import COUNT, Mixed, fresh
 
 OUTPUT = TensorArgType.OUTPUT
@@ -58,7 +58,7 @@ def update(program, orch, where, source, target):
 
 # ---------------------------------------------------------------- what runs again
 @pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.parametrize("endpoint", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("endpoint", sample([0, 1], 1))
 def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoint):
     x, y = mixed.shared(), mixed.shared()
 
@@ -79,7 +79,7 @@ def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoin
 
 
 @pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.parametrize("retries", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 1))])
+@pytest.mark.parametrize("retries", sample([2, 0, 1], 1))
 def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
     with opened(retries=retries) as made:
         x = made.shared()
@@ -96,7 +96,7 @@ def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
 
 
 @pytest.mark.spec("REMOTE-RETRY-1")
-@pytest.mark.parametrize("where", [0, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("where", sample([0, None], 1))
 def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
     x, y = mixed.shared(), mixed.shared()
 

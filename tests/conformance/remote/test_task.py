@@ -10,8 +10,11 @@ import pytest
 
 from simpler_ref import remote_l3_protocol as wire
 from simpler_ref.errors import RemoteError, TransferError
-from simpler_ref.remote import far_calls
+from simpler_ref.remote import after, copies, far_calls
 from simpler_ref.remote.copies import CopiedTensor, Copies, outcome_of
+from simpler_ref.remote.frames import FEATURES, OwnFrameType
+from simpler_ref.remote.layouts import layout_text, read_layout
+from simpler_ref.remote.tasks import TASK_MORE, MoreOfTask
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
@@ -59,16 +62,11 @@ def test_a_task_is_digest_configuration_and_arguments():
     assert wire.encode_task_payload(task) == raw
     assert wire.decode_task_payload(raw) == task
     assert wire.TaskPayloadWire(DIGEST).config == CallConfig()
+    not_utf_8 = wire.TaskPayloadWire(DIGEST, CallConfig(output_prefix="/\udcff"))
+    assert blob(b"/\xff") in wire.encode_task_payload(not_utf_8)
+    assert wire.decode_task_payload(wire.encode_task_payload(not_utf_8)) == not_utf_8
     refuse("TASK.callable_digest: 31 bytes", wire.encode_task_payload,
            dataclasses.replace(task, callable_digest=DIGEST[1:]))  # fmt: skip
-
-
-@pytest.mark.spec("REMOTE-TASK-1")
-def test_a_path_that_is_not_utf_8_arrives():
-    task = wire.TaskPayloadWire(DIGEST, CallConfig(output_prefix="/\udcff"))
-    raw = wire.encode_task_payload(task)
-    assert blob(b"/\xff") in raw
-    assert wire.decode_task_payload(raw) == task
 
 
 @pytest.mark.spec("REMOTE-TASK-1")
@@ -163,16 +161,10 @@ def test_the_address_spaces_have_the_values_of_the_table():
 
 
 @pytest.mark.spec("REMOTE-TASK-3")
-@pytest.mark.parametrize(
-    "field", ["buffer_id", "offset", "remote_addr", "rkey_or_token", "generation"]
-)
-def test_an_inline_tensor_has_no_buffer(field):
-    wrong = dataclasses.replace(INLINE, **{field: 1})
-    both_refuse("is inline and has a buffer", wrong, b"01234567")
-
-
-@pytest.mark.spec("REMOTE-TASK-3")
-def test_an_inline_tensor_has_no_owner():
+def test_an_inline_tensor_has_no_buffer_and_no_owner():
+    for field in ("buffer_id", "offset", "remote_addr", "rkey_or_token", "generation"):
+        wrong = dataclasses.replace(INLINE, **{field: 1})
+        both_refuse("is inline and has a buffer", wrong, b"01234567")
     for owner in (0, -1):
         args = args_with(dataclasses.replace(INLINE, owner_endpoint_id=owner), b"01234567")
         assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
@@ -228,9 +220,6 @@ def test_a_descriptor_of_no_space_or_with_numbers_that_do_not_fit_is_refused():
 
 @pytest.mark.spec("REMOTE-TASK-5")
 def test_a_task_more_has_the_task_rights_kinds_and_sizes():
-    from simpler_ref.remote.frames import FEATURES, OwnFrameType
-    from simpler_ref.remote.tasks import TASK_MORE, MoreOfTask
-
     assert (OwnFrameType.TASK_MORE, FEATURES & 1) == (64, 1)
     more = MoreOfTask(b"task", b"\1\2\3", b"\0", b"env")
     raw = b"".join(len(one).to_bytes(4, "little") + one for one in dataclasses.astuple(more))
@@ -242,12 +231,8 @@ def test_a_task_more_has_the_task_rights_kinds_and_sizes():
     assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)
 
 
-@pytest.mark.spec("REMOTE-TASK-6")
-@pytest.mark.spec("REMOTE-TASK-7")
+@pytest.mark.spec("REMOTE-TASK-6", "REMOTE-TASK-7")
 def test_frames_about_copies_have_these_bytes():
-    from simpler_ref.remote import copies
-    from simpler_ref.remote.frames import FEATURES, OwnFrameType
-
     assert (OwnFrameType.TASK_COPIES, OwnFrameType.OPEN_COPIES, FEATURES & 4) == (66, 67, 4)
     none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]")
     told = (
@@ -279,9 +264,6 @@ def test_frames_about_copies_have_these_bytes():
 
 @pytest.mark.spec("REMOTE-TASK-11")
 def test_a_task_after_others_names_their_frames_behind_what_a_task_copies_has():
-    from simpler_ref.remote import after, copies
-    from simpler_ref.remote.frames import FEATURES, OwnFrameType
-
     assert (OwnFrameType.TASK_AFTER, FEATURES & 64) == (72, 64)
     fields = 5, b"more", (copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]"),), (9,)
     told = after.TaskAfter(*fields, (4, 6))
@@ -306,8 +288,6 @@ LAYOUTS = [
 @pytest.mark.spec("REMOTE-TASK-8")
 @pytest.mark.parametrize(("dtype", "shape", "strides"), LAYOUTS)
 def test_a_layout_travels_as_text(dtype, shape, strides):
-    from simpler_ref.remote.layouts import layout_text, read_layout
-
     layout = np.dtype(dtype), shape, strides
     nbytes = np.dtype(dtype).itemsize * math.prod(shape)
     text = layout_text(layout)
@@ -319,8 +299,6 @@ def test_a_layout_travels_as_text(dtype, shape, strides):
 
 @pytest.mark.spec("REMOTE-TASK-8")
 def test_gaps_and_element_types_that_cannot_be_written_have_no_text():
-    from simpler_ref.remote.layouts import layout_text
-
     gap = np.dtype("f8"), (4,), (16,)
     backwards = np.dtype("f8"), (4,), (-8,)
     same_bytes = np.dtype("f8"), (4,), (0,)
@@ -343,8 +321,6 @@ def test_gaps_and_element_types_that_cannot_be_written_have_no_text():
     ],
 )
 def test_a_text_that_is_no_layout_is_refused(text):
-    from simpler_ref.remote.layouts import read_layout
-
     with pytest.raises(ValueError, match="is no layout"):
         read_layout(text, 16)
 
@@ -366,12 +342,7 @@ CALL = far_calls.FarCall(
 
 @pytest.mark.spec("REMOTE-TASK-9")
 def test_a_call_has_these_bytes():
-    from simpler_ref.remote.frames import FEATURES, OwnFrameType
-
     assert (OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN, FEATURES & 16) == (68, 69, 16)
-
-    def blob(raw):
-        return len(raw).to_bytes(4, "little") + raw
 
     def words(*values):
         return b"".join(one.to_bytes(8, "little") for one in values)
@@ -398,9 +369,6 @@ def test_a_call_has_these_bytes():
 def test_the_answer_to_a_call_has_these_bytes():
     made = far_calls.FarOutcome(4, 2, 1, far_calls.Piece(b"v", 6, 1), b"t", b"", b"e", (b"w", b""))
 
-    def blob(raw):
-        return len(raw).to_bytes(4, "little") + raw
-
     expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
     expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
     expected += blob(b"t") + blob(b"") + blob(b"e")
@@ -411,17 +379,14 @@ def test_the_answer_to_a_call_has_these_bytes():
 
 @pytest.mark.spec("REMOTE-TASK-12")
 def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
-    from dataclasses import replace
-
-    from simpler_ref.remote.frames import FEATURES
 
     assert FEATURES & 512
     kept = far_calls.Piece(b"v" * far_calls.MOST_INLINE_KEPT, 9, far_calls.MOST_INLINE_KEPT)
-    call = replace(CALL, values=(kept, far_calls.Piece(b"", 9, 70000)), dropped=(1, 2))
+    call = dataclasses.replace(CALL, values=(kept, far_calls.Piece(b"", 9, 70000)), dropped=(1, 2))
     assert far_calls.FAR_CALL.decode(far_calls.FAR_CALL.encode(call)) == call
     longer = far_calls.Piece(b"v" * (far_calls.MOST_INLINE_KEPT + 1), 9, 1)
     with pytest.raises(ValueError, match="too long"):
-        far_calls.FAR_CALL.encode(replace(call, values=(longer,)))
+        far_calls.FAR_CALL.encode(dataclasses.replace(call, values=(longer,)))
 
 
 @pytest.mark.spec("REMOTE-TASK-13")
@@ -435,7 +400,7 @@ def test_what_a_task_cannot_fetch_from_a_lost_endpoint_has_an_error_code(refused
         def fetch(self, *_what):
             raise TransferError("nobody is there", refused=refused)
 
-    copies = Copies(Away(), lambda nbytes: np.zeros(nbytes, np.uint8))
+    found = Copies(Away(), lambda nbytes: np.zeros(nbytes, np.uint8))
     with pytest.raises((TransferError, RemoteError)) as caught:
-        copies.take([CopiedTensor(1, 2, 0, "there")], [8])
+        found.take([CopiedTensor(1, 2, 0, "there")], [8])
     assert outcome_of(caught.value) == (1 if refused else 4)

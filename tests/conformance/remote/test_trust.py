@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from simpler_ref import CallableError, RemoteCallable, RemoteWorkerSpec
-from simpler_ref.remote.frames import FrameType
+from simpler_ref.remote.frames import FrameType, HelloPayload, encode_hello
 from simpler_ref.remote.keys import new_pair
+from simpler_ref.remote.session_frames import profile
 from tests import far_side
 from tests.endpoints import INOUT, Program, program
 from tests.raw_session import session
@@ -45,9 +46,6 @@ def test_a_second_connection_with_a_replayed_hello_changes_nothing():
         first = connect()
         first.greet()
         second = connect()
-        from simpler_ref.remote.frames import HelloPayload, encode_hello
-        from simpler_ref.remote.session_frames import profile
-
         hello = encode_hello(HelloPayload(77, 3, comm_profile=profile()))
         assert second.ask(FrameType.HELLO, hello, timeout_s=1.0) is None
         second.send(FrameType.SHUTDOWN)
