@@ -47,12 +47,6 @@ def add_to_all(a, x: sr.InOut, *more: sr.InOut):
 
 
 @sr.task
-def scale_slowly(x: sr.InOut, a):
-    time.sleep(0.01)
-    x *= a
-
-
-@sr.task
 def fill(x: sr.Out, a):
     x[...] = a
 

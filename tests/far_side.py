@@ -181,14 +181,6 @@ def add_to(args):
     second += args.tensor(0).numpy()
 
 
-def fail_as_leaf(args):
-    raise ValueError(f"no {args.scalar(0)}")
-
-
-def end_process(args):
-    os._exit(3)
-
-
 def mix(args):
     """Add up some tensors, as many as the scalar says, into the next one, and that into one behind it."""
     count = args.scalar(0)

@@ -111,20 +111,6 @@ def listen(args):
     args.tensor(2).numpy()[...] = args.tensor(1).numpy()
 
 
-_is_slow = []
-
-
-def be_slow_if_first(args):
-    """Take long in the process that makes the file, and not in others."""
-    if not _is_slow:
-        with contextlib.suppress(FileExistsError):
-            pathlib.Path(_path(args)).touch(exist_ok=False)
-            _is_slow.append(True)
-    _is_slow.append(False)
-    time.sleep(0.02 if _is_slow[0] else 0.0005)
-    args.tensor(2).numpy()[...] = args.tensor(1).numpy()
-
-
 def sleep_ms(args):
     time.sleep(args.scalar(0) / 1000)
     copy_to(args)

@@ -19,6 +19,7 @@ from ..kernels import EXCHANGE, FENCE, TALLY, kernels
 from ..support import DEADLINE_S, wait_until
 from ..system.programs import Fork
 
+pytestmark = pytest.mark.kernels
 ROUNDS = 300 if INTERPRETED else 50_000
 FOREVER = -1
 LATEST_TICK_NS = 10**9

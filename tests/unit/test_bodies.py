@@ -13,6 +13,7 @@ from simpler_ref.jit import layout as L
 from ..kernels import kernels as k
 from ..support import Driver, Member, ignores, member, reads
 
+pytestmark = pytest.mark.kernels
 KEY = 0x7000_0000
 TENSOR = ignores(KEY).wire()
 MOST = (L.MAILBOX_ARGS_CAPACITY - 8) // 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from simpler_ref.jit import layout as L
 from simpler_ref.workers.options import MOST_WORKERS
 
 from ..kernels import kernels as k
+
+pytestmark = pytest.mark.kernels
 
 
 @given(

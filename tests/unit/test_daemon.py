@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from simpler_ref import endpoint
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote import keys
 from simpler_ref.remote.daemon import START, Daemon, common_modules
-from simpler_ref.remote.host_fleet import DaemonPlace, HostFleet
+from simpler_ref.remote.host_fleet import HostFleet
 from simpler_ref.remote.manifest import to_line
 
 from ..sessions import DEADLINE_S, is_gone, manifest, stand_in
@@ -130,30 +129,10 @@ def test_why_says_how_a_session_or_its_start_has_ended_there(fleet):
     place.stop(DEADLINE_S)
 
 
-@pytest.mark.long
-def test_a_place_that_nobody_asks_for_long_keeps_its_connection(fleet):
-    place = fleet.start(manifest({"silence_s": 0.5}), 0)
-    time.sleep(2)  # 200 messages of the daemon, and four times the silence
-    assert place.why() == ""
-    place.stop(DEADLINE_S)
-
-
 def test_the_end_of_the_connection_ends_the_session(fleet):
     place = fleet.start(manifest(), 0)
     place.close()
     assert is_gone(place.announcement.pid)
-
-
-def test_the_end_of_the_connection_ends_a_session_that_is_starting(served, key_file, tmp_path):
-    tells = str(tmp_path / "pid")
-    os.mkfifo(tells)
-    one = manifest(tells=tells, silent=True)
-    place = DaemonPlace(served.address, keys.read_pair(key_file), one)
-    place._socket.connect(served.address)
-    place._socket.send_multipart([START, to_line(one).encode(), b""])
-    pid = int(Path(tells).read_text())
-    place.close()
-    assert is_gone(pid)
 
 
 def test_a_start_that_takes_too_long_is_ended(fleet):
@@ -193,14 +172,6 @@ def test_sessions_end_when_the_daemon_is_killed(tmp_path, key_file):
         assert is_gone(place.announcement.pid)
     assert place.wait(DEADLINE_S)
     assert place.why() == f"the connection to {served.address} is lost"
-    place.stop(DEADLINE_S)
-
-
-@pytest.mark.long
-def test_sessions_end_when_the_daemon_is_ended(tmp_path, key_file):
-    with daemon(tmp_path, "--keys", key_file) as served:
-        place = HostFleet([served.address], keys=key_file).start(manifest(), 0)
-    assert is_gone(place.announcement.pid)
     place.stop(DEADLINE_S)
 
 
@@ -303,11 +274,6 @@ def test_a_daemon_wants_keys_or_to_be_told_otherwise(tmp_path, capsys):
 def test_what_is_no_address_with_a_port_is_refused(address, key_file, capsys):
     assert endpoint.main(["--listen", address, "--keys", key_file]) == 1
     assert f"cannot listen at {address!r}: give tcp://HOST:PORT" in capsys.readouterr().err
-
-
-def test_an_address_that_cannot_be_used_is_named(served, key_file, capsys):
-    assert endpoint.main(["--listen", served.address, "--keys", key_file]) == 1
-    assert f"cannot listen at '{served.address}': Address already in use" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("addresses", [5, None, b"a", "tcp://a:1", [None]])

@@ -17,6 +17,7 @@ from simpler_ref.task_interface import TensorArgType as T
 from tests.access_driver import READING, WRITING, Stream, Task, k, octets
 from tests.support import reads, sample, small_engine, unmap, updates, writes
 
+pytestmark = pytest.mark.kernels
 RECORD = np.dtype([("a", "f4"), ("b", "i8"), ("c", "u1")])
 ARRAYS = [
     np.zeros((12, 16)),
@@ -214,16 +215,11 @@ def test_accesses_of_more_shapes_than_there_are_grids_are_found():
     stream.close()
 
 
-@pytest.mark.parametrize(
-    "rows, columns, start, width",
-    sample(
-        (*shape, *where)
-        for where in ((0, 96), (37, 96), (0, 97), (90, 97))
-        for shape in ((1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96))
-    ),
-)
-def test_accesses_are_found_from_whichever_cell_they_reach(rows, columns, start, width):
+@pytest.mark.parametrize("where", [(0, 96), (37, 96), (0, 97), (90, 97)], ids=str)
+@pytest.mark.parametrize("shape", sample([(1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96)], 2))
+def test_accesses_are_found_from_whichever_cell_they_reach(shape, where):
     """There are more of them than cells, so that the cells are searched."""
+    (rows, columns), (start, width) = shape, where
     rng = np.random.default_rng(rows)
     x = np.zeros(90 + 60 * width, np.uint8)[start:][: 60 * width].reshape(60, width)
     stream = Stream(window=256)
@@ -312,7 +308,7 @@ def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):
     assert s.kinds(writes(AT, nbytes=16)) == {"task": L.ORDER}
 
 
-@pytest.mark.parametrize("first, second", itertools.product(range(4), range(3)))
+@pytest.mark.parametrize("first, second", [*itertools.product(range(4), range(3))])
 def test_readers_of_the_same_bytes_may_end_and_be_dropped_in_any_order(s, first, second):
     s.submit("beside", reads(AT - 8, nbytes=12))
     readers = [s.submit(f"{i}", reads(AT)) for i in range(4)]

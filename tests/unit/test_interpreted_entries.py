@@ -11,6 +11,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from tests.support import Terminated, small_engine, wait_until
 
 
+@pytest.mark.kernels
 @pytest.mark.skipif(
     not INTERPRETED, reason="compilation is on: Python runs no handler inside a kernel"
 )

@@ -15,6 +15,7 @@ from ..kernels import Kernels
 from ..kernels import kernels as k
 from ..support import Driver, ignores, member, overwrites, reads, updates, writes
 
+pytestmark = pytest.mark.kernels
 KEY = 0x7000_0000
 table = Kernels(tensormap)
 HEADER_OF_SUBMIT = (

@@ -14,6 +14,7 @@ from ..kernels import kernels as k
 from ..property.test_random_ahead import play
 from ..support import FAILED, PENDING, READY, RUNNING, Driver, reads, writes
 
+pytestmark = pytest.mark.kernels
 NEVER_NS = 1 << 60
 KEY = 0x7000_0000
 

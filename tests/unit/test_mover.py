@@ -256,40 +256,6 @@ def test_a_chunk_has_the_size_that_its_header_says(size):
     assert not memory.any()
 
 
-def test_stores_into_one_window_are_made_one_after_the_other(open_mover):
-    here = open_mover()
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        router.linger = 0
-        router.bind(ANY)
-
-        def begin(key):
-            return Waiting(here.store, router.last_endpoint.decode(), key, 0, b"a", 1)
-
-        def next_one():
-            peer, request, _ = router.recv_multipart()
-            return peer, chunks.decode(request)
-
-        def answer(peer, header):
-            router.send_multipart([peer, header.answer(Kind.WRITTEN)])
-
-        first = begin(KEY)
-        asked = next_one()
-        second = begin(KEY)
-        other = begin(KEY + 1)
-        of_other = next_one()
-        assert (asked[1].key, of_other[1].key) == (KEY, KEY + 1)
-        assert not router.poll(50)
-        answer(*asked)
-        repeated = next_one()
-        assert repeated[1].key == KEY
-        assert repeated[1].transfer > asked[1].transfer
-        for one in (of_other, repeated):
-            answer(*one)
-        for thread in (first, second, other):
-            thread.join()
-            assert thread.error is None
-
-
 @pytest.mark.parametrize(
     ("key", "offset", "into", "nbytes", "why"),
     [
@@ -499,18 +465,6 @@ def test_nobody_is_waited_for_where_nobody_listens(pair):
         here.fetch(there.address, KEY, 0, bytearray(1), 1)
 
 
-def test_lines_to_sessions_that_have_ended_are_closed(open_mover):
-    here, there, other = open_mover(), open_mover(), open_mover()
-    memory = numbers(10)
-    here.fetch(there.address, offer(there, memory), 0, bytearray(10), 10)
-    there.close()
-    (line,) = here._idle[there.address]
-    assert line._monitor.poll(20_000)
-    here.fetch(other.address, offer(other, memory), 0, bytearray(10), 10)
-    assert list(here._idle) == [other.address]
-    assert line._socket.closed
-
-
 def test_to_close_a_mover_ends_transfers_that_wait(open_mover, start_peer):
     here, peer = open_mover(), start_peer(middle="wait")
     waiting = [moving(here, "fetch", peer), moving(here, "store", peer)]
@@ -523,39 +477,10 @@ def test_to_close_a_mover_ends_transfers_that_wait(open_mover, start_peer):
         here.fetch(peer.address, KEY, 0, bytearray(1), 1)
 
 
-def test_an_error_of_one_request_ends_no_other(pair, monkeypatch, caplog):
-    here, there = pair
-    memory = numbers(10)
-    key = offer(there, memory)
-
-    def broken(header, take):
-        monkeypatch.undo()
-        raise OSError("broken")
-
-    monkeypatch.setattr(there._windows, "read", broken)
-    text = refuse(here.fetch, there.address, key, 0, bytearray(10), 10)
-    assert "broken" in text
-    assert "broken" in caplog.text
-    here.fetch(there.address, key, 0, bytearray(10), 10)
-
-
 def test_an_address_that_is_taken_cannot_be_bound_to(open_mover):
     there = open_mover()
     with pytest.raises(zmq.ZMQError, match="in use"):
         open_mover(bind=there.address)
-
-
-@pytest.mark.parametrize("way", ["fetch_all", "store_all"])
-def test_a_transfer_on_a_line_that_has_ended_unseen_is_lost_and_does_not_wait(open_mover, way):
-    with zmq.Context() as context:
-        there, memory = open_mover(), numbers(100)
-        line = lines.ZmqLine(context, there.address, None, SILENCE_S)
-        there.close()
-        while line._socket.poll(0, zmq.POLLOUT):
-            time.sleep(0.001)
-        with pytest.raises(lines.Lost, match="connection is lost"):
-            getattr(line, way)([REQUEST], [memoryview(memory)])
-        line.close()
 
 
 # ---------------------------------------------------------------- what is made in the course of a replay

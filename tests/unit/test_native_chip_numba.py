@@ -203,6 +203,7 @@ def test_descriptions_must_match_the_parameters():
             make()
 
 
+@pytest.mark.kernels
 @pytest.mark.skipif(not INTERPRETED, reason="compilation is on")
 def test_without_compilation_there_is_a_clear_error():
     with pytest.raises(KernelCompileError, match="NUMBA_DISABLE_JIT is set"):

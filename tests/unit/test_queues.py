@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from simpler_ref.jit.kernel import INTERPRETED
 
 from ..kernels import kernels as k
 from ..support import DEADLINE_S, small_engine, unmap
+
+pytestmark = pytest.mark.kernels
 
 
 # ---------------------------------------------------------------- wiring

@@ -11,6 +11,7 @@ from simpler_ref.jit import layout as L
 from ..conformance.orchestrator.test_ring import Pair
 from ..support import Driver, ignores, reads
 
+pytestmark = pytest.mark.kernels
 SLOTS = 12
 TENSORS = st.sampled_from([0, 1, 7, 8, 11, 23, 50])
 KEY = 0x7000_0000

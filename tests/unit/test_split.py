@@ -216,34 +216,3 @@ def test_a_partition_keeps_to_what_is_allowed_and_is_no_worse_than_one_endpoint(
     assert sum(one.tasks for one in parts.values()) == len(tasks)
     alone = split([one._replace(place=2) for one in tasks], sizes, of_parent)
     assert duration_s(parts, seats, task_s) <= duration_s(alone, seats, task_s)
-
-
-def order_of(part):
-    """Return the numbers of tasks, and None for each tensor received, in order."""
-    found = []
-    for one in part.part.operations:
-        if one.action == Action.RUN:
-            found.append(part.part.callables[one.callable][0])
-        elif one.action == Action.RECEIVE:
-            found.append("parent" if one.peer == PARENT else None)
-    return found
-
-
-def numbered(number, place, *uses):
-    found = [SplitUse(tensor, tag, form(64), "") for tensor, tag in uses]
-    return SplitTask(place, bytes((number, *bytes(31))), found, ())
-
-
-def test_tasks_that_need_nothing_of_others_do_not_wait_for_it():
-    tasks = [
-        numbered(0, 1, (0, MAKE)),
-        numbered(1, 0, (0, READ), (1, MAKE)),
-        numbered(2, 0, (2, MAKE)),
-        numbered(3, 0, (1, READ), (2, READ), (3, MAKE)),
-        numbered(4, 1, (4, MAKE)),
-        numbered(5, 0, (2, READ), (5, MAKE)),
-        numbered(6, 0, (4, READ), (6, MAKE)),
-        numbered(7, 0, (1, READ), (7, MAKE)),
-    ]
-    parts = split(tasks, [64] * 8, frozenset())
-    assert order_of(parts[0]) == [2, 5, None, 1, 3, 7, None, 6]

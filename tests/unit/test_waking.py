@@ -12,6 +12,7 @@ from simpler_ref.task_interface import MailboxState
 
 from ..support import Driver, reads, writes
 
+pytestmark = pytest.mark.kernels
 NEVER_NS = 1 << 60
 
 

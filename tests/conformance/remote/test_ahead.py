@@ -16,7 +16,6 @@ from simpler_ref import (
     RemoteCallable,
     RemoteWorkerSpec,
     TaskArgs,
-    TaskError,
     Worker,
     WorkerLostError,
 )
@@ -97,14 +96,11 @@ class Held:
         orch.submit_next_level(self.made.handle(function), given(*tensors), worker=0)
 
 
-def given(*tensors, scalars=()):
+def given(*tensors):
     """Return arguments: pairs of a buffer, or an array of the parent, and a tag."""
-    args = TaskArgs()
-    for one, tag in tensors:
-        args.add_tensor(one if isinstance(one, np.ndarray) else reference(one), tag)
-    for scalar in scalars:
-        args.add_scalar(scalar)
-    return args
+    return make_args(
+        *((one if isinstance(one, np.ndarray) else reference(one), tag) for one, tag in tensors)
+    )
 
 
 @contextmanager
@@ -203,6 +199,7 @@ def test_a_task_that_waits_for_one_that_did_not_end_well_has_no_ticket(driver, o
     assert ticket(driver, 0) != L.NONE == ticket(driver, 1)
 
 
+@pytest.mark.kernels
 @pytest.mark.spec("REMOTE-AHEAD-2")
 @pytest.mark.parametrize("outcome", [None, L.SUCCESS, L.TASK_FAILURE])
 def test_a_task_that_waits_for_one_of_another_worker_has_a_ticket_once_that_has_ended_well(outcome):
@@ -546,29 +543,19 @@ def test_only_its_parent_has_a_session_make_room():
 
 
 # ---------------------------------------------------------------- 9: side by side
-@pytest.fixture
-def at_once():
-    """Give an endpoint with two sub workers."""
+@pytest.mark.spec("REMOTE-AHEAD-9")
+def test_tasks_that_share_no_tensor_run_at_the_same_time(tmp_path):
+    paths = [os.fsencode(tmp_path / name).ljust(256, b"\0") for name in "ab"]
     spec = RemoteWorkerSpec(num_sub_workers=2, modules=["tests.far_side"])
     with Worker(fleet=spec, endpoints=1) as worker:
-        yield worker
+        meet = worker.register(far_side.meet)
+        first, second = (worker.share(np.frombuffer(one, np.uint8).copy()) for one in paths)
 
+        def orch_fn(orch, args, config):
+            orch.submit_sub(meet, make_args((first, INPUT), (second, INPUT)))
+            orch.submit_sub(meet, make_args((second, INPUT), (first, INPUT)))
 
-def give(orch, handle, *tensors):
-    orch.submit_sub(handle, make_args(*tensors))
-
-
-@pytest.mark.spec("REMOTE-AHEAD-9")
-def test_tasks_that_share_no_tensor_run_at_the_same_time(at_once, tmp_path):
-    meet = at_once.register(far_side.meet)
-    paths = [os.fsencode(tmp_path / name).ljust(256, b"\0") for name in "ab"]
-    first, second = (at_once.share(np.frombuffer(one, np.uint8).copy()) for one in paths)
-
-    def orch_fn(orch, args, config):
-        give(orch, meet, (first, INPUT), (second, INPUT))
-        give(orch, meet, (second, INPUT), (first, INPUT))
-
-    at_once.run(orch_fn)
+        worker.run(orch_fn)
 
 
 @pytest.mark.long
@@ -582,24 +569,8 @@ def test_a_function_that_submits_runs_when_all_tasks_before_it_have_ended():
 
         def orch_fn(orch, args, config):
             for _ in range(3):
-                give(orch, add_to, (ones, INPUT), (sums, INOUT))
+                orch.submit_sub(add_to, make_args((ones, INPUT), (sums, INOUT)))
                 orch.submit_next_level(add_one, make_args((sums, INOUT)))
 
         worker.run(orch_fn)
         assert sums.tolist() == [6] * 8
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-FAIL-1")
-def test_a_sub_worker_that_dies_fails_its_task_and_another_takes_its_place(at_once):
-    end, twice = at_once.register(far_side.end_process), at_once.register(far_side.twice)
-    x = at_once.share(np.ones(8, np.int64))
-    with pytest.raises(TaskError, match="status 3"):
-        at_once.run(lambda orch, *_: give(orch, end))
-
-    def again(orch, args, config):
-        for _ in range(4):
-            give(orch, twice, (x, INOUT))
-
-    at_once.run(again)
-    assert x.tolist() == [16] * 8

@@ -6,10 +6,18 @@ import struct
 import pytest
 
 from simpler_ref import remote_l3_protocol as wire
+from simpler_ref.remote.buffers import (
+    ALLOC,
+    COPY,
+    IDENTITY,
+    AllocRequest,
+    BufferIdentity,
+    CopyRequest,
+)
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace
 from tests.remote_messages import MESSAGES
 
-from .test_frame import blob, refuse
+from .test_frame import blob, refuse, written_as
 
 WINDOW = RemoteAddressSpace.REMOTE_WINDOW
 REQUEST = wire.ExportBufferRequest(2, 7, 5, 16, 64, 3, "shm")
@@ -137,26 +145,12 @@ def test_a_part_of_a_buffer_ends_within_64_bits(message, at):
 
 @pytest.mark.spec("REMOTE-BUF-7")
 def test_memory_is_asked_for_by_size_and_named_by_identity():
-    from simpler_ref.remote.buffers import (
-        ALLOC,
-        COPY,
-        IDENTITY,
-        AllocRequest,
-        BufferIdentity,
-        CopyRequest,
-    )
-
-    assert ALLOC.encode(AllocRequest(8)) == struct.pack("<Q", 8)
-    assert ALLOC.decode(struct.pack("<Q", 8)) == AllocRequest(8)
+    written_as(ALLOC, AllocRequest(8), struct.pack("<Q", 8))
     refuse("nbytes", ALLOC.decode, bytes(8))
-    identity = BufferIdentity(2, 7, 5)
-    raw = struct.pack("<iQQ", 2, 7, 5)
-    assert IDENTITY.encode(identity) == raw
-    assert IDENTITY.decode(raw) == identity
+    written_as(IDENTITY, BufferIdentity(2, 7, 5), struct.pack("<iQQ", 2, 7, 5))
     refuse(OWNER, IDENTITY.decode, struct.pack("<iQQ", 2, 0, 5))
     copy = CopyRequest(2, 7, 5, 16, 3, b"abc")
     raw = struct.pack("<iQQQQ", 2, 7, 5, 16, 3) + blob(b"abc")
-    assert COPY.encode(copy) == raw
-    assert COPY.decode(raw) == copy
+    written_as(COPY, copy, raw)
     refuse("data", COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 16, 4) + blob(b"abc"))
     refuse("64 bits", COPY.decode, struct.pack("<iQQQQ", 2, 7, 5, 2**64 - 1, 4) + blob(b""))

@@ -18,7 +18,7 @@ from simpler_ref import (
 )
 from simpler_ref.remote import ProcessFleet
 
-from ... import far_calls, far_side, part_programs
+from ... import far_side
 from ...endpoints import EXISTING, INOUT, INPUT, Program
 from ...support import make_args, sample
 
@@ -187,19 +187,6 @@ def test_a_tensor_goes_from_endpoint_to_endpoint_and_home(mixed, since):
     }
 
 
-@pytest.mark.spec("REMOTE-COPY-1")
-def test_each_member_of_a_group_gets_its_copies(mixed):
-    x, parts = mixed.shared(np.full(COUNT, 3, np.float32)), [mixed.shared() for _ in range(2)]
-
-    def orch_fn(orch, args, config):
-        mixed.add(orch, 1, x)
-        members = [make_args((x, INPUT), (part, EXISTING)) for part in parts]
-        orch.submit_next_level_group(mixed.handle(far_side.copy), members)
-
-    mixed.worker.run(orch_fn)
-    assert [part.tolist() for part in parts] == [[4] * COUNT] * 2
-
-
 # ---------------------------------------------------------------- moves
 @pytest.mark.spec("REMOTE-COPY-2")
 def test_what_is_read_again_moves_once_to_each_endpoint(mixed, since):
@@ -327,33 +314,6 @@ def test_a_task_goes_where_its_bytes_are(mixed, since):
     assert (found["copies_stored"], found["copies_fetched"]) == (2, 0)
 
 
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-COPY-7")
-def test_a_slow_endpoint_gets_few_tasks_once_that_is_known(tmp_path):
-    """Though each of them reads what has to move first."""
-    with part_programs.endpoints() as worker:
-        slow = worker.register(part_programs.be_slow_if_first)
-        name = worker.share(np.frombuffer(str(tmp_path / "slow").encode(), np.uint8).copy())
-        x = [worker.share(np.full(COUNT, i, np.float32)) for i in range(60)]
-        y = [worker.share(np.zeros(COUNT, np.float32)) for _ in x]
-
-        def orch_fn(orch, args, config):
-            for one, result in zip(x, y, strict=True):
-                orch.submit_sub(slow, make_args((name, INPUT), (one, INPUT), (result, EXISTING)))
-
-        def given():
-            before = [one["tasks"] for one in worker.endpoints()]
-            worker.run(orch_fn)
-            after = [one["tasks"] for one in worker.endpoints()]
-            return [b - a for a, b in zip(before, after, strict=True)]
-
-        given()
-        tasks = sorted(given())
-        assert sum(tasks) == 60
-        assert tasks[0] < 15
-        assert all((one == result).all() for one, result in zip(x, y, strict=True))
-
-
 # ---------------------------------------------------------------- failures
 
 
@@ -377,25 +337,6 @@ def test_what_a_failed_task_alone_had_is_lost_until_it_is_written(mixed, caplog)
     x[:] = 8
     mixed.worker.run(use, None)
     assert y.tolist() == [8] * COUNT
-
-
-@pytest.mark.spec("REMOTE-COPY-8")
-@pytest.mark.parametrize("reached", [0, 1, 2])
-def test_a_run_that_fails_between_places_leaves_the_newest_version(mixed, reached):
-    """Endpoint 0 adds, then a task here, then endpoint 1; what fails comes after the first `reached`."""
-    x, gate = mixed.shared(), mixed.shared()
-
-    def orch_fn(orch, args, config):
-        for k, where in enumerate((0, None, 1)):
-            if k == reached:
-                mixed.submit(orch, far_side.fail, 0, (gate, INOUT), (x, INPUT))
-                orch._until_idle()
-            with contextlib.suppress(TaskError):
-                mixed.add(orch, where, x)
-
-    with pytest.raises(TaskError):
-        mixed.worker.run(orch_fn)
-    assert x.tolist() == [reached] * COUNT
 
 
 @pytest.mark.spec("REMOTE-COPY-8")
@@ -498,7 +439,6 @@ def test_a_fleet_that_makes_no_sense_is_refused(options, error, words):
 
 
 # ---------------------------------------------------------------- memory
-@pytest.mark.long
 @pytest.mark.spec("REMOTE-COPY-10")
 def test_copies_of_ring_memory_go_with_it():
     with opened(1, heap_ring_size=1 << 20) as made:
@@ -574,36 +514,6 @@ def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are(n
     assert "MemoryError: MemoryError" not in str(caught.value)
     narrow.worker.run(lambda orch, args, config: narrow.add(orch, 0, x))
     assert x.tolist() == [1] * (3 * PAGE // 4)
-
-
-@pytest.mark.spec("REMOTE-COPY-13")
-@pytest.mark.parametrize("pages", sample([3, 64], 1))
-def test_calls_whose_arrays_do_not_all_fit_at_once_wait_for_each_other(pages):
-    spec = RemoteWorkerSpec(num_sub_workers=3, options={"arena_size": (pages + 1) * PAGE})
-    with Worker(fleet=spec, endpoints=1) as worker:
-        arrays = [worker.share(np.full(pages * PAGE // 4, k, np.float32)) for k in range(8)]
-        for _ in range(2):
-            futures = [worker.submit(far_calls.scale_slowly, one, 2) for one in arrays]
-            for one in futures:
-                one.result(timeout=60)
-        assert [int(one[-1]) for one in arrays] == [4 * k for k in range(8)]
-        (told,) = worker.transfers()
-        assert told["copies_spilled"]
-
-
-@pytest.mark.spec("REMOTE-COPY-13")
-def test_a_task_gets_all_of_the_room_if_it_needs_that(narrow):
-    small = [narrow.shared(np.full(PAGE // 4, k, np.float32)) for k in range(4)]
-    large = [narrow.shared(np.zeros(3 * PAGE // 4, np.float32)) for _ in small]
-
-    def orch_fn(orch, args, config):
-        for one in small:
-            narrow.add(orch, 0, one)
-        for one, target in zip(small[1:], large[1:], strict=True):  # the first is in the middle
-            narrow.submit(orch, far_side.spread, 0, (one, INPUT), (target, EXISTING))
-
-    narrow.worker.run(orch_fn)
-    assert [one[-1] for one in large] == [0, 2, 3, 4]
 
 
 # ---------------------------------------------------------------- random programs

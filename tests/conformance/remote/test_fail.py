@@ -2,8 +2,6 @@
 
 import os
 import signal
-from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -16,8 +14,7 @@ from simpler_ref.remote.frames import FrameType, decode_completion, decode_contr
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Moody, Program, Tower, program
 from tests.raw_session import ENDPOINT, SESSION, session
-
-from .test_health import until
+from tests.support import wait_until
 
 
 @pytest.mark.spec("REMOTE-FAIL-1", "REMOTE-FAIL-2")
@@ -181,25 +178,6 @@ def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
         by_each(two, 1)
 
 
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-FAIL-6")
-def test_an_endpoint_that_forgets_what_it_allowed_stays_lost(tmp_path):
-    class Changed(ProcessFleet):
-        def start(self, manifest, endpoint):
-            if endpoint == 0 and (tmp_path / "changed").exists():
-                manifest = replace(manifest, modules=("json",))
-            return super().start(manifest, endpoint)
-
-    with program(2, fleet=Changed()) as two:
-        by_each(two, 0, 1)  # registered after the start
-        (tmp_path / "changed").touch()
-        with pytest.raises(WorkerLostError, match="exited with status 3"):
-            two.run((far_side.die, None, {"worker": 0}))
-        by_each(two, 1)
-        with pytest.raises(WorkerLostError, match=r"does not import from 'tests\.far_side'"):
-            by_each(two, 0)
-
-
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
     fleet = Moody(tmp_path / "moody")
@@ -221,33 +199,13 @@ def test_the_end_of_a_link_ends_its_session_and_the_workers_there():
         pid = one.worker.endpoints()[0]["pid"]
         (link,) = one.worker.worker_pids()
         os.kill(link, signal.SIGKILL)
-        until(lambda: not os.path.exists(f"/proc/{pid}"))
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 def sessions_below(pid):
     """Return the processes of sessions that were started by processes below one."""
     below = psutil.Process(pid).children(recursive=True)
     return [one for one in below if "simpler_ref.endpoint" in one.cmdline()]
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-FAIL-3", "REMOTE-LINK-12")
-def test_an_endpoint_that_was_killed_below_a_child_comes_back():
-    tower = Tower(1)
-    with tower.worker as worker:
-        array = worker.share(np.zeros(COUNT))
-        worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 0, 5))
-        assert array.tolist() == [11] * COUNT
-        (child,) = tower_children(worker)
-        before = sessions_below(child)
-        before[0].kill()
-        psutil.wait_procs(before[:1], timeout=60)
-        with suppress(TaskError):  # if it begins before the death is known
-            worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 1, 5))
-        array[:] = 0
-        worker.run(lambda orch, args, config: tower.submit(orch, 0, array, 1, 5))
-        assert array.tolist() == [11] * COUNT
-        assert len({one.pid for one in sessions_below(child)} - {one.pid for one in before}) == 1
 
 
 @pytest.mark.long

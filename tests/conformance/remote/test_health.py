@@ -3,7 +3,6 @@
 import os
 import signal
 import struct
-import time
 
 import numpy as np
 import psutil
@@ -17,14 +16,9 @@ from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
 from tests import far_side
 from tests.endpoints import INOUT, program
 from tests.raw_session import session
+from tests.support import wait_until
 
-
-def until(true, timeout_s=20):
-    """Wait until something is true."""
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+from .test_frame import written_as
 
 
 @pytest.mark.spec("REMOTE-HEALTH-1")
@@ -37,7 +31,7 @@ def test_a_session_that_is_stopped_is_lost_after_the_silence_that_was_asked_for(
             one.run((far_side.nothing, None))
         one.run((far_side.nothing, None))
         assert one.worker.endpoints()[0]["pid"] != pid
-        until(lambda: not os.path.exists(f"/proc/{pid}"))
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 @pytest.mark.spec("REMOTE-HEALTH-2")
@@ -47,7 +41,7 @@ def test_counters_tell_of_frames_bytes_and_signs_of_life():
         assert (before["pid"], before["alive"]) == (None, False)
     with program(2) as two:
         two.run((far_side.nothing, None, {"worker": 1}))
-        until(lambda: two.worker.endpoints()[1]["health"] > 1)
+        wait_until(lambda: two.worker.endpoints()[1]["health"] > 1)
         idle, busy = two.worker.endpoints()
         assert (idle["endpoint"], busy["endpoint"]) == (0, 1)
         assert (idle["tasks"], busy["tasks"]) == (0, 1)
@@ -80,7 +74,7 @@ def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
             socket.connect(f"tcp://127.0.0.1:{peer.bind_to_random_port('tcp://127.0.0.1')}")
             socket.send(b"")
             peer.recv_multipart()
-        until(lambda: not socket.poll(0, zmq.POLLOUT))
+        wait_until(lambda: not socket.poll(0, zmq.POLLOUT))
         with pytest.raises(zmq.Again):
             socket.send(b"nobody gets this")
 
@@ -90,15 +84,10 @@ def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
     assert (OwnFrameType.TRACE, FEATURES & FEATURE_TRACE) == (70, 32)
     for detail, number in (("OFF", 0), ("TASKS", 1), ("ALL", 2)):
         asked = records.TraceRequest(records.TraceDetail[detail])
-        assert records.TRACE.encode(asked) == number.to_bytes(4, "little")
-        assert records.TRACE.decode(number.to_bytes(4, "little")) == asked
+        written_as(records.TRACE, asked, number.to_bytes(4, "little"))
     told = records.TraceAnswer(7, "ab", 9, "c")
     raw = struct.pack("<QI2sQI1s", 7, 2, b"ab", 9, 1, b"c")
-    assert records.TRACE_ANSWER.encode(told) == raw
-    assert records.TRACE_ANSWER.decode(raw) == told
-    for wrong in (raw[:-1], raw + b"x"):
-        with pytest.raises(ValueError, match="remote_wire: TRACE answer"):
-            records.TRACE_ANSWER.decode(wrong)
+    written_as(records.TRACE_ANSWER, told, raw)
     with pytest.raises(ValueError, match=r"remote_wire: TRACE\.detail"):
         records.TRACE.decode(b"\3\0\0\0")
 
@@ -123,11 +112,9 @@ def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
 @pytest.mark.spec("REMOTE-HEALTH-5")
 def test_records_are_asked_for_and_answered_with_these_bytes():
     assert OwnFrameType.RECORDS == 71
-    asked, raw = records.RecordsRequest(5, 6), struct.pack("<QQ", 5, 6)
-    assert records.RECORDS.encode(asked) == raw and records.RECORDS.decode(raw) == asked
+    written_as(records.RECORDS, records.RecordsRequest(5, 6), struct.pack("<QQ", 5, 6))
     told = records.RecordsAnswer(5, 6, 7, 8, b"abc")
     raw = struct.pack("<QQQQI3s", 5, 6, 7, 8, 3, b"abc")
-    assert records.RECORDS_ANSWER.encode(told) == raw
-    assert records.RECORDS_ANSWER.decode(raw) == told
+    written_as(records.RECORDS_ANSWER, told, raw)
     with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
         records.RECORDS_ANSWER.encode(records.RecordsAnswer(0, 0, 0, 0, bytes(records.PIECE + 1)))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +17,12 @@ from simpler_ref import (
     WorkerStartError,
 )
 from simpler_ref.errors import RemoteError
-from simpler_ref.remote import ProcessFleet, link, lookout
+from simpler_ref.remote import link
 from simpler_ref.remote.frames import FrameType, ReadyState, decode_completion
 from simpler_ref.remote.hosting import read_manifest
 from simpler_ref.remote.manifest import to_line
 from simpler_ref.remote.session_frames import address_at
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
-from simpler_ref.workers import manager
-from simpler_ref.workers.processes import ProcessManager
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Program, Tower, program, reference
 from tests.raw_session import manifest, session
@@ -284,21 +281,6 @@ def test_endpoints_join_and_leave_between_runs():
         plain.init()
         with pytest.raises(RuntimeError, match="before init"):
             plain.add_remote_worker(RemoteWorkerSpec())
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-LINK-10")
-def test_an_endpoint_that_has_worked_is_stopped_when_it_leaves_not_killed(monkeypatch):
-    monkeypatch.setattr(lookout, "END_S", 600.0)
-    monkeypatch.setattr(manager, "GRACE_S", 60.0)
-    killed = []
-    monkeypatch.setattr(ProcessManager, "_terminate", lambda self, worker: killed.append(worker))
-    with Worker(fleet=ProcessFleet(), endpoints=2) as worker:
-        for future in [worker.submit(time.sleep, 0.01) for _ in range(10)]:
-            future.result()
-        worker.remove_remote_worker(0)
-        assert killed == []
-        assert worker.submit(abs, -1).result() == 1
 
 
 @pytest.mark.spec("REMOTE-LINK-12")

@@ -3,7 +3,6 @@
 import struct
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from simpler_ref.jit import layout as L
@@ -23,10 +22,9 @@ from simpler_ref.remote.parts import (
     PartTensor,
     PartUse,
 )
-from simpler_ref.remote.windows import bytes_at
 from simpler_ref.task_interface import ContinuousTensor, DataType, TensorArgType
 
-from .test_frame import blob
+from .test_frame import blob, written_as
 
 DIGEST = bytes(range(32))
 FORM = ContinuousTensor.make(0, (2, 3), DataType.INT32)
@@ -46,13 +44,6 @@ ASKED_RAW = struct.pack("<Q", 5) + blob(b"part") + struct.pack("<QI", 77, 2)
 ASKED_RAW += blob(b"tcp://a:1") + blob(b"") + struct.pack("<I2QIQ", 2, 1, 2, 1, 4)
 
 
-def refuse_all_cuts(message, raw):
-    """See that bytes that end too early, or too late, are refused."""
-    for wrong in (*(raw[:end] for end in range(len(raw))), raw + b"x"):
-        with pytest.raises(ValueError, match="remote_wire"):
-            message.decode(wrong)
-
-
 @pytest.mark.spec("REMOTE-PART-1")
 def test_the_frames_of_parts():
     assert (OwnFrameType.RUN_PART, OwnFrameType.STOP_PART, FEATURES & 1024) == (73, 74, 1024)
@@ -66,9 +57,7 @@ def test_the_frames_of_parts():
 
 @pytest.mark.spec("REMOTE-PART-2")
 def test_a_replay_of_a_part():
-    assert PART_RUN.encode(ASKED) == ASKED_RAW
-    assert PART_RUN.decode(ASKED_RAW) == ASKED
-    refuse_all_cuts(PART_RUN, ASKED_RAW)
+    written_as(PART_RUN, ASKED, ASKED_RAW)
     for wrong in (
         replace(ASKED, number=0),
         replace(ASKED, token=0),
@@ -80,9 +69,7 @@ def test_a_replay_of_a_part():
 
 @pytest.mark.spec("REMOTE-PART-3", "REMOTE-PART-4")
 def test_a_part():
-    assert PART.encode(WHOLE) == WHOLE_RAW
-    assert PART.decode(WHOLE_RAW) == WHOLE
-    refuse_all_cuts(PART, WHOLE_RAW)
+    written_as(PART, WHOLE, WHOLE_RAW)
     at = WHOLE_RAW.index(SEND_RAW)
     for action in (0, 5):
         with pytest.raises(ValueError, match="action"):
@@ -182,52 +169,6 @@ def test_what_the_replay_says_otherwise_is_refused_before_anything_happens(opera
     parts = Parts(*[Nothing()] * 7, 0.0)
     with pytest.raises(ValueError, match=why):
         parts.run(copies.TaskCopies(1, b"", [copied]), replace(ASKED, part=PART.encode(part)))
-
-
-class Windows:
-    """Windows that are offered, and those of them that are filled."""
-
-    address = "here"
-
-    def __init__(self):
-        self.offered, self.filled = {}, set()
-        self.withdraw, self.is_filled = self.offered.pop, self.filled.__contains__
-
-    def offer(self, window):
-        self.offered[window.key] = window
-
-    def fill(self, key, value):
-        window = self.offered[key]
-        bytes_at(window.address, window.nbytes)[:] = bytes([value] * window.nbytes)
-        self.filled.add(key)
-
-
-@pytest.mark.spec("REMOTE-PART-6")
-@pytest.mark.parametrize("makes", [0, 5])
-def test_a_part_begins_before_what_it_reads_has_come(makes):
-    windows = Windows()
-    made = copies.Copies(windows, lambda nbytes: np.zeros(nbytes, np.uint8))
-    assert made.open(copies.ComingCopies(1, (copies.ComingCopy(7, 1, 4),))) == [7]
-    key = copies.window_key(7, 1)
-    one = copies.CopiedTensor(7, 1, makes)
-    (address,) = made.take([one], [4], comes_later=True)
-    assert not made.has_come(one)
-    assert windows.offered.keys() == {key}
-    windows.fill(key, 9)
-    assert made.has_come(one)
-    assert made.has_come(one), "to ask twice changes nothing"
-    assert bytes(bytes_at(address, 4)) == b"\t\t\t\t"
-    assert all(window.access == 1 for window in windows.offered.values())
-    assert bool(windows.offered) == (not makes), "others may read what nobody changes"
-    assert made.counts()["copies_stored"] == 1
-    if makes:
-        made.made(one)
-        assert windows.offered[copies.window_key(7, 5)].access == 1
-        made.settle([one], False)
-        assert windows.offered, "what was made stays, though another task has failed"
-    else:
-        made.settle([one], True)
-        assert made.take([one], [4]) == [address]
 
 
 def uses(*tensors, tag=TensorArgType.INPUT):
