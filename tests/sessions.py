@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,16 @@ from simpler_ref.version import __version__
 
 DEADLINE_S = 30.0
 """A guard against hangs, not a measurement."""
+ROOT = Path(__file__).parents[1]
+PARENT = """
+import signal, sys
+from simpler_ref.remote.fleets import ProcessFleet
+from simpler_ref.remote.host_fleet import HostFleet
+from tests.sessions import manifest
+place = {fleet}.start(manifest(), 0)
+print(place.announcement.pid, flush=True)
+signal.pause()
+"""
 NUMBERS = itertools.count(1)
 
 PROGRAM = """#!{python}
@@ -62,6 +74,17 @@ def manifest(more: dict | None = None, **do) -> Manifest:
         next(NUMBERS), 0, __version__, "p" * 40, "g" * 40, "s" * 40, start_timeout_s=DEADLINE_S
     )
     return replace(one, worker=do, **(more or {}))
+
+
+@contextlib.contextmanager
+def parent_of(fleet: str, *args: str):
+    """Run another process with a session of a fleet; yield it, and the session's number."""
+    command = [sys.executable, "-c", PARENT.format(fleet=fleet), *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        try:
+            yield parent, int(parent.stdout.readline())
+        finally:
+            parent.kill()
 
 
 def is_gone(pid: int) -> bool:

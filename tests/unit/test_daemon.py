@@ -22,7 +22,7 @@ from simpler_ref.remote.daemon import START, Daemon, common_modules
 from simpler_ref.remote.host_fleet import HostFleet
 from simpler_ref.remote.manifest import to_line
 
-from ..sessions import DEADLINE_S, is_gone, manifest, stand_in
+from ..sessions import DEADLINE_S, is_gone, manifest, parent_of, stand_in
 from ..support import sample
 
 ROOT = Path(__file__).parents[2]
@@ -141,28 +141,12 @@ def test_a_start_that_takes_too_long_is_ended(fleet):
     assert text.endswith("waiting")
 
 
-PARENT = """
-import signal, sys
-from simpler_ref.remote.host_fleet import HostFleet
-from tests.sessions import manifest
-place = HostFleet([sys.argv[1]], keys=sys.argv[2]).start(manifest(), 0)
-print(place.announcement.pid, flush=True)
-signal.pause()
-"""
-
-
-def parent_of(served, key_file):
-    command = [sys.executable, "-c", PARENT, served.address, key_file]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
 @pytest.mark.parametrize("number", sample([signal.SIGKILL, signal.SIGSTOP], 1))
 def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, number):
-    with parent_of(served, key_file) as parent:
-        pid = int(parent.stdout.readline())
+    fleet = "HostFleet([sys.argv[1]], keys=sys.argv[2])"
+    with parent_of(fleet, served.address, key_file) as (parent, pid):
         parent.send_signal(number)
         assert is_gone(pid)
-        parent.kill()
 
 
 def test_sessions_end_when_the_daemon_is_killed(tmp_path, key_file):

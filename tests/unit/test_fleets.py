@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +16,7 @@ from simpler_ref.remote.hosting import reached_at, read_manifest
 from simpler_ref.remote.manifest import Announcement, to_line
 from simpler_ref.version import __version__
 
-from ..sessions import DEADLINE_S, is_gone, manifest, stand_in
+from ..sessions import DEADLINE_S, is_gone, manifest, parent_of, stand_in
 
 
 @pytest.fixture
@@ -125,23 +122,10 @@ def test_a_manifest_with_fields_of_another_version_is_refused_for_the_version():
         read_manifest("colour")
 
 
-PARENT = """
-import os, signal, sys
-from simpler_ref.remote.fleets import ProcessFleet
-from tests.sessions import manifest
-place = ProcessFleet(python=sys.argv[1]).start(manifest(), 0)
-print(place.announcement.pid, flush=True)
-signal.pause()
-"""
-
-
 def test_a_session_ends_when_its_parent_is_killed(tmp_path):
-    command = [sys.executable, "-c", PARENT, stand_in(tmp_path)]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
-        pid = int(parent.stdout.readline())
+    with parent_of("ProcessFleet(python=sys.argv[1])", stand_in(tmp_path)) as (parent, pid):
         parent.kill()
-    assert is_gone(pid)
+        assert is_gone(pid)
 
 
 def test_an_interrupted_start_leaves_nothing(fleet, monkeypatch):

@@ -71,13 +71,6 @@ def test_what_nobody_holds_is_dropped_whichever_it_is(parent):
     assert parent.has(1)
 
 
-def test_few_are_looked_at_each_time_and_all_in_turn(parent):
-    parent.add(1, 2, 3)
-    for key in (1, 2, 3):
-        parent.free(key)
-    assert [parent.known.take_dropped(10, looks=1) for _ in range(4)] == [[1], [2], [3], []]
-
-
 def test_no_more_are_dropped_at_a_time_than_a_frame_takes(parent):
     parent.add(*range(1, 9))
     assert parent.known.take_dropped(2) == [1, 2]

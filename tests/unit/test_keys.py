@@ -82,17 +82,6 @@ def test_other_clients_are_refused_and_the_server_serves_on(context, server, cap
     assert not server.poll(0)
 
 
-def test_sockets_of_a_context_admit_their_own_clients(context, server):
-    with context.socket(zmq.PULL) as second:
-        first_address = serve(server, {CLIENT.public})
-        second_address = serve(second, {OTHER.public})
-        for address, refused in ((first_address, OTHER), (second_address, CLIENT)):
-            result = send(context, address, refused, PAIR.public, b"0")
-            assert result == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        send(context, second_address, OTHER, PAIR.public, b"2")
-        assert second.recv() == b"2"
-
-
 def test_a_key_can_be_admitted_later(context, server):
     admitted = set()
     address = serve(server, admitted)

@@ -178,6 +178,7 @@ def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
         by_each(two, 1)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
     fleet = Moody(tmp_path / "moody")

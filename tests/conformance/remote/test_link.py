@@ -150,7 +150,7 @@ def test_options_that_mean_nothing_are_refused_before_a_session_is_started(given
 
 
 @pytest.mark.spec("REMOTE-LINK-6")
-def test_the_options_of_its_worker_travel_in_the_manifest_and_one_deadline_bounds_the_start():
+def test_the_options_of_its_worker_travel_in_the_manifest():
     spec = RemoteWorkerSpec(num_sub_workers=2, modules=["a"], start_timeout_s=9, silence_s=1)
     made = spec.manifest(5, 1, None, None)
     assert (made.session_id, made.endpoint_id, made.modules) == (5, 1, ("a",))
@@ -159,7 +159,12 @@ def test_the_options_of_its_worker_travel_in_the_manifest_and_one_deadline_bound
     for wrong in (0, -1, "x", 10**9):
         with pytest.raises(ValueError, match="start_timeout_s"):
             RemoteWorkerSpec(start_timeout_s=wrong)
-    with session(start_timeout_s=6.0) as (place, _connect):  # nobody greets it
+
+
+@pytest.mark.long
+@pytest.mark.spec("REMOTE-LINK-6")
+def test_a_session_that_nobody_greets_is_ended():
+    with session(start_timeout_s=6.0) as (place, _connect):
         assert place.wait(20)
         assert "not greeted within 6.0 s" in place.why()
 
@@ -283,6 +288,7 @@ def test_endpoints_join_and_leave_between_runs():
             plain.add_remote_worker(RemoteWorkerSpec())
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-LINK-12")
 def test_workers_with_endpoints_are_children_of_another_one():
     tower = Tower()

@@ -57,13 +57,14 @@ def test_a_remote_callable_is_known_by_module_and_name(two):
             RemoteCallable(wrong)
 
 
-@pytest.mark.spec("REMOTE-REG-3")
-def test_serialised_callables_need_the_endpoints_agreement():
+@pytest.mark.spec("REMOTE-REG-3", "REMOTE-REG-6", "REMOTE-REG-11")
+def test_serialised_callables_need_the_endpoints_agreement_and_have_no_memory_of_this_machine():
     made = Program(1)
     made.worker.add_remote_worker(RemoteWorkerSpec(serialized=True))
+    made.handle(far_side.nothing)  # registered before the start, it is sent, too
     with made.worker as worker:
-        worker.init()
-        worker.start()
+        shared = worker.share(np.arange(4, dtype=np.float32))
+        made.run((far_side.nothing, None, {"worker": 0}))
         with pytest.raises(CallableError, match="no serialised callables"):
             worker.register(closure(2), workers=[0, 1])
         handle = worker.register(closure(2), workers=[1])
@@ -72,14 +73,6 @@ def test_serialised_callables_need_the_endpoints_agreement():
             lambda orch, args, config: orch.submit_next_level(handle, made.args((buffer, INOUT)))
         )
         assert made.values(buffer).tolist() == [2, 2]
-
-
-@pytest.mark.spec("REMOTE-REG-11")
-def test_a_callable_that_refers_to_memory_of_this_machine_is_not_sent():
-    made = Program(0)
-    made.worker.add_remote_worker(RemoteWorkerSpec(serialized=True))
-    with made.worker as worker:
-        shared = worker.share(np.arange(4, dtype=np.float32))
         for one in (
             closure(shared),
             closure(shared[::2]),
@@ -87,8 +80,8 @@ def test_a_callable_that_refers_to_memory_of_this_machine_is_not_sent():
             functools.partial(closure(2), None, [shared]),
         ):
             with pytest.raises(TypeError, match=r"cannot be sent to an endpoint .* as an argument"):
-                worker.register(one, workers=[0])
-        worker.register(closure(np.arange(4)), workers=[0])  # a copy
+                worker.register(one, workers=[1])
+        worker.register(closure(np.arange(4)), workers=[1])  # a copy
 
 
 @pytest.mark.spec("REMOTE-REG-4")
@@ -165,14 +158,6 @@ def test_a_callable_is_usable_once_it_is_committed():
         assert run() == ""
         assert ask(name.UNREGISTER_CALLABLE, by_digest) == ""
         assert "is not registered" in run()
-
-
-@pytest.mark.spec("REMOTE-REG-6")
-def test_callables_of_before_the_start_are_sent_too():
-    made = Program(1)
-    made.handle(far_side.nothing)
-    with made.worker:
-        made.run((far_side.nothing, None))
 
 
 @pytest.mark.spec("REMOTE-REG-8")

@@ -22,7 +22,7 @@ from simpler_ref import (
 from ... import far_side
 from ...endpoints import INOUT, INPUT, Moody, reference
 from ...support import make_args, sample
-from .test_copy import COUNT, Mixed, fresh
+from .test_copy import COUNT, Mixed
 
 OUTPUT = TensorArgType.OUTPUT
 
@@ -115,27 +115,6 @@ def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
 
 
 # ---------------------------------------------------------------- lineage
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-RETRY-2")
-def test_versions_that_another_endpoint_has_are_not_made_again(mixed, tmp_path):
-    x, y = mixed.shared(), mixed.shared()
-
-    def orch_fn(orch, args, config):
-        mixed.add(orch, 0, x, 3)
-        mixed.copy(orch, 1, x, y)  # endpoint 1 has that version of x, too
-        orch._until_idle()
-        before = sum(one["tasks"] for one in mixed.worker.endpoints())
-        kill(mixed, 0)
-        mixed.add(orch, 0, x)
-        orch._until_idle()
-        assert before == 2
-        after = mixed.worker.endpoints()
-        seen.append((after[0]["tasks"], after[1]["tasks"]))
-
-    seen = []
-    mixed.worker.run(orch_fn)
-    assert (x.tolist(), y.tolist()) == ([4] * COUNT, [3] * COUNT)
-    assert seen in ([(0, 1)], [(1, 1)])  # the task that failed, perhaps after that
 
 
 @pytest.mark.spec("REMOTE-RETRY-2")
@@ -155,34 +134,6 @@ def test_a_version_that_nothing_can_be_computed_from_fails_the_run(mixed):
     assert x.tolist() == [1] * COUNT
     with pytest.raises(RemoteError, match="is lost"):
         mixed.worker.run(lambda orch, args, config: mixed.copy(orch, None, y, x))
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-RETRY-2")
-def test_outputs_buffers_and_scopes_that_have_ended_are_made_again(mixed):
-    x, y = mixed.shared(), mixed.shared()
-
-    def orch_fn(orch, args, config):
-        buffer = orch.alloc(COUNT, np.float32)
-        mixed.add(orch, 0, x)
-        update(mixed, orch, 0, x, buffer)
-        with orch.scope():
-            task = mixed.submit(orch, far_side.copy, 0, (x, INOUT), (fresh(), OUTPUT))
-            inner = orch.alloc(COUNT, np.float32)
-            update(mixed, orch, 0, task.tensor(1), inner)
-            update(mixed, orch, 0, inner, y)
-        mixed.add(orch, 0, buffer)
-        if args:
-            orch._until_idle()
-        kill(mixed, 0)
-        mixed.add(orch, 0, y)
-        mixed.add(orch, 0, y)
-        update(mixed, orch, 1, buffer, x)
-
-    for wait in False, True:
-        x[:], y[:] = 0, 0
-        mixed.worker.run(orch_fn, wait)
-        assert (x.tolist(), y.tolist()) == ([2] * COUNT, [3] * COUNT)
 
 
 # ---------------------------------------------------------------- where
