@@ -1,4 +1,4 @@
-"""REMOTE-TASK: tasks in frames."""
+"""REMOTE-TASK: tasks in frames; spec/vectors/remote.json has the bytes of TASK."""
 
 import dataclasses
 import json
@@ -30,11 +30,7 @@ INLINE = RemoteTensorDesc(
     RemoteAddressSpace.HOST_INLINE, nbytes=6, inline_payload_offset=2, inline_payload_len=6
 )
 PLAIN = ContinuousTensor.make(0, (2, 3), DataType.INT32)
-ON_CHIP = ContinuousTensor.make(0, (6,), DataType.BOOL, True)
-TENSORS = struct.pack("<Q5IIIB7x", 0, 2, 3, 0, 0, 0, 2, 2, 0)
-TENSORS += struct.pack("<Q5IIIB7x", 0, 6, 0, 0, 0, 0, 1, 11, 1)
-BUFFER_RAW = b"\1" + struct.pack("<Ii9Q", 2, 2, 7, 64, 24, 0x1000, 0x33, 5, 0, 0, 0)
-INLINE_RAW = b"\1" + struct.pack("<Ii9Q", 1, 0, 0, 0, 6, 0, 0, 0, 2, 6, 0)
+PLAIN_RAW = struct.pack("<Q5IIIB7x", 0, 2, 3, 0, 0, 0, 2, 2, 0)
 EMPTY = bytes(12)
 
 
@@ -47,21 +43,14 @@ def both_refuse(words, desc, arena=b""):
     args = args_with(desc, arena)
     refuse(words, wire.encode_remote_task_args, args)
     numbers = (0 if one is None else one for one in dataclasses.astuple(desc))
-    raw = struct.pack("<II", 1, 0) + TENSORS[:44] + b"\1" + struct.pack("<Ii9Q", *numbers, 0)
+    raw = struct.pack("<II", 1, 0) + PLAIN_RAW + b"\1" + struct.pack("<Ii9Q", *numbers, 0)
     refuse(words, wire.decode_remote_task_args, raw + blob(arena))
 
 
 @pytest.mark.spec("REMOTE-TASK-1")
-def test_a_task_is_digest_configuration_and_arguments():
-    values = {name: value for value, name in enumerate(FIELDS, 1)} | {"enable_l2_swimlane": 4}
-    config = CallConfig(**values, output_prefix="/ü")
-    args = wire.RemoteTaskArgsWire((PLAIN,), (RemoteTensorSidecar(BUFFER),), (9,))
-    raw = DIGEST + struct.pack("<7i", 1, 2, 4, 4, 5, 6, 7) + blob("/ü".encode())
-    raw += wire.encode_remote_task_args(args)
-    task = wire.TaskPayloadWire(DIGEST, config, args)
-    assert wire.encode_task_payload(task) == raw
-    assert wire.decode_task_payload(raw) == task
-    assert wire.TaskPayloadWire(DIGEST).config == CallConfig()
+def test_a_task_has_a_digest_and_a_path_that_need_not_be_utf_8():
+    task = wire.TaskPayloadWire(DIGEST)
+    assert task.config == CallConfig()
     not_utf_8 = wire.TaskPayloadWire(DIGEST, CallConfig(output_prefix="/\udcff"))
     assert blob(b"/\xff") in wire.encode_task_payload(not_utf_8)
     assert wire.decode_task_payload(wire.encode_task_payload(not_utf_8)) == not_utf_8
@@ -86,24 +75,6 @@ def test_a_configuration_that_is_not_allowed_is_refused(values, prefix, words):
     refuse(f"TASK.config: .*{words}", wire.encode_task_payload, task)
     raw = DIGEST + struct.pack("<7i", *values) + blob(prefix.encode()) + EMPTY
     refuse(f"TASK.config: .*{words}", wire.decode_task_payload, raw)
-
-
-@pytest.mark.spec("REMOTE-TASK-2")
-def test_arguments_are_counts_tensors_descriptors_scalars_and_the_arena():
-    args = wire.RemoteTaskArgsWire(
-        (PLAIN, ON_CHIP, PLAIN),
-        (RemoteTensorSidecar(INLINE), RemoteTensorSidecar(), RemoteTensorSidecar(BUFFER)),
-        (1, (1 << 64) - 1),
-        b"01234567",
-    )
-    raw = struct.pack("<II", 3, 2) + TENSORS + TENSORS[:44]
-    raw += (
-        INLINE_RAW + b"\0" + BUFFER_RAW + struct.pack("<QQ", 1, (1 << 64) - 1) + blob(b"01234567")
-    )
-    assert wire.encode_remote_task_args(args) == raw
-    assert wire.decode_remote_task_args(raw) == args
-    assert [one.present for one in args.sidecars] == [True, False, True]
-    assert wire.encode_remote_task_args(wire.RemoteTaskArgsWire()) == EMPTY
 
 
 @pytest.mark.spec("REMOTE-TASK-2")
@@ -160,49 +131,43 @@ def test_the_address_spaces_have_the_values_of_the_table():
     assert {one.name: int(one) for one in RemoteAddressSpace} == numbers(values)
 
 
-@pytest.mark.spec("REMOTE-TASK-3")
-def test_an_inline_tensor_has_no_buffer_and_no_owner():
-    for field in ("buffer_id", "offset", "remote_addr", "rkey_or_token", "generation"):
-        wrong = dataclasses.replace(INLINE, **{field: 1})
-        both_refuse("is inline and has a buffer", wrong, b"01234567")
-    for owner in (0, -1):
-        args = args_with(dataclasses.replace(INLINE, owner_endpoint_id=owner), b"01234567")
-        assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
-    for owner in (1, -2):
-        wrong = dataclasses.replace(INLINE, owner_endpoint_id=owner)
-        both_refuse("is inline and has a buffer", wrong, b"01234567")
+TOP = (1 << 64) - 1
+BUFFERS = [
+    {name: 1} for name in ("buffer_id", "offset", "remote_addr", "rkey_or_token", "generation")
+]
+OWNERS = [{"owner_endpoint_id": owner} for owner in (1, -2)]
 
 
-@pytest.mark.spec("REMOTE-TASK-3")
-def test_the_bytes_of_an_inline_tensor_are_as_many_as_it_has_and_within_the_arena():
-    both_refuse(
-        "6 bytes are inline, the tensor has 5", dataclasses.replace(INLINE, nbytes=5), b"x" * 8
-    )
-    both_refuse("6 bytes at 2 are not within the inline arena of 7 bytes", INLINE, b"x" * 7)
-    top = (1 << 64) - 1
-    both_refuse("not within", dataclasses.replace(INLINE, inline_payload_offset=top), b"x" * 8)
-
-
-@pytest.mark.spec("REMOTE-TASK-4")
+@pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
 @pytest.mark.parametrize(
-    "wrong", [{"owner_endpoint_id": -1}, {"buffer_id": 0}, {"generation": 0}], ids=str
+    ("desc", "wrong", "words", "arena"),
+    [
+        *((INLINE, one, "is inline and has a buffer", 8) for one in BUFFERS + OWNERS),
+        (INLINE, {"nbytes": 5}, "6 bytes are inline, the tensor has 5", 8),
+        (INLINE, {}, "6 bytes at 2 are not within the inline arena of 7 bytes", 7),
+        (INLINE, {"inline_payload_offset": TOP}, "not within", 8),
+        (BUFFER, {"owner_endpoint_id": -1}, "not a live owner buffer identity", 0),
+        (BUFFER, {"buffer_id": 0}, "not a live owner buffer identity", 0),
+        (BUFFER, {"generation": 0}, "not a live owner buffer identity", 0),
+        (BUFFER, {"inline_payload_offset": 1}, "its inline fields must be 0", 8),
+        (BUFFER, {"inline_payload_len": 1}, "its inline fields must be 0", 8),
+        (BUFFER, {"offset": TOP - 23}, "do not fit 64 bits", 0),
+    ],
 )
-def test_a_tensor_elsewhere_is_in_a_live_buffer(wrong):
-    for space in list(RemoteAddressSpace)[1:]:
-        desc = dataclasses.replace(BUFFER, address_space=space)
-        args = args_with(desc)
+def test_a_tensor_is_either_inline_or_in_a_live_buffer(desc, wrong, words, arena):
+    both_refuse(words, dataclasses.replace(desc, **wrong), bytes(arena))
+
+
+@pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
+def test_tensors_of_nobody_and_in_each_space_are_written():
+    descs = [dataclasses.replace(INLINE, owner_endpoint_id=owner) for owner in (0, -1)]
+    descs += [
+        dataclasses.replace(BUFFER, address_space=one) for one in list(RemoteAddressSpace)[1:]
+    ]
+    descs.append(dataclasses.replace(BUFFER, offset=TOP - 24))
+    for desc in descs:
+        args = args_with(desc, bytes(8))
         assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
-        both_refuse("not a live owner buffer identity", dataclasses.replace(desc, **wrong))
-
-
-@pytest.mark.spec("REMOTE-TASK-4")
-def test_a_tensor_elsewhere_has_nothing_inline_and_ends_within_64_bits():
-    for field in ("inline_payload_offset", "inline_payload_len"):
-        wrong = dataclasses.replace(BUFFER, **{field: 1})
-        both_refuse("its inline fields must be 0", wrong, b"x" * 8)
-    last = dataclasses.replace(BUFFER, offset=(1 << 64) - 25)
-    assert wire.encode_remote_task_args(args_with(last))
-    both_refuse("do not fit 64 bits", dataclasses.replace(BUFFER, offset=(1 << 64) - 24))
 
 
 @pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
