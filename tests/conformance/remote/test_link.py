@@ -12,7 +12,6 @@ from simpler_ref import (
     RemoteCallable,
     RemoteTensorRef,
     RemoteWorkerSpec,
-    TaskArgs,
     Worker,
     WorkerStartError,
 )
@@ -180,6 +179,7 @@ def test_versions_that_differ_are_refused_by_name():
         read_manifest(to_line(other))
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-LINK-8")
 def test_a_link_refuses_a_session_that_answers_for_another(monkeypatch):
     monkeypatch.setattr(link, "FEATURES", 0)
@@ -202,25 +202,6 @@ def test_tasks_go_where_their_memory_is_else_where_least_is_to_do(two):
     two.run(*[(far_side.nothing, None)] * 40)
     counts = [one["tasks"] for one in two.worker.endpoints()]
     assert counts[0] > before[0] and counts[1] > before[1] + 3
-
-
-@pytest.mark.spec("REMOTE-LINK-9")
-def test_members_of_a_group_are_on_endpoints_of_their_own(two):
-    buffers = [two.buffer(number, np.zeros(4)) for number in two.ids]
-    two.handle(far_side.tell)
-
-    def orch_fn(orch, args, config):
-        members = [two.args((one, INOUT), scalars=[0]) for one in buffers]
-        orch.submit_next_level_group(two.handle(far_side.tell), members)
-        orch.submit_next_level_group(two.handle(far_side.tell), members, workers=[0, 1])
-        with pytest.raises(ValueError, match="memory of the endpoints"):
-            orch.submit_next_level_group(two.handle(far_side.tell), members, workers=[1, 0])
-        with pytest.raises(ValueError, match="its pool has 2"):
-            orch.submit_next_level_group(two.handle(far_side.tell), [TaskArgs()] * 3)
-
-    two.worker.run(orch_fn)
-    found = {int(two.values(one)[0]) for one in buffers}
-    assert found == {one["pid"] for one in two.worker.endpoints()} and os.getpid() not in found
 
 
 @pytest.mark.spec("REMOTE-LINK-11")

@@ -185,22 +185,6 @@ def test_large_parts_move_in_chunks(two, is_shared, nbytes):
     assert worker.transfers()[two.ids[1]]["exports"] == 0
 
 
-@pytest.mark.spec("REMOTE-MEM-5")
-def test_copies_need_no_room_in_shared_memory(two):
-    there = two.worker.remote_malloc(worker=two.ids[0], nbytes=1 << 20)
-    array, back = np.arange(1 << 20, dtype=np.uint8), np.zeros(1 << 20, np.uint8)
-    kept, nbytes = [], 1 << 40
-    while nbytes > 64:
-        try:
-            kept.append(two.worker.empty(nbytes, np.uint8))
-        except MemoryError:
-            nbytes //= 2
-    two.worker.remote_copy_to(there, array.ctypes.data, array.nbytes)
-    two.worker.remote_copy_from(there, back.ctypes.data, back.nbytes)
-    del kept
-    assert np.array_equal(back, array)
-
-
 @pytest.mark.spec("REMOTE-MEM-6")
 def test_an_export_names_where_its_owner_is_reached(tmp_path):
     ssh = tmp_path / "ssh"
