@@ -70,16 +70,6 @@ def test_what_comes_early_waits_for_its_replay_and_is_taken_once(bell):
     assert inbox.take(1) is None
 
 
-def test_chunks_come_in_any_order_and_twice(bell, monkeypatch):
-    monkeypatch.setattr("simpler_ref.remote.chunks.CHUNK", 4)
-    inbox = Inbox(partial(os.eventfd_write, bell, 1))
-    inbox.begin(7)
-    for at in 8, 0, 0, 8, 4:
-        assert inbox.take(1) is None
-        put(inbox, 7, 1, b"abcdefghij"[at : at + 4], at, 10)
-    assert joined(inbox.take(1)) == b"abcdefghij"
-
-
 def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
     inbox = Inbox(partial(os.eventfd_write, bell, 1))
     with pytest.raises(Refusal, match="a chunk of 5 bytes is announced, 3 have come"):

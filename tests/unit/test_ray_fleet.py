@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from simpler_ref.errors import RemoteError
-from simpler_ref.remote import keys, ray_fleet
+from simpler_ref.remote import keys
 from simpler_ref.remote.ray_fleet import RayFleet
 
 from ..sessions import DEADLINE_S, is_gone, manifest
@@ -93,17 +93,6 @@ def test_a_failed_start_says_why(fleet):
 def test_without_ray_the_extra_is_named():
     with pytest.raises(RemoteError, match=r"pip install 'simpler_ref\[ray\]'"):
         RayFleet().open(1)
-
-
-@pytest.mark.long
-def test_the_keeper_imports_only_what_it_needs_of_the_package():
-    begin, _, end = ray_fleet._PROGRAM.rpartition("main()")
-    program = f"{begin}print(*sys.modules){end}"
-    command = [sys.executable, "-c", program, "{}", ray_fleet._folders()]
-    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert "simpler_ref.remote.ray_fleet" in imported
-    assert "simpler_ref.worker" not in imported
-    assert "numba" not in imported
 
 
 def test_a_fleet_that_is_not_open_starts_nothing():

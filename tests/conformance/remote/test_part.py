@@ -152,25 +152,6 @@ def test_what_comes_from_the_parent_or_goes_there_has_a_place_among_the_named():
             PART.encode(replace(part, operations=(replace(one, tensor=1),)))
 
 
-@pytest.mark.spec("REMOTE-PART-6")
-@pytest.mark.parametrize(
-    ("operation", "copied", "why"),
-    [
-        (
-            COMES,
-            copies.CopiedTensor(7, 0, 3),
-            "waits for tensor 0, which the parent does not store",
-        ),
-        (GOES, copies.CopiedTensor(7, 2, 0), "makes tensor 0, which the parent does not know of"),
-    ],
-)
-def test_what_the_replay_says_otherwise_is_refused_before_anything_happens(operation, copied, why):
-    part = Part((), (PartTensor(8, 1),), (operation,))
-    parts = Parts(*[Nothing()] * 7, 0.0)
-    with pytest.raises(ValueError, match=why):
-        parts.run(copies.TaskCopies(1, b"", [copied]), replace(ASKED, part=PART.encode(part)))
-
-
 def uses(*tensors, tag=TensorArgType.INPUT):
     return [PartUse(one, tag, FORM, "") for one in tensors]
 

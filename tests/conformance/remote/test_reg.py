@@ -210,6 +210,7 @@ def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inli
     worker.unregister(function)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-REG-10")
 def test_functions_at_endpoints_allocate_domains_of_the_chips_there(chips):
     worker = chips.worker
