@@ -49,11 +49,22 @@ def fill_with_big_tasks(driver, tensors):
     return count
 
 
+LARGEST = 2048
+"""Words of the block of a body of 375 tensors."""
+
+
+def driver_with_room(blocks, window):
+    """Return a driver that has room for so many bodies of the largest size."""
+    driver = Driver(window=window)
+    driver.mem[L.A_SPILL_END] = driver.mem[L.A_SPILL] + blocks * LARGEST
+    return driver
+
+
 @pytest.mark.spec("ORCH-RUN-6")
 def test_room_for_bodies_is_used_again_whatever_size_comes_next():
-    driver = Driver(window=1024)
-    for tensors in (6, 100, 375, 13, 200, 25, 6):  # each fills the room with blocks of its size
-        assert fill_with_big_tasks(driver, tensors) > 8
+    driver = driver_with_room(12, window=512)
+    for tensors, count in ((12, 384), (100, 48), (375, 12), (25, 192), (200, 24), (12, 384)):
+        assert fill_with_big_tasks(driver, tensors) == count, "it is filled with blocks of its size"
         driver.finish_run()
         driver.finish_everything()
         driver.reclaim()
@@ -64,9 +75,9 @@ def test_room_for_bodies_is_used_again_whatever_size_comes_next():
 
 
 def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclaimed():
-    driver = Driver(window=2048)
+    driver = driver_with_room(12, window=64)
     driver.open_scope()
-    assert fill_with_big_tasks(driver, 375) < 2048
+    assert fill_with_big_tasks(driver, 375) == 12
     before = driver.words()
     assert try_big(driver, 375) == L.WOULD_BLOCK
     assert driver.changed_since(before) == []

@@ -215,11 +215,14 @@ def test_accesses_of_more_shapes_than_there_are_grids_are_found():
     stream.close()
 
 
-@pytest.mark.parametrize("where", [(0, 96), (37, 96), (0, 97), (90, 97)], ids=str)
-@pytest.mark.parametrize("shape", sample([(1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96)], 2))
-def test_accesses_are_found_from_whichever_cell_they_reach(shape, where):
+SHAPES = (1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96)
+PLACES = (0, 96), (37, 96), (0, 97), (90, 97)
+
+
+@pytest.mark.parametrize("tile", sample(itertools.product(SHAPES, PLACES)), ids=str)
+def test_accesses_are_found_from_whichever_cell_they_reach(tile):
     """There are more of them than cells, so that the cells are searched."""
-    (rows, columns), (start, width) = shape, where
+    (rows, columns), (start, width) = tile
     rng = np.random.default_rng(rows)
     x = np.zeros(90 + 60 * width, np.uint8)[start:][: 60 * width].reshape(60, width)
     stream = Stream(window=256)

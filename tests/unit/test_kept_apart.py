@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import tensormap
+from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orch.columns import Batch
 
 from ..kernels import Kernels
@@ -54,6 +55,7 @@ USES = st.lists(
 
 
 @pytest.mark.spec("ORCH-SUBMIT-2", "ORCH-STATE-4")
+@settings(max_examples=10 if INTERPRETED else 20)
 @given(tasks=st.lists(st.tuples(USES, st.integers(0, 20), st.integers(0, 2)), max_size=12))
 def test_a_submit_writes_its_own_words_and_the_references_of_its_producers(tasks):
     driver = Driver(window=16)

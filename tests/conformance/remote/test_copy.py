@@ -208,9 +208,6 @@ def test_what_is_read_again_moves_once_to_each_endpoint(mixed, since):
     }
 
 
-# ---------------------------------------------------------------- coming home
-
-
 # ---------------------------------------------------------------- races
 @pytest.mark.spec("REMOTE-COPY-4")
 def test_a_version_that_was_replaced_is_not_given_out(mixed):
@@ -357,9 +354,6 @@ def test_a_signal_that_keeps_a_tensor_from_coming_home_leaves_no_old_version_in_
     mixed.worker.renew(x)
     mixed.worker.run(lambda orch, *_: mixed.add(orch, 1, x))
     assert x.tolist() == [1] * COUNT
-
-
-# ---------------------------------------------------------------- sub workers of endpoints
 
 
 # ---------------------------------------------------------------- fleets
