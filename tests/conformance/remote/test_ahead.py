@@ -269,10 +269,9 @@ def held_copies(it):
     return it.sent()[1:]
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-2", "REMOTE-AHEAD-3", "REMOTE-AHEAD-8")
-@pytest.mark.parametrize(
-    ("feature", "sent"), [(8, [0, 0]), pytest.param(256, [0, 1], marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("feature", "sent"), [(8, [0, 0]), (256, [0, 1])])
 def test_an_endpoint_without_a_feature_gets_tasks_or_tensors_in_their_turn(
     tmp_path, monkeypatch, feature, sent
 ):
@@ -287,6 +286,7 @@ class Stop(Exception):
     """What the orchestration function raises."""
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-4")
 def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path, monkeypatch):
     with held(tmp_path, monkeypatch) as it:
@@ -543,6 +543,7 @@ def test_only_its_parent_has_a_session_make_room():
 
 
 # ---------------------------------------------------------------- 9: side by side
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-9")
 def test_tasks_that_share_no_tensor_run_at_the_same_time(tmp_path):
     paths = [os.fsencode(tmp_path / name).ljust(256, b"\0") for name in "ab"]

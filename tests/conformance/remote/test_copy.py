@@ -433,6 +433,7 @@ def test_a_fleet_that_makes_no_sense_is_refused(options, error, words):
 
 
 # ---------------------------------------------------------------- memory
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-COPY-10")
 def test_copies_of_ring_memory_go_with_it():
     with opened(1, heap_ring_size=1 << 20) as made:

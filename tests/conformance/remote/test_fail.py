@@ -14,7 +14,7 @@ from simpler_ref.remote.frames import FrameType, decode_completion, decode_contr
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Moody, Program, Tower, program
 from tests.raw_session import ENDPOINT, SESSION, session
-from tests.support import wait_until
+from tests.support import sample, wait_until
 
 
 @pytest.mark.spec("REMOTE-FAIL-1", "REMOTE-FAIL-2")
@@ -105,16 +105,16 @@ def test_a_session_refuses_wrong_frames_and_goes_on():
 
 
 @pytest.mark.spec("REMOTE-FAIL-5")
-def test_shutdown_and_the_end_of_the_connection_end_a_session():
-    for kind in (FrameType.SHUTDOWN, None):
-        with session() as (place, connect):
-            client = connect()
-            client.greet()
-            if kind:
-                client.send(kind)
-            else:
-                client.socket.close(linger=0)
-            assert place.wait(20)
+@pytest.mark.parametrize("kind", sample([FrameType.SHUTDOWN, None], 1))
+def test_shutdown_and_the_end_of_the_connection_end_a_session(kind):
+    with session() as (place, connect):
+        client = connect()
+        client.greet()
+        if kind:
+            client.send(kind)
+        else:
+            client.socket.close(linger=0)
+        assert place.wait(20)
 
 
 def by_each(made, *endpoints):
@@ -127,6 +127,7 @@ def until_back(made):
         by_each(made, 1)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_without_an_endpoint_that_cannot_be_started_again_all_others_go_on(tmp_path, caplog):
     fleet = Moody(tmp_path / "moody")
@@ -178,7 +179,6 @@ def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
         by_each(two, 1)
 
 
-@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
     fleet = Moody(tmp_path / "moody")

