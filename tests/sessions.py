@@ -26,7 +26,8 @@ place = {fleet}.start(manifest(), 0)
 print(place.announcement.pid, flush=True)
 signal.pause()
 """
-NUMBERS = itertools.count(1)
+NUMBERS = itertools.count(os.getpid() << 16)
+"""No two processes ask a daemon for the same session."""
 
 PROGRAM = """#!{python}
 import os, signal, sys, types
