@@ -151,6 +151,7 @@ def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, nu
         assert is_gone(pid)
 
 
+@pytest.mark.long
 def test_sessions_end_when_the_daemon_is_killed(tmp_path, key_file):
     with daemon(tmp_path, "--keys", key_file) as served:
         place = HostFleet([served.address], keys=key_file).start(manifest(), 0)

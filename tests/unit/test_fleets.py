@@ -108,6 +108,7 @@ def test_a_python_without_the_package_is_told_apart(tmp_path):
         ProcessFleet(python=str(path)).start(manifest(), 0)
 
 
+@pytest.mark.long
 def test_another_version_is_refused_by_name(fleet):
     one = replace(manifest(), version="9.9")
     with pytest.raises(RemoteError, match=rf"parent has simpler_ref 9\.9, this .* {__version__}"):
@@ -122,6 +123,7 @@ def test_a_manifest_with_fields_of_another_version_is_refused_for_the_version():
         read_manifest("colour")
 
 
+@pytest.mark.long
 def test_a_session_ends_when_its_parent_is_killed(tmp_path):
     with parent_of("ProcessFleet(python=sys.argv[1])", stand_in(tmp_path)) as (parent, pid):
         parent.kill()
@@ -167,6 +169,7 @@ def test_hosts_are_reached_by_ssh_and_take_turns(ssh, start, tmp_path, capsys):
     assert "welcome to me@two\n" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_all_interfaces_are_announced_as_the_host(ssh, start, tmp_path):
     fleet = ProcessFleet(["me@two"], python=stand_in(tmp_path), interface="0.0.0.0")
     found = start(manifest(), 0, fleet).announcement

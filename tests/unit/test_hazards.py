@@ -28,7 +28,7 @@ ARRAYS = [
 ]
 TAGS = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT, T.OUTPUT_EXISTING]
 AT = 1 << 20
-MORE = 1 if INTERPRETED else 10
+MORE = 1 if INTERPRETED else 4
 """How many times as many examples as elsewhere."""
 
 

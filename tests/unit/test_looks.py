@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.dispatch import DEFER, NO_WORKER
+from simpler_ref.jit.kernel import INTERPRETED
 
 from ..ahead_model import AheadModel
 from ..kernels import kernels as k
@@ -190,6 +191,7 @@ class Looks(AheadModel):
 
 
 @pytest.mark.parametrize("depth", [2, 4, 9])
+@settings(max_examples=10 if INTERPRETED else 30)
 @given(seed=st.integers(0, 10**9))
 def test_looks_and_choices_agree_with_what_there_is(depth, seed):
     play(seed, depth, 80, Looks)

@@ -74,6 +74,7 @@ class Liar(ProcessFleet):
         return [python, "-c", code]
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-FAIL-4")
 def test_a_session_that_sends_frames_out_of_order_is_lost():
     made = Program(1, fleet=Liar())

@@ -21,6 +21,7 @@ from tests.support import wait_until
 from .test_frame import written_as
 
 
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-HEALTH-1")
 def test_a_session_that_is_stopped_is_lost_after_the_silence_that_was_asked_for():
     with program(1, silence_s=1.0) as one:

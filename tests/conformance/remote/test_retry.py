@@ -139,6 +139,7 @@ def test_a_version_that_nothing_can_be_computed_from_fails_the_run(mixed):
 
 
 # ---------------------------------------------------------------- where
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-3")
 def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_path):
     file = tmp_path / "no more"
@@ -165,6 +166,7 @@ def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_pa
 
 
 # ---------------------------------------------------------------- what cannot run again
+@pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-4")
 def test_tasks_with_memory_of_an_endpoint_do_not_run_again(mixed):
     buffer = mixed.buffer(0, [1] * COUNT)

@@ -46,7 +46,7 @@ def test_only_the_parents_key_is_admitted_and_its_hello_once():
 @pytest.mark.spec("REMOTE-TRUST-3")
 def test_callables_are_imported_from_allowed_modules_only():
     made = Program(0)
-    allowed = [["tests.far_side"], ["json"], None]
+    allowed = [["json"], ["tests.far_side"]]
     made.ids = [made.worker.add_remote_worker(RemoteWorkerSpec(modules=one)) for one in allowed]
     with made.worker as worker:
         worker.init()
@@ -54,5 +54,5 @@ def test_callables_are_imported_from_allowed_modules_only():
         target = RemoteCallable(far_side.name(far_side.nothing))
         with pytest.raises(CallableError, match=r"does not import from 'tests\.far_side'.*json"):
             worker.register(target)
-        handle = worker.register(target, workers=[0, 2])
-        worker.run(lambda orch, args, config: orch.submit_next_level(handle, worker=2))
+        handle = worker.register(target, workers=[1])
+        worker.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))
