@@ -5,12 +5,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from simpler_ref import DataType, Worker
+from simpler_ref import DataType
 from simpler_ref.jit import layout as L
-from tests.support import COMPLETED, CONSUMED, Driver, auto, inside, reads, updates, writes
+from tests.support import COMPLETED, CONSUMED, auto, inside, reads, updates, writes
 
 
-@pytest.mark.spec("ORCH-ALLOC-1", "ORCH-SCOPE-1")
+@pytest.mark.spec("ORCH-ALLOC-1", "ORCH-ALLOC-6", "ORCH-SCOPE-1")
 def test_alloc_returns_an_aligned_tensor_in_the_ring_of_the_scope_depth(w):
     cases = [
         ((3, 5), DataType.FLOAT32, (3, 5), DataType.FLOAT32),
@@ -27,25 +27,20 @@ def test_alloc_returns_an_aligned_tensor_in_the_ring_of_the_scope_depth(w):
             base, size = ring.heap_base(min(depth, 3)), ring.heap_size(min(depth, 3))
             assert inside(tensor.data, tensor.nbytes(), base, size)
             orch.scope_begin()
+        empty = orch.alloc((3, 0), "float32")
+        assert (empty.data, empty.shapes, empty.nbytes()) == (0, (3, 0), 0)
 
-    w.run(orch_fn)
+    assert w.run(orch_fn).tasks == 7
 
 
 @pytest.mark.spec("ORCH-ALLOC-2")
 def test_an_alloc_is_completed_from_the_start_and_never_dispatched(driver):
     slot = driver.alloc(100)
     assert driver.state(slot) == COMPLETED
-    assert driver.producers(slot) == []
-    assert driver.wiring_queue() == []
+    assert driver.producers(slot) == driver.wiring_queue() == []
     assert driver.run_pass() == 0
     assert driver.ready_queue() == []
     assert driver.worker_of(slot) == -1
-
-
-@pytest.mark.spec("ORCH-ALLOC-2")
-def test_a_run_of_allocs_only_ends_without_any_worker():
-    with Worker(3, heap_ring_size=1 << 16) as alone:
-        assert alone.run(lambda orch, *_: [orch.alloc(10, "int8") for _ in range(20)]).tasks == 20
 
 
 @pytest.mark.spec("ORCH-ALLOC-3")
@@ -61,19 +56,15 @@ def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
 
 
 @pytest.mark.spec("ORCH-ALLOC-4")
-def test_an_alloc_begins_with_its_own_reference_released_and_one_for_the_scope(driver):
-    assert driver.refs(driver.alloc(100)) == (1, 1)
-    driver.open_scope()
-    assert driver.refs(driver.alloc(0)) == (1, 1)
-
-
-@pytest.mark.spec("ORCH-ALLOC-4")
-def test_an_alloc_without_an_open_scope_has_no_scope_reference():
-    driver = Driver(run=False)
+def test_an_alloc_begins_with_its_own_reference_released_and_one_for_an_open_scope(make_driver):
+    driver = make_driver(run=False)
     slot = driver.alloc(100)
     assert driver.refs(slot) == (0, 1)
     assert driver.state(slot) == COMPLETED
     assert inside(driver.address(slot), 100, driver.ring(0, L.R_BASE), 1 << 16)
+    for nbytes in (100, 0):
+        driver.open_scope()
+        assert driver.refs(driver.alloc(nbytes)) == (1, 1)
 
 
 @pytest.mark.spec("ORCH-ALLOC-5")
@@ -114,16 +105,6 @@ def test_an_alloc_of_zero_bytes_is_a_task_without_slab_and_key(driver):
     assert driver.producers(task) == []
     driver.close_scope()
     assert driver.live() == 1  # the task; both allocs are gone
-
-
-@pytest.mark.spec("ORCH-ALLOC-6")
-def test_an_empty_alloc_has_address_zero_for_the_user_too(w):
-    def orch_fn(orch, args, config):
-        tensor = orch.alloc((3, 0), "float32")
-        assert (tensor.data, tensor.shapes, tensor.nbytes()) == (0, (3, 0), 0)
-        assert orch.live_tasks() == 1
-
-    assert w.run(orch_fn).tasks == 1
 
 
 @pytest.mark.spec("ORCH-ALLOC-7")

@@ -61,7 +61,7 @@ def x(w):
 def submits(w, *tasks):
     """Return an orchestration function that submits tasks, each given by (tensor, tag) pairs."""
 
-    def orch_fn(orch, args, config):
+    def orch_fn(orch, *_):
         for task in tasks:
             if task == "drain":
                 orch.drain()
@@ -78,33 +78,22 @@ def hazard_of(w, orch_fn):
 
 
 # ---------------------------------------------------------------- races
-@pytest.mark.spec("ORCH-CHECK-1")
+@pytest.mark.spec("ORCH-CHECK-1", "ORCH-CHECK-2")
 @pytest.mark.parametrize(
     ("first", "second", "kind"),
     [
-        (T.INPUT, T.INOUT, "write after read"),
-        (T.INPUT, T.OUTPUT_EXISTING, "write after read"),
-        (T.OUTPUT_EXISTING, T.OUTPUT_EXISTING, "write after write"),
-        (T.INOUT, T.OUTPUT, "write after write"),
+        ((0, T.INPUT), (0, T.INOUT), "write after read"),
+        ((0, T.INPUT), (0, T.OUTPUT_EXISTING), "write after read"),
+        ((0, T.OUTPUT_EXISTING), (0, T.OUTPUT_EXISTING), "write after write"),
+        ((0, T.INOUT), (0, T.OUTPUT), "write after write"),
+        ((0, T.INOUT), (4, T.INOUT), "write after write"),
+        ((4, T.INPUT), (0, T.INOUT), "write after read"),
+        ((0, T.INOUT), (4, T.INPUT), "read after write"),
     ],
 )
-def test_a_write_of_what_an_earlier_task_uses_is_reported(w, x, first, second, kind):
-    error = hazard_of(w, submits(w, [(x, first)], [(x, second)]))
+def test_a_task_that_shares_bytes_with_an_earlier_one_is_reported(w, x, first, second, kind):
+    error = hazard_of(w, submits(w, *[[(x[at:], tag)] for at, tag in (first, second)]))
     assert (error.kind, error.tasks) == (kind, (0, 1))
-
-
-@pytest.mark.spec("ORCH-CHECK-1")
-def test_so_is_a_write_of_overlapping_bytes_at_another_address(w, x):
-    error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INOUT)]))
-    assert error.kind == "write after write"
-    hazard_of(w, submits(w, [(x[4:], T.INPUT)], [(x, T.INOUT)]))
-    w.run(submits(w, [(x[4:], T.INOUT)], [(x[:4], T.INOUT)]))
-
-
-@pytest.mark.spec("ORCH-CHECK-2")
-def test_a_read_of_what_an_earlier_task_writes_at_another_address_is_reported(w, x):
-    error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT)]))
-    assert (error.kind, error.tasks) == ("read after write", (0, 1))
 
 
 @pytest.mark.spec("ORCH-CHECK-1", "ORCH-CHECK-2")
@@ -112,6 +101,7 @@ def test_tasks_that_wait_are_not_reported_directly_or_through_others(w, x):
     y, z = w.empty(WORDS), w.empty(WORDS)
     w.run(submits(w, [(x, T.OUTPUT_EXISTING)], [(x, T.INPUT)], [(x, T.INPUT)]))
     w.run(submits(w, [(x, T.INOUT)], [(x, T.INOUT)], [(x, T.INPUT)]))
+    w.run(submits(w, [(x[4:], T.INOUT)], [(x[:4], T.INOUT)]))
     through = [(y, T.INPUT), (z, T.INOUT)]
     w.run(submits(w, [(x, T.INPUT), (y, T.INOUT)], through, [(x, T.INOUT), (z, T.INPUT)]))
     hazard_of(w, submits(w, [(x, T.INPUT), (y, T.INOUT)], through, [(x, T.INOUT)]))
@@ -136,15 +126,6 @@ def test_each_of_several_readers_counts(w, x):
     error = hazard_of(w, submits(w, *readers, [(x, T.INOUT), (a, T.INPUT)]))
     assert error.tasks == (1, 2)
     w.run(submits(w, *readers, [(x, T.INOUT), (a, T.INPUT), (b, T.INPUT)]))
-
-
-@pytest.mark.spec("ORCH-CHECK-1")
-def test_so_does_each_reader_of_a_part(w, x):
-    b = w.empty(WORDS)
-    readers = [[(x, T.INPUT)], [(x[4:], T.INPUT), (b, T.INOUT)]]
-    for part in (x[4:], x[6:], x[:6], x[:2]):
-        error = hazard_of(w, submits(w, *readers, [(part, T.INOUT), (b, T.INPUT)]))
-        assert error.tasks == (0, 2)
 
 
 # ---------------------------------------------------------------- the error
@@ -172,22 +153,7 @@ def test_the_error_names_both_tasks_what_they_do_and_where_they_were_submitted(w
 
 
 @pytest.mark.spec("ORCH-CHECK-3")
-@pytest.mark.parametrize(
-    ("first", "second", "remedy"),
-    [
-        ((0, T.INPUT), (0, T.OUTPUT_EXISTING), {0: T.INOUT, 1: T.INOUT}),
-        ((0, T.OUTPUT_EXISTING), (0, T.OUTPUT_EXISTING), {1: T.INOUT}),
-    ],
-)
-def test_the_remedy_helps(w, x, first, second, remedy):
-    tasks = [first, second]
-    hazard_of(w, submits(w, *[[(x[at:], tag)] for at, tag in tasks]))
-    mended = [(at, remedy.get(i, tag)) for i, (at, tag) in enumerate(tasks)]
-    w.run(submits(w, *[[(x[at:], tag)] for at, tag in mended]))
-
-
-@pytest.mark.spec("ORCH-CHECK-3")
-def test_so_does_the_one_for_other_addresses(w, x):
+def test_the_remedy_helps(w, x):
     error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT)]))
     assert f"as INPUT, the tensor at {x.ctypes.data:#x}" in str(error)
     w.run(submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT), (x, T.INPUT)]))
@@ -211,12 +177,6 @@ def test_a_refused_submit_has_not_happened(w, x):
     assert counts == [1]
 
 
-@pytest.mark.spec("ORCH-CHECK-4")
-def test_the_run_fails_with_it_and_the_next_one_works(w, x):
-    hazard_of(w, submits(w, [(x, T.INPUT)], [(x, T.INOUT)]))
-    assert w.run(submits(w, [(x, T.INPUT)])).tasks == 1
-
-
 # ---------------------------------------------------------------- memory of scopes
 @pytest.mark.spec("ORCH-CHECK-5")
 def test_a_buffer_is_refused_after_its_scope_even_if_its_bytes_are_another_ones(w):
@@ -237,19 +197,6 @@ def test_a_buffer_is_refused_after_its_scope_even_if_its_bytes_are_another_ones(
 
 
 @pytest.mark.spec("ORCH-CHECK-5")
-def test_an_output_and_a_view_are_refused_after_their_scope(w):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            task = make_args((ContinuousTensor.make(0, (WORDS,), DataType.INT64), T.OUTPUT))
-            orch.submit_sub(w.look, task)
-        for gone in (task.tensor(0), task.tensor(0).numpy()[3:]):
-            with pytest.raises(HazardError, match="use after scope"):
-                orch.submit_sub(w.look, make_args((gone, T.INPUT)))
-
-    assert w.run(orch_fn).tasks == 1
-
-
-@pytest.mark.spec("ORCH-CHECK-5")
 def test_a_buffer_of_an_earlier_run_is_refused(w):
     kept = []
 
@@ -264,65 +211,29 @@ def test_a_buffer_of_an_earlier_run_is_refused(w):
 
 @pytest.mark.spec("ORCH-CHECK-6")
 @pytest.mark.parametrize(
-    ("tag", "first", "kept"),
+    ("first", "steps", "kept"),
     [
-        (T.INOUT, 0, True),
-        (T.INPUT, 0, True),
-        (T.OUTPUT_EXISTING, 0, False),
-        (T.INPUT, 4, False),
-        (T.NO_DEP, 0, True),
+        (0, [T.INOUT], True),
+        (0, [T.INPUT], True),
+        (4, [T.INPUT], False),
+        (0, [T.NO_DEP], True),
+        (0, [T.OUTPUT_EXISTING], False),
+        (0, [T.OUTPUT_EXISTING, T.INPUT], True),
+        (0, [T.OUTPUT_EXISTING, "drain"], True),
+        (0, [T.INPUT, "drain", T.OUTPUT_EXISTING], False),
     ],
 )
-def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, tag, first, kept):
+def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, first, steps, kept):
     def orch_fn(orch, args, config):
         with orch.scope():
             buffer = orch.alloc(WORDS, np.int64)
             part = ContinuousTensor.make(buffer.data + 8 * first, (WORDS - first,), DataType.INT64)
-            orch.submit_sub(w.look, make_args((part, tag)))
+            submits(w, *[step if step == "drain" else [(part, step)] for step in steps])(orch)
 
     if kept:
         w.run(orch_fn)
     else:
         assert hazard_of(w, orch_fn).kind == "use after scope"
-
-
-@pytest.mark.spec("ORCH-CHECK-6")
-@pytest.mark.parametrize(
-    ("steps", "kept"),
-    [
-        ((T.OUTPUT_EXISTING, T.INPUT), True),
-        ((T.OUTPUT_EXISTING, "drain"), True),
-        ((T.INPUT, "drain", T.OUTPUT_EXISTING), False),
-    ],
-    ids=["a reader after it", "a drain after it", "a reader before a drain"],
-)
-def test_what_keeps_the_memory_of_a_scope_for_a_task(w, steps, kept):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            buffer = orch.alloc(WORDS, np.int64)
-            for step in steps:
-                if step == "drain":
-                    orch.drain()
-                else:
-                    orch.submit_sub(w.look, make_args((buffer, step)))
-
-    if kept:
-        w.run(orch_fn)
-    else:
-        assert hazard_of(w, orch_fn).kind == "use after scope"
-
-
-@pytest.mark.spec("ORCH-CHECK-6")
-def test_who_waits_for_the_task_with_the_memory_keeps_it(w, x):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            output = ContinuousTensor.make(0, (WORDS,), DataType.INT64)
-            task = make_args((output, T.OUTPUT), (x, T.OUTPUT_EXISTING))
-            orch.submit_sub(w.look, task)
-            part = task.tensor(0).numpy()[3:]
-            orch.submit_sub(w.look, make_args((part, T.INPUT), (x, T.INPUT)))
-
-    w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-CHECK-5", "ORCH-CHECK-11")
@@ -375,10 +286,11 @@ def test_a_task_that_writes_its_input_fails(mode):
 
 
 @pytest.mark.spec("ORCH-CHECK-7", "SEE-INPUT-1")
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("own", [{}, {"check": False}], ids=["checked", "unless it says no"])
-def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails(own, count):
-    spec = RemoteWorkerSpec(num_sub_workers=count, serialized=True, options=own)
+@pytest.mark.parametrize(
+    "own", [{}, pytest.param({"check": False}, marks=pytest.mark.long)], ids=["checked", "not"]
+)
+def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_says_no(own):
+    spec = RemoteWorkerSpec(num_sub_workers=1, serialized=True, options=own)
     with Worker(fleet=spec, endpoints=1, check=True) as w:
         handle, y = w.register(fill), w.share(np.zeros(4, np.int64))
         with nullcontext() if own else pytest.raises(TaskError, match="read-only"):
@@ -409,16 +321,6 @@ def test_a_compiled_task_is_found_out_when_it_has_ended():
 
 
 # ---------------------------------------------------------------- all kinds of submits
-@pytest.mark.spec("ORCH-CHECK-8")
-def test_groups_are_checked(w, x):
-    y = w.empty(WORDS)
-
-    def orch_fn(orch, args, config):
-        orch.submit_sub_group(w.look, [make_args((x, T.INPUT)), make_args((y, T.INOUT))])
-        orch.submit_sub_group(w.look, [make_args((y, T.INPUT)), make_args((x, T.INOUT))])
-        orch.submit_sub_group(w.look, [make_args((y, T.OUTPUT_EXISTING))])
-
-    assert hazard_of(w, orch_fn).tasks == (0, 2)
 
 
 @pytest.mark.spec("ORCH-CHECK-8")
@@ -466,14 +368,15 @@ def test_a_worker_below_a_worker_is_checked_if_it_says_so():
             top.run(lambda orch, *_: orch.submit_next_level(race_handle, make_args((y, T.INOUT))))
 
 
-@pytest.mark.spec("ORCH-CHECK-9")
+@pytest.mark.spec("ORCH-CHECK-8", "ORCH-CHECK-9")
 def test_no_dep_members_of_a_group_and_memory_of_other_workers_are_not_compared(w, x):
     w.run(submits(w, [(x, T.NO_DEP)], [(x, T.INOUT)], [(x, T.NO_DEP)]))
-    w.run(
-        lambda orch, *_: orch.submit_sub_group(
-            w.look, [make_args((x, T.INOUT)), make_args((x[1:], T.INOUT))]
-        )
-    )
+
+    def group(orch, *_):
+        orch.submit_sub_group(w.look, [make_args((x, T.INOUT)), make_args((x[1:], T.INOUT))])
+        orch.submit_sub_group(w.look, [make_args((x[2:], T.INOUT))])
+
+    assert hazard_of(w, group).tasks == (0, 1)
 
     def prepare(worker):
         for _ in range(2):
@@ -490,14 +393,6 @@ def test_no_dep_members_of_a_group_and_memory_of_other_workers_are_not_compared(
 
         for worker, tensor in ((0, there), (1, there), (0, here)):
             overwrite(worker, tensor)
-        with pytest.raises(HazardError):
-            overwrite(1, there)
-
-    with ByHand(prepare, check=True) as by_hand:
-        handle = by_hand.worker.register(print)
-        both = [make_args((there, T.INOUT)), make_args((there, T.INOUT))]
-        by_hand.orch.submit_next_level_group(handle, both, workers=[1, 0])
-        overwrite(0, here)
         with pytest.raises(HazardError):
             overwrite(1, there)
 
@@ -554,21 +449,18 @@ def test_a_replay_writes_no_input(w, x):
 # ---------------------------------------------------------------- programs without hazards
 @pytest.mark.spec("ORCH-CHECK-11")
 def test_a_program_without_hazards_leaves_the_same_graph():
-    def play(orch, handle):
-        buffer = orch.alloc(100, "uint8")
-        orch.submit_sub(handle, make_args((buffer, T.INOUT)))
-        with orch.scope():
-            task = make_args(
-                (buffer, T.INOUT), (ContinuousTensor.make(0, (50,), DataType.UINT8), T.OUTPUT)
-            )
-            orch.submit_sub(handle, task)
-            orch.submit_sub_group(handle, [make_args((task.tensor(1), T.INOUT)), TaskArgs()])
-            orch.submit_sub_many(handle, [buffer], [T.INOUT], [[1, 2.5]])
-        orch.submit_sub(handle)
-
     with ByHand(check=True) as checked, ByHand() as plain:
         for one in (checked, plain):
-            play(one.orch, one.sub)
+            orch, handle = one.orch, one.sub
+            buffer = orch.alloc(100, "uint8")
+            orch.submit_sub(handle, make_args((buffer, T.INOUT)))
+            with orch.scope():
+                output = ContinuousTensor.make(0, (50,), DataType.UINT8)
+                task = make_args((buffer, T.INOUT), (output, T.OUTPUT))
+                orch.submit_sub(handle, task)
+                orch.submit_sub_group(handle, [make_args((task.tensor(1), T.INOUT)), TaskArgs()])
+                orch.submit_sub_many(handle, [buffer], [T.INOUT], [[1, 2.5]])
+            orch.submit_sub(handle)
         assert checked.picture() == plain.picture()
 
 
@@ -587,51 +479,25 @@ def table(w):
     return w.share(np.zeros((8, 8)))
 
 
-APART = {
+VIEWS = {
     "columns": lambda x: (x[:, 0], x[:, 1]),
-    "steps": lambda x: (x[:, ::2], x[:, 1::2]),
     "reversed steps": lambda x: (x[::-1, ::-2], x[::-1, 6::-2]),
     "tiles": lambda x: (x[:4, :4], x[2:6, 4:]),
-    "a row between": lambda x: (x[::2], x[1]),
     "parts": lambda x: (x.view(complex).real, x.view(complex).imag),
-    "a reversed part of a row beside a column": lambda x: (x[1, :3][::-1], x[:, 3]),
-}
-TOUCHING = {
     "a row and a column": lambda x: (x[3], x[:, 3]),
-    "steps": lambda x: (x[:, ::2], x[:, ::3]),
     "reversed": lambda x: (x[::-1], x),
-    "steps and a reversed part": lambda x: (x[0, 1:6:2], x[0, 2:7][::-1]),
-    "tiles": lambda x: (x[:4, :4], x[3:, 3:]),
-    "windows": lambda x: (
-        np.lib.stride_tricks.sliding_window_view(x[0], 4, writeable=True),
-        x[0, 7:],
-    ),
     "one element": lambda x: (x[1::3, 5], x.reshape(-1)[37:38]),
 }
 
 
 @pytest.mark.spec("ORCH-CHECK-12")
-@pytest.mark.parametrize("name", APART)
-def test_views_that_share_no_byte_are_not_reported(w, table, name):
-    one, other = APART[name](table)
-    assert not np.shares_memory(one, other)
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_are_reported_if_and_only_if_they_share_a_byte(w, table, name):
+    one, other = VIEWS[name](table)
+    shared = np.shares_memory(one, other)
     for first, second in ((one, other), (other, one)):
-        w.run(submits(w, [(first, T.INOUT)], [(second, T.INOUT)], [(first, T.INOUT)]))
-
-
-@pytest.mark.spec("ORCH-CHECK-12")
-@pytest.mark.parametrize("name", TOUCHING)
-@pytest.mark.parametrize(
-    ("before", "after"), [(T.INOUT, T.INPUT), (T.INPUT, T.INOUT), (T.INOUT, T.INOUT)]
-)
-def test_views_that_share_a_byte_are_reported(w, table, name, before, after):
-    one, other = TOUCHING[name](table)
-    assert np.shares_memory(one, other)
-    if one.ctypes.data == other.ctypes.data:
-        one, other = one[1:], other
-    for first, second in ((one, other), (other, one)):
-        with pytest.raises(HazardError, match=r"(up to )?\d+ bytes"):
-            w.run(submits(w, [(first, before)], [(second, after)]))
+        with pytest.raises(HazardError, match=r"\d+ bytes") if shared else nullcontext():
+            w.run(submits(w, [(first, T.INPUT)], [(second, T.OUTPUT_EXISTING)]))
         w.run(submits(w, [(first, T.INPUT)], [(second, T.INPUT)]))
 
 
@@ -642,28 +508,5 @@ def test_views_with_gaps_have_writers_and_readers_as_others_have(w, table):
     with pytest.raises(HazardError, match=r"write after write: task 2.* up to 456 bytes"):
         tasks = [(column, T.INOUT)], [(column, T.INPUT)], [(column, T.OUTPUT_EXISTING)]
         w.run(submits(w, *tasks))
-
-    def waits(orch, *_):
-        for _ in range(2):
-            orch.submit_sub(w.look, make_args((column, T.INPUT)))
-            orch.submit_sub(w.look, make_args((table, T.INPUT)))
-            orch.drain()
-            orch.submit_sub(w.look, make_args((column, T.OUTPUT_EXISTING)))
-            orch.drain()
-
-    w.run(waits)
-
-
-@pytest.mark.spec("ORCH-CHECK-12")
-def test_a_view_of_a_buffer_goes_with_it(w):
-    def orch_fn(orch, *_):
-        for _ in range(2):
-            with orch.scope():
-                buffer = orch.alloc((8, 8), np.float64)
-                column = ContinuousTensor.make(buffer.data, (8,), np.float64, strides=(64,))
-                orch.submit_sub(w.look, make_args((column, T.INOUT)))
-                orch.submit_sub(w.look, make_args((buffer, T.INOUT)))
-        with pytest.raises(HazardError, match="use after scope"):
-            orch.submit_sub(w.look, make_args((column, T.INPUT)))
-
-    w.run(orch_fn)
+    readers, writer = [[(column, T.INPUT)], [(table, T.INPUT)]], [(column, T.OUTPUT_EXISTING)]
+    w.run(submits(w, *[*readers, "drain", writer, "drain"] * 2))

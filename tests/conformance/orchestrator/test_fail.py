@@ -39,18 +39,17 @@ SUBMIT_OR_ALLOC = pytest.mark.parametrize(
 @pytest.mark.spec("ORCH-FAIL-1")
 def test_run_raises_the_first_failure_once_after_everything_has_drained():
     with Gate() as go, Worker(3, num_sub_workers=2) as w:
-        done = w.share(np.zeros(1, np.int64))
+        done, kept = w.share(np.zeros(1, np.int64)), []
+        failing = w.register(fails)
 
+        @w.register
         def slow(args):
             go.wait()
             done[0] = 1
 
-        slow_handle, failing = w.register(slow), w.register(fails)
-        kept = []
-
         def orch_fn(orch, args, config):
             kept.append(orch)
-            orch.submit_sub(slow_handle)
+            orch.submit_sub(slow)
             try:
                 for i in (7, 8, 9):
                     orch.submit_sub(failing, make_args(scalars=[i]))
@@ -64,7 +63,7 @@ def test_run_raises_the_first_failure_once_after_everything_has_drained():
         assert done[0] == 1  # the task that was running has finished
         assert kept[0].live_tasks() == 0
         go.open()
-        assert w.run(lambda orch, *_: orch.submit_sub(slow_handle)).tasks == 1
+        assert w.run(lambda orch, *_: orch.submit_sub(slow)).tasks == 1
 
 
 @pytest.mark.spec("ORCH-FAIL-2")
@@ -92,6 +91,7 @@ def test_once_a_failure_is_known_the_next_call_raises_it(w, call):
 def test_a_call_that_waits_for_room_raises_a_failure_that_becomes_known(call):
     with Gate() as go, Worker(3, num_sub_workers=1, heap_ring_size=1024, alloc_timeout_s=1e6) as w:
 
+        @w.register
         def fails_later(args):
             go.wait()
             raise Special("at last")
@@ -101,11 +101,10 @@ def test_a_call_that_waits_for_room_raises_a_failure_that_becomes_known(call):
             go.open()
 
         def orch_fn(orch, args, config):
-            orch.submit_sub(failing, make_args((key(0), T.OUTPUT)))  # the ring is full now
+            orch.submit_sub(fails_later, make_args((key(0), T.OUTPUT)))  # the ring is full now
             with Concurrently(let_fail):
-                call(orch, failing)
+                call(orch, fails_later)
 
-        failing = w.register(fails_later)
         with pytest.raises(TaskError, match="Special: at last"):
             w.run(orch_fn)
 
@@ -138,16 +137,15 @@ def test_an_orch_function_that_swallows_the_error_does_not_hide_it(w):
 @pytest.mark.parametrize("level", [3, 5])
 def test_the_message_names_level_kind_and_index_and_ends_with_the_exception(level):
     with Gate() as go, Gate() as started, Worker(level, num_sub_workers=2) as w:
+        failing, names = w.register(fails), []
 
+        @w.register
         def blocks():
             started.open(1)
             go.wait()
 
-        blocking, failing = w.register(blocks), w.register(fails)
-        names = []
-
         def orch_fn(orch, args, config):
-            orch.submit_sub(blocking)
+            orch.submit_sub(blocks)
             started.wait()
             wait_until(lambda: orch.ring.slot_state(0).worker)
             names.append(orch.ring.slot_state(0).worker)
@@ -170,12 +168,12 @@ def test_the_workers_traceback_is_attached_and_of_a_long_one_beginning_and_end(w
     def innermost():
         raise Special("x" * length + "!")
 
+    @w.register
     def middle():
         innermost()
 
-    failing = w.register(middle)
     with pytest.raises(TaskError) as info:
-        w.run(lambda orch, *_: orch.submit_sub(failing))
+        w.run(lambda orch, *_: orch.submit_sub(middle))
     trace = info.value.remote_traceback
     assert trace.startswith("Traceback (most recent call last):")
     assert "in middle" in trace and "in innermost" in trace
@@ -193,7 +191,7 @@ def test_the_workers_traceback_is_attached_and_of_a_long_one_beginning_and_end(w
 def test_the_run_after_a_failed_run_starts_clean_and_succeeds(w):
     total = w.share(np.zeros(1, np.int64))
     adding = w.register(lambda args: total.__setitem__(0, total[0] + args.scalar(0)))
-    failing = w.register(fails)
+    failing, pids = w.register(fails), w.worker_pids()
 
     def orch_fn(orch, with_failure, config):
         assert (orch.live_tasks(), orch.ring.next_task_id()) == (0, 0)
@@ -201,7 +199,6 @@ def test_the_run_after_a_failed_run_starts_clean_and_succeeds(w):
         if with_failure:
             orch.submit_sub(failing, make_args((total, T.INOUT), scalars=[7]))
 
-    pids = w.worker_pids()
     for _ in range(2):
         with pytest.raises(TaskError, match="Special: task 7"):
             w.run(orch_fn, True)
