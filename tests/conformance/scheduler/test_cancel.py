@@ -1,23 +1,9 @@
 """SCHED-CANCEL: stopping a run early."""
 
-import numpy as np
 import pytest
 
-from simpler_ref import Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.task_interface import TensorArgType as T
-from tests.support import (
-    COMPLETED,
-    FAILED,
-    PENDING,
-    READY,
-    RUNNING,
-    Gate,
-    make_args,
-    reads,
-    updates,
-    writes,
-)
+from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, updates, writes
 
 KEY = 0x7000_0000
 
@@ -99,39 +85,3 @@ def test_the_run_after_a_cancelled_one_dispatches_normally(cancelled):
     slot = driver.submit()
     driver.finish(slot)
     assert driver.state(slot) == COMPLETED
-
-
-class Stop(Exception):
-    """What the orchestration function raises."""
-
-
-@pytest.mark.spec("SCHED-CANCEL-1", "SCHED-CANCEL-2", "SCHED-CANCEL-4")
-def test_an_exception_of_the_orch_function_cancels_what_has_not_started():
-    with Worker(3, num_sub_workers=1) as w, Gate() as started, Gate() as go:
-        ran = w.share(np.zeros(3, np.int64))
-
-        def wait():
-            started.open(1)
-            go.wait()
-            ran[0] += 1
-
-        def count(args):
-            ran[args.scalar(0)] += 1
-
-        slow, quick = w.register(wait), w.register(count)
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(slow)
-            started.wait()
-            buffer = orch.alloc(8, np.uint8)
-            for _ in range(10):
-                orch.submit_sub(quick, make_args((buffer, T.INOUT), scalars=[1]))
-                orch.submit_sub(quick, make_args(scalars=[1]))
-            go.open(1)
-            raise Stop
-
-        with pytest.raises(Stop):
-            w.run(orch_fn)
-        assert ran[0] == 1, "what was running has finished"
-        w.run(lambda orch, *_: orch.submit_sub(quick, make_args(scalars=[2])))
-        assert ran[2] == 1, "the next run works"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker
+from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
@@ -138,18 +138,18 @@ def test_the_two_passes_of_a_thread_keep_a_single_worker_busy(make_driver):
 
 
 # ---------------------------------------------------------------- tensor memory
-def add_to_all(args):
-    source, target = (args.tensor(i).numpy() for i in range(2))
-    target[:] = source + args.scalar(0)
 
 
 @pytest.mark.spec("SCHED-COMPLETE-5")
 def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
-    length, tasks, runs = (1000, 10, 2) if INTERPRETED else (20_000, 60, 10)
+    length, tasks, runs = (1000, 10, 2) if INTERPRETED else (20_000, 60, 3)
+    buffers, expected = np.zeros((2, 3, length), np.int64)
     with Worker(3, num_sub_workers=2) as w:
-        add = w.register(add_to_all)
-        buffers = [w.share(np.zeros(length, np.int64)) for _ in range(3)]
-        expected = [np.zeros(length, np.int64) for _ in range(3)]
+        buffers = w.share(buffers)
+
+        @w.register
+        def add(args):
+            args.tensor(1).numpy()[:] = args.tensor(0).numpy() + args.scalar(0)
 
         def orch_fn(orch, *_):
             for i in range(tasks):
@@ -177,15 +177,15 @@ def test_the_failure_collected_first_is_the_one_reported(driver):
 
 @pytest.mark.spec("SCHED-COMPLETE-6")
 def test_of_a_chain_of_failures_run_raises_the_first():
-    def fail(args: TaskArgs):
-        raise ValueError(f"number {args.scalar(0)}")
-
     with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(fail)
+
+        @w.register
+        def fail(args):
+            raise ValueError(f"number {args.scalar(0)}")
 
         def orch_fn(orch, *_):
             for number in range(5):
-                orch.submit_sub(handle, make_args(scalars=[number]))
+                orch.submit_sub(fail, make_args(scalars=[number]))
 
         with pytest.raises(TaskError, match="ValueError: number 0") as failure:
             w.run(orch_fn)

@@ -2,13 +2,10 @@
 
 from itertools import permutations
 
-import numpy as np
 import pytest
 
-from simpler_ref import Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.task_interface import TensorArgType as T
-from tests.support import COMPLETED, CONSUMED, FREE, auto, make_args, reads, writes
+from tests.support import COMPLETED, CONSUMED, FREE, auto, reads, writes
 
 KEY = 0x7000_0000
 
@@ -40,14 +37,6 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, 
     assert driver.state(producer) == CONSUMED
     assert driver.refs(producer) == (4, 5)
     assert driver.consumed_list().count(producer) == 1
-
-
-@pytest.mark.spec("SCHED-CONSUME-1")
-def test_a_task_whose_scope_is_open_is_not_consumed(driver):
-    slot = driver.submit()
-    driver.finish(slot)
-    assert driver.state(slot) == COMPLETED
-    assert driver.consumed_list() == []
 
 
 @pytest.mark.spec("SCHED-CONSUME-1", "SCHED-CONSUME-2", "SCHED-CONSUME-3")
@@ -83,22 +72,3 @@ def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
         assert driver.k.help_scheduler(driver.mem, 0, -1, -1, 1 << 40) == L.OK
     assert driver.live() == (who == "a submit")
     assert driver.state(slot) == FREE
-
-
-@pytest.mark.spec("SCHED-CONSUME-3")
-def test_what_is_reclaimed_is_there_for_the_claim_that_reclaims_it():
-    """Each scope fills its ring: without the space of the one before, no claim would succeed."""
-    ran = []
-    with Worker(3, num_sub_workers=1, heap_ring_size=8192, alloc_timeout_s=60) as w:
-        touch = w.register(lambda args: args.tensor(0).numpy().fill(1))
-
-        def orch_fn(orch, *_):
-            for _ in range(30):
-                with orch.scope():
-                    buffer = orch.alloc(8192, np.uint8)
-                    orch.submit_sub(touch, make_args((buffer, T.INOUT)))
-                    ran.append(buffer.data)
-
-        w.run(orch_fn)
-    assert len(ran) == 30
-    assert len(set(ran)) == 1

@@ -21,7 +21,6 @@ from tests.spec_rules import SPEC
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
-    FAILED,
     RUNNING,
     make_args,
     updates,
@@ -72,21 +71,6 @@ def test_the_largest_arguments_end_where_the_error_message_begins(driver):
 
 
 # ---------------------------------------------------------------- the handshake
-@pytest.mark.spec("SCHED-MAIL-2")
-def test_the_state_goes_round_and_each_step_is_made_by_its_side(driver_of_one):
-    driver = driver_of_one
-    for _ in range(3):
-        driver.settle()
-        assert driver.mailbox_state(0) == (L.IDLE, 0)
-        driver.submit()
-        for _ in range(3):
-            driver.run_pass()
-            assert driver.mailbox_state(0) == (L.TASK_READY, 0), "the parent waits for the worker"
-        driver.x.post(driver.mem, 0, L.TASK_DONE, 0)
-        assert driver.mailbox_state(0) == (L.TASK_DONE, 0)
-        driver.run_pass()
-        driver.run_pass()
-        assert driver.mailbox_state(0) == (L.IDLE, 0)
 
 
 @pytest.mark.spec("SCHED-MAIL-2")
@@ -131,18 +115,6 @@ def test_the_parent_goes_from_done_to_ready_in_one_write_if_it_has_a_next_task(d
         assert driver.given(0) == after
 
 
-@pytest.mark.spec("SCHED-MAIL-2")
-@pytest.mark.parametrize("answer", ["receive", "finish_and_receive"])
-def test_a_worker_that_waits_changes_no_state_but_its_own(driver, answer):
-    driver.mem[L.SPIN_NS] = 0
-    if answer == "receive":
-        assert driver.x.receive(driver.mem, 0) == L.PARK
-        assert driver.mailbox_state(0) == (L.IDLE, 0)
-    else:
-        assert driver.k.finish_and_receive(driver.mem, 0, 1) == L.PARK
-        assert driver.mailbox_state(0) == (L.TASK_DONE, 1)
-
-
 # ---------------------------------------------------------------- state and error in one step
 @pytest.mark.spec("SCHED-MAIL-3")
 def test_who_sees_the_state_sees_the_error_and_the_message_that_belong_to_it(driver):
@@ -151,20 +123,6 @@ def test_who_sees_the_state_sees_the_error_and_the_message_that_belong_to_it(dri
         seen = threads.submit(driver.x.watch_answers, driver.mem, 0, rounds)
         threads.submit(driver.x.answer_again_and_again, driver.mem, 0, rounds).result(DEADLINE_S)
         assert seen.result(DEADLINE_S) == 0
-
-
-@pytest.mark.spec("SCHED-MAIL-3")
-def test_an_answer_is_never_that_of_the_task_before(driver_of_one):
-    driver = driver_of_one
-    errors = [ValueError("old"), None, None, KeyError("new")]
-    slots = [driver.submit(scalars=[i]) for i in range(4)]
-    for i, (slot, error) in enumerate(zip(slots, errors, strict=True)):
-        driver.settle()
-        assert driver.given(0) == slot
-        assert driver.mailbox_state(0) == (L.TASK_READY, 0)
-        assert driver.mailbox(0)[1112:1120].tobytes() == struct.pack("<Q", i)
-        driver.finish(slot, error)
-        assert driver.state(slot) == (FAILED if error else COMPLETED)
 
 
 # ---------------------------------------------------------------- the digest

@@ -1,23 +1,9 @@
 """SCHED-POISON: failure travels downstream."""
 
-import numpy as np
 import pytest
 
-from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.task_interface import TensorArgType as T
-from tests.support import (
-    COMPLETED,
-    FAILED,
-    PENDING,
-    READY,
-    RUNNING,
-    make_args,
-    no_passes,
-    reads,
-    updates,
-    writes,
-)
+from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, updates, writes
 
 KEY = 0x7000_0000
 
@@ -108,26 +94,3 @@ def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finishe
     assert set(driver.consumed_list()) == {failing, slow, slower, poisoned, descendant}
     assert driver.reclaim() == 5
     assert driver.live() == 0
-
-
-def raise_value_error(args):
-    raise ValueError("by itself")
-
-
-@pytest.mark.spec("SCHED-POISON-4")
-def test_the_error_is_that_of_the_task_that_failed_by_itself():
-    with Worker(3, num_sub_workers=2) as w:
-        ran = w.share(np.zeros(1, np.int64))
-        bad, good = w.register(raise_value_error), w.register(lambda: ran.__setitem__(0, 1))
-
-        def orch_fn(orch, *_):
-            first, second = orch.alloc(8, np.uint8), orch.alloc(8, np.uint8)
-            with no_passes(orch._mem):
-                orch.submit_sub(bad, make_args((first, T.INOUT)))
-                orch.submit_sub(good, make_args((first, T.INPUT), (second, T.INOUT)))
-                orch.submit_sub(good, make_args((second, T.INPUT)))
-
-        with pytest.raises(TaskError, match="ValueError: by itself") as failure:
-            w.run(orch_fn)
-        assert failure.value.task == 2
-        assert ran[0] == 0
