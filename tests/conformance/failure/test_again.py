@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from simpler_ref import RingFullError, TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref import RingFullError, TaskError, Worker, WorkerLostError
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import make_args
 
@@ -39,10 +39,6 @@ def task_raises_and_that_is_swallowed(orch, handles, x):
         pass
 
 
-def member_raises(orch, handles, x):
-    orch.submit_sub_group(handles[raises], [TaskArgs(), TaskArgs()])
-
-
 def worker_dies(orch, handles, x):
     orch.submit_sub(handles[dies], make_args((x, T.INOUT)))
     orch.submit_sub(handles["add"], make_args((x, T.INOUT)))
@@ -70,7 +66,6 @@ def call_is_refused(orch, handles, x):
 FAILURES = {
     task_raises: TaskError,
     task_raises_and_that_is_swallowed: TaskError,
-    member_raises: TaskError,
     worker_dies: WorkerLostError,
     orch_function_raises: Stop,
     ring_is_full: RingFullError,
@@ -81,9 +76,8 @@ FAILURES = {
 @pytest.mark.spec("FAIL-AGAIN-1")
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_whatever_a_run_raised_the_next_one_is_as_if_it_had_not(mode):
-    with Worker(
-        3, num_sub_workers=2, child_mode=mode, heap_ring_size=RING, alloc_timeout_s=0.1
-    ) as w:
+    options = {"child_mode": mode, "heap_ring_size": RING, "alloc_timeout_s": 0.1}
+    with Worker(3, num_sub_workers=2, **options) as w:
         x, total = w.share(np.zeros(1, np.int64)), w.share(np.zeros(1, np.int64))
         handles = {one: w.register(one) for one in (raises, dies)}
         handles["add"] = w.register(lambda args: np.add(total, 1, out=total))

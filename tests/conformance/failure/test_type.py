@@ -41,14 +41,9 @@ def test_a_task_error_says_which_task_where_and_why():
         raise KeyError("the reason")
 
     with Worker(3, num_sub_workers=1) as w:
-        good, bad = w.register(lambda: None), w.register(breaks)
-
-        def orch_fn(orch, args, config):
-            orch.submit_sub(good)
-            orch.submit_sub(bad)
-
+        handles = w.register(lambda: None), w.register(breaks)
         with pytest.raises(TaskError) as caught:
-            w.run(orch_fn)
+            w.run(lambda orch, *_: [orch.submit_sub(one) for one in handles])
         error = caught.value
         assert (error.task, error.callable_name, error.worker) == (1, breaks.__qualname__, 0)
         assert error.pid == w.worker_pids()[0]

@@ -6,6 +6,7 @@ import pytest
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
+from simpler_ref.workers import start_method
 from tests.support import make_args
 
 
@@ -19,12 +20,15 @@ def tree(request):
         yield above, below
 
 
-@pytest.fixture(params=["process", "thread"])
-def two(request):
+@pytest.fixture(scope="module")
+def two():
     """Give two Workers, neither below the other."""
-    options = {"num_sub_workers": 1, "child_mode": request.param}
-    with Worker(3, **options) as one, Worker(3, **options) as other:
-        yield one, other
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start_method, "why_not_fork", lambda: None)
+        with Worker(3, num_sub_workers=1) as one, Worker(3, num_sub_workers=1) as other:
+            for w in (one, other):
+                w.start()
+            yield one, other
 
 
 @pytest.mark.spec("HIER-ENGINE-1")

@@ -129,12 +129,6 @@ def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
         assert made[2][0] == made[1].ctypes.data
 
 
-@pytest.mark.spec("ORCH-ARRAY-3")
-def test_a_worker_without_room_says_what_to_enlarge():
-    with Worker(3, arena_size=1 << 16) as w, pytest.raises(MemoryError, match="arena_size"):
-        w.empty(1 << 17, np.uint8)
-
-
 class Tasks:
     """Tasks that may use an arena's memory."""
 

@@ -179,34 +179,22 @@ def test_a_refused_submit_has_not_happened(w, x):
 
 # ---------------------------------------------------------------- memory of scopes
 @pytest.mark.spec("ORCH-CHECK-5")
-def test_a_buffer_is_refused_after_its_scope_even_if_its_bytes_are_another_ones(w):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            old = orch.alloc(WORDS, np.int64)
-            orch.submit_sub(w.look, make_args((old, T.INOUT)))
-        orch.drain()
-        with orch.scope():
-            new = orch.alloc(WORDS, np.int64)
-            assert new.data == old.data
-            orch.submit_sub(w.look, make_args((new, T.INOUT)))
-            orch.submit_sub(w.look, make_args((old, T.NO_DEP)))
-            orch.submit_sub(w.look, make_args((old, T.INPUT)))
-
-    error = hazard_of(w, orch_fn)
-    assert (error.kind, error.tasks) == ("use after scope", (5,))
-
-
-@pytest.mark.spec("ORCH-CHECK-5")
-def test_a_buffer_of_an_earlier_run_is_refused(w):
+def test_a_buffer_is_refused_after_its_scope_or_run_even_if_its_bytes_are_another_ones(w):
     kept = []
 
     def orch_fn(orch, args, config):
-        kept.append(orch.alloc(WORDS, np.int64))
-        orch.submit_sub(w.look, make_args((kept[0], T.INOUT)))
+        with orch.scope():
+            kept.append(orch.alloc(WORDS, np.int64))
+            submits(w, [(kept[-1], T.INOUT)])(orch)
+        orch.drain()
+        with orch.scope():
+            new = orch.alloc(WORDS, np.int64)
+            assert new.data == kept[0].data
+            submits(w, [(new, T.INOUT)], [(kept[0], T.NO_DEP)], [(kept[0], T.INPUT)])(orch)
 
-    w.run(orch_fn)
-    assert hazard_of(w, orch_fn).kind == "use after scope"
-    assert kept[0].data == kept[1].data
+    for _ in range(2):  # the second time it is of an earlier run
+        error = hazard_of(w, orch_fn)
+        assert (error.kind, error.tasks) == ("use after scope", (5,))
 
 
 @pytest.mark.spec("ORCH-CHECK-6")
@@ -242,8 +230,7 @@ def test_memory_that_is_used_again_has_no_history(w):
         for _ in range(20):  # there is room for two
             with orch.scope():
                 buffer = orch.alloc(1 << 15, np.uint8)
-                orch.submit_sub(w.look, make_args((buffer, T.INOUT)))
-                orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+                submits(w, [(buffer, T.INOUT)], [(buffer, T.INPUT)])(orch)
 
     assert w.run(orch_fn).tasks == 60
 
@@ -252,8 +239,7 @@ def test_memory_that_is_used_again_has_no_history(w):
 def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
     def orch_fn(orch, args, config):
         with orch.scope():
-            buffer = orch.alloc(WORDS, np.int64)
-            orch.submit_sub(w.look, make_args((buffer, T.OUTPUT_EXISTING)))
+            submits(w, [(orch.alloc(WORDS, np.int64), T.OUTPUT_EXISTING)])(orch)
             raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
@@ -271,13 +257,14 @@ def fill_below(x: In):
 def test_a_task_that_writes_its_input_fails(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode, check=True) as w:
         handle, y = w.register(fill), w.share(np.zeros(4, np.int64))
-        with pytest.raises(TaskError, match="read-only") as caught:
-            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
-        assert "in fill" in caught.value.remote_traceback
-        with pytest.raises(TaskError, match="read-only"):
-            w.run(lambda orch, *_: orch.submit_sub_group(handle, [make_args((y, T.INPUT))]))
-        with pytest.raises(TaskError, match="read-only"):
-            w.run(lambda orch, *_: orch.submit_sub_many(handle, [[y]], [T.INPUT]))
+        for submit in (
+            lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))),
+            lambda orch, *_: orch.submit_sub_group(handle, [make_args((y, T.INPUT))]),
+            lambda orch, *_: orch.submit_sub_many(handle, [[y]], [T.INPUT]),
+        ):
+            with pytest.raises(TaskError, match="read-only") as caught:
+                w.run(submit)
+            assert "in fill" in caught.value.remote_traceback
         assert not y.any()
         for tag in (T.INOUT, T.OUTPUT_EXISTING, T.OUTPUT, T.NO_DEP):
             y[:] = 0
@@ -304,20 +291,20 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
             assert y.tolist() == [7] * 4
 
 
-@leaf
-def fill_quickly(x):
-    for i in range(x.size):
-        x[i] = 7
-
-
 @pytest.mark.spec("ORCH-CHECK-7")
 @pytest.mark.skipif(INTERPRETED, reason="interpreted leaves are Python tasks")
-def test_a_compiled_task_is_found_out_when_it_has_ended():
-    with Worker(3, num_sub_workers=1, check=True) as w:
-        handle, y = w.register(fill_quickly), w.share(np.zeros(4, np.int64))
-        with pytest.raises(TaskError, match="write to INPUT: bytes 0 to 24"):
-            w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
-        assert y.tolist() == [7] * 4
+def test_a_compiled_task_is_found_out_when_it_has_ended(w):
+    y = w.share(np.zeros(4, np.int64))
+
+    @w.register
+    @leaf
+    def fill_quickly(x):
+        for i in range(x.size):
+            x[i] = 7
+
+    with pytest.raises(TaskError, match="write to INPUT: bytes 0 to 24"):
+        w.run(lambda orch, *_: orch.submit_sub(fill_quickly, make_args((y, T.INPUT))))
+    assert y.tolist() == [7] * 4
 
 
 # ---------------------------------------------------------------- all kinds of submits
@@ -340,32 +327,16 @@ def test_many_at_once_are_checked_row_by_row(w):
 
 @pytest.mark.spec("ORCH-CHECK-8")
 def test_compiled_orchestration_is_checked(w, x):
-    look_handle = w.look
+    handle = w.look
 
     @orchestration
     def orch_fn(orch, args, config):
         for tag in (T.INPUT, T.INOUT):
             task = TaskArgs()
             task.add_tensor(x, tag)
-            orch.submit_sub(look_handle, task)
+            orch.submit_sub(handle, task)
 
     assert hazard_of(w, orch_fn).kind == "write after read"
-
-
-@pytest.mark.spec("ORCH-CHECK-8")
-def test_a_worker_below_a_worker_is_checked_if_it_says_so():
-    def race(orch, args, config):
-        for tag in (T.INPUT, T.INOUT):
-            orch.submit_sub(look_handle, make_args((args.tensor(0), tag)))
-
-    top, inner = Worker(4), Worker(3, num_sub_workers=1, check=True)
-    look_handle = inner.register(look)
-    top.add_worker(inner)
-    race_handle = top.register(race)
-    with top:
-        y = top.share(np.zeros(4, np.int64))
-        with pytest.raises(TaskError, match="write after read"):
-            top.run(lambda orch, *_: orch.submit_next_level(race_handle, make_args((y, T.INOUT))))
 
 
 @pytest.mark.spec("ORCH-CHECK-8", "ORCH-CHECK-9")
@@ -406,19 +377,16 @@ class Nothing:
 @pytest.mark.spec("ORCH-CHECK-10")
 def test_a_recording_is_checked_while_it_is_made(w, x):
     def race(orch, args, config):
-        for tag in (T.INPUT, T.INOUT):
-            orch.submit_sub(w.look, make_args((args.tensor(0), tag)))
+        submits(w, [(args.tensor(0), T.INPUT)], [(args.tensor(0), T.INOUT)])(orch)
 
     def forget(orch, args, config):
         with orch.scope():
             buffer = orch.alloc(WORDS, np.int64)
-        orch.submit_sub(w.look, make_args((buffer, T.INPUT)))
+        submits(w, [(buffer, T.INPUT)])(orch)
 
-    given = make_args((x, T.INPUT))
-    with pytest.raises(HazardError, match="write after read"):
-        w.record(race, given)
-    with pytest.raises(HazardError, match="use after scope"):
-        w.record(forget, given)
+    for orch_fn, kind in ((race, "write after read"), (forget, "use after scope")):
+        with pytest.raises(HazardError, match=kind):
+            w.record(orch_fn, make_args((x, T.INPUT)))
 
 
 @pytest.mark.spec("ORCH-CHECK-10")

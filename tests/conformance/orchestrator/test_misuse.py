@@ -295,22 +295,6 @@ def test_a_tensor_after_a_scalar_and_an_index_out_of_range_are_refused():
     args.add_tensor(key(128))
 
 
-@pytest.mark.spec("ORCH-MISUSE-4")
-def test_an_index_that_is_no_number_is_refused_in_a_task(w):
-    said = w.share(np.zeros(1, np.int64))
-
-    @w.register
-    def ask(args):
-        for call in (args.tensor, args.scalar):
-            for index in ("x", None, 1.5):
-                with pytest.raises(TypeError, match=f"index {index!r} is not a whole number"):
-                    call(index)
-        said[0] = 1
-
-    run(w, lambda orch: orch.submit_sub(ask, make_args((said, T.INOUT), scalars=[1])))
-    assert said[0] == 1
-
-
 @pytest.mark.spec("ORCH-MISUSE-5")
 @pytest.mark.parametrize(("tensors", "scalars"), [(375, 2), (0, 1877), (128, 128), (200, 877)])
 def test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused(w, tensors, scalars):

@@ -1,6 +1,5 @@
 """ORCH-RUN: the life of a run."""
 
-import mmap
 import os
 import signal
 import threading
@@ -108,25 +107,6 @@ def test_threads_that_use_it_first_at_once_find_one_memory():
 
         found = list(threads.map(use, range(4)))
         assert len({array.ctypes.data for array in found}) == 4
-
-
-@pytest.mark.spec("ORCH-RUN-2")
-def test_arrays_for_its_workers_are_accepted_before_it_is_opened():
-    refused = pytest.raises(ValueError, match="after the workers were started")
-    with Worker(3, num_sub_workers=1) as started:
-        started.start()
-        array = np.frombuffer(mmap.mmap(-1, 4096), np.uint8)
-        with refused:
-            make_args((array, T.INOUT))
-        with Worker(3, num_sub_workers=1) as late:
-            args = make_args((array, T.INOUT))
-            handle = late.register(lambda args: args.tensor(0).numpy().fill(7))
-            late.run(lambda orch, *_: orch.submit_sub(handle, args))
-            assert (array == 7).all()
-            with pytest.raises(ValueError, match="private"):
-                make_args((np.zeros(8, np.uint8), T.INPUT))
-        with refused:
-            make_args((array, T.INOUT))
 
 
 @pytest.mark.spec("ORCH-RUN-2")

@@ -245,15 +245,6 @@ def test_of_two_releases_that_reach_the_threshold_together_one_consumes(rounds):
     assert outcomes <= {(one, (1, 2), CONSUMED) for one in ((0, 1), (1, 0))}
 
 
-@pytest.mark.spec("ORCH-STATE-5")
-def test_a_release_after_the_last_one_does_nothing(driver):
-    slot = driver.alloc(8)
-    assert driver.x.release_ref(driver.mem, slot) == 1
-    assert driver.state(slot) == CONSUMED
-    assert driver.x.release_ref(driver.mem, slot) == 0
-    assert driver.state(slot) == CONSUMED
-
-
 @pytest.mark.spec("ORCH-STATE-6")
 def test_a_finished_task_keeps_slab_and_keys_until_it_is_consumed(driver):
     driver.open_scope()

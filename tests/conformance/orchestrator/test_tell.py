@@ -89,19 +89,6 @@ def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(m
         assert words.endswith(f"; Ctrl-C again {ends[mode]}")
 
 
-@pytest.mark.spec("ORCH-TELL-1")
-def test_an_interrupted_run_that_need_not_wait_says_nothing(w, said):
-    nothing = w.register(lambda: None)
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(nothing)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        w.run(orch_fn)
-    assert said() == []
-
-
 # ---------------------------------------------------------------- no progress
 @pytest.fixture
 def at_once(monkeypatch):

@@ -127,16 +127,6 @@ def test_what_a_completion_makes_ready_can_go_to_the_same_worker(make_driver):
         assert driver.given(0) == after
 
 
-@pytest.mark.spec("SCHED-COMPLETE-4")
-def test_the_two_passes_of_a_thread_keep_a_single_worker_busy(make_driver):
-    driver = make_driver(sub=1)
-    chain = [driver.submit(updates(KEY)) for _ in range(4)]
-    driver.settle()
-    driver.post_done(0)
-    driver.x.two_passes(driver.mem)
-    assert driver.given(0) == chain[1]
-
-
 # ---------------------------------------------------------------- tensor memory
 
 

@@ -98,19 +98,6 @@ def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
         assert in_time[0], f"the death was not known after {FEW_S} s"
 
 
-@pytest.mark.spec("SCHED-DEATH-1")
-def test_the_task_of_a_dead_worker_fails(driver):
-    slot = driver.submit(writes(KEY))
-    after = driver.start(reads(KEY))
-    worker = driver.worker_of(slot)
-    driver.kill(worker, -9)
-    assert driver.run_pass() > 0
-    assert driver.states(slot, after) == [FAILED, FAILED]
-    assert driver.given(worker) == L.NONE
-    expected = (L.ENDPOINT_FAILURE, driver.id(slot), worker, L.DEATH_BIAS - 9)
-    assert error_of(driver) == expected
-
-
 @pytest.mark.spec("SCHED-DEATH-1", "SCHED-COMPLETE-1")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
 def test_what_a_worker_had_answered_before_it_died_counts(driver, error):

@@ -16,7 +16,6 @@ from simpler_ref.jit.atomics import CHANGED
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.kinds import SubWorker
-from tests.by_hand import ByHand
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
@@ -119,19 +118,6 @@ def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
         wait_until(lambda: driver.state(slot) == COMPLETED)
 
 
-@pytest.mark.spec("SCHED-WAKE-1", "SCHED-MAIL-8")
-def test_a_worker_that_parks_beside_its_answer_says_that_nobody_has_collected_it():
-    with Parked(sub=1) as driver, ThreadPoolExecutor(1) as threads:
-        driver.mem[L.SPIN_NS] = 0
-        slot = driver.start()
-        driver.park()
-        driver.post_done(0)
-        worker = threads.submit(driver.x.park_and_receive, driver.mem, 0)
-        wait_until(lambda: driver.state(slot) == COMPLETED)
-        driver.k.request_stop(driver.mem, 0)
-        assert worker.result(DEADLINE_S) == L.STOP
-
-
 @pytest.mark.spec("SCHED-WAKE-1", "SCHED-DEATH-2")
 def test_a_dead_worker_wakes_the_scheduler(parked):
     slot = parked.start()
@@ -147,17 +133,6 @@ def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(parked):
     submit_and_pass(parked)
     parked.x.unlock(parked.mem)  # whoever held it had already wired
     wait_until(lambda: parked.mem[L.BUSY] == 1)
-
-
-@pytest.mark.spec("SCHED-WAKE-1")
-def test_a_submit_runs_the_pass_itself_if_it_can(driver):
-    assert driver.state(submit_and_pass(driver)) == RUNNING
-
-
-@pytest.mark.spec("SCHED-WAKE-1")
-def test_a_request_to_end_wakes_the_scheduler(parked):
-    parked.park()
-    parked.stop()
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
@@ -512,12 +487,6 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-@pytest.mark.spec("SCHED-WAKE-1")
-def test_each_submit_runs_a_pass_though_all_workers_are_at_work():
-    with ByHand() as hand:
-        for _ in range(5):
-            hand.orch.submit_sub(hand.sub)
-            assert hand.mem[L.WIRING_TAKEN] == hand.mem[L.WIRING_PUSHED]
 
 
 @pytest.mark.spec("SCHED-WAKE-6")
@@ -591,33 +560,16 @@ def submit_many_at_once(orch, handle, tensors, worker):
     orch.submit_next_level_many(handle, columns, tags, workers=worker)
 
 
-@contextmanager
-def two_workers(depth):
-    """Give a Worker with two workers that call Python functions and can be asked for by number."""
-    w = Worker(4, mailbox_depth=depth)
-    for _ in range(2):
-        w.add_next_level(SubWorker())
-    with w:
-        yield w
-
-
 @pytest.mark.spec("SCHED-WAKE-7", "SPEED-MANY-8")
 @pytest.mark.parametrize("depth", [1, 2, 16])
 def test_a_ready_task_starts_on_an_idle_worker_though_the_orchestration_function_stays_away(depth):
-    def when_the_scheduler_thread_sleeps(mem):
-        wait_until(lambda: mem[L.PARK_SCHED] != 0)
-
-    with two_workers(depth) as w:
+    w = Worker(4, mailbox_depth=depth)
+    for _ in range(2):  # which call Python functions and can be asked for by number
+        w.add_next_level(SubWorker())
+    with w:
         for submit in (submit_one, submit_many_at_once):
             run_and_stay_away(w, submit)
-            run_and_stay_away(w, submit, when_the_scheduler_thread_sleeps)
-
-
-@pytest.mark.spec("SCHED-WAKE-7")
-def test_a_worker_that_goes_on_looking_for_tasks_says_that_its_answer_is_uncollected():
-    with two_workers(depth=1) as w:
-        w._session.engine.mem[L.SPIN_NS] = NEVER_NS
-        run_and_stay_away(w, submit_one)
+            run_and_stay_away(w, submit, lambda mem: wait_until(lambda: mem[L.PARK_SCHED] != 0))
 
 
 def give_nothing_ahead(driver):
@@ -661,24 +613,6 @@ def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unsee
             driver.x.pass_in_bulk(driver.mem, slot)
         wait_until(lambda: driver.mem[L.PARK_SCHED] == L.TIMED)
         assert len(driver.wiring_queue()) == (how == "one of many"), "it was asked for no pass"
-
-
-@pytest.mark.spec("SCHED-WAKE-3", "SCHED-WAKE-7")
-def test_a_clock_is_given_back_when_no_end_can_stay_unseen_any_more():
-    with Parked(timer_ns=200 * 10**6, sub=2, depth=2) as driver:
-        give_nothing_ahead(driver)
-        driver.start(writes(KEY))
-        driver.settle()
-        driver.submit(reads(KEY))
-        driver.park()
-        assert driver.mem[L.PARK_SCHED] == L.TIMED
-        driver.submit()  # now both workers are busy
-
-        def sleeps_without():
-            driver.x.orch_pass(driver.mem)  # the Orch thread still comes
-            return driver.mem[L.PARK_SCHED] in (L.STANDBY, L.ACTIVE)
-
-        wait_until(sleeps_without)
 
 
 # ---------------------------------------------------------------- a waker that dies

@@ -18,17 +18,6 @@ def test_entries_are_wired_once_and_in_the_order_of_submits(make_driver):
     assert driver.ready_queue() == slots, "what is wired first is READY first"
 
 
-@pytest.mark.spec("SCHED-WIRE-1")
-def test_a_pass_wires_everything_that_was_submitted_and_a_second_one_nothing(driver):
-    tasks = [driver.submit(updates(KEY)) for _ in range(20)]
-    driver.run_pass()
-    assert driver.wiring_queue() == []
-    edges = [driver.consumers(task) for task in tasks]
-    assert edges == [[after] for after in tasks[1:]] + [[]]
-    assert driver.run_pass() == 0
-    assert [driver.consumers(task) for task in tasks] == edges
-
-
 @pytest.mark.spec("SCHED-WIRE-2")
 @pytest.mark.parametrize("state", [PENDING, READY, RUNNING], ids=lambda s: s.name)
 def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_live_fan_in(
