@@ -170,31 +170,6 @@ def reclaim_consumed(mem):
     return count
 
 
-# ---------------------------------------------------------------- states and references
-PIN, RELEASE = range(2)
-DUEL_FIRST = L.TRACING + L.LINE  # the word that says whether there is a trace is looked at, too
-DUEL_SPAN = 16
-DUEL_RESULT = 8
-
-
-@entry(WORDS, INT, INT, INT)
-def duel(mem, me, action, rounds):
-    """Act on one slot per round, in step with another thread that does the same.
-
-    Both wait for each other, then go at the slot at once. What the action answered is kept beside it.
-    """
-    for r in range(rounds):
-        slot = DUEL_FIRST + r * DUEL_SPAN
-        store(mem, L.LINE * (1 + me), r + 1)
-        while load(mem, L.LINE * (2 - me)) < r + 1:
-            pause()
-        answer = int(
-            slots.acquire_ref(mem, slot) if action == PIN else slots.release_ref(mem, slot)
-        )
-        mem[slot + DUEL_RESULT + me] = answer
-    return L.OK
-
-
 # ---------------------------------------------------------------- the mailbox, either side
 @entry(WORDS, INT)
 def send(mem, worker):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simpler_ref import TaskError, Worker
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import start_method
@@ -103,11 +103,12 @@ def test_what_nested_tasks_have_written_is_there_for_consumers_above(tree):
 
 
 @pytest.mark.spec("HIER-ENGINE-4")
-def test_a_worker_runs_within_the_orch_function_of_another(two):
+def test_a_worker_runs_within_the_orch_function_of_another_and_fails_by_itself(two):
     one, other = two
     x, y = one.share(np.zeros(2, np.int64)), other.share(np.zeros(2, np.int64))
     ones = one.register(lambda args: np.add(x, 1, out=x))
     others = other.register(lambda args: np.add(y, 1, out=y))
+    fails = other.register(lambda: 1 // 0)
     timings = []
 
     def inner(orch, args, config):
@@ -117,24 +118,9 @@ def test_a_worker_runs_within_the_orch_function_of_another(two):
         for _ in range(3):
             orch.submit_sub(ones, make_args((x, T.INOUT)))
             timings.append(other.run(inner))
+            with pytest.raises(TaskError, match="ZeroDivisionError"):
+                other.run(lambda inner, *_: inner.submit_sub(fails))
 
     assert one.run(outer).tasks == 3
     assert [timing.tasks for timing in timings] == [1, 1, 1]
     assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])
-
-
-@pytest.mark.spec("HIER-ENGINE-4")
-def test_the_failure_of_one_worker_is_not_that_of_another(two):
-    one, other = two
-    x = one.share(np.zeros(1, np.int64))
-    adds = one.register(lambda args: np.add(x, 1, out=x))
-    fails = other.register(lambda: 1 // 0)
-
-    def outer(orch, args, config):
-        orch.submit_sub(adds, make_args((x, T.INOUT)))
-        with pytest.raises(TaskError, match="ZeroDivisionError"):
-            other.run(lambda inner, *_: inner.submit_sub(fails))
-        orch.submit_sub(adds, make_args((x, T.INOUT)))
-
-    assert one.run(outer).tasks == 2
-    assert x[0] == 2

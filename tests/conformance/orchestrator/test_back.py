@@ -27,38 +27,6 @@ def wait_for_a_move(driver, taken=None):
 
 
 @pytest.mark.spec("ORCH-BACK-1")
-@pytest.mark.parametrize("what", ["alloc", "submit"])
-def test_a_call_without_room_waits_and_goes_on_when_enough_was_reclaimed(what):
-    with Gate() as go, Worker(3, num_sub_workers=1, **SMALL) as w:
-        handle = w.register(lambda args: go.wait())
-        passed = []
-
-        def let_one_go_after_the_other():
-            for left in (3, 2, 1):
-                wait_until(lambda: w._session.engine.mem[L.PARK_ORCH] != 0)
-                passed.append(left)
-                go.open(1)
-                wait_until(lambda left=left: w._session.engine.mem[L.LIVE] < left + 1)
-
-        def claim(orch, nbytes):
-            if what == "alloc":
-                orch.alloc(nbytes, "uint8")
-            else:
-                orch.submit_sub(handle, make_args((key(0, nbytes), T.OUTPUT)))
-
-        def orch_fn(orch, args, config):
-            with orch.scope():
-                for _ in range(3):  # the workers' tasks hold 3 of 4 KiB
-                    orch.submit_sub(handle, make_args((key(0, KIB), T.OUTPUT)))
-            with Concurrently(let_one_go_after_the_other), orch.scope():
-                claim(orch, 4 * KIB)
-                assert passed == [3, 2, 1]  # it did not go on before all three had been let go
-                go.open()
-
-        w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-BACK-1")
 def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
     driver.open_scope()
     task = driver.submit(auto(1 << 16))

@@ -17,7 +17,6 @@ from simpler_ref import (
     HazardError,
     In,
     RemoteWorkerSpec,
-    Rows,
     TaskArgs,
     TaskError,
     Worker,
@@ -308,21 +307,6 @@ def test_a_compiled_task_is_found_out_when_it_has_ended(w):
 
 
 # ---------------------------------------------------------------- all kinds of submits
-
-
-@pytest.mark.spec("ORCH-CHECK-8")
-def test_many_at_once_are_checked_row_by_row(w):
-    table = w.share(np.zeros((4, WORDS), np.int64))
-
-    def orch_fn(orch, args, config):
-        orch.submit_sub_many(w.fill, [table], [T.OUTPUT_EXISTING])
-        orch.submit_sub_many(w.look, [Rows(table, [3, 2, 1, 0])], [T.INPUT])
-        with pytest.raises(HazardError) as caught:
-            orch.submit_sub_many(w.look, [Rows(table, [1, 1])], [[T.INPUT, T.INOUT]])
-        assert caught.value.tasks == (6, 9)
-
-    assert w.run(orch_fn).tasks == 9
-    assert (table == 7).all()
 
 
 @pytest.mark.spec("ORCH-CHECK-8")

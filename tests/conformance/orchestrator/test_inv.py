@@ -101,18 +101,6 @@ def test_submits_that_differ_in_tags_alone_store_the_same_bytes():
     assert (stored[0] == stored[1]).all()
 
 
-@pytest.mark.spec("ORCH-INV-2")
-@given(tags=st.lists(st.sampled_from(list(T)), min_size=1, max_size=6))
-def test_a_worker_is_sent_the_same_bytes_whatever_the_tags(tags):
-    frames = []
-    for variant in (tags, [T.NO_DEP] * len(tags)):
-        driver = Driver(sub=1)
-        driver.submit(*[Arg(tag, 64 * (i + 1)) for i, tag in enumerate(variant)], scalars=[7])
-        driver.settle()
-        frames.append(bytes(driver.mailbox(0)))
-    assert frames[0] == frames[1]
-
-
 # ---------------------------------------------------------------- what a worker process touches
 @pytest.mark.spec("ORCH-INV-3")
 def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():

@@ -368,20 +368,6 @@ def test_a_claim_that_stays_costs_one_entry_however_many_come_and_go():
 
 
 @pytest.mark.spec("ORCH-RING-9")
-@pytest.mark.parametrize("gone", [1, 2, 3, 4, 5])
-def test_a_fifo_that_begins_in_the_middle_doubles_and_each_keeps_its_place(gone):
-    pair = Pair(window=64, fifo=4)
-    for _ in range(4):
-        pair.alloc(0)
-    for _ in range(gone):
-        pair.release(0)
-        pair.alloc(0)
-    assert pair.mem[L.FIFO_MASK] == 4 - 1
-    pair.alloc(0)
-    assert pair.mem[L.FIFO_MASK] == 8 - 1
-
-
-@pytest.mark.spec("ORCH-RING-9")
 def test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared():
     pair = Pair(rings=1, window=64, fifo=2)
     pair.alloc(KIB)

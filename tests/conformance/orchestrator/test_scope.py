@@ -199,21 +199,6 @@ def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
     assert driver.live() == 0
 
 
-@pytest.mark.spec("ORCH-SCOPE-7")
-def test_a_finished_task_without_consumers_lasts_until_its_scope_ends(driver):
-    driver.open_scope()
-    slot = driver.submit(auto(8))
-    driver.finish(slot)
-    for _ in range(2):
-        assert (driver.state(slot), driver.held(1)) == (COMPLETED, 1024)
-        driver.settle()
-        driver.reclaim()
-        driver.open_scope()
-        driver.close_scope()
-    driver.close_scope()
-    assert (driver.state(slot), driver.held(1)) == (FREE, 0)
-
-
 @pytest.mark.spec("ORCH-SCOPE-8")
 def test_a_task_claimed_without_an_open_scope_has_no_scope_reference():
     driver = Driver(run=False)

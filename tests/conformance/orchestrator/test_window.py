@@ -5,20 +5,8 @@ import pytest
 from simpler_ref import RingFullError, Worker
 from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import Ring
 from tests.support import Driver, Gate, auto, inside
-
-
-@pytest.mark.spec("ORCH-WINDOW-1")
-@pytest.mark.parametrize("rings", [1, 2, 4])
-def test_by_default_one_old_live_task_holds_no_later_id_up(rings):
-    ring = Ring(timeout_ms=0, ring_depth=rings)
-    oldest = ring.alloc(1024)
-    mem, kernels = ring._engine.mem, ring._engine.kernels
-    for _ in range(3000 if INTERPRETED else 70_000):
-        kernels.ring_release(mem, kernels.ring_alloc(mem, 0, 0))
-    assert ring.slot_state(oldest.slot).task_id == 0
 
 
 @pytest.mark.spec("ORCH-WINDOW-1")
@@ -26,14 +14,12 @@ def test_by_default_there_is_room_for_two_million_live_tasks():
     driver = Driver(Engine(heap_ring_size=1024, ring_depth=4))
     driver.mem[L.LIVE] = 2_097_151
     assert driver.try_submit() >= 0
-    assert driver.mem[L.LIVE] == 2_097_152
     assert driver.try_submit() == L.WOULD_BLOCK
     driver.close()
 
 
 @pytest.mark.spec("ORCH-WINDOW-6")
-@pytest.mark.parametrize("rings", [2, 3, 4])
-@pytest.mark.parametrize("nbytes", [0, 100])
+@pytest.mark.parametrize(("rings", "nbytes"), [(2, 0), (4, 100)])
 def test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it(rings, nbytes):
     many = 1000
 
@@ -74,21 +60,6 @@ def test_a_task_that_runs_on_holds_none_of_its_ring_up():
         assert w.run(orch_fn).tasks == 201
 
 
-@pytest.mark.spec("ORCH-WINDOW-6")
-def test_the_limit_is_of_the_tasks_alive_in_all_rings():
-    driver = Driver(window=4)
-    for _ in range(4):
-        driver.submit()
-        driver.open_scope()
-    assert driver.try_submit() == driver.try_alloc(0) == L.WOULD_BLOCK
-    driver.close_scope()
-    driver.close_scope()
-    driver.finish_everything()
-    assert driver.reclaim() == 1
-    driver.submit()
-    assert driver.try_submit() == L.WOULD_BLOCK
-
-
 @pytest.mark.spec("ORCH-WINDOW-2")
 def test_with_ring_depth_one_every_scope_depth_uses_the_one_ring():
     def orch_fn(orch, args, config):
@@ -106,8 +77,7 @@ def test_with_ring_depth_one_every_scope_depth_uses_the_one_ring():
 
 
 @pytest.mark.spec("ORCH-WINDOW-3")
-@pytest.mark.parametrize("window", [1, 2, 5])
-@pytest.mark.parametrize("nbytes", [0, 8])
+@pytest.mark.parametrize(("window", "nbytes"), [(1, 8), (2, 0), (5, 8)])
 def test_a_claim_waits_while_its_id_would_leave_the_window(window, nbytes):
     ring = Ring(heap_bytes=1 << 20, timeout_ms=0, ring_depth=1, task_window=window)
     for first in (0, window):

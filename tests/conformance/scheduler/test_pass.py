@@ -96,7 +96,7 @@ def two_threads_run_passes(mem):
     def run_passes():
         while not stop.is_set():
             if kernels.try_lock(mem):
-                kernels.two_passes(mem)
+                kernels.scheduler_pass(mem)
                 kernels.unlock(mem)
 
     with ThreadPoolExecutor(2) as threads:
