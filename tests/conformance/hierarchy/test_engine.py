@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simpler_ref import Worker
+from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import start_method
