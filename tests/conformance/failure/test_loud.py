@@ -2,18 +2,17 @@
 
 from contextlib import closing
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.task_interface import TensorArgType as T
-from tests.support import COMPLETED, FAILED, Driver, key, make_args, reads, updates
+from tests.support import COMPLETED, FAILED, Driver, make_args, reads, updates
 
 
 @pytest.mark.spec("FAIL-LOUD-1")
+@pytest.mark.kernels
 @settings(max_examples=30)
 @given(
     tasks=st.lists(
@@ -30,32 +29,6 @@ def test_a_run_knows_of_a_failure_exactly_if_some_task_did_not_complete(tasks):
         states = {driver.state(slot) for slot in slots}
         assert states <= {COMPLETED, FAILED}
         assert (driver.mem[L.RUN_ERROR] == 0) == (FAILED not in states) == (not fails)
-
-
-@pytest.mark.spec("FAIL-LOUD-1")
-@pytest.mark.parametrize(("mode", "bad"), [("process", None), ("process", 5), ("thread", 9)])
-def test_run_returns_only_if_every_task_is_done(mode, bad):
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
-        done = w.share(np.zeros(10, np.int64))
-
-        @w.register
-        def leaf(args):
-            if args.scalar(0) == bad:
-                raise ValueError("bad")
-            done[args.scalar(0)] = 1
-
-        def orch_fn(orch, args, config):
-            for i in range(10):
-                one = key(4096 * (i % 2 + 1)), T.INOUT
-                orch.submit_sub(leaf, make_args(one, scalars=[i]))
-
-        if bad is None:
-            assert w.run(orch_fn).tasks == 10
-            assert done.all()
-        else:
-            with pytest.raises(TaskError, match="bad"):
-                w.run(orch_fn)
-            assert not done[bad]
 
 
 @pytest.mark.spec("FAIL-LOUD-2")

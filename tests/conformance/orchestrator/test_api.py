@@ -73,6 +73,7 @@ def test_the_orch_function_can_open_and_end_scopes_and_drain(w):
 
 
 @pytest.mark.spec("ORCH-API-4")
+@pytest.mark.kernels
 def test_ring_tensor_map_and_scope_work_without_a_worker():
     ring, keys, scope, released = Ring(heap_bytes=4096, timeout_ms=0), TensorMap(), Scope(), []
     claim = ring.alloc(100)

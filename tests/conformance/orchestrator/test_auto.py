@@ -27,6 +27,7 @@ def test_an_output_without_address_gets_a_slab_of_the_ring_of_its_depth(driver, 
 
 
 @pytest.mark.spec("ORCH-AUTO-2", "ORCH-AUTO-3")
+@pytest.mark.kernels
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=5))
 def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
     driver = Driver()

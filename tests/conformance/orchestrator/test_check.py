@@ -20,11 +20,9 @@ from simpler_ref import (
     TaskArgs,
     TaskError,
     Worker,
-    leaf,
     orchestration,
 )
 from simpler_ref import TensorArgType as T
-from simpler_ref.jit.kernel import INTERPRETED
 from tests.by_hand import ByHand
 from tests.support import make_args
 
@@ -114,17 +112,6 @@ def test_a_drain_orders_and_so_does_the_end_of_the_run(w, x):
     w.run(submits(w, *[[(x, T.INPUT)]] * 3, "drain", [(x, T.INOUT)]))
     error = hazard_of(w, submits(w, "drain", [(x, T.INPUT)], [(x, T.INOUT)]))
     assert error.tasks == (0, 1)
-
-
-@pytest.mark.spec("ORCH-CHECK-1")
-def test_each_of_several_readers_counts(w, x):
-    a, b = w.empty(WORDS), w.empty(WORDS)
-    readers = [[(x, T.INPUT), (a, T.INOUT)], [(x, T.INPUT), (b, T.INOUT)]]
-    error = hazard_of(w, submits(w, *readers, [(x, T.INOUT), (b, T.INPUT)]))
-    assert error.tasks == (0, 2)
-    error = hazard_of(w, submits(w, *readers, [(x, T.INOUT), (a, T.INPUT)]))
-    assert error.tasks == (1, 2)
-    w.run(submits(w, *readers, [(x, T.INOUT), (a, T.INPUT), (b, T.INPUT)]))
 
 
 # ---------------------------------------------------------------- the error
@@ -290,22 +277,6 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
             assert y.tolist() == [7] * 4
 
 
-@pytest.mark.spec("ORCH-CHECK-7")
-@pytest.mark.skipif(INTERPRETED, reason="interpreted leaves are Python tasks")
-def test_a_compiled_task_is_found_out_when_it_has_ended(w):
-    y = w.share(np.zeros(4, np.int64))
-
-    @w.register
-    @leaf
-    def fill_quickly(x):
-        for i in range(x.size):
-            x[i] = 7
-
-    with pytest.raises(TaskError, match="write to INPUT: bytes 0 to 24"):
-        w.run(lambda orch, *_: orch.submit_sub(fill_quickly, make_args((y, T.INPUT))))
-    assert y.tolist() == [7] * 4
-
-
 # ---------------------------------------------------------------- all kinds of submits
 
 
@@ -391,13 +362,6 @@ def test_replays_work_and_their_arguments_must_not_share_memory(w):
         graph.run(make_args((table[1], T.INPUT), (table[1], T.INPUT)))
 
 
-@pytest.mark.spec("ORCH-CHECK-10")
-def test_a_replay_writes_no_input(w, x):
-    graph = w.record(lambda orch, *_: orch.submit_sub(w.fill, make_args((x, T.INPUT))))
-    with pytest.raises(TaskError, match="read-only"):
-        graph.run()
-
-
 # ---------------------------------------------------------------- programs without hazards
 @pytest.mark.spec("ORCH-CHECK-11")
 def test_a_program_without_hazards_leaves_the_same_graph():
@@ -451,14 +415,3 @@ def test_views_are_reported_if_and_only_if_they_share_a_byte(w, table, name):
         with pytest.raises(HazardError, match=r"\d+ bytes") if shared else nullcontext():
             w.run(submits(w, [(first, T.INPUT)], [(second, T.OUTPUT_EXISTING)]))
         w.run(submits(w, [(first, T.INPUT)], [(second, T.INPUT)]))
-
-
-@pytest.mark.spec("ORCH-CHECK-12")
-def test_views_with_gaps_have_writers_and_readers_as_others_have(w, table):
-    column = table[:, 2]
-    w.run(submits(w, *[[(column, T.INOUT)]] * 3, [(column, T.INPUT)], [(column, T.INPUT)]))
-    with pytest.raises(HazardError, match=r"write after write: task 2.* up to 456 bytes"):
-        tasks = [(column, T.INOUT)], [(column, T.INPUT)], [(column, T.OUTPUT_EXISTING)]
-        w.run(submits(w, *tasks))
-    readers, writer = [[(column, T.INPUT)], [(table, T.INPUT)]], [(column, T.OUTPUT_EXISTING)]
-    w.run(submits(w, *[*readers, "drain", writer, "drain"] * 2))

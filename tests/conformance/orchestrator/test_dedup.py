@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import COMPLETED, Arg, Driver, reads, updates, writes
 
+pytestmark = pytest.mark.kernels
+
 BUFFERS = st.sampled_from([4096, 8192, 12288])
 ARGS = st.lists(
     st.builds(Arg, st.sampled_from(list(T)), BUFFERS, st.just(8), st.just(False)), max_size=6

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from simpler_ref import Worker, WorkerLostError
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import Scope
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.kinds import SubWorker
@@ -43,6 +42,7 @@ def orch_words(driver):
 
 
 @pytest.mark.spec("ORCH-INV-1")
+@pytest.mark.kernels
 @given(data=st.data())
 def test_a_scheduler_pass_leaves_rings_map_and_scopes_as_they_were(data):
     driver = Driver()
@@ -90,6 +90,7 @@ def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(w, name):
 
 # ---------------------------------------------------------------- tags
 @pytest.mark.spec("ORCH-INV-2")
+@pytest.mark.kernels
 def test_submits_that_differ_in_tags_alone_store_the_same_bytes():
     stored = []
     for tag in (T.OUTPUT, T.OUTPUT_EXISTING):  # the same edges, the same entries
@@ -182,7 +183,7 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(driver
 @pytest.mark.spec("ORCH-INV-4")
 def test_a_submit_returns_whatever_workers_and_scheduler_are_doing():
     """The pass is taken, no worker answers, nothing is wired: only room could make a submit wait."""
-    many = 50 if INTERPRETED else L.WIRING_CAPACITY - 1
+    many = 1000
     with Gate() as started, Gate() as go, Worker(3, num_sub_workers=1, alloc_timeout_s=0) as w:
 
         @w.register
@@ -207,6 +208,7 @@ def test_a_submit_returns_whatever_workers_and_scheduler_are_doing():
 
 # ---------------------------------------------------------------- scopes
 @pytest.mark.spec("ORCH-INV-5")
+@pytest.mark.kernels
 def test_registering_a_task_twice_in_a_scope_counts_once():
     scope, released = Scope(), []
     scope.scope_begin()

@@ -22,6 +22,8 @@ from tests.support import (
     writes,
 )
 
+pytestmark = pytest.mark.kernels
+
 k = Kernels(tensormap)
 MASK = L.MAP_SMALLEST - 1
 

@@ -13,7 +13,6 @@ from simpler_ref import (
     Rows,
     TaskArgs,
     Worker,
-    orchestration,
 )
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
@@ -240,25 +239,6 @@ def test_no_column_has_read_only_arrays_that_tasks_write(w):
         orch.submit_sub_many(handle, [[view[0], y[0], view[2]]], [mixed])
 
     assert run(w, body).tasks == 12
-
-
-@pytest.mark.spec("ORCH-MISUSE-13")
-def test_a_compiled_function_does_not_let_tasks_write_one_either(w):
-    handle, x = w.register(nothing), w.zeros(4, np.int32)
-    view = x[:]
-    view.setflags(write=False)
-
-    @orchestration
-    def body(orch, args, config):
-        a, handle, tag = args
-        one = TaskArgs()
-        one.add_tensor(a, tag)
-        orch.submit_sub(handle, one)
-
-    with pytest.raises(ValueError, match="the array is read-only"):
-        w.run(body, (view, handle, T.INOUT))
-    w.run(body, (x, handle, T.INOUT))
-    w.run(body, (view, handle, T.INPUT))
 
 
 # ---------------------------------------------------------------- TaskArgs

@@ -16,6 +16,8 @@ from simpler_ref.task_interface import TensorArgType as T
 from tests.property import reference
 from tests.support import DEADLINE_S, Driver, auto, inside, key, make_args, wait_until
 
+pytestmark = pytest.mark.kernels
+
 KIB = 1024
 ROOM = 8 * KIB
 

@@ -16,7 +16,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.segments import segments
 from tests.support import Gate, key, make_args, no_passes, wait_until
-from tests.system.programs import Concurrently, Fork, Program
+from tests.system.programs import Fork, Program
 
 
 def is_empty(orch):
@@ -109,15 +109,18 @@ def test_threads_that_use_it_first_at_once_find_one_memory():
         assert len({array.ctypes.data for array in found}) == 4
 
 
-@pytest.mark.spec("ORCH-RUN-2")
-def test_with_closes_on_exit():
-    w = Worker(3, num_sub_workers=1)
+@pytest.mark.spec("ORCH-RUN-2", "ORCH-RUN-9")
+def test_with_closes_on_exit_and_close_may_be_called_again_and_again_and_before_init():
+    w, never = Worker(3, num_sub_workers=1), Worker(3)
     with pytest.raises(ZeroDivisionError), w as entered:
         assert entered is w
         w.start()
         [pid] = w.worker_pids()
         raise ZeroDivisionError
+    for one in (w, never, w, never):
+        one.close()
     assert not psutil.pid_exists(pid)
+    assert all(child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children())
     with pytest.raises(RuntimeError, match="closed"):
         w.run(lambda *_: None)
 
@@ -276,40 +279,6 @@ def test_the_orch_functions_exception_wins_over_a_tasks_failure(w):
 
 
 @pytest.mark.spec("ORCH-RUN-8")
-def test_ctrl_c_unwinds_and_leaves_the_workers_alive():
-    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=1) as w:
-        ran = w.share(np.zeros(2, np.int64))
-        after = w.register(lambda args: ran.__setitem__(1, 1))
-
-        @w.register
-        def blocked(args):
-            started.open(1)
-            go.wait()
-            ran[0] = 1
-
-        w.start()
-        pids = w.worker_pids()
-
-        def press():
-            started.wait()
-            os.kill(os.getpid(), signal.SIGINT)
-            wait_until(lambda: w._session.engine.mem[L.CANCEL] != 0)
-            go.open()
-
-        def orch_fn(orch, args, config):
-            orch.submit_sub(blocked, make_args((key(4096), T.OUTPUT)))
-            orch.submit_sub(after, make_args((key(4096), T.INPUT)))
-            while True:
-                time.sleep(0.001)
-
-        with Concurrently(press), pytest.raises(KeyboardInterrupt):
-            w.run(orch_fn)
-        assert (ran.tolist(), w.worker_pids()) == ([1, 0], pids)
-        w.run(lambda orch, *_: orch.submit_sub(after, TaskArgs()))
-        assert (ran.tolist(), w.worker_pids()) == ([1, 1], pids)
-
-
-@pytest.mark.spec("ORCH-RUN-8")
 def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(capfd):
     with Gate() as busy, Gate() as go:
 
@@ -350,17 +319,6 @@ def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(c
 
 
 # ---------------------------------------------------------------- the end
-@pytest.mark.spec("ORCH-RUN-9")
-def test_close_may_be_called_again_and_again_and_before_init():
-    never = Worker(3)
-    never.close()
-    with Worker(3, num_sub_workers=2) as w:
-        w.start()
-        pids = w.worker_pids()
-    for one in (w, never):
-        one.close()
-    assert not any(psutil.pid_exists(pid) for pid in pids)
-    assert all(child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children())
 
 
 PROGRAM = """

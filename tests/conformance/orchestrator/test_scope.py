@@ -44,6 +44,7 @@ def ring_in_use(orch):
 
 
 @pytest.mark.spec("ORCH-SCOPE-1")
+@pytest.mark.kernels
 @pytest.mark.parametrize(("scopes", "depth", "current", "ring"), TABLE)
 def test_depth_and_ring_follow_the_table(scopes, depth, current, ring):
     scope = Scope()
@@ -132,6 +133,7 @@ def test_scope_end_without_scope_begin_raises_and_the_runs_own_scope_stays_open(
 
 
 @pytest.mark.spec("ORCH-SCOPE-5", "ORCH-INV-5")
+@pytest.mark.kernels
 @given(script=st.lists(st.sampled_from(["open", "close", "task", "alloc"]), max_size=40))
 def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other(script):
     driver = Driver()
@@ -176,6 +178,7 @@ def test_scope_end_returns_while_tasks_of_the_scope_still_run():
 
 
 @pytest.mark.spec("ORCH-SCOPE-7")
+@pytest.mark.kernels
 def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
     driver = Driver(sub=1)
     driver.open_scope()
@@ -200,6 +203,7 @@ def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
 
 
 @pytest.mark.spec("ORCH-SCOPE-8")
+@pytest.mark.kernels
 def test_a_task_claimed_without_an_open_scope_has_no_scope_reference():
     driver = Driver(run=False)
     before = driver.words()

@@ -22,6 +22,8 @@ from tests.support import (
     writes,
 )
 
+pytestmark = pytest.mark.kernels
+
 
 def rows():
     """Return the rows of the table above ORCH-STATE-1: event, states before, state after, owner."""

@@ -76,6 +76,7 @@ def test_the_workers_function_sees_no_tag(w):
 
 
 @pytest.mark.spec("ORCH-SUBMIT-4")
+@pytest.mark.kernels
 @given(buffers=st.lists(st.integers(1, 6), max_size=8))
 def test_fan_in_is_the_number_of_distinct_producers_none_released(buffers):
     driver = Driver()

@@ -10,6 +10,7 @@ from tests.support import Driver, Gate, auto, inside
 
 
 @pytest.mark.spec("ORCH-WINDOW-1")
+@pytest.mark.kernels
 def test_by_default_there_is_room_for_two_million_live_tasks():
     driver = Driver(Engine(heap_ring_size=1024, ring_depth=4))
     driver.mem[L.LIVE] = 2_097_151
@@ -77,6 +78,7 @@ def test_with_ring_depth_one_every_scope_depth_uses_the_one_ring():
 
 
 @pytest.mark.spec("ORCH-WINDOW-3")
+@pytest.mark.kernels
 @pytest.mark.parametrize(("window", "nbytes"), [(1, 8), (2, 0), (5, 8)])
 def test_a_claim_waits_while_its_id_would_leave_the_window(window, nbytes):
     ring = Ring(heap_bytes=1 << 20, timeout_ms=0, ring_depth=1, task_window=window)
@@ -106,6 +108,7 @@ def test_a_window_that_stays_full_raises_and_says_so():
 
 
 @pytest.mark.spec("ORCH-WINDOW-5")
+@pytest.mark.kernels
 @pytest.mark.parametrize("is_alloc", [False, True])
 def test_slot_and_bytes_are_won_together_or_not_at_all(is_alloc):
     driver = Driver(heap=4096, rings=1, window=3)

@@ -5,7 +5,6 @@ import pytest
 
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
@@ -132,7 +131,7 @@ def test_what_a_completion_makes_ready_can_go_to_the_same_worker(make_driver):
 
 @pytest.mark.spec("SCHED-COMPLETE-5")
 def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
-    length, tasks, runs = (1000, 10, 2) if INTERPRETED else (20_000, 60, 3)
+    length, tasks, runs = 20_000, 30, 3
     buffers, expected = np.zeros((2, 3, length), np.int64)
     with Worker(3, num_sub_workers=2) as w:
         buffers = w.share(buffers)

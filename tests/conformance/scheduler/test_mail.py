@@ -82,24 +82,11 @@ def steps_of_the_table():
 
 
 @pytest.mark.spec("SCHED-MAIL-2")
+@pytest.mark.kernels
 @pytest.mark.parametrize("depth", [1, 2])
 def test_whatever_happens_in_whatever_order_the_state_changes_along_the_table(depth):
     """Every step of everybody is taken in every situation that steps can lead to."""
     assert explore(depth) == steps_of_the_table()
-
-
-@pytest.mark.spec("SCHED-MAIL-2")
-def test_the_parent_goes_from_done_to_ready_in_one_write_if_it_has_a_next_task(driver_of_one):
-    driver = driver_of_one
-    slots = [driver.submit() for _ in range(3)]
-    driver.run_pass()
-    for after in slots[1:]:
-        driver.x.post(driver.mem, 0, L.TASK_DONE, 0)
-        driver.run_pass()
-        assert driver.mailbox_state(0) == (L.TASK_DONE, 0)
-        driver.run_pass()
-        assert driver.mailbox_state(0) == (L.TASK_READY, 0)
-        assert driver.given(0) == after
 
 
 # ---------------------------------------------------------------- state and error in one step
@@ -378,13 +365,3 @@ def test_a_worker_stops_after_its_task_whose_answer_counts(driver):
     assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.STOP
     driver.run_pass()
     assert driver.state(slot) == COMPLETED
-
-
-@pytest.mark.spec("SCHED-MAIL-10")
-@pytest.mark.parametrize("how", ["receive", "park_and_receive"])
-def test_a_worker_takes_no_other_task_once_it_was_asked_to_stop(driver, how):
-    driver.k.request_stop(driver.mem, 0)
-    slot = driver.start()
-    assert driver.given(0) == slot
-    assert driver.mailbox_state(0) == (L.TASK_READY, 0)
-    assert getattr(driver.x, how)(driver.mem, 0) == L.STOP

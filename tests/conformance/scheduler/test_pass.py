@@ -11,7 +11,6 @@ import pytest
 
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.docs import test_ownership as ownership
 from tests.docs.accesses import JIT, Sources
@@ -82,7 +81,7 @@ def add_and_double(args):
 
 def random_graph(rng, values):
     """Return tasks as (read, written, scalar), and what they make of the values one after the other."""
-    tasks = [(*rng.sample(range(len(values)), 2), s) for s in range(20 if INTERPRETED else 60)]
+    tasks = [(*rng.sample(range(len(values)), 2), s) for s in range(40)]
     values = values.copy()
     for x, y, scalar in tasks:
         values[y] = 2 * values[y] + values[x] + scalar

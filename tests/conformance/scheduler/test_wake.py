@@ -107,6 +107,7 @@ def test_a_worker_says_that_it_has_answered_before_it_waits_for_more(driver, wor
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.kernels
 def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
     with Parked() as driver:
         slot = driver.start()
@@ -136,6 +137,7 @@ def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(parked):
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.kernels
 def test_a_cancel_is_acted_on_though_the_scheduler_thread_sleeps():
     with Parked(ALWAYS_ACTIVE, sub=1) as driver:
         running, *waiting = [driver.submit() for _ in range(4)]
@@ -149,6 +151,7 @@ def test_a_cancel_is_acted_on_though_the_scheduler_thread_sleeps():
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.kernels
 @pytest.mark.parametrize("event", ["completion", "death", "pass of the other thread"])
 def test_each_event_wakes_an_orch_thread_that_drains(event):
     with Parked(sub=1) as driver:
@@ -219,6 +222,7 @@ def test_the_look_before_parking_sees_work_of_which_nobody_is_told(driver, bring
 
 
 @pytest.mark.spec("SCHED-WAKE-2")
+@pytest.mark.kernels
 def test_the_scheduler_thread_does_not_sleep_on_work_that_came_before_it_parked():
     """It finds the pass taken, announces that it parks, and looks again: nobody will wake it."""
     with Parked(ALWAYS_ACTIVE, sub=1) as driver:
@@ -267,6 +271,7 @@ WHO_WAITS = {
 
 
 @pytest.mark.spec("SCHED-WAKE-1", "SCHED-WAKE-2", "ORCH-DRAIN-1")
+@pytest.mark.kernels
 @pytest.mark.parametrize("who", WHO_WAITS)
 def test_no_completion_is_missed_at_whatever_moment_of_falling_asleep_it_comes(who):
     """Nobody else runs passes, and nothing but a wake ends a sleep."""
@@ -343,7 +348,7 @@ def add_one(args):
 @pytest.mark.parametrize("workers", [1, 6, pytest.param(24, marks=pytest.mark.long)])
 def test_every_graph_finishes_with_waits_that_never_time_out(no_timeouts, workers):
     """The orchestration function drains at times, and at others looks on until all is done."""
-    tasks, runs = (12, 3) if INTERPRETED else (100, 5)
+    tasks, runs = 100, 5
     rng = random.Random(workers)
     with Worker(3, num_sub_workers=workers) as w:
         handle = w.register(add_one)
@@ -572,25 +577,6 @@ def test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_of_several_is_
         driver.start(reads(KEY))
     driver.settle()
     assert driver.x.may_miss_an_end(driver.mem) == (why == "nothing")
-
-
-@pytest.mark.spec("SCHED-WAKE-7")
-@pytest.mark.parametrize("how", ["one of many", "alone"])
-def test_a_submit_gives_the_scheduler_thread_a_clock_while_an_end_may_stay_unseen(how):
-    with Parked(sub=2, depth=2) as driver:
-        give_nothing_ahead(driver)
-        driver.start(writes(KEY))
-        driver.settle()
-        driver.set_parked(1, True)
-        driver.park()
-        assert driver.mem[L.PARK_SCHED] == L.STANDBY
-        slot = driver.submit(reads(KEY))
-        if how == "alone":
-            driver.x.pass_after_submit(driver.mem)
-        else:
-            driver.x.pass_in_bulk(driver.mem, slot)
-        wait_until(lambda: driver.mem[L.PARK_SCHED] == L.TIMED)
-        assert len(driver.wiring_queue()) == (how == "one of many"), "it was asked for no pass"
 
 
 # ---------------------------------------------------------------- a waker that dies
