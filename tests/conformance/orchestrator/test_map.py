@@ -11,16 +11,7 @@ from simpler_ref.jit import tensormap
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, TensorMap
 from tests.kernels import Kernels
-from tests.support import (
-    COMPLETED,
-    FREE,
-    RUNNING,
-    Driver,
-    overwrites,
-    reads,
-    updates,
-    writes,
-)
+from tests.support import COMPLETED, FREE, RUNNING, Driver, overwrites, reads, updates, writes
 
 pytestmark = pytest.mark.kernels
 

@@ -6,14 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from simpler_ref import (
-    CallConfig,
-    ContinuousTensor,
-    DataType,
-    Rows,
-    TaskArgs,
-    Worker,
-)
+from simpler_ref import CallConfig, ContinuousTensor, DataType, Rows, TaskArgs, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, auto, key, make_args, reads, wait_until, writes

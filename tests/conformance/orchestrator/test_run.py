@@ -331,9 +331,7 @@ w.run(lambda orch, *_: orch.submit_sub(h))
 
 @pytest.mark.spec("ORCH-RUN-9")
 @pytest.mark.parametrize(
-    ("end", "code"),
-    [("", 0), ("os.kill(os.getpid(), 15)", -15)],
-    ids=["falls off", "SIGTERM"],
+    ("end", "code"), [("", 0), ("os.kill(os.getpid(), 15)", -15)], ids=["falls off", "SIGTERM"]
 )
 def test_a_program_that_ends_without_close_leaves_nothing(end, code):
     named = segments()

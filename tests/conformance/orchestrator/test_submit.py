@@ -9,16 +9,7 @@ from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import (
-    Driver,
-    auto,
-    key,
-    make_args,
-    no_passes,
-    reads,
-    updates,
-    writes,
-)
+from tests.support import Driver, auto, key, make_args, no_passes, reads, updates, writes
 
 
 @pytest.mark.spec("ORCH-SUBMIT-1")

@@ -18,14 +18,7 @@ from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
 from tests.mailbox_model import explore
 from tests.spec_rules import SPEC
-from tests.support import (
-    COMPLETED,
-    DEADLINE_S,
-    RUNNING,
-    make_args,
-    updates,
-    wait_until,
-)
+from tests.support import COMPLETED, DEADLINE_S, RUNNING, make_args, updates, wait_until
 
 KEY = 0x7000_0000
 FOREVER_NS = 1 << 60

@@ -15,15 +15,7 @@ from simpler_ref.task_interface import TensorArgType as T
 from tests.docs import test_ownership as ownership
 from tests.docs.accesses import JIT, Sources
 from tests.kernels import kernels
-from tests.support import (
-    COMPLETED,
-    PENDING,
-    READY,
-    RUNNING,
-    Gate,
-    make_args,
-    no_passes,
-)
+from tests.support import COMPLETED, PENDING, READY, RUNNING, Gate, make_args, no_passes
 
 KEY = 0x7000_0000
 
@@ -109,8 +101,7 @@ def two_threads_run_passes(mem):
 
 @pytest.mark.spec("SCHED-PASS-3")
 @pytest.mark.parametrize(
-    ("who", "seed"),
-    [("the Scheduler thread", 0), ("the calling thread", 1), ("many threads", 2)],
+    ("who", "seed"), [("the Scheduler thread", 0), ("the calling thread", 1), ("many threads", 2)]
 )
 def test_a_graph_ends_the_same_whichever_threads_run_the_passes(who, seed):
     with Worker(3, num_sub_workers=2) as w, Gate() as gate:
