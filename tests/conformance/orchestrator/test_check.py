@@ -278,8 +278,6 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
 
 
 # ---------------------------------------------------------------- all kinds of submits
-
-
 @pytest.mark.spec("ORCH-CHECK-8")
 def test_compiled_orchestration_is_checked(w, x):
     handle = w.look

@@ -127,8 +127,6 @@ def test_what_a_completion_makes_ready_can_go_to_the_same_worker(make_driver):
 
 
 # ---------------------------------------------------------------- tensor memory
-
-
 @pytest.mark.spec("SCHED-COMPLETE-5")
 def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
     length, tasks, runs = 20_000, 30, 3

@@ -279,8 +279,6 @@ def test_when_the_parent_dies_every_process_it_started_ends(how):
 
 
 # ---------------------------------------------------------------- those below a worker that dies
-
-
 @pytest.mark.spec("SCHED-DEATH-5")
 @pytest.mark.parametrize("method", sample(["fork", "spawn"], 1))
 @pytest.mark.parametrize("who", sample(["below", "worker", "fork server"], 2))

@@ -51,8 +51,6 @@ def test_a_mailbox_is_laid_out_as_in_the_table(driver):
 
 
 # ---------------------------------------------------------------- the handshake
-
-
 @pytest.mark.spec("SCHED-MAIL-2")
 def test_a_first_task_for_one_worker_leaves_the_mailbox_of_another_to_be_made_idle(make_driver):
     driver = make_driver(sub=0, next_level=2)

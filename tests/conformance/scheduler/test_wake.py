@@ -470,8 +470,6 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-
-
 @pytest.mark.spec("SCHED-WAKE-6")
 @pytest.mark.parametrize(
     "what", ["a worker has died", "a group", "a task is held", "none of these"]
