@@ -120,6 +120,7 @@ def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
 
 
 @pytest.mark.spec("SCHED-WAKE-1", "SCHED-DEATH-2")
+@pytest.mark.kernels
 def test_a_dead_worker_wakes_the_scheduler(parked):
     slot = parked.start()
     parked.park()
@@ -128,6 +129,7 @@ def test_a_dead_worker_wakes_the_scheduler(parked):
 
 
 @pytest.mark.spec("SCHED-WAKE-1")
+@pytest.mark.kernels
 def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(parked):
     parked.park()
     assert parked.x.try_lock(parked.mem)
@@ -308,6 +310,7 @@ def assert_that_it_sleeps_on(thread):
 
 
 @pytest.mark.spec("SCHED-WAKE-3")
+@pytest.mark.kernels
 def test_a_parked_scheduler_thread_sleeps_until_it_is_woken(parked):
     parked.park()
     assert_that_it_sleeps_on(parked.thread)
@@ -553,10 +556,6 @@ def test_a_ready_task_starts_on_an_idle_worker_though_the_orchestration_function
             run_and_stay_away(w, submit, lambda mem: wait_until(lambda: mem[L.PARK_SCHED] != 0))
 
 
-def give_nothing_ahead(driver):
-    driver.mem[L.PREDISPATCH_AFTER] = 1 << 40
-
-
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize(
     "why",
@@ -567,7 +566,7 @@ def test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_of_several_is_
 ):
     driver = make_driver(sub=2, depth=1 if why == "one frame each" else 2)
     if why != "who waits is in a frame":
-        give_nothing_ahead(driver)
+        driver.mem[L.PREDISPATCH_AFTER] = 1 << 40  # nothing is given ahead
     driver.start(writes(KEY))
     if why == "nobody is idle":
         driver.start()
