@@ -26,7 +26,7 @@ from tests.support import (
     wait_until,
     writes,
 )
-from tests.system.programs import Fork
+from tests.system.programs import Concurrently, Fork
 
 KEY = 0x7000_0000
 FEW_S = 5.0
@@ -188,7 +188,7 @@ def test_a_dead_worker_is_replaced_at_the_next_run():
             return ourselves.num_fds(), len(ourselves.memory_maps(grouped=False))
 
         fds, maps = held()
-        for when in ("in a task", "between runs"):
+        for when in ("in a task", "between runs") * 2:
             alive = set(w.worker_pids())
             if when == "in a task":
                 with pytest.raises(WorkerLostError):
@@ -299,11 +299,10 @@ def test_a_run_ends_when_all_processes_below_a_killed_one_have_ended(who, method
     def below(orch, args, config):
         orch.submit_sub(count_for_long, make_args((args.tensor(0), T.INOUT)))
 
-    handle = w.register(
-        lambda orch, args, config: orch.submit_next_level(
-            below, make_args((args.tensor(0), T.INOUT))
-        )
-    )
+    @w.register
+    def above(orch, args, config):
+        orch.submit_next_level(below, make_args((args.tensor(0), T.INOUT)))
+
     with w:
         array = w.zeros(1)
         w.start()
@@ -315,12 +314,9 @@ def test_a_run_ends_when_all_processes_below_a_killed_one_have_ended(who, method
             wait_until(lambda: array[0] > 0)
             victim.kill()
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        with pytest.raises(TaskError):
-            w.run(lambda orch, *_: orch.submit_next_level(handle, make_args((array, T.INOUT))))
+        with Concurrently(kill), pytest.raises(TaskError):
+            w.run(lambda orch, *_: orch.submit_next_level(above, make_args((array, T.INOUT))))
         array[0] = 0
         time.sleep(0.01)
         assert array[0] == 0
-        killer.join()
         w.run(lambda *_: None)
