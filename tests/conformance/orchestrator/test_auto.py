@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import Arg, Driver, auto, inside, make_args, reads, writes
+from tests.support import Arg, Driver, auto, inside, make_args, writes
 
 
 def output(n):
@@ -104,11 +104,3 @@ def test_any_other_tensor_keeps_its_address_and_takes_nothing(driver, arg, addre
     assert driver.address(slot) == address
     assert driver.held(0) == 0
     assert driver.map_count() == bool(address)
-
-
-@pytest.mark.spec("ORCH-AUTO-7")
-def test_an_output_of_zero_bytes_gets_no_slab_and_no_key_beside_one_that_does(driver):
-    slot = driver.submit(auto(0), auto(8), auto(0), reads(0))
-    assert [bool(driver.address(slot, i)) for i in range(4)] == [False, True, False, False]
-    assert (driver.held(0), driver.map_count()) == (1024, 1)
-    assert driver.producers(slot) == []

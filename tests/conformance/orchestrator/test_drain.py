@@ -1,8 +1,5 @@
 """ORCH-DRAIN: an orchestration function waits for what it has submitted."""
 
-import os
-import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -84,19 +81,3 @@ def test_drain_is_refused_on_another_thread_after_the_run_and_in_a_recording(w):
         kept[0].drain()
     with pytest.raises(RuntimeError, match="drain cannot be recorded"):
         w.record(lambda orch, args, config: orch.drain())
-
-
-@pytest.mark.spec("ORCH-DRAIN-1", "ORCH-RUN-8")
-def test_a_signal_ends_a_drain():
-    def orch_fn(orch, args, config):
-        orch.submit_sub(waiting)
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-        try:
-            orch.drain()
-        finally:
-            go.open()  # only now the task can end
-
-    with Gate() as go, Worker(3, num_sub_workers=1) as w:
-        waiting = w.register(go.wait)
-        with pytest.raises(KeyboardInterrupt):
-            w.run(orch_fn)
