@@ -83,7 +83,7 @@ def test_whatever_happens_in_whatever_order_the_state_changes_along_the_table(de
 # ---------------------------------------------------------------- state and error in one step
 @pytest.mark.spec("SCHED-MAIL-3")
 def test_who_sees_the_state_sees_the_error_and_the_message_that_belong_to_it(driver):
-    rounds = 200 if INTERPRETED else 20_000
+    rounds = 200 if INTERPRETED else 200_000
     with ThreadPoolExecutor(2) as threads:
         seen = threads.submit(driver.x.watch_answers, driver.mem, 0, rounds)
         threads.submit(driver.x.answer_again_and_again, driver.mem, 0, rounds).result(DEADLINE_S)
