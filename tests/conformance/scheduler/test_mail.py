@@ -73,8 +73,7 @@ def steps_of_the_table():
 
 
 @pytest.mark.spec("SCHED-MAIL-2")
-@pytest.mark.kernels
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.kernels), 2])
 def test_whatever_happens_in_whatever_order_the_state_changes_along_the_table(depth):
     """Every step of everybody is taken in every situation that steps can lead to."""
     assert explore(depth) == steps_of_the_table()
