@@ -152,12 +152,16 @@ def test_run_returns_when_every_task_has_finished_and_no_task_is_live(w):
 
 @pytest.mark.spec("ORCH-RUN-4")
 def test_a_run_completes_without_the_scheduler_thread():
+    def scheduler_threads():
+        return [thread.name for thread in threading.enumerate()].count("simpler-scheduler")
+
+    others = scheduler_threads()
     with Worker(3, num_sub_workers=2) as w:
         total = w.share(np.zeros(1, np.int64))
         handle = w.register(lambda args: total.__setitem__(0, total[0] + 1))
         w.start()
         w._session.scheduler.stop()
-        assert "simpler-scheduler" not in [thread.name for thread in threading.enumerate()]
+        assert scheduler_threads() == others
         args = make_args((total, T.INOUT))
         w.run(lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(50)])
         assert total[0] == 50
