@@ -259,7 +259,10 @@ def test_a_region_is_in_dev_shm_as_long_as_all_that_was_asked_for_fits_there(roo
 
 
 @pytest.mark.spec("ORCH-FORK-6")
-@pytest.mark.parametrize(("how", "free"), [("fork", 0), ("spawn", 1 << 40)])
+@pytest.mark.parametrize(
+    ("how", "free"),
+    [("fork", 0), ("fork", 1 << 40), pytest.param("spawn", 1 << 40, marks=pytest.mark.long)],
+)
 def test_both_kinds_of_memory_serve_both_kinds_of_workers_and_no_other_keeps_them(room, how, free):
     def held(pid):
         listing = subprocess.run(["ls", "-l", f"/proc/{pid}/fd"], capture_output=True, text=True)
