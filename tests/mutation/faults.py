@@ -492,8 +492,6 @@ FAULTS = (
         (
             f"{SPEED}/test_ahead.py::"
             "test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again",
-            f"{SPEED}/test_ahead.py::"
-            "test_nothing_is_given_ahead_behind_a_task_that_was_not_started",
         ),
     ),
     Fault(
