@@ -47,6 +47,12 @@ class ByHand:
         visibility.set_current(*self._outer)
         self.worker.close()
 
+    def looks(self):
+        """Return a `Driver` for its looks at the engine."""
+        driver = Driver.__new__(Driver)
+        driver.engine, driver.mem, driver.k = self.engine, self.mem, self.engine.kernels
+        return driver
+
     def relative(self, words):
         """Return words with the addresses in the heap rings made relative to their start."""
         words = np.array(words, np.int64)
@@ -62,8 +68,7 @@ class ByHand:
         """
         mem = self.mem
         kernels.pass_after_submit(mem)
-        driver = Driver.__new__(Driver)  # for its looks at an engine
-        driver.engine, driver.mem, driver.k = self.engine, mem, self.engine.kernels
+        driver = self.looks()
         base = int(mem[L.RING_BLOCK + L.R_BASE])
         return {
             "slots": self.relative(

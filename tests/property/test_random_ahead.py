@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
 from tests.ahead_model import AheadModel, Task
 from tests.support import overwrites, reads, updates
+
+pytestmark = pytest.mark.kernels
 
 SELDOM = {"fails": 0.005, "dies": 0.005, "cancel": 0.005}
 """How often a mishap comes about that could."""
@@ -67,18 +70,14 @@ def play(seed, depth, steps, kind=AheadModel):
     return model
 
 
-@pytest.mark.parametrize("depth", [2, 3, 6])
-@settings(max_examples=20)
-@given(seed=st.integers(0, 10**9))
-def test_no_task_that_is_given_ahead_starts_early_twice_or_never(depth, seed):
-    play(seed, depth, 1000)
+@pytest.mark.parametrize("plays", [45, pytest.param(3000, marks=pytest.mark.long)])
+def test_no_task_that_is_given_ahead_starts_early_twice_or_never(plays):
+    @settings(max_examples=3 if INTERPRETED else plays)
+    @given(seed=st.integers(0, 10**9), depth=st.integers(2, 6 if plays < 100 else 16))
+    def play_one(seed, depth):
+        play(seed, depth, 1000)
 
-
-@pytest.mark.long
-@settings(max_examples=3000)
-@given(seed=st.integers(0, 10**9), depth=st.integers(2, 16))
-def test_nor_in_thousands_of_plays(depth, seed):
-    play(seed, depth, 1000)
+    play_one()
 
 
 def test_the_plays_are_about_tasks_given_ahead():
