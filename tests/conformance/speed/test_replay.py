@@ -5,7 +5,6 @@ import random
 import weakref
 
 import numpy as np
-import psutil
 import pytest
 
 from simpler_ref import (
@@ -22,15 +21,13 @@ from simpler_ref import (
     orchestration,
 )
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.model.tensor import RECORDED_LAST
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import TensorArgType as T
 from tests import far_side
 from tests.chip_kernels import add_core
 from tests.endpoints import EXISTING, INOUT, INPUT, Program
-from tests.far_programs import COUNT, Sequential, add_up, drawn, fleet, given, halves, opened, play
-from tests.support import Terminated, make_args, terminated_after
+from tests.far_programs import COUNT, Sequential, drawn, fleet, given, halves, opened, play
+from tests.support import Terminated, make_args, sample, terminated_after
 
 KIB = 1024
 
@@ -53,11 +50,12 @@ def output(nbytes):
     return tensor(0, nbytes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def w():
     with Worker(3, num_sub_workers=1, heap_ring_size=64 * KIB) as made:
         made.add = made.register(add)
-        made.pass_on = lambda orch, args, config: orch.submit_sub(made.add, args)
+        made.set = made.register(fill)
+        made.start()
         yield made
 
 
@@ -68,79 +66,51 @@ def numbers(w, *values):
 
 # ---------------------------------------------------------------- recording
 @pytest.mark.spec("SPEED-REPLAY-1")
-def test_recording_calls_the_function_once_and_starts_nobody(w):
-    (x,) = numbers(w, 1)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_recording_calls_the_function_once_and_starts_nobody(compiled):
     calls = []
 
     def orch_fn(orch, args, config):
         calls.append((args, config.block_dim))
-        orch.submit_sub(w.add, make_args((x, T.INOUT), scalars=[1]))
+        orch.submit_sub(handle, make_args((x, T.INOUT), scalars=[1]))
         with orch.scope():
             orch.alloc(10, "uint8")
 
-    graph = w.record(orch_fn, ("anything", 5), CallConfig(block_dim=3))
-    assert isinstance(graph, Graph)
-    assert graph.tasks == 2
-    assert w.worker_pids() == []
-    assert x.tolist() == [1, 1, 1]
-    assert [graph.run().tasks for _ in range(3)] == [2, 2, 2]
-    assert x.tolist() == [4, 4, 4]
-    assert calls == [(("anything", 5), 3)]
-
-
-@pytest.mark.spec("SPEED-REPLAY-1")
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_compiled_orchestration_function_is_recorded_as_it_was_written(w, inside):
-    handle = w.add
-
-    @orchestration
-    def compiled(orch, args, config):
-        orch.submit_sub(handle, args)
-
-    (x,) = numbers(w, 0)
-    orch_fn = (lambda *given: compiled(*given)) if inside else compiled
-    graph = w.record(orch_fn, make_args((x, T.INOUT), scalars=[6]))
-    assert (x[0], graph.tasks) == (0, 1)
-    graph.run()
-    assert x.tolist() == [6, 6, 6]
-
-
-@pytest.mark.spec("SPEED-REPLAY-1")
-def test_an_exception_of_the_function_ends_the_recording(w):
-    def orch_fn(orch, args, config):
-        raise LookupError("not today")
-
-    with pytest.raises(LookupError, match="not today"):
-        w.record(orch_fn)
-    assert w.run(lambda *_: None).tasks == 0
+    with Worker(3, num_sub_workers=1) as w:
+        handle, (x,) = w.register(add), numbers(w, 1)
+        graph = w.record(
+            orchestration(orch_fn) if compiled else orch_fn, ("thing", 5), CallConfig(block_dim=3)
+        )
+        assert isinstance(graph, Graph)
+        assert graph.tasks == 2
+        assert w.worker_pids() == []
+        assert x.tolist() == [1, 1, 1]
+        with pytest.raises(TypeError, match="not recorded with TaskArgs"):
+            graph.run(TaskArgs())
+        assert [graph.run().tasks for _ in range(3)] == [2, 2, 2]
+        assert x.tolist() == [4, 4, 4]
+        assert calls == [(("thing", 5), 3)]
 
 
 # ---------------------------------------------------------------- the same graph
-def pipeline(w, steps=4):
-    """Return an orchestration function with buffers, outputs, scopes, a group and many at once."""
+@pytest.mark.spec("SPEED-REPLAY-2")
+def test_a_replay_gives_the_results_of_a_fresh_run(w):
+    copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
+    x, y, z = numbers(w, 5, 100, 100)
 
     def orch_fn(orch, args, config):
         x, y = args.tensor(0), args.tensor(1)
-        for step in range(steps):
+        for step in range(4):
             with orch.scope():
                 buffer = orch.alloc((3,), np.int64)
                 orch.submit_sub(w.set, make_args((buffer, T.INOUT), scalars=[step]))
                 made = make_args((x, T.INPUT), (tensor(0, 3, DataType.INT64), T.OUTPUT))
-                orch.submit_sub(w.copy, made)
+                orch.submit_sub(copy, made)
                 one = make_args((buffer, T.INPUT), (made.tensor(1), T.INPUT), (y, T.INOUT))
                 orch.submit_sub_group(w.add, [one])
         scalars = [args.scalar(0), [args.scalar(1), 1, 2]]
         orch.submit_sub_many(w.add, [y], [T.INOUT], scalars, count=3)
 
-    w.set = w.register(fill)
-    w.copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
-    return orch_fn
-
-
-@pytest.mark.spec("SPEED-REPLAY-2")
-def test_a_replay_gives_the_results_of_a_fresh_run(w):
-    orch_fn = pipeline(w)
-    x, y, z = numbers(w, 5, 100, 100)
     fresh = w.run(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[10, 20]))
     graph = w.record(orch_fn, make_args((x, T.INPUT), (z, T.INOUT), scalars=[10, 20]))
     for _ in range(3):
@@ -149,17 +119,6 @@ def test_a_replay_gives_the_results_of_a_fresh_run(w):
         assert timing.tasks == fresh.tasks == graph.tasks
         assert z.tolist() == y.tolist() == [179] * 3
         assert timing.host_wall_ns > 0
-
-
-@pytest.mark.spec("SPEED-REPLAY-2")
-def test_scopes_left_open_are_ended_with_the_run(w):
-    def orch_fn(orch, args, config):
-        orch.scope_begin()
-        orch.alloc(40 * KIB, "uint8")
-
-    graph = w.record(orch_fn)
-    for _ in range(3):
-        assert graph.run().ring_peak_bytes[:2] == (0, 40 * KIB)
 
 
 @pytest.mark.spec("SPEED-REPLAY-2")
@@ -173,30 +132,6 @@ def test_a_replay_of_any_length_comes_to_its_end(w):
         orch.alloc((3,), np.int64)
 
     assert w.record(orch_fn).run().tasks == 1
-
-
-@pytest.mark.spec("SPEED-REPLAY-2")
-def test_tasks_for_workers_one_level_down_run_there():
-    child = Worker(3, num_sub_workers=1)
-    parent = Worker(4)
-    leaf = child.register(add)
-
-    def below(orch, args, config):
-        orch.submit_sub(leaf, make_args((args.tensor(0), T.INOUT), scalars=[args.scalar(0)]))
-
-    parent.add_worker(child)
-    with parent as w:
-        handle = w.register(below)
-        (x,) = numbers(w, 0)
-
-        def orch_fn(orch, args, config):
-            for _ in range(2):
-                orch.submit_next_level(handle, args, CallConfig(block_dim=2), worker=0)
-
-        graph = w.record(orch_fn, make_args((x, T.INOUT), scalars=[3]))
-        for _ in range(2):
-            graph.run(make_args((x, T.INOUT), scalars=[10]))
-        assert x.tolist() == [40, 40, 40]
 
 
 @pytest.mark.spec("SPEED-REPLAY-2", "SPEED-REPLAY-3")
@@ -216,41 +151,17 @@ def test_a_chip_replays_the_callable_it_was_given():
 
 # ---------------------------------------------------------------- re-binding
 @pytest.mark.spec("SPEED-REPLAY-3")
-def test_tiles_of_an_argument_follow_it(w):
-    table, other = w.empty((2, 3), np.int64), w.empty((2, 3), np.int64)
-
-    def orch_fn(orch, args, config):
-        whole = args.tensor(0)
-        for row in range(2):
-            tile = tensor(whole.data + 24 * row, 3, whole.dtype)
-            orch.submit_sub(w.add, make_args((tile, T.INOUT), scalars=[row + 1]))
-
-    graph = w.record(orch_fn, make_args((table, T.INOUT)))
-    table[:] = other[:] = 0
-    graph.run(make_args((other, T.INOUT)))
-    assert table.tolist() == [[0] * 3] * 2
-    assert other.tolist() == [[1] * 3, [2] * 3]
-    graph.run()  # those of the recording again
-    assert table.tolist() == [[1] * 3, [2] * 3]
-
-
-@pytest.mark.spec("SPEED-REPLAY-3")
-def test_tensors_of_args_that_share_memory_are_refused_when_recorded(w):
-    (x,) = numbers(w, 1)
-    for other in (x, x[1:2]):
-        args = make_args((x, T.INPUT), (x[:0], T.INPUT), (other, T.INOUT))
-        with pytest.raises(ValueError, match="tensors 0 and 2 of args share memory"):
-            w.record(lambda *_: None, args)
-
-
-@pytest.mark.spec("SPEED-REPLAY-3")
-def test_tensors_of_a_replay_may_share_memory(w):
+def test_tensors_of_args_share_memory_in_a_replay_alone(w):
     x, y = numbers(w, 1, 10)
 
     def orch_fn(orch, args, config):
         orch.submit_sub(w.add, make_args((args.tensor(0), T.INOUT), scalars=[1]))
         orch.submit_sub(w.add, make_args((args.tensor(1), T.INOUT), scalars=[2]))
 
+    for other in (x, x[1:2]):
+        args = make_args((x, T.INPUT), (x[:0], T.INPUT), (other, T.INOUT))
+        with pytest.raises(ValueError, match="tensors 0 and 2 of args share memory"):
+            w.record(orch_fn, args)
     graph = w.record(orch_fn, make_args((x, T.INOUT), (y, T.INOUT)))
     assert graph.run().edges == 0
     assert graph.run(make_args((x, T.INOUT), (x, T.INOUT))).edges == 1
@@ -276,19 +187,6 @@ def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
     assert x.tolist() == [2, 3, 1]
     assert graph.run(make_args(scalars=[9, 2.5])).tasks == 2
     assert x.tolist() == [9, 3, 10]
-
-
-@pytest.mark.spec("SPEED-REPLAY-4")
-def test_a_scalar_may_be_any_number_also_one_like_the_address_of_a_recorded_buffer(w):
-    (x,) = numbers(w, 0)
-    write = w.register(fill)
-
-    def orch_fn(orch, args, config):
-        orch.alloc((4,), np.int32)
-        orch.submit_sub(write, make_args((x, T.INOUT), scalars=[RECORDED_LAST - 12345]))
-
-    w.record(orch_fn).run()
-    assert x[0] == RECORDED_LAST - 12345
 
 
 # ---------------------------------------------------------------- arguments that do not fit
@@ -322,32 +220,18 @@ def bound(x, y, *scalars):
 @pytest.mark.spec("SPEED-REPLAY-5")
 def test_args_that_do_not_fit_are_refused_and_nothing_runs(w):
     x, y = numbers(w, 1, 2)
-    graph = w.record(w.pass_on, make_args((x, T.INPUT), (y, T.INOUT), scalars=[1]))
+    args = make_args((x, T.INPUT), (y, T.INOUT), scalars=[1])
+    graph = w.record(lambda orch, args, _: orch.submit_sub(w.add, args), args)
     for make, message in MISFITS:
         with pytest.raises((TypeError, ValueError), match=message):
             graph.run(make(x, y))
-    assert w.worker_pids() == []
-    graph.run()
-    assert y.tolist() == [4, 4, 4]
-
-
-@pytest.mark.spec("SPEED-REPLAY-5")
-def test_a_tensor_that_the_workers_cannot_see_is_refused(w):
-    (x,) = numbers(w, 1)
-    graph = w.record(w.pass_on, make_args((x, T.INOUT)))
-    graph.run()
     with Worker(3, arena_size=1 << 20) as late:
         (newer,) = numbers(late, 1)
         with pytest.raises(ValueError, match="after the workers were started"):
-            graph.run(make_args((newer, T.INOUT)))
-
-
-@pytest.mark.spec("SPEED-REPLAY-5")
-def test_other_kinds_of_args_cannot_be_bound_anew(w):
-    graph = w.record(lambda orch, args, _: None, {"any": "thing"})
-    with pytest.raises(TypeError, match="not recorded with TaskArgs"):
-        graph.run(TaskArgs())
+            graph.run(make_args((x, T.INPUT), (newer, T.INOUT), scalars=[1]))
+    assert y.tolist() == [2, 2, 2]
     graph.run()
+    assert y.tolist() == [4, 4, 4]
 
 
 # ---------------------------------------------------------------- memory that the runtime provides
@@ -399,7 +283,12 @@ def test_what_has_no_meaning_in_a_recording_is_refused(w):
             with pytest.raises(RuntimeError, match="cannot be recorded"):
                 call()
 
-    w.record(orch_fn)
+    kept = []
+    w.record(lambda orch, *given: (orch_fn(orch, *given), kept.append(orch)))
+    with pytest.raises(RuntimeError, match="run has ended"):
+        kept[0].submit_sub(w.add)
+    with pytest.raises(TypeError, match="record expects an orchestration function"):
+        w.record(17)
 
 
 @pytest.mark.spec("SPEED-REPLAY-7")
@@ -439,19 +328,6 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     assert graph.run().tasks == 0
 
 
-@pytest.mark.spec("SPEED-REPLAY-7")
-def test_the_recorder_is_of_no_use_after_the_recording(w):
-    kept = []
-    w.record(lambda orch, *_: kept.append(orch))
-    for call in (lambda: kept[0].submit_sub(w.add), lambda: kept[0].alloc(8, "uint8")):
-        with pytest.raises(RuntimeError, match="run has ended"):
-            call()
-    with pytest.raises(TypeError, match="record expects an orchestration function"):
-        w.record(17)
-    with pytest.raises(NotImplementedError):
-        w.record(lambda *_: None, None, CallConfig(enable_pmu=1, output_prefix="x"))
-
-
 # ---------------------------------------------------------------- callables and configurations
 @pytest.mark.spec("SPEED-REPLAY-8")
 def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
@@ -468,18 +344,6 @@ def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
     with pytest.raises(KeyError, match="was unregistered"):
         graph.run()
     assert x.tolist() == [2, 2, 2]
-
-
-@pytest.mark.spec("SPEED-REPLAY-8")
-def test_a_callable_keeps_its_meaning_when_others_come_and_go(w):
-    (x,) = numbers(w, 0)
-    before = w.register(lambda: None)
-    mine = w.register(fill)
-    graph = w.record(lambda orch, *_: orch.submit_sub(mine, make_args((x, T.INOUT), scalars=[8])))
-    w.unregister(before)
-    w.register(lambda args: args.tensor(0).numpy().fill(-1))
-    graph.run()
-    assert x.tolist() == [8, 8, 8]
 
 
 @pytest.mark.spec("SPEED-REPLAY-8")
@@ -512,10 +376,9 @@ def test_configurations_keep_their_meaning_when_they_are_numbered_anew(monkeypat
 
 # ---------------------------------------------------------------- as any run does
 @pytest.mark.spec("SPEED-REPLAY-9")
-@pytest.mark.parametrize("mode", ["process", "thread"])
 @pytest.mark.parametrize("limit", [{"heap_ring_size": 8 * KIB}, {"task_window": 4}], ids=str)
-def test_a_replay_waits_for_room(limit, mode):
-    with Worker(3, num_sub_workers=2, child_mode=mode, **limit) as w:
+def test_a_replay_waits_for_room(limit):
+    with Worker(3, num_sub_workers=2, **limit) as w:
         handle = w.register(add)
         x = w.share(np.zeros(3, np.uint8))
 
@@ -532,8 +395,9 @@ def test_a_replay_waits_for_room(limit, mode):
 
 
 @pytest.mark.spec("SPEED-REPLAY-9")
-def test_without_room_in_time_a_replay_raises():
-    with Worker(3, num_sub_workers=1, heap_ring_size=8 * KIB, alloc_timeout_s=0.05) as w:
+@pytest.mark.parametrize(("patience_s", "error"), [(0.05, RingFullError), (1000, Terminated)])
+def test_without_room_in_time_or_at_a_signal_a_replay_ends(patience_s, error):
+    with Worker(3, heap_ring_size=8 * KIB, alloc_timeout_s=patience_s) as w:
 
         def orch_fn(orch, args, config):
             orch.alloc(8 * KIB, "uint8")
@@ -541,9 +405,14 @@ def test_without_room_in_time_a_replay_raises():
 
         graph = w.record(orch_fn)
         for _ in range(2):
-            with pytest.raises(RingFullError, match=r"ring 0 \(8192 bytes\) had no room for 2048"):
+            with (
+                pytest.raises(error) as caught,
+                terminated_after(0.2 if error is Terminated else 1000),
+            ):
                 graph.run()
-        assert w.run(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).tasks == 1
+        if error is RingFullError:
+            assert "ring 0 (8192 bytes) had no room for 2048" in str(caught.value)
+        assert w.record(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).run().tasks == 1
 
 
 @pytest.mark.spec("SPEED-REPLAY-9")
@@ -570,21 +439,6 @@ def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
     assert caught.value.task == 0
     graph.run()
     assert x.tolist() == [12, 12, 12]
-
-
-@pytest.mark.spec("SPEED-REPLAY-9")
-def test_a_signal_ends_a_replay_that_waits():
-    with Worker(3, num_sub_workers=1, heap_ring_size=8 * KIB, alloc_timeout_s=1000) as w:
-
-        def orch_fn(orch, args, config):
-            orch.alloc(8 * KIB, "uint8")
-            orch.alloc(8 * KIB, "uint8")
-
-        graph = w.record(orch_fn)
-        w.start()
-        with pytest.raises(Terminated), terminated_after(0.1):
-            graph.run()
-        assert w.record(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).run().tasks == 1
 
 
 # ---------------------------------------------------------------- when it is refused
@@ -623,8 +477,10 @@ def test_on_a_closed_worker_both_are_refused():
 
 
 # ---------------------------------------------------------------- what it keeps, and what it leaves
+
+
 @pytest.mark.spec("SPEED-REPLAY-11")
-def test_arrays_made_while_recording_live_as_long_as_the_graph(w):
+def test_arrays_live_as_long_as_the_graph_and_replays_leave_nothing_behind(w):
     seen = []
     (x,) = numbers(w, 0)
 
@@ -632,7 +488,10 @@ def test_arrays_made_while_recording_live_as_long_as_the_graph(w):
         new = w.share(np.full(3, 4, np.int64))
         column = w.share(np.ones((2, 3), np.int64))
         seen.extend([weakref.ref(new), weakref.ref(column)])
-        orch.submit_sub(w.add, make_args((new, T.INPUT), (x, T.INOUT)))
+        with orch.scope():
+            buffer = orch.alloc((3,), np.int64)
+            orch.submit_sub(w.set, make_args((buffer, T.INOUT), scalars=[0]))
+            orch.submit_sub(w.add, make_args((new, T.INPUT), (buffer, T.INPUT), (x, T.INOUT)))
         orch.submit_sub_many(w.add, [column, [x, x]], [T.INPUT, T.INOUT])
 
     graph = w.record(orch_fn)
@@ -640,25 +499,14 @@ def test_arrays_made_while_recording_live_as_long_as_the_graph(w):
     assert all(one() is not None for one in seen)
     w.share(np.full(3, 99, np.int64))  # would stand where they stood
     graph.run()
-    assert x.tolist() == [6, 6, 6]
+    before = held(w)
+    for _ in range(99):
+        graph.run()
+    assert held(w) == before
+    assert x.tolist() == [600, 600, 600]
     del graph
     gc.collect()
     assert all(one() is None for one in seen)
-
-
-@pytest.mark.spec("SPEED-REPLAY-11")
-def test_a_thousand_replays_leave_nothing_behind(w):
-    orch_fn = pipeline(w, steps=2)
-    x, y = numbers(w, 1, 0)
-    graph = w.record(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[1, 2]))
-    graph.run()
-    first = held(w)
-    process = psutil.Process()
-    memory = process.memory_info().rss
-    for i in range(20 if INTERPRETED else 1000):
-        graph.run(make_args((x, T.INPUT), (y, T.INOUT), scalars=[i, i]))
-    assert held(w) == first
-    assert process.memory_info().rss - memory < 32 << 20
 
 
 def held(w):
@@ -668,14 +516,16 @@ def held(w):
 
 
 # ---------------------------------------------------------------- tasks of endpoints
-@pytest.fixture(scope="module", params=[1, 8], ids="depth {}".format)
+@pytest.fixture(
+    scope="module", params=[8, pytest.param(1, marks=pytest.mark.long)], ids="depth {}".format
+)
 def runtime(request):
     with opened(mailbox_depth=request.param) as made:
         yield made
 
 
 @pytest.mark.spec("SPEED-REPLAY-12")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6), 3))
 def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
     ops = drawn(random.Random(seed), 50)
     worker = runtime.worker
@@ -708,55 +558,18 @@ def fail_or_add(args):
     args.tensor(0).numpy()[...] += args.scalar(0)
 
 
-@pytest.mark.spec("SPEED-REPLAY-12")
-def test_endpoints_are_chosen_when_the_graph_is_replayed():
-    with fleet() as w:
-        handle = w.register(add_up)
-        parts = [w.share(np.zeros(1 << 14, np.float32)) for _ in range(4)]
-
-        def orch_fn(orch, args, config):
-            for one in parts:
-                orch.submit_sub(handle, make_args((one, INOUT), scalars=[1]))
-
-        graph = w.record(orch_fn)
-        assert not any(one["tasks"] for one in w.endpoints())
-        for _ in range(3):
-            graph.run()
-        assert [one[0] for one in parts] == [3] * 4
-        assert all(one["tasks"] for one in w.endpoints())
-
-
-@pytest.mark.spec("SPEED-REPLAY-12")
-def test_a_replay_with_arrays_of_any_element_type_rebinds_them():
-    with fleet() as w:
-        handle = w.register(add_up)
-
-        def orch_fn(orch, args, config):
-            task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
-            orch.submit_sub(handle, task)
-
-        def arguments(number):
-            array = w.share(np.full((3, 4), number, np.complex128))
-            return array, make_args((array, INOUT), scalars=[number])
-
-        graph = w.record(orch_fn, arguments(1)[1])
-        for number in 2, 3, 4:
-            array, args = arguments(number)
-            graph.run(args)
-            assert array.tolist() == [[2 * number] * 4] * 3
-
-
 # ---------------------------------------------------------------- failures
 @pytest.mark.spec("SPEED-REPLAY-12")
-@pytest.mark.parametrize("check", [False, True])
-def test_a_task_that_fails_at_an_endpoint_fails_the_replay_and_not_the_next(check):
-    with fleet(check=check) as w:
+def test_a_task_that_fails_at_an_endpoint_fails_the_replay_and_not_the_next():
+    with fleet(check=True) as w:
         handle = w.register(fail_or_add)
 
         def orch_fn(orch, args, config):
             for _ in range(2):
                 task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
                 orch.submit_sub(handle, task)
+                with pytest.raises(HazardError):
+                    orch.submit_sub(handle, make_args((args.tensor(0), EXISTING), scalars=[1]))
 
         x, y = (w.share(np.zeros(COUNT, np.float32)) for _ in range(2))
         graph = w.record(orch_fn, make_args((x, INOUT), scalars=[1]))
@@ -767,80 +580,16 @@ def test_a_task_that_fails_at_an_endpoint_fails_the_replay_and_not_the_next(chec
         assert y.tolist() == [4] * COUNT
 
 
-@pytest.mark.spec("SPEED-REPLAY-12")
-def test_a_replay_that_loses_an_endpoint_says_so_and_the_next_has_a_new_session():
-    made = Program(2)
-    with made.worker as worker:
-        add, die = made.handle(far_side.add_scalar), made.handle(far_side.die)
-        x, y = (worker.share(np.zeros(COUNT, np.float32)) for _ in range(2))
-
-        def orch_fn(orch, args, config):
-            task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
-            for where in 0, 1:
-                orch.submit_next_level(add, task, worker=where)
-
-        graph = worker.record(orch_fn, make_args((x, INOUT), scalars=[1]))
-
-        def ends(orch, args, config):
-            orch_fn(orch, args, config)
-            orch.submit_next_level(die, make_args((args.tensor(0), INPUT)), worker=1)
-
-        dies = worker.record(ends, make_args((y, INOUT), scalars=[1]))
-        with pytest.raises(TaskError, match="endpoint"):
-            dies.run()
-        graph.run()
-        graph.run(make_args((x, INOUT), scalars=[2]))
-        assert x.tolist() == [6] * COUNT
-
-
 # ---------------------------------------------------------------- what is refused
-@pytest.mark.spec("SPEED-REPLAY-7")
-@pytest.mark.spec("SPEED-REPLAY-12")
-@pytest.mark.parametrize("what", ["record", "graph"])
-def test_what_no_endpoint_could_be_given_is_refused_at_once(runtime, what):
-    worker, handles = runtime.worker, runtime.handles
-    x = worker.share(np.zeros(COUNT, np.float32))
-
-    def orch_fn(orch, args, config):
-        task = make_args((x, T.NO_DEP), (x, INOUT))
-        with pytest.raises(ValueError, match="NO_DEP"):
-            orch.submit_next_level(handles["add"], task)
-        with pytest.raises(TypeError, match="give it to submit_sub"):
-            orch.submit_next_level(handles["mix", "far"], make_args((x, INOUT)))
-        with pytest.raises(TypeError, match="give it to submit_next_level"):
-            orch.submit_sub(handles["add"], make_args((x, INOUT)))
-        with pytest.raises(ValueError, match="no endpoint"):
-            orch.submit_next_level(handles["add"], make_args((x, INOUT)), worker=7)
-
-    assert len(getattr(worker, what)(orch_fn).tasks if what == "graph" else []) == 0
-
-
-@pytest.mark.spec("SPEED-REPLAY-12")
-def test_a_recording_that_would_race_at_endpoints_is_refused_by_the_check():
-    with fleet(check=True) as w:
-        handle = w.register(add_up)
-        x = w.share(np.zeros(COUNT, np.float32))
-        y = w.share(np.zeros(COUNT, np.float32))
-
-        def orch_fn(orch, args, config):
-            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT), scalars=[1]))
-            with pytest.raises(HazardError):
-                orch.submit_sub(handle, make_args((x, EXISTING), scalars=[1]))
-            orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT), scalars=[1]))
-
-        graph = w.record(orch_fn)
-        for _ in range(2):
-            graph.run()
-        assert y.tolist() == [4] * COUNT
 
 
 @pytest.mark.spec("SPEED-REPLAY-12")
 def test_memory_of_endpoints_is_part_of_a_recording_and_cannot_be_rebound():
-    made = Program(2)
+    made = Program(1)
     with made.worker as worker:
         worker.init()
         handle = made.handle(far_side.add_first)
-        buffer = made.buffer(1, [1] * COUNT)
+        buffer = made.buffer(0, [1] * COUNT)
         inline = RemoteTensorRef.host_inline(np.full(COUNT, 2, np.float32))
         there = made.args((buffer, INOUT))
 

@@ -14,9 +14,9 @@ FRAMES = 16
 
 
 @contextmanager
-def draining(make, depth, workers):
+def draining(make_driver, depth, workers):
     """Give an engine whose Orch thread drains, while worker 0 has tasks in all of its frames."""
-    driver = make(depth, sub=workers)
+    driver = make_driver(depth=depth, sub=workers)
     driver.mem[L.PARK_NS] = NEVER_NS
     for _ in range(depth):
         driver.submit(owner=0)
@@ -32,9 +32,9 @@ def draining(make, depth, workers):
 
 
 @pytest.fixture
-def resting(make):
+def resting(make_driver):
     """The Orch thread drains, and rests."""
-    with draining(make, FRAMES, workers=1) as driver:
+    with draining(make_driver, FRAMES, workers=1) as driver:
         wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
         yield driver
 
@@ -66,8 +66,8 @@ def test_or_by_one_whose_task_has_failed(resting):
 
 @pytest.mark.spec("SPEED-REST-2")
 @pytest.mark.spec("SPEED-PARTS-11")
-def test_or_by_the_end_of_the_task_that_it_waits_for(make):
-    driver = make(FRAMES, sub=1)
+def test_or_by_the_end_of_the_task_that_it_waits_for(make_driver):
+    driver = make_driver(depth=FRAMES, sub=1)
     driver.mem[[L.PARK_NS, L.PARKS_AT_ONCE]] = NEVER_NS, 1
     slots = [driver.submit(owner=0) for _ in range(FRAMES)]
     driver.settle()
@@ -99,9 +99,9 @@ def test_or_by_the_death_of_one(resting):
 @pytest.mark.spec("SPEED-REST-1")
 @pytest.mark.parametrize(("depth", "workers"), [(FRAMES, 2), (3, 1)])
 def test_it_does_not_rest_where_a_worker_has_no_task_or_there_are_fewer_frames(
-    make, depth, workers
+    make_driver, depth, workers
 ):
-    with draining(make, depth, workers) as driver:
+    with draining(make_driver, depth, workers) as driver:
         assert driver.mem[L.PARK_ORCH] == L.ACTIVE
         for done in range(depth):
             end_task(driver)
