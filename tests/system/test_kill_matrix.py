@@ -1,8 +1,9 @@
 """Every kind of worker is killed at every fail point: the right error, no hang, nothing left behind.
 
 Fail points exist only where ``SIMPLER_REF_FAIL_POINTS=1`` was set before the import. `make test` runs a
-sample of this file: each act at each of its points, on the kinds of workers in turn. `make test-long` has
-all combinations. ``SIMPLER_REF_KILL_REPEATS=100`` in the environment repeats each test that many times.
+sample of this file with interpreted kernels: each act at each of its points, on the kinds of workers in
+turn. `make test-long` has all combinations. ``SIMPLER_REF_KILL_REPEATS=100`` in the environment repeats
+each test that many times.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if not fail_points.FAIL_POINTS:
     pytest.skip(reason, allow_module_level=True)
 
 REPEATS = int(os.environ.get("SIMPLER_REF_KILL_REPEATS", "1"))
-pytestmark = pytest.mark.timeout(300)  # the kernels with fail points may have to be compiled first
+pytestmark = [pytest.mark.kernels, pytest.mark.timeout(300)]  # they may have to be compiled first
 
 UNDONE = ("received", "calling", "called", "before_done")
 """Points at which a task has not been answered."""
