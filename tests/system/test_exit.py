@@ -28,13 +28,8 @@ w = Worker(level=3, num_sub_workers=2)
 
 # ---------------------------------------------------------------- exit
 ENDINGS = {
-    "before init": "",
-    "after init": "w.init()",
     "after start": "w.init(); w.start()",
     "after a run": "use(w)",
-    "deleted": "use(w); del w",
-    "closed": "use(w); w.close()",
-    "closed twice": "use(w); w.close(); w.close()",
     "an array is left": """
         use(w)
         keep = w.share(np.ones(9))
@@ -83,12 +78,9 @@ def test_a_program_may_end_without_close_and_says_nothing(interpreter, ending):
 
 
 @pytest.mark.parametrize(
-    "body, code, last",
+    ("body", "code", "last"),
     [
         ("raise ValueError('unhandled')", 1, "ValueError: unhandled"),
-        ("sys.exit(5)", 5, ""),
-        ("w.run(lambda *_: sys.exit(6))", 6, ""),
-        ("w.run(lambda *_: 1 / 0)", 1, "ZeroDivisionError: division by zero"),
         ("with w2: w2.run(lambda *_: sys.exit(7))", 7, ""),
         ("import atexit; atexit.register(lambda: 1 / 0)", 0, "ZeroDivisionError: division by zero"),
     ],
@@ -102,7 +94,7 @@ def test_the_exit_code_is_the_programs_own(interpreter, body, code, last):
     assert "leaked" not in err
 
 
-@pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
+@pytest.mark.parametrize("closed", ["0", "012"])
 def test_a_program_without_standard_streams_and_without_its_folder_works(
     interpreter, closed, tmp_path
 ):
@@ -137,9 +129,11 @@ sys.stdout = real
 
 
 # ---------------------------------------------------------------- what workers print
-def test_what_workers_print_reaches_the_pipe_once(interpreter):
-    out = interpreter.check(
+def test_what_workers_print_reaches_the_pipe_once_and_while_the_program_runs(interpreter):
+    interpreter.check(
         """
+        ours, theirs = os.pipe()
+        os.dup2(theirs, 1)
         sys.stdout.write("before;")           # still in the buffer when the workers are forked
         def speak(args):
             print("task", args.scalar(0))     # no flush: stdout is a pipe, so it is buffered
@@ -151,25 +145,12 @@ def test_what_workers_print_reaches_the_pipe_once(interpreter):
                     a.add_scalar(i)
                     orch.submit_sub(h, a)
             w.run(graph)
-            w.run(graph)
-        print("after")
-        """
-    )
-    assert out.count("before;") == 1
-    words = out.replace("before;", "").split()
-    assert words[-1] == "after"
-    assert sorted(int(word) for word in words if word.isdigit()) == sorted([*range(100)] * 2)
-
-
-def test_what_a_worker_prints_arrives_while_the_program_runs(interpreter):
-    interpreter.check(
-        """
-        ours, theirs = os.pipe()
-        os.dup2(theirs, 1)
-        with Worker(level=3, num_sub_workers=1) as w:
-            h = w.register(lambda: print("from the worker"))
-            w.run(lambda orch, *_: orch.submit_sub(h))
-            assert os.read(ours, 100) == b"from the worker\\n"
+            said = b""
+            while said.count(b"\\n") < 100:
+                said += os.read(ours, 10000)
+        assert said.count(b"before;") == 1
+        words = said.replace(b"before;", b"").split()
+        assert sorted(map(int, words[1::2])) == [*range(100)] and set(words[::2]) == {b"task"}
         """
     )
 
@@ -195,10 +176,12 @@ def test_a_fork_of_the_program_leaves_its_worker_alone(interpreter):
 use(w)
 x = w.share(np.zeros(1, np.int32))
 pids = w.worker_pids()
-for how in ("exit", "close", "gc", "run"):
+for how in ("exit", "close", "gc", "run", "its own"):
     pid = os.fork()
     if pid == 0:
-        if how == "close":
+        if how == "exit":
+            sys.exit(0)
+        elif how == "close":
             w.close()
         elif how == "gc":
             del w
@@ -211,6 +194,10 @@ for how in ("exit", "close", "gc", "run"):
                     assert "belongs to process" in str(error), error
                 else:
                     raise SystemExit(3)
+        else:
+            os.closerange(3, 1000)             # as a daemon does
+            use(mine := Worker(level=3, num_sub_workers=2))
+            mine.close()
         sys.exit(0)
     assert os.waitpid(pid, 0)[1] == 0, how
     assert w.worker_pids() == pids
@@ -283,31 +270,6 @@ with context.Pool(2) as pool:
     w.run(lambda *_: None)
     pool.close()
     pool.join()
-queue = context.Queue()
-child = context.Process(target=lambda: queue.put(w.worker_pids is not None))
-child.start()
-assert queue.get()
-child.join()
-assert child.exitcode == 0
-w.close()
-"""
-    )
-
-
-def test_a_fork_can_have_a_worker_of_its_own(interpreter):
-    interpreter.check(
-        USE
-        + """
-use(w)
-pid = os.fork()
-if pid == 0:
-    os.closerange(3, 1000)                     # as a daemon does
-    mine = Worker(level=3, num_sub_workers=2)
-    use(mine)
-    mine.close()
-    sys.exit(0)
-assert os.waitpid(pid, 0)[1] == 0
-w.run(lambda *_: None)
 w.close()
 """
     )
