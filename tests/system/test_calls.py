@@ -18,11 +18,9 @@ import simpler_ref as sr
 from simpler_ref.calls.current import current
 from simpler_ref.jit import layout as L
 
-from ..support import wait_until
+from ..support import sample, wait_until
 from .programs import Fork, Program, in_a_fork
-from .workers import shared_words
-
-INTERRUPTS = 200
+from .workers import rounds, shared_words
 
 
 @sr.task
@@ -65,9 +63,8 @@ class CtrlC:
         presses = threading.Thread(target=self.press)
         presses.start()
         dropped: list[object] = []
-        sys.unraisablehook = (
-            dropped.append
-        )  # Python drops what is raised in a finalizer or callback
+        # Python drops what is raised in a finalizer or callback
+        sys.unraisablehook = dropped.append
         while times:
             try:
                 self.armed = True
@@ -95,9 +92,9 @@ def calls_go_on(w, x, y):
 
 @pytest.mark.spec("CALL-STREAM-8")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("other", [False, True], ids=["alone", "beside another thread"])
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, other):
+@pytest.mark.parametrize(("mode", "other"), [("process", True), ("thread", False)])
+@rounds(50, 200)
+def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, other, rounds):
     def program():
         ctrl_c = CtrlC()
         ended = threading.Event()
@@ -122,7 +119,7 @@ def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, oth
             beside = threading.Thread(target=call_until_ended)
             if other:
                 beside.start()
-            ctrl_c.interrupt(act, INTERRUPTS)
+            ctrl_c.interrupt(act, rounds)
             ended.set()
             if other:
                 beside.join()
@@ -163,7 +160,7 @@ def test_a_second_ctrl_c_while_close_waits_ends_calls_that_run():
 
 
 # ---------------------------------------------------------------- the program dies
-@pytest.mark.parametrize("options", ["", "child_mode='thread'", "start_method='spawn'"])
+@pytest.mark.parametrize("options", sample(["", "child_mode='thread'", "start_method='spawn'"], 1))
 def test_nothing_is_left_of_a_program_killed_while_calls_run(options):
     source = f"""
     import simpler_ref as sr
@@ -207,8 +204,7 @@ def in_child(w, futures):
 
 @pytest.mark.spec("CALL-STREAM-9", "CALL-FUTURE-6")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-@pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
+@pytest.mark.parametrize(("how", "mode"), [("os.fork", "process"), ("multiprocessing", "thread")])
 def test_a_forked_process_has_no_open_worker_and_no_futures(mode, how):
     with sr.Worker(num_sub_workers=2, child_mode=mode) as w:
         x = w.share(np.zeros(4))

@@ -27,17 +27,6 @@ from .workers import Bench, assert_works, mark, only, rounds, server_of, shared_
 
 
 # ---------------------------------------------------------------- a worker
-@pytest.mark.parametrize("status", [0, 255])
-def test_a_task_that_ends_its_process_fails_its_task(status):
-    with Bench(workers=1) as bench:
-        leave = bench.w.register(lambda: os._exit(status))
-        for _ in range(3):
-            with pytest.raises(WorkerLostError, match=f"exited with status {status}") as caught:
-                bench.w.run(only(leave))
-            assert caught.value.status == status
-            bench.assert_works()
-
-
 def test_the_error_says_that_no_worker_is_left():
     with Bench(workers=2) as bench:
 
@@ -50,17 +39,6 @@ def test_the_error_says_that_no_worker_is_left():
         with pytest.raises(TaskError, match=r"level 3 sub_worker.*workers it needs have died"):
             bench.w.run(graph)
         bench.assert_works()
-
-
-def test_workers_killed_together_are_all_replaced():
-    with Bench(workers=4) as bench:
-        before = bench.w.worker_pids()
-        for pid in before:
-            terminate(pid)
-        bench.wait_for_deaths(4)
-        bench.assert_works()
-        assert len(bench.w.worker_pids()) == 4
-        assert not set(before) & set(bench.w.worker_pids())
 
 
 @rounds(10, 300)
@@ -129,19 +107,6 @@ def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
             bench.wait_for_deaths(2)
             bench.assert_works()
             assert not {server, *pids} & {server_of(bench.w), *bench.w.worker_pids()}
-
-
-def test_a_fork_server_killed_in_a_run_fails_it_and_the_next_run_has_another():
-    with Bench(workers=2) as bench:
-        server = server_of(bench.w)
-
-        def kill_it():
-            bench.started.wait()
-            terminate(server)
-
-        with Concurrently(kill_it), pytest.raises(WorkerLostError, match="SIGKILL"):
-            bench.w.run(only(bench.busy))
-        bench.assert_works()
 
 
 def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch):

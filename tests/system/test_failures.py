@@ -26,7 +26,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.workers import loop
 
 from ..support import make_args
-from .workers import assert_works, mark, only, rounds
+from .workers import assert_works, mark, only
 
 
 class Unpicklable(Exception):
@@ -111,46 +111,6 @@ def test_any_exception_is_reported_and_the_worker_survives_it(mode):
             assert not isinstance(caught.value, WorkerLostError), what
             assert_works(w, ok, marks)
         assert (places == places[0]).all(), "another process or thread"
-
-
-def test_a_task_called_with_the_wrong_arguments_fails():
-    with Worker(level=3, num_sub_workers=1) as w:
-        two = w.register(lambda a, b: None)
-        with pytest.raises(TaskError, match="TypeError"):
-            w.run(only(two))
-
-
-def test_what_a_task_returns_is_ignored():
-    with Worker(level=3, num_sub_workers=1) as w:
-        w.run(only(w.register(lambda: threading.Lock())))
-
-
-@rounds(50, 1000)
-def test_no_failure_is_ever_silent(rounds):
-    def fail(args):
-        raise ValueError(f"bad value {args.scalar(0)}")
-
-    rng = np.random.default_rng(5)
-    with Worker(level=3, num_sub_workers=2) as w:
-        ok, bad = w.register(lambda: None), w.register(fail)
-        for _ in range(rounds):
-            count = int(rng.integers(1, 40))
-            failing = set(rng.integers(0, count, rng.integers(0, 3)).tolist())
-
-            def graph(orch, args, config, count=count, failing=failing):
-                for i in range(count):
-                    if i in failing:
-                        orch.submit_sub(bad, make_args(scalars=[i]))
-                    else:
-                        orch.submit_sub(ok)
-
-            if failing:
-                with pytest.raises(TaskError) as caught:
-                    w.run(graph)
-                assert caught.value.task in failing
-                assert str(caught.value).endswith(f"bad value {caught.value.task}")
-            else:
-                assert w.run(graph).tasks == count
 
 
 def test_an_exception_leaves_no_reference_cycle_to_what_the_run_held():

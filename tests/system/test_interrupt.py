@@ -84,11 +84,10 @@ def test_ctrl_c_while_draining_cancels_and_waits_for_the_running_task(receiver):
     in_a_fork(program)
 
 
-@pytest.mark.parametrize("receiver", ["the main thread", "another thread"])
-def test_ctrl_c_while_waiting_for_room_ends_the_wait(receiver):
+def test_ctrl_c_while_waiting_for_room_ends_the_wait():
     def press(b):
         parked(b)
-        press_ctrl_c(receiver)
+        press_ctrl_c()
 
     def graph(orch, bench, config):
         orch.alloc(1 << 16, np.uint8)

@@ -38,8 +38,7 @@ def leave_two_timers(args):
 
 
 @pytest.mark.spec("WM-LEFT-2")
-@pytest.mark.parametrize("depth", [1, 4])
-@pytest.mark.parametrize("leave", [leave_a_timer, leave_two_timers])
+@pytest.mark.parametrize(("leave", "depth"), [(leave_a_timer, 1), (leave_two_timers, 4)])
 @rounds(60, 2000)
 def test_a_timer_that_raises_at_any_moment_loses_no_worker_and_repeats_no_task(
     leave, depth, rounds

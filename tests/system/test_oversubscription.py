@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import time
+from itertools import pairwise
 
 import numpy as np
 import psutil
@@ -17,8 +17,8 @@ from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
-from ..support import make_args, wait_until
-from .programs import Fork, in_a_fork
+from ..support import make_args, sample, wait_until
+from .programs import in_a_fork
 from .workers import only, rounds, server_of
 
 FOREVER_NS = 1 << 60
@@ -45,7 +45,7 @@ def nothing_saves_a_lost_wake(worker):
 
 # ---------------------------------------------------------------- lost wakes
 @pytest.mark.spec("SCHED-WAKE-1", "SCHED-WAKE-2", "SCHED-WAKE-3")
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", sample([1, 2, 4], 2))
 @rounds(100, 20_000)
 def test_no_wake_is_lost_in_runs_without_a_time_limit(workers, rounds):
     def program():
@@ -167,44 +167,31 @@ def test_waiting_for_a_long_task_uses_no_cpu():
 
 # ---------------------------------------------------------------- more of everything than cores
 class Load:
-    """A Worker with arrays of its own: chains, independent tasks and groups that count in them."""
+    """A Worker with arrays of its own: a chain, groups and a wave of tasks that count in them."""
 
-    def __init__(self, w, tasks, width):
+    def __init__(self, w, tasks):
         self.w, self.tasks = w, tasks
         self.up, self.neighbours = w.register(count_up), w.register(neighbours)
         self.x = w.share(np.zeros(8, np.int64))
-        self.each = w.share(np.zeros((width, 8), np.int64))
+        self.rows = w.share(np.zeros((self.tasks // 20, 8, 16), np.int64))
 
-    def chain(self, orch, *_):
+    def __call__(self, orch, *_):
+        x = self.x
         for _ in range(self.tasks):
-            orch.submit_sub(self.up, make_args((self.x, T.INOUT)))
-
-    def independent(self, orch, *_):
-        for row in self.each:
-            orch.submit_sub(self.up, make_args((row, T.INOUT)))
-
-    def groups(self, orch, *_):
-        members = min(10, self.w.num_sub_workers)
-        for k in range(0, len(self.each), members):
-            rows = self.each[k : k + members]
-            orch.submit_sub_group(self.up, [make_args((row, T.INOUT)) for row in rows])
-
-    def wave(self, orch, rows, config):
-        for step in range(1, len(rows)):
+            orch.submit_sub(self.up, make_args((x, T.INOUT)))
+        members = min(8, self.w.num_sub_workers)
+        orch.submit_sub_group(self.up, [make_args((x[i : i + 1], T.INOUT)) for i in range(members)])
+        for above, row in pairwise(self.rows):
             for i in range(8):
-                reads = [(rows[step - 1, j % 8], T.INPUT) for j in (i - 1, i, i + 1)]
-                args = make_args(*reads, (rows[step, i], T.OUTPUT_EXISTING))
+                reads = [(above[j % 8], T.INPUT) for j in (i - 1, i, i + 1)]
+                args = make_args(*reads, (row[i], T.OUTPUT_EXISTING))
                 orch.submit_sub(self.neighbours, args)
 
-    def run(self, rounds):
-        for _ in range(rounds):
-            for graph in (self.chain, self.independent, self.groups):
-                self.w.run(graph)
-        assert set(self.x) == {self.tasks * rounds}
-        assert (self.each == 2 * rounds).all()
-        rows = self.w.share(np.zeros((self.tasks // 20, 8, 16), np.int64))
-        self.w.run(self.wave, rows)
-        assert (rows == np.arange(len(rows))[:, None, None]).all()
+    def run(self):
+        self.w.run(self)
+        members = min(8, self.w.num_sub_workers)
+        assert self.x.tolist() == [self.tasks + (i < members) for i in range(8)]
+        assert (self.rows == np.arange(len(self.rows))[:, None, None]).all()
 
 
 def neighbours(args):
@@ -217,33 +204,17 @@ def neighbours(args):
 def test_many_more_workers_than_cores_do_the_same_work(workers, tasks):
     def program():
         with Worker(level=3, num_sub_workers=workers) as w:
-            Load(w, tasks, tasks).run(rounds=2)
+            Load(w, tasks).run()
             assert len(w.worker_pids()) == workers
 
     in_a_fork(program)
 
 
-@pytest.mark.parametrize("options", [{}, {"mailbox_depth": 4, "pin": True}])
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(("workers", "options"), [(1, {}), (4, {"mailbox_depth": 4, "pin": True})])
 def test_everybody_on_one_core_goes_on(workers, options):
     def program():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         with Worker(level=3, num_sub_workers=workers, **options) as w:
-            Load(w, 300, 100).run(rounds=2)
+            Load(w, 300).run()
 
     in_a_fork(program)
-
-
-def test_busy_neighbours_slow_things_down_and_no_more():
-    def spin():
-        while True:
-            pass
-
-    def program():
-        with Worker(level=3, num_sub_workers=2) as w:
-            Load(w, 20, 20).run(rounds=1)
-
-    with contextlib.ExitStack() as hogs:
-        for _ in range(2 * len(os.sched_getaffinity(0))):
-            hogs.enter_context(Fork(spin))
-        in_a_fork(program)
