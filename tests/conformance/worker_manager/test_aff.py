@@ -50,8 +50,8 @@ def test_a_task_for_a_worker_that_sleeps_is_not_held_back(make_driver):
 
 
 @pytest.mark.spec("WM-AFF-1")
-def test_every_task_runs_on_the_worker_it_names(mode):
-    with calling(3, child_mode=mode) as w:
+def test_every_task_runs_on_the_worker_it_names():
+    with calling(3, child_mode="thread") as w:
         where = w.share(np.full(200, -1, np.int64))
         handle = w.register(lambda number, args, _: where.__setitem__(args.scalar(0), number))
         choice = [random.Random(7).randrange(3) for _ in range(200)]
@@ -181,8 +181,8 @@ def test_a_cancelled_run_ends_also_with_tasks_for_a_busy_worker(make_driver):
 
 # ---------------------------------------------------------------- numbers that name no worker
 @pytest.mark.spec("WM-AFF-6")
-def test_a_worker_that_does_not_exist_is_refused(mode):
-    with calling(2, num_sub_workers=3, child_mode=mode) as w:
+def test_a_worker_that_does_not_exist_is_refused():
+    with calling(2, num_sub_workers=3) as w:
         handle = w.register(lambda *_: None)
 
         def orch_fn(orch, *_):

@@ -38,7 +38,10 @@ def device(address):
 
 # ---------------------------------------------------------------- a worker for each device
 @pytest.mark.spec("WM-CHIP-1")
-@pytest.mark.parametrize("when", ["before the start", "after it", "in a run"])
+@pytest.mark.parametrize(
+    ("mode", "when"),
+    [("process", "before the start"), ("process", "in a run"), ("thread", "after it")],
+)
 def test_every_chip_runs_chip_callables(mode, when):
     with Worker(3, device_ids=[3, 0], child_mode=mode) as w:
         x = w.share(np.arange(N, dtype=np.float32))
@@ -79,8 +82,8 @@ def test_chips_and_sub_workers_work_on_the_same_memory():
 
 
 @pytest.mark.spec("WM-CHIP-1")
-def test_a_group_runs_on_several_chips(mode):
-    with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
+def test_a_group_runs_on_several_chips():
+    with Worker(3, device_ids=[0, 1]) as w:
         x, total = [full(w, i + 1) for i in range(2)], full(w, 0)
         out = ContinuousTensor.make(0, (N,), DataType.FLOAT32)
         add = w.register(adding())
@@ -125,7 +128,7 @@ class OfOrch:
 
 
 @pytest.mark.spec("WM-CHIP-3")
-@pytest.mark.parametrize("where", ["worker", "orch"])
+@pytest.mark.parametrize(("mode", "where"), [("process", "worker"), ("thread", "orch")])
 def test_memory_goes_to_a_chip_and_back(mode, where):
     with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
         x, y = w.share(np.arange(N, dtype=np.float32)), full(w, 0)
@@ -157,8 +160,8 @@ def test_host_memory_that_the_chips_process_cannot_see_is_refused():
 
 # ---------------------------------------------------------------- child_memory
 @pytest.mark.spec("WM-CHIP-4")
-def test_a_tensor_in_a_chips_memory_is_used_where_it_is(mode):
-    with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
+def test_a_tensor_in_a_chips_memory_is_used_where_it_is():
+    with Worker(3, device_ids=[0, 1]) as w:
         x, y = w.share(np.arange(N, dtype=np.float32)), full(w, 0)
         at = w.malloc(x.nbytes, 1)
         w.copy_to(at, x.ctypes.data, x.nbytes, 1)
@@ -186,8 +189,8 @@ def test_equal_addresses_on_two_chips_do_not_depend_on_each_other():
 
 
 @pytest.mark.spec("WM-CHIP-8")
-def test_memory_of_another_chip_fails_the_task_and_names_both(mode):
-    with Worker(3, device_ids=[4, 9], child_mode=mode) as w:
+def test_memory_of_another_chip_fails_the_task_and_names_both():
+    with Worker(3, device_ids=[4, 9], child_mode="thread") as w:
         ones, result = full(w, 1), full(w, 7)
         there = [w.malloc(4 * N, chip) for chip in range(2)]
         for chip in range(2):
@@ -275,8 +278,8 @@ def test_a_level_2_worker_runs_a_chip_callable_and_returns_when_it_is_done(mode)
 
 
 @pytest.mark.spec("WM-CHIP-10")
-def test_a_level_2_worker_takes_the_arguments_of_the_l2_abi(mode):
-    with Worker(2, child_mode=mode) as w:
+def test_a_level_2_worker_takes_the_arguments_of_the_l2_abi():
+    with Worker(2) as w:
         x, y = full(w, 1), full(w, 0)
         args = ChipStorageTaskArgs()
         for array in (x, x, y):

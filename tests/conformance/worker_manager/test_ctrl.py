@@ -114,7 +114,7 @@ def test_by_default_a_request_waits_30_seconds(make, monkeypatch):
 
 
 @pytest.mark.spec("WM-CTRL-2")
-@pytest.mark.parametrize("stays_busy", [True, False])
+@pytest.mark.parametrize(("mode", "stays_busy"), [("process", True), ("thread", False)])
 def test_a_request_waits_for_its_workers_task_and_not_for_ever(make, mode, stays_busy):
     with Gate() as here, Gate() as go, ThreadPoolExecutor(1) as threads:
         w = make(mode, py_control_timeout_s=0.2 if stays_busy else DEADLINE_S)
@@ -229,8 +229,8 @@ def memory_calls(w):
 
 
 @pytest.mark.spec("WM-CTRL-6")
-def test_a_worker_without_memory_says_so(mode):
-    w = Worker(4, num_sub_workers=1, child_mode=mode)
+def test_a_worker_without_memory_says_so():
+    w = Worker(4, num_sub_workers=1)
     w.add_worker(Worker(3))
     with w:
         for name, args in memory_calls(w):

@@ -102,8 +102,8 @@ def test_the_failure_of_the_last_member_fails_the_group_as_well(three):
 
 
 @pytest.mark.spec("WM-DONE-2")
-def test_the_error_names_the_member_and_its_worker(mode):
-    with Worker(3, num_sub_workers=3, child_mode=mode) as w:
+def test_the_error_names_the_member_and_its_worker():
+    with Worker(3, num_sub_workers=3) as w:
 
         def body(args):
             if args.scalar(0) == 1:
@@ -247,8 +247,8 @@ def test_a_control_request_is_not_skipped(three):
 
 
 @pytest.mark.spec("WM-DONE-5", "WM-DONE-3")
-def test_after_a_failed_group_the_same_workers_run_everything(mode):
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+def test_after_a_failed_group_the_same_workers_run_everything():
+    with Worker(3, num_sub_workers=2, child_mode="thread") as w:
         count = w.share(np.zeros(2, np.int64))
 
         def fail(args):

@@ -70,8 +70,8 @@ def test_each_member_is_sent_its_own_arguments_with_the_groups_callable(make_dri
 
 
 @pytest.mark.spec("WM-GROUP-1", "WM-GROUP-2")
-def test_all_members_get_the_groups_configuration_also_one_without_arguments(mode):
-    with calling(2, child_mode=mode) as w:
+def test_all_members_get_the_groups_configuration_also_one_without_arguments():
+    with calling(2) as w:
         seen = w.share(np.zeros(2, np.int64))
         note = w.register(lambda _, args, config: seen.__setitem__(len(args), config.block_dim))
         members = [None, make_args(scalars=[1])]
@@ -155,8 +155,8 @@ def test_the_outputs_of_all_members_come_from_one_claim(driver):
 
 
 @pytest.mark.spec("WM-GROUP-5")
-def test_the_addresses_chosen_stand_in_each_members_arguments(mode):
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+def test_the_addresses_chosen_stand_in_each_members_arguments():
+    with Worker(3, num_sub_workers=2, child_mode="thread") as w:
         total = w.share(np.zeros(1, np.int64))
 
         def fill(args):
@@ -228,8 +228,8 @@ def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
 
 # ---------------------------------------------------------------- calls that are refused
 @pytest.mark.spec("WM-GROUP-8")
-def test_groups_that_cannot_be_are_refused_and_change_nothing(mode):
-    with calling(2, num_sub_workers=2, child_mode=mode) as w:
+def test_groups_that_cannot_be_are_refused_and_change_nothing():
+    with calling(2, num_sub_workers=2) as w:
         handle = w.register(lambda *_: None)
         other = Worker(3)
         foreign = other.register(lambda: None)

@@ -59,8 +59,15 @@ def run_next_level(w, handle, *args):
 
 # ---------------------------------------------------------------- run(callable, view, config)
 @pytest.mark.spec("WM-KIND-1")
-@pytest.mark.parametrize("pool", ["next_level", "sub"])
-@pytest.mark.parametrize("when", ["before the start", "after it"])
+@pytest.mark.parametrize(
+    ("mode", "pool", "when"),
+    [
+        ("process", "next_level", "before the start"),
+        ("process", "sub", "after it"),
+        ("thread", "next_level", "after it"),
+        ("thread", "sub", "before the start"),
+    ],
+)
 def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
     w = Worker(3, child_mode=mode)
     getattr(w, f"add_{pool}")(Calculator(notes))
@@ -107,7 +114,7 @@ def test_the_callable_is_what_was_registered_and_is_the_objects_to_interpret(mem
 
 
 @pytest.mark.spec("WM-KIND-1")
-def test_the_class_of_all_kinds_can_be_extended(mode):
+def test_the_class_of_all_kinds_can_be_extended():
     class Doubler(WorkerKind):
         label = "doubler"
 
@@ -118,7 +125,7 @@ def test_the_class_of_all_kinds_can_be_extended(mode):
             array = view.tensor(0).numpy()
             array[:] = callable(array)
 
-    with over(Doubler(), child_mode=mode) as w:
+    with over(Doubler()) as w:
         data = w.share(np.ones(3, np.int64))
         run_next_level(w, w.register(lambda x: x * 3), make_args((data, T.INOUT)))
         assert data.tolist() == [9, 9, 9]
@@ -126,7 +133,7 @@ def test_the_class_of_all_kinds_can_be_extended(mode):
 
 # ---------------------------------------------------------------- start and stop
 @pytest.mark.spec("WM-KIND-2")
-@pytest.mark.parametrize("last_fails", [False, True])
+@pytest.mark.parametrize(("mode", "last_fails"), [("process", False), ("thread", True)])
 def test_start_and_stop_are_called_once_where_the_tasks_are(notes, mode, last_fails):
     def fail(view, config):
         raise ValueError

@@ -20,8 +20,6 @@ from tests.support import DEADLINE_S, Gate, make_args
 
 from .own import Calls, run_sub
 
-DEPTHS = pytest.mark.parametrize("depth", [1, 4])
-
 
 def end_of(child: int) -> int:
     """Return the exit code of a child of this process, as soon as it ends."""
@@ -33,9 +31,9 @@ def end_of(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def fork_and_note(ended, fork=os.fork):
-    """Fork; the parent waits for the child's end and notes its exit code."""
-    child = fork()
+def fork_and_note(ended):
+    """Fork behind Python's back; the parent waits for the child's end and notes its exit code."""
+    child = ctypes.PyDLL(None).fork()
     if child:
         ended[0] = end_of(child)
     return child
@@ -57,7 +55,7 @@ WAYS_BACK = {
 
 # ---------------------------------------------------------------- children
 @pytest.mark.spec("WM-LEFT-1")
-@DEPTHS
+@pytest.mark.parametrize(("mode", "depth"), [("process", 1), ("thread", 4)])
 def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, capfd):
     with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
         done = w.share(np.zeros(1, np.int64))
@@ -100,15 +98,7 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
 
 
 @pytest.mark.spec("WM-LEFT-1")
-def test_a_fork_behind_pythons_back_is_one_too():
-    with Worker(3, num_sub_workers=1) as w:
-        ended = w.share(np.full(1, -1, np.int64))
-        run_sub(w, w.register(lambda: fork_and_note(ended, ctypes.PyDLL(None).fork)))
-        assert ended[0] == 0
-
-
-@pytest.mark.spec("WM-LEFT-1")
-def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
+def test_the_child_of_a_nested_orchestration_function_ends(capfd):
     inner = Worker(3, num_sub_workers=1)
     with Worker(3) as memory:
         ran, ended = memory.share(np.zeros(1, np.int64)), memory.share(np.full(1, -1, np.int64))
@@ -118,7 +108,7 @@ def test_the_child_of_a_nested_orchestration_function_ends(mode, capfd):
             if fork_and_note(ended):
                 orch.submit_sub(task)
 
-        w = Worker(4, child_mode=mode)
+        w = Worker(4)
         w.add_worker(inner)
         handle = w.register(orch_fn)
         with w:
@@ -137,37 +127,14 @@ class ForksAtItsStart(Calls):
         fork_and_note(self.ended)
 
 
-class ForksWhenInstalled:
-    def __init__(self, ended):
-        self.ended = ended
-
-    def __reduce__(self):
-        return fork_and_be, (self.ended,)
-
-    def __call__(self):
-        pass
-
-
-def fork_and_be(ended):
-    fork_and_note(ended)
-    return nothing
-
-
-def nothing(*_):
-    pass
-
-
 @pytest.mark.spec("WM-LEFT-1")
-@pytest.mark.parametrize("what", ["start", "install"])
-def test_the_child_of_a_workers_start_ends(what):
+def test_the_child_of_a_workers_start_ends():
     with Worker(3) as memory:
         ended = memory.share(np.full(1, -1, np.int64))
-        w = Worker(3, num_sub_workers=int(what == "install"))
-        if what == "start":
-            w.add_sub(ForksAtItsStart(ended))
+        w = Worker(3)
+        w.add_sub(ForksAtItsStart(ended))
         with w:
-            w.start()
-            run_sub(w, w.register(ForksWhenInstalled(ended) if what == "install" else nothing))
+            run_sub(w, w.register(lambda *_: None))
             assert ended[0] == 0
 
 
@@ -284,10 +251,10 @@ def adds_one(x):
 
 
 @pytest.mark.spec("WM-LEFT-2", "SCHED-MAIL-10")
-@DEPTHS
 @pytest.mark.parametrize("leave", LEFT)
-def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, depth):
-    with Bench(leave, mailbox_depth=depth) as b:
+def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, capfd):
+    """And what comes before the end does not hold it up."""
+    with Bench(leave, mailbox_depth=[1, 4][LEFT.index(leave) % 2]) as b:
         for handle in (b.count, b.compiled):
             b.run(handle)
             for round_ in range(3):
@@ -296,6 +263,9 @@ def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, dep
                 b.run(handle, 20)
                 assert b.done[0] == 20, round_
         assert b.w.worker_pids() == b.pids
+        capfd.readouterr()
+        b.leave_behind()
+    assert "Traceback" not in capfd.readouterr().err.split("was raised between two tasks")[0]
 
 
 @pytest.mark.spec("WM-LEFT-2")
@@ -308,14 +278,6 @@ def test_what_comes_before_a_control_request_fails_nothing(leave):
             run_sub(b.w, late, make_args((b.done, T.INOUT)))
             assert b.done[0] == i + 10
         assert b.w.worker_pids() == b.pids
-
-
-@pytest.mark.spec("WM-LEFT-2")
-@pytest.mark.parametrize("leave", LEFT)
-def test_what_comes_before_the_end_does_not_hold_it_up(leave, capfd):
-    with Bench(leave) as b:
-        b.leave_behind()
-    assert "Traceback" not in capfd.readouterr().err.split("was raised between two tasks")[0]
 
 
 @pytest.mark.spec("WM-LEFT-2")
@@ -351,11 +313,9 @@ def test_the_worker_has_what_it_had_at_its_start_again():
 
 
 @pytest.mark.spec("WM-LEFT-2")
-@pytest.mark.parametrize("task", ["returns", "installs a profiler"])
-def test_a_program_under_cprofile_loses_no_worker(task, capfd):
+def test_a_program_under_cprofile_loses_no_worker(capfd):
     def body(args):
-        if task != "returns":
-            sys.setprofile(lambda *_: None)
+        sys.setprofile(lambda *_: None)
 
     profile = cProfile.Profile()
     profile.enable()
@@ -392,8 +352,7 @@ def test_a_failing_task_keeps_what_it_has_set_up():
 
 # ---------------------------------------------------------------- names
 @pytest.mark.spec("WM-LEFT-3")
-@DEPTHS
-@pytest.mark.parametrize("earlier_run", [False, True])
+@pytest.mark.parametrize(("depth", "earlier_run"), [(1, True), (4, False)])
 def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
     with Worker(3, num_sub_workers=1, mailbox_depth=depth) as w:
         cell = w.share(np.zeros(1, np.int64))

@@ -35,14 +35,14 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_drive
 
 
 @pytest.mark.spec("WM-LOOP-1")
-def test_the_start_waits_until_every_worker_is_ready(mode):
+def test_the_start_waits_until_every_worker_is_ready():
     class Starts(Calls):
         def start(self):
             ready[self.number] += 1
 
     with Worker(3) as memory:
         ready = memory.share(np.zeros(3, np.int64))
-        w = Worker(3, child_mode=mode)
+        w = Worker(3)
         for number in range(3):
             w.add_next_level(Starts(number))
         with w:
@@ -52,8 +52,8 @@ def test_the_start_waits_until_every_worker_is_ready(mode):
 
 # ---------------------------------------------------------------- one at a time
 @pytest.mark.spec("WM-LOOP-2")
-def test_a_worker_runs_one_task_at_a_time_to_its_end(mode):
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+def test_a_worker_runs_one_task_at_a_time_to_its_end():
+    with Worker(3, num_sub_workers=2) as w:
         inside = w.share(np.zeros(1 << 16, np.int64))
         most = w.share(np.zeros(1, np.int64))
 
@@ -71,7 +71,7 @@ def test_a_worker_runs_one_task_at_a_time_to_its_end(mode):
 
 # ---------------------------------------------------------------- errors
 @pytest.mark.spec("WM-LOOP-3")
-@pytest.mark.parametrize("pool", ["sub", "next_level"])
+@pytest.mark.parametrize(("mode", "pool"), [("process", "sub"), ("thread", "next_level")])
 def test_an_exception_is_reported_and_the_worker_serves_the_next_task(mode, pool):
     with calling(1, num_sub_workers=1, child_mode=mode) as w:
         done = w.share(np.zeros(1, np.int64))
@@ -138,7 +138,7 @@ class Refuses(Calls):
 
 
 @pytest.mark.spec("WM-LOOP-4")
-@pytest.mark.parametrize("by", ["start", "run"])
+@pytest.mark.parametrize(("mode", "by"), [("process", "start"), ("thread", "run")])
 def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succeed(mode, by):
     with Worker(3) as memory:
         refuse = memory.share(np.ones(1, np.int64))
@@ -161,7 +161,7 @@ def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succ
 
 
 @pytest.mark.spec("WM-LOOP-4")
-@pytest.mark.parametrize("inner", ["process", "thread"])
+@pytest.mark.parametrize(("mode", "inner"), [("process", "thread"), ("thread", "process")])
 def test_a_nested_worker_can_be_started_again_after_a_failed_start(mode, inner):
     with Worker(3) as memory:
         refuse = memory.share(np.ones(1, np.int64))

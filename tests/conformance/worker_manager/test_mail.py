@@ -44,7 +44,7 @@ def test_a_frame_carries_the_configuration_of_its_task(one):
 
 
 @pytest.mark.spec("WM-MAIL-1")
-def test_every_field_reaches_the_worker_as_it_was_at_the_submit(mode):
+def test_every_field_reaches_the_worker_as_it_was_at_the_submit():
     """And a task that is submitted without a configuration has the default."""
     wires = [CallConfig(block_dim=i).to_bytes() for i in range(20)]
     wires += [
@@ -52,7 +52,7 @@ def test_every_field_reaches_the_worker_as_it_was_at_the_submit(mode):
         CallConfig(output_prefix="x" * 1023).to_bytes(),
         packed(0),
     ]
-    with calling(1, child_mode=mode) as w:
+    with calling(1) as w:
         seen = w.share(np.zeros((len(wires), 1052), np.uint8))
 
         def note(number, args, config):
@@ -193,8 +193,8 @@ def test_after_a_control_request_a_frame_is_complete_again(one):
 
 
 @pytest.mark.spec("WM-MAIL-4")
-def test_registrations_between_tasks_leave_callable_configuration_and_arguments_right(mode):
-    with calling(1, child_mode=mode) as w:
+def test_registrations_between_tasks_leave_callable_configuration_and_arguments_right():
+    with calling(1, child_mode="thread") as w:
         seen = w.share(np.zeros((30, 2), np.int64))
 
         def noting(mark):
@@ -219,10 +219,10 @@ def test_registrations_between_tasks_leave_callable_configuration_and_arguments_
 
 
 @pytest.mark.spec("WM-MAIL-6")
-def test_a_sub_command_that_no_worker_carries_out_is_refused(mode):
-    w = Worker(4, child_mode=mode)
+def test_a_sub_command_that_no_worker_carries_out_is_refused():
+    w = Worker(4)
     w.add_worker(Worker(3))
-    with w, Worker(3, device_ids=[0], child_mode=mode) as chips:
+    with w, Worker(3, device_ids=[0]) as chips:
         domains = range(L.CTRL_ALLOC_DOMAIN, L.CTRL_COMM_INIT + 1)
         for command in (L.CTRL_PREPARE, 12, 99, *domains):
             for one in (w, chips) if command not in domains else (w,):

@@ -88,7 +88,7 @@ def test_a_program_gives_the_same_in_both_modes():
 
 
 @pytest.mark.spec("WM-MODE-3")
-@pytest.mark.parametrize("inner", ["process", "thread"])
+@pytest.mark.parametrize(("mode", "inner"), [("process", "thread"), ("thread", "process")])
 def test_each_worker_of_a_hierarchy_has_a_mode_of_its_own(mode, inner):
     below = Worker(3, num_sub_workers=1, child_mode=inner)
     above = Worker(4, child_mode=mode)

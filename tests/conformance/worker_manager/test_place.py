@@ -104,8 +104,8 @@ def test_a_member_gets_the_worker_named_for_it(make_driver, wanted):
 
 
 @pytest.mark.spec("WM-PLACE-1", "WM-PLACE-2")
-def test_all_members_are_at_work_at_the_same_time(mode):
-    with Worker(3, num_sub_workers=3, child_mode=mode) as w, Gate() as here, Gate() as go:
+def test_all_members_are_at_work_at_the_same_time():
+    with Worker(3, num_sub_workers=3) as w, Gate() as here, Gate() as go:
 
         def meet():
             here.open(1)
@@ -181,9 +181,9 @@ def test_groups_start_in_the_order_in_which_they_became_ready(make_driver):
 
 
 @pytest.mark.spec("WM-PLACE-3")
-def test_a_stream_of_single_tasks_does_not_starve_a_group(mode):
+def test_a_stream_of_single_tasks_does_not_starve_a_group():
     """A group of all workers, then singles for as long as it has not run."""
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w:
+    with Worker(3, num_sub_workers=2) as w:
         ran = w.share(np.zeros(1, np.int64))
         small = w.register(lambda: None)
         whole = w.register(lambda: ran.__setitem__(0, 1))
@@ -372,9 +372,9 @@ def test_a_group_without_enough_workers_raises_and_the_next_run_works():
 
 
 @pytest.mark.spec("WM-PLACE-1")
-def test_groups_that_overlap_in_their_workers_do_not_lock_each_other(mode):
+def test_groups_that_overlap_in_their_workers_do_not_lock_each_other():
     """Groups that want the same workers in opposite order, with singles for one worker between."""
-    with calling(3, child_mode=mode) as w:
+    with calling(3, child_mode="thread") as w:
         count = w.share(np.zeros((3, 60), np.int64))
 
         def note(number, args, config):

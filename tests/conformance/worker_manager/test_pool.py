@@ -47,8 +47,8 @@ def test_each_pool_has_what_was_given(level, options, children, following, subs,
 
 
 @pytest.mark.spec("WM-POOL-1")
-def test_workers_are_numbered_in_the_order_in_which_they_were_added(mode):
-    w = Worker(3, num_sub_workers=1, child_mode=mode)
+def test_workers_are_numbered_in_the_order_in_which_they_were_added():
+    w = Worker(3, num_sub_workers=1, child_mode="thread")
     for number in (10, 20, 30):
         w.add_next_level(Calls(number))
     with w:
@@ -138,8 +138,8 @@ def test_what_waits_in_one_pool_does_not_hold_up_the_other(make_driver, stuck, w
 
 
 @pytest.mark.spec("WM-POOL-4")
-def test_sub_tasks_run_while_the_next_level_pool_is_full(mode):
-    with calling(1, num_sub_workers=1, child_mode=mode) as w, Gate() as go:
+def test_sub_tasks_run_while_the_next_level_pool_is_full():
+    with calling(1, num_sub_workers=1) as w, Gate() as go:
         wait = w.register(lambda *_: go.wait())
         count = w.share(np.zeros(1, np.int64))
         add = w.register(lambda: count.__setitem__(0, count[0] + 1))

@@ -37,8 +37,15 @@ def nothing_is_left():
 
 # ---------------------------------------------------------------- nothing is left
 @pytest.mark.spec("WM-STOP-1")
-@pytest.mark.parametrize("inner", ["process", "thread"])
-@pytest.mark.parametrize("used", ["run", "start", "init"])
+@pytest.mark.parametrize(
+    ("mode", "inner", "used"),
+    [
+        ("process", "process", "run"),
+        ("process", "thread", "start"),
+        ("thread", "process", "run"),
+        ("thread", "thread", "init"),
+    ],
+)
 def test_close_leaves_no_process_and_no_thread(nothing_is_left, mode, inner, used):
     w = Worker(4, num_sub_workers=1, child_mode=mode)
     below = [Worker(3, num_sub_workers=2, child_mode=inner) for _ in range(2)]
@@ -77,12 +84,12 @@ def test_close_after_a_failure_leaves_no_process_and_no_thread(nothing_is_left, 
 
 
 @pytest.mark.spec("WM-STOP-1", "WM-LOOP-4")
-def test_a_start_that_fails_leaves_nothing_of_the_others(nothing_is_left, mode):
+def test_a_start_that_fails_leaves_nothing_of_the_others(nothing_is_left):
     class Refuses(Calls):
         def start(self):
             raise OSError("no")
 
-    w = Worker(4, num_sub_workers=1, child_mode=mode)
+    w = Worker(4, num_sub_workers=1)
     below = [Worker(3, num_sub_workers=1) for _ in range(2)]
     below[1].add_sub(Refuses())
     for one in below:
@@ -189,7 +196,7 @@ def test_registrations_while_the_worker_closes_do_not_hang(mode):
                 w.unregister(w.register(lambda number=number: number))
                 rounds.append(number)
 
-    for _ in range(3 if INTERPRETED else 10):
+    for _ in range(3):
         with ThreadPoolExecutor(1) as threads:
             w, rounds = Worker(3, num_sub_workers=2, child_mode=mode), []
             w.init()
