@@ -115,30 +115,6 @@ def test_open_and_close_many_times_takes_no_more_of_anything(rounds):
     assert process.children(recursive=True) == []
 
 
-@pytest.mark.long
-def test_runs_without_end_take_no_more_memory():
-    with Worker(level=3, num_sub_workers=2) as w:
-        x = w.share(np.zeros(4, np.int64))
-        ok = w.register(mark)
-
-        def graph(orch, args, config):
-            for _ in range(5):
-                with orch.scope():
-                    buffer = orch.alloc(1 << 16, np.uint8)
-                    orch.submit_sub(ok, make_args((x, T.INOUT), (buffer, T.INPUT), scalars=[1]))
-
-        w.start()
-        everyone = [psutil.Process(pid) for pid in (os.getpid(), *w.worker_pids())]
-        for _ in range(200):
-            w.run(graph)
-        before = [p.memory_info().rss for p in everyone]
-        for _ in range(2000):
-            w.run(graph)
-        after = [p.memory_info().rss for p in everyone]
-        assert max(b - a for a, b in zip(before, after, strict=True)) < 4 << 20
-        assert x[1] % 5 == 0
-
-
 @rounds(15, 200)
 def test_closing_at_the_worst_moment_stops_the_workers_all_the_same(monkeypatch, rounds):
     """Nobody has to be killed: a stop is never lost, whatever the worker is just doing."""
@@ -175,27 +151,6 @@ def test_closing_at_the_worst_moment_stops_the_workers_all_the_same(monkeypatch,
 
 
 # ---------------------------------------------------------------- more than one
-def test_two_workers_at_once_do_not_know_of_each_other():
-    with Worker(level=3, num_sub_workers=2) as a:
-        ok_a = a.register(mark)
-        a.start()
-        with Worker(level=3, num_sub_workers=2) as b:
-            ok_b = b.register(mark)
-            marks_a, marks_b = a.share(np.zeros(4, np.int64)), b.share(np.zeros(4, np.int64))
-            for _ in range(10):
-                assert_works(a, ok_a, marks_a)
-                assert_works(b, ok_b, marks_b)
-            terminate(b.worker_pids()[0])
-            assert_works(a, ok_a, marks_a)
-            wait_until(lambda: len(b.worker_pids()) == 1)
-            assert_works(b, ok_b, marks_b)
-            terminate(server_of(a))
-            wait_until(lambda: not a.worker_pids())
-            assert_works(b, ok_b, marks_b)
-            assert_works(a, ok_a, marks_a)
-        assert_works(a, ok_a, marks_a)
-
-
 @rounds(1, 8)
 def test_workers_of_many_threads_run_at_the_same_time(rounds):
     def life(seed):

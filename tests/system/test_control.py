@@ -16,12 +16,11 @@ import pytest
 from simpler_ref import CallableError, Worker, WorkerLostError
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import ControlError
-from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import make_args, wait_until
 from .programs import Concurrently, dies, in_a_fork, interrupt_after, terminate
-from .workers import assert_works, mark, only, rounds, shared_words
+from .workers import mark, only, rounds, shared_words
 
 
 class Odd(WorkerKind):
@@ -90,53 +89,6 @@ class Rig:
 
 # ---------------------------------------------------------------- one request
 # ---------------------------------------------------------------- many at once
-@pytest.mark.parametrize("mode", ["process", "thread"])
-@pytest.mark.long
-def test_registrations_of_many_threads_beside_runs_with_groups(mode):
-    with Worker(level=3, num_sub_workers=3, child_mode=mode) as w:
-        marks = w.share(np.zeros((4, 64), np.int64))
-        ok = w.register(mark)
-        w.start()
-        done, used = threading.Event(), [0] * 4
-
-        def register_and_unregister(k):
-            rng = random.Random(k)
-            mine = []
-            while not done.is_set():
-                if mine and rng.random() < 0.5:
-                    w.unregister(mine.pop(rng.randrange(len(mine))))
-                else:
-                    salt = rng.randrange(6)  # the same callable again, or another one
-                    mine.append(w.register(lambda args, salt=salt: (salt, mark(args))))
-                used[k] += 1
-            for handle in mine:
-                w.unregister(handle)
-
-        with contextlib.ExitStack() as threads:
-            for k in range(4):
-                threads.enter_context(Concurrently(lambda k=k: register_and_unregister(k)))
-            threads.callback(done.set)
-            runs = 0
-            while runs < 600 or min(used) < 200:
-                before = int(marks.sum())
-                late = w.register(lambda args: mark(args)) if runs % 3 == 0 else ok
-
-                def graph(orch, _args, _config, late=late):
-                    for i in range(5):
-                        rows = [make_args((marks[m], T.NO_DEP), scalars=[i]) for m in range(3)]
-                        orch.submit_sub_group(late, rows)
-                        orch.submit_sub(ok, make_args((marks[3], T.INOUT), scalars=[i]))
-
-                w.run(graph)
-                assert marks.sum() == before + 20
-                runs += 1
-                if late is not ok:
-                    w.unregister(late)
-        mem = w._session.engine.mem
-        assert mem[L.UNCOLLECTED] == mem[L.BUSY] == mem[L.LIVE] == 0
-        assert_works(w, ok, marks[0])
-
-
 @rounds(15, 300)
 def test_registrations_of_many_threads_beside_deaths(rounds):
     rng = np.random.default_rng(3)

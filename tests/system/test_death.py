@@ -84,19 +84,6 @@ def test_a_stopped_worker_does_not_keep_close_waiting_for_ever(monkeypatch):
     assert dies(pid)
 
 
-def test_a_stopped_worker_continues_its_task_when_it_may():
-    with Bench(workers=1) as bench:
-
-        def stop_and_continue():
-            bench.signal_when_busy(signal.SIGSTOP)
-            bench.go.open()
-            wait_until(lambda: psutil.Process(int(bench.pid[0])).status() == psutil.STATUS_STOPPED)
-            terminate(int(bench.pid[0]), signal.SIGCONT)
-
-        with Concurrently(stop_and_continue):
-            bench.w.run(only(bench.busy))
-
-
 # ---------------------------------------------------------------- the fork server
 def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
     with Bench(workers=2) as bench:
@@ -175,21 +162,6 @@ class Terminal:
         self.ready.__exit__()
 
 
-def test_a_signal_to_the_whole_process_group_ends_everybody():
-    def hang(terminal, bench):
-        def graph(orch, args, config):
-            orch.submit_sub(bench.busy)
-            bench.started.wait()
-            terminal.ready.open(1)
-
-        bench.w.run(graph)
-
-    with Terminal(hang) as terminal:
-        terminal.signal_all(signal.SIGTERM)
-        assert terminal.fork.wait() == -signal.SIGTERM
-        assert terminal.fork.everybody_ends()
-
-
 def test_a_process_forked_behind_pythons_back_keeps_no_worker_alive():
     """It holds copies of every descriptor, so that none of them reads end-of-file."""
 
@@ -214,23 +186,6 @@ def test_a_program_that_becomes_another_one_takes_its_workers_with_it():
     with Terminal(become) as terminal:
         assert all(dies(pid) for pid in terminal.pids.tolist())
         assert psutil.Process(terminal.fork.pid).name() == "sleep"
-
-
-def test_a_stopped_program_can_go_on():
-    def work(terminal, bench):
-        terminal.ready.open(1)
-        while not resumed.opens():
-            bench.assert_works()
-        for _ in range(100):
-            bench.assert_works()
-
-    with Gate() as resumed, Terminal(work) as terminal:
-        terminal.signal_all(signal.SIGSTOP)
-        wait_until(lambda: psutil.Process(terminal.fork.pid).status() == psutil.STATUS_STOPPED)
-        resumed.open()
-        terminal.signal_all(signal.SIGCONT)
-        assert terminal.fork.wait() == 0
-        assert terminal.fork.everybody_ends()
 
 
 # ---------------------------------------------------------------- a start that fails

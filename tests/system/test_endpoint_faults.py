@@ -132,24 +132,6 @@ def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(t
 
 
 @needs_hosts
-@pytest.mark.long
-def test_a_cut_that_heals_before_the_deadline_loses_nothing(tmp_path):
-    with scene(tmp_path, silence_s=8.0) as it:
-        it.works()
-        host, before = it.hosts[0], it.session(0)
-        healing = threading.Timer(1.5, host.heal)
-
-        def cut():
-            host.cut(host.here)
-            healing.start()
-
-        it.during((far_side.wait, milliseconds(it, 500)), cut)
-        healing.join()
-        it.works()
-        assert it.session(0) == before
-
-
-@needs_hosts
 @ways
 def test_endpoints_that_cannot_reach_each_other_fail_the_task_and_live_on(tmp_path, way):
     with scene(tmp_path) as it:
@@ -207,17 +189,6 @@ def test_tasks_end_or_say_why_not_where_packets_are_lost(tmp_path, percent):
         it.works()
 
 
-@needs_hosts
-@pytest.mark.long
-def test_a_host_that_is_switched_off_is_lost_and_back_when_it_is_on_again(tmp_path):
-    with scene(tmp_path) as it:
-        host = it.hosts[0]
-        with pytest.raises(WorkerLostError, match="endpoint 0"):
-            it.during((far_side.sleep, None), host.kill)
-        host.start(str(tmp_path / "keys"))
-        it.works()
-
-
 PARENT = """
 from simpler_ref.remote import HostFleet, fail_points
 from tests import far_side
@@ -271,28 +242,6 @@ def test_a_busy_machine_loses_no_endpoint():
         assert [one["session"] for one in two.worker.endpoints()] == before
 
 
-@pytest.mark.long
-def test_a_session_that_gets_a_tenth_of_a_core_is_not_lost():
-    with program(1, silence_s=2.0) as one:
-        one.run((far_side.nothing, None))
-        pid, over = one.worker.endpoints()[0]["pid"], threading.Event()
-
-        def throttle():
-            while not over.wait(0.05):
-                os.kill(pid, signal.SIGSTOP)
-                over.wait(0.45)
-                os.kill(pid, signal.SIGCONT)
-
-        thread = threading.Thread(target=throttle)
-        thread.start()
-        try:
-            one.run(*[(far_side.nothing, None)] * 200)
-        finally:
-            over.set()
-            thread.join()
-        assert one.worker.endpoints()[0]["pid"] == pid
-
-
 @pytest.mark.parametrize("point", sample(fail_points.AHEAD, 1))
 def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
     point, tmp_path, monkeypatch
@@ -334,32 +283,6 @@ def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp
                 seen.append(error)
         assert len(seen) == 1 and "endpoint" in str(seen[0])
         one.run((far_side.nothing, None))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("whom", ["session", "link"])
-@pytest.mark.timeout(900)
-def test_processes_killed_at_any_time_are_noticed_and_replaced(whom):
-    draw = random.Random(whom)
-    with program(2, num_sub_workers=1) as two:
-        two.handle(far_side.double, inner=True)
-        for _ in range(200):
-            tasks = [
-                (far_side.by_worker, two.args((two.buffer(i, [1.0]), INOUT))) for i in range(2)
-            ]
-            two.run(*tasks)
-            pids = two.worker.worker_pids()
-            pid = two.worker.endpoints()[0]["pid"] if whom == "session" else pids[0]
-            killer = threading.Timer(draw.uniform(0, 0.02), os.kill, (pid, signal.SIGKILL))
-            killer.start()
-            # the latter if it was between two runs: then nobody has the buffer any more
-            with pytest.raises(
-                (WorkerLostError, ValueError), match=r"endpoint 0( o[fn] |.*was lost)"
-            ):
-                while True:
-                    two.run(*tasks)
-            killer.join()
-            assert two.worker.endpoints()[1]["alive"]
 
 
 def arm(point, folder, monkeypatch):

@@ -256,25 +256,6 @@ w.close()
     )
 
 
-def test_multiprocessing_works_beside_a_worker(interpreter):
-    interpreter.check(
-        USE
-        + """
-import multiprocessing
-context = multiprocessing.get_context("fork")
-def square(n):
-    return n * n
-use(w)
-with context.Pool(2) as pool:
-    assert pool.map(square, range(10)) == [n * n for n in range(10)]
-    w.run(lambda *_: None)
-    pool.close()
-    pool.join()
-w.close()
-"""
-    )
-
-
 # ---------------------------------------------------------------- signals and children of the program
 def test_the_programs_own_handlers_and_waits_do_not_disturb(interpreter):
     interpreter.check(

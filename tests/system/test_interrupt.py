@@ -84,23 +84,6 @@ def test_ctrl_c_while_draining_cancels_and_waits_for_the_running_task(receiver):
     in_a_fork(program)
 
 
-def test_ctrl_c_while_waiting_for_room_ends_the_wait():
-    def press(b):
-        parked(b)
-        press_ctrl_c()
-
-    def graph(orch, bench, config):
-        orch.alloc(1 << 16, np.uint8)
-        orch.submit_sub(bench.busy)
-        orch.alloc(1, np.uint8)
-
-    def program():
-        with interrupted(press, heap_ring_size=1 << 16, alloc_timeout_s=1e6) as b:
-            b.w.run(graph, b)
-
-    in_a_fork(program)
-
-
 def test_a_second_ctrl_c_kills_the_workers_that_are_busy():
     def press_twice(b):
         parked(b)

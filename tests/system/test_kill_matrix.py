@@ -22,7 +22,6 @@ from numba import int64
 from simpler_ref import (
     CallableError,
     TaskArgs,
-    TaskError,
     Worker,
     WorkerLostError,
     WorkerStartError,
@@ -32,7 +31,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.engine.view.blocks import Blocks
 from simpler_ref.jit import fail_points
 from simpler_ref.jit import layout as L
-from simpler_ref.workers.kinds import NestedWorker, WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import wait_until
 from .workers import mark, shared_words
@@ -303,91 +302,6 @@ class NestedRig(Rig):
 
     def waiting(self):
         return lambda orch, args, config: hold(args)
-
-
-class Trapped(NestedWorker):
-    """A nested Worker that can have one of its own workers die while it starts."""
-
-    def __init__(self, inner, trap):
-        super().__init__(inner)
-        self.trap = trap
-
-    def start(self, mailbox):
-        self.inner._open()
-        self.inner._session.engine.mem[L.START_FAIL] = self.trap[0]
-        self.trap[0] = 0
-        super().start(mailbox)
-
-
-DO, DO_BOTH, DIE, DIE_INFORMED, DIE_STARTING, HEAR_OF_IT = range(6)
-"""What a `BelowRig` can be asked to do: tasks, tasks of an old and a late callable, …"""
-
-
-class BelowRig(NestedRig):
-    """A level 4 Worker over one level 3 Worker, whose sub workers die."""
-
-    def make(self, members):
-        self.trap = shared_words(2)  # what START_FAIL shall be below; the victim's pid
-        self.inner = Worker(level=3, num_sub_workers=members)
-        self.handle = self.inner.register(mark)
-        w = Worker(level=4)
-        w.add_next_level(Trapped(self.inner, self.trap))
-        return w
-
-    def words_of(self, member):
-        return int(self.mem[L.A_WORKERS])
-
-    def old(self):
-        inner, handle, subs = self.inner, self.handle, self.members
-        state = {}
-
-        def orchestrate(orch, args, config):
-            """Scalars: what to do, to which sub worker, with which number."""
-            marks = args.tensor(0).numpy()
-            what, sub, point = (args.scalar(i) for i in range(3))
-            mem, manager = orch._mem, inner._session.manager
-            before, marks[7, 7] = marks[7, 7], manager.pids[sub]
-            if what in (DIE, DIE_INFORMED):
-                start = int(mem[L.A_WORKERS]) + sub * int(mem[L.WORKER_STRIDE])
-                arm_at(mem, start, manager.pids[sub], point)
-            if what == DIE_INFORMED:
-                try:
-                    state["late"] = inner.register(lambda args: mark(args))
-                finally:
-                    wait_until(lambda: sub in manager.dead)
-                return
-            if what == DIE_STARTING:  # as the successor of one that is killed
-                os.kill(manager.pids[sub], signal.SIGKILL)
-                wait_until(lambda: sub in manager.dead)
-                mem[L.START_FAIL] = sub + 1 << 8 | point
-                return
-            if what == HEAR_OF_IT:  # the death of the last one
-                wait_until(lambda: sub in manager.dead or manager.pids[sub] != before)
-                return
-            for handle_ in (handle, state.get("late") if what == DO_BOTH else None):
-                if handle_ is not None:
-                    members = [to(marks, m) for m in range(subs)]
-                    if subs == 1:
-                        orch.submit_sub(handle_, members[0])
-                    else:
-                        orch.submit_sub_group(handle_, members)
-
-        return orchestrate
-
-    def ask(self, what=DO, sub=0, point=0):
-        def graph(orch, _args, _config):
-            args = TaskArgs()
-            args.add_tensor(self.rows, T.NO_DEP)
-            for value in (what, sub, point):
-                args.add_scalar(value)
-            orch.submit_next_level(self.task, args)
-
-        return graph
-
-    def assert_works(self):
-        before = self.marks[: self.members].copy()
-        self.w.run(self.ask())
-        assert (self.marks[: self.members] - before).tolist() == [1] * self.members
 
 
 class ChipRig(Rig):
@@ -681,76 +595,6 @@ def test_close_comes_while_a_death_is_on_its_way_to_be_known(rig_type, point):
             rig.w.run(rig.one(victim))
         except WorkerLostError:
             assert point in UNDONE
-
-
-# ---------------------------------------------------------------- below a Worker in the middle
-@act([BelowRig], UNDONE + DONE, subs=[1, 3])
-def test_below_in_a_task(rig_type, point, subs):
-    with rig_type(subs) as rig:
-        rig.w.run(rig.ask())
-        victim = subs - 1
-        before = rig.marks[:subs].copy()
-        if point in UNDONE:
-            with pytest.raises(TaskError) as info:
-                rig.w.run(rig.ask(DIE, victim, NUMBER[point]))
-            assert_words(
-                info.value,
-                r"level 4 child_worker 0 level=3 \(pid \d+\), task 0",
-                rf": level 3 sub_worker {victim} \(pid {rig.rows[7, 7]}\), task 0 \(mark\)",
-                "killed by SIGKILL before the task was done",
-            )
-            assert not isinstance(info.value, WorkerLostError)
-        else:
-            rig.w.run(rig.ask(DIE, victim, NUMBER[point]))
-            assert (rig.marks[:subs] - before).tolist() == [1] * subs
-            rig.w.run(rig.ask(HEAR_OF_IT, victim))
-        rig.assert_works()
-
-
-@act([BelowRig], STARTING, who=["first", "successor"])
-def test_below_as_it_starts(rig_type, point, who):
-    with rig_type(2) as rig:
-        if who == "successor":
-            rig.w.run(rig.ask())
-            rig.w.run(rig.ask(DIE_STARTING, 1, NUMBER[point]))
-        else:
-            rig.trap[0] = 2 << 8 | NUMBER[point]
-        chain = [r"child_worker 0 level=3", r"WorkerStartError: sub_worker 1", "SIGKILL"]
-        try:
-            rig.w.run(rig.ask())
-        except WorkerStartError as error:
-            assert who == "first"
-            assert_words(error, *chain)
-        except TaskError as error:
-            if point == "before_ready":
-                assert_words(error, *chain)
-        else:
-            assert point == "ready", "nobody noticed"
-        works_soon(rig, point, TaskError)
-
-
-@act([BelowRig], CONTROL)
-def test_below_in_a_control_request(rig_type, point):
-    with rig_type(2) as rig:
-        rig.w.run(rig.ask())
-        graph = rig.ask(DIE_INFORMED, 1, NUMBER[point])
-        if point == "control_done":
-            rig.w.run(graph)
-        else:
-            with pytest.raises(TaskError) as info:
-                rig.w.run(graph)
-            assert_words(info.value, "child_worker 0", "REGISTER_PARTIAL_FAILURE", "SIGKILL")
-        rig.assert_works()
-        if point == "control_done":
-            before = rig.marks[:2].copy()
-            rig.w.run(rig.ask(DO_BOTH))
-            assert (rig.marks[:2] - before).tolist() == [2, 2], "its successor does not know"
-
-
-def test_below_as_it_stops():
-    with BelowRig(2) as rig:
-        rig.w.run(rig.ask(DIE, 1, NUMBER["stopping"]))
-        rig.assert_works()
 
 
 # ---------------------------------------------------------------- in a call

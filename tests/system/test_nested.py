@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ import simpler_ref.workers.fork_server
 import simpler_ref.workers.processes
 from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
-from simpler_ref.workers.kinds import NestedWorker, WorkerKind
+from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import Gate, make_args, sample, wait_until
 from .programs import Concurrently, Fork, Program, dies, terminate
@@ -315,37 +314,6 @@ def test_a_worker_at_the_bottom_that_cannot_start_says_why_at_the_top(capfd):
         w.run(graph)
         assert switch[1] == 1
     capfd.readouterr()  # each process also says it on stderr
-
-
-def test_a_worker_at_the_bottom_that_never_answers_is_given_up(monkeypatch, capfd):
-    monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
-    monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.5)
-    w, switch, graph = stubborn_tree(start_timeout_s=0.5)
-    with w:
-        switch[0] = 2
-        with pytest.raises(WorkerStartError, match=r"child_worker 0 level=4.* silent for 0.5 s"):
-            w.run(graph)
-        assert w.worker_pids() == []
-    capfd.readouterr()
-
-
-class Cramped(NestedWorker):
-    """A nested Worker without address space for what its Worker would map."""
-
-    def start(self, mailbox):
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-        super().start(mailbox)
-
-
-def test_a_nested_worker_whose_memory_cannot_be_mapped_says_so(capfd):
-    l3, w = Worker(level=3, num_sub_workers=1), Worker(level=4)
-    w.add_next_level(Cramped(l3))
-    with w:
-        with pytest.raises(WorkerStartError) as caught:
-            w.start()
-        assert "child_worker 0 level=3" in str(caught.value)
-        assert re.search(r"MemoryError|OSError|Cannot allocate", str(caught.value)), caught.value
-    capfd.readouterr()
 
 
 # ---------------------------------------------------------------- memory and callables

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
-import re
 import signal
 import sys
 import threading
 import time
 
 import numpy as np
-import psutil
 import pytest
 
 import simpler_ref.workers.threads
-from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
+from simpler_ref import Worker, WorkerLostError, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.system.raised_elsewhere import raise_in, take_back
 
 from ..support import make_args, wait_until
-from .programs import dies, in_a_fork, terminate
-from .workers import assert_works, mark, only, pass_on, rounds, shared_words
+from .programs import in_a_fork
+from .workers import assert_works, mark, only, rounds
 
 
 def thread_worker(subs=2, **config):
@@ -162,20 +159,6 @@ def test_a_thread_that_does_not_stop_is_told_of_and_does_not_hold_close_up(monke
     event.set()
 
 
-def test_a_thread_that_does_not_stop_in_python_code_is_ended(monkeypatch, caplog):
-    monkeypatch.setattr(simpler_ref.workers.threads, "GRACE_S", 0.1)
-
-    def for_ever():
-        while True:
-            time.sleep(0.01)
-
-    w = Worker(level=3, child_mode="thread")
-    w.add_sub(Sticky(for_ever))
-    with caplog.at_level(logging.WARNING, logger="simpler_ref"), w:
-        w.run(only(w.register(lambda args: None)))
-    assert caplog.text == ""
-
-
 # ---------------------------------------------------------------- the start
 class Starting:
     """A worker whose start calls what it is told to, and that notes which thread runs its tasks."""
@@ -219,83 +202,6 @@ def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
 
 
 # ---------------------------------------------------------------- threads and processes mixed
-def mixed(above, below, subs=1):
-    """Return a level 4 Worker over a level 3 Worker, each in its mode, and a task for the bottom."""
-    l3 = Worker(level=3, num_sub_workers=subs, child_mode=below)
-    w = Worker(level=4, child_mode=above)
-    w.add_worker(l3)
-    pids = shared_words(4)
-
-    def leaf(args):
-        pids[1] = os.getpid()
-        what = args.scalar(0)
-        if what == 1:
-            raise ValueError("at the bottom")
-        if what == 2:
-            raise SystemExit(3)
-        if what == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        args.tensor(0).numpy()[0] += 1
-
-    handle = l3.register(leaf)
-
-    def at_l3(orch, args, config):
-        pids[0] = os.getpid()
-        orch.submit_sub(handle, pass_on(args))
-
-    l3_handle = w.register(at_l3)
-
-    def task(marks, what=0):
-        return lambda orch, *_: orch.submit_next_level(
-            l3_handle, make_args((marks, T.INOUT), scalars=[what])
-        )
-
-    return w, task, pids
-
-
-CHAIN = r"^level 4 child_worker 0 level=3.*task 0 \(.*\): level 3 sub_worker 0.*task 0 \(.*leaf\): "
-
-
-@pytest.mark.parametrize(("above", "below"), [("process", "thread"), ("thread", "process")])
-def test_errors_below_name_every_level_and_the_tree_goes_on(above, below):
-    w, task, pids = mixed(above, below)
-    with w:
-        marks = w.share(np.zeros(4, np.int64))
-        for round_ in range(2):
-            w.run(task(marks))
-            assert marks[0] == round_ + 1
-            assert (pids[0] == os.getpid()) == (above == "thread")
-            assert (pids[1] == pids[0]) == (below == "thread")
-            for what, words in ((1, "ValueError: at the bottom"), (2, "SystemExit: 3")):
-                with pytest.raises(TaskError) as caught:
-                    w.run(task(marks, what))
-                assert re.search(CHAIN + words, str(caught.value)), caught.value
-            with pytest.raises(TaskError, match="SIGKILL") as caught:
-                w.run(task(marks, 3))
-            assert isinstance(caught.value, WorkerLostError) == (below == "thread")
-            assert marks[0] == round_ + 1
-
-
-def test_a_tree_of_processes_below_a_thread_is_repaired_and_ends():
-    w, task, pids = mixed("thread", "process")
-    with w:
-        marks = w.share(np.zeros(4, np.int64))
-        w.run(task(marks))
-        for victim in ("sub", "server"):
-            sub = int(pids[1])
-            terminate(sub if victim == "sub" else psutil.Process(sub).ppid())
-            assert dies(sub)
-            while True:
-                with contextlib.suppress(TaskError):
-                    before = int(marks[0])
-                    w.run(task(marks))
-                    assert marks[0] == before + 1
-                    break
-        processes = psutil.Process().children(recursive=True)
-        assert len(processes) == 2  # a fork server, and the sub worker
-    assert not any(process.is_running() for process in processes)
-
-
 # ---------------------------------------------------------------- what was taken back leaves no trace
 @pytest.mark.spec("WM-MODE-1")
 def test_a_function_can_be_traced_after_an_exception_for_a_thread_was_taken_back():

@@ -1,23 +1,16 @@
 """WM-AFF: a task for one worker."""
 
-import os
-import random
-import signal
-
-import numpy as np
 import pytest
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, WorkerLostError
+from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
     FAILED,
     READY,
     RUNNING,
-    make_args,
     member,
     reads,
-    wait_until,
     writes,
 )
 
@@ -47,21 +40,6 @@ def test_a_task_for_a_worker_that_sleeps_is_not_held_back(make_driver):
     slots = [driver.submit(kind=NEXT, owner=worker) for worker in (0, 1)]
     driver.settle()
     assert [driver.state(s) for s in slots] == [RUNNING] * 2
-
-
-@pytest.mark.spec("WM-AFF-1")
-def test_every_task_runs_on_the_worker_it_names():
-    with calling(3, child_mode="thread") as w:
-        where = w.share(np.full(200, -1, np.int64))
-        handle = w.register(lambda number, args, _: where.__setitem__(args.scalar(0), number))
-        choice = [random.Random(7).randrange(3) for _ in range(200)]
-
-        def orch_fn(orch, *_):
-            for i, worker in enumerate(choice):
-                orch.submit_next_level(handle, make_args(scalars=[i]), worker=worker)
-
-        w.run(orch_fn)
-        assert where.tolist() == choice
 
 
 # ---------------------------------------------------------------- any
@@ -140,27 +118,6 @@ def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(make_driver):
     assert [driver.state(s) for s in slots] == [FAILED] * 4
     assert driver.state(other) == RUNNING
     assert driver.mem[L.AFFINITY + NEXT] == 0
-
-
-@pytest.mark.spec("WM-AFF-5")
-def test_the_run_raises_and_the_next_one_has_the_worker_again():
-    with calling(2) as w:
-        note = w.share(np.zeros(2, np.int64))
-        die = w.register(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        fine = w.register(lambda number, *_: note.__setitem__(number, 1))
-
-        def orch_fn(orch, *_):
-            orch.submit_next_level(fine, worker=0)
-            orch.submit_next_level(die, worker=1)
-            for _ in range(3):
-                orch.submit_next_level(fine, worker=1)
-            wait_until(lambda: w._session.engine.mem[L.RUN_ERROR])
-
-        with pytest.raises(WorkerLostError, match=r"next_level_worker 1.*SIGKILL"):
-            w.run(orch_fn)
-        assert note.tolist() == [1, 0]
-        w.run(lambda orch, *_: orch.submit_next_level_group(fine, [TaskArgs()] * 2))
-        assert note.tolist() == [1, 1]
 
 
 @pytest.mark.spec("WM-AFF-5")

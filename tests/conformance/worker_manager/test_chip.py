@@ -63,25 +63,6 @@ def test_every_chip_runs_chip_callables(mode, when):
 
 
 @pytest.mark.spec("WM-CHIP-1")
-def test_chips_and_sub_workers_work_on_the_same_memory():
-    with Worker(3, device_ids=[0, 1], num_sub_workers=1) as w:
-        x, y = full(w, 1), full(w, 0)
-
-        def negate(args):
-            np.negative(args.tensor(0).numpy(), out=args.tensor(0).numpy())
-
-        add, negating = w.register(adding()), w.register(negate)
-
-        def orch_fn(orch, *_):
-            for _ in range(3):
-                orch.submit_next_level(add, sum_of(x, y, y, T.INOUT))
-                orch.submit_sub(negating, make_args((y, T.INOUT)))
-
-        w.run(orch_fn)
-        assert (y == -1).all(), "1, -1, 0, 0, 1, -1"
-
-
-@pytest.mark.spec("WM-CHIP-1")
 def test_a_group_runs_on_several_chips():
     with Worker(3, device_ids=[0, 1]) as w:
         x, total = [full(w, i + 1) for i in range(2)], full(w, 0)

@@ -237,31 +237,6 @@ def test_an_access_beyond_a_window_fails_the_task(mode):
         r.run(k.MEET, k.MEET)
 
 
-@pytest.mark.spec("WM-DOMAIN-4")
-def test_a_nested_worker_has_domains_of_its_own():
-    inner = Worker(3, device_ids=[0, 1])
-    handle = inner.register(in_c())
-
-    def below(orch, args, config):
-        out = args.tensor(0).numpy()
-        with orch.allocate_domain("inner", [0, 1], 4096, BUFFERS, timeout_s=HOUR) as domain:
-            members = [args_for(domain, chip, out[chip], k.MEET) for chip in (0, 1)]
-            orch.submit_next_level_group(handle, members, ONE_BLOCK, workers=[0, 1])
-
-    outer = Worker(4)
-    outer.add_worker(inner)
-    with outer:
-        task, out = outer.register(below), outer.zeros((2, 8), np.int64)
-
-        def orch_fn(orch, *_):
-            args = TaskArgs()
-            args.add_tensor(out, k.T.INOUT)
-            orch.submit_next_level(task, args)
-
-        outer.run(orch_fn)
-        assert (out[:, :4] == 10).all()
-
-
 # ---------------------------------------------------------------- buffers
 @pytest.mark.spec("WM-DOMAIN-5")
 def test_buffers_begin_at_the_same_place_of_every_window():
@@ -403,21 +378,6 @@ def test_a_released_domain_refuses_to_be_indexed_and_its_tasks_run_on():
         assert seen[0].released and seen[0].freed
         assert windows() == []
         assert (r.out[:, :4] == 10).all()
-
-
-@pytest.mark.spec("WM-DOMAIN-7")
-def test_a_block_that_raises_releases_its_domain():
-    with Ranks(child_mode="thread") as r:
-        seen = []
-
-        def orch_fn(orch, *_):
-            with r.domain(orch) as domain:
-                seen.append(domain)
-                raise KeyError("mine")
-
-        with pytest.raises(KeyError, match="mine"):
-            r.w.run(orch_fn)
-        assert seen[0].freed and windows() == []
 
 
 @pytest.mark.spec("WM-DOMAIN-8")

@@ -94,14 +94,6 @@ def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, wor
 
 
 @pytest.mark.spec("WM-DONE-2")
-def test_the_failure_of_the_last_member_fails_the_group_as_well(three):
-    answer(three, 0, 1)
-    answer(three, 2, error=ValueError("last"))
-    assert three.state(three.group) == FAILED
-    assert error_text(three) == "ValueError: last"
-
-
-@pytest.mark.spec("WM-DONE-2")
 def test_the_error_names_the_member_and_its_worker():
     with Worker(3, num_sub_workers=3) as w:
 
@@ -244,22 +236,3 @@ def test_a_control_request_is_not_skipped(three):
     answer(three, 0, error=ValueError("first"))
     three.x.post(three.mem, 1, L.CONTROL_REQUEST, 0)
     assert three.x.receive(three.mem, 1) == L.CONTROL
-
-
-@pytest.mark.spec("WM-DONE-5", "WM-DONE-3")
-def test_after_a_failed_group_the_same_workers_run_everything():
-    with Worker(3, num_sub_workers=2, child_mode="thread") as w:
-        count = w.share(np.zeros(2, np.int64))
-
-        def fail(args):
-            raise ValueError(args.scalar(0))
-
-        def note(args):
-            count[args.scalar(0)] += 1
-
-        failing, noting = w.register(fail), w.register(note)
-        for _ in range(20):
-            with pytest.raises(TaskError, match=r"ValueError: [01]"):
-                w.run(submit_members(failing, 2))
-            w.run(submit_members(noting, 2))
-        assert count.tolist() == [20, 20]

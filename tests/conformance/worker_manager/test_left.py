@@ -1,6 +1,5 @@
 """WM-LEFT: what tasks leave behind."""
 
-import cProfile
 import ctypes
 import multiprocessing
 import os
@@ -310,44 +309,6 @@ def test_the_worker_has_what_it_had_at_its_start_again():
         os.kill(w.worker_pids()[0], signal.SIGUSR1)
         run_sub(w, look_again)
         assert seen.tolist() == [[1] * 8, [0] * 8]
-
-
-@pytest.mark.spec("WM-LEFT-2")
-def test_a_program_under_cprofile_loses_no_worker(capfd):
-    def body(args):
-        sys.setprofile(lambda *_: None)
-
-    profile = cProfile.Profile()
-    profile.enable()
-    try:
-        with Worker(3, num_sub_workers=1) as w:
-            h = w.register(body)
-            w.run(lambda orch, *_: [orch.submit_sub(h) for _ in range(3)])
-            late = w.register(lambda args: None)  # what carries a request out starts clean
-            run_sub(w, late)
-            pids = w.worker_pids()
-            run_sub(w, h)
-            assert w.worker_pids() == pids
-    finally:
-        profile.disable()
-    assert "Traceback" not in capfd.readouterr().err
-
-
-@pytest.mark.spec("WM-LEFT-2")
-def test_a_failing_task_keeps_what_it_has_set_up():
-    with Worker(3, num_sub_workers=1) as w:
-
-        def fails():
-            signal.signal(signal.SIGUSR2, raise_late)
-            raise ValueError("as any task may")
-
-        def looks():
-            assert signal.getsignal(signal.SIGUSR2) is raise_late
-
-        failing, look = w.register(fails), w.register(looks)
-        with pytest.raises(TaskError, match="as any task may"):
-            run_sub(w, failing)
-        run_sub(w, look)
 
 
 # ---------------------------------------------------------------- names

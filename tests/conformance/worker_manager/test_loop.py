@@ -158,23 +158,3 @@ def test_a_worker_that_cannot_get_ready_fails_the_start_and_a_later_one_can_succ
                 orch.submit_sub_group(handle, [TaskArgs()] * 2)
 
             assert w.run(orch_fn).tasks == 2
-
-
-@pytest.mark.spec("WM-LOOP-4")
-@pytest.mark.parametrize(("mode", "inner"), [("process", "thread"), ("thread", "process")])
-def test_a_nested_worker_can_be_started_again_after_a_failed_start(mode, inner):
-    with Worker(3) as memory:
-        refuse = memory.share(np.ones(1, np.int64))
-        ran = memory.share(np.zeros(1, np.int64))
-        below = Worker(3, num_sub_workers=1, child_mode=inner)
-        leaf = below.register(lambda: ran.__setitem__(0, ran[0] + 1))
-        w = Worker(4, child_mode=mode)
-        w.add_worker(below)
-        w.add_next_level(Refuses(refuse))
-        with w:
-            handle = w.register(lambda orch, args, config: orch.submit_sub(leaf))
-            with pytest.raises(WorkerStartError, match="the device is in use"):
-                w.start()
-            refuse[0] = 0
-            w.run(lambda orch, *_: orch.submit_next_level(handle, worker=0))
-        assert ran[0] == 1

@@ -102,27 +102,6 @@ def test_configurations_that_are_numbered_anew_are_written_again(one):
     assert config_bytes(one) == packed(8)
 
 
-@pytest.mark.spec("WM-MAIL-1", "WM-MAIL-2")
-def test_more_configurations_than_there_are_numbers_in_several_runs():
-    with calling(1) as w:
-        right = w.share(np.zeros(1, np.int64))
-
-        def check(number, args, config):
-            right[0] += config.block_dim == args.scalar(0)
-
-        handle = w.register(check)
-
-        def orch_fn(orch, numbers, _):
-            for number in numbers:
-                with orch.scope():
-                    config = CallConfig(block_dim=number)
-                    orch.submit_next_level(handle, make_args(scalars=[number]), config)
-
-        for first in range(0, 6000, 1500):
-            w.run(orch_fn, range(first, first + 1500))
-        assert right[0] == 6000
-
-
 # ---------------------------------------------------------------- control requests
 @pytest.mark.spec("WM-MAIL-3")
 def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):
@@ -190,32 +169,6 @@ def test_after_a_control_request_a_frame_is_complete_again(one):
     assert box[1072:1120] == clean[1072:1120]
     assert box[8:16] == bytes(8), "reserved, 0 for a task"
     one.finish(slot)
-
-
-@pytest.mark.spec("WM-MAIL-4")
-def test_registrations_between_tasks_leave_callable_configuration_and_arguments_right():
-    with calling(1, child_mode="thread") as w:
-        seen = w.share(np.zeros((30, 2), np.int64))
-
-        def noting(mark):
-            def note(number, args, config):
-                seen[args.scalar(0)] = mark, config.block_dim
-
-            return note
-
-        always = w.register(noting(-1))
-
-        def orch_fn(orch, *_):
-            config = CallConfig(block_dim=3)
-            for i in range(0, 30, 2):
-                orch.submit_next_level(always, make_args(scalars=[i]), config)
-                fresh = w.register(noting(i + 1))
-                orch.submit_next_level(fresh, make_args(scalars=[i + 1]), config)
-
-        w.run(orch_fn)
-        assert seen.tolist() == [[i if i % 2 else -1, 3] for i in range(30)]
-        w.run(lambda orch, *_: orch.submit_next_level(always, make_args(scalars=[1])))
-        assert seen[1].tolist() == [-1, 0]
 
 
 @pytest.mark.spec("WM-MAIL-6")

@@ -1,15 +1,13 @@
 """WM-PLACE: workers for a group."""
 
 import logging
-import os
 import re
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, Worker, WorkerLostError
+from simpler_ref import TaskArgs, Worker
 from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
@@ -180,28 +178,6 @@ def test_groups_start_in_the_order_in_which_they_became_ready(make_driver):
     assert (driver.state(large), driver.state(small)) == (RUNNING, READY)
 
 
-@pytest.mark.spec("WM-PLACE-3")
-def test_a_stream_of_single_tasks_does_not_starve_a_group():
-    """A group of all workers, then singles for as long as it has not run."""
-    with Worker(3, num_sub_workers=2) as w:
-        ran = w.share(np.zeros(1, np.int64))
-        small = w.register(lambda: None)
-        whole = w.register(lambda: ran.__setitem__(0, 1))
-
-        def orch_fn(orch, *_):
-            for _ in range(10):
-                orch.submit_sub(small)
-            orch.submit_sub_group(whole, [TaskArgs()] * 2)
-            for _ in range(100_000):
-                if ran[0]:
-                    return
-                with orch.scope():
-                    orch.submit_sub(small)
-            pytest.fail("the group has not started")
-
-        w.run(orch_fn)
-
-
 # ---------------------------------------------------------------- the warning
 def told(driver):
     """Be the Scheduler thread until it has a stuck group to tell of (True), or sleeps (False)."""
@@ -342,33 +318,6 @@ def test_a_group_fails_whichever_of_its_members_wants_a_worker_that_has_died(mak
     driver.settle()
     assert driver.state(group) == FAILED
     assert int(driver.mem[L.ERROR_WORKER]) == 3
-
-
-@pytest.mark.spec("WM-PLACE-5")
-def test_a_group_without_enough_workers_raises_and_the_next_run_works():
-    with Worker(3, num_sub_workers=2) as w, Gate() as here, Gate() as go:
-        busy = w.share(np.zeros(1, np.int64))
-
-        def wait():
-            busy[0] = os.getpid()
-            here.open(1)
-            go.wait()
-
-        waiting, pairs = w.register(wait), w.register(lambda: None)
-        w.start()
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(waiting)
-            here.wait()
-            orch.submit_sub_group(pairs, [TaskArgs()] * 2)
-            (idle,) = set(w.worker_pids()) - {busy[0]}
-            os.kill(idle, signal.SIGKILL)
-            wait_until(lambda: w._session.engine.mem[L.RUN_ERROR])
-            go.open()
-
-        with pytest.raises(WorkerLostError, match="task 1"):
-            w.run(orch_fn)
-        w.run(lambda orch, *_: orch.submit_sub_group(pairs, [TaskArgs()] * 2))
 
 
 @pytest.mark.spec("WM-PLACE-1")

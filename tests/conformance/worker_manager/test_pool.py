@@ -8,9 +8,9 @@ import pytest
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import ChipChild
-from tests.support import RUNNING, Gate, make_args, member
+from tests.support import RUNNING, make_args, member
 
-from .own import Calls, calling, run_sub
+from .own import Calls, run_sub
 
 NEXT, SUB = L.NEXT_LEVEL, L.SUB
 
@@ -135,25 +135,6 @@ def test_what_waits_in_one_pool_does_not_hold_up_the_other(make_driver, stuck, w
             driver.post_done(worker)
         driver.settle()
     assert driver.state(waiting) != RUNNING
-
-
-@pytest.mark.spec("WM-POOL-4")
-def test_sub_tasks_run_while_the_next_level_pool_is_full():
-    with calling(1, num_sub_workers=1) as w, Gate() as go:
-        wait = w.register(lambda *_: go.wait())
-        count = w.share(np.zeros(1, np.int64))
-        add = w.register(lambda: count.__setitem__(0, count[0] + 1))
-        release = w.register(lambda: go.open(2))
-
-        def orch_fn(orch, *_):
-            orch.submit_next_level(wait)
-            orch.submit_next_level(wait)
-            for _ in range(10):
-                orch.submit_sub(add)
-            orch.submit_sub(release)
-
-        w.run(orch_fn)
-        assert count[0] == 10
 
 
 # ---------------------------------------------------------------- one kind of callables

@@ -112,32 +112,6 @@ def shared_spans(pid):
     return {int(r[0].split("-")[0], 16): tuple(r[2:5]) for r in rows if r[1] == "rw-s"}
 
 
-PROGRAM = """
-    import threading
-    import numpy as np
-    from simpler_ref import Worker
-
-    def add():
-        x[:] += bonus
-
-    bonus, done = 3, threading.Event()
-    threading.Thread(target=done.wait, daemon=True).start()
-    with Worker(3, num_sub_workers=1, start_method="spawn") as w:
-        x = w.share(np.zeros(2, np.int32))
-        handle = w.register(add)
-        w.run(lambda orch, *_: orch.submit_sub(handle))
-        print(x.tolist())
-    done.set()
-"""
-
-
-@pytest.mark.spec("WM-START-1")
-def test_spawn_works_in_a_file_without_a_guard_and_beside_its_threads(tmp_path):
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(PROGRAM))  # its functions are those of __main__
-    assert said_by(path) == ("[3, 3]\n", "")
-
-
 def said_by(path, program=None, **environment):
     """Run the program in a file, or "-" and its text; return what it wrote to stdout and stderr."""
     done = subprocess.run(

@@ -9,7 +9,7 @@ from itertools import count
 import psutil
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
+from simpler_ref import TaskArgs, TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from tests.support import DEADLINE_S, wait_until
@@ -81,26 +81,6 @@ def test_close_after_a_failure_leaves_no_process_and_no_thread(nothing_is_left, 
     w.close()
     nothing_is_left()
     w.close()  # not forgotten, and yet nothing of it is left
-
-
-@pytest.mark.spec("WM-STOP-1", "WM-LOOP-4")
-def test_a_start_that_fails_leaves_nothing_of_the_others(nothing_is_left):
-    class Refuses(Calls):
-        def start(self):
-            raise OSError("no")
-
-    w = Worker(4, num_sub_workers=1)
-    below = [Worker(3, num_sub_workers=1) for _ in range(2)]
-    below[1].add_sub(Refuses())
-    for one in below:
-        w.add_worker(one)
-    w.init()
-    with pytest.raises(WorkerStartError, match="OSError: no"):
-        w.start()
-    assert psutil.Process().children(recursive=True) == []
-    w.close()
-    nothing_is_left()
-    assert below, "not forgotten, and yet nothing of them is left"
 
 
 @pytest.mark.spec("WM-STOP-1")
