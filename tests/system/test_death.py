@@ -149,9 +149,6 @@ class Terminal:
             self.pids[:] = bench.pids
             self.then(self, bench)
 
-    def signal_all(self, number):
-        os.killpg(self.fork.pid, number)
-
     def __enter__(self):
         self.fork = Fork(self.program).__enter__()
         self.ready.wait()
@@ -174,7 +171,7 @@ def test_a_process_forked_behind_pythons_back_keeps_no_worker_alive():
     with Terminal(fork) as terminal:
         terminal.fork.kill()
         assert all(dies(pid) for pid in terminal.pids.tolist())
-        terminal.signal_all(signal.SIGKILL)
+        os.killpg(terminal.fork.pid, signal.SIGKILL)
         assert terminal.fork.everybody_ends()
 
 

@@ -270,50 +270,35 @@ class Stubborn(WorkerKind):
 
     label = "stubborn_worker"
 
-    def __init__(self, switch):
-        self.switch = switch
+    def __init__(self, may_start):
+        self.may_start = may_start
 
     def start(self, mailbox):
-        if self.switch[0] == 1:
+        if not self.may_start[0]:
             raise LookupError("the device is not plugged in")
-        while self.switch[0] == 2:
-            time.sleep(0.05)
 
     def run(self, callable, view, config):
         callable(view)
 
 
-def stubborn_tree(**config):
-    switch = shared_words(2)
-    l3, l4, w = Worker(level=3, **config), Worker(level=4, **config), Worker(level=5, **config)
-    l3.add_sub(Stubborn(switch))
+def test_a_worker_at_the_bottom_that_cannot_start_says_why_at_the_top(capfd):
+    may_start, ran = shared_words(2)[:, None]
+    l3, l4, w = Worker(level=3), Worker(level=4), Worker(level=5)
+    l3.add_sub(Stubborn(may_start))
     l4.add_worker(l3)
     w.add_worker(l4)
-
-    def leaf(args):
-        switch[1] += 1
-
-    leaf_handle = l3.register(leaf)
-    l3_handle = l4.register(lambda orch, args, config: orch.submit_sub(leaf_handle))
-    l4_handle = w.register(lambda orch, args, config: orch.submit_next_level(l3_handle))
-    return w, switch, lambda orch, *_: orch.submit_next_level(l4_handle)
-
-
-def test_a_worker_at_the_bottom_that_cannot_start_says_why_at_the_top(capfd):
-    w, switch, graph = stubborn_tree()
+    leaf = l3.register(lambda args: ran.__iadd__(1))
+    at_l3 = l4.register(lambda orch, args, config: orch.submit_sub(leaf))
+    at_l4 = w.register(lambda orch, args, config: orch.submit_next_level(at_l3))
     with w:
-        switch[0] = 1
         for _ in range(2):
             with pytest.raises(WorkerStartError) as caught:
-                w.run(graph)
+                w.run(lambda orch, *_: orch.submit_next_level(at_l4))
             for word in ("child_worker 0 level=4", "child_worker 0 level=3", "stubborn_worker 0"):
                 assert word in str(caught.value)
             assert "LookupError: the device is not plugged in" in str(caught.value)
             assert w.worker_pids() == []
-        switch[0] = 0
-        w.run(graph)
-        assert switch[1] == 1
+        may_start[0] = 1
+        w.run(lambda orch, *_: orch.submit_next_level(at_l4))
+        assert ran[0] == 1
     capfd.readouterr()  # each process also says it on stderr
-
-
-# ---------------------------------------------------------------- memory and callables

@@ -224,28 +224,20 @@ def test_groups_stuck_in_both_pools_are_both_told_of(make_driver, first):
 
 
 @pytest.mark.spec("WM-PLACE-4")
-def test_a_group_behind_one_that_has_started_is_told_of_as_well(driver):
-    driver.mem[L.STUCK_NS] = 0
-    busy = busy_worker(driver)
-    groups = [driver.submit_group(member(), member()) for _ in range(2)]
-    assert told(driver)
-    driver.finish(busy)
-    assert states(driver, groups) == [RUNNING, READY]
-    assert told(driver)
-    assert not told(driver)
-
-
-@pytest.mark.spec("WM-PLACE-4")
-def test_a_group_behind_one_that_failed_is_told_of_as_well(make_driver):
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_group_behind_one_that_has_started_or_failed_is_told_of_as_well(make_driver, fails):
     driver = make_driver(sub=0, next_level=3)
     driver.mem[L.STUCK_NS] = 0
-    busy_worker(driver, kind=NEXT, owner=0)
+    busy = busy_worker(driver, kind=NEXT, owner=0)
     first = driver.submit_group(member(worker=1), member(worker=0), kind=NEXT)
     second = driver.submit_group(member(), member(), kind=NEXT)
     assert told(driver)
-    driver.kill(1)
-    driver.settle()
-    assert states(driver, [first, second]) == [FAILED, READY]
+    if fails:
+        driver.kill(1)
+        driver.settle()
+    else:
+        driver.finish(busy)
+    assert states(driver, [first, second]) == [FAILED if fails else RUNNING, READY]
     assert told(driver)
     assert not told(driver)
 

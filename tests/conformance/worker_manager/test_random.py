@@ -1,12 +1,13 @@
 """WM-RANDOM: random numbers in workers."""
 
+import mmap
 import os
 import random
 import signal
-import subprocess
 import sys
 import types
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from simpler_ref import Worker, WorkerLostError
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.random_streams import draw_entropy
-from tests.spec_rules import ROOT
 from tests.support import make_args
+from tests.system.programs import in_a_fork
 
 COUNT = 4
 
@@ -124,20 +125,17 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others():
     assert not draws[0] & draws[2]
 
 
-PROGRAM = """
-import random, numpy as np
-random.seed(3), np.random.seed(4)
-from tests.conformance.worker_manager.test_random import drawn
-print([sorted(rows) for _ in range(2) for rows in drawn()])
-"""
-
-
 @pytest.mark.spec("WM-RANDOM-2")
 def test_a_program_that_seeds_draws_the_same_each_time():
-    command = [sys.executable, "-c", PROGRAM]
-    both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
-    first, second = (program.communicate()[0] for program in both)
-    assert first == second and first.startswith(b"[[(0.")
+    rows = np.frombuffer(mmap.mmap(-1, 64 * COUNT)).reshape(2, 4, COUNT)
+
+    def program(execution):
+        seed(3)
+        rows[execution] = [row for generator in drawn() for row in sorted(generator)]
+
+    for execution in range(2):
+        in_a_fork(partial(program, execution))
+    assert (rows[0] == rows[1]).all() and len(np.unique(rows[0])) == 4 * COUNT
 
 
 @pytest.mark.spec("WM-RANDOM-2")
