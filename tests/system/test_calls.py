@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import random
 import signal
@@ -18,9 +17,9 @@ import simpler_ref as sr
 from simpler_ref.calls.current import current
 from simpler_ref.jit import layout as L
 
-from ..support import sample, wait_until
+from ..support import sample
 from .programs import Fork, Program, in_a_fork
-from .workers import rounds, shared_words
+from .workers import rounds
 
 
 @sr.task
@@ -128,37 +127,6 @@ def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, oth
     in_a_fork(program)
 
 
-@pytest.mark.spec("CALL-STREAM-8", "CALL-CANCEL-7")
-def test_a_second_ctrl_c_while_close_waits_ends_calls_that_run():
-    started = shared_words(1)
-
-    def hold():
-        started[0] = 1
-        signal.pause()
-
-    def program():
-        w = sr.Worker(num_sub_workers=1)
-        with pytest.raises(KeyboardInterrupt), w:
-            held, behind = w.submit(hold), add(1, 2)
-
-            def press():
-                main = threading.main_thread().ident
-                wait_until(lambda: started[0] and w._life.stream._turns.helping)
-                signal.pthread_kill(main, signal.SIGINT)
-                wait_until(behind.cancelled)
-                signal.pthread_kill(main, signal.SIGINT)
-
-            presses = threading.Thread(target=press)
-            presses.start()
-        presses.join()
-        assert current() is None
-        assert isinstance(held.exception(), sr.WorkerLostError)
-        with pytest.raises(RuntimeError, match="closed"):
-            w.submit(hold)
-
-    in_a_fork(program)
-
-
 # ---------------------------------------------------------------- the program dies
 @pytest.mark.parametrize("options", sample(["", "child_mode='thread'", "start_method='spawn'"], 1))
 def test_nothing_is_left_of_a_program_killed_while_calls_run(options):
@@ -200,28 +168,6 @@ def in_child(w, futures):
         assert mine.submit(os.getppid).result() != os.getppid()
     futures.clear()
     gc.collect()
-
-
-@pytest.mark.spec("CALL-STREAM-9", "CALL-FUTURE-6")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize(("how", "mode"), [("os.fork", "process"), ("multiprocessing", "thread")])
-def test_a_forked_process_has_no_open_worker_and_no_futures(mode, how):
-    with sr.Worker(num_sub_workers=2, child_mode=mode) as w:
-        x = w.share(np.zeros(4))
-        futures = [add(1, 2), w.submit(time.sleep, 0.2), w.submit(np.ones, 100_000)]
-        futures[0].done()
-        if how == "os.fork":
-            with Fork(lambda: in_child(w, futures)) as child:
-                assert child.wait() == 0
-        else:
-            child = multiprocessing.get_context("fork").Process(target=in_child, args=(w, futures))
-            child.start()
-            child.join()
-            assert child.exitcode == 0
-            child.close()
-        assert futures[0].result() == 3 and futures[2].result().sum() == 100_000
-        update(x, np.ones(4)).result()
-        assert x.tolist() == [1] * 4
 
 
 @pytest.mark.spec("CALL-STREAM-9")

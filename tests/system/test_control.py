@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import random
 import signal
 import threading
 import time
 
 import numpy as np
-import psutil
 import pytest
 
 from simpler_ref import CallableError, Worker, WorkerLostError
@@ -20,7 +18,7 @@ from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import make_args, wait_until
 from .programs import Concurrently, dies, in_a_fork, interrupt_after, terminate
-from .workers import mark, only, rounds, shared_words
+from .workers import mark, rounds, shared_words
 
 
 class Odd(WorkerKind):
@@ -201,37 +199,5 @@ def test_ctrl_c_at_any_moment_of_a_registration_leaves_a_worker_that_works(round
                         rig.w.unregister(handle)
                 rig.assert_works()
             rig.assert_works(rig.w.register(lambda args: mark(args)))
-
-    in_a_fork(program)
-
-
-@rounds(15, 300)
-def test_ctrl_c_that_another_thread_of_the_program_takes_cuts_nothing_in_two(rounds):
-    """The kernel hands a signal to any thread that does not block it, one of a library say."""
-
-    def program():
-        rng = random.Random(5)
-        done = threading.Event()
-        other = threading.Thread(target=done.wait)
-        other.start()
-        gc.collect()
-        before = psutil.Process().num_fds()
-        for _ in range(rounds):
-            w = Worker(level=3, num_sub_workers=1, heap_ring_size=1 << 16, task_window=256)
-
-            def life(w=w):
-                w.init()
-                nothing = w.register(lambda: None)
-                w.run(only(nothing))
-                w.close()
-
-            interrupt_after(rng.uniform(1e-4, 1.5e-2), life)
-            w.close()
-            assert psutil.Process().children(recursive=True) == []
-        done.set()
-        other.join()
-        del w
-        gc.collect()
-        assert psutil.Process().num_fds() == before
 
     in_a_fork(program)

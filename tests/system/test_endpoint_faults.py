@@ -154,21 +154,6 @@ def test_endpoints_that_cannot_reach_each_other_fail_the_task_and_live_on(tmp_pa
 
 @needs_hosts
 @pytest.mark.long
-def test_a_slow_network_is_not_a_lost_one(tmp_path):
-    with scene(tmp_path, silence_s=2.0) as it:
-        before = [it.session(i) for i in range(2)]
-        for host in it.hosts:
-            host.slow("1mbit")
-        two, values = it.program, np.arange(750_000)
-        there = two.buffer(0, values)
-        here = it.worker.remote_import(it.worker.remote_export(there), worker=1)
-        two.run((far_side.add_one, two.args((here, INOUT))))
-        assert np.array_equal(two.values(there), values + 1)
-        assert [it.session(i) for i in range(2)] == before
-
-
-@needs_hosts
-@pytest.mark.long
 @pytest.mark.parametrize("percent", [1, 20])
 def test_tasks_end_or_say_why_not_where_packets_are_lost(tmp_path, percent):
     with scene(tmp_path, silence_s=4.0) as it:
@@ -320,31 +305,6 @@ def test_whoever_dies_at_a_point_of_the_protocol_is_noticed_and_replaced(
     assert not once.exists(), "nobody has died"
     for error in seen:
         assert "endpoint" in str(error)
-
-
-@pytest.mark.parametrize("point", sample(fail_points.COPIES[::-1], 1))
-def test_whoever_dies_while_copies_move_is_noticed_and_nothing_wrong_is_read(
-    point, tmp_path, monkeypatch
-):
-    once = arm(point, tmp_path, monkeypatch)
-    with program(2) as two:
-        x = two.worker.zeros(COUNT, np.float32)
-        seen = []
-        for _ in range(4):
-            before = x[0]
-            try:
-                assert find_their_way(two, x).tolist() == [before + 2] * COUNT
-            except (WorkerLostError, ControlError, TaskError) as error:
-                seen.append(error)
-                assert x[0] in (before, before + 1, before + 2)
-            except RemoteError as error:
-                seen.append(error)
-                two.worker.renew(x)
-        assert not once.exists(), "nobody has died"
-        assert 1 <= len(seen) <= 2
-        for error in seen:
-            assert "endpoint" in str(error)
-        assert find_their_way(two).tolist() == [2] * COUNT
 
 
 @pytest.mark.long

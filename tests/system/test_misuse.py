@@ -51,29 +51,6 @@ def refused_in_a_run(w, call, kind, match):
 
 
 # ---------------------------------------------------------------- tensors
-@pytest.mark.spec("ORCH-MISUSE-2")
-def test_arguments_made_outside_of_a_run_are_looked_at_anew_by_the_worker_of_each_run():
-    def add_one(args):
-        args.tensor(0).numpy()[:] += 1
-
-    with Worker(level=3, num_sub_workers=1) as early:
-        first = early.register(add_one)
-        early.run(lambda *_: None)  # what comes now, its workers do not see
-        with Worker(level=3, num_sub_workers=1) as w:
-            second = w.register(add_one)
-            x = w.share(np.zeros(4, np.float32))
-            args = make_args((x, T.INOUT))
-
-            def twice(handle):
-                return lambda orch, *_: [orch.submit_sub(handle, args) for _ in range(2)]
-
-            for _ in range(2):
-                w.run(twice(second))
-                with pytest.raises(ValueError, match="after the workers were started"):
-                    early.run(twice(first))
-            assert x.tolist() == [4.0] * 4
-
-
 def test_a_mapping_that_replaced_another_at_its_address_is_not_taken_for_it():
     page = mmap.PAGESIZE
     old = mmap.mmap(-1, 64 * page)

@@ -8,7 +8,6 @@ import time
 from itertools import pairwise
 
 import numpy as np
-import psutil
 import pytest
 
 import simpler_ref.orch.room
@@ -19,7 +18,7 @@ from simpler_ref.jit import layout as L
 
 from ..support import make_args, sample, wait_until
 from .programs import in_a_fork
-from .workers import only, rounds, server_of
+from .workers import rounds
 
 FOREVER_NS = 1 << 60
 
@@ -145,26 +144,6 @@ def test_two_tasks_that_need_each_other_always_meet(rounds):
 
 
 # ---------------------------------------------------------------- idle
-def cpu_of(pids):
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
-
-
-@pytest.mark.spec("SCHED-WAKE-5")
-def test_waiting_for_a_long_task_uses_no_cpu():
-    def program():
-        with Worker(level=3, num_sub_workers=8) as w:
-            nap = w.register(lambda: time.sleep(0.6))
-            w.run(lambda *_: None)
-            pids = [os.getpid(), server_of(w), *w.worker_pids()]
-            before = cpu_of(pids)
-            w.run(only(nap))
-            assert cpu_of(pids) - before < 0.06, (
-                "one process that spins would use ten times as much"
-            )
-
-    in_a_fork(program)
-
-
 # ---------------------------------------------------------------- more of everything than cores
 class Load:
     """A Worker with arrays of its own: a chain, groups and a wave of tasks that count in them."""

@@ -43,12 +43,6 @@ def run_tasks(**options):
         w.run(lambda orch, *_: orch.submit_sub(later, a))
         assert set(x) == {21}, x
 """
-ONE_KERNEL = """
-from simpler_ref.jit import cache, entries, kernel, layout as L
-def use_one_kernel():
-    mem = np.zeros(L.HEADER_WORDS, np.int64)
-    assert kernel.bind(entries.open_scope)(mem) == L.OK
-"""
 FILL_ARENA_AND_RINGS = """
 with Worker(level=3, num_sub_workers=2, heap_ring_size=8 << 20, arena_size=64 << 20) as w:
     big = w.share(np.full(32 << 20, 3, np.uint8))
@@ -125,11 +119,6 @@ def under(script):
     return allowed((*mount, *shell), (*mount, "--map-root-user", *shell))
 
 
-def as_somebody():
-    """Return what to put before a command to run it as a user without a name."""
-    return allowed(("unshare", "--user", "--map-user=54321", "--map-group=54321"))
-
-
 def run(source, before=(), **environ):
     """Run a program to its end; return its exit code, what it prints, and the lines it logs."""
     with Program(source, before=before, **environ) as program:
@@ -164,15 +153,6 @@ def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
 
 # ---------------------------------------------------------------- nowhere to write
 @compiled
-def test_a_cache_on_a_full_disk_is_done_without(tmp_path):
-    prefix = under(f"mount -t tmpfs -o size=8k,mode=700 none {tmp_path}")
-    source = ONE_KERNEL + 'use_one_kernel()\nprint(os.listdir(cache.folder()), end="")'
-    code, out, log = run(source, prefix, XDG_CACHE_HOME=str(tmp_path))
-    assert (code, out, len(log)) == (0, "[]", 1), log
-    assert "cannot be kept" in log[0] and "No space left on device" in log[0]
-
-
-@compiled
 def test_a_read_only_cache_is_read_and_what_it_lacks_is_done_without(kernels):
     prefix = under(f"mount --bind {kernels} {kernels} && mount -o remount,bind,ro {kernels}")
     code, _, log = run(TASKS + "run_tasks()", prefix, XDG_CACHE_HOME=str(kernels))
@@ -181,47 +161,6 @@ def test_a_read_only_cache_is_read_and_what_it_lacks_is_done_without(kernels):
     code, _, log = run(TASKS + "run_tasks()", prefix, XDG_CACHE_HOME=str(kernels))
     assert (code, len(log)) == (0, 1)
     assert "cannot be kept" in log[0] and "Read-only file system" in log[0]
-
-
-NO_HOME = ("env", "-u", "HOME", "-u", "XDG_CACHE_HOME")
-NAMELESS = """
-import pwd
-try:
-    pwd.getpwuid(os.getuid())
-except KeyError:
-    pass
-else:
-    raise AssertionError("this user has a name")
-"""
-
-
-@compiled
-def test_a_user_without_a_name_and_a_home_compiles_into_memory():
-    source = NAMELESS + ONE_KERNEL + "use_one_kernel()"
-    code, _, log = run(source, (*as_somebody(), *NO_HOME))
-    assert (code, len(log)) == (0, 1), log
-    assert "user 54321 has no home" in log[0] and "XDG_CACHE_HOME" in log[0]
-
-
-@compiled
-@pytest.mark.parametrize("home", sample(["/proc", "/dev/null", "/nonexistent"], 1))
-def test_a_home_that_nobody_can_write_is_no_hindrance(home):
-    before = ("env", "-u", "XDG_CACHE_HOME")
-    code, _, log = run(ONE_KERNEL + "use_one_kernel()", before, HOME=home)
-    assert (code, len(log)) == (0, 1), log
-    assert "cannot be kept" in log[0]
-
-
-@compiled
-def test_a_cache_that_others_can_write_is_not_loaded(kernels):
-    folder = folder_in(kernels)
-    folder.chmod(0o777)
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    source = ONE_KERNEL + "print(kernel.is_cached(entries.open_scope), end='')\nuse_one_kernel()"
-    code, out, log = run(source, XDG_CACHE_HOME=str(kernels))
-    assert (code, out, len(log)) == (0, "False", 1)
-    assert f"chmod go-w {folder}" in log[0]
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 # ---------------------------------------------------------------- little of everything

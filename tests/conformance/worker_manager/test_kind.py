@@ -95,25 +95,6 @@ def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
 
 
 @pytest.mark.spec("WM-KIND-1")
-def test_the_callable_is_what_was_registered_and_is_the_objects_to_interpret(memory):
-    class Knows:
-        number = 42
-
-        def __call__(self):
-            raise AssertionError("nobody calls it")
-
-    class Reads:
-        out = memory.share(np.zeros(1, np.int64))
-
-        def run(self, callable, view, config):
-            self.out[0] = callable.number
-
-    with over(Reads()) as w:
-        run_next_level(w, w.register(Knows()))
-    assert Reads.out[0] == 42
-
-
-@pytest.mark.spec("WM-KIND-1")
 def test_the_class_of_all_kinds_can_be_extended():
     class Doubler(WorkerKind):
         label = "doubler"

@@ -17,7 +17,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, Gate, make_args
 
-from .own import Calls, run_sub
+from .own import run_sub
 
 
 def end_of(child: int) -> int:
@@ -94,47 +94,6 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
     said = capfd.readouterr().err
     assert said.count("ValueError: in the child") == 3
     assert said.count("that was all") == 3
-
-
-@pytest.mark.spec("WM-LEFT-1")
-def test_the_child_of_a_nested_orchestration_function_ends(capfd):
-    inner = Worker(3, num_sub_workers=1)
-    with Worker(3) as memory:
-        ran, ended = memory.share(np.zeros(1, np.int64)), memory.share(np.full(1, -1, np.int64))
-        task = inner.register(lambda: ran.__setitem__(0, ran[0] + 1))
-
-        def orch_fn(orch, args, config):
-            if fork_and_note(ended):
-                orch.submit_sub(task)
-
-        w = Worker(4)
-        w.add_worker(inner)
-        handle = w.register(orch_fn)
-        with w:
-            for _ in range(3):
-                w.run(lambda orch, *_: orch.submit_next_level(handle))
-        assert ran[0] == 3
-        assert ended[0] == 1, "it has been told that the Worker is not its own"
-    assert "belongs to process" in capfd.readouterr().err
-
-
-class ForksAtItsStart(Calls):
-    def __init__(self, ended):
-        self.number, self.ended = 0, ended
-
-    def start(self):
-        fork_and_note(self.ended)
-
-
-@pytest.mark.spec("WM-LEFT-1")
-def test_the_child_of_a_workers_start_ends():
-    with Worker(3) as memory:
-        ended = memory.share(np.full(1, -1, np.int64))
-        w = Worker(3)
-        w.add_sub(ForksAtItsStart(ended))
-        with w:
-            run_sub(w, w.register(lambda *_: None))
-            assert ended[0] == 0
 
 
 @pytest.mark.spec("WM-LEFT-1")
