@@ -97,7 +97,6 @@ def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package,
 
     armed = run(package, "1")
     assert armed["compiled"], "a kernel that may die is another kernel"
-    assert not run(package, "1")["compiled"]
     assert armed["stamp"] != first["stamp"]
     assert len(list(kept.iterdir())) == 2 * len(plain) == 2
 
@@ -110,9 +109,6 @@ def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package,
     changed = run(package)
     assert (changed["scopes"], changed["compiled"]) == (13, True)
     assert changed["stamp"] != first["stamp"]
-
-    edit(constants, "MAX_SCOPE_DEPTH = 12\n", "MAX_SCOPE_DEPTH = 64\n")
-    assert run(package)["scopes"] == 65
 
 
 def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):
@@ -156,11 +152,11 @@ with Worker(3, num_sub_workers=1) as w:
     handle = w.register(work)
     w.run(lambda orch, *_: orch.submit_sub(handle))
 print(len(bound) > 20, all(bound))
-print([name for name in sys.modules if name.startswith("scipy.linalg")])
+print([name for name in sys.modules if name.startswith(("scipy.linalg", "multiprocessing.res"))])
 """
 
 
-def test_a_second_process_compiles_nothing_and_does_without_scipy():
+def test_a_second_process_compiles_nothing_and_does_without_scipy_and_multiprocessing():
     python("from simpler_ref.jit.entries import entries; entries()")
     assert python(START) == "[]\nTrue True\n[]\n"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -145,36 +144,20 @@ def test_two_tasks_that_need_each_other_always_meet(rounds):
 
 # ---------------------------------------------------------------- idle
 # ---------------------------------------------------------------- more of everything than cores
-class Load:
-    """A Worker with arrays of its own: a chain, groups and a wave of tasks that count in them."""
+def count(w, tasks):
+    """Run a chain beside independent tasks, and a group, and see that each task has counted once."""
+    up, chain, each = w.register(count_up), w.zeros(8, np.int64), w.zeros((tasks, 8), np.int64)
+    members = min(8, w.num_sub_workers)
 
-    def __init__(self, w, tasks):
-        self.w, self.tasks = w, tasks
-        self.up, self.neighbours = w.register(count_up), w.register(neighbours)
-        self.x = w.share(np.zeros(8, np.int64))
-        self.rows = w.share(np.zeros((self.tasks // 20, 8, 16), np.int64))
+    def graph(orch, *_):
+        for row in each:
+            orch.submit_sub(up, make_args((chain, T.INOUT)))
+            orch.submit_sub(up, make_args((row, T.INOUT)))
+        orch.submit_sub_group(up, [make_args((row, T.INOUT)) for row in each[:members]])
 
-    def __call__(self, orch, *_):
-        x = self.x
-        for _ in range(self.tasks):
-            orch.submit_sub(self.up, make_args((x, T.INOUT)))
-        members = min(8, self.w.num_sub_workers)
-        orch.submit_sub_group(self.up, [make_args((x[i : i + 1], T.INOUT)) for i in range(members)])
-        for above, row in pairwise(self.rows):
-            for i in range(8):
-                reads = [(above[j % 8], T.INPUT) for j in (i - 1, i, i + 1)]
-                args = make_args(*reads, (row[i], T.OUTPUT_EXISTING))
-                orch.submit_sub(self.neighbours, args)
-
-    def run(self):
-        self.w.run(self)
-        members = min(8, self.w.num_sub_workers)
-        assert self.x.tolist() == [self.tasks + (i < members) for i in range(8)]
-        assert (self.rows == np.arange(len(self.rows))[:, None, None]).all()
-
-
-def neighbours(args):
-    args.tensor(3).numpy()[:] = 1 + max(args.tensor(k).numpy()[0] for k in range(3))
+    w.run(graph)
+    assert set(chain) == {tasks}
+    assert (each[:members] == 2).all() and (each[members:] == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +166,7 @@ def neighbours(args):
 def test_many_more_workers_than_cores_do_the_same_work(workers, tasks):
     def program():
         with Worker(level=3, num_sub_workers=workers) as w:
-            Load(w, tasks).run()
+            count(w, tasks)
             assert len(w.worker_pids()) == workers
 
     in_a_fork(program)
@@ -194,6 +177,6 @@ def test_everybody_on_one_core_goes_on(workers, options):
     def program():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         with Worker(level=3, num_sub_workers=workers, **options) as w:
-            Load(w, 300).run()
+            count(w, 300)
 
     in_a_fork(program)
