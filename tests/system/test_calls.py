@@ -17,8 +17,7 @@ import simpler_ref as sr
 from simpler_ref.calls.current import current
 from simpler_ref.jit import layout as L
 
-from ..support import sample
-from .programs import Fork, Program, in_a_fork
+from .programs import Fork, in_a_fork
 from .workers import rounds
 
 
@@ -128,28 +127,6 @@ def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, oth
 
 
 # ---------------------------------------------------------------- the program dies
-@pytest.mark.parametrize("options", sample(["", "child_mode='thread'", "start_method='spawn'"], 1))
-def test_nothing_is_left_of_a_program_killed_while_calls_run(options):
-    source = f"""
-    import simpler_ref as sr
-
-    def work(array):
-        say("task") if array[0] == 0 else None
-        time.sleep(1000)
-        return array
-
-    w = Worker(num_sub_workers=2, {options})
-    w.init()
-    futures = [w.submit(work, np.full(100_000, i)) for i in range(5)]
-    futures[-1].result()
-    """
-    with Program(source) as program:
-        program.wait_for("task")
-        program.signal(signal.SIGKILL)
-        assert program.finish()[0] == -signal.SIGKILL
-        assert program.everybody_ends()
-
-
 # ---------------------------------------------------------------- the program forks
 def in_child(w, futures):
     """See what a forked process may do with the program's calls."""

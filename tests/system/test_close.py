@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskError, Worker
 from simpler_ref import TensorArgType as T
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
 from ..support import make_args, wait_until
@@ -179,26 +179,6 @@ def test_workers_of_many_threads_run_at_the_same_time(rounds):
     with contextlib.ExitStack() as threads:
         for seed in range(4):
             threads.enter_context(Concurrently(lambda seed=seed: life(seed)))
-
-
-def test_a_worker_lives_on_any_thread_and_may_change_threads():
-    with Worker(level=3, num_sub_workers=2) as w:
-        marks = w.share(np.zeros(4, np.int64))
-        ok = w.register(mark)
-        on_a_thread(lambda: assert_works(w, ok, marks))
-        assert_works(w, ok, marks)
-        terminate(w.worker_pids()[0])
-        wait_until(lambda: len(w.worker_pids()) == 1)
-        on_a_thread(lambda: assert_works(w, ok, marks))
-        with pytest.raises(TaskError):
-            w.run(only(w.register(lambda: 1 / 0)))
-
-    def whole_life():
-        with Worker(level=3, num_sub_workers=2) as mine:
-            marks = mine.share(np.zeros(4, np.int64))
-            assert_works(mine, mine.register(mark), marks)
-
-    on_a_thread(whole_life)
 
 
 def test_a_fork_while_another_thread_is_busy_with_the_worker_can_go_on():

@@ -98,23 +98,6 @@ def test_the_warning_names_the_exception_its_source_and_the_last_task(interprete
     assert err.count("Traceback") == 1
 
 
-def test_output_is_written_once_however_many_processes_a_task_makes(interpreter):
-    out = interpreter.check("""
-        def forks():
-            print("before", end=" ")
-            child = os.fork()
-            if child == 0:
-                print("in the child", end=" ")
-                return
-            os.waitpid(child, 0)
-            print("after")
-        with Worker(level=3, num_sub_workers=1) as w:
-            h = w.register(forks)
-            w.run(lambda orch, *_: orch.submit_sub(h))
-        """)
-    assert out == "before in the child after\n"
-
-
 def test_a_child_that_runs_on_holds_nobody_up_and_serves_nobody_later(interpreter):
     interpreter.check("""
         go, gone = os.pipe(), os.pipe()

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import threading
 import time
 
 import numpy as np
@@ -17,10 +16,11 @@ import simpler_ref.workers.fork_server
 import simpler_ref.workers.processes
 from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
+from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import Gate, make_args, sample, wait_until
-from .programs import Concurrently, Fork, Program, dies, terminate
+from .programs import Concurrently, Fork, dies, in_a_fork, terminate
 from .workers import pass_on, rounds, shared_words
 
 MARK, WAIT = range(2)
@@ -204,64 +204,31 @@ def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
 
 
 # ---------------------------------------------------------------- Ctrl-C
-def test_ctrl_c_in_a_nested_run_waits_for_what_runs_and_leaves_the_tree_usable():
-    with Program("""
-        l3, l4, w = Worker(level=3, num_sub_workers=1), Worker(level=4), Worker(level=5)
-        l4.add_worker(l3)
-        w.add_worker(l4)
-        fd = os.eventfd(0)
-        def leaf(args):
-            if args.scalar(0):
-                say("busy")
-                os.eventfd_read(fd)
-        h = l3.register(leaf)
-        def given(args):
-            own = TaskArgs()
-            own.add_scalar(args.scalar(0))
-            return own
-        at_l3 = l4.register(lambda orch, args, config: orch.submit_sub(h, given(args)))
-        at_l4 = w.register(lambda orch, args, config: orch.submit_next_level(at_l3, given(args)))
-        def top(n):
-            args = TaskArgs()
-            args.add_scalar(n)
-            return lambda orch, _a, _c: orch.submit_next_level(at_l4, args)
-        with w:
-            for way in ("gently", "hard"):
-                try:
-                    w.run(top(1))
-                except KeyboardInterrupt:
-                    say("interrupted " + way)
-                w.run(top(0))
-        say("done")
-        """) as program:
-        program.wait_for("busy")
-        program.signal_group(signal.SIGINT)
-        # the task goes on: only the second one kills it
-        program.signal_group(signal.SIGINT)
-        eventually_interrupted(program, "gently")
-        program.wait_for("busy")
-        program.signal_group(signal.SIGINT)
-        eventually_interrupted(program, "hard")
-        program.wait_for("done")
-        code, _, err = program.finish()
-        assert code == 0
-        assert all(" waiting for 1 running task" in line for line in err.splitlines()), err
-        assert program.everybody_ends()
+def test_ctrl_c_in_a_nested_run_waits_for_what_runs_and_a_second_one_does_not():
+    def program():
+        os.setpgid(0, 0)  # all of it gets a SIGINT, as from a terminal
+        with Tree() as tree:
+            mem = tree.w._session.engine.mem
 
+            def press(again):
+                tree.started.wait()
+                os.killpg(0, signal.SIGINT)
+                wait_until(lambda: mem[L.CANCEL] and mem[L.PARK_ORCH])
+                if again:
+                    os.killpg(0, signal.SIGINT)
+                else:
+                    tree.go.open(1)
 
-def eventually_interrupted(program, way):
-    """Repeat Ctrl-C until the run gives up: two that come together may count as one."""
-    done = threading.Event()
+            for again in (False, True):
+                with (
+                    Concurrently(lambda again=again: press(again)),
+                    pytest.raises(KeyboardInterrupt),
+                ):
+                    tree.w.run(tree.task(WAIT))
+                assert tree.counts[0] == 1 + again
+                tree.assert_works()
 
-    def again():
-        while not done.wait(0.1):
-            program.signal_group(signal.SIGINT)
-
-    with Concurrently(again):
-        try:
-            program.wait_for(f"interrupted {way}")
-        finally:
-            done.set()
+    in_a_fork(program)
 
 
 # ---------------------------------------------------------------- the start

@@ -18,7 +18,6 @@ import pytest
 from simpler_ref.jit import cache, entries
 from simpler_ref.jit.kernel import INTERPRETED
 
-from ..support import sample
 from .programs import Program
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="interpreted code is not compiled")
@@ -42,26 +41,6 @@ def run_tasks(**options):
         a.add_tensor(x, T.INOUT)
         w.run(lambda orch, *_: orch.submit_sub(later, a))
         assert set(x) == {21}, x
-"""
-FILL_ARENA_AND_RINGS = """
-with Worker(level=3, num_sub_workers=2, heap_ring_size=8 << 20, arena_size=64 << 20) as w:
-    big = w.share(np.full(32 << 20, 3, np.uint8))
-    def add(args):
-        args.tensor(1).numpy()[:] = args.tensor(0).numpy()[:8 << 20] + 1
-    h = w.register(add)
-    def graph(orch, args, config):
-        for source in (big, big[8 << 20:]):
-            with orch.scope():
-                a = TaskArgs()
-                a.add_tensor(source)
-                a.add_tensor(ContinuousTensor.make(0, (8 << 20,), DataType.UINT8), T.OUTPUT)
-                orch.submit_sub(h, a)
-                b = TaskArgs()
-                b.add_tensor(a.tensor(1))
-                b.add_tensor(big[:8 << 20], T.INOUT)
-                orch.submit_sub(h, b)
-    w.run(graph)
-    assert set(big[:8 << 20]) == {5} and set(big[8 << 20:]) == {3}
 """
 SMALL = ("map_lookup", "map_insert", "map_erase", "ring_reset", "ring_release", "stop_scheduler")
 """Kernels that are compiled quickly."""
@@ -183,12 +162,6 @@ else:
 run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, values_size=1 << 20, task_window=1024)
 """
     )
-
-
-@pytest.mark.parametrize("mode", sample(["rw", "ro", "mode=000"], 1))
-def test_a_dev_shm_that_is_small_read_only_or_closed_is_enough(mode):
-    prefix = under(f"mount -t tmpfs -o size=64k,{mode} none /dev/shm")
-    assert run(FILL_ARENA_AND_RINGS, prefix) == (0, "", [])
 
 
 # ---------------------------------------------------------------- all kernels, for minutes

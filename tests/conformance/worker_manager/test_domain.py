@@ -539,13 +539,15 @@ def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end():
     with Ranks(3) as r:
 
         def orch_fn(orch, *_):
-            domain = r.domain(orch)
+            domain, other = r.domain(orch), r.domain(orch, name="other")
             for chip, what in enumerate((k.NOTE_BARRIER, k.FAIL, k.NOTE_BARRIER)):
                 r.submit(orch, domain, chip, what, n=2)
             with pytest.raises(TaskError, match=r"chip_worker 1 .*returned error 77"):
                 orch.drain()
             for chip in (0, 2):
                 assert r.read(orch, domain, chip)[0] == k.BROKEN
+            assert "rank 1 (chip 1) has failed" in memory_of(domain).why_broken()
+            assert memory_of(other).why_broken() is None
 
         with pytest.raises(TaskError, match="returned error 77"):
             r.w.run(orch_fn)
@@ -570,26 +572,10 @@ def test_the_error_of_a_rank_that_waited_names_the_one_that_failed():
             r.w.run(orch_fn)
 
 
-@pytest.mark.spec("WM-DOMAIN-10")
-def test_a_task_that_fails_without_a_domain_breaks_none():
-    with Ranks() as r:
-
-        def orch_fn(orch, *_):
-            domain, other = r.domain(orch), r.domain(orch, name="other")
-            r.submit(orch, other, 0, k.FAIL)
-            with pytest.raises(TaskError):
-                orch.drain()
-            assert r.w._session.domains.live() == {"d": domain, "other": other}
-            assert memory_of(domain).why_broken() is None
-            assert "rank 0 (chip 0) has failed" in memory_of(other).why_broken()
-
-        with pytest.raises(TaskError):
-            r.w.run(orch_fn)
-
-
 # ---------------------------------------------------------------- what kernels have
 @pytest.mark.spec("WM-DOMAIN-11")
-def test_kernels_read_what_was_written_before_a_barrier(kernel):
+def test_kernels_read_what_was_written_before_a_barrier_and_put_before_they_were_notified(kernel):
+    turns = 300
     with Ranks(3, **kernel) as r:
         for _ in range(20):
             r.out[:] = 0
@@ -597,12 +583,6 @@ def test_kernels_read_what_was_written_before_a_barrier(kernel):
             assert (r.out[:, :4] == 30).all()
         r.run(k.PULL, k.PULL, k.PULL)
         assert r.out[:, 1].tolist() == [101, 102, 100]
-
-
-@pytest.mark.spec("WM-DOMAIN-11")
-def test_kernels_read_what_was_put_before_they_were_notified(kernel):
-    turns = 300
-    with Ranks(3, **kernel) as r:
         r.run(k.RING, k.RING, k.RING, n=turns)
         assert r.out[:, 0].tolist() == [3 * turns - 2, 3 * turns - 1, 3 * turns]
 

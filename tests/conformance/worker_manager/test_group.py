@@ -273,17 +273,3 @@ def test_groups_that_cannot_be_are_refused_and_change_nothing():
                 assert (orch_words(w) == before).all()
 
         assert w.run(orch_fn).tasks == 0
-
-
-@pytest.mark.spec("WM-GROUP-8")
-def test_a_group_for_a_pool_without_workers_is_refused():
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(lambda: None)
-
-        def orch_fn(orch, *_):
-            with pytest.raises((ValueError, RuntimeError), match=r"next-level workers|has 0"):
-                orch.submit_next_level_group(handle, [TaskArgs()])
-            with pytest.raises(RuntimeError, match="no next-level workers"):
-                orch.submit_next_level(handle)
-
-        w.run(orch_fn)

@@ -101,25 +101,6 @@ def test_a_member_gets_the_worker_named_for_it(make_driver, wanted):
         assert worker < 4
 
 
-@pytest.mark.spec("WM-PLACE-1", "WM-PLACE-2")
-def test_all_members_are_at_work_at_the_same_time():
-    with Worker(3, num_sub_workers=3) as w, Gate() as here, Gate() as go:
-
-        def meet():
-            here.open(1)
-            go.wait()
-
-        handle = w.register(meet)
-
-        def orch_fn(orch, *_):
-            orch.submit_sub_group(handle, [TaskArgs()] * 3)
-            for _ in range(3):
-                here.wait()
-            go.open()
-
-        w.run(orch_fn)
-
-
 # ---------------------------------------------------------------- a group keeps its place
 @pytest.mark.spec("WM-PLACE-3")
 def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
