@@ -53,11 +53,11 @@ class Program:
     process : subprocess.Popen
     """
 
-    def __init__(self, source: str, before: tuple[str, ...] = (), **environ: str):
+    def __init__(self, source: str, **environ: str):
         self._lifeline, theirs = os.pipe()
         text = PRELUDE + textwrap.dedent(source)
         self.process = subprocess.Popen(
-            [*before, sys.executable, "-c", text],
+            [sys.executable, "-c", text],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

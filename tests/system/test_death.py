@@ -18,7 +18,6 @@ import pytest
 import simpler_ref.workers.fork_server
 from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref import TensorArgType as T
-from simpler_ref.jit import layout as L
 
 from ..segments import segments
 from ..support import Gate, make_args, wait_until
@@ -208,24 +207,6 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
             with pytest.raises(WorkerStartError, match="exited with status 7"):
                 w.run(only(ok))
         assert_works(w, ok, marks)
-
-
-def test_a_dead_worker_whose_successor_fails_to_start_is_no_obstacle_later(monkeypatch):
-    with Bench(workers=2) as bench:
-        terminate(bench.w.worker_pids()[0])
-        bench.wait_for_deaths()
-        with monkeypatch.context() as patch:
-
-            def interrupted(*_):
-                raise KeyboardInterrupt
-
-            patch.setattr(bench.w._session.manager, "_wait_ready", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                bench.w.run(only(bench.ok, make_args((bench.marks, T.INOUT), scalars=[0])))
-        assert bench.marks.tolist() == [0] * 8
-        bench.assert_works()
-        assert len(bench.w.worker_pids()) == 2
-        assert bench.w._session.engine.mem[L.LIVE] == 0
 
 
 def test_a_fork_server_that_cannot_fork_says_so_and_the_next_start_works(monkeypatch, capfd):

@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import psutil
@@ -31,13 +32,6 @@ def press_ctrl_c(receiver="the main thread"):
     signal.pthread_kill(thread.ident, signal.SIGINT)
 
 
-def interrupts(call):
-    """Call, and see that a Ctrl-C comes out."""
-    with pytest.raises(KeyboardInterrupt) as caught:
-        call()
-    return caught.value
-
-
 # ---------------------------------------------------------------- one Ctrl-C
 def parked(bench):
     wait_until(lambda: bench.mem[L.PARK_ORCH])
@@ -48,7 +42,7 @@ def cancelled(bench):
 
 
 @contextlib.contextmanager
-def interrupted(press, *, error=KeyboardInterrupt, killed=False, **options):
+def interrupted(press, *, killed=False, **options):
     """Give a bench whose run another thread interrupts; see that nothing starts and all goes on then.
 
     The other thread presses when the one task has started. Who is busy is killed, or else let go.
@@ -62,7 +56,7 @@ def interrupted(press, *, error=KeyboardInterrupt, killed=False, **options):
             if not killed:
                 b.go.open()
 
-        with Concurrently(disturb), pytest.raises(error) as b.caught:
+        with Concurrently(disturb), pytest.raises(KeyboardInterrupt) as b.caught:
             yield b
         assert b.marks[1] == 0
         b.assert_works()
@@ -78,21 +72,6 @@ def test_ctrl_c_while_draining_cancels_and_waits_for_the_running_task(receiver):
 
     def program():
         with interrupted(press) as b:
-            b.w.run(b.graph)
-
-    in_a_fork(program)
-
-
-def test_a_second_ctrl_c_kills_the_workers_that_are_busy():
-    def press_twice(b):
-        parked(b)
-        press_ctrl_c()
-        cancelled(b)
-        parked(b)
-        press_ctrl_c()
-
-    def program():
-        with interrupted(press_twice, killed=True) as b:
             b.w.run(b.graph)
 
     in_a_fork(program)
@@ -165,11 +144,8 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
             press_it.open()
             time.sleep(1000)
 
-        press_it = Gate()
-        real, simpler_ref.workers.fork_server.serve_mailbox = (
-            simpler_ref.workers.fork_server.serve_mailbox,
-            loop,
-        )
+        press_it, fork_server = Gate(), simpler_ref.workers.fork_server
+        real, fork_server.serve_mailbox = fork_server.serve_mailbox, loop
         with Worker(level=3, num_sub_workers=2) as w:
             marks = w.share(np.zeros(4, np.int64))
             ok = w.register(mark)
@@ -178,10 +154,10 @@ def test_ctrl_c_while_the_workers_start_leaves_no_process():
                 press_it.wait()
                 press_ctrl_c()
 
-            with Concurrently(terminate):
-                interrupts(w.start)
+            with Concurrently(terminate), pytest.raises(KeyboardInterrupt):
+                w.start()
             assert psutil.Process().children() == []
-            simpler_ref.workers.fork_server.serve_mailbox = real
+            fork_server.serve_mailbox = real
             assert_works(w, ok, marks)
 
     in_a_fork(program)
@@ -192,20 +168,16 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
         w = Worker(level=3, num_sub_workers=2)
         w.init()
         w.start()
-        stopped = w.worker_pids()[0]
-        send(stopped, signal.SIGSTOP)
-        closing = threading.Event()
+        send(w.worker_pids()[0], signal.SIGSTOP)
+        manager = w._session.manager
 
         def terminate():
-            closing.wait()
-            manager = w._session.manager
             wait_until(lambda: manager._closing)
             time.sleep(0.01)
             press_ctrl_c()
 
-        with Concurrently(terminate):
-            closing.set()
-            interrupts(w.close)
+        with Concurrently(terminate), pytest.raises(KeyboardInterrupt):
+            w.close()
         w.close()
         assert psutil.Process().children() == []
 
@@ -214,7 +186,6 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
 
 # ---------------------------------------------------------------- whole programs
 PROGRAM = """
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))
 w = Worker(level=3, num_sub_workers=2)
 w.init()
 h = w.register(lambda: say("busy") or time.sleep(0.1))
@@ -247,18 +218,15 @@ def test_ctrl_c_at_any_moment_of_a_run_leaves_a_worker_that_works(rounds):
                 for _ in range(5):
                     with orch.scope():
                         buffer = orch.alloc(30 << 10, np.uint8)
-                        orch.submit_sub(
-                            ok, make_args((marks, T.INOUT), (buffer, T.INPUT), scalars=[1])
-                        )
+                        both = (marks, T.INOUT), (buffer, T.INPUT)
+                        orch.submit_sub(ok, make_args(*both, scalars=[1]))
                 if args:
                     orch.submit_sub(bad)
 
             for i in range(rounds):
                 fails = i % 3 == 0
                 with contextlib.suppress(TaskError):
-                    interrupt_after(
-                        rng.uniform(1e-6, 6e-4), lambda fails=fails: w.run(graph, fails)
-                    )
+                    interrupt_after(rng.uniform(1e-6, 6e-4), partial(w.run, graph, fails))
                 if i % 5 == 0:
                     assert_works(w, ok, marks)
                 assert not w._life.running

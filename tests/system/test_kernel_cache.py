@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import simpler_ref
-from simpler_ref.jit import cache, entries
+from simpler_ref.jit import cache
 
 PROGRAM = """
 import json
@@ -159,34 +159,3 @@ print([name for name in sys.modules if name.startswith(("scipy.linalg", "multipr
 def test_a_second_process_compiles_nothing_and_does_without_scipy_and_multiprocessing():
     python("from simpler_ref.jit.entries import entries; entries()")
     assert python(START) == "[]\nTrue True\n[]\n"
-
-
-FOUND = {"one": None, "two": None, "three": None}
-
-
-@pytest.mark.parametrize("on_a_terminal", [False, True])
-def test_nothing_is_said_when_the_cache_is_warm(monkeypatch, capsys, on_a_terminal):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_a_terminal, raising=False)
-    monkeypatch.setattr(entries, "is_cached", lambda _: True)
-    assert [name for name, _ in entries._with_progress(FOUND)] == list(FOUND)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_on_a_terminal_a_line_counts_what_is_compiled(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    answers = iter([False, True, False])
-    monkeypatch.setattr(entries, "is_cached", lambda _: next(answers))
-    assert [name for name, _ in entries._with_progress(FOUND)] == list(FOUND)
-    out, said = capsys.readouterr()
-    assert out == ""
-    counts = [part.rstrip(" …\ndone")[-3:] for part in said.split("\r") if part]
-    assert counts == ["1/2", "2/2"] and said.endswith("done\n")
-
-
-def test_elsewhere_two_lines_say_that_kernels_are_compiled(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    monkeypatch.setattr(entries, "is_cached", lambda _: False)
-    said = [capsys.readouterr().err for _ in entries._with_progress(FOUND)]
-    first = "simpler_ref: compiling 3 kernels, once on this machine (about a minute)\n"
-    assert said == [first, "", ""], "before the first is compiled, and then no more"
-    assert capsys.readouterr() == ("", "simpler_ref: kernels are compiled\n")

@@ -586,17 +586,6 @@ def test_close_does_not_mind_a_worker_that_dies_as_it_stops(rig_type):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@act(KINDS, UNDONE + DONE)
-def test_close_comes_while_a_death_is_on_its_way_to_be_known(rig_type, point):
-    with rig_type.started() as rig:
-        victim = rig.members - 1
-        rig.arm(victim, point)
-        try:
-            rig.w.run(rig.one(victim))
-        except WorkerLostError:
-            assert point in UNDONE
-
-
 # ---------------------------------------------------------------- in a call
 def blocks_held(w, worker):
     """Return how many blocks of a worker's are in use."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import resource
-import threading
 
 import numpy as np
 import pytest
@@ -15,8 +13,8 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from ..support import make_args
-from .programs import Concurrently, in_a_fork
-from .workers import assert_works, mark, on_a_thread, only, rounds
+from .programs import in_a_fork
+from .workers import assert_works, mark, on_a_thread, only
 
 
 @pytest.fixture(scope="module")
@@ -208,33 +206,6 @@ def test_what_must_not_happen_during_a_run_is_refused_on_every_thread(w):
             on_a_thread(call)
 
         refused_in_a_run(w, elsewhere, RuntimeError, match)
-
-
-@rounds(5, 100)
-def test_many_threads_may_try_and_each_run_is_whole(w, rounds):
-    done, ok, barrier = [], w.register(mark), threading.Barrier(4)
-
-    def life():
-        cell = w.share(np.zeros(1, np.int64))
-        barrier.wait(30)
-        runs = 0
-        while runs < rounds:
-
-            def graph(orch, *_):
-                for _ in range(3):
-                    orch.submit_sub(ok, make_args((cell, T.INOUT), scalars=[0]))
-
-            try:
-                assert w.run(graph).tasks == 3
-                runs += 1
-            except RuntimeError as error:
-                assert "in progress" in str(error)
-        done.append(int(cell[0]))
-
-    with contextlib.ExitStack() as threads:
-        for _ in range(4):
-            threads.enter_context(Concurrently(life))
-    assert done == [3 * rounds] * 4
 
 
 # ---------------------------------------------------------------- a Worker that cannot be

@@ -6,19 +6,18 @@ import os
 import random
 import signal
 import threading
-from contextlib import ExitStack
 
 import pytest
 
-from simpler_ref import RemoteWorkerSpec, TaskError, Worker, WorkerLostError
+from simpler_ref import TaskError, WorkerLostError
 from simpler_ref.errors import ControlError, RemoteError, TransferError
-from simpler_ref.remote import HostFleet, fail_points
+from simpler_ref.remote import fail_points
 
-from .. import network, part_programs
+from .. import part_programs
 from ..endpoints import INOUT
 from ..part_programs import endpoints, sides
 from ..support import make_args, sample
-from .test_endpoint_faults import arm, needs_hosts
+from .test_endpoint_faults import arm
 
 LOSSES = WorkerLostError, ControlError, TaskError, RemoteError, TransferError
 MOVES = "opening", "storing", "stored", "bringing", "brought", "moving"
@@ -88,27 +87,3 @@ def test_processes_killed_at_any_time_end_a_replay_and_the_next_is_right(whom):
                 seen = both.replay() or seen
             assert both.replay() is None
             assert seen is None or f"endpoint {victim}" in str(seen)
-
-
-@needs_hosts
-@pytest.mark.long
-@pytest.mark.parametrize("way", ["both", "in", "out"])
-def test_endpoints_that_cannot_reach_each_other_end_the_replay(tmp_path, way):
-    with ExitStack() as stack:
-        *hosts, key_file = stack.enter_context(network.two_hosts(tmp_path))
-        fleet = HostFleet([f"tcp://{one.address}:5555" for one in hosts], keys=key_file)
-        spec = RemoteWorkerSpec(fleet, num_sub_workers=1, modules=["tests"], silence_s=1.0)
-        worker = stack.enter_context(Worker(fleet=spec, endpoints=2))
-        both = Sides(worker)
-        for _ in range(2):
-            assert both.replay() is None
-        cut = threading.Timer(0.2, hosts[0].cut, (hosts[1].address, way))
-        cut.start()
-        errors = [both.replay(ms=1000) for _ in range(2)]
-        cut.join()
-        assert any(one is not None for one in errors)
-        assert all("endpoint" in str(one) for one in errors if one is not None)
-        hosts[0].heal()
-        while both.replay() is not None:
-            pass
-        assert both.replay() is None

@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,16 +58,6 @@ def test_every_workload_is_measured_or_says_why_not(folder):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-def test_a_peer_in_c_is_compiled_and_measured(folder):
-    names = ["independent", "chain", "stencil", "tree", "random_1e3", "send", "receive", "metg_8"]
-    done = bench(folder, "--only", "openmp", "--workloads", ",".join(names))
-    assert done.returncode == 0, done.stderr
-    results = figures_of(folder)["results"]
-    for name in names[:-1]:
-        assert results[name]["openmp"]["median"] > 0
-
-
 def test_a_peer_is_measured_and_a_skipped_one_shows_why(folder):
     done = bench(folder, "--only", "dask,plain", "--workloads", "chain")
     assert done.returncode == 0, done.stderr
@@ -139,13 +128,3 @@ def test_a_runner_that_ends_is_reported_with_its_log(session, tmp_path):
     ):
         runner.ask("chain", 30.0)
     assert "out of luck" in (tmp_path / "log").read_text()
-
-
-def test_a_runner_may_refuse_a_workload_or_fail_at_it(session, tmp_path):
-    answers = ['{"unsupported": "no groups"}', '{"error": "the result is wrong"}']
-    lines = [f"sys.stdin.readline(); print('{one}', flush=True)" for one in answers]
-    with start(session, tmp_path, READY, *lines, "sys.stdin.read()") as runner:
-        with pytest.raises(session.UnsupportedError, match="no groups"):
-            runner.ask("group", 30.0)
-        with pytest.raises(session.BrokenError, match="the result is wrong"):
-            runner.ask("chain", 30.0)

@@ -1,12 +1,7 @@
-"""Programs in poor surroundings: damaged and full caches, no home, little memory, one core, no /dev/shm.
-
-Each program is a start with all that belongs to it. Where it would have to compile every kernel, which
-takes half a minute, a small one stands for all (`ONE_KERNEL`), and `make test-long` runs the whole.
-"""
+"""Programs that find damaged compiled kernels, or none: each is a start with all that belongs to it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -82,25 +77,9 @@ def folder_in(root):
     return root / "simpler_ref" / "kernels"
 
 
-def allowed(*prefixes):
-    """Return the first of these that may be put before a command; skip where none may."""
-    for prefix in prefixes:
-        with contextlib.suppress(OSError):
-            if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
-                return prefix
-    return pytest.skip("this takes root, or user namespaces, and unshare")
-
-
-def under(script):
-    """Return what to put before a command for it to find other mounts."""
-    shell = ("sh", "-c", f'{script} && exec "$@"', "sh")
-    mount = ("unshare", "--mount")
-    return allowed((*mount, *shell), (*mount, "--map-root-user", *shell))
-
-
-def run(source, before=(), **environ):
+def run(source, **environ):
     """Run a program to its end; return its exit code, what it prints, and the lines it logs."""
-    with Program(source, before=before, **environ) as program:
+    with Program(source, **environ) as program:
         code, out, err = program.finish()
         assert program.everybody_ends(), f"processes outlive the program: {out}{err}"
     return code, out, err.splitlines()
@@ -128,40 +107,6 @@ def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
     before = {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()}
     assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
     assert {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()} == before
-
-
-# ---------------------------------------------------------------- nowhere to write
-@compiled
-def test_a_read_only_cache_is_read_and_what_it_lacks_is_done_without(kernels):
-    prefix = under(f"mount --bind {kernels} {kernels} && mount -o remount,bind,ro {kernels}")
-    code, _, log = run(TASKS + "run_tasks()", prefix, XDG_CACHE_HOME=str(kernels))
-    assert (code, log) == (0, [])
-    (folder_in(kernels) / file_of("ring_reset")).unlink()
-    code, _, log = run(TASKS + "run_tasks()", prefix, XDG_CACHE_HOME=str(kernels))
-    assert (code, len(log)) == (0, 1)
-    assert "cannot be kept" in log[0] and "Read-only file system" in log[0]
-
-
-# ---------------------------------------------------------------- little of everything
-def test_a_smaller_worker_runs_with_little_memory_and_few_descriptors(interpreter):
-    interpreter.check(
-        TASKS
-        + """
-import resource
-with open("/proc/self/statm") as sizes:
-    pages = int(sizes.read().split()[0])
-limit = pages * resource.getpagesize() + (1 << 30)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-try:
-    run_tasks()
-except MemoryError as error:
-    assert "heap_ring_size, arena_size, values_size and task_window" in str(error)
-else:
-    raise AssertionError("there was enough memory")
-run_tasks(heap_ring_size=1 << 20, arena_size=16 << 20, values_size=1 << 20, task_window=1024)
-"""
-    )
 
 
 # ---------------------------------------------------------------- all kernels, for minutes

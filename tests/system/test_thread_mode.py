@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 
 import simpler_ref.workers.threads
-from simpler_ref import TensorArgType as T
 from simpler_ref import Worker, WorkerLostError, WorkerStartError
-from simpler_ref.jit import layout as L
 from simpler_ref.system.raised_elsewhere import raise_in, take_back
 
-from ..support import make_args, wait_until
+from ..support import wait_until
 from .programs import in_a_fork
 from .workers import assert_works, mark, only, rounds
 
@@ -44,36 +42,6 @@ def test_a_task_that_leaves_its_thread_by_force_loses_its_task_alone():
 
 
 # ---------------------------------------------------------------- Ctrl-C
-def test_ctrl_c_waits_for_the_tasks_that_run():
-    def program():
-        ended = threading.Event()
-        with thread_worker(1) as w:
-            marks = w.share(np.zeros(4, np.int64))
-            ok = w.register(mark)
-
-            def slow():
-                wait_until(lambda: w._session.engine.mem[L.CANCEL])
-                ended.set()
-
-            slow_handle = w.register(slow)
-
-            def graph(orch, _args, _config):
-                orch.submit_sub(slow_handle)
-                orch.submit_sub(ok, make_args((marks, T.NO_DEP), scalars=[1]))
-
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            for _ in range(3):
-                ended.clear()
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
-                with pytest.raises(KeyboardInterrupt):
-                    w.run(graph)
-                assert ended.is_set()
-                assert marks[1] == 0
-                assert_works(w, ok, marks)
-
-    in_a_fork(program)
-
-
 def test_a_second_ctrl_c_ends_a_task_at_its_next_line():
     def program():
         with thread_worker(2) as w:

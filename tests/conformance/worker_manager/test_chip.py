@@ -13,8 +13,6 @@ from simpler_ref.native_chip import ChipCallable, ChipStorageTaskArgs
 from tests.chip_kernels import add_core, orchestration
 from tests.support import make_args
 
-from .own import calling
-
 N = 100
 
 
@@ -60,22 +58,6 @@ def test_every_chip_runs_chip_callables(mode, when):
         timing = w.run(orch_fn)
         assert all((one == 2 * x).all() for one in y)
         assert timing.device_wall_ns > 0
-
-
-@pytest.mark.spec("WM-CHIP-1")
-def test_a_group_runs_on_several_chips():
-    with Worker(3, device_ids=[0, 1]) as w:
-        x, total = [full(w, i + 1) for i in range(2)], full(w, 0)
-        out = ContinuousTensor.make(0, (N,), DataType.FLOAT32)
-        add = w.register(adding())
-
-        def orch_fn(orch, *_):
-            members = [sum_of(one, one, out, T.OUTPUT) for one in x]
-            orch.submit_next_level_group(add, members, workers=[1, 0])
-            orch.submit_next_level(add, sum_of(*[one.tensor(2) for one in members], total))
-
-        w.run(orch_fn)
-        assert (total == 2 + 4).all()
 
 
 # ---------------------------------------------------------------- chip callables and nothing else
@@ -155,18 +137,6 @@ def test_a_tensor_in_a_chips_memory_is_used_where_it_is():
 
         assert w.run(orch_fn).edges == 3
         assert (y == 8 * x + x).all()
-
-
-@pytest.mark.spec("WM-CHIP-4")
-def test_equal_addresses_on_two_chips_do_not_depend_on_each_other():
-    with calling(2) as w:  # simulated chips have no equal addresses
-        handle = w.register(lambda *_: None)
-
-        def orch_fn(orch, *_):
-            for chip in (0, 1, 0):
-                orch.submit_next_level(handle, make_args((device(4096), T.INOUT)), worker=chip)
-
-        assert w.run(orch_fn).edges == 1
 
 
 @pytest.mark.spec("WM-CHIP-8")

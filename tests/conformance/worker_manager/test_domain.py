@@ -21,7 +21,6 @@ from simpler_ref.task_interface import (
     ChipDomainContext,
     CommBufferSpec,
     CommDomainHandle,
-    ContinuousTensor,
 )
 from tests import domain_kernels as k
 from tests.domain_kernels import BUFFERS, ONE_BLOCK, args_for, in_c, in_python
@@ -638,26 +637,6 @@ def test_the_host_copies_to_windows_and_back_until_the_domain_is_freed():
         r.w.run(orch_fn)
         with pytest.raises(ControlError, match="not inside one live allocation"):
             r.w.copy_from(y.ctypes.data, base[0], y.nbytes)
-
-
-@pytest.mark.spec("WM-DOMAIN-13")
-def test_tensors_in_windows_of_other_domains_are_no_memory_of_a_chip():
-    with Ranks(3) as r:
-
-        def orch_fn(orch, *_):
-            one, other = r.domain(orch, [0, 1]), r.domain(orch, [1, 2], name="other")
-            args = TaskArgs()
-            args.add_tensor(r.out[0], k.T.INOUT)
-            for spec in BUFFERS:
-                at = other[2].buffer_ptrs[spec.name]
-                there = ContinuousTensor.make(at, (4,), spec.dtype, child_memory=True)
-                args.add_tensor(there, k.T.INOUT)
-            for scalar in (k.LOOK, one[0].device_ctx, 0):
-                args.add_scalar(scalar)
-            orch.submit_next_level(r.handle, args, ONE_BLOCK, worker=0)
-
-        with pytest.raises(TaskError, match="not inside one live allocation of this chip"):
-            r.w.run(orch_fn)
 
 
 @pytest.mark.spec("WM-DOMAIN-13")

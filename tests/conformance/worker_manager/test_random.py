@@ -86,16 +86,6 @@ def test_functions_of_the_global_generators_draw_from_the_workers_own(where):
             assert len({w.submit(draw).result() for _ in range(20)}) == 20
 
 
-@pytest.mark.spec("WM-RANDOM-1")
-def test_two_workers_side_by_side_draw_different_numbers():
-    seed(6)
-    with drawing(1) as (one, draw), drawing(1) as (other, draw_there):
-        one.start()
-        other.start()
-        for a, b in zip(draw(), draw_there(), strict=True):
-            assert not a & b
-
-
 @pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
 def test_a_generator_that_the_user_has_put_in_place_is_seeded_too():
     np.random.set_bit_generator(np.random.PCG64(7))
