@@ -114,6 +114,7 @@ def sdist(elsewhere):
     return path
 
 
+@pytest.mark.slow("compiles the C parts, in an environment that pip has made")
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_wheel_of_the_checkout_has_what_it_needs_and_is_built_without_a_warning(elsewhere):
     options = ("-v", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels")
@@ -131,6 +132,7 @@ def test_a_wheel_of_the_checkout_has_what_it_needs_and_is_built_without_a_warnin
     assert names == sources | built
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2 * DEADLINE_S)
 def test_nothing_is_left_when_it_was_installed_from_the_sdist_used_and_uninstalled(
     elsewhere, sdist, tmp_path

@@ -87,6 +87,7 @@ def run(source, **environ):
 
 # ---------------------------------------------------------------- damage
 @compiled
+@pytest.mark.long
 def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
     files = {name: folder_in(kernels) / file_of(name) for name in SMALL}
     whole = files["map_lookup"].read_bytes()

@@ -187,6 +187,7 @@ OPENMP = """
 
 
 @pytest.mark.spec("WM-START-1", "WM-START-2")
+@pytest.mark.slow("a program imports scikit-learn's OpenMP and starts fresh interpreters")
 def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
     """Neither OpenBLAS nor an OpenMP that is only loaded is a reason. The program comes from stdin."""
     out, err = said_by("-", textwrap.dedent(OPENMP), OPENBLAS_NUM_THREADS="2")
@@ -318,6 +319,7 @@ def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
 
 # ---------------------------------------------------------------- addresses
 @pytest.mark.spec("WM-START-5")
+@pytest.mark.slow("four fresh interpreters start one after the other")
 def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkeypatch, tmp_path):
     """Three of them map something there: the first two, which are all for one start, and another."""
     assert fresh_interpreter.ATTEMPTS == 8
