@@ -199,6 +199,7 @@ def test_hosts_stop_working_for_a_program_that_is_gone(tmp_path):
 
 
 # ---------------------------------------------------------------- processes
+@pytest.mark.long
 def test_a_task_that_keeps_pythons_lock_is_no_lost_endpoint():
     with program(1, silence_s=0.5) as one:
         one.run((far_side.hold_the_lock, one.args(scalars=[1500])))

@@ -88,7 +88,7 @@ def edit(path, old, new):
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-@pytest.mark.slow("four programs start, and three of them compile a kernel")
+@pytest.mark.long
 def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package, kept):
     files = set(package.rglob("*"))
     first = run(package)

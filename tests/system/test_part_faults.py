@@ -16,7 +16,7 @@ from simpler_ref.remote import fail_points
 from .. import part_programs
 from ..endpoints import INOUT
 from ..part_programs import endpoints, sides
-from ..support import make_args, sample
+from ..support import make_args
 from .test_endpoint_faults import arm
 
 LOSSES = WorkerLostError, ControlError, TaskError, RemoteError, TransferError
@@ -46,7 +46,8 @@ class Sides:
         return None
 
 
-@pytest.mark.parametrize("point", sample([*fail_points.PARTS, *MOVES], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("point", [*fail_points.PARTS, *MOVES])
 def test_whoever_dies_at_a_point_of_a_replay_is_noticed_and_replaced(point, tmp_path, monkeypatch):
     once = arm(point, tmp_path, monkeypatch)
     once.unlink()
