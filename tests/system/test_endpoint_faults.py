@@ -102,10 +102,6 @@ def scene(folder, **spec):
             until(lambda host=host: not host.processes())
 
 
-def milliseconds(scene, number):
-    return scene.program.args(scalars=[number])
-
-
 # ---------------------------------------------------------------- the network
 @needs_hosts
 def test_hosts_need_to_share_nothing_but_a_network(tmp_path):

@@ -1,4 +1,4 @@
-"""Workers that are threads: failures, Ctrl-C, the end, and threads mixed with processes."""
+"""Workers that are threads: Ctrl-C, the start, the end, and exceptions that are raised elsewhere."""
 
 from __future__ import annotations
 

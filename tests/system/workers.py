@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 
 import numpy as np
 import psutil
@@ -15,7 +14,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from ..support import Gate, make_args, wait_until
-from .programs import Concurrently, terminate
+from .programs import Concurrently
 
 
 def rounds(few: int, many: int):
@@ -111,11 +110,6 @@ class Bench:
         orch.submit_sub(self.busy)
         for _ in range(10):
             orch.submit_sub(self.ok, make_args((self.marks, T.NO_DEP), scalars=[1]))
-
-    def signal_when_busy(self, number=signal.SIGKILL):
-        """Send a signal to the worker that waits."""
-        self.started.wait()
-        terminate(int(self.pid[0]), number)
 
     def wait_for_deaths(self, count: int = 1):
         """Wait until the Worker knows that so many of its processes have died."""

@@ -97,6 +97,14 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
 
 
 @pytest.mark.spec("WM-LEFT-1")
+def test_a_fork_behind_pythons_back_is_one_too():
+    with Worker(3, num_sub_workers=1) as w:
+        ended = w.share(np.full(1, -1, np.int64))
+        run_sub(w, w.register(lambda: fork_and_note(ended)))
+        assert ended[0] == 0
+
+
+@pytest.mark.spec("WM-LEFT-1")
 def test_what_children_are_for_works():
     with Worker(3, num_sub_workers=1) as w:
         seen = w.share(np.zeros(3, np.int64))
