@@ -67,9 +67,6 @@ class Rig:
         self.told[0] = 0
         self.w.__exit__(*error)
 
-    def pid(self, member):
-        return self.w._session.manager.pids[member]
-
     def hang(self, member):
         self.told[0] = member + 1
 
@@ -165,7 +162,7 @@ def test_a_second_ctrl_c_in_a_request_gives_the_worker_up():
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         with Rig(2, py_control_timeout_s=1000) as rig:
             for _ in range(3):
-                pid = rig.pid(1)
+                pid = rig.w._session.manager.pids[1]
                 rig.hang(1)
                 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
                 try:

@@ -62,11 +62,8 @@ def test_a_peer_is_measured_and_a_skipped_one_shows_why(folder):
     done = bench(folder, "--only", "dask,plain", "--workloads", "chain")
     assert done.returncode == 0, done.stderr
     assert "dask.distributed: skipped: distributed is not installed" in done.stdout
-    report = figures_of(folder)
-    assert report["titles"]["chain"] in done.stdout
-    assert "dask" not in report["results"]["chain"]
-    assert report["results"]["chain"]["plain"]["median"] > 0
-    assert report["floor_us"]["median"] > 0
+    (measured,) = figures_of(folder)["results"]["chain"].items()
+    assert measured[0] == "plain" and measured[1]["median"] > 0
 
 
 @pytest.mark.parametrize(
