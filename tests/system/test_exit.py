@@ -28,7 +28,6 @@ w = Worker(level=3, num_sub_workers=2)
 
 # ---------------------------------------------------------------- exit
 ENDINGS = {
-    "after start": "w.init(); w.start()",
     "after a run": "use(w)",
     "an array is left": """
         use(w)
@@ -36,7 +35,6 @@ ENDINGS = {
         w.close()
         assert keep.sum() == 9
         """,
-    "in a cycle": "use(w); w.self = w; del w",
     "closed at exit": "use(w); import atexit; atexit.register(w.close)",
     "two Workers": "use(w); w2 = Worker(level=3, num_sub_workers=2); use(w2)",
     "threads": "w = Worker(level=3, num_sub_workers=2, child_mode='thread'); use(w)",

@@ -114,7 +114,7 @@ def sdist(elsewhere):
     return path
 
 
-@pytest.mark.slow("compiles the C parts, in an environment that pip has made")
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_wheel_of_the_checkout_has_what_it_needs_and_is_built_without_a_warning(elsewhere):
     options = ("-v", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels")

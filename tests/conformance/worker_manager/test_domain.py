@@ -208,7 +208,7 @@ def test_a_handle_and_a_kernel_have_what_each_chip_needs(kernel):
 
 # ---------------------------------------------------------------- windows
 @pytest.mark.spec("WM-DOMAIN-4")
-@pytest.mark.parametrize("how", ["spawn", "thread"])
+@pytest.mark.parametrize("how", ["thread", pytest.param("spawn", marks=pytest.mark.long)])
 def test_windows_are_zero_and_every_rank_reads_and_writes_all(how):
     options = {"child_mode": "thread"} if how == "thread" else {"start_method": how}
     with Ranks(3, **options) as r:

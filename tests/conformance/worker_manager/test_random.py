@@ -77,7 +77,7 @@ def test_each_worker_draws_numbers_of_its_own():
 
 
 @pytest.mark.spec("WM-RANDOM-1")
-@pytest.mark.parametrize("where", ["fork", "spawn"])
+@pytest.mark.parametrize("where", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_functions_of_the_global_generators_draw_from_the_workers_own(where):
     """They are methods of a generator, which would travel with its state."""
     with Worker(num_sub_workers=2, start_method=where) as w:

@@ -22,7 +22,7 @@ from simpler_ref.workers import fresh_interpreter, processes
 from simpler_ref.workers import start_method as start_methods
 from tests.chip_kernels import add_core
 from tests.spec_rules import ROOT
-from tests.support import DEADLINE_S, make_args, sample, wait_until
+from tests.support import DEADLINE_S, make_args, wait_until
 from tests.system.programs import Fork
 
 from .own import run_sub
@@ -376,7 +376,8 @@ def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
 
 
 @pytest.mark.spec("WM-START-6")
-@pytest.mark.parametrize("when", sample(["started", "starting"], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["started", "starting"])
 def test_nobody_outlives_the_users_process(when, monkeypatch, tmp_path):
     there = tmp_path / "there"
     if when == "starting":
