@@ -9,7 +9,6 @@ import struct
 
 import pytest
 from _task_interface import (
-    CONTINUOUS_TENSOR_MAX_DIMS,
     MAILBOX_ERROR_MSG_SIZE,
     MAILBOX_OFF_ERROR_MSG,
     MAILBOX_SIZE,
@@ -78,10 +77,6 @@ class TestTensor:
         args.add_tensor(t)
         t.data = 32
         assert args.tensor(0).data == 16
-
-    def test_too_many_dimensions(self):
-        with pytest.raises(ValueError, match=str(CONTINUOUS_TENSOR_MAX_DIMS)):
-            ContinuousTensor.make(0, (1,) * 6, DataType.FLOAT32)
 
 
 class TestArgs:
@@ -167,43 +162,26 @@ class TestCallables:
         again = ChipCallable.from_bytes(ctypes.string_at(made.buffer_ptr(), made.buffer_size()))
         assert (again.sig(1), again.child_count) == (ArgDirection.INOUT, 2)
 
-    @pytest.mark.parametrize(
-        ("platform", "arch"), [("a2a3", "a2a3"), ("a2a3sim", "a2a3"), ("a5sim", "a5"), ("", "")]
-    )
-    def test_descriptor(self, platform, arch):
+    def test_identities(self):
         made = chip_callable()
         blob = ctypes.string_at(made.buffer_ptr(), made.buffer_size())
         schema = build_chip_signature_schema([ArgDirection.IN, ArgDirection.INOUT])
         assert schema == u32(1, 2, 1, 3)
-        assert build_chip_callable_descriptor(target=made, platform=platform) == (
+        assert build_chip_callable_descriptor(target=made, platform="a2a3sim") == (
             u32(1, 1)
-            + text(arch.encode())
-            + text(platform.encode())
+            + text(b"a2a3")
+            + text(b"a2a3sim")
             + text(b"")
             + text(hashlib.sha256(blob).digest())
             + text(hashlib.sha256(schema).digest())
         )
-
-    def test_hashid(self):
         hashid = compute_callable_hashid(build_python_import_descriptor("pkg.mod", "fn"))
         assert len(hashid_to_digest(hashid)) == CALLABLE_HASH_DIGEST_BYTES
         validate_hashid(hashid)
-        for bad in ("", "md5:00", hashid.upper(), hashid[:-1]):
-            with pytest.raises(ValueError, match="HASHID_FORMAT_INVALID"):
-                validate_hashid(bad)
-
-    def test_import_target(self):
+        with pytest.raises(ValueError, match="HASHID_FORMAT_INVALID"):
+            validate_hashid(hashid[:-1])
         assert tuple(parse_python_import_target("pkg.mod:Class.fn")) == ("pkg.mod", "Class.fn")
-        for bad in ("m", "m:", ":f", "a:b:c", ".m:f", "m:f.<locals>.g", "1m:f"):
-            with pytest.raises(ValueError, match=r"\w"):
-                parse_python_import_target(bad)
-
-    def test_payload(self):
-        good = b"SPYC" + bytes([1, 1]) + struct.pack("<HQ", 0, 3) + b"abc"
-        parse_python_callable_payload(good)
-        for bad in (b"", good[:-1], good + b"x", b"X" + good[1:], good[:6] + b"\1\0" + good[8:]):
-            with pytest.raises(ValueError, match=r"\w"):
-                parse_python_callable_payload(bad)
+        parse_python_callable_payload(b"SPYC" + bytes([1, 1]) + struct.pack("<HQ", 0, 3) + b"abc")
 
 
 class TestWorker:
@@ -259,39 +237,3 @@ class TestWorker:
             w.run(lambda orch, args, config: orch.submit_sub(handle))
         w.close()
         other.close()
-
-    def test_errors_of_tasks_name_the_way(self):
-        inner, w = Worker(level=3, num_sub_workers=1), Worker(level=4, num_sub_workers=0)
-
-        def bad(args):
-            raise KeyError("lost")
-
-        sub = inner.register(bad)
-        handle = w.register(lambda orch, args, config: orch.submit_sub(sub))
-        w.add_worker(inner)
-        w.init()
-        with pytest.raises(RuntimeError, match=r"child_worker.*sub_worker.*KeyError.*lost"):
-            w.run(lambda orch, args, config: orch.submit_next_level(handle, TaskArgs(), config))
-        assert w.run(lambda orch, args, config: None).host_wall_ns > 0
-        w.close()
-        w.close()
-
-    def test_scopes_and_rings(self):
-        w = Worker(level=3, num_sub_workers=1, heap_ring_size=1 << 20)
-        w.init()
-
-        def too_deep(orch, args, config):
-            for _ in range(65):
-                orch.scope_begin()
-
-        for act, words in (
-            (lambda orch, args, config: orch.scope_end(), "scope_end without scope_begin"),
-            (too_deep, "maximum nesting depth exceeded"),
-            (
-                lambda orch, a, c: orch.alloc((1 << 20,), DataType.INT32),
-                "exceeds per-ring heap size",
-            ),
-        ):
-            with pytest.raises(RuntimeError, match=words):
-                w.run(act)
-        w.close()
