@@ -14,23 +14,23 @@ def layouts(extension):
     return extension("layouts")
 
 
-@pytest.mark.parametrize(
-    ("name", "nbytes"),
-    [
-        ("ContinuousTensor", L.TENSOR_WORDS * L.WORD),
-        ("CallConfig", L.CALL_CONFIG_SIZE),
-        ("ChipStorageTaskArgs", 6152),
-        ("mailbox", L.MAILBOX_SIZE),
-        ("frame", L.WORKER_WORDS * L.WORD),
-        ("slot", L.SLOT_WORDS * L.WORD),
-        ("ring", L.LINE * L.WORD),
-    ],
-)
-def test_a_record_is_drawn_from_its_first_byte_to_its_last(layouts, name, nbytes):
-    fields, _ = layouts.FIGURES[name]()
-    assert [one.at for one in fields[1:]] == [one.at + one.size for one in fields[:-1]]
-    assert (fields[0].at, fields[-1].at + fields[-1].size) == (0, nbytes)
-    assert f'">{nbytes}</text>' in layouts.draw(name)
+SIZES = {
+    "ContinuousTensor": L.TENSOR_WORDS * L.WORD,
+    "CallConfig": L.CALL_CONFIG_SIZE,
+    "ChipStorageTaskArgs": 6152,
+    "mailbox": L.MAILBOX_SIZE,
+    "frame": L.WORKER_WORDS * L.WORD,
+    "slot": L.SLOT_WORDS * L.WORD,
+    "ring": L.LINE * L.WORD,
+}
+
+
+def test_a_record_is_drawn_from_its_first_byte_to_its_last(layouts):
+    for name, nbytes in SIZES.items():
+        fields, _ = layouts.FIGURES[name]()
+        assert [one.at for one in fields[1:]] == [one.at + one.size for one in fields[:-1]]
+        assert (fields[0].at, fields[-1].at + fields[-1].size) == (0, nbytes)
+        assert f'">{nbytes}</text>' in layouts.draw(name)
 
 
 def test_every_part_of_a_record_has_its_box(layouts):
@@ -39,18 +39,16 @@ def test_every_part_of_a_record_has_its_box(layouts):
     assert [one.name for one in fields if one.name][:3] == ["data", "shapes", "ndims"]
     assert boxes.count("field") == 1 + 2 + 1 + 1 + 1  # shapes ends in the row of ndims
     assert boxes.count("gap") == 1
-
-
-def test_every_word_of_a_record_is_drawn(layouts):
-    drawing = layouts.draw("slot")
-    names = [field.name for field in L.SLOT.fields]
+    drawing, names = layouts.draw("slot"), [field.name for field in L.SLOT.fields]
     assert len(names) > 10
     assert all(f">{name}" in drawing for name in names)
 
 
-def test_fields_that_overlap_are_refused(layouts):
+def test_what_does_not_fit_is_refused(layouts):
     with pytest.raises(Exception, match="overlaps"):
         layouts.fill([layouts.Field(0, 8, "one"), layouts.Field(4, 8, "other")], 16)
+    with pytest.raises(Exception, match="cannot fill a 3"):
+        layouts.draw_ring(8192, ["fill a 3"])
 
 
 def test_areas_are_drawn_with_their_sizes_private_ones_apart(layouts):
@@ -69,8 +67,3 @@ def test_a_ring_is_drawn_as_it_is_after_each_step(layouts):
     assert [one.start for one in slabs] == [0, 5120]
     assert released == {"a", "b"}
     assert layouts.draw_ring(8192, STORY).count('class="free"') == 2
-
-
-def test_a_step_that_a_ring_has_not_is_refused(layouts):
-    with pytest.raises(Exception, match="cannot fill a 3"):
-        layouts.draw_ring(8192, ["fill a 3"])

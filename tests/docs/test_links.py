@@ -7,16 +7,11 @@ import pytest
 from tests.spec_rules import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "spec").glob("**/*.md"))]
-PAGES += sorted(
-    (ROOT / "benchmarks").glob("**/*.md")
-)  # those of docs/ are checked as they are built
+PAGES += sorted((ROOT / "benchmarks").glob("**/*.md"))
+"""Links of docs/ are checked as it is built."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"#+ (.*)")
 LABEL = re.compile(r"\((.+)\)=")
-
-
-def name(page):
-    return str(page.relative_to(ROOT))
 
 
 def prose(page):
@@ -44,14 +39,14 @@ def links_of(page):
     return [link for link in LINK.findall(text) if not re.match("[a-z]+:", link)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if links_of(p)], ids=name)
-def test_links_between_files_lead_to_a_file_and_a_heading(page):
-    for link in links_of(page):
-        target, _, place = link.partition("#")
-        there = (page.parent / target).resolve() if target else page
-        assert there.exists(), link
-        if place and there.suffix == ".md":
-            assert place in places_on(there), link
+def test_links_between_files_lead_to_a_file_and_a_heading():
+    for page in PAGES:
+        for link in links_of(page):
+            target, _, place = link.partition("#")
+            there = (page.parent / target).resolve() if target else page
+            assert there.exists(), (page, link)
+            if place and there.suffix == ".md":
+                assert place in places_on(there), (page, link)
 
 
 def test_links_of_built_pages_that_lead_nowhere_are_found(extension, tmp_path):
@@ -81,17 +76,13 @@ def test_names_of_files_and_functions_are_found_in_the_sources(extension):
     assert (ROOT / path).read_text().splitlines()[line - 1].startswith("    def run(")
 
 
-@pytest.mark.parametrize(
-    "words", ["orch.alloc", "x.y", "scheduler.json", "graph.run()", "a.py", "Worker.x"]
-)
-def test_what_names_nothing_of_ours_is_no_link(extension, words):
-    assert extension("code_links").place_of(words) is None
-
-
-@pytest.mark.parametrize("words", ["graph.wired", "jit/graphs.py", "tests/conformance/gone.py"])
-def test_a_name_that_has_gone_is_refused(extension, words):
-    with pytest.raises(LookupError, match="there is no"):
-        extension("code_links").place_of(words)
+def test_what_names_nothing_of_ours_is_no_link_and_a_name_that_has_gone_is_refused(extension):
+    place_of = extension("code_links").place_of
+    for words in ("orch.alloc", "x.y", "scheduler.json", "graph.run()", "a.py", "Worker.x"):
+        assert place_of(words) is None, words
+    for words in ("graph.wired", "jit/graphs.py", "tests/conformance/gone.py"):
+        with pytest.raises(LookupError, match="there is no"):
+            place_of(words)
 
 
 def test_documented_objects_lead_to_their_source(extension):

@@ -27,6 +27,9 @@ def entry(median, **more):
     return {"median": median, "spread": 0.1, "rounds": 5, "unit": "µs", "multiple": 10.0} | more
 
 
+TITLES = {"chain": "chain", "tree": "tree reduction", "random_1e3": "10³", "random_1e4": "10⁴"}
+
+
 @pytest.fixture
 def figures(page):
     return page.Figures(
@@ -35,13 +38,8 @@ def figures(page):
             "floor_us": {"median": 0.1, "spread": 0.01},
             "others": 0.01,
             "stolen": 0.01,
-            "titles": {
-                "chain": "chain",
-                "tree": "tree reduction",
-                "random_1e3": "10³",
-                "random_1e4": "10⁴",
-            },
-            "units": dict.fromkeys(("chain", "tree", "random_1e3", "random_1e4"), "µs"),
+            "titles": TITLES,
+            "units": dict.fromkeys(TITLES, "µs"),
             "peers": {
                 "own": peer("ours", own=True),
                 "quick": peer("quick <threads>", "threads"),
@@ -82,14 +80,11 @@ def test_a_drawing_has_a_bar_for_each_peer_the_cheapest_first(figures):
     assert re.findall(r'<rect class="(\w+)"', drawing) == ["none", "threads", "own", "processes"]
 
 
-def test_ten_times_as_much_is_one_line_further(page, figures):
+def test_ten_times_as_much_is_one_line_further_and_stays_within_the_drawing(page, figures):
     figures.results["chain"] = {"own": entry(1.0), "quick": entry(10.0), "slow": entry(100.0)}
-    widths = [float(w) for w in re.findall(r'<rect [^>]*width="([\d.]+)"', figures.bars("chain"))]
-    assert widths[1] - widths[0] == pytest.approx(widths[2] - widths[1], abs=0.2)
-
-
-def test_bars_and_their_words_stay_within_the_drawing(page, figures):
     drawing = figures.bars("chain")
+    widths = [float(w) for w in re.findall(r'<rect [^>]*width="([\d.]+)"', drawing)]
+    assert widths[1] - widths[0] == pytest.approx(widths[2] - widths[1], abs=0.2)
     ends = [float(one) for one in re.findall(r'class="value" x="([\d.]+)"', drawing)]
     assert max(ends) + 50 < page.WIDTH
 
@@ -113,9 +108,6 @@ def test_the_table_shows_spread_multiple_and_smaller_sizes(figures):
     assert "| **ours** | 2.00 ± 0.10 (10.0 ×) | 3.00 ± 0.10 (10.0 ×) |" in rows
     assert "| slow | 900 ± 0.10 (10.0 ×) ° | – |" in rows
     assert not any("gone" in row for row in rows)
-
-
-def test_a_table_of_an_unknown_workload_is_refused(figures):
     with pytest.raises(Exception, match="no workload chains"):
         figures.table(["chains"])
 
@@ -141,13 +133,10 @@ def test_targets_are_marked_as_met_missed_or_not_measured(figures):
     ]
 
 
-def test_the_page_says_so_if_other_programs_were_busy(figures):
+def test_the_page_says_so_if_others_had_the_cores(figures):
     assert "do not trust" not in figures.setting()
     figures.report["others"] = 0.4
     assert "Other programs used 40% of the cores" in figures.setting()
-
-
-def test_the_page_says_so_if_the_host_kept_the_cores_to_itself(figures):
     figures.report["stolen"] = 0.4
     assert "The host kept 40% of the cores to itself: do not trust" in figures.setting()
 

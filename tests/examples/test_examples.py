@@ -320,7 +320,7 @@ RUNS = {
         "2 passed, 0 failed$",
     ),
     "feed_forward.py --chips=3 --width=5 --hidden=7 --tokens=1 --batches=2": (
-        "tasks +12$",
+        "tasks +12, buffers from alloc included$",
         "edges +10$",
         f"between tasks, at most +{NUMBER}",
     ),
@@ -328,7 +328,7 @@ RUNS = {
         r"copies +[^\n]*\ndirect +[^\n]*\nring +[^\n]*$",
         "equal to numpy: yes$",
     ),
-    "overlapping_domains.py --rows=2 --columns=2 --height=11 --width=7": ("domains: +4$",),
+    "overlapping_domains.py --rows=2 --columns=2 --height=11 --width=7": ("domains: 4, each chip in 2$",),
     "expert_parallel.py --chips=3 --tokens=7 --width=5": (
         r"expert 0: \d+ tokens\nexpert 1: \d+ tokens\nexpert 2: \d+ tokens$",
     ),

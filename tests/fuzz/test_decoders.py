@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -17,9 +18,10 @@ from .runs import run_fixed_and_new
 EXAMPLES = 50
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _engine():
-    """Let no test leave the engine behind."""
+    """Make the engine that the targets share, and close it."""
+    decoders.shared_engine()
     yield
     decoders.close_engine()
 
@@ -39,14 +41,14 @@ def test_a_tensor_marked_as_read_only_is_read_only():
         ContinuousTensor._from_wire(bytes(wire))
 
 
-@pytest.mark.parametrize("extent", [-1, 0, 64, (1 << 62) - 1, 1 << 62])
-@pytest.mark.parametrize("ndims", [0, 5, 6, 0xFF, 0xFFFFFFFF])
-@pytest.mark.parametrize("dtype", [0, 0xFE, 0xFF])
-def test_a_tensor_that_a_layout_describes_says_so_twice(extent, ndims, dtype):
-    wire = bytearray(40)
-    decoders.DESCRIBED.pack_into(wire, 0, extent, ndims, dtype)
-    wire[34] = L.OUTPUT
-    TARGETS["submit"].check((1, 0, bytes(wire)))
+def test_a_tensor_that_a_layout_describes_says_so_twice():
+    extents, ranks = (-1, 0, 64, (1 << 62) - 1, 1 << 62), (0, 5, 6, 0xFF, 0xFFFFFFFF)
+    others = [(64, ndims, dtype) for ndims in ranks for dtype in (0, 0xFE)]
+    for extent, ndims, dtype in [*itertools.product(extents, ranks, [0xFF]), *others]:
+        wire = bytearray(40)
+        decoders.DESCRIBED.pack_into(wire, 0, extent, ndims, dtype)
+        wire[34] = L.OUTPUT
+        TARGETS["submit"].check((1, 0, bytes(wire)))
 
 
 @pytest.mark.long

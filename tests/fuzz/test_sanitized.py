@@ -29,20 +29,28 @@ def sanitized(tmp_path_factory):
         pytest.skip(str(why))
 
 
-OF_THE_C_PARTS = ("tests/fuzz/test_chips.py", "tests/conformance/chip_abi")
+CHIP_ABI = "tests/conformance/chip_abi"
 SLOW = "kills_the_process"
 """A test that starts one Python after the other, of which each loads the sanitizers."""
 
 
+@pytest.mark.slow("builds the C parts, and loads the sanitizers")
 @pytest.mark.parametrize(
-    "which", [f"not {SLOW}", pytest.param(SLOW, marks=pytest.mark.long)], ids=["most", "slow"]
+    "tests",
+    [
+        ("tests/fuzz/test_chips.py",),
+        pytest.param((CHIP_ABI, "-k", f"not {SLOW}"), marks=pytest.mark.long),
+        pytest.param((CHIP_ABI, "-k", SLOW), marks=pytest.mark.long),
+    ],
+    ids=["fuzz", "conformance", "slow"],
 )
-def test_nothing_is_reported_whatever_the_c_parts_are_given(sanitized, which):
-    status, output = sanitized.run(*OF_THE_C_PARTS, "-k", which)
+def test_nothing_is_reported_whatever_the_c_parts_are_given(sanitized, tests):
+    status, output = sanitized.run(*tests)
     assert status == 0, output[-20_000:]
     assert not REPORT.search(output)
 
 
+@pytest.mark.long
 def test_a_length_that_is_believed_is_reported(sanitized):
     runtime = sanitized.copy / "simpler_ref/native_chip/_runtime.so"
     before = runtime.read_bytes()
