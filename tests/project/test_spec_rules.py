@@ -116,23 +116,22 @@ def found(root, *words: str) -> bool:
     return all(word in lines[0] for word in words)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        (" *(§5)*", "", "engine.md:12: ENG-RING-1 does not say where it comes from"),
-        ("is round.", "is round. It rolls. It is red.", "ENG-RING-1 has 3 sentences"),
-        ("has\none size.", "has" + " one size" * 40 + ".", "ENG-RING-2 has 1 sentences, 83 words"),
-        ("Words.\n", "Words.\n" * 60, "ENG-RING has 70 lines, more than 60"),
-        ("| [ENG-FAR](#eng-far--far-away) | far away |\n", "", "has not the groups: ENG-FAR"),
-        ("[ENG-RING](#eng-ring--rings)", "ENG-RING", "has not the groups: ENG-RING"),
-    ],
-)
-def test_a_rule_that_has_not_the_form_of_rules_is_found(project, old, new, words):
-    assert ENGINE.count(old) == 1
+FORMS = [
+    (" *(§5)*", "", "engine.md:12: ENG-RING-1 does not say where it comes from"),
+    ("is round.", "is round. It rolls. It is red.", "ENG-RING-1 has 3 sentences"),
+    ("has\none size.", "has" + " one size" * 40 + ".", "ENG-RING-2 has 1 sentences, 83 words"),
+    ("Words.\n", "Words.\n" * 60, "ENG-RING has 70 lines, more than 60"),
+    ("| [ENG-FAR](#eng-far--far-away) | far away |\n", "", "has not the groups: ENG-FAR"),
+    ("[ENG-RING](#eng-ring--rings)", "ENG-RING", "has not the groups: ENG-RING"),
+]
+
+
+def test_a_rule_that_has_not_the_form_of_rules_is_found(project):
     readme = README.replace("> **ENG-RING-1** A ring is round. *(§5)*\n", "")
     code = CODE.replace("**ENG-RING-2** A ring has\none size.\n", "")
-    root = project(engine=ENGINE.replace(old, new), readme=readme, code=code)
-    assert found(root, words)
+    for old, new, words in FORMS:
+        assert ENGINE.count(old) == 1
+        assert found(project(engine=ENGINE.replace(old, new), readme=readme, code=code), words)
 
 
 ONE_FAULT = {
@@ -188,38 +187,37 @@ for name in ("ENG-RING-1 to -3", "ENG-RING-1, -2, -3", "ENG-RING-1, -3", "ENG-RI
     )
 
 
-@pytest.mark.parametrize(("texts", "words"), ONE_FAULT.values(), ids=ONE_FAULT)
-def test_one_fault_gives_one_complaint(project, texts, words):
-    assert found(project(**texts), words)
+def test_one_fault_gives_one_complaint(project):
+    for texts, words in ONE_FAULT.values():
+        assert found(project(**texts), words)
 
 
-@pytest.mark.parametrize(
-    ("engine", "words"),
-    [
-        (ENGINE.replace("-RING-2**", "-RING-1**"), "before more than one rule: ENG-RING-1"),
-        (ENGINE.replace("## ENG-FAR", "## ENG-RING"), "ENG-RING is a group already"),
-        (ENGINE.replace("## ENG-RING — rings", "## Rings"), "ENG-RING-1 stands under no group"),
-    ],
-)
-def test_ids_and_groups_that_cannot_be_read_are_refused(project, engine, words):
-    root = project(engine=engine)
-    with pytest.raises(ValueError, match=words):
-        spec_rules.complaints(root)
+def test_ids_and_groups_that_cannot_be_read_are_refused(project):
+    for old, new, words in (
+        ("-RING-2**", "-RING-1**", "before more than one rule: ENG-RING-1"),
+        ("## ENG-FAR", "## ENG-RING", "ENG-RING is a group already"),
+        ("## ENG-RING — rings", "## Rings", "ENG-RING-1 stands under no group"),
+    ):
+        root = project(engine=ENGINE.replace(old, new))
+        with pytest.raises(ValueError, match=words):
+            spec_rules.complaints(root)
+
+
+def add_unit_test(root, rule):
+    (root / "tests/unit").mkdir()
+    text = f'@pytest.mark.spec("{rule}")\ndef test_it(): ...\n'
+    (root / "tests/unit/test_it.py").write_text(text)
 
 
 def test_a_test_that_cites_an_unknown_rule_is_found_wherever_it_is(project):
     root = project()
-    (root / "tests/unit").mkdir()
-    text = '@pytest.mark.spec("ENG-RING-7")\ndef test_it(): ...\n'
-    (root / "tests/unit/test_it.py").write_text(text)
+    add_unit_test(root, "ENG-RING-7")
     assert found(root, "tests/unit/test_it.py::test_it cites ENG-RING-7, which is no rule")
 
 
 def test_a_rule_without_a_test_in_the_file_of_its_group_is_found(project):
     root = project(tests=TESTS.replace('"ENG-RING-2", ', ""))
-    (root / "tests/unit").mkdir()
-    text = '@pytest.mark.spec("ENG-RING-2")\ndef test_it(): ...\n'
-    (root / "tests/unit/test_it.py").write_text(text)
+    add_unit_test(root, "ENG-RING-2")
     assert found(root, "ENG-RING-2", "engine.md:16", "has no test in", "engine/test_ring.py")
 
 
@@ -285,37 +283,29 @@ def recorded(root, *reports: Report) -> dict[str, str]:
     return spec_results.read("compiled", spec_results.digest(root), root / "results")
 
 
-A, B = (
-    "tests/conformance/engine/test_ring.py::test_a",
-    "tests/conformance/engine/test_ring.py::test_b",
-)
+A, B = (f"tests/conformance/engine/test_ring.py::test_{name}" for name in "ab")
 
 
 def test_results_are_kept_and_added_to(project):
     root = project()
-    assert recorded(
-        root, Report(A, "passed"), Report("tests/unit/test_x.py::test_x", "passed")
-    ) == {A: "passed"}
+    unit = Report("tests/unit/test_x.py::test_x", "passed")
+    assert recorded(root, Report(A, "passed"), unit) == {A: "passed"}
     assert recorded(root, Report(B, "failed")) == {A: "passed", B: "failed"}
     assert recorded(root) == {A: "passed", B: "failed"}
 
 
 @pytest.mark.parametrize(
-    ("reports", "outcome"),
+    ("phases", "outcome"),
     [
-        ([Report(f"{A}[1]", "failed"), Report(f"{A}[2]", "passed")], "failed"),
-        ([Report(f"{A}[1]", "passed"), Report(f"{A}[2]", "skipped", "setup")], "passed"),
-        (
-            [Report(A, "passed", "setup"), Report(A, "passed"), Report(A, "failed", "teardown")],
-            "failed",
-        ),
-        (
-            [Report(A, "passed", "setup"), Report(A, "skipped"), Report(A, "passed", "teardown")],
-            "skipped",
-        ),
+        ("[1] failed call, [2] passed call", "failed"),
+        ("[1] passed call, [2] skipped setup", "passed"),
+        (" passed setup, passed call, failed teardown", "failed"),
+        (" passed setup, skipped call, passed teardown", "skipped"),
     ],
 )
-def test_the_result_of_a_test_is_the_worst_of_its_parts(project, reports, outcome):
+def test_the_result_of_a_test_is_the_worst_of_its_parts(project, phases, outcome):
+    told = [phase.strip().split(" ") for phase in phases.split(", ")]
+    reports = [Report(A + "".join(which), how, when) for *which, how, when in told]
     assert recorded(project(), *reports) == {A: outcome}
 
 
@@ -342,24 +332,24 @@ def a_row(compiled: dict, interpreted: dict, tests: int = 1, not_built: str = ""
     return spec_table.Row(rule, not_built, ["t"] * tests, outcomes)
 
 
-@pytest.mark.parametrize(
-    ("row", "verdict"),
-    [
-        (a_row({"passed": 2}, {"passed": 1, "skipped": 1}, 2), "proved"),
-        (a_row({"passed": 1}, {"skipped": 1}), "proved"),
-        (a_row({"passed": 1, "failed": 1}, {"passed": 2}, 2), "FAILED"),
-        (a_row({"passed": 2}, {"failed": 1, "unknown": 1}, 2), "FAILED"),
-        (a_row({"passed": 1}, {"unknown": 1}), "not run"),
-        (a_row({"skipped": 1}, {"passed": 1}), "ONLY SKIPPED"),
-        (a_row({}, {}, 0), "NO TEST"),
-        (a_row({}, {}, 0, "no network"), "not built"),
-    ],
-)
-def test_the_verdict_on_a_rule_follows_from_its_tests(row, verdict):
-    assert row.verdict == verdict
-    if verdict != "not built":
-        assert spec_table.report([row]).splitlines()[1].endswith(verdict)
-    assert spec_table.report([row]).endswith(f"1 rules: 1 {verdict}")
+VERDICTS = [
+    (a_row({"passed": 2}, {"passed": 1, "skipped": 1}, 2), "proved"),
+    (a_row({"passed": 1}, {"skipped": 1}), "proved"),
+    (a_row({"passed": 1, "failed": 1}, {"passed": 2}, 2), "FAILED"),
+    (a_row({"passed": 2}, {"failed": 1, "unknown": 1}, 2), "FAILED"),
+    (a_row({"passed": 1}, {"unknown": 1}), "not run"),
+    (a_row({"skipped": 1}, {"passed": 1}), "ONLY SKIPPED"),
+    (a_row({}, {}, 0), "NO TEST"),
+    (a_row({}, {}, 0, "no network"), "not built"),
+]
+
+
+def test_the_verdict_on_a_rule_follows_from_its_tests():
+    for row, verdict in VERDICTS:
+        assert row.verdict == verdict
+        if verdict != "not built":
+            assert spec_table.report([row]).splitlines()[1].endswith(verdict)
+        assert spec_table.report([row]).endswith(f"1 rules: 1 {verdict}")
 
 
 def test_the_table_of_this_project_has_every_rule_and_its_tests():
@@ -371,26 +361,24 @@ def test_the_table_of_this_project_has_every_rule_and_its_tests():
     assert one.outcomes["compiled"] == {"unknown": len(one.tests)}
 
 
-@pytest.mark.parametrize(
-    ("asked", "whole"),
-    [
-        ({}, True),
-        ({"args": ["tests"]}, True),
-        ({"args": ["tests/conformance"]}, True),
-        ({"args": ["tests/unit"]}, False),
-        ({"args": ["tests/conformance/speed"]}, False),
-        ({"keyword": "ring"}, False),
-        ({"markexpr": "long"}, False),
-    ],
-)
-def test_all_tests_are_those_that_run_unless_one_asks_for_others(asked, whole, request):
+ASKED = [
+    ({}, True),
+    ({"args": ["tests"]}, True),
+    ({"args": ["tests/conformance"]}, True),
+    ({"args": ["tests/unit"]}, False),
+    ({"args": ["tests/conformance/speed"]}, False),
+    ({"keyword": "ring"}, False),
+    ({"markexpr": "long"}, False),
+]
+
+
+def test_all_tests_are_those_that_run_unless_one_asks_for_others(request):
     options = request.config.getini("addopts")
     default = options[options.index("-m") + 1]
     keys = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob")
-    option = SimpleNamespace(**dict.fromkeys(keys) | {"markexpr": default} | asked)
-    config = SimpleNamespace(
-        option=option,
-        args=asked.get("args", ["tests"]),
-        invocation_params=SimpleNamespace(dir=spec_rules.ROOT),
-    )
-    assert spec_rules.whole_conformance(config) == whole
+    here = SimpleNamespace(dir=spec_rules.ROOT)
+    for asked, whole in ASKED:
+        option = SimpleNamespace(**dict.fromkeys(keys) | {"markexpr": default} | asked)
+        args = asked.get("args", ["tests"])
+        config = SimpleNamespace(option=option, args=args, invocation_params=here)
+        assert spec_rules.whole_conformance(config) == whole, asked
