@@ -96,64 +96,12 @@ DESCRIPTORS = {
     "hashid_refused": {"hashid": str, "error": str},
 }
 
-ENDED = {"error_code": int, "error_message": str}
-NAMED = {"target_registry": str, "callable_kind": str, "digest": BYTES}
-BUFFER = {"owner_endpoint_id": int, "buffer_id": HEX, "generation": HEX}
-SPAN = {"offset": HEX, "nbytes": HEX}
-USE = {"access": int, "transport_profile": str}
-PLACED = {"address_space": str, **SPAN}
-ROUTE = {"remote_addr": HEX, "rkey_or_token": HEX, "ub_ldst_va": HEX, **USE}
-EXPORTED = {**BUFFER, **PLACED, "export_id": HEX, **ROUTE, "transport_descriptor": BYTES}
-REMOTE_DESC = {
-    **PLACED,
-    **BUFFER,
-    "remote_addr": HEX,
-    "rkey_or_token": HEX,
-    "inline_payload_offset": HEX,
-    "inline_payload_len": HEX,
-}
-MESSAGES = {
-    "hello": {
-        "session_id": HEX,
-        "endpoint_id": int,
-        "protocol_version": int,
-        "comm_profile": str,
-        "feature_flags": HEX,
-        "ready": str,
-    },
-    "task": {
-        "callable_digest": BYTES,
-        "config": CONFIG,
-        "tensors": [{"tensor": TENSOR, "desc": Or((REMOTE_DESC, None))}],
-        "scalars": [HEX],
-        "inline_arena": BYTES,
-    },
-    "completion": {"sequence": HEX, **ENDED},
-    "control": {"name": str, "version": int, "payload": BYTES},
-    "control_reply": {"sequence": HEX, "name": str, "version": int, **ENDED, "result": BYTES},
-    "register_callable": {**NAMED, "payload_version": int, "payload": BYTES},
-    "digest_callable": NAMED,
-    "chip_callable": {
-        "descriptor": BYTES,
-        "location": str,
-        "blob_size": HEX,
-        "blob_sha256": BYTES,
-        "inline_blob": BYTES,
-        "staged_token": BYTES,
-    },
-    "export_request": {**BUFFER, **SPAN, **USE},
-    "export_result": EXPORTED,
-    "import_request": {"importer_endpoint_id": int, "access": int, "exported": EXPORTED},
-    "import_result": {
-        "importer_endpoint_id": int,
-        **BUFFER,
-        "import_id": HEX,
-        **PLACED,
-        **ROUTE,
-        "transport_descriptor": BYTES,
-    },
-    "release_import": {"importer_endpoint_id": int, **BUFFER, "import_id": HEX},
-}
+MESSAGES = (
+    *("hello", "task", "completion", "control", "control_reply", "register_callable"),
+    *("digest_callable", "chip_callable", "export_request", "export_result", "import_request"),
+    *("import_result", "release_import"),
+)
+"""Their fields are those of the package's types, and of those in check.py."""
 REMOTE = {
     "wire_enum": ENUMS["enum"],
     "limits": {"values": {EACH: int}},
@@ -165,11 +113,10 @@ REMOTE = {
         "payload": BYTES,
         "bytes": BYTES,
     },
-    **{name: {"value": shape, "bytes": BYTES} for name, shape in MESSAGES.items()},
+    **{name: {"value": dict, "bytes": BYTES} for name in MESSAGES},
     "message_refused": {"message": ("frame", *MESSAGES), "bytes": BYTES, "names": str},
 }
 
-SEEN = {"offset": Or((int, None)), "end": Or((int, None))}
 RINGS = {
     "ring": {
         "rings": int,
