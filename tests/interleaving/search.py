@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tests.ahead_model import NAMES, draw_program
 
 from .calls import draw_scene
 from .scene import Scene
 from .schedules import Drawn
+
+
+def with_depths(scenes):
+    """Return parameters, scenes with depths: `make test` takes each scene with one of them."""
+    return [
+        pytest.param(scene, depth, marks=[pytest.mark.long] * (number % 3 != depth - 1))
+        for number, scene in enumerate(scenes)
+        for depth in (1, 2, 3)
+    ]
 
 
 class Found(AssertionError):
@@ -60,20 +71,16 @@ def search(seed, kind, plays):
 
     Of a "death" scene, workers die each time.
     """
-    scene = draw(seed, kind)
-    rng = random.Random(f"deaths {seed}")
-    for number in range(plays):
-        deaths = {}
-        if kind == "death":
-            for worker in rng.sample(range(scene.workers), rng.randint(1, scene.workers)):
-                deaths[worker] = rng.randint(1, 60)
-        attempt(scene, Drawn(f"{seed} {number}"), deaths=deaths, weak=number % 4 == 3)
+    play_often(draw(seed, kind), seed, random.Random(f"deaths {seed}"), kind, plays)
 
 
 def search_calls(seed, kind, plays):
     """Play one scene with calls that is drawn at random so many times, as `search` does."""
     rng = random.Random(f"calls {kind} {seed}")
-    scene = draw_scene(rng, kind)
+    play_often(draw_scene(rng, kind), seed, rng, kind, plays)
+
+
+def play_often(scene, seed, rng, kind, plays):
     for number in range(plays):
         deaths = {}
         if kind == "death":

@@ -10,10 +10,12 @@ import pytest
 
 from simpler_ref.jit import collect, mailbox
 
+from ..support import sample
 from .scene import Scene
 from .schedules import Drawn, InTurn
 from .search import Found, attempt, search
 
+pytestmark = pytest.mark.kernels
 SCENES = [
     ("a b<a c<b", {"depth": 1}),
     ("a@0 b@0<a c@1<b", {"depth": 2}),
@@ -42,18 +44,17 @@ def dies_everywhere(scene, schedule):
 def test_whoever_sleeps_is_woken_when_a_worker_has_died_after_any_store(program, how):
     scene = Scene(program, runs=2, **how)
     assert dies_everywhere(scene, InTurn) > 20
-    dies_everywhere(scene, lambda: Drawn(0))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("program", "how"), SCENES)
 def test_so_it_is_in_other_orders(program, how):
     scene = Scene(program, runs=2, **how)
-    for seed in range(1, 20):
+    for seed in range(20):
         dies_everywhere(scene, lambda seed=seed: Drawn(seed))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample(range(6), 3))
 def test_so_it_is_in_programs_drawn_at_random(seed):
     search(seed, "death", 12)
 

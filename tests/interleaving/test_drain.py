@@ -8,8 +8,9 @@ from simpler_ref.jit import schedule as kernels
 
 from .scene import Scene
 from .schedules import Drawn, InTurn, every_schedule
-from .search import Found, attempt
+from .search import Found, attempt, with_depths
 
+pytestmark = pytest.mark.kernels
 SCENES = [
     ("a", {"workers": 1, "spin_ns": 0}),
     ("a b<a c<b", {"workers": 1, "spin_ns": 0}),
@@ -19,9 +20,9 @@ SCENES = [
 ]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize(("program", "how"), SCENES)
-def test_a_drain_ends_when_everything_has(program, how, depth):
+@pytest.mark.parametrize(("scene", "depth"), with_depths(SCENES))
+def test_a_drain_ends_when_everything_has(scene, depth):
+    program, how = scene
     scene = Scene(program, depth=depth, drains=True, **how)
     attempt(scene, InTurn())
     for seed in range(40):

@@ -13,10 +13,12 @@ from simpler_ref.jit import layout as L
 from . import litmus
 from .litmus import ROWS, Litmus, races, wrong
 
+pytestmark = pytest.mark.kernels
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ownership.md"
 LITMUSES = {name: value for name, value in vars(litmus).items() if isinstance(value, Litmus)}
 RACES, WRONGS = 40, 300
 """So many plays at most find what is weaker."""
+FEW_AND_MORE = [range(10), pytest.param(range(10, 25), marks=pytest.mark.long)]
 
 
 def cells(line):
@@ -53,15 +55,17 @@ def test_every_row_has_a_litmus():
     assert [(row.release, row.where) for row in ROWS] == table()
 
 
+@pytest.mark.parametrize("seeds", FEW_AND_MORE, ids=["few", "more"])
 @pytest.mark.parametrize("name", LITMUSES)
-def test_what_must_be_visible_is(name):
-    for seed in range(25):
+def test_what_must_be_visible_is(name, seeds):
+    for seed in seeds:
         assert wrong(LITMUSES[name], seed) is None, seed
 
 
+@pytest.mark.parametrize("seeds", FEW_AND_MORE, ids=["few", "more"])
 @pytest.mark.parametrize("name", LITMUSES)
-def test_only_hints_are_read_without_order(name):
-    for seed in range(10):
+def test_only_hints_are_read_without_order(name, seeds):
+    for seed in seeds:
         assert unordered(LITMUSES[name], seed) == {}, seed
 
 

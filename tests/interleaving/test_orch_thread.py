@@ -15,6 +15,7 @@ from simpler_ref.jit.atomics import CHANGED, INTERRUPTED
 from .actors import TICK_NS
 from .alone import Alone
 
+pytestmark = pytest.mark.kernels
 SPIN_NS, PATIENCE_NS, PARK_NS = 20_000, 9_000, 2_000_000
 PAUSES, OFFERS, SLEEPS, RESTS = "pauses", "offers its core", "sleeps", "rests"
 

@@ -14,6 +14,7 @@ from simpler_ref.jit.atomics import CHANGED, TIMED_OUT
 
 from .alone import Alone
 
+pytestmark = pytest.mark.kernels
 TIMER_NS = 450_000
 STUCK_NS = 3_000_000
 WOKEN, ASKED, TIME_IS_UP = "woken", "asked for a clock", "the time is up"

@@ -14,6 +14,7 @@ SECONDS = float(os.environ.get("SIMPLER_REF_INTERLEAVING_S", "300"))
 FIRST = int(os.environ.get("SIMPLER_REF_INTERLEAVING_SEED", time.time()))
 
 
+@pytest.mark.kernels
 @pytest.mark.long
 def test_nothing_is_wrong_in_scenes_drawn_at_random():
     until = time.monotonic() + SECONDS
