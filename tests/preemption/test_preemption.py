@@ -13,6 +13,7 @@ import pytest
 
 from simpler_ref.jit.kernel import INTERPRETED
 
+from ..support import sample
 from . import rounds
 from .__main__ import main
 from .acts import Stage, Wrong
@@ -22,16 +23,13 @@ from .shapes import KILL, MAIN, SCHEDULER, SERVER, SLOW, STOP, WORKER, Victim, s
 SHORT_S = 1.0
 LONG_S = float(os.environ.get("SIMPLER_REF_PREEMPTION_S", "900"))
 SEEDS = [
-    (
-        399,
-        [Victim(SCHEDULER, SLOW)],
-    ),  # groups in short scopes: what it reads is soon another task's
+    (399, [Victim(SCHEDULER, SLOW)]),  # in short scopes: what it reads is soon another task's
     (36, [Victim(MAIN, STOP)]),
+    (87, [Victim(SCHEDULER, STOP)]),
     (125, [Victim(WORKER, KILL), Victim(MAIN, STOP)]),
-    pytest.param(87, [Victim(SCHEDULER, STOP)], marks=pytest.mark.long),
-    pytest.param(98, [Victim(MAIN, SLOW)], marks=pytest.mark.long),
-    pytest.param(101, [Victim(WORKER, STOP), Victim(MAIN, STOP)], marks=pytest.mark.long),
-    pytest.param(520, [Victim(SERVER, KILL)], marks=pytest.mark.long),
+    (98, [Victim(MAIN, SLOW)]),
+    (101, [Victim(WORKER, STOP), Victim(MAIN, STOP)]),
+    (520, [Victim(SERVER, KILL)]),
 ]
 DEADLINE_S = rounds.START_S + rounds.HANG_S + 60.0
 """A guard against hangs of the harness itself: a round has guards of its own."""
@@ -50,10 +48,10 @@ def tracer(tmp_path_factory):
         pytest.skip(str(why))
 
 
-@pytest.mark.parametrize(("seed", "victims"), SEEDS)
-def test_a_random_program_computes_what_it_should_whoever_is_slow_stops_or_dies(
-    tracer, seed, victims
-):
+@pytest.mark.slow("starts a program, and the tracers of its threads")
+@pytest.mark.parametrize("round", sample(SEEDS, 2))
+def test_a_random_program_computes_what_it_should_whoever_is_slow_stops_or_dies(tracer, round):
+    seed, victims = round
     outcome = rounds.Round(tracer, seed, SHORT_S).run()
     assert not outcome.failure, str(outcome)
     assert list(outcome.tracers) == victims
@@ -98,29 +96,29 @@ class Told(Script):
         self.program.stdin.flush()
 
 
+@pytest.mark.long
 def test_a_thread_is_stepped_and_runs_on_when_it_is_let_go(tracer):
     outcome = Told(tracer, UNTIL_LET_GO + "sum(range(1_000_000))\n" + DONE).run()
     assert (outcome.failure, outcome.acts, outcome.tasks) == ("", 1, 2), str(outcome)
     assert outcome.tracers[Victim(MAIN, SLOW)]["steps"] > 0
 
 
-@pytest.mark.parametrize(
-    ("text", "failure"),
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "it crashed: SIGSEGV"),
-        ("say('wrong', 'array 1'); raise SystemExit(1)", "wrong: array 1"),
-        ("raise SystemExit(3)", "it ended with status 3"),
-        ("time.sleep(600)", "it hangs"),
-    ],
-)
-def test_what_goes_wrong_is_a_failure_with_a_command_to_repeat_it(
-    tracer, text, failure, monkeypatch
-):
+ENDS = [
+    ("os.kill(os.getpid(), signal.SIGSEGV)", "it crashed: SIGSEGV"),
+    ("say('wrong', 'array 1'); raise SystemExit(1)", "wrong: array 1"),
+    ("raise SystemExit(3)", "it ended with status 3"),
+    ("time.sleep(600)", "it hangs"),
+]
+
+
+@pytest.mark.long
+def test_what_goes_wrong_is_a_failure_with_a_command_to_repeat_it(tracer, monkeypatch):
     monkeypatch.setattr(rounds, "HANG_S", 1.0)
     monkeypatch.setattr(rounds, "ANSWER_S", 0.1)
-    outcome = Script(tracer, text).run()
-    assert outcome.failure.startswith(failure)
-    assert "repeat it with: python -m tests.preemption 300 98" in str(outcome)
+    for text, failure in ENDS:
+        outcome = Script(tracer, text).run()
+        assert outcome.failure.startswith(failure)
+        assert "repeat it with: python -m tests.preemption 300 98" in str(outcome)
 
 
 @pytest.fixture(scope="module")
@@ -139,17 +137,21 @@ def spoiled(stage, compare, *args):
     compare(*args)
 
 
-@pytest.mark.parametrize("act", ["graph", "replay", "bulk", "counting", "recount", "register"])
-def test_one_wrong_word_fails_an_act(act, stage, monkeypatch):
+@pytest.mark.long
+def test_one_wrong_word_fails_an_act(stage, monkeypatch):
     rng = random.Random(1)
-    stage.play(act, rng)
+    acts = ("graph", "replay", "bulk", "counting", "recount", "register")
+    for act in acts:
+        stage.play(act, rng)
     for name in ("compare_arrays", "compare_rows", "compare_cells"):
         compare = getattr(stage, name)
         monkeypatch.setattr(stage, name, functools.partial(spoiled, stage, compare))
-    with pytest.raises(Wrong, match=act if act != "replay" else "recording"):
-        stage.play(act, rng)
+    for act in acts:
+        with pytest.raises(Wrong, match=act if act != "replay" else "recording"):
+            stage.play(act, rng)
 
 
+@pytest.mark.long
 def test_another_failure_or_none_at_all_fails_an_act(stage, monkeypatch):
     stage.play("failing", random.Random(1))
     monkeypatch.setattr(stage, "fail", stage.wide)
