@@ -258,7 +258,7 @@ def test_a_docstring_names_its_rules_last():
 
 
 # ---------------------------------------------------------------- the build
-@pytest.mark.slow("every page is read, and every object with documentation imported")
+@pytest.mark.long  # as make docs does
 @pytest.mark.timeout(DEADLINE_S)
 def test_the_pages_build_without_a_warning(tmp_path):
     options = ["-W", "--keep-going", "-q", "-b", "dummy"]

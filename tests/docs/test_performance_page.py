@@ -89,18 +89,14 @@ def test_ten_times_as_much_is_one_line_further_and_stays_within_the_drawing(page
     assert max(ends) + 50 < page.WIDTH
 
 
-def test_a_line_ends_where_a_peer_was_not_measured_any_more(figures):
+def test_a_line_ends_where_a_peer_was_not_measured_and_names_do_not_overlap(page, figures):
     points = re.findall(r'<polyline class="(own|processes)" points="([^"]*)"', figures.lines())
     assert {kind: len(line.split()) for kind, line in points} == {"own": 2, "processes": 1}
-
-
-def test_names_beside_lines_do_not_overlap(page):
     places = page.spread_out({"a": 10.0, "b": 11.0, "c": 12.0, "d": 95.0}, 10.0, 0.0, 100.0)
     assert list(places) == ["a", "b", "c", "d"]
     tops = list(places.values())
     assert all(lower - upper >= 10.0 for upper, lower in itertools.pairwise(tops))
-    assert tops[0] >= 0.0
-    assert tops[-1] <= 100.0
+    assert 0.0 <= tops[0] <= tops[-1] <= 100.0
 
 
 def test_the_table_shows_spread_multiple_and_smaller_sizes(figures):
@@ -112,20 +108,14 @@ def test_the_table_shows_spread_multiple_and_smaller_sizes(figures):
         figures.table(["chains"])
 
 
-def test_who_is_ahead_of_ours_is_said_and_a_plain_loop_is_no_rival(figures):
-    rows = figures.ahead().splitlines()
+def test_who_is_ahead_what_is_missing_and_which_targets_are_met_is_said(figures):
+    rows = figures.ahead().splitlines()  # a plain loop is no rival
     assert "| chain | ours | quick <threads> 4.00 × |" in rows
     assert "| tree reduction | ours | nobody |" in rows
-
-
-def test_what_is_missing_has_its_reason_and_what_cannot_be_compared_is_left_out(figures):
     assert figures.missing().splitlines() == [
         "- slow: tree reduction: too slow: no answer within 60 s",
         "- gone: everything. no wheel for it",
     ]
-
-
-def test_targets_are_marked_as_met_missed_or_not_measured(figures):
     assert figures.targets().splitlines()[2:] == [
         "| first | ✓ | 1, wanted ≥ 1 |",
         "| second | ✗ | 2, wanted ≤ 1 |",

@@ -11,7 +11,6 @@ PROGRAMS = [
     "chips.py",
     "sub_workers.py",
     pytest.param("domains.py", marks=pytest.mark.long),
-    pytest.param("one_chip.py", marks=pytest.mark.long),
 ]
 PRINTED = {"sub_workers.py": "hello from a sub worker\n"}
 

@@ -163,32 +163,29 @@ class Answers:
         pass
 
 
-@pytest.fixture
-def visit(tmp_path):
-    """Return how to visit a peer whose tasks take so long; gives what was taken and asked."""
-
-    def make(seconds_per_task, *names, peer="pool"):
-        place = environments.Environments(tmp_path, install=False)
-        one = measure.Visit(catalogue.PEERS[peer], measure.Taken(), measure.FULL, place)
-        session = one._session = Answers(seconds_per_task)
-        one.run(names)
-        return one._taken, session.asked
-
-    return make
+def visit(tmp_path, seconds_per_task, *names, peer="pool"):
+    """Visit a peer whose tasks take so long; return what was taken and asked."""
+    place = environments.Environments(tmp_path, install=False)
+    one = measure.Visit(catalogue.PEERS[peer], measure.Taken(), measure.FULL, place)
+    session = one._session = Answers(seconds_per_task)
+    one.run(names)
+    return one._taken, session.asked
 
 
-def test_a_quick_peer_gets_the_size_that_is_meant_and_a_slow_one_what_it_can_do_in_time(visit):
+def test_a_peer_is_asked_for_what_it_can_do_in_time_and_concerns_it(tmp_path):
     for each, size in ((1e-6, 16384), (2e-4, 4096), (1.0, 64)):
-        assert visit(each, "independent")[0].sizes == {"independent": size}
-    taken, asked = visit(1e-5, "chain")
+        assert visit(tmp_path, each, "independent")[0].sizes == {"independent": size}
+    taken, asked = visit(tmp_path, 1e-5, "chain")
     assert taken.values["chain"] == [pytest.approx(1e-5)]
     assert asked[-1].startswith("chain n=4096 repeats=5 ")
-
-
-def test_a_peer_is_asked_only_for_what_concerns_it(visit):
-    assert visit(1e-6, "submit", "one_worker")[1] == []
-    assert len(visit(1e-6, "submit", peer="starpu")[1]) == 2
-    assert visit(1e-6, "metg_8", peer="plain")[0].words == {"metg_8": "n/a: no workers"}
+    assert visit(tmp_path, 1e-6, "submit", "one_worker")[1] == []
+    assert len(visit(tmp_path, 1e-6, "submit", peer="starpu")[1]) == 2
+    assert visit(tmp_path, 1e-6, "metg_8", peer="plain")[0].words == {"metg_8": "n/a: no workers"}
+    taken, asked = visit(tmp_path, 2e-3, "random_1e3", "random_1e4", "random_1e5")
+    assert list(taken.values) == ["random_1e3"]
+    assert len(asked) == 2, "a larger graph is not tried after a smaller one was too much"
+    words = {"n/a: a run would take about 20 s"}
+    assert {taken.words[name] for name in ("random_1e4", "random_1e5")} == words
 
 
 def test_a_figure_is_taken_again_while_the_host_takes_the_cores_away(monkeypatch):
@@ -211,13 +208,6 @@ def test_a_figure_is_taken_again_while_the_host_takes_the_cores_away(monkeypatch
         one.add_quietest("chain", 4, value)
         assert one.values == {"chain": [kept]}
         assert one.stolen == [pytest.approx(stolen)]
-
-
-def test_what_takes_long_is_taken_once(visit, monkeypatch):
-    monkeypatch.setattr(measure, "stolen_share", lambda before, after: 0.5)
-    assert len(visit(1.0, "chain")[1]) == 1
-    asked = visit(1e-6, "chain")[1]
-    assert sum("repeats=5" in one for one in asked) == measure.FULL.attempts
 
 
 # ---------------------------------------------------------------- the report
@@ -251,14 +241,6 @@ def test_a_restless_machine_and_a_host_that_keeps_the_cores_are_mentioned():
         others = "Other programs used 40% of the cores: do not trust these figures."
         assert (others in said) == (around is loud)
         assert ("The host kept 20% of the cores to itself" in said) == (around is loud)
-
-
-def test_a_larger_random_graph_is_not_tried_after_a_smaller_one_was_too_much(visit):
-    taken, asked = visit(2e-3, "random_1e3", "random_1e4", "random_1e5")
-    assert list(taken.values) == ["random_1e3"]
-    assert len(asked) == 2
-    words = {"n/a: a run would take about 20 s"}
-    assert {taken.words[name] for name in ("random_1e4", "random_1e5")} == words
 
 
 def test_what_is_smaller_missing_or_skipped_is_explained_in_the_table():
