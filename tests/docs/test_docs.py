@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import itertools
 import re
 import runpy
 import subprocess
@@ -152,21 +151,6 @@ def test_the_drawing_has_an_arrow_and_words_for_every_step_of_the_state_machine(
     for event in EVENTS:
         assert picture.count(f">{event.name}</text>") == len(event.before)
     assert len(drawing.table().splitlines()) == 2 + len(EVENTS)
-
-
-def test_no_two_arrows_of_the_drawing_share_a_way(drawing):
-    """Only at their end may two arrows meet."""
-    pieces = [
-        (number, *sorted(piece))
-        for number, (corners, *_) in enumerate(drawing.arrows())
-        for piece in itertools.pairwise(corners)
-    ]
-    for (one, (ax, ay), (bx, by)), (other, (cx, cy), (dx, dy)) in itertools.combinations(pieces, 2):
-        if one != other:
-            upright = ax == bx == cx == dx and max(ay, cy) < min(by, dy)
-            level = ay == by == cy == dy and max(ax, cx) < min(bx, dx)
-            assert not upright, (one, other)
-            assert not level, (one, other)
 
 
 def test_an_event_that_is_new_is_drawn_and_listed(drawing, monkeypatch):

@@ -6,7 +6,6 @@ announce.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -477,60 +476,6 @@ def check_handle_wire(wire):
         assert (handle.hashid, handle.kind, handle.target_namespace) == (hashid, kind, namespace)
 
 
-@st.composite
-def descriptors(draw):
-    module, qualname = draw(texts), draw(texts)
-    if draw(st.booleans()):
-        names = st.sampled_from(["a", "os.path", "größe", "Class.method", "a.", "<locals>", "f:g"])
-        module, qualname = draw(names), draw(names)
-    return module, qualname
-
-
-def read_sized(raw, at):
-    size = struct.unpack_from("<I", raw, at)[0]
-    assert at + 4 + size <= len(raw)
-    return raw[at + 4 : at + 4 + size], at + 4 + size
-
-
-def check_import_descriptor(names):
-    raw = attempt(lambda: ci.build_python_import_descriptor(*names), CallableError)
-    if raw is not REFUSED:
-        module, at = read_sized(raw, 8)
-        qualname, end = read_sized(raw, at)
-        assert (module.decode(), qualname.decode(), end) == (*names, len(raw))
-
-
-class Described:
-    """A chip callable as its description needs it."""
-
-    def __init__(self, directions):
-        self.directions = directions
-        self.sig_count = len(directions)
-
-    def sig(self, i):
-        return self.directions[i]
-
-    def to_bytes(self):
-        return b"blob"
-
-
-def check_chip_descriptor(parts):
-    directions, platform, runtime, arch = parts
-    raw = attempt(
-        lambda: ci.build_chip_callable_descriptor(
-            target=Described(directions), platform=platform, runtime=runtime, target_arch=arch
-        ),
-        CallableError,
-    )
-    if raw is not REFUSED:
-        at = 8
-        for text in (arch, platform, runtime):
-            read, at = read_sized(raw, at)
-            assert read == os.fsencode(text)
-        assert len(raw) == at + 72
-        assert all(0 <= direction <= 3 for direction in directions)
-
-
 # ---------------------------------------------------------------- chip callables
 CORE = CoreCallable.build([1, 0], b"core")
 CHIP = ChipCallable.build([1, 2, 0], "entry", b"chip", [(7, CORE), (0, CORE)], "cfg").to_bytes()
@@ -647,11 +592,6 @@ TARGETS = {
     "hashid": Target(hashids, check_hashid),
     "handle": Target(handle_parts(), check_handle),
     "handle that travelled": Target(handle_wires(), check_handle_wire),
-    "import descriptor": Target(descriptors(), check_import_descriptor),
-    "chip descriptor": Target(
-        st.tuples(st.lists(st.one_of(st.integers(0, 3), numbers), max_size=4), texts, texts, texts),
-        check_chip_descriptor,
-    ),
     "chip blob": Target(edited(st.just(CHIP)), check_chip_blob),
     "columns": Target(batches, check_batch),
     **{f"remote {name}": remote_target(name) for name in VALID},
