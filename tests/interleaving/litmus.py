@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from simpler_ref.jit import entries, journal, mailbox, queues, slots
 from simpler_ref.jit import layout as L
 
-from .memory import FENCE, Recorder, Weakening, WeakMemory
+from .memory import Recorder, Weakening, WeakMemory
 from .scene import PARK_NS, Play, Scene
 from .schedules import Drawn
-
-W = Weakening
 
 
 class Litmus(NamedTuple):
@@ -336,218 +335,112 @@ class Row(NamedTuple):
     """Each makes a race."""
     wrongs: tuple[tuple[Weakening, ...], ...] = ()
     """Each makes something go wrong in weak memory."""
-    harmless: tuple[Weakening, ...] = ()
+    harmless: tuple[tuple[Weakening, ...], ...] = ()
     """These do no harm: the value itself is all that the row promises."""
 
 
-def each(*weakenings):
-    return tuple((weakening,) for weakening in weakenings)
+TABLE = """
+store WIRING_PUSHED | push_wiring | CHAIN
+    race: store in push_wiring; load in pop_wiring
+store WIRING_TAKEN | pop_wiring | QUEUE
+    race: store in pop_wiring; load in wiring_full
+store PASS_LOCK = 0 | unlock | CHAIN
+    race: store in unlock; load in try_lock and compare_exchange in try_lock
+store S_STATE | step | CHAIN, IN_BULK
+    harmless: store in step
+compare-and-exchange S_FANOUT | acquire_ref | REFERENCE
+    wrong: compare_exchange in acquire_ref; fetch_add in release_ref
+fetch-and-add S_FANOUT | release_ref | CHAIN
+    race: fetch_add in release_ref
+    harmless: load in acquire_ref
+store MAIL_STATE = TASK_READY | send | PAIR
+    race: store in send; load MAIL_STATE in receive
+exchange MAIL_STATE = TASK_DONE | post | PAIR
+    race: exchange in post; load in is_done
+exchange MAIL_STATE = INIT_DONE | post | DEATH
+    race: exchange in post; load MAIL_STATE in wait_ready
+store MAIL_STATE = IDLE | set_idle | PAIR
+    harmless: store in set_idle
+exchange MAIL_STATE = CONTROL_REQUEST | publish | REQUEST
+    race: exchange in publish; load MAIL_STATE in receive
+exchange MAIL_STATE = CONTROL_DONE | post | REQUEST
+    race: exchange in post; load MAIL_STATE in await_control
+store W_CLAIM = CLAIM_GRANTED | grant_claim, lose_tasks | CLAIM
+    race: store in grant_claim; load W_CLAIM in claim_mailbox
+store MAY_MOVE, unlock, fence, load of the park words | hand_over | RELEASED
+    wrong: fence in hand_over; fence in help_until
+store W_SKIP | skip_rest, skip_waiting, poison, call_consumers_back | FRAMES, CANCEL
+    harmless: store in poison; store in skip_waiting; store in call_consumers_back
+store W_ENDED | post_done | FRAMES
+    race: store in post_done; load W_ENDED in how_it_ended
+STUCK_SINCE, fence, load of WATCHING and PARK_SCHED | watch_groups | STUCK
+    wrong: fence in watch_groups; fence in scheduler_loop
+store MAIL_STATE, fence, load W_PARKED | send, wake_sleepers | ALONE
+    wrong: fence in wake_sleepers; fence in park_and_receive
+store W_FILLED, fence, load W_LOOKOUT | send, wake_sleepers | LOOKOUT
+    wrong: fence in wake_sleepers; fence in look_out
+exchange, then load_sc of PARK_ORCH, PARK_SCHED | post, announce_done | WAITS, RESTS, REST_FAILS
+    wrong: exchange in post; load_sc in announce_done; fence in help_until
+exchange of MAIL_STATE, later load_sc of PARK_ORCH, load of PARK_SCHED | post, \
+announce_uncollected | AWAY
+    wrong: exchange in post; fence in scheduler_loop
+exchange W_DEATH | mark_dead | DEATH
+    harmless: exchange W_DEATH in mark_dead
+exchange W_DEATH, compare-and-exchange MAIL_STATE | mark_dead | REFUSED
+    wrong: load_sc in await_control
+store DEATHS, fence, store of the park words, wake | mark_dead | DEATH
+    wrong: store DEATHS in mark_dead; fence in mark_dead
+store RUN_ERROR | record_error | FAILURE
+    race: store in record_error; load in submit_task
+store CANCEL | request_cancel | CANCEL
+    harmless: store in request_cancel
+store W_SHUTDOWN, fence, then MAIL_STATE = SHUTDOWN | request_stop | STOPS
+    wrong: fence in request_stop; fence in park_and_receive
+store STOPPING, fence, store PARK_SCHED, wake | stop_scheduler | ALONE
+    wrong: fence in stop_scheduler; fence in scheduler_loop
+store J_PUSHED | note | NOTED
+    race: store in note; load J_PUSHED in collect_one
+store J_TAKEN | collect_one | NOTED
+    race: store in collect_one; load J_TAKEN in note
+store J_PUSHED, fence, load PARK_COLLECTOR | wake_collector | NOTED
+    wrong: fence in wake_collector; fence in collector_loop
+the moves of a pass, fence, load PARK_ORCH | scheduler_loop | PAIR
+    wrong: fence in scheduler_loop; fence in help_until
+store WIRING_PUSHED, fence, load W_GIVEN and the producers' S_STATE, when a pass may be left out \
+| pass_in_bulk | IN_BULK
+    wrong: fence in pass_in_bulk
+store WIRING_PUSHED, fence, load PARK_SCHED, when the pass was taken | pass_after_submit | TAKEN
+    wrong: fence in pass_after_submit
+DEFERRED_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is deferred or an end may \
+stay unseen | have_time_kept, leave_pass_out | HELD
+    wrong: fence in have_time_kept
+"""
+"""Of each row: how it begins, its place, its programs; then what some weakenings make.
+
+Those with "and" between them are made together.
+"""
 
 
-ROWS = [
-    Row(
-        "store WIRING_PUSHED",
-        "push_wiring",
-        (CHAIN,),
-        races=each(W("push_wiring", "store"), W("pop_wiring", "load")),
-    ),
-    Row(
-        "store WIRING_TAKEN",
-        "pop_wiring",
-        (QUEUE,),
-        races=each(W("pop_wiring", "store"), W("wiring_full", "load")),
-    ),
-    Row(
-        "store PASS_LOCK = 0",
-        "unlock",
-        (CHAIN,),
-        races=(
-            (W("unlock", "store"),),
-            (W("try_lock", "load"), W("try_lock", "compare_exchange")),
-        ),
-    ),
-    Row("store S_STATE", "step", (CHAIN, IN_BULK), harmless=(W("step", "store"),)),
-    Row(
-        "compare-and-exchange S_FANOUT",
-        "acquire_ref",
-        (REFERENCE,),
-        wrongs=each(W("acquire_ref", "compare_exchange"), W("release_ref", "fetch_add")),
-    ),
-    Row(
-        "fetch-and-add S_FANOUT",
-        "release_ref",
-        (CHAIN,),
-        races=each(W("release_ref", "fetch_add")),
-        harmless=(W("acquire_ref", "load"),),
-    ),
-    Row(
-        "store MAIL_STATE = TASK_READY",
-        "send",
-        (PAIR,),
-        races=each(W("send", "store"), W("receive", "load", "MAIL_STATE")),
-    ),
-    Row(
-        "exchange MAIL_STATE = TASK_DONE",
-        "post",
-        (PAIR,),
-        races=each(W("post", "exchange"), W("is_done", "load")),
-    ),
-    Row(
-        "exchange MAIL_STATE = INIT_DONE",
-        "post",
-        (DEATH,),
-        races=each(W("post", "exchange"), W("wait_ready", "load", "MAIL_STATE")),
-    ),
-    Row("store MAIL_STATE = IDLE", "set_idle", (PAIR,), harmless=(W("set_idle", "store"),)),
-    Row(
-        "exchange MAIL_STATE = CONTROL_REQUEST",
-        "publish",
-        (REQUEST,),
-        races=each(W("publish", "exchange"), W("receive", "load", "MAIL_STATE")),
-    ),
-    Row(
-        "exchange MAIL_STATE = CONTROL_DONE",
-        "post",
-        (REQUEST,),
-        races=each(W("post", "exchange"), W("await_control", "load", "MAIL_STATE")),
-    ),
-    Row(
-        "store W_CLAIM = CLAIM_GRANTED",
-        "grant_claim, lose_tasks",
-        (CLAIM,),
-        races=each(W("grant_claim", "store"), W("claim_mailbox", "load", "W_CLAIM")),
-    ),
-    Row(
-        "store MAY_MOVE, unlock, fence, load of the park words",
-        "hand_over",
-        (RELEASED,),
-        wrongs=each(W("hand_over", FENCE), W("help_until", FENCE)),
-    ),
-    Row(
-        "store W_SKIP",
-        "skip_rest, skip_waiting, poison, call_consumers_back",
-        (FRAMES, CANCEL),
-        harmless=(
-            W("poison", "store"),
-            W("skip_waiting", "store"),
-            W("call_consumers_back", "store"),
-        ),
-    ),
-    Row(
-        "store W_ENDED",
-        "post_done",
-        (FRAMES,),
-        races=each(W("post_done", "store"), W("how_it_ended", "load", "W_ENDED")),
-    ),
-    Row(
-        "STUCK_SINCE, fence, load of WATCHING and PARK_SCHED",
-        "watch_groups",
-        (STUCK,),
-        wrongs=each(W("watch_groups", FENCE), W("scheduler_loop", FENCE)),
-    ),
-    Row(
-        "store MAIL_STATE, fence, load W_PARKED",
-        "send, wake_sleepers",
-        (ALONE,),
-        wrongs=each(W("wake_sleepers", FENCE), W("park_and_receive", FENCE)),
-    ),
-    Row(
-        "store W_FILLED, fence, load W_LOOKOUT",
-        "send, wake_sleepers",
-        (LOOKOUT,),
-        wrongs=each(W("wake_sleepers", FENCE), W("look_out", FENCE)),
-    ),
-    Row(
-        "exchange, then load_sc of PARK_ORCH, PARK_SCHED",
-        "post, announce_done",
-        (WAITS, RESTS, REST_FAILS),
-        wrongs=each(W("post", "exchange"), W("announce_done", "load_sc"), W("help_until", FENCE)),
-    ),
-    Row(
-        "exchange of MAIL_STATE, later load_sc of PARK_ORCH, load of PARK_SCHED",
-        "post, announce_uncollected",
-        (AWAY,),
-        wrongs=each(W("post", "exchange"), W("scheduler_loop", FENCE)),
-    ),
-    Row(
-        "exchange W_DEATH",
-        "mark_dead",
-        (DEATH,),
-        harmless=(W("mark_dead", "exchange", "W_DEATH"),),
-    ),
-    Row(
-        "exchange W_DEATH, compare-and-exchange MAIL_STATE",
-        "mark_dead",
-        (REFUSED,),
-        wrongs=each(W("await_control", "load_sc")),
-    ),
-    Row(
-        "store DEATHS, fence, store of the park words, wake",
-        "mark_dead",
-        (DEATH,),
-        wrongs=((W("mark_dead", "store", "DEATHS"),), (W("mark_dead", FENCE),)),
-    ),
-    Row(
-        "store RUN_ERROR",
-        "record_error",
-        (FAILURE,),
-        races=each(W("record_error", "store"), W("submit_task", "load")),
-    ),
-    Row("store CANCEL", "request_cancel", (CANCEL,), harmless=(W("request_cancel", "store"),)),
-    Row(
-        "store W_SHUTDOWN, fence, then MAIL_STATE = SHUTDOWN",
-        "request_stop",
-        (STOPS,),
-        wrongs=each(W("request_stop", FENCE), W("park_and_receive", FENCE)),
-    ),
-    Row(
-        "store STOPPING, fence, store PARK_SCHED, wake",
-        "stop_scheduler",
-        (ALONE,),
-        wrongs=each(W("stop_scheduler", FENCE), W("scheduler_loop", FENCE)),
-    ),
-    Row(
-        "store J_PUSHED",
-        "note",
-        (NOTED,),
-        races=each(W("note", "store"), W("collect_one", "load", "J_PUSHED")),
-    ),
-    Row(
-        "store J_TAKEN",
-        "collect_one",
-        (NOTED,),
-        races=each(W("collect_one", "store"), W("note", "load", "J_TAKEN")),
-    ),
-    Row(
-        "store J_PUSHED, fence, load PARK_COLLECTOR",
-        "wake_collector",
-        (NOTED,),
-        wrongs=each(W("wake_collector", FENCE), W("collector_loop", FENCE)),
-    ),
-    Row(
-        "the moves of a pass, fence, load PARK_ORCH",
-        "scheduler_loop",
-        (PAIR,),
-        wrongs=each(W("scheduler_loop", FENCE), W("help_until", FENCE)),
-    ),
-    Row(
-        "store WIRING_PUSHED, fence, load W_GIVEN and the producers' S_STATE, "
-        "when a pass may be left out",
-        "pass_in_bulk",
-        (IN_BULK,),
-        wrongs=each(W("pass_in_bulk", FENCE)),
-    ),
-    Row(
-        "store WIRING_PUSHED, fence, load PARK_SCHED, when the pass was taken",
-        "pass_after_submit",
-        (TAKEN,),
-        wrongs=each(W("pass_after_submit", FENCE)),
-    ),
-    Row(
-        "DEFERRED_SINCE or WIRING_PUSHED, fence, load PARK_SCHED, when a task is deferred or an end may "
-        "stay unseen",
-        "have_time_kept, leave_pass_out",
-        (HELD,),
-        wrongs=each(W("have_time_kept", FENCE)),
-    ),
-]
+def read_row(text: str) -> Row:
+    head, *found = text.split("\n    ")
+    release, where, programs = head.split(" | ")
+    several = tuple(globals()[name] for name in programs.split(", "))
+    kinds = dict(line.split(": ", 1) for line in found)
+    weaker = [read_weakenings(kinds.get(kind, "")) for kind in ("race", "wrong", "harmless")]
+    return Row(release, where, several, *weaker)
+
+
+def read_weakenings(text: str) -> tuple[tuple[Weakening, ...], ...]:
+    return tuple(
+        tuple(map(read_weakening, together.split(" and "))) for together in text.split("; ") if text
+    )
+
+
+def read_weakening(text: str) -> Weakening:
+    """Read ``load MAIL_STATE in receive``."""
+    access, _, function = text.partition(" in ")
+    operation, _, word = access.partition(" ")
+    return Weakening(function, operation, word)
+
+
+ROWS = [read_row(text) for text in re.split(r"\n(?! )", TABLE.strip())]

@@ -34,8 +34,9 @@ def test_each_call_ends_once_and_after_those_that_it_waits_for(scene, depth):
         attempt(scene, Drawn(seed), weak=seed % 4 == 3)
 
 
-def test_so_it_is_in_any_order_with_one_preemption():
-    scene = CallScene("a>x b<x c>x | d<x?a", spin_ns=0)
+@pytest.mark.parametrize("program", sample(["a>x | b<x?a", "a>x b<x c>x | d<x?a"], 1))
+def test_so_it_is_in_any_order_with_one_preemption(program):
+    scene = CallScene(program, spin_ns=0)
     for schedule in every_schedule(1):
         attempt(scene, schedule)
 

@@ -90,9 +90,9 @@ def test_without_it_somebody_is_missed(row, weakened):
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 40), marks=pytest.mark.long)])
 @pytest.mark.parametrize("row", [row for row in ROWS if row.harmless], ids=lambda row: row.release)
 def test_where_the_value_is_all_no_order_is_needed(row, seeds):
-    for weakening, which, seed in itertools.product(row.harmless, row.litmus, seeds):
-        assert unordered(which, seed, (weakening,)) == {}, (weakening, seed)
-        assert wrong(which, seed, (weakening,)) is None, (weakening, seed)
+    for weakened, which, seed in itertools.product(row.harmless, row.litmus, seeds):
+        assert unordered(which, seed, weakened) == {}, (weakened, seed)
+        assert wrong(which, seed, weakened) is None, (weakened, seed)
 
 
 def test_every_row_is_weakened():
