@@ -44,7 +44,7 @@ def test_so_it_is_in_any_order_with_one_preemption(program):
 def test_a_call_that_makes_room_does_not_wait_for_itself():
     """Its slot may be that of a call which had not ended when it looked for what it waits for."""
     scene = CallScene("a@0>x ~a b@1>y ~b c@1>z ~c d<x>x", window=3)
-    for seed in range(250):
+    for seed in (405, *range(100)):  # the first has found it
         attempt(scene, Drawn(seed))
 
 
