@@ -328,7 +328,9 @@ RUNS = {
         r"copies +[^\n]*\ndirect +[^\n]*\nring +[^\n]*$",
         "equal to numpy: yes$",
     ),
-    "overlapping_domains.py --rows=2 --columns=2 --height=11 --width=7": ("domains: 4, each chip in 2$",),
+    "overlapping_domains.py --rows=2 --columns=2 --height=11 --width=7": (
+        "domains: 4, each chip in 2$",
+    ),
     "expert_parallel.py --chips=3 --tokens=7 --width=5": (
         r"expert 0: \d+ tokens\nexpert 1: \d+ tokens\nexpert 2: \d+ tokens$",
     ),

@@ -15,7 +15,7 @@ from .__main__ import fuzz, main
 from .decoders import TARGETS
 from .runs import run_fixed_and_new
 
-EXAMPLES = 50
+EXAMPLES = 30
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,7 @@ from ..mutation import mutants
 from ..mutation.faults import Fault, Patch
 from ..sanitizers import DEADLINE_S, REPORT, NoSanitizers, Sanitized, build
 
-pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2 * DEADLINE_S)]
 
 UNCHECKED = Fault(
     "unchecked length",
@@ -34,14 +34,9 @@ SLOW = "kills_the_process"
 """A test that starts one Python after the other, of which each loads the sanitizers."""
 
 
-@pytest.mark.slow("builds the C parts, and loads the sanitizers")
 @pytest.mark.parametrize(
     "tests",
-    [
-        ("tests/fuzz/test_chips.py",),
-        pytest.param((CHIP_ABI, "-k", f"not {SLOW}"), marks=pytest.mark.long),
-        pytest.param((CHIP_ABI, "-k", SLOW), marks=pytest.mark.long),
-    ],
+    [("tests/fuzz/test_chips.py",), (CHIP_ABI, "-k", f"not {SLOW}"), (CHIP_ABI, "-k", SLOW)],
     ids=["fuzz", "conformance", "slow"],
 )
 def test_nothing_is_reported_whatever_the_c_parts_are_given(sanitized, tests):
@@ -50,7 +45,6 @@ def test_nothing_is_reported_whatever_the_c_parts_are_given(sanitized, tests):
     assert not REPORT.search(output)
 
 
-@pytest.mark.long
 def test_a_length_that_is_believed_is_reported(sanitized):
     runtime = sanitized.copy / "simpler_ref/native_chip/_runtime.so"
     before = runtime.read_bytes()
@@ -62,7 +56,6 @@ def test_a_length_that_is_believed_is_reported(sanitized):
     assert "AddressSanitizer" in output, output[-20_000:]
 
 
-@pytest.mark.long
 def test_nothing_is_reported_in_minutes(sanitized):
     program = sanitized.start("tests.fuzz", "120", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output, _ = program.communicate()
