@@ -45,7 +45,7 @@ mutants: $(STAMP)
 
 # ARGS: how many mutants, of which files, for how long; --help says more
 sweep: $(STAMP)
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m tests.mutation.sweep $(ARGS)
+	@$(BIN)/python -m tests.mutation.sweep $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

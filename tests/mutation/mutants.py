@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,13 +75,8 @@ def write_all(texts: dict[Path, str]) -> None:
     """Write files anew."""
     for path, text in texts.items():
         path.write_text(text)
-        forget_compiled(path)
-
-
-def forget_compiled(path: Path) -> None:
-    """Remove what Python has kept of a module: it tells versions apart by second and size only."""
-    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-        compiled.unlink()
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            compiled.unlink()  # Python tells versions apart by second and size only
 
 
 class Outcome(NamedTuple):
@@ -104,31 +100,16 @@ class Outcome(NamedTuple):
 
 
 class Runner:
-    """A copy of package and tests, and a process that runs some of the tests, interpreted."""
+    """A copy of package and tests in which some of the tests run, interpreted."""
 
     def __init__(self, folder: Path) -> None:
         self.copy = copy_sources(folder)
-        self._launcher = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
-            cwd=self.copy,
-            env=os.environ
-            | {
-                "NUMBA_DISABLE_JIT": "1",
-                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # pytest would compile hypothesis each time
-                "PYTHONPATH": str(self.copy),
-                "PYTHONDONTWRITEBYTECODE": "",  # the copy keeps what does not change
-                "PYTHONUNBUFFERED": "1",
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._launcher.communicate()
+        self._environment = os.environ | {
+            "NUMBA_DISABLE_JIT": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # pytest would compile hypothesis each time
+            "PYTHONPATH": str(self.copy),
+            "PYTHONDONTWRITEBYTECODE": "",  # the copy keeps what does not change
+        }
 
     def run_with(self, fault: Fault) -> Outcome:
         """Run the tests that are named for a fault, with the fault; if it is one test, until it fails."""
@@ -145,10 +126,21 @@ class Runner:
         plugins = ["-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"]
         options = [*plugins, "-v", "--no-header", "--tb=short", f"--timeout={limit}"]
         log = self.copy / "output"
-        request = [[*options, *tests], str(log), DEADLINE_S]
-        assert self._launcher.stdin and self._launcher.stdout
-        print(json.dumps(request), file=self._launcher.stdin, flush=True)
-        assert self._launcher.stdout.readline() == "ended\n"
+        with log.open("w") as output:
+            program = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *options, *tests],
+                cwd=self.copy,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        watched = os.pidfd_open(program.pid)
+        select.select([watched], [], [], DEADLINE_S)
+        os.close(watched)
+        os.killpg(program.pid, signal.SIGKILL)  # not waited for yet, so the group is still its own
+        program.wait()
         return read_outcome(log.read_text(errors="replace"))
 
 

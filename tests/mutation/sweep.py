@@ -1,4 +1,4 @@
-"""``python -m tests.mutation.sweep``, which is `make sweep`: a machine changes kernels, tests notice.
+"""``python -m tests.mutation.sweep``, which is `make sweep`: a machine changes the source, tests notice.
 
 A random sample of small changes (`sweep_changes`), spread evenly over files and kinds, is made one at a
 time. The tests that run the changed line are run until one fails (`sweep_forks`). Results are kept, and a
@@ -8,6 +8,7 @@ later call goes on where this one ends.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import math
@@ -22,43 +23,68 @@ from typing import NamedTuple
 
 import pytest
 
+from simpler_ref.jit.kernel import INTERPRETED, _Entry
+
 from .. import spec_rules
-from .sweep_changes import Key, Mutant, mutants, neighbours
-from .sweep_coverage import Coverage, sources, step
-from .sweep_forks import become, judge
+from .sweep_changes import Key, Mutant, fields_of, mutants
+from .sweep_code import PACKAGE, Unfit, module_of, of_mutant, put_in
+from .sweep_coverage import Coverage, Measured, sources, step
+from .sweep_forks import Step, adopt_orphans, judge
 from .sweep_known import EQUIVALENT, UNDECIDED
 
-ROOT = spec_rules.ROOT
-KEPT = ROOT / ".sweep"
-KERNELS = ROOT / "simpler_ref" / "jit"
-TESTS = ("tests/unit", "tests/conformance", "tests/interleaving")
+KEPT = spec_rules.ROOT / ".sweep"
+
+KERNELS = "jit"
+"""The part of the package that has to be interpreted to be changed; with others kernels are compiled."""
+PYTHON = ("calls", "workers", "orch")
+TESTS = {
+    True: ["tests/unit", "tests/conformance", "tests/interleaving", "tests/vectors"],
+    False: ["tests/unit", "tests/conformance", "tests/calls", "tests/property"],
+}
+MARKS = {True: "kernels and not long", False: "not long"}
+"""Which of the tests make test runs: with interpreted kernels, and with compiled ones."""
 
 SPECIAL = 4
 """So many tests that run the fewest lines are run for every mutant."""
+UNKNOWN_S = 30.0
+"""How long a test may take whose time is not known."""
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="make sweep ARGS=…")
-    parser.add_argument("--sample", type=int, default=200, help="mutants, with those of before")
-    parser.add_argument("--seed", type=int, default=1, help="of the order in which they come")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after these")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests per mutant")
-    parser.add_argument("--part", default="1/1", help="1/2 and 2/2: two processes share the work")
-    parser.add_argument("--again", action="store_true", help="judge survivors with more tests")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="where to take tests from")
-    parser.add_argument("files", nargs="*", help="of simpler_ref/jit; by default all")
-    return parser.parse_args(arguments)
+    add = parser.add_argument
+    add("--package", nargs="+", default=[KERNELS], help="jit, or some of calls, workers, orch")
+    add("--sample", type=int, default=200, help="mutants, with those of before")
+    add("--seed", type=int, default=1, help="of the order in which they come")
+    add("--like", type=Path, help="the mutants of another run's file of results instead")
+    add("--seconds", type=float, default=math.inf, help="begin nothing after these")
+    add("--budget", type=float, default=20.0, help="seconds of tests per mutant")
+    add("--part", default="1/1", help="1/2 and 2/2: two processes share the work")
+    add("--again", action="store_true", help="judge survivors with more tests")
+    add("--tests", nargs="+", help="where to take tests from")
+    add("--ignore", nargs="+", default=[], help="files and folders of tests to leave out")
+    add("--marks", help="which tests, as of pytest -m; by default those of make test, or all")
+    add("files", nargs="*", help="e.g. jit/ring.py; by default all of the package")
+    chosen = parser.parse_args(arguments)
+    chosen.files = chosen.files or files_of(chosen.package)
+    chosen.part, chosen.parts = map(int, chosen.part.split("/"))
+    return chosen
 
 
 # ---------------------------------------------------------------- the sample
-def all_mutants(files: Sequence[str]) -> list[Mutant]:
-    """Return every mutant of these files of kernels, of all if none is named."""
+def files_of(packages: Iterable[str]) -> list[str]:
+    """Return the files of some parts of the package."""
+    paths = [path for name in packages for path in (PACKAGE / name).glob("*.py")]
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in paths)
+
+
+def all_mutants(files: Iterable[str]) -> list[Mutant]:
+    """Return every mutant of these files."""
     layout = importlib.import_module("simpler_ref.jit.layout")
     numbers = {k: v for k, v in vars(layout).items() if k.isupper() and type(v) is int}
-    names = files or sorted(path.name for path in KERNELS.glob("*.py"))
-    fields = neighbours(numbers)
-    return [m for name in names for m in mutants(name, (KERNELS / name).read_text(), fields)]
+    fields = fields_of(numbers)
+    return [m for name in files for m in mutants(name, (PACKAGE / name).read_text(), fields)]
 
 
 def spread(found: Iterable[Mutant], seed: int) -> list[Mutant]:
@@ -105,16 +131,18 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"results-{sources()}.jsonl"
-        self.all: dict[Key, Result] = {}
-        if self.path.exists():
-            for line in self.path.read_text().splitlines():
-                key, *rest = json.loads(line)
-                self.all[Key(*key)] = Result(Key(*key), *rest)
+        self.all = read_results(self.path) if self.path.exists() else {}
 
     def add(self, result: Result) -> None:
         self.all[result.key] = result
         with self.path.open("a") as file:
             file.write(json.dumps(result) + "\n")
+
+
+def read_results(path: Path) -> dict[Key, Result]:
+    """Read a file of results; what was judged twice has the later one."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {Key(*key): Result(Key(*key), *rest) for key, *rest in lines}
 
 
 # ---------------------------------------------------------------- the session
@@ -126,47 +154,83 @@ class Sweep:
         self.results = Results(folder)
         self.folder = folder
         self.deadline = time.monotonic() + chosen.seconds
-        self.uncovered: Counter[str] = Counter()
+        self.groups = spec_rules.read_groups()
         self.sampled: set[Key] = set()
+        self.uncovered = 0
+        self.tests: dict[str, Measured] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Do the work in the place of running the tests."""
-        coverage = Coverage(self.folder)
-        if missing := coverage.measure(session.items, self.deadline):
-            print(f"{missing} of {len(session.items)} tests are not measured; call again to go on")
-            return True
-        self.tests = {}
-        for path in {item.path for item in session.items}:
-            self.tests |= coverage.known(path)
+        adopt_orphans()
+        for file in self.chosen.files:
+            module_of(file)
+        if not INTERPRETED:
+            load_kernels()
         self.items = {item.nodeid: item for item in session.items}
+        found = spread(all_mutants(self.chosen.files), self.chosen.seed)
+        if self.chosen.like:
+            self.judge_like(found, read_results(self.chosen.like))
+        else:
+            self.judge_sample(found)
+        return True
+
+    def judge_like(self, found: Sequence[Mutant], before: dict[Key, Result]) -> None:
+        """Judge mutants of another run, first with the tests that noticed them there."""
+        sample = [mutant for mutant in found if mutant.key in before]
+        mine = self.mine(sample)
+        for mutant in mine:
+            test = before[mutant.key].caught_by
+            if test in self.items and not self.is_done(mutant):
+                self.judge(mutant, [test], keep=False)
+        left = [mutant for mutant in mine if not self.is_done(mutant)]
+        if left and self.measure():
+            for mutant in left:
+                self.judge(mutant)
+
+    def judge_sample(self, found: Sequence[Mutant]) -> None:
+        """Judge the sample, as far as that was not done before."""
+        if not self.measure():
+            return
+        covered = [mutant for mutant in found if self.covering(mutant)]
+        self.uncovered = len(found) - len(covered)
+        for mutant in self.mine(covered[: self.chosen.sample]):
+            if self.chosen.again or mutant.key not in self.results.all:
+                self.judge(mutant)
+
+    def mine(self, sample: Sequence[Mutant]) -> list[Mutant]:
+        """Return the part of a sample that this process judges."""
+        self.sampled = {mutant.key for mutant in sample}
+        equivalent = {known.key for known in EQUIVALENT}
+        part = sample[self.chosen.part - 1 :: self.chosen.parts]
+        return [mutant for mutant in part if mutant.key not in equivalent]
+
+    def is_done(self, mutant: Mutant) -> bool:
+        result = self.results.all.get(mutant.key)
+        return result is not None and (bool(result.caught_by) or not self.chosen.again)
+
+    def measure(self) -> bool:
+        """Find out which test runs what; say whether all is known."""
+        kernels = self.chosen.files[0].startswith(KERNELS)
+        files = files_of([KERNELS] if kernels else PYTHON)
+        coverage = Coverage(self.folder / ("interpreted" if kernels else "compiled"), files)
+        items = list(self.items.values())
+        chosen = self.chosen
+        if missing := coverage.measure(items, self.deadline, chosen.part, chosen.parts):
+            print(f"{missing} of {len(items)} tests are not measured; call again to go on")
+            return False
+        self.tests = {}
+        for path in {item.path for item in items}:
+            self.tests |= coverage.known(path)
         self.by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
         for name, test in self.tests.items():
             for file, lines in test.lines.items():
                 for line in lines if test.passed and name in self.items else ():
                     self.by_line[file, line].add(name)
-        self.judge_sample()
         return True
 
-    def judge_sample(self) -> None:
-        """Judge the sample, as far as that was not done before."""
-        groups = spec_rules.read_groups()
-        covered = []
-        for mutant in spread(all_mutants(self.chosen.files), self.chosen.seed):
-            if self.covering(mutant):
-                covered.append(mutant)
-            else:
-                self.uncovered[mutant.key.file] += 1
-        equivalent = {known.key for known in EQUIVALENT}
-        part, parts = map(int, self.chosen.part.split("/"))
-        for number, mutant in enumerate(covered[: self.chosen.sample]):
-            self.sampled.add(mutant.key)
-            mine = number % parts == part - 1 and mutant.key not in equivalent
-            if mine and time.monotonic() < self.deadline:
-                self.judge(mutant, sorted(spec_rules.mentioned(mutant.text, groups)))
-
     def covering(self, mutant: Mutant) -> set[str]:
-        return set().union(*(self.by_line[mutant.key.file, line] for line in mutant.lines))
+        return self.by_line.get((mutant.key.file, mutant.line), set())
 
     def choose(self, mutant: Mutant, rules: Sequence[str]) -> list[str]:
         """Return the tests for a mutant: the likely and quick ones first, within the budget.
@@ -183,7 +247,7 @@ class Sweep:
         return chosen
 
     def size(self, name: str) -> tuple[int, str]:
-        """Return how many lines of kernels a test runs."""
+        """Return how many statements a test runs."""
         return sum(map(len, self.tests[name].lines.values())), name
 
     def by_cost(self, names: Iterable[str], key: Key, rules: Sequence[str]) -> list[str]:
@@ -201,37 +265,51 @@ class Sweep:
             cost[name] = (self.tests[name].seconds + 0.01) * unlikely
         return sorted(cost, key=lambda name: cost[name])
 
-    def judge(self, mutant: Mutant, rules: list[str]) -> None:
-        """Run the tests of a mutant, and keep what became of it, unless that was done before."""
+    def judge(self, mutant: Mutant, names: Sequence[str] = (), keep: bool = True) -> None:
+        """Run tests of a mutant, by default all that are chosen for it, and keep what became of it.
+
+        Without `keep` that is forgotten of a survivor.
+        """
+        if time.monotonic() > self.deadline:
+            return
+        rules = sorted(spec_rules.mentioned(mutant.text, self.groups))
         before = self.results.all.get(mutant.key)
-        if before and (before.caught_by or not self.chosen.again):
+        if not names:
+            names = self.choose(mutant, rules)
+            if before and (before.caught_by or len(names) <= before.tests):
+                return
+        try:
+            changes = of_mutant(mutant)
+        except Unfit as unfit:
+            print(unfit, flush=True)
             return
-        names = self.choose(mutant, rules)
-        if before and len(names) <= before.tests:
-            return
-        module = importlib.import_module(f"simpler_ref.jit.{mutant.key.file[:-3]}")
-        steps = [step(self.items[name], 4 + 6 * self.tests[name].seconds) for name in names]
-        verdict = judge(steps, lambda: become(mutant, module))
-        hung, seconds = verdict.hung, round(verdict.seconds, 2)
+        verdict = judge([self.step(name) for name in names], lambda: put_in(changes))
         result = Result(
             mutant.key,
             mutant.kind,
-            mutant.lines[0],
+            mutant.line,
             rules,
             verdict.caught_by,
-            hung,
-            seconds,
+            verdict.hung,
+            round(verdict.seconds, 2),
             len(names),
         )
-        self.results.add(result)
-        how = (
-            ("hangs " if hung else "fails ") + verdict.caught_by
-            if verdict.caught_by
-            else "SURVIVES"
-        )
-        print(f"{described(result)}\n    {how}, {seconds} s, {len(names)} tests", flush=True)
+        print(f"{described(result)}\n    {outcome(result)}", flush=True)
         for name in verdict.unreliable:
             print(f"    fails without it as well: {name}", flush=True)
+        if keep or result.caught_by:
+            self.results.add(result)
+
+    def step(self, name: str) -> Step:
+        known = self.tests.get(name)
+        return step(self.items[name], 4 + 6 * known.seconds if known else UNKNOWN_S)
+
+
+def load_kernels() -> None:
+    """Load compiled kernels once, so that forks need not."""
+    for one in gc.get_objects():
+        if isinstance(one, _Entry) and one.cache.holds():
+            assert one.compiled
 
 
 # ---------------------------------------------------------------- telling
@@ -239,6 +317,13 @@ def described(result: Result) -> str:
     key = result.key
     nth = f" (no. {key.nth + 1})" if key.nth else ""
     return f"{key.file}:{result.line} {key.function}: {key.before}  →  {key.after}{nth}"
+
+
+def outcome(result: Result) -> str:
+    noticed = ("hangs " if result.hung else "fails ") + result.caught_by
+    return (
+        f"{noticed if result.caught_by else 'SURVIVES'}, {result.seconds} s, {result.tests} tests"
+    )
 
 
 def share(results: Sequence[Result]) -> str:
@@ -249,48 +334,56 @@ def share(results: Sequence[Result]) -> str:
     return f"{caught:4} of {len(results):4}  {part:5.1f} %  ({100 * low:.1f} – {100 * high:.1f})"
 
 
-def report(sweep: Sweep, found: Sequence[Mutant]) -> list[str]:
+def report(sweep: Sweep) -> list[str]:
     """Return the lines that a run ends with."""
-    equivalent = {known.key: known for known in EQUIVALENT}
-    results = [r for key, r in sweep.results.all.items() if key in sweep.sampled]
-    judged = [result for result in results if result.key not in equivalent]
-    lines = [""]
-    for file in sorted({result.key.file for result in judged}):
-        lines.append(f"{file:16} {share([r for r in judged if r.key.file == file])}")
-    for kind in sorted({result.kind for result in judged}):
-        lines.append(f"{kind:16} {share([r for r in judged if r.kind == kind])}")
-    lines += [f"{'noticed':16} {share(judged)}"]
-    lines.append(f"{len(sweep.sampled & equivalent.keys())} of the sample are equivalent")
-    lines.append(
-        f"{sum(sweep.uncovered.values())} mutants stand on lines that no test runs interpreted"
-    )
+    equivalent = {known.key for known in EQUIVALENT}
     undecided = {known.key for known in UNDECIDED}
-    by_rule: dict[str, list[Result]] = defaultdict(list)
-    for result in judged:
+    results = [r for key, r in sweep.results.all.items() if key in sweep.sampled - equivalent]
+    groups: dict[tuple[int, str], list[Result]] = defaultdict(list)
+    survivors: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        package = result.key.file.partition("/")[0]
+        for group in enumerate((result.key.file, result.kind, package, "noticed")):
+            groups[group].append(result)
         if not result.caught_by:
-            by_rule[", ".join(result.rules) or "no rule"].append(result)
-    for rules, survivors in sorted(by_rule.items()):
+            survivors[", ".join(result.rules) or "no rule"].append(result)
+    lines = ["", *(f"{name:24} {share(some)}" for (_, name), some in sorted(groups.items()))]
+    lines.append(f"{len(sweep.sampled & equivalent)} of the sample are equivalent")
+    lines.append(f"{sweep.uncovered} mutants stand on lines that none of the tests runs")
+    for rules, some in sorted(survivors.items()):
         lines.append(rules)
-        for result in survivors:
+        for result in some:
             mark = " (known)" if result.key in undecided else ""
             lines.append(f"    {described(result)}{mark}")
-    there = {mutant.key for mutant in found}
-    for known in (*EQUIVALENT, *UNDECIDED):
-        if known.key not in there:
-            lines.append(f"stale, the source has no such text any more: {known.key}")
     return lines
+
+
+def stale() -> list[str]:
+    """Name what is known of texts that are not in the source any more."""
+    known = [one.key for one in (*EQUIVALENT, *UNDECIDED)]
+    there = {mutant.key for mutant in all_mutants({key.file for key in known})}
+    return [
+        f"stale, the source has no such text any more: {key}" for key in known if key not in there
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Judge what time and sample allow, and print the report."""
-    if os.environ.get("NUMBA_DISABLE_JIT") != "1":
-        print("the kernels have to run as Python: set NUMBA_DISABLE_JIT=1", file=sys.stderr)
-        return 2
     chosen = options(arguments)
+    kernels = {file.startswith(f"{KERNELS}/") for file in chosen.files}
+    if len(kernels) != 1:
+        print("kernels have to be interpreted, the rest compiled: two calls", file=sys.stderr)
+        return 2
+    if kernels != {INTERPRETED}:
+        environment = os.environ | {"NUMBA_DISABLE_JIT": str(int(not INTERPRETED))}
+        os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *arguments], environment)
     KEPT.mkdir(exist_ok=True)
     sweep = Sweep(chosen, KEPT)
-    status = pytest.main(["-qq", "-s", *chosen.tests], [sweep])
-    print("\n".join(report(sweep, all_mutants([]))))
+    marks = {None: MARKS[INTERPRETED], "all": ""}.get(chosen.marks, chosen.marks)
+    left_out = [f"--ignore={path}" for path in chosen.ignore]
+    tests = chosen.tests or TESTS[INTERPRETED]
+    status = pytest.main(["-qq", "-s", "-m", marks, *left_out, *tests], [sweep])
+    print("\n".join(report(sweep) + stale()))
     return int(status)
 
 

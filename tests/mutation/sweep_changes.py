@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType
 from typing import NamedTuple
 
 OPERATORS: dict[type, tuple[type, ...]] = {
@@ -39,16 +38,23 @@ COMPUTED = (ast.Call, ast.BinOp, ast.Name, ast.Subscript, ast.IfExp)
 """Answers that a mutant replaces by 0; other answers are constants and conditions, changed as such."""
 
 IDLE = ("fail_point", "pause")
-"""Calls that do nothing in interpreted kernels: without them a mutant is none."""
+"""Calls that do nothing in interpreted kernels: a mutant without one is the same program."""
 
-Fields = Mapping[str, tuple[str, ...]]
-"""Name in `layout` → names whose values come next to its own, among those with the same prefix."""
+
+class Fields(NamedTuple):
+    """What is known of the names in `layout`."""
+
+    near: Mapping[str, tuple[str, ...]] = {}
+    """Those whose values come next to a name's own, among those with the same prefix."""
+    zeros: Collection[str] = ()
+    """Names whose value is 0: it makes no difference whether they are added or subtracted."""
 
 
 class Key(NamedTuple):
     """What a mutant is known by, whatever else changes in its file."""
 
     file: str
+    """Below `simpler_ref`, e.g. ``jit/ring.py``."""
     function: str
     before: str
     after: str
@@ -79,46 +85,46 @@ class Mutant(NamedTuple):
 
     key: Key
     kind: str
-    lines: tuple[int, ...]
-    """The lines of the statement that is changed, without those of the statements in it."""
-    node: ast.FunctionDef
+    line: int
     text: str
     """The docstring of the function."""
     tree: ast.Module
     change: Change
 
 
+NO_FIELDS = Fields()
+
+
 # ---------------------------------------------------------------- finding
-def mutants(file: str, source: str, fields: Fields) -> Iterator[Mutant]:
+def mutants(file: str, source: str, fields: Fields = NO_FIELDS) -> Iterator[Mutant]:
     """Yield all mutants of a file, in the order of its lines."""
     tree = ast.parse(source)
     seen: Counter[tuple[str, ...]] = Counter()
-    for name, function in _functions(tree):
+    for name, function in functions(tree):
         text = ast.get_docstring(function) or ""
-        for place in _statements(function):
+        for place in statements(function):
             before = _first_line(place.statement)
             for kind, change in _changes(place, fields):
                 with made(change):
-                    gone = isinstance(change.new, ast.Pass)
-                    after = "pass" if gone else _first_line(place.statement)
+                    after = "pass" if kind == "statement" else _first_line(place.statement)
                 key = Key(file, name, before, after)
                 nth = seen[key]
                 seen[key] += 1
-                lines = _lines(place.statement)
-                yield Mutant(key._replace(nth=nth), kind, lines, function, text, tree, change)
+                line = place.statement.lineno
+                yield Mutant(key._replace(nth=nth), kind, line, text, tree, change)
 
 
-def _functions(tree: ast.AST, above: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+def functions(tree: ast.AST, above: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield all functions below a node, those in classes and in functions too, with their names."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef):
             yield above + node.name, node
-        elif isinstance(node, ast.ClassDef):
-            yield from _functions(node, f"{above}{node.name}.")
-        elif isinstance(node, ast.If):
-            yield from _functions(node, above)
+        named = isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        if named or isinstance(node, ast.stmt):
+            yield from functions(node, f"{above}{node.name}." if named else above)
 
 
-def _statements(node: ast.AST) -> Iterator[Place]:
+def statements(node: ast.AST) -> Iterator[Place]:
     """Yield the statements of a function, not those of functions in it."""
     for field in ("body", "orelse", "handlers", "finalbody"):
         for index, child in enumerate(getattr(node, field, ())):
@@ -126,7 +132,7 @@ def _statements(node: ast.AST) -> Iterator[Place]:
                 continue
             if isinstance(child, ast.stmt):
                 yield Place(node, field, index, child)
-            yield from _statements(child)
+            yield from statements(child)
 
 
 def _says_nothing(node: ast.AST) -> bool:
@@ -142,17 +148,11 @@ def _first_line(statement: ast.stmt) -> str:
     return ast.unparse(statement).splitlines()[0]
 
 
-def _lines(statement: ast.stmt) -> tuple[int, ...]:
-    inner = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
-    if getattr(statement, "body", None):
-        last = max((getattr(child, "end_lineno", 0) for child in inner), default=0)
-        return tuple(range(statement.lineno, max(last, statement.lineno) + 1))
-    return tuple(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
-
-
 def _expressions(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
     """Yield each part of a statement's own expressions, and where it hangs."""
     for field, value in ast.iter_fields(node):
+        if field == "annotation":
+            continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST) and not isinstance(child, (ast.stmt, ast.ExceptHandler)):
                 yield node, field, index, child
@@ -163,6 +163,9 @@ def _expressions(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.
 def _changes(place: Place, fields: Fields) -> Iterator[tuple[str, Change]]:
     statement = place.statement
     for parent, field, index, node in _expressions(statement):
+        right = getattr(parent, "right", None)
+        if field == "op" and isinstance(right, ast.Attribute) and right.attr in fields.zeros:
+            continue
         for kind, new in _instead(node, fields):
             yield kind, Change(parent, field, index, new)
     if isinstance(statement, (ast.If, ast.While)) and not _is_negated_otherwise(statement.test):
@@ -171,7 +174,8 @@ def _changes(place: Place, fields: Fields) -> Iterator[tuple[str, Change]]:
     if isinstance(statement, ast.Return) and isinstance(statement.value, COMPUTED):
         yield "return", Change(statement, "value", None, ast.Constant(0))
     if _can_go(statement):
-        yield "statement", Change(place.node, place.field, place.index, ast.Pass())
+        never = ast.If(ast.Constant(False), [statement], [])  # a generator stays one
+        yield "statement", Change(place.node, place.field, place.index, never)
 
 
 def _is_negated_otherwise(test: ast.expr) -> bool:
@@ -201,7 +205,7 @@ def _instead(node: ast.AST, fields: Fields) -> Iterator[tuple[str, ast.AST]]:
         yield "constant", ast.Constant(node.value - 1)
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         if node.value.id == "L":
-            for name in fields.get(node.attr, ()):
+            for name in fields.near.get(node.attr, ()):
                 yield "field", ast.Attribute(node.value, name, node.ctx)
     elif isinstance(node, ast.Name) and node.id in ("min", "max"):
         yield "operator", ast.Name("max" if node.id == "min" else "min", node.ctx)
@@ -211,7 +215,7 @@ def _can_go(statement: ast.stmt) -> bool:
     """Say whether a statement can be left out without a name being missing then."""
     if isinstance(statement, ast.Assign):
         return not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets)
-    kinds = (ast.Expr, ast.AugAssign, ast.Break, ast.Continue, ast.Return)
+    kinds = (ast.Expr, ast.AugAssign, ast.Break, ast.Continue, ast.Return, ast.Raise)
     return isinstance(statement, kinds)
 
 
@@ -230,38 +234,16 @@ def made(change: Change) -> Iterator[None]:
         setattr(node, field, old)
 
 
-def neighbours(names: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Return for each field those with the next smaller and the next larger value and the same prefix."""
+def fields_of(names: Mapping[str, int]) -> Fields:
+    """Return what is to be known of names with these values."""
 
     def prefix(name: str) -> str:
         return name.split("_")[0] if "_" in name else ""
 
-    found = {}
+    near = {}
     for name, value in names.items():
         like = [other for other in names if prefix(other) == prefix(name)]
         smaller = max((o for o in like if names[o] < value), key=lambda o: names[o], default=None)
         larger = min((o for o in like if names[o] > value), key=lambda o: names[o], default=None)
-        found[name] = tuple(o for o in (smaller, larger) if o is not None)
-    return found
-
-
-# ---------------------------------------------------------------- compiling
-def code_of(mutant: Mutant, path: str) -> CodeType:
-    """Compile a mutant; return the code of the function that is changed."""
-    with made(mutant.change):
-        module = compile(ast.fix_missing_locations(mutant.tree), path, "exec")
-    return next(code for code in _codes(module) if is_of(code, mutant))
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield const
-            yield from _codes(const)
-
-
-def is_of(code: CodeType, mutant: Mutant) -> bool:
-    """Say whether code was made from the function of a mutant, changed or not."""
-    node = mutant.node
-    first = min(part.lineno for part in (node, *node.decorator_list))
-    return code.co_name == node.name and code.co_firstlineno == first
+        near[name] = tuple(o for o in (smaller, larger) if o is not None)
+    return Fields(near, {name for name, value in names.items() if value == 0})

@@ -1,11 +1,8 @@
-"""Runs tests in forks of one process that has read and collected everything: a mutant costs no start.
-
-Interpreted kernels are plain functions, so a fork becomes a mutant when one function gets other code; all
-modules that hold the function see it. Processes that the tests start with a new interpreter do not.
-"""
+"""Runs tests in forks of one process that has read and collected everything: a mutant costs no start."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -13,18 +10,17 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from simpler_ref.workers.fork_server import die_with_parent
-
-from .sweep_changes import Mutant, code_of, is_of
 
 STEP = struct.Struct("<ii")
 """What a fork tells: the number of a step, and whether it passed."""
 
 END_S = 20.0
 """How long a fork may take to end after its last step."""
+
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Step(NamedTuple):
@@ -68,6 +64,26 @@ def first_failure(steps: Sequence[Step], prepare: Callable[[], None]) -> Failure
         for left in set(processes()) - before:
             with suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def adopt_orphans() -> None:
+    """Have what forks leave behind become children of this process, so that it can end them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _spare_others() -> None:
+    """Keep a mutant with a wrong number from killing every process there is."""
+    kill = os.kill
+
+    def kill_one(pid: int, number: int) -> None:
+        if pid in (-1, 1):
+            raise PermissionError(f"a mutant must not kill {pid}")
+        kill(pid, number)
+
+    os.kill = kill_one
 
 
 def _follow(steps: Sequence[Step], reads: int) -> Failure | None:
@@ -95,6 +111,7 @@ def _run_all(steps: Sequence[Step], prepare: Callable[[], None], writes: int) ->
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(nowhere, fd)
+        _spare_others()
         prepare()
         for index, step in enumerate(steps):
             after = steps[index + 1] if index + 1 < len(steps) else None
@@ -132,24 +149,3 @@ def judge(steps: Sequence[Step], prepare: Callable[[], None]) -> Verdict:
         unreliable.append(step.name)
         steps = steps[failure.index + 1 :]
     return Verdict("", False, time.monotonic() - start, tuple(unreliable))
-
-
-def function_of(mutant: Mutant, module: ModuleType) -> FunctionType | None:
-    """Return the function that a mutant changes, or None if the interpreted module has none."""
-    holders = [module, *(value for value in vars(module).values() if isinstance(value, type))]
-    for value in [value for holder in holders for value in vars(holder).values()]:
-        function = getattr(value, "__func__", value)
-        if not isinstance(function, FunctionType):
-            continue
-        code = function.__code__
-        if is_of(code, mutant) and code.co_filename == module.__file__:
-            return function
-    return None
-
-
-def become(mutant: Mutant, module: ModuleType) -> None:
-    """Give a function of this process the code of a mutant, for good."""
-    function = function_of(mutant, module)
-    if function is None:
-        raise ValueError(f"{module.__name__} has no function {mutant.key.function}")
-    function.__code__ = code_of(mutant, str(module.__file__))

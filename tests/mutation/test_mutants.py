@@ -28,8 +28,7 @@ def test_each_patch_fits_the_source_of_today_and_each_test_named_for_it_is_there
 # ---------------------------------------------------------------- tests with a fault in the package
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory):
-    with mutants.Runner(tmp_path_factory.mktemp("mutants") / "copy") as made:
-        yield made
+    return mutants.Runner(tmp_path_factory.mktemp("mutants") / "copy")
 
 
 @pytest.mark.long

@@ -13,9 +13,10 @@ import pytest
 from simpler_ref.jit import layout, lock
 from simpler_ref.jit.kernel import INTERPRETED
 
-from . import sweep
-from .sweep_changes import code_of, made, mutants, neighbours
-from .sweep_forks import Step, become, judge
+from . import sweep, sweep_code
+from .sweep_changes import fields_of, made, mutants
+from .sweep_code import Notes, Unfit, of_mutant, put_in
+from .sweep_forks import Step, judge
 from .sweep_known import Known
 
 SOURCE = '''
@@ -34,7 +35,7 @@ def room(mem, w):
         return True
     return max(w, 2) == 5
 '''
-FIELDS = neighbours({"W_A": 1, "W_B": 2, "W_C": 4, "S_A": 3})
+FIELDS = fields_of({"W_A": 1, "W_B": 2, "W_C": 4, "S_A": 3})
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,26 @@ def found():
 
 
 @pytest.fixture
-def module(tmp_path):
-    """Give the sample as a module of its own."""
-    path = tmp_path / "sample.py"
-    path.write_text(SOURCE)
-    spec = importlib.util.spec_from_file_location("sample", path)
-    made_of = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made_of)
-    return made_of
+def load(tmp_path, monkeypatch):
+    """Give a way to make a module of a package of its own."""
+    monkeypatch.setattr(sweep_code, "PACKAGE", tmp_path)
+
+    def load(source):
+        sweep_code.functions_of.cache_clear()
+        path = tmp_path / "sample.py"
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location("sample", path)
+        made_of = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made_of)
+        monkeypatch.setattr(sweep_code, "module_of", lambda file: made_of)
+        return made_of
+
+    return load
+
+
+@pytest.fixture
+def module(load):
+    return load(SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -81,34 +94,121 @@ def test_each_kind_of_change_is_made(found, kind, before, after):
 
 def test_branches_are_swapped_and_answers_dropped():
     source = "def f(x):\n    if x:\n        y = 1\n    else:\n        y = 2\n    return g(y)\n"
-    changed = {(m.kind, m.key.after) for m in mutants("f.py", source, {})}
+    changed = {(m.kind, m.key.after) for m in mutants("f.py", source)}
     assert {("branches", "if not x:"), ("return", "return 0")} <= changed
 
 
-def test_texts_idle_calls_and_missing_names_are_no_mutants(found):
-    assert not [m for m in found if "Say whether" in m.key.before]
-    assert not list(mutants("f.py", "def f(mem):\n    fail_point(mem, 0, 3)\n", {}))
-    assert not list(mutants("f.py", "def f():\n    'text'\n    x = y\n", {}))
+@pytest.mark.parametrize(
+    "body", ["fail_point(mem, 0, 3)", "'text'\n    x = y", "x: A | B = y"], ids=str.split
+)
+def test_texts_idle_calls_annotations_and_missing_names_are_no_mutants(body):
+    assert not list(mutants("f.py", f"def f(mem):\n    {body}\n"))
+
+
+def test_a_field_at_0_is_added_or_subtracted():
+    source = "def f(w):\n    x = w + L.W_A\n    y = w + L.W_B"
+    changed = [m.key.after for m in mutants("f.py", source, fields_of({"W_A": 0, "W_B": 9}))]
+    assert "y = w - L.W_B" in changed
+    assert "x = w - L.W_A" not in changed
 
 
 def test_changes_of_the_same_words_are_told_apart():
     two = "def f(a):\n    a[0] = 1\n    a[0] = 1\n"
-    keys = [m.key for m in mutants("f.py", two, {}) if m.kind == "statement"]
+    keys = [m.key for m in mutants("f.py", two) if m.kind == "statement"]
     assert [key.nth for key in keys] == [0, 1]
 
 
-def test_a_change_is_taken_back(found, module):
-    before = [m.key for m in found]
+def test_a_change_is_taken_back(found):
     for mutant in found:
         with made(mutant.change):
             pass
-        assert code_of(mutant, module.__file__).co_name == "room"
-    assert [m.key for m in mutants("sample.py", SOURCE, FIELDS)] == before
+    assert [m.key for m in mutants("sample.py", SOURCE, FIELDS)] == [m.key for m in found]
 
 
-def test_of_every_kernel_file_each_mutant_has_a_key_of_its_own():
-    found = Counter(m.key for m in sweep.all_mutants(["lock.py", "queues.py", "atomics.py"]))
-    assert found and set(found.values()) == {1}
+def test_each_mutant_of_the_package_has_a_key_of_its_own():
+    found = sweep.all_mutants(["jit/lock.py", "jit/queues.py", "calls/turns.py", "orch/steps.py"])
+    assert found and set(Counter(m.key for m in found).values()) == {1}
+
+
+# ---------------------------------------------------------------- other code for functions
+NESTED = """
+import contextlib
+import functools
+
+class Base:
+    def __init__(self):
+        self.based = True
+
+class Counted(Base):
+    def __init__(self):
+        super().__init__()
+        self.seen = [0]
+
+    @functools.cached_property
+    def first(self):
+        return self.seen[0] == 0
+
+    @classmethod
+    def made(cls):
+        return cls() is not None
+
+def outer(free):
+    def inner():
+        free.append(1)
+        return sum(free) == 1
+    return inner
+
+kept = outer([])
+
+@contextlib.contextmanager
+def given():
+    yield 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "after", "see"),
+    [
+        ("Counted.first", "return self.seen[0] != 0", lambda m: m.Counted().first is False),
+        ("Counted.made", "return cls() is None", lambda m: m.Counted.made() is False),
+        ("Counted.__init__", "self.seen = [1]", lambda m: m.Counted().seen == [1]),
+        ("Counted.__init__", "pass", lambda m: not hasattr(m.Counted(), "based")),
+        ("outer.inner", "free.append(2)", lambda m: m.outer([])() is m.kept() is False),
+        ("outer.inner", "pass", lambda m: m.outer([])() is m.kept() is False),
+        ("given", "pass", lambda m: list(m.given.__wrapped__()) == []),
+        ("outer", "return 0", lambda m: m.outer([]) == 0 and m.kept() is True),
+    ],
+)
+def test_functions_of_every_sort_become_mutants(load, function, after, see):
+    module = load(NESTED)
+    key = (function, after)
+    mutant = next(m for m in mutants("sample.py", NESTED) if (m.key[1], m.key.after) == key)
+    changes = of_mutant(mutant)
+    seen = Step("seen", 5.0, lambda _: not see(module))
+    assert judge([seen], lambda: put_in(changes)).caught_by == "seen"
+
+
+def test_a_mutant_that_no_function_can_become_is_refused(load, found):
+    load("def room(mem, w):\n    return 1\n")
+    with pytest.raises(Unfit):
+        of_mutant(found[0])
+
+
+def test_what_runs_is_noted_by_this_process_and_its_forks(module):
+    notes = Notes(["sample.py"])
+    notes.put_in()
+    notes.clear()
+    if (pid := os.fork()) == 0:
+        module.room([0] * 5, 0)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    in_fork = notes.read()
+    notes.clear()
+    module.room([9] * 5, 0)
+    lines = {text.strip(): i for i, text in enumerate(SOURCE.splitlines(), 1)}
+    entered = lines["if mem[w + L.W_B] < LIMIT and not mem[0]:"]
+    assert in_fork == {"sample.py": [entered, lines["mem[1] = 3"], lines["return True"]]}
+    assert notes.read() == {"sample.py": [entered, lines["return max(w, 2) == 5"]]}
 
 
 # ---------------------------------------------------------------- judging
@@ -121,13 +221,15 @@ def steps(module, limit_s=5.0):
 
 
 def verdict_of(module, found, after, more=()):
-    mutant = next(m for m in found if m.key.after == after)
-    return judge([*more, *steps(module)], lambda: become(mutant, module))
+    changes = of_mutant(next(m for m in found if m.key.after == after))
+    return judge([*more, *steps(module)], lambda: put_in(changes))
 
 
 def test_a_mutant_is_caught_by_the_first_test_that_fails(module, found):
-    verdict = verdict_of(module, found, "return False")
-    assert (verdict.caught_by, verdict.hung, verdict.unreliable) == ("there is room", False, ())
+    broken = Step("broken", 5.0, lambda _: False)  # without the mutant too, so it does not count
+    verdict = verdict_of(module, found, "return False", [broken])
+    assert verdict[:2] == ("there is room", False)
+    assert verdict.unreliable == ("broken",)
     assert module.room([0, 0, 0], 0) is True  # only a fork has become the mutant
 
 
@@ -135,28 +237,25 @@ def test_a_mutant_that_no_test_notices_survives(module, found):
     assert verdict_of(module, found, "mem[1] = 4").caught_by == ""
 
 
-def test_a_test_that_fails_without_the_mutant_too_does_not_count(module, found):
-    broken = Step("broken", 5.0, lambda _: False)
-    verdict = verdict_of(module, found, "return False", [broken])
-    assert (verdict.caught_by, verdict.unreliable) == ("there is room", ("broken",))
-
-
-def test_a_fork_that_dies_or_hangs_has_noticed(module, found):
-    changed = module.room
-
-    def unless_changed(what):
-        return lambda _: changed([0, 0, 0], 0) is True or what() is None
-
-    mutant = next(m for m in found if m.key.after == "return False")
-    for what, hung in ((lambda: os._exit(0), False), (lambda: time.sleep(60), True)):
-        step = Step("told", 0.5, unless_changed(what))
-        verdict = judge([step], lambda: become(mutant, module))
-        assert (verdict.caught_by, verdict.hung) == ("told", hung)
+@pytest.mark.parametrize(
+    ("what", "hung"),
+    [
+        (lambda: os._exit(0), False),
+        (lambda: time.sleep(60), True),
+        (lambda: os.kill(-1, 0), False),  # would be every process there is
+    ],
+    ids=["dies", "hangs", "kills"],
+)
+def test_a_fork_that_dies_or_hangs_has_noticed(module, found, what, hung):
+    changes = of_mutant(next(m for m in found if m.key.after == "return False"))
+    told = Step("told", 0.5, lambda _: module.room([0, 0, 0], 0) is True or what() is not None)
+    verdict = judge([told], lambda: put_in(changes))
+    assert (verdict.caught_by, verdict.hung) == ("told", hung)
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="only interpreted kernels can become mutants")
 def test_a_kernel_becomes_a_mutant_wherever_it_was_imported():
-    found = sweep.all_mutants(["lock.py"])
+    found = sweep.all_mutants(["jit/lock.py"])
     mutant = next(m for m in found if m.key.after == "return load(mem, L.PASS_LOCK) == 0")
     mem = [0] * layout.HEADER_WORDS
 
@@ -164,7 +263,8 @@ def test_a_kernel_becomes_a_mutant_wherever_it_was_imported():
         lock.try_lock(mem)
         return mem[layout.PASS_LOCK] == 1
 
-    assert judge([Step("lock", 5.0, locks_once)], lambda: become(mutant, lock)).caught_by == "lock"
+    changes = of_mutant(mutant)
+    assert judge([Step("lock", 5.0, locks_once)], lambda: put_in(changes)).caught_by == "lock"
 
 
 # ---------------------------------------------------------------- drawing and counting
@@ -187,11 +287,11 @@ def test_the_interval_is_that_of_wilson():
     assert sweep.wilson(10, 10)[1] == 1.0
 
 
-def a_sweep(monkeypatch, tmp_path, found, equivalent=(), undecided=()):
-    """Return a sweep of the sample: its first mutant was caught, its second survived."""
-    monkeypatch.setattr(sweep, "EQUIVALENT", tuple(equivalent))
-    monkeypatch.setattr(sweep, "UNDECIDED", tuple(undecided))
-    made_of = sweep.Sweep(argparse.Namespace(seconds=1.0), tmp_path)
+@pytest.fixture
+def a_sweep(monkeypatch, tmp_path, found):
+    """Give a sweep of the sample: its first mutant was caught, its second survived."""
+    monkeypatch.setattr(sweep, "EQUIVALENT", ())
+    made_of = sweep.Sweep(argparse.Namespace(seconds=1.0, part=1, parts=1), tmp_path)
     for mutant, test in zip(found, ("a test", ""), strict=False):
         result = sweep.Result(mutant.key, mutant.kind, 1, ["WM-POOL-3"], test, False, 0.1, 1)
         made_of.results.add(result)
@@ -199,30 +299,36 @@ def a_sweep(monkeypatch, tmp_path, found, equivalent=(), undecided=()):
     return made_of
 
 
-def test_survivors_are_listed_by_rule(monkeypatch, tmp_path, found):
-    lines = sweep.report(a_sweep(monkeypatch, tmp_path, found), found)
+def test_survivors_are_listed_by_rule(a_sweep, found):
+    lines = sweep.report(a_sweep)
     assert any(line.startswith("noticed") and " 1 of    2" in line for line in lines)
     rule = lines.index("WM-POOL-3")
     assert found[1].key.after in lines[rule + 1]
-    assert sweep.Results(tmp_path).all.keys() == {found[0].key, found[1].key}
+    assert sweep.read_results(a_sweep.results.path).keys() == {found[0].key, found[1].key}
 
 
-def test_what_is_known_to_be_equivalent_does_not_count(monkeypatch, tmp_path, found):
-    known = Known(found[1].key, "nobody sees it")
-    lines = sweep.report(a_sweep(monkeypatch, tmp_path, found, equivalent=[known]), found)
+def test_what_is_known_to_be_equivalent_does_not_count(monkeypatch, a_sweep, found):
+    monkeypatch.setattr(sweep, "EQUIVALENT", (Known(found[1].key, "nobody sees it"),))
+    lines = sweep.report(a_sweep)
     assert any(line.startswith("noticed") and " 1 of    1" in line for line in lines)
     assert "1 of the sample are equivalent" in lines
 
 
-def test_what_is_known_of_a_text_that_is_gone_is_stale(monkeypatch, tmp_path, found):
-    gone = Known(found[0].key._replace(before="no such line"), "it was so")
-    lines = sweep.report(a_sweep(monkeypatch, tmp_path, found, undecided=[gone]), found)
-    assert [line for line in lines if line.startswith("stale")] == [
-        f"stale, the source has no such text any more: {gone.key}"
-    ]
+def test_what_another_run_judged_is_judged_first_by_the_tests_that_noticed_it(
+    monkeypatch, a_sweep, found
+):
+    judged = []
+    before = {m.key: a_sweep.results.all[found[0].key]._replace(key=m.key) for m in found[2:4]}
+    before[found[3].key] = before[found[3].key]._replace(caught_by="gone")
+    monkeypatch.setattr(a_sweep, "judge", lambda *args, **_: judged.append(args))
+    monkeypatch.setattr(a_sweep, "measure", lambda: True)
+    a_sweep.items = {"a test": None}
+    a_sweep.judge_like(found, before)
+    assert judged == [(found[2], ["a test"]), (found[2],), (found[3],)]
 
 
-def test_what_is_known_says_why_and_is_known_once():
+def test_what_is_known_fits_the_source_says_why_and_is_known_once():
     known = [*sweep.EQUIVALENT, *sweep.UNDECIDED]
+    assert sweep.stale() == []
     assert all(one.why for one in known)
     assert len({one.key for one in known}) == len(known)
