@@ -30,7 +30,7 @@ from .sweep_changes import Key, Mutant, fields_of, mutants
 from .sweep_code import PACKAGE, Unfit, module_of, of_mutant, put_in
 from .sweep_coverage import Coverage, Measured, sources, step
 from .sweep_forks import Step, adopt_orphans, judge
-from .sweep_known import EQUIVALENT, UNDECIDED
+from .sweep_known import EQUIVALENT
 
 KEPT = spec_rules.ROOT / ".sweep"
 
@@ -44,15 +44,10 @@ TESTS = {
 MARKS = {True: "kernels and not long", False: "not long"}
 """Which of the tests make test runs: with interpreted kernels, and with compiled ones."""
 
-SPECIAL = 4
-"""So many tests that run the fewest lines are run for every mutant."""
-UNKNOWN_S = 30.0
-"""How long a test may take whose time is not known."""
-
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="make sweep ARGS=…")
+    """Read the command line; what is not known here is for pytest."""
+    parser = argparse.ArgumentParser(prog="make sweep ARGS=…", allow_abbrev=False)
     add = parser.add_argument
     add("--package", nargs="+", default=[KERNELS], help="jit, or some of calls, workers, orch")
     add("--sample", type=int, default=200, help="mutants, with those of before")
@@ -62,11 +57,10 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--budget", type=float, default=20.0, help="seconds of tests per mutant")
     add("--part", default="1/1", help="1/2 and 2/2: two processes share the work")
     add("--again", action="store_true", help="judge survivors with more tests")
-    add("--tests", nargs="+", help="where to take tests from")
-    add("--ignore", nargs="+", default=[], help="files and folders of tests to leave out")
-    add("--marks", help="which tests, as of pytest -m; by default those of make test, or all")
+    add("--tests", nargs="+", default=TESTS[INTERPRETED], help="where to take tests from")
+    add("-m", default=MARKS[INTERPRETED], help="which tests; by default those of make test")
     add("files", nargs="*", help="e.g. jit/ring.py; by default all of the package")
-    chosen = parser.parse_args(arguments)
+    chosen, chosen.more = parser.parse_known_args(arguments)
     chosen.files = chosen.files or files_of(chosen.package)
     chosen.part, chosen.parts = map(int, chosen.part.split("/"))
     return chosen
@@ -158,6 +152,7 @@ class Sweep:
         self.sampled: set[Key] = set()
         self.uncovered = 0
         self.tests: dict[str, Measured] = {}
+        self.by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -165,45 +160,33 @@ class Sweep:
         adopt_orphans()
         for file in self.chosen.files:
             module_of(file)
-        if not INTERPRETED:
-            load_kernels()
+        load_kernels()
         self.items = {item.nodeid: item for item in session.items}
         found = spread(all_mutants(self.chosen.files), self.chosen.seed)
         if self.chosen.like:
             self.judge_like(found, read_results(self.chosen.like))
-        else:
-            self.judge_sample(found)
+        elif self.measure():
+            covered = [mutant for mutant in found if self.covering(mutant)]
+            self.uncovered = len(found) - len(covered)
+            self.judge_all(self.mine(covered[: self.chosen.sample]))
         return True
 
     def judge_like(self, found: Sequence[Mutant], before: dict[Key, Result]) -> None:
-        """Judge mutants of another run, first with the tests that noticed them there."""
-        sample = [mutant for mutant in found if mutant.key in before]
-        mine = self.mine(sample)
+        """Judge mutants of another run, first by the tests that noticed them there."""
+        mine = self.mine([mutant for mutant in found if mutant.key in before])
         for mutant in mine:
-            test = before[mutant.key].caught_by
+            test, seconds = before[mutant.key].caught_by, before[mutant.key].seconds
             if test in self.items and not self.is_done(mutant):
-                self.judge(mutant, [test], keep=False)
+                self.judge(mutant, [step(self.items[test], 5 + seconds)], keep=False)
         left = [mutant for mutant in mine if not self.is_done(mutant)]
         if left and self.measure():
-            for mutant in left:
-                self.judge(mutant)
-
-    def judge_sample(self, found: Sequence[Mutant]) -> None:
-        """Judge the sample, as far as that was not done before."""
-        if not self.measure():
-            return
-        covered = [mutant for mutant in found if self.covering(mutant)]
-        self.uncovered = len(found) - len(covered)
-        for mutant in self.mine(covered[: self.chosen.sample]):
-            if self.chosen.again or mutant.key not in self.results.all:
-                self.judge(mutant)
+            self.judge_all(left)
 
     def mine(self, sample: Sequence[Mutant]) -> list[Mutant]:
         """Return the part of a sample that this process judges."""
         self.sampled = {mutant.key for mutant in sample}
-        equivalent = {known.key for known in EQUIVALENT}
         part = sample[self.chosen.part - 1 :: self.chosen.parts]
-        return [mutant for mutant in part if mutant.key not in equivalent]
+        return [mutant for mutant in part if mutant.key not in EQUIVALENT]
 
     def is_done(self, mutant: Mutant) -> bool:
         result = self.results.all.get(mutant.key)
@@ -214,43 +197,35 @@ class Sweep:
         kernels = self.chosen.files[0].startswith(KERNELS)
         files = files_of([KERNELS] if kernels else PYTHON)
         coverage = Coverage(self.folder / ("interpreted" if kernels else "compiled"), files)
-        items = list(self.items.values())
-        chosen = self.chosen
+        items, chosen = list(self.items.values()), self.chosen
         if missing := coverage.measure(items, self.deadline, chosen.part, chosen.parts):
             print(f"{missing} of {len(items)} tests are not measured; call again to go on")
             return False
-        self.tests = {}
         for path in {item.path for item in items}:
             self.tests |= coverage.known(path)
-        self.by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
-        for name, test in self.tests.items():
-            for file, lines in test.lines.items():
-                for line in lines if test.passed and name in self.items else ():
+        for name in self.items:
+            for file, lines in self.tests[name].lines.items():
+                for line in lines if self.tests[name].passed else ():
                     self.by_line[file, line].add(name)
         return True
+
+    def rules(self, mutant: Mutant) -> set[str]:
+        """Return the rules that the changed function names."""
+        return spec_rules.mentioned(mutant.text, self.groups)
 
     def covering(self, mutant: Mutant) -> set[str]:
         return self.by_line.get((mutant.key.file, mutant.line), set())
 
-    def choose(self, mutant: Mutant, rules: Sequence[str]) -> list[str]:
-        """Return the tests for a mutant: the likely and quick ones first, within the budget.
-
-        Those that run the fewest lines are among them, however long they take.
-        """
-        covering = self.covering(mutant)
-        special = sorted(covering, key=self.size)[:SPECIAL]
+    def choose(self, mutant: Mutant) -> list[Step]:
+        """Return the tests for a mutant: the likely and quick ones first, within the budget."""
         chosen, seconds = [], 0.0
-        for name in self.by_cost(covering, mutant.key, rules):
+        for name in self.by_cost(self.covering(mutant), mutant.key, self.rules(mutant)):
             seconds += self.tests[name].seconds
-            if name in special or seconds <= self.chosen.budget:
-                chosen.append(name)
+            if seconds <= self.chosen.budget or not chosen:
+                chosen.append(step(self.items[name], 4 + 6 * self.tests[name].seconds))
         return chosen
 
-    def size(self, name: str) -> tuple[int, str]:
-        """Return how many statements a test runs."""
-        return sum(map(len, self.tests[name].lines.values())), name
-
-    def by_cost(self, names: Iterable[str], key: Key, rules: Sequence[str]) -> list[str]:
+    def by_cost(self, names: Iterable[str], key: Key, rules: set[str]) -> list[str]:
         """Sort tests by their time, and by what makes it likely that they notice a mutant."""
         caught = {r.caught_by for r in self.results.all.values() if r.key[:2] == key[:2]}
         alike: Counter[str] = Counter()
@@ -258,51 +233,37 @@ class Sweep:
         for name in sorted(names, key=lambda name: self.tests[name].seconds):
             function = name.partition("[")[0]
             alike[function] += 1
-            cited = any(
-                set(rules) & set(mark.args) for mark in self.items[name].iter_markers("spec")
-            )
+            cited = any(rules & set(mark.args) for mark in self.items[name].iter_markers("spec"))
             unlikely = (0.3 if cited else 1) * (0.1 if name in caught else 1) * alike[function]
             cost[name] = (self.tests[name].seconds + 0.01) * unlikely
         return sorted(cost, key=lambda name: cost[name])
 
-    def judge(self, mutant: Mutant, names: Sequence[str] = (), keep: bool = True) -> None:
-        """Run tests of a mutant, by default all that are chosen for it, and keep what became of it.
+    def judge_all(self, mutants: Iterable[Mutant]) -> None:
+        """Judge what was not judged before, or with fewer tests if survivors are to be judged again."""
+        for mutant in mutants:
+            steps = self.choose(mutant)
+            before = self.results.all.get(mutant.key)
+            if not self.is_done(mutant) and (before is None or len(steps) > before.tests):
+                self.judge(mutant, steps)
 
-        Without `keep` that is forgotten of a survivor.
-        """
+    def judge(self, mutant: Mutant, steps: Sequence[Step], keep: bool = True) -> None:
+        """Run tests of a mutant; keep what became of it. Without `keep` a survivor is forgotten."""
         if time.monotonic() > self.deadline:
             return
-        rules = sorted(spec_rules.mentioned(mutant.text, self.groups))
-        before = self.results.all.get(mutant.key)
-        if not names:
-            names = self.choose(mutant, rules)
-            if before and (before.caught_by or len(names) <= before.tests):
-                return
         try:
             changes = of_mutant(mutant)
         except Unfit as unfit:
             print(unfit, flush=True)
             return
-        verdict = judge([self.step(name) for name in names], lambda: put_in(changes))
-        result = Result(
-            mutant.key,
-            mutant.kind,
-            mutant.line,
-            rules,
-            verdict.caught_by,
-            verdict.hung,
-            round(verdict.seconds, 2),
-            len(names),
-        )
+        verdict = judge(steps, lambda: put_in(changes))
+        what = (mutant.key, mutant.kind, mutant.line, sorted(self.rules(mutant)))
+        how = (verdict.caught_by, verdict.hung, round(verdict.seconds, 2), len(steps))
+        result = Result(*what, *how)
         print(f"{described(result)}\n    {outcome(result)}", flush=True)
         for name in verdict.unreliable:
             print(f"    fails without it as well: {name}", flush=True)
         if keep or result.caught_by:
             self.results.add(result)
-
-    def step(self, name: str) -> Step:
-        known = self.tests.get(name)
-        return step(self.items[name], 4 + 6 * known.seconds if known else UNKNOWN_S)
 
 
 def load_kernels() -> None:
@@ -320,51 +281,41 @@ def described(result: Result) -> str:
 
 
 def outcome(result: Result) -> str:
-    noticed = ("hangs " if result.hung else "fails ") + result.caught_by
-    return (
-        f"{noticed if result.caught_by else 'SURVIVES'}, {result.seconds} s, {result.tests} tests"
-    )
+    how = "hangs " if result.hung else "fails " if result.caught_by else "SURVIVES"
+    return f"{how}{result.caught_by}, {result.seconds} s, {result.tests} tests"
 
 
 def share(results: Sequence[Result]) -> str:
     """Return how many of some mutants were noticed, with the interval."""
     caught = sum(bool(result.caught_by) for result in results)
     low, high = wilson(caught, len(results))
-    part = 100 * caught / len(results) if results else 0.0
-    return f"{caught:4} of {len(results):4}  {part:5.1f} %  ({100 * low:.1f} – {100 * high:.1f})"
+    return f"{caught:4} of {len(results):4}  {caught / len(results):5.1%}  ({low:.1%} – {high:.1%})"
 
 
 def report(sweep: Sweep) -> list[str]:
-    """Return the lines that a run ends with."""
-    equivalent = {known.key for known in EQUIVALENT}
-    undecided = {known.key for known in UNDECIDED}
-    results = [r for key, r in sweep.results.all.items() if key in sweep.sampled - equivalent]
+    """Return the lines that a run ends with: survivors are listed by the rules of their functions."""
+    judged = sweep.sampled - EQUIVALENT.keys()
     groups: dict[tuple[int, str], list[Result]] = defaultdict(list)
-    survivors: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
+    survivors = []
+    for result in [result for key, result in sweep.results.all.items() if key in judged]:
         package = result.key.file.partition("/")[0]
         for group in enumerate((result.key.file, result.kind, package, "noticed")):
             groups[group].append(result)
         if not result.caught_by:
-            survivors[", ".join(result.rules) or "no rule"].append(result)
-    lines = ["", *(f"{name:24} {share(some)}" for (_, name), some in sorted(groups.items()))]
-    lines.append(f"{len(sweep.sampled & equivalent)} of the sample are equivalent")
-    lines.append(f"{sweep.uncovered} mutants stand on lines that none of the tests runs")
-    for rules, some in sorted(survivors.items()):
-        lines.append(rules)
-        for result in some:
-            mark = " (known)" if result.key in undecided else ""
-            lines.append(f"    {described(result)}{mark}")
-    return lines
+            survivors.append(f"{', '.join(result.rules) or 'no rule'}\n    {described(result)}")
+    return [
+        "",
+        *(f"{name:24} {share(some)}" for (_, name), some in sorted(groups.items())),
+        f"{len(sweep.sampled) - len(judged)} of the sample are equivalent",
+        f"{sweep.uncovered} mutants stand on lines that none of the tests runs",
+        *sorted(survivors),
+    ]
 
 
 def stale() -> list[str]:
     """Name what is known of texts that are not in the source any more."""
-    known = [one.key for one in (*EQUIVALENT, *UNDECIDED)]
-    there = {mutant.key for mutant in all_mutants({key.file for key in known})}
-    return [
-        f"stale, the source has no such text any more: {key}" for key in known if key not in there
-    ]
+    there = {mutant.key for mutant in all_mutants({key.file for key in EQUIVALENT})}
+    return [f"stale, no such text in the source: {key}" for key in EQUIVALENT if key not in there]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -379,10 +330,7 @@ def main(arguments: Sequence[str]) -> int:
         os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *arguments], environment)
     KEPT.mkdir(exist_ok=True)
     sweep = Sweep(chosen, KEPT)
-    marks = {None: MARKS[INTERPRETED], "all": ""}.get(chosen.marks, chosen.marks)
-    left_out = [f"--ignore={path}" for path in chosen.ignore]
-    tests = chosen.tests or TESTS[INTERPRETED]
-    status = pytest.main(["-qq", "-s", "-m", marks, *left_out, *tests], [sweep])
+    status = pytest.main(["-qq", "-s", "-m", chosen.m, *chosen.more, *chosen.tests], [sweep])
     print("\n".join(report(sweep) + stale()))
     return int(status)
 
