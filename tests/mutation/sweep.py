@@ -120,22 +120,9 @@ class Result(NamedTuple):
     """How many were chosen for it."""
 
 
-class Results:
-    """Those of the package as it is, in a file that every judged mutant adds a line to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / f"results-{sources()}.jsonl"
-        self.all = read_results(self.path) if self.path.exists() else {}
-
-    def add(self, result: Result) -> None:
-        self.all[result.key] = result
-        with self.path.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-
-
 def read_results(path: Path) -> dict[Key, Result]:
-    """Read a file of results; what was judged twice has the later one."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    """Read a file of results, if there is one; what was judged twice has the later one."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return {Key(*key): Result(Key(*key), *rest) for key, *rest in lines}
 
 
@@ -145,8 +132,9 @@ class Sweep:
 
     def __init__(self, chosen: argparse.Namespace, folder: Path) -> None:
         self.chosen = chosen
-        self.results = Results(folder)
         self.folder = folder
+        self.path = folder / f"results-{sources()}.jsonl"
+        self.results = read_results(self.path)
         self.deadline = time.monotonic() + chosen.seconds
         self.groups = spec_rules.read_groups()
         self.sampled: set[Key] = set()
@@ -189,7 +177,7 @@ class Sweep:
         return [mutant for mutant in part if mutant.key not in EQUIVALENT]
 
     def is_done(self, mutant: Mutant) -> bool:
-        result = self.results.all.get(mutant.key)
+        result = self.results.get(mutant.key)
         return result is not None and (bool(result.caught_by) or not self.chosen.again)
 
     def measure(self) -> bool:
@@ -227,7 +215,7 @@ class Sweep:
 
     def by_cost(self, names: Iterable[str], key: Key, rules: set[str]) -> list[str]:
         """Sort tests by their time, and by what makes it likely that they notice a mutant."""
-        caught = {r.caught_by for r in self.results.all.values() if r.key[:2] == key[:2]}
+        caught = {r.caught_by for r in self.results.values() if r.key[:2] == key[:2]}
         alike: Counter[str] = Counter()
         cost = {}
         for name in sorted(names, key=lambda name: self.tests[name].seconds):
@@ -242,7 +230,7 @@ class Sweep:
         """Judge what was not judged before, or with fewer tests if survivors are to be judged again."""
         for mutant in mutants:
             steps = self.choose(mutant)
-            before = self.results.all.get(mutant.key)
+            before = self.results.get(mutant.key)
             if not self.is_done(mutant) and (before is None or len(steps) > before.tests):
                 self.judge(mutant, steps)
 
@@ -263,7 +251,13 @@ class Sweep:
         for name in verdict.unreliable:
             print(f"    fails without it as well: {name}", flush=True)
         if keep or result.caught_by:
-            self.results.add(result)
+            self.add(result)
+
+    def add(self, result: Result) -> None:
+        """Keep a result, in the file as well."""
+        self.results[result.key] = result
+        with self.path.open("a") as file:
+            file.write(json.dumps(result) + "\n")
 
 
 def load_kernels() -> None:
@@ -297,7 +291,7 @@ def report(sweep: Sweep) -> list[str]:
     judged = sweep.sampled - EQUIVALENT.keys()
     groups: dict[tuple[int, str], list[Result]] = defaultdict(list)
     survivors = []
-    for result in [result for key, result in sweep.results.all.items() if key in judged]:
+    for result in [result for key, result in sweep.results.items() if key in judged]:
         package = result.key.file.partition("/")[0]
         for group in enumerate((result.key.file, result.kind, package, "noticed")):
             groups[group].append(result)

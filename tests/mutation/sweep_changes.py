@@ -62,22 +62,13 @@ class Key(NamedTuple):
     """How many changes of the same words come before it in the function."""
 
 
-class Change(NamedTuple):
-    """A place in a tree, and what stands there in a mutant."""
+class Place(NamedTuple):
+    """A place in a tree, and what stands there, or will stand there in a mutant."""
 
     node: ast.AST
     field: str
     index: int | None
-    new: object
-
-
-class Place(NamedTuple):
-    """A statement, and where it stands."""
-
-    node: ast.AST
-    field: str
-    index: int
-    statement: ast.stmt
+    what: ast.AST
 
 
 class Mutant(NamedTuple):
@@ -89,7 +80,7 @@ class Mutant(NamedTuple):
     text: str
     """The docstring of the function."""
     tree: ast.Module
-    change: Change
+    change: Place
 
 
 NO_FIELDS = Fields()
@@ -103,14 +94,14 @@ def mutants(file: str, source: str, fields: Fields = NO_FIELDS) -> Iterator[Muta
     for name, function in functions(tree):
         text = ast.get_docstring(function) or ""
         for place in statements(function):
-            before = _first_line(place.statement)
+            before = _first_line(place.what)
             for kind, change in _changes(place, fields):
                 with made(change):
-                    after = "pass" if kind == "statement" else _first_line(place.statement)
+                    after = "pass" if kind == "statement" else _first_line(place.what)
                 key = Key(file, name, before, after)
                 nth = seen[key]
                 seen[key] += 1
-                line = place.statement.lineno
+                line = place.what.lineno
                 yield Mutant(key._replace(nth=nth), kind, line, text, tree, change)
 
 
@@ -160,22 +151,22 @@ def _expressions(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.
 
 
 # ---------------------------------------------------------------- changing
-def _changes(place: Place, fields: Fields) -> Iterator[tuple[str, Change]]:
-    statement = place.statement
+def _changes(place: Place, fields: Fields) -> Iterator[tuple[str, Place]]:
+    statement = place.what
     for parent, field, index, node in _expressions(statement):
         right = getattr(parent, "right", None)
         if field == "op" and isinstance(right, ast.Attribute) and right.attr in fields.zeros:
             continue
         for kind, new in _instead(node, fields):
-            yield kind, Change(parent, field, index, new)
+            yield kind, Place(parent, field, index, new)
     if isinstance(statement, (ast.If, ast.While)) and not _is_negated_otherwise(statement.test):
         kind = "branches" if statement.orelse else "condition"
-        yield kind, Change(statement, "test", None, ast.UnaryOp(ast.Not(), statement.test))
+        yield kind, Place(statement, "test", None, ast.UnaryOp(ast.Not(), statement.test))
     if isinstance(statement, ast.Return) and isinstance(statement.value, COMPUTED):
-        yield "return", Change(statement, "value", None, ast.Constant(0))
+        yield "return", Place(statement, "value", None, ast.Constant(0))
     if _can_go(statement):
         never = ast.If(ast.Constant(False), [statement], [])  # a generator stays one
-        yield "statement", Change(place.node, place.field, place.index, never)
+        yield "statement", Place(place.node, place.field, place.index, never)
 
 
 def _is_negated_otherwise(test: ast.expr) -> bool:
@@ -220,13 +211,11 @@ def _can_go(statement: ast.stmt) -> bool:
 
 
 @contextmanager
-def made(change: Change) -> Iterator[None]:
+def made(change: Place) -> Iterator[None]:
     """Make a change in its tree, and take it back."""
-    node, field, index, new = change
+    node, field, index, what = change
     old = getattr(node, field)
-    value = new
-    if index is not None:
-        value = [*old[:index], new, *old[index + 1 :]]
+    value = what if index is None else [*old[:index], what, *old[index + 1 :]]
     setattr(node, field, value)
     try:
         yield

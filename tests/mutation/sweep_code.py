@@ -119,8 +119,8 @@ def noting(source: str) -> ast.Module:
     tree = ast.parse(source)
     places = [place for _, function in functions(tree) for place in statements(function)]
     for place in reversed(places):  # what is put in moves only what comes after it
-        note = ast.parse(f"{NOTES}[{place.statement.lineno}] = 1").body[0]
+        note = ast.parse(f"{NOTES}[{place.what.lineno}] = 1").body[0]
         for node in ast.walk(note):
-            ast.copy_location(node, place.statement)
+            ast.copy_location(node, place.what)
         getattr(place.node, place.field).insert(place.index, note)
     return tree

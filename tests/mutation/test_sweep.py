@@ -248,7 +248,7 @@ def a_sweep(monkeypatch, tmp_path, found):
     made_of = sweep.Sweep(argparse.Namespace(seconds=1.0, part=1, parts=1), tmp_path)
     for mutant, test in zip(found, ("a test", ""), strict=False):
         result = sweep.Result(mutant.key, mutant.kind, 1, ["WM-POOL-3"], test, False, 0.1, 1)
-        made_of.results.add(result)
+        made_of.add(result)
         made_of.sampled.add(mutant.key)
     return made_of
 
@@ -262,7 +262,7 @@ def test_survivors_are_listed_by_rule_and_what_is_equivalent_does_not_count(
     lines = sweep.report(a_sweep)
     assert noticed(of=2)
     assert lines[-1].startswith("WM-POOL-3\n") and found[1].key.after in lines[-1]
-    assert sweep.read_results(a_sweep.results.path).keys() == {found[0].key, found[1].key}
+    assert sweep.read_results(a_sweep.path).keys() == {found[0].key, found[1].key}
     monkeypatch.setattr(sweep, "EQUIVALENT", {found[1].key: "nobody sees it"})
     lines = sweep.report(a_sweep)
     assert noticed(of=1)
@@ -273,7 +273,7 @@ def test_what_another_run_judged_is_judged_first_by_the_tests_that_noticed_it(
     monkeypatch, a_sweep, found
 ):
     judged = []
-    before = {m.key: a_sweep.results.all[found[0].key]._replace(key=m.key) for m in found[2:4]}
+    before = {m.key: a_sweep.results[found[0].key]._replace(key=m.key) for m in found[2:4]}
     before[found[3].key] = before[found[3].key]._replace(caught_by="gone")
     monkeypatch.setattr(a_sweep, "measure", lambda: True)
     monkeypatch.setattr(a_sweep, "judge", lambda of, steps, **_: judged.append((of, len(steps))))
