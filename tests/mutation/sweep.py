@@ -154,7 +154,7 @@ class Sweep:
         if self.chosen.like:
             self.judge_like(found, read_results(self.chosen.like))
         elif self.measure():
-            covered = [mutant for mutant in found if self.covering(mutant)]
+            covered = [mutant for mutant in found if self.by_line[mutant.key.file, mutant.line]]
             self.uncovered = len(found) - len(covered)
             self.judge_all(self.mine(covered[: self.chosen.sample]))
         return True
@@ -197,17 +197,11 @@ class Sweep:
                     self.by_line[file, line].add(name)
         return True
 
-    def rules(self, mutant: Mutant) -> set[str]:
-        """Return the rules that the changed function names."""
-        return spec_rules.mentioned(mutant.text, self.groups)
-
-    def covering(self, mutant: Mutant) -> set[str]:
-        return self.by_line.get((mutant.key.file, mutant.line), set())
-
     def choose(self, mutant: Mutant) -> list[Step]:
         """Return the tests for a mutant: the likely and quick ones first, within the budget."""
         chosen, seconds = [], 0.0
-        for name in self.by_cost(self.covering(mutant), mutant.key, self.rules(mutant)):
+        rules = spec_rules.mentioned(mutant.text, self.groups)
+        for name in self.by_cost(self.by_line[mutant.key.file, mutant.line], mutant.key, rules):
             seconds += self.tests[name].seconds
             if seconds <= self.chosen.budget or not chosen:
                 chosen.append(step(self.items[name], 4 + 6 * self.tests[name].seconds))
@@ -244,7 +238,8 @@ class Sweep:
             print(unfit, flush=True)
             return
         verdict = judge(steps, lambda: put_in(changes))
-        what = (mutant.key, mutant.kind, mutant.line, sorted(self.rules(mutant)))
+        rules = sorted(spec_rules.mentioned(mutant.text, self.groups))
+        what = (mutant.key, mutant.kind, mutant.line, rules)
         how = (verdict.caught_by, verdict.hung, round(verdict.seconds, 2), len(steps))
         result = Result(*what, *how)
         print(f"{described(result)}\n    {outcome(result)}", flush=True)
@@ -298,7 +293,6 @@ def report(sweep: Sweep) -> list[str]:
         if not result.caught_by:
             survivors.append(f"{', '.join(result.rules) or 'no rule'}\n    {described(result)}")
     return [
-        "",
         *(f"{name:24} {share(some)}" for (_, name), some in sorted(groups.items())),
         f"{len(sweep.sampled) - len(judged)} of the sample are equivalent",
         f"{sweep.uncovered} mutants stand on lines that none of the tests runs",
