@@ -17,11 +17,10 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
-from simpler_ref.jit import layout as L
 
 from ..support import make_args, wait_until
 from .programs import Concurrently, Fork, dies, terminate
-from .workers import assert_works, mark, on_a_thread, only, rounds, server_of
+from .workers import assert_works, mark, on_a_thread, rounds, server_of
 
 
 # ---------------------------------------------------------------- close
@@ -227,29 +226,3 @@ def test_no_process_keeps_descriptors_of_a_worker_that_is_not_its_own():
                 # without two of processes, a socket, a lifeline; and with its own lifeline
                 wait_until(lambda: len(descriptors(fork.pid)) == len(alone) - 4 + 1)
                 assert "socket" not in descriptors(fork.pid)
-
-
-_seen = {}  # by a name: what a function refers to is hashed when it is registered
-
-
-def look_at_slots(args):
-    mem, found = _seen["mem"], args.tensor(0).numpy()
-    slots = int(mem[L.A_SLOTS])
-    found[:] = slots - int(mem[L.PRIVATE]), np.count_nonzero(mem[slots:][:1000])
-    mem[slots:][:1000] = -1
-
-
-def test_a_worker_reads_none_of_the_parents_own_part_of_the_engine():
-    with Worker(level=3, num_sub_workers=1) as w:
-        mem = _seen["mem"] = w._session.engine.mem
-        found = w.empty(2, np.int64)
-
-        def graph(orch, args, config):
-            orch.submit_sub(args, make_args((found, T.INOUT)))
-            assert mem[int(mem[L.A_SLOTS]) :][:1000].any()
-
-        w.run(graph, w.register(look_at_slots))
-        assert found[0] > 0
-        assert found[1] == 0
-        w.run(only(w.register(lambda: None)))
-        _seen.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -14,25 +13,6 @@ import pytest
 
 import simpler_ref
 from simpler_ref.jit import cache
-
-PROGRAM = """
-import json
-import numpy as np
-from simpler_ref.jit import entries, kernel
-from simpler_ref.jit import layout as L
-
-cached = kernel.is_cached(entries.open_scope)
-open_scope = kernel.bind(entries.open_scope)
-mem = np.zeros(L.HEADER_WORDS, np.int64)
-scopes = 0
-while open_scope(mem) == L.OK:
-    scopes += 1
-print(json.dumps({
-    "stamp": kernel.source_digest(),
-    "scopes": scopes,
-    "compiled": not cached,
-}))
-"""
 
 
 @pytest.fixture
@@ -63,53 +43,6 @@ def python(program, cwd=None, **environ):
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def run(package, fail_points="0"):
-    """Open scopes until one is refused, in a process of its own."""
-    said = python(
-        PROGRAM,
-        cwd=package.parent,
-        SIMPLER_REF_FAIL_POINTS=fail_points,
-        PYTHONPATH=str(package.parent),
-        PYTHONDONTWRITEBYTECODE="1",  # Python's own cache goes by size and time stamp
-    )
-    return json.loads(said)
-
-
-def edit(path, old, new):
-    """Change a source file so that neither its size nor its time stamp tells."""
-    before = path.stat()
-    text = path.read_text()
-    assert text.count(old) == 1
-    assert len(old) == len(new)
-    path.write_text(text.replace(old, new))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-
-
-@pytest.mark.long
-def test_a_kernel_is_compiled_anew_when_any_byte_of_the_sources_changes(package, kept):
-    files = set(package.rglob("*"))
-    first = run(package)
-    assert (first["scopes"], first["compiled"]) == (65, True)
-    assert set(package.rglob("*")) == files, "nothing is kept in the package"
-    plain = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
-
-    armed = run(package, "1")
-    assert armed["compiled"], "a kernel that may die is another kernel"
-    assert armed["stamp"] != first["stamp"]
-    assert len(list(kept.iterdir())) == 2 * len(plain) == 2
-
-    again = run(package)
-    assert again == first | {"compiled": False}, "the second time it comes from the disk"
-    assert {path: path.stat().st_mtime_ns for path in plain} == plain
-
-    constants = package / "jit" / "constants.py"
-    edit(constants, "MAX_SCOPE_DEPTH = 64\n", "MAX_SCOPE_DEPTH = 12\n")
-    changed = run(package)
-    assert (changed["scopes"], changed["compiled"]) == (13, True)
-    assert changed["stamp"] != first["stamp"]
 
 
 def test_a_word_in_a_comment_of_another_file_makes_another_stamp(package):

@@ -246,21 +246,6 @@ def test_numbers_of_numpy_are_numbers():
         assert_works(w, w.register(mark), marks)
 
 
-def test_whatever_numpy_takes_for_a_whole_number_is_a_shape(w):
-    for shape, sizes in (
-        (np.int64(3), (3,)),
-        (np.array(3), (3,)),
-        (np.array([2, 3]), (2, 3)),
-        ([2, np.uint8(3)], (2, 3)),
-        (range(2, 4), (2, 3)),
-        ((), ()),
-    ):
-        for make in (w.empty, w.zeros, w.ones):
-            assert make(shape).shape == sizes
-        assert w.full(shape, 2).shape == sizes
-        w.run(lambda orch, *_, s=shape, n=sizes: [orch.alloc(s, np.int8).shapes == n or 1 / 0])
-
-
 def test_more_memory_than_can_be_mapped_is_an_error_with_a_remedy():
     def program():
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import time
 
 import numpy as np
 import psutil
@@ -21,7 +19,7 @@ from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import Gate, make_args, sample, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate
-from .workers import pass_on, rounds, shared_words
+from .workers import pass_on, shared_words
 
 MARK, WAIT = range(2)
 LEVELS = ("L4", "L3", "sub")
@@ -140,41 +138,6 @@ def works_again(tree):
         assert "SIGKILL" in str(error) or "have died" in str(error)
         return False
     return True
-
-
-@rounds(4, 100)
-def test_deaths_at_random_places_and_moments_never_hang_a_run(rounds):
-    rng = np.random.default_rng(7)
-    with Tree() as tree:
-        for _ in range(rounds):
-            while True:
-                with contextlib.suppress(TaskError, WorkerStartError):
-                    tree.assert_works()
-                    break
-            victim = list(tree.processes().values())[rng.integers(6)]
-            pause = float(rng.uniform(0, 4e-3))
-            below = psutil.Process(victim).children(recursive=True)
-
-            def terminate_it(victim=victim, pause=pause, below=below):
-                time.sleep(pause)
-                with contextlib.suppress(AssertionError):  # an orphan: the last death comes to it
-                    terminate(victim)
-                assert dies(victim)
-                assert all(dies(process.pid) for process in below), "or they would still count"
-
-            def many(orch, _args, _config):
-                for _ in range(8):
-                    orch.submit_next_level(
-                        tree.at_l4, make_args((tree.counts, T.INOUT), scalars=[MARK])
-                    )
-
-            before = int(tree.counts[0])
-            with Concurrently(terminate_it):
-                try:
-                    tree.w.run(many)
-                except (TaskError, WorkerStartError):
-                    continue
-                assert tree.counts[0] == before + 8
 
 
 def test_when_the_top_is_killed_the_whole_tree_ends():

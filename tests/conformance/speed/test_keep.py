@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections
-import hashlib
 import os
-import pickle
 import resource
 import stat
 import threading
@@ -138,33 +136,7 @@ def test_the_whole_file_of_another_kernel_is_none(folder):
     assert version() == (42, False)
 
 
-@pytest.mark.spec("SPEED-KEEP-2")
-@pytest.mark.parametrize("contents", [b"no pickle", pickle.dumps(()), pickle.dumps((1, 2))])
-def test_a_whole_file_that_numba_cannot_use_is_compiled_again(contents, folder, caplog):
-    """It may be so if a library has changed and kept its version."""
-    version()
-    path = only_file(folder)
-    _, key = kept().cache.file()
-    path.write_bytes(hashlib.sha256(key + contents).digest() + contents)
-    assert version() == (42, False)
-    assert len(warnings(caplog)) == 1
-    assert version() == (42, True)
-
-
 # ---------------------------------------------------------------- nowhere to write
-@pytest.mark.spec("SPEED-KEEP-3")
-@pytest.mark.parametrize("what_is_there", ["a folder", "a pipe"])
-def test_what_stands_in_the_place_of_a_file_neither_stops_nor_holds_up_a_start(
-    what_is_there, folder, caplog
-):
-    version()
-    path = only_file(folder)
-    path.unlink()
-    path.mkdir() if what_is_there == "a folder" else os.mkfifo(path)
-    assert version() == (42, False)
-    assert version() == (42, what_is_there == "a pipe"), "a pipe can be replaced"
-    assert len(warnings(caplog)) == (what_is_there == "a folder")
-    assert only_file(folder) == path
 
 
 @pytest.mark.spec("SPEED-KEEP-3")

@@ -155,34 +155,6 @@ def test_every_kind_of_number_comes_as_itself(w):
             assert out[2 * i : 2 * i + 2].tolist() == [np.float32(seen), seen > 0], kind
 
 
-@pytest.mark.spec("SPEED-LEAF-1")
-def test_members_of_groups_and_workers_below_run_leaves_and_two_workers_the_same():
-    @leaf
-    def plus(a: int64[:], n: int):
-        a[0] += n
-
-    below = Worker(3, num_sub_workers=2)
-    inner = below.register(plus)
-
-    def forward(orch, args, config):
-        for _ in range(3):
-            numbers = args.tensor(0).numpy()
-            orch.submit_sub_group(inner, [task(numbers[i:], args.scalar(0) + i) for i in (0, 1)])
-
-    w = Worker(4, num_sub_workers=1)
-    w.add_worker(below)
-    with w:
-        down, here = w.register(forward), w.register(plus)
-        a = w.share(np.zeros(2, np.int64))
-
-        def orch_fn(orch, *_):
-            orch.submit_next_level(down, task(a, 7))
-            orch.submit_sub(here, task(a, 100))
-
-        w.run(orch_fn)
-        assert a.tolist() == [121, 24]
-
-
 @leaf
 def times_three(a: int64[:]):
     a[0] = 3 * a[0] % 1_000_003

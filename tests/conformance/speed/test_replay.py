@@ -12,7 +12,6 @@ from simpler_ref import (
     ContinuousTensor,
     DataType,
     Graph,
-    HazardError,
     RemoteTensorRef,
     RingFullError,
     TaskArgs,
@@ -25,8 +24,8 @@ from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import TensorArgType as T
 from tests import far_side
 from tests.chip_kernels import add_core
-from tests.endpoints import EXISTING, INOUT, INPUT, Program
-from tests.far_programs import COUNT, Sequential, drawn, fleet, given, halves, opened, play
+from tests.endpoints import INOUT, INPUT, Program
+from tests.far_programs import COUNT, Sequential, drawn, given, halves, opened, play
 from tests.support import Terminated, make_args, sample, terminated_after
 
 KIB = 1024
@@ -552,32 +551,7 @@ def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
         fixed[:] = before
 
 
-def fail_or_add(args):
-    if args.scalar(0) < 0:
-        raise ValueError(f"no {args.scalar(0)}")
-    args.tensor(0).numpy()[...] += args.scalar(0)
-
-
 # ---------------------------------------------------------------- failures
-@pytest.mark.spec("SPEED-REPLAY-12")
-def test_a_task_that_fails_at_an_endpoint_fails_the_replay_and_not_the_next():
-    with fleet(check=True) as w:
-        handle = w.register(fail_or_add)
-
-        def orch_fn(orch, args, config):
-            for _ in range(2):
-                task = make_args((args.tensor(0), INOUT), scalars=[args.scalar(0)])
-                orch.submit_sub(handle, task)
-                with pytest.raises(HazardError):
-                    orch.submit_sub(handle, make_args((args.tensor(0), EXISTING), scalars=[1]))
-
-        x, y = (w.share(np.zeros(COUNT, np.float32)) for _ in range(2))
-        graph = w.record(orch_fn, make_args((x, INOUT), scalars=[1]))
-        with pytest.raises(TaskError, match="no -1"):
-            graph.run(make_args((x, INOUT), scalars=[-1]))
-        for _ in range(2):
-            graph.run(make_args((y, INOUT), scalars=[1]))
-        assert y.tolist() == [4] * COUNT
 
 
 # ---------------------------------------------------------------- what is refused

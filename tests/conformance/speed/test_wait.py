@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba import int64
 
-from simpler_ref import RemoteWorkerSpec, Worker, WorkerStartError, leaf
+from simpler_ref import RemoteWorkerSpec, Worker, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
@@ -393,19 +392,6 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
     assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [(L.W_DEATH, L.DEATH_BIAS - signal.SIGKILL), (L.W_THREAD, 0), (L.W_THREAD, 1 << 22)],
-    ids=["it is dead", "its thread is not known yet", "its thread is nobody's"],
-)
-def test_who_wakes_a_worker_leaves_all_threads_where_they_may_run_if(sharing, cores, word, value):
-    sharing.mem[sharing.me + word] = value
-    sharing.driver.x.wake_elsewhere(sharing.mem, 0)
-    assert os.sched_getaffinity(0) == cores
-    assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
-
-
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
 def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
     os.sched_setaffinity(0, {sharing.here})
@@ -470,34 +456,6 @@ def test_each_worker_process_has_the_core_that_pinning_would_give_it(mode):
             assert all(os.sched_getaffinity(pid) == set(cores) for pid in w.worker_pids())
         else:
             assert not threads.any(), "threads of one process take turns anyway"
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
-@pytest.mark.skipif(INTERPRETED, reason="NUMBA_DISABLE_JIT=1: nothing is compiled")
-def test_a_worker_thread_has_a_core_to_go_to_while_it_runs_compiled_leaves():
-    @leaf
-    def compute(x: int64[:]):
-        for _ in range(10**8):
-            x[0] ^= x[0] << 13
-            x[0] ^= x[0] >> 7
-
-    def thread_of(w):
-        mem = w._session.engine.mem
-        return int(mem[int(mem[L.A_WORKERS]) + L.W_THREAD])
-
-    with Worker(3, num_sub_workers=1, child_mode="thread") as w:
-        x, seen = w.share(np.ones(1, np.int64)), []
-        computes, tells = w.register(compute), w.register(lambda args: seen.append(thread_of(w)))
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(computes, make_args((x, T.INOUT)))
-            wait_until(lambda: thread_of(w) != 0)
-            seen.append(thread_of(w))
-            orch.submit_sub(tells, make_args((x, T.INPUT)))
-
-        w.run(orch_fn)
-        [native] = [one.native_id for one in threading.enumerate() if "sub_worker" in one.name]
-        assert seen == [native, 0], "Python tasks take turns at the interpreter's lock"
 
 
 # ---------------------------------------------------------------- who stands where

@@ -14,7 +14,7 @@ from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.native_chip import ChipError, ChipWorker
-from simpler_ref.native_chip.domains import ChipDomains, DomainMemory, pack_file
+from simpler_ref.native_chip.domains import DomainMemory, pack_file
 from simpler_ref.orch.domains import Domains
 from simpler_ref.system import regions
 from simpler_ref.task_interface import (
@@ -134,16 +134,6 @@ def test_the_successor_of_a_dead_chip_joins_before_the_next_domain(monkeypatch):
         made = requests(r.w, monkeypatch)
         r.run(k.MEET, k.MEET)
         assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [1]
-
-
-@pytest.mark.spec("WM-DOMAIN-1")
-def test_a_chip_has_one_rank_in_the_communicator():
-    domains = ChipDomains(ChipWorker(0))
-    domains.join(1, 2)
-    domains.join(1, 2)
-    for rank, size in ((0, 2), (1, 3), (2, 2)):
-        with pytest.raises(ValueError, match=f"rank {rank} of {size}"):
-            domains.join(rank, size)
 
 
 # ---------------------------------------------------------------- the requests

@@ -235,18 +235,6 @@ def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, cap
 
 
 @pytest.mark.spec("WM-LEFT-2")
-@pytest.mark.parametrize("leave", [one for one in LEFT if one is not recurse])
-def test_what_comes_before_a_control_request_fails_nothing(leave):
-    with Bench(leave) as b:
-        for i in range(3):
-            b.leave_behind()
-            late = b.w.register(lambda args, i=i: args.tensor(0).numpy().__setitem__(0, i + 10))
-            run_sub(b.w, late, make_args((b.done, T.INOUT)))
-            assert b.done[0] == i + 10
-        assert b.w.worker_pids() == b.pids
-
-
-@pytest.mark.spec("WM-LEFT-2")
 def test_the_worker_has_what_it_had_at_its_start_again():
     with Worker(3, num_sub_workers=1) as w:
         seen = w.share(np.zeros((2, 8), np.int64))
