@@ -110,22 +110,6 @@ os._exit(9)
     assert interpreter.run(USE + source)[0] == 9
 
 
-def test_a_broken_stdout_harms_nobody_but_the_one_who_prints(interpreter):
-    interpreter.check(
-        USE
-        + """
-class Broken:
-    def write(self, text): return len(text)
-    def flush(self): raise OSError("broken")
-
-real, sys.stdout = sys.stdout, Broken()
-use(w)
-w.close()
-sys.stdout = real
-"""
-    )
-
-
 # ---------------------------------------------------------------- what workers print
 def test_what_workers_print_reaches_the_pipe_once_and_while_the_program_runs(interpreter):
     interpreter.check(

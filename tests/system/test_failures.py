@@ -22,8 +22,6 @@ from simpler_ref import (
     WorkerLostError,
     WorkerStartError,
 )
-from simpler_ref.jit import layout as L
-from simpler_ref.workers import loop
 
 from ..support import make_args
 from .workers import assert_works, mark, only
@@ -153,22 +151,3 @@ def test_exceptions_can_be_pickled_and_copied():
             assert str(other) == str(error)
             assert "told" in str(other)
             assert vars(other) == vars(error)
-
-
-@pytest.mark.parametrize("size", [1 << 62, (1 << 64) - 1, L.TRACE_CAPACITY + 1])
-def test_the_length_of_a_traceback_is_not_believed_when_it_cannot_be(monkeypatch, size):
-    write = loop.write_error
-
-    def write_and_damage(box, trace, exception):
-        write(box, trace, exception)
-        trace[:8] = size.to_bytes(8, "little")
-
-    monkeypatch.setattr(loop, "write_error", write_and_damage)
-    with Worker(level=3, num_sub_workers=1) as w:
-        marks = w.share(np.zeros(4, np.int64))
-        broken = w.register(lambda args: {}["no such key"])
-        ok = w.register(mark)
-        with pytest.raises(TaskError, match=r"KeyError: 'no such key'(\n|$)") as error:
-            w.run(lambda orch, *_: orch.submit_sub(broken))
-        assert error.value.remote_traceback == ""
-        assert_works(w, ok, marks)

@@ -2,8 +2,7 @@
 
 Fail points exist only where ``SIMPLER_REF_FAIL_POINTS=1`` was set before the import. `make test` runs a
 sample of this file with interpreted kernels: each act at each of its points, on the kinds of workers in
-turn. `make test-long` has all combinations. ``SIMPLER_REF_KILL_REPEATS=100`` in the environment repeats
-each test that many times.
+turn. `make test-long` has all combinations.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ if not fail_points.FAIL_POINTS:
     reason = "fail points exist with SIMPLER_REF_FAIL_POINTS=1 only"
     pytest.skip(reason, allow_module_level=True)
 
-REPEATS = int(os.environ.get("SIMPLER_REF_KILL_REPEATS", "1"))
 pytestmark = [pytest.mark.kernels, pytest.mark.timeout(300)]  # they may have to be compiled first
 
 UNDONE = ("received", "calling", "called", "before_done")
@@ -87,13 +85,9 @@ def to(marks, index, tag=T.NO_DEP) -> TaskArgs:
 
 # ---------------------------------------------------------------- the kinds
 class Rig:
-    """A Worker with a pool of one kind, whose members can be told where to die.
-
-    `first` is the index of the pool's first worker among all workers of `w`.
-    """
+    """A Worker with a pool of one kind, whose members can be told where to die."""
 
     label: str
-    first = 0
     pinned = True
     depth = 1
     can_wait = True
@@ -107,7 +101,7 @@ class Rig:
         self.w.init()
         self.task = self.w.register(self.old())
         waits = self.depth > 1 and self.can_wait
-        self.hold = self.w.register(self.waiting()) if waits else None
+        self.hold = self.w.register(hold) if waits else None
         self.late_target = self.late()
         self.late_handle = None
 
@@ -135,9 +129,6 @@ class Rig:
     def late(self):
         return lambda args: mark(args)
 
-    def waiting(self):
-        return hold
-
     def submit(self, orch, handle, member: int, args: TaskArgs) -> None:
         orch.submit_next_level(handle, args, worker=member)
 
@@ -150,20 +141,20 @@ class Rig:
         return self.w._session.engine.mem
 
     def words_of(self, member: int) -> int:
-        return int(self.mem[L.A_WORKERS]) + (self.first + member) * int(self.mem[L.WORKER_STRIDE])
+        return int(self.mem[L.A_WORKERS]) + member * int(self.mem[L.WORKER_STRIDE])
 
     def arm(self, member: int, point: str) -> None:
         arm_at(self.mem, self.words_of(member), self.pid(member), point)
 
     def arm_start(self, member: int, point: str) -> None:
-        self.mem[L.START_FAIL] = self.first + member + 1 << 8 | NUMBER[point]
+        self.mem[L.START_FAIL] = member + 1 << 8 | NUMBER[point]
 
     def pid(self, member: int) -> int:
-        return self.w._session.manager.pids[self.first + member]
+        return self.w._session.manager.pids[member]
 
     def known_dead(self, member: int) -> bool:
         manager = self.w._session.manager
-        return manager is None or self.first + member in manager.dead or manager.lost
+        return manager is None or member in manager.dead or manager.lost
 
     def kill_idle(self, member: int) -> None:
         os.kill(self.pid(member), signal.SIGKILL)
@@ -270,40 +261,6 @@ class CustomRig(Rig):
         return w
 
 
-class NestedRig(Rig):
-    """A level 4 Worker over level 3 Workers with a sub worker each; the Workers die."""
-
-    label = "child_worker"
-
-    def make(self, members):
-        w = Worker(level=4, mailbox_depth=self.depth)
-        self.inner = []
-        for _ in range(members):
-            inner = Worker(level=3, num_sub_workers=1)
-            w.add_worker(inner)
-            self.inner.append(inner)
-        self.below = [inner.register(mark) for inner in self.inner]
-        return w
-
-    def old(self):
-        below = self.below
-
-        def orchestrate(orch, args, config):
-            mine = next(h for h in below if orch._host._life.registry.is_live(h))
-            orch.submit_sub(mine, to([args.tensor(0)], 0))
-
-        return orchestrate
-
-    def late(self):
-        def late(orch, args, config):
-            args.tensor(0).numpy()[args.scalar(0)] += 1
-
-        return late
-
-    def waiting(self):
-        return lambda orch, args, config: hold(args)
-
-
 class ChipRig(Rig):
     label = "chip_worker"
     can_wait = False
@@ -342,9 +299,9 @@ def deeper(rig_type: type[Rig], depth: int) -> type[Rig]:
 
 
 SUBS = [SubRig, LeafRig]
-KINDS = [*SUBS, CustomRig, NestedRig, ChipRig]
+KINDS = [*SUBS, CustomRig, ChipRig]
 KINDS += [deeper(kind, 2) for kind in KINDS]
-SEVERAL_TASKS = [deeper(kind, 3) for kind in (*SUBS, CustomRig, NestedRig)]
+SEVERAL_TASKS = [deeper(kind, 3) for kind in (*SUBS, CustomRig)]
 """A chip's kernels cannot wait for the test."""
 
 TURNS = itertools.count()
@@ -363,12 +320,6 @@ def act(kinds: list[type[Rig]], points: tuple[str, ...] = (), **more):
             name = "-".join(getattr(value, "__name__", str(value)) for value in values)
             cells.append(pytest.param(*values, marks=marks, id=name))
     return pytest.mark.parametrize([*more, "rig_type", *(["point"] if points else [])], cells)
-
-
-def pytest_generate_tests(metafunc):
-    if REPEATS > 1:
-        metafunc.fixturenames.append("repeat")
-        metafunc.parametrize("repeat", range(REPEATS))
 
 
 def assert_lost(error, task, worker, pid):
@@ -397,7 +348,7 @@ def test_a_task_whose_worker_dies_before_its_answer_is_lost(rig_type, point):
             rig.w.run(rig.one(victim))
         place = rf"level {rig.w.level} {rig.label} {victim}\b.*\(pid {pid}\), task 0 \(.*\)"
         assert_words(info.value, place, "killed by SIGKILL before the task was done")
-        assert_lost(info.value, 0, rig.first + victim, pid)
+        assert_lost(info.value, 0, victim, pid)
         assert rig.known_dead(victim), "the error came before the death was known"
         rig.assert_replaced(victim, pid)
 
@@ -433,7 +384,7 @@ def test_of_the_tasks_a_worker_was_given_those_not_ended_are_lost(rig_type, poin
             rig.w.run(graph)
         place = rf"{rig.label} 0\b.*\(pid {pid}\), task {lost} \(.*\)"
         assert_words(info.value, place, "killed by SIGKILL")
-        assert_lost(info.value, lost, rig.first, pid)
+        assert_lost(info.value, lost, 0, pid)
         assert rig.marks[:3].tolist() == [1, 0, 0]
         rig.assert_replaced(0, pid)
 
@@ -459,7 +410,7 @@ def test_a_worker_dies_that_was_given_a_task_before_it_is_ready(rig_type):
         with pytest.raises(WorkerLostError) as info:
             rig.w.run(graph)
         assert_words(info.value, "task 2", "killed by SIGKILL")
-        assert (info.value.task, info.value.worker) == (2, rig.first + victims[0])
+        assert (info.value.task, info.value.worker) == (2, victims[0])
         assert rig.marks[0] == 2
         rig.assert_works()
 
@@ -497,7 +448,7 @@ def test_of_a_group_the_members_of_other_workers_are_done_or_skipped(rig_type, p
                 rig.w.run(rig.all())
             place = rf"{rig.label} {victim}.*{pids[victim]}"
             assert_words(info.value, place, r"task 0 \(.*\), member \d", "SIGKILL")
-            assert_lost(info.value, 0, rig.first + victim, pids[victim])
+            assert_lost(info.value, 0, victim, pids[victim])
         else:
             rig.w.run(rig.all())
             assert rig.marks[:3].tolist() == [1, 1, 1]

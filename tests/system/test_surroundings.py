@@ -21,24 +21,21 @@ TASKS = """
 def add(args):
     args.tensor(0).numpy()[:] += 1
 
-def run_tasks(**options):
-    with Worker(level=3, num_sub_workers=2, **options) as w:
-        x = w.share(np.zeros(1000, np.float32))
-        h = w.register(add)
-        def graph(orch, *_):
-            for _ in range(20):
-                a = TaskArgs()
-                a.add_tensor(x, T.INOUT)
-                orch.submit_sub(h, a)
-        w.run(graph)
-        later = w.register(lambda args: add(args))
-        a = TaskArgs()
-        a.add_tensor(x, T.INOUT)
-        w.run(lambda orch, *_: orch.submit_sub(later, a))
-        assert set(x) == {21}, x
+with Worker(level=3, num_sub_workers=2) as w:
+    x = w.share(np.zeros(1000, np.float32))
+    h = w.register(add)
+    def graph(orch, *_):
+        for _ in range(20):
+            a = TaskArgs()
+            a.add_tensor(x, T.INOUT)
+            orch.submit_sub(h, a)
+    w.run(graph)
+    later = w.register(lambda args: add(args))
+    a = TaskArgs()
+    a.add_tensor(x, T.INOUT)
+    w.run(lambda orch, *_: orch.submit_sub(later, a))
+    assert set(x) == {21}, x
 """
-SMALL = ("map_lookup", "map_insert", "map_erase", "ring_reset", "ring_release", "stop_scheduler")
-"""Kernels that are compiled quickly."""
 
 
 def file_of(name):
@@ -83,31 +80,6 @@ def run(source, **environ):
         code, out, err = program.finish()
         assert program.everybody_ends(), f"processes outlive the program: {out}{err}"
     return code, out, err.splitlines()
-
-
-# ---------------------------------------------------------------- damage
-@compiled
-@pytest.mark.long
-def test_a_start_with_damaged_kernels_runs_and_repairs_them(kernels):
-    files = {name: folder_in(kernels) / file_of(name) for name in SMALL}
-    whole = files["map_lookup"].read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 4
-    files["map_lookup"].write_bytes(flipped)
-    files["map_insert"].write_bytes(b"")
-    files["map_erase"].write_bytes(files["map_erase"].read_bytes()[:100])
-    files["ring_reset"].write_bytes(random.Random(1).randbytes(5000))
-    files["ring_release"].write_bytes(whole)
-    files["stop_scheduler"].unlink()
-    os.mkfifo(files["stop_scheduler"])
-
-    code, _, log = run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels))
-    assert code == 0, log
-    assert len(log) == 1 and log[0].endswith("is damaged; what is damaged is compiled again")
-
-    before = {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()}
-    assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
-    assert {path: path.stat().st_mtime_ns for path in folder_in(kernels).iterdir()} == before
 
 
 # ---------------------------------------------------------------- all kernels, for minutes
@@ -155,7 +127,7 @@ def test_when_every_kernel_is_damaged_a_start_compiles_all_and_the_next_one_none
     ((line,),) = starts(kernels)
     assert line.endswith("is damaged; what is damaged is compiled again")
     assert starts(kernels) == [[]]
-    assert run(TASKS + "run_tasks()", XDG_CACHE_HOME=str(kernels)) == (0, "", [])
+    assert run(TASKS, XDG_CACHE_HOME=str(kernels)) == (0, "", [])
 
 
 @compiled

@@ -1,7 +1,5 @@
 """SPEED-AHEAD: tasks given before they are ready."""
 
-import os
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,8 +7,8 @@ import numpy as np
 import pytest
 from numba import int64
 
-from simpler_ref import TaskError, Worker, WorkerLostError, leaf
 from simpler_ref import TensorArgType as T
+from simpler_ref import Worker, leaf
 from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
@@ -18,7 +16,6 @@ from tests.support import (
     FAILED,
     PENDING,
     RUNNING,
-    Gate,
     make_args,
     member,
     overwrites,
@@ -262,34 +259,6 @@ def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make_driver):
     assert last not in driver.all_given(0) + driver.all_given(1)
     driver.answer_and_settle(0, ValueError("no"))
     assert driver.state(last) == FAILED
-
-
-@pytest.mark.spec("SPEED-AHEAD-5")
-@pytest.mark.parametrize("how", ["raises", "dies"])
-def test_a_real_failure_or_death_reaches_everything_behind_it(how):
-    def work(args):
-        if args.scalar(0) == 3 and how == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if args.scalar(0) == 3:
-            raise ValueError("the third")
-        args.tensor(0).numpy()[0] += 1
-
-    with Gate() as go, Worker(3, num_sub_workers=2, mailbox_depth=4) as w:
-        count = w.share(np.zeros(1, np.int64))
-        handle, hold = w.register(work), w.register(go.wait)
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(hold, make_args((count, T.INOUT)))
-            for number in range(1, 9):  # all are submitted before one starts
-                orch.submit_sub(handle, make_args((count, T.INOUT), scalars=[number]))
-            go.open(1)
-
-        error, words = WorkerLostError, "task 3"
-        if how == "raises":
-            error, words = TaskError, r"task 3 \(.*ValueError: the third"
-        with pytest.raises(error, match=words):
-            w.run(orch_fn)
-        assert count[0] == 2
 
 
 # ---------------------------------------------------------------- 6: given back

@@ -2,7 +2,6 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -29,49 +28,10 @@ from tests.support import (
     wait_until,
     writes,
 )
-from tests.system.programs import Concurrently
 
 KEY = 0x7000_0000
 FOREVER_NS = 10**13
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3, 7])
-
-
-@contextmanager
-def held_worker(mode, depth):
-    """Give a Worker, a task that says that it runs and then waits, and the gates of both."""
-    how = {"child_mode": mode, "mailbox_depth": depth}
-    with Gate() as here, Gate() as go, Worker(3, num_sub_workers=1, **how) as w:
-
-        def wait():
-            here.open(1)
-            go.wait()
-
-        yield w, w.register(wait), here, go
-
-
-@leaf
-def mark(marks: int64[:], number: int):
-    marks[number] += 1
-
-
-def in_python(function):
-    """Return what a leaf of an array and a number does, as a Python callable."""
-    plain = function.py_func
-    return lambda args: plain(args.tensor(0).numpy(), args.scalar(0))
-
-
-def numbered(array, number):
-    """Return the arguments of a task that waits for no other."""
-    return make_args((array, T.NO_DEP), scalars=[number])
-
-
-MODES_AND_KINDS = pytest.mark.parametrize(
-    ("mode", "kind"),
-    [
-        pytest.param("process", lambda made: made, id="leaf in a process"),
-        pytest.param("thread", in_python, id="python in a thread"),
-    ],
-)
 
 
 # ---------------------------------------------------------------- 1: how many
@@ -241,18 +201,33 @@ def choose(marks: int64[:], number: int):
     marks[number] += 1
 
 
-@MODES_AND_KINDS
+def in_python(function):
+    """Return what a leaf of an array and a number does, as a Python callable."""
+    plain = function.py_func
+    return lambda args: plain(args.tensor(0).numpy(), args.scalar(0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        pytest.param("process", lambda made: made, id="leaf in a process"),
+        pytest.param("thread", in_python, id="python in a thread"),
+    ],
+)
 @pytest.mark.spec("SPEED-DEPTH-6", "SPEED-DEPTH-7")
 def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode, kind):
-    with held_worker(mode, 6) as (w, hold, _, go):
-        handle = w.register(kind(choose))
+    with Gate() as go, Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=6) as w:
+        handle, hold = w.register(kind(choose)), w.register(go.wait)
         marks = w.share(np.zeros(6, np.int64))
         mem = w._session.engine.mem
+
+        def task(number):
+            return make_args((marks, T.NO_DEP), scalars=[number])
 
         def orch_fn(orch, *_):
             orch.submit_sub(hold)
             for number in range(1, 6):
-                orch.submit_sub(handle, numbered(marks, number))
+                orch.submit_sub(handle, task(number))
             with no_passes(mem):  # both have failed before anybody looks
                 assert tasks_given(w) == 6
                 go.open(1)
@@ -265,7 +240,7 @@ def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode,
         assert "the first" in failure.value.remote_traceback
         assert "the second" not in failure.value.remote_traceback
         assert marks.tolist() == [0, 1, 0, 0, 1, 1]
-        w.run(lambda orch, *_: orch.submit_sub(handle, numbered(marks, 5)))
+        w.run(lambda orch, *_: orch.submit_sub(handle, task(5)))
         assert marks[5] == 2
 
 
@@ -339,41 +314,6 @@ def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make
         for frame in driver.frames(worker):
             assert driver.frame_word(worker, L.W_SKIP, frame) == 0
             assert driver.mailbox_state(worker, frame) == (L.TASK_READY, 0)
-
-
-class Stop(Exception):
-    """What the orchestration function raises."""
-
-
-@MODES_AND_KINDS
-@pytest.mark.spec("SPEED-DEPTH-9")
-def test_an_exception_of_the_orch_function_leaves_the_tasks_in_the_frames_unstarted(mode, kind):
-    with held_worker(mode, 4) as (w, hold, here, go):
-        handle = w.register(kind(mark))
-        marks = w.share(np.zeros(1, np.int64))
-        mem = w._session.engine.mem
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(hold)
-            for _ in range(8):
-                orch.submit_sub(handle, numbered(marks, 0))
-            here.wait()
-            assert tasks_given(w) == 4
-            raise Stop
-
-        def let_go():
-            skip = [int(mem[L.A_WORKERS]) + i * L.WORKER_WORDS + L.W_SKIP for i in range(4)]
-            # a frame keeps its word until it is filled again, so all have to be filled first
-            wait_until(lambda: tasks_given(w) == 4 and (mem[skip] == L.SKIPPED).sum() == 3)
-            go.open(1)
-
-        for round_ in range(2):
-            with pytest.raises(Stop), Concurrently(let_go):
-                w.run(orch_fn)
-            assert marks[0] == round_
-            assert not go.opens(), "the one that ran has finished"
-            w.run(lambda orch, *_: orch.submit_sub(handle, numbered(marks, 0)))
-            assert marks[0] == round_ + 1, "the next run works"
 
 
 # ---------------------------------------------------------------- 10: told to stop

@@ -340,14 +340,6 @@ def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
     assert sharing.looks(), "else it goes"
 
 
-@pytest.mark.spec("SPEED-PARTS-9")
-@pytest.mark.parametrize("beside", [False, True])
-def test_beside_other_trees_a_worker_goes_to_its_core_though_none_is_seen_here(sharing, beside):
-    sharing.mem[sharing.other + L.W_PARKED] = 1
-    sharing.mem[L.BESIDE] = beside
-    assert sharing.looks() == beside
-
-
 @pytest.mark.spec("SPEED-WAIT-13", "SPEED-WAIT-14")
 @pytest.mark.parametrize("submits", [False, True])
 def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing, submits):
