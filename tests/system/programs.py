@@ -89,10 +89,6 @@ class Program:
                 self.process.kill()
                 raise AssertionError(f"never said {word!r}: {self.process.communicate()}")
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the program alone."""
-        self.process.send_signal(number)
-
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to everybody, as a terminal does."""
         assert self.process.returncode is None, "not waited for, so its id is still its own"

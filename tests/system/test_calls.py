@@ -126,7 +126,6 @@ def test_ctrl_c_at_any_moment_of_calls_and_waits_leaves_nothing_locked(mode, oth
     in_a_fork(program)
 
 
-# ---------------------------------------------------------------- the program dies
 # ---------------------------------------------------------------- the program forks
 def in_child(w, futures):
     """See what a forked process may do with the program's calls."""

@@ -82,7 +82,6 @@ class Rig:
         )
 
 
-# ---------------------------------------------------------------- one request
 # ---------------------------------------------------------------- many at once
 @rounds(15, 300)
 def test_registrations_of_many_threads_beside_deaths(rounds):

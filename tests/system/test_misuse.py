@@ -14,7 +14,7 @@ from simpler_ref.jit import layout as L
 
 from ..support import make_args
 from .programs import in_a_fork
-from .workers import assert_works, mark, on_a_thread, only
+from .workers import assert_works, mark, only
 
 
 @pytest.fixture(scope="module")
@@ -190,24 +190,6 @@ def test_a_scope_is_entered_once_and_ends_those_inside_it(w):
     w.run(graph)
 
 
-# ---------------------------------------------------------------- when
-@pytest.mark.spec("ORCH-MISUSE-8")
-def test_what_must_not_happen_during_a_run_is_refused_on_every_thread(w):
-    for call, match in (
-        (lambda: w.run(lambda *_: None), "a run is in progress.*cannot be nested"),
-        (w.close, "close during a run: let the run end first"),
-        (w.start, "start during a run"),
-        (w.init, "already initialized"),
-    ):
-
-        def elsewhere(orch, call=call, match=match):
-            with pytest.raises(RuntimeError, match=match):
-                call()
-            on_a_thread(call)
-
-        refused_in_a_run(w, elsewhere, RuntimeError, match)
-
-
 # ---------------------------------------------------------------- a Worker that cannot be
 @pytest.mark.spec("ORCH-MISUSE-11")
 @pytest.mark.parametrize(
@@ -233,17 +215,6 @@ def test_what_must_not_happen_during_a_run_is_refused_on_every_thread(w):
 def test_a_worker_that_cannot_be_is_refused(keywords, kind, match):
     with pytest.raises(kind, match=match):
         Worker(**{"level": 3, **keywords})
-
-
-def test_numbers_of_numpy_are_numbers():
-    with Worker(
-        level=np.int64(3),
-        num_sub_workers=np.int32(1),
-        heap_ring_size=np.uint32(1 << 16),
-        alloc_timeout_s=np.float32(2),
-    ) as w:
-        marks = w.share(np.zeros(4, np.int64))
-        assert_works(w, w.register(mark), marks)
 
 
 def test_more_memory_than_can_be_mapped_is_an_error_with_a_remedy():

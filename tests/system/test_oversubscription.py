@@ -142,7 +142,6 @@ def test_two_tasks_that_need_each_other_always_meet(rounds):
     in_a_fork(program)
 
 
-# ---------------------------------------------------------------- idle
 # ---------------------------------------------------------------- more of everything than cores
 def count(w, tasks):
     """Run a chain beside independent tasks, and a group, and see that each task has counted once."""

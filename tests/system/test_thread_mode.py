@@ -6,7 +6,6 @@ import contextlib
 import logging
 import random
 import signal
-import sys
 import threading
 import time
 
@@ -15,7 +14,6 @@ import pytest
 
 import simpler_ref.workers.threads
 from simpler_ref import Worker, WorkerLostError, WorkerStartError
-from simpler_ref.system.raised_elsewhere import raise_in, take_back
 
 from ..support import wait_until
 from .programs import in_a_fork
@@ -165,27 +163,3 @@ def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
             assert_works(w, ok, marks)
         assert len(kind.ran) == 21
         assert len(set(kind.ran)) == 1
-
-
-# ---------------------------------------------------------------- threads and processes mixed
-# ---------------------------------------------------------------- what was taken back leaves no trace
-@pytest.mark.spec("WM-MODE-1")
-def test_a_function_can_be_traced_after_an_exception_for_a_thread_was_taken_back():
-    """Python 3.11 hangs there if it still believes that one waits for some thread."""
-
-    def traced():
-        pass
-
-    def program():
-        go = threading.Event()
-        thread = threading.Thread(target=go.wait)
-        thread.start()
-        raise_in(thread, SystemExit)
-        take_back(thread)
-        sys.settrace(lambda *_: None)
-        traced()
-        sys.settrace(None)
-        go.set()
-        thread.join()
-
-    in_a_fork(program)

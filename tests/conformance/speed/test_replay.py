@@ -551,9 +551,6 @@ def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
         fixed[:] = before
 
 
-# ---------------------------------------------------------------- failures
-
-
 # ---------------------------------------------------------------- what is refused
 
 

@@ -60,17 +60,13 @@ def in_v1(inner, outer):
 @pytest.mark.parametrize(
     ("groups", "mount", "files", "cores"),
     [
-        ("0::/a/b\n", V2, {"a/b/cpu.max": "max 100000", "a/cpu.max": "max 100000"}, None),
         ("0::/a/b\n", V2, {"a/b/cpu.max": "150000 100000", "a/cpu.max": "max 100000"}, 1.5),
         ("0::/a/b\n", V2, {"a/b/cpu.max": "400000 100000", "a/cpu.max": "100000 50000"}, 2.0),
-        ("0::/a/b\n", V2, {"a/b/cpu.max": "10000 100000", "a/cpu.max": "50000 100000"}, 0.1),
         ("0::/a/b\n", V2, {"a/b/cpu.weight": "100", "other/cpu.max": "10000 100000"}, None),
         ("0::/pods/mine/x\n", MINE, {"cpu.max": "200000 100000", "x/cpu.max": "max 100000"}, 2.0),
         (IN_V1, V1, in_v1("-1", "-1"), None),
-        (IN_V1, V1, in_v1("-1", "200000"), 2.0),
         (IN_V1, V1, in_v1("50000", "-1"), 0.5),
         (IN_V1, V1, in_v1("300000", "100000"), 1.0),
-        ("", V2, {}, None),
         ("0::/../a\n", V2, {}, None),
         ("1:name=systemd:/a\n", V2, {}, None),
     ],

@@ -30,14 +30,6 @@ def end_of(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def fork_and_note(ended):
-    """Fork behind Python's back; the parent waits for the child's end and notes its exit code."""
-    child = ctypes.PyDLL(None).fork()
-    if child:
-        ended[0] = end_of(child)
-    return child
-
-
 def raise_again(error):
     raise error
 
@@ -94,14 +86,6 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
     said = capfd.readouterr().err
     assert said.count("ValueError: in the child") == 3
     assert said.count("that was all") == 3
-
-
-@pytest.mark.spec("WM-LEFT-1")
-def test_a_fork_behind_pythons_back_is_one_too():
-    with Worker(3, num_sub_workers=1) as w:
-        ended = w.share(np.full(1, -1, np.int64))
-        run_sub(w, w.register(lambda: fork_and_note(ended)))
-        assert ended[0] == 0
 
 
 @pytest.mark.spec("WM-LEFT-1")

@@ -377,12 +377,8 @@ def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
 
 @pytest.mark.spec("WM-START-6")
 @pytest.mark.long
-@pytest.mark.parametrize("when", ["started", "starting"])
-def test_nobody_outlives_the_users_process(when, monkeypatch, tmp_path):
+def test_nobody_outlives_the_users_process(tmp_path):
     there = tmp_path / "there"
-    if when == "starting":
-        first = f"open({str(there)!r}, 'w').close(); "
-        monkeypatch.setattr(fresh_interpreter, "_PROGRAM", first + fresh_interpreter._PROGRAM)
 
     def program():
         with spawning(num_sub_workers=2) as w:
