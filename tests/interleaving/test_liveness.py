@@ -56,14 +56,6 @@ def test_nor_in_programs_drawn_at_random(seed):
 
 
 # ---------------------------------------------------------------- these checks can fail
-@pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
-def test_an_end_that_nobody_sees_is_found(monkeypatch, bulk):
-    monkeypatch.setattr(kernels, "may_miss_an_end", lambda mem: False)
-    scene = Scene(UNSEEN_END, services="b", away=True, bulk=bulk)
-    with pytest.raises(Found, match="c is ready and idle workers 1 are not given it") as found:
-        for seed in range(100):
-            attempt(scene, Drawn(seed))
-    assert "worker 0: waits outside the kernels" in str(found.value)
 
 
 def test_an_end_that_is_never_announced_is_found(monkeypatch):

@@ -541,15 +541,6 @@ def test_random_programs_do_what_they_do_in_sequence(w):
         run_at_random(w, random.Random(seed))
 
 
-@pytest.mark.long
-@pytest.mark.spec("CALL-FAR-3", "CALL-FAR-4", "CALL-FAR-12")
-@pytest.mark.parametrize("depth", [None, 1, 3])
-def test_random_programs_do_so_however_many_calls_are_sent_ahead(depth):
-    with opened(subs=2, mailbox_depth=depth) as w:
-        for seed in range(4):
-            run_at_random(w, random.Random(seed))
-
-
 def run_at_random(w, chance):
     """Make random calls, and the same in sequence on other arrays."""
     arrays = [w.share(np.arange(48.0) + k) for k in range(3)]

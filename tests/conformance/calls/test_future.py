@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import gc
 import pickle
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -176,23 +175,6 @@ def test_what_a_callback_raises_keeps_no_other_future_from_being_told(w, gate, c
     assert "of a callback" in caplog.text and held.result() == 1
 
 
-@pytest.mark.spec("CALL-FUTURE-2")
-def test_a_future_is_told_although_no_thread_could_be_started_for_it_before(
-    gate, monkeypatch, caplog
-):
-    def fail(thread):
-        raise RuntimeError("can't start new thread")
-
-    held, told = wait_at(gate, 1), threading.Event()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError, match="can't start"):
-            held.add_done_callback(lambda one: told.set())
-    held.add_done_callback(lambda one: told.set())
-    gate[0] = 1
-    assert told.wait(30) and held.result() == 1 and not caplog.text
-
-
 # ---------------------------------------------------------------- their ends
 class AtEnd:
     """Calls a function when it dies."""
@@ -265,36 +247,6 @@ def test_futures_die_in_other_threads_than_those_that_made_them(w):
             stop.set()
     assert [one.result() for one in forgetting] == [None, None]
     assert all_futures(w) == []
-    assert same(3).result() == 3
-
-
-@pytest.mark.spec("CALL-FUTURE-6")
-def test_futures_die_and_are_made_in_a_signal_handler(w):
-    same(0).result()
-    made, handled, goes_on = [], [], [True]
-
-    def handle(*_):
-        made.clear()
-        made.append(same(len(handled)))
-        handled.append(made[0].result())
-        if goes_on:  # else the next signal could come when there is no handler any more
-            signal.setitimer(signal.ITIMER_REAL, 0.002)
-
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.002)
-        for n in range(700):
-            made.append(same(n if n % 7 else str(n)))
-        deadline = time.monotonic() + 30
-        while not handled:
-            assert time.monotonic() < deadline
-            same(1).result()
-    finally:
-        goes_on.clear()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    made.clear()
-    assert handled == list(range(len(handled)))
     assert same(3).result() == 3
 
 

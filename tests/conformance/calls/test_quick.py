@@ -279,25 +279,6 @@ def test_layouts_hold_after_runs_which_give_them_other_numbers(w):
 
 
 @pytest.mark.spec("CALL-QUICK-3")
-def test_a_layout_whose_number_a_run_makes_void_at_once_is_not_kept(w, monkeypatch):
-    x, layouts = w.share(np.arange(24.0)), w._life.session.engine.layouts
-    number = layouts.number
-
-    def number_and_run(*layout):
-        monkeypatch.undo()
-        before = number(*layout)
-        w.run(lambda orch, args, config: None)  # as another thread may
-        return before
-
-    assert same(x).result().tolist() == x.tolist()
-    monkeypatch.setattr(layouts, "number", number_and_run)
-    with pytest.raises(ValueError, match="workers cannot see this array"):
-        of_two(x.reshape(4, 6), np.zeros(3))
-    for view in x.reshape(2, 12), x.reshape(3, 8), x.reshape(4, 6):
-        assert same(view).result().tolist() == view.tolist()
-
-
-@pytest.mark.spec("CALL-QUICK-3")
 def test_more_layouts_than_native_code_keeps_arrive_as_they_are(w):
     x = w.share(np.arange(8192.0))
     views = [as_strided(x, (3,), (8 * step,)) for step in range(1100)]
@@ -380,21 +361,6 @@ def test_many_threads_call_wait_and_forget_at_the_same_time(w):
 
 
 @pytest.mark.spec("CALL-QUICK-3")
-def test_calls_come_while_another_thread_waits_and_runs_passes(w, gate):
-    x = w.share(np.zeros(1, np.int64))
-    waiting = threading.Thread(target=wait_at(gate, 1).result)
-    waiting.start()
-    for _ in range(5):
-        for n in range(200):
-            update(x, 1)
-            same(n)
-        assert same(3).result() == 3
-    gate[0] = 1
-    waiting.join()
-    assert same(x).result().tolist() == [1000]
-
-
-@pytest.mark.spec("CALL-QUICK-3")
 def test_a_call_after_a_death_has_a_successor_make_it_although_nobody_waits():
     with sr.Worker(num_sub_workers=1) as w:
         x = w.share(np.zeros(1))
@@ -436,52 +402,6 @@ def test_a_signal_handler_may_ask_for_what_is_just_fetched(w, monkeypatch, value
     stream._fetch(future)  # a handler has come before its first line
     assert 0 not in dropped
     assert future.result() == value
-
-
-@pytest.fixture
-def without_memory():
-    """Give a function that calls another one, alone, whose n-th allocation fails."""
-    hooks = pytest.importorskip("_testcapi")
-    interval = sys.getswitchinterval()
-
-    def call(n, function, *args):
-        hooks.set_nomemory(n, n + 1)
-        try:
-            return function(*args)
-        finally:
-            hooks.remove_mem_hooks()
-
-    gc.disable()
-    sys.setswitchinterval(60)
-    yield call
-    sys.setswitchinterval(interval)
-    gc.enable()
-
-
-@native_only
-@pytest.mark.spec("CALL-QUICK-3")
-def test_without_memory_methods_submit_or_raise(w, without_memory):
-    for submit, *args in (w.submit, same, 1000), (same, 1000):
-        assert [submit(*args).result() for _ in range(2)] == [1000, 1000]
-        made, missing = [], 0
-        for n in range(30):
-            try:
-                made.append(without_memory(n, submit, *args))
-            except MemoryError:
-                missing += 1
-        assert missing < 30
-        assert {one.result() for one in made} == {1000}
-
-
-@native_only
-@pytest.mark.spec("CALL-QUICK-3")
-def test_without_memory_a_value_is_there_or_comes_later(one_worker, without_memory):
-    for value in (1000, np.int64(1000), 0.5):
-        made = [same(value) for _ in range(12)]
-        same(1).result()
-        taken = [without_memory(n, one_worker._life.stream.take, one) for n, one in enumerate(made)]
-        assert taken.count(False) < 12
-        assert [one.result() for one in made] == 12 * [value]
 
 
 def stream_of_closed(mode):

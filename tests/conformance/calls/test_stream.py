@@ -178,51 +178,6 @@ def test_no_wait_beside_a_longer_one_lasts_until_a_time_limit(monkeypatch):
     assert ended == [[i + n for i in range(200)] for n in range(2)]
 
 
-@pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
-def test_who_waits_with_the_turn_sleeps_while_another_thread_wants_it(monkeypatch):
-    answers = []
-    help_stream = Stream._help
-
-    def noted(self, **goals):
-        answer = help_stream(self, **goals)
-        answers.append((threading.current_thread().name, answer))
-        return answer
-
-    def asks(name):
-        return [answer for who, answer in answers if who == name]
-
-    with sr.Worker(num_sub_workers=1, child_mode="thread", task_window=2) as w:
-        gate = w.zeros(1)
-        held = [wait_at(gate), add(1, 2)]
-        mem = w._session.engine.mem
-        monkeypatch.setattr(Stream, "_help", noted)
-
-        def begin(name, call):
-            thread = threading.Thread(target=call, name=name)
-            thread.start()
-            return thread
-
-        threads = [begin("submits", lambda: add(2, 3).result())]
-        wait_until(lambda: len(asks("submits")) >= 1)
-        threads.append(begin("submits, too", lambda: add(3, 4).result()))
-        wait_until(lambda: mem[L.ORCH_WANTED] and len(asks("submits")) >= 3)
-        gate[0] = 1
-        for one in threads:
-            one.join()
-        gate[0] = 0
-        held = [wait_at(gate)]
-        answers.clear()
-        threads = [begin("runs", lambda: w.run(lambda orch, args, config: None))]
-        wait_until(lambda: len(asks("runs")) >= 1)
-        threads.append(begin("submits", lambda: add(1, 2).result()))
-        wait_until(lambda: [answer for _, answer in answers].count(L.TIMED_OUT) >= 5)
-        gate[0] = 1
-        for one in threads:
-            one.join()
-        assert held[0].result() is None
-    assert [answer for _, answer in answers].count(L.WANTED) <= 3
-
-
 @pytest.mark.spec("CALL-STREAM-8")
 def test_a_signal_ends_a_wait_and_the_call_goes_on(w, gate):
     held = wait_at(gate, 5)

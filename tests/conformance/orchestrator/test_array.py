@@ -1,8 +1,5 @@
 """ORCH-ARRAY: arrays of the user."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -36,27 +33,6 @@ def test_memory_is_told_of_before_it_is_given_out_again_and_a_signal_loses_none(
     arena.on_reuse = lambda *span: told.append(span)
     new = arena.empty(1 << 16, np.uint8)
     assert (new.ctypes.data, told) == (place, [(place, place + (1 << 16))] * 2)
-
-
-@pytest.mark.spec("ORCH-ARRAY-2")
-def test_memory_that_another_thread_takes_back_is_waited_for(arena):
-    is_told, goes_on = threading.Event(), threading.Event()
-
-    def slow(low, high):
-        is_told.set()
-        goes_on.wait(10)
-
-    old = arena.empty(1 << 16, np.uint8)
-    place = old.ctypes.data
-    del old
-    arena.on_reuse = slow
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(arena.empty, 1 << 15, np.uint8)
-        assert is_told.wait(10)
-        second = threads.submit(arena.empty, 1 << 15, np.uint8)
-        goes_on.set()
-        places = {one.result(10).ctypes.data for one in (first, second)}
-    assert places == {place, place + (1 << 15)}
 
 
 @pytest.mark.spec("ORCH-ARRAY-2")

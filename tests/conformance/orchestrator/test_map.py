@@ -50,11 +50,6 @@ class Table:
         k.insert_slab(self.mem, *signed(key), slot)
         self.reference[key] = self.slabs[key] = slot
 
-    def fill(self, count):
-        """Insert so many keys, some of them slabs."""
-        for i in range(1, count + 1):
-            (self.insert if i % 5 else self.insert_slab)((1024 * i, -1), i)
-
     def erase(self, key, slot):
         """Take `slot` out of a key's entry: a live owner of the slab takes a producer's place."""
         if self.slabs.get(key) == slot:
@@ -141,25 +136,6 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
     table.check()
     assert not table.places()[:, L.E_SLOT].any()
     table.driver.close()
-
-
-@pytest.mark.spec("ORCH-MAP-1")
-def test_a_table_doubles_when_more_than_half_of_it_would_be_used():
-    table = Table(window=1024)
-    table.fill(L.MAP_SMALLEST // 2)
-    first = int(table.mem[L.MAP_BASE])
-    assert (first, table.mem[L.MAP_MASK]) == (table.mem[L.A_MAP], MASK)
-    table.insert((8, -1), 1)
-    assert table.mem[L.MAP_BASE] == table.mem[L.A_MAP + 1]
-    assert table.mem[L.MAP_MASK] == 2 * L.MAP_SMALLEST - 1
-    assert not table.mem[first : first + L.MAP_SMALLEST * L.ENTRY_WORDS][L.E_SLOT :: 4].any()
-    k.reset(table.mem)  # one with entries is not reset
-    table.check()
-    table.erase_everything()
-    k.reset(table.mem)
-    assert (table.mem[L.MAP_BASE], table.mem[L.MAP_MASK]) == (first, MASK)
-    table.insert((8, -1), 1)
-    table.check()
 
 
 # ---------------------------------------------------------------- what a graph sees

@@ -15,7 +15,6 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.atomics import CHANGED
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers.kinds import SubWorker
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
@@ -496,64 +495,6 @@ def test_one_of_many_runs_a_pass_for_a_group_while_a_task_is_held_and_after_a_de
 
 
 # ---------------------------------------------------------------- the orchestration function stays away
-def short(args):
-    cell = args.tensor(0).numpy()
-    wait_until(lambda: cell[1])
-    cell[0] = 1
-
-
-def long(args):
-    wait_until(lambda: args.tensor(0).numpy()[1])
-
-
-def after(args):
-    args.tensor(1).numpy()[0] = 1
-
-
-def run_and_stay_away(w, submit, before_the_end=lambda mem: None):
-    """Let a task start on an idle worker while the orchestration function waits for that.
-
-    Worker 0 ends a short task and goes on to one that does not end by itself; what waits for the short
-    one is for worker 1, which is idle. `submit` is called with orch, handle, tensors and their tags, and
-    worker; `before_the_end` just before the short task ends.
-    """
-    x, y, gate = w.share(np.zeros((3, 8), np.int64))
-    handles = [w.register(one) for one in (short, long, after)]
-
-    def orchestrate(orch, *_):
-        submit(orch, handles[0], [(x, T.OUTPUT_EXISTING)], 0)
-        submit(orch, handles[1], [(gate, T.NO_DEP)], 0)
-        submit(orch, handles[2], [(x, T.INPUT), (y, T.OUTPUT_EXISTING)], 1)
-        try:
-            before_the_end(w._session.engine.mem)
-            x[1] = 1
-            wait_until(lambda: y[0])
-        finally:
-            x[1] = gate[1] = 1
-
-    w.run(orchestrate)
-    assert x[0] == y[0] == 1
-
-
-def submit_one(orch, handle, tensors, worker):
-    orch.submit_next_level(handle, make_args(*tensors), worker=worker)
-
-
-def submit_many_at_once(orch, handle, tensors, worker):
-    columns, tags = [[tensor] for tensor, _ in tensors], [tag for _, tag in tensors]
-    orch.submit_next_level_many(handle, columns, tags, workers=worker)
-
-
-@pytest.mark.spec("SCHED-WAKE-7", "SPEED-MANY-8")
-@pytest.mark.parametrize("depth", [1, 2, 16])
-def test_a_ready_task_starts_on_an_idle_worker_though_the_orchestration_function_stays_away(depth):
-    w = Worker(4, mailbox_depth=depth)
-    for _ in range(2):  # which call Python functions and can be asked for by number
-        w.add_next_level(SubWorker())
-    with w:
-        for submit in (submit_one, submit_many_at_once):
-            run_and_stay_away(w, submit)
-            run_and_stay_away(w, submit, lambda mem: wait_until(lambda: mem[L.PARK_SCHED] != 0))
 
 
 @pytest.mark.spec("SCHED-WAKE-7")

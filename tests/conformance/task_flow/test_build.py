@@ -57,14 +57,6 @@ def test_a_tag_can_be_set_and_changes_nothing_else():
             args.set_tag(index, T.INPUT)
 
 
-@pytest.mark.spec("ORCH-MISUSE-4")
-def test_tensors_come_before_scalars():
-    args = TaskArgs()
-    args.add_scalar(1)
-    with pytest.raises(RuntimeError, match="cannot add tensor after scalar"):
-        args.add_tensor(ContinuousTensor.make(4096, (1,), DataType.INT8))
-
-
 @pytest.mark.spec("FLOW-BUILD-3")
 def test_a_scalar_becomes_64_bits_or_is_refused():
     most, one = 2**64 - 1, 0x3FF0000000000000

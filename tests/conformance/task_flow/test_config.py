@@ -7,8 +7,6 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.jit import layout as L
@@ -194,17 +192,3 @@ def test_fields_and_defaults_are_those_of_the_table():
     ]
     defaults = {name: default.split(",")[0].replace("empty", "") for _, name, _, default, _ in rows}
     assert {name: str(getattr(CallConfig(), name)) for name in defaults} == defaults
-
-
-@pytest.mark.spec("FLOW-CONFIG-1")
-@given(
-    block_dim=st.integers(0, 2**31 - 1),
-    swimlane=st.integers(0, 4),
-    prefix=st.text(
-        st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=255
-    ),
-)
-def test_a_config_survives_its_wire_form(block_dim, swimlane, prefix):
-    config = CallConfig(block_dim=block_dim, enable_l2_swimlane=swimlane, output_prefix=prefix)
-    again = CallConfig.from_bytes(config.to_bytes())
-    assert repr(again) == repr(config)

@@ -254,30 +254,6 @@ def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
         assert w.run(exceed).tasks == 0
 
 
-@pytest.mark.spec("FLOW-LAYOUT-3", "FLOW-LAYOUT-4")
-@pytest.mark.parametrize(("kind", "check"), [("V0", False), ([("a", "V0")], True)])
-def test_buffers_and_outputs_of_elements_without_bytes_arrive_as_they_are(mode, check, kind):
-    dtype = np.dtype(kind)
-
-    def look(args):
-        array = args.tensor(0).numpy()
-        seen[:] += (array.shape, array.dtype) == ((3, 4), dtype)
-
-    def body(orch, *_):
-        buffer = orch.alloc((3, 4), dtype)
-        assert buffer.numpy().shape == (3, 4)
-        for tag in (T.INOUT, T.INPUT):
-            orch.submit_sub(handle, make_args((buffer, tag)))
-        output = ContinuousTensor.make(0, (3, 4), dtype)
-        orch.submit_sub(handle, make_args((output, T.OUTPUT)))
-
-    with Worker(3, num_sub_workers=1, child_mode=mode, check=check) as w:
-        seen, handle = w.zeros(1, np.int64), w.register(look)
-        w.run(body)
-        w.record(body).run()
-        assert seen[0] == 6
-
-
 def orch_of(handle):
     """Return an orchestration function that passes its arguments on to a chip."""
     return lambda orch, args, _: orch.submit_next_level(handle, args)
