@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from simpler_ref.jit import schedule as kernels
-from simpler_ref.jit import serve
 
 from ..support import sample
 from .scene import Scene
@@ -56,13 +55,6 @@ def test_nor_in_programs_drawn_at_random(seed):
 
 
 # ---------------------------------------------------------------- these checks can fail
-
-
-def test_an_end_that_is_never_announced_is_found(monkeypatch):
-    monkeypatch.setattr(serve, "announce_uncollected", lambda mem, w: None)
-    with pytest.raises(Found, match="is ready and idle"):
-        for seed in range(100):
-            attempt(Scene("a b<a", workers=1, depth=1, away=True), Drawn(seed))
 
 
 def test_what_was_found_can_be_played_again(monkeypatch):

@@ -192,17 +192,6 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
     wait_until(lambda: add(1, 1).result() == 2 and live(w) <= 1)
 
 
-@pytest.mark.spec("CALL-CANCEL-1")
-def test_one_of_several_threads_that_wait_for_a_call_may_cancel_it(w, gate):
-    keep_busy(gate)
-    call = add(1, 1)
-    with ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(call.result) for _ in range(3)]
-        assert call.cancel()
-        raised = [one.exception(30) for one in waiting]
-    assert isinstance(raised[0], sr.TaskCancelledError) and raised == [raised[0]] * 3
-
-
 # ---------------------------------------------------------------- as others see it
 @pytest.mark.spec("CALL-CANCEL-4")
 def test_wait_as_completed_and_callbacks_see_a_cancelled_call(w, gate):

@@ -15,7 +15,6 @@ import simpler_ref as sr
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, TaskError, WorkerLostError
 from simpler_ref.errors import TaskCancelledError, TaskTimeoutError, WorkerStartError
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.remote import frames, link
 from tests.endpoints import Moody
 from tests.support import make_args, wait_until
 
@@ -477,22 +476,6 @@ def test_calls_that_wait_or_cannot_be_sent_ahead_are_in_nobodys_way(w, tmp_path)
         with pytest.raises(TypeError, match="cannot be sent to an endpoint"):
             one.result()
     assert [one.result() for one in right] == [0, 2, 4]
-
-
-@pytest.mark.long
-@pytest.mark.spec("CALL-FAR-12")
-def test_an_endpoint_without_the_feature_gets_one_call_at_a_time(monkeypatch, tmp_path):
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~128)
-    gate = tmp_path / "gate"
-    with opened(1, subs=2) as w:
-        held = wait_for(w.ones(4, np.float64), str(gate))
-        wait_until((tmp_path / "gate.pid").exists)
-        other = add(1, 2)
-        sent = w.endpoints()[0]["frames_sent"]
-        time.sleep(0.1)
-        assert not other.done() and w.endpoints()[0]["frames_sent"] == sent
-        gate.touch()
-        assert (held.result(), other.result()) == (4, 3)
 
 
 @pytest.mark.spec("CALL-FAR-13")

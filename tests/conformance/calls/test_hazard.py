@@ -183,20 +183,6 @@ def test_views_of_any_strides_meet_if_they_share_a_byte(s):
     assert s.kinds((T.INPUT, x[9:10])) == {"window": NEEDS}
 
 
-@pytest.mark.spec("CALL-HAZARD-8")
-def test_a_described_tensor_meets_a_plain_one(s):
-    x = np.zeros((8, 8))
-    data = x.__array_interface__["data"][0]
-    s.submit("column", (T.INOUT, x[:, 2]))
-    assert (
-        s.kinds(reads(data + 3 * 64 + 16)) == s.kinds(reads(data, nbytes=512)) == {"column": NEEDS}
-    )
-    assert s.kinds(reads(data + 3 * 64 + 24, nbytes=56)) == {}
-    s.submit("row", updates(data + 64, nbytes=64))
-    assert s.kinds((T.INPUT, x[:, 2])) == {"column": NEEDS, "row": NEEDS}
-    assert s.kinds((T.INPUT, x.T)) == {"column": NEEDS, "row": NEEDS}
-
-
 @pytest.mark.spec("CALL-HAZARD-9")
 def test_what_is_not_tracked_makes_nobody_wait(s):
     nothing = [ignores(AT), writes(0), reads(0), writes(AT + 32, nbytes=0)]
@@ -220,16 +206,6 @@ def test_the_slot_of_a_writer_is_kept_until_its_access_is_dropped(s):
     assert s.kinds(reads(AT, nbytes=256)) == {"new": NEEDS}
     assert s.reclaim(k.forget_all(s.mem)) == 0, "it is not done"
     assert s.kinds(reads(AT, nbytes=256)) == {}
-
-
-@pytest.mark.spec("CALL-HAZARD-10")
-def test_memory_that_is_given_back_is_forgotten_and_no_other(s):
-    x = np.zeros((8, 8))
-    low = x.__array_interface__["data"][0]
-    s.submit("tile", (T.INOUT, x[:4, :4]), (T.INPUT, x[4:]))
-    s.submit("other", updates(low + 512))
-    s.reclaim(k.forget_range(s.mem, low, low + 512))
-    assert s.kinds(writes(low, nbytes=600)) == {"other": ORDER}
 
 
 @pytest.mark.spec("CALL-HAZARD-11")

@@ -12,7 +12,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import TaskError
 from simpler_ref.calls import at_link
-from simpler_ref.remote import fail_points, frames, link
+from simpler_ref.remote import fail_points
 from tests.support import sample, wait_until
 
 from ... import far_calls
@@ -121,20 +121,6 @@ def test_endpoints_forget_what_nobody_needs(both, size):
         assert HERE(MADE_HERE(size, k)).result() == k * size
     add(1, 1).result()
     assert grown("values_dropped")[0] >= 55, "calls tell them"
-
-
-@pytest.mark.long
-@pytest.mark.spec("CALL-KEEP-1")
-def test_an_endpoint_without_the_feature_keeps_nothing(monkeypatch):
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~512)
-    with opened(2) as w:
-        for size in (IN_FRAME, BESIDE):
-            value = MADE_HERE(size, 2.0)
-            assert (THERE(value).result(), HERE(value).result()) == (2.0 * size, 2.0 * size)
-            assert grow(value).result().sum() == 3.0 * size
-        assert (count(w, "values_stored"), count(w, "values_hits")) == (0, 0)
-        assert count(w, "served_out") > 8 * 2 * IN_FRAME
-        assert nothing_is_kept(w)
 
 
 # ---------------------------------------------------------------- how long

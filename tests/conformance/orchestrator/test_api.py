@@ -13,16 +13,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
 from simpler_ref.task_interface import TaskState
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import (
-    Gate,
-    auto,
-    inside,
-    key,
-    make_args,
-    reads,
-    wait_until,
-    writes,
-)
+from tests.support import Gate, auto, inside, key, make_args, reads, wait_until, writes
 
 
 @pytest.mark.spec("ORCH-API-1")

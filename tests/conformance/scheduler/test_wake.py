@@ -494,9 +494,6 @@ def test_one_of_many_runs_a_pass_for_a_group_while_a_task_is_held_and_after_a_de
     assert driver.state(head) == RUNNING
 
 
-# ---------------------------------------------------------------- the orchestration function stays away
-
-
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize(
     "why",

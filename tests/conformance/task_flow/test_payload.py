@@ -122,17 +122,8 @@ def test_a_size_other_than_announced_is_refused_and_the_right_one_is_not():
 @pytest.mark.spec("FLOW-PAYLOAD-2")
 def test_a_name_under_which_nothing_is_staged_is_refused_and_nothing_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    names = [
-        "",
-        "/",
-        "/dev/zero",
-        "/proc/self/fd/9999",
-        "object:",
-        "object:7",
-        "object:x",
-        "\udcff",
-    ]
-    for name in (*names, str(tmp_path / "pipe")):
+    names = ["", "/", "/dev/zero", "/proc/self/fd/9999", "object:", "object:7", "object:x"]
+    for name in (*names, "\udcff", str(tmp_path / "pipe")):
         for size in (0, 9, 1 << 40, (1 << 64) - 1):
             with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
                 read_payload(name, size, L.CTRL_PY_REGISTER, bytes(32))
