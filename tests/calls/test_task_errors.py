@@ -152,14 +152,6 @@ def test_groups_keep_their_members():
     assert second.exceptions[0].args == ("k",)
     matching, rest = group.split(KeyError)
     assert len(rest.exceptions) == 1 and matching.exceptions[0].exceptions[0].args == ("k",)
-
-    class Labelled(builtins.ExceptionGroup):
-        def __new__(cls, label, *exceptions):
-            return super().__new__(cls, f"all of {label}", exceptions)
-
-    group = through(Labelled("mine", ValueError(1), KeyError(2)))
-    assert isinstance(group, Labelled) and group.message == "all of mine"
-    assert [one.args for one in group.exceptions] == [(1,), (2,)]
     group = builtins.BaseExceptionGroup("two", [ValueError(1), SystemExit(2)])
     assert_plain(through(group), f"BaseExceptionGroup: {group}")
 

@@ -16,8 +16,6 @@ from tests.docs.accesses import Sources
 from tests.kernels import kernels
 from tests.support import COMPLETED, PENDING, READY, RUNNING, Gate, make_args, no_passes
 
-KEY = 0x7000_0000
-
 
 @pytest.mark.spec("SCHED-PASS-1")
 def test_a_pass_wires_then_dispatches_then_collects(driver):
