@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from simpler_ref.jit import mailbox
+from simpler_ref.jit import collect, mailbox
 
 from ..support import sample
 from .scene import Scene
@@ -66,3 +66,9 @@ def test_a_wake_that_is_lost_with_a_worker_is_found(monkeypatch):
     with pytest.raises(Found, match="asleep for ever") as found:
         dies_everywhere(scene, InTurn)
     assert "DIES" in str(found.value)
+
+
+def test_a_task_that_is_lost_without_a_trace_is_found(monkeypatch):
+    monkeypatch.setattr(collect, "lose_tasks", lambda mem: None)
+    with pytest.raises(Found, match="asleep for ever"):
+        dies_everywhere(Scene("a b<a", depth=1, runs=2), InTurn)
