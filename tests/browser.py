@@ -142,10 +142,9 @@ class Browser:
         return result["result"].get("value")
 
     # ------------------------------------------------------------ the page
-    def open(self, path, fragment=""):
+    def open(self, path):
         """Open a file and wait until its script is ready."""
-        self.call("Page.navigate", url="about:blank")  # another fragment alone would not load it
-        self.call("Page.navigate", url=f"file://{path}{fragment}")
+        self.call("Page.navigate", url=f"file://{path}")
         self._until("document.body?.dataset.ready")
         self.value(COUNT)
         self.drawn()
@@ -209,13 +208,6 @@ class Browser:
             self._mouse("mouseReleased", (start, *stops)[-1], **held)
 
     click = drag
-
-    def double_click(self, at):
-        """Click twice."""
-        self.click(at)
-        self._mouse("mousePressed", at, button="left", clickCount=2)
-        with self._felt("mouseup"):
-            self._mouse("mouseReleased", at, button="left", clickCount=2)
 
     def wheel(self, at, down=0, right=0, modifiers=0):
         """Turn the wheel."""

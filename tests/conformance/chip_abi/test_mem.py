@@ -144,20 +144,6 @@ def test_another_devices_address_is_refused_with_both_devices(number):
                 chip.copy_to(address, host)
 
 
-@pytest.mark.spec("CHIP-MEM-6")
-def test_the_numbers_of_devices_end_where_their_addresses_do(monkeypatch):
-    most = 1 << 18
-    with pytest.raises(ChipError, match=f"no addresses for device {most}: .*DEVICE_MEMORY to less"):
-        ChipWorker(most).init()
-    monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(32 << 20))
-    with ChipWorker(most) as last, ChipWorker(most - 1) as other:
-        foreign = last.malloc(64)
-        with pytest.raises(ChipError, match=f"to device {most}, this is device {most - 1}"):
-            other.free(foreign)
-    with pytest.raises(ChipError, match="no addresses for device 2147483647"):
-        ChipWorker((1 << 31) - 1).init()
-
-
 @pytest.mark.spec("CHIP-MEM-5")
 def test_the_host_finds_inputs_that_are_not_there(adder):
     x, y = numbers(10)

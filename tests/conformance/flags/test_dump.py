@@ -126,22 +126,6 @@ def test_a_mark_on_what_is_not_there_is_refused():
     TaskArgs().dump()  # all of none
 
 
-@pytest.mark.spec("FLAG-DUMP-2")
-def test_marks_do_not_travel_to_the_worker(flagged):
-    def look(args):
-        raw = bytes(args._box)[1104 + 8 : 1104 + 8 + 40]
-        assert raw[34:] == bytes(6), raw
-
-    def build(orch, x, handle):
-        args = make((x, T.INPUT))
-        args.dump()
-        orch.submit_sub(handle, args)
-
-    files = flagged(build, look, enable_dump_tensor=1)
-    assert len(files.dump["args"]) == 1
-    flagged(build, look, enable_dep_gen=1)
-
-
 @pytest.mark.spec("FLAG-DUMP-3")
 def test_views_are_dumped_row_by_row_and_an_address_that_is_only_a_key_not(flagged):
     def build(orch, x, handle):

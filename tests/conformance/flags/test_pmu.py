@@ -69,11 +69,3 @@ def test_the_processors_counters_are_read_where_there_are_some(flagged, monkeypa
     assert list(rows[0]) == [*FIRST, "clock", "event_type"]
     (heavy,) = (one for one in rows if one["task_id"] == "0x1")
     assert int(heavy["pmu_total_cycles"]) > 1_000_000 and int(heavy["clock"]) > 1_000_000
-
-
-@pytest.mark.spec("FLAG-PMU-2")
-def test_counters_that_cannot_be_opened_leave_no_descriptor(monkeypatch):
-    events = {1: (counters.Event("none", 77, 0),)}
-    monkeypatch.setattr(counters, "HARDWARE", events)
-    monkeypatch.setattr(counters, "CYCLES", counters.Event("clock", 1, 0))
-    assert counters.has_hardware(1) is False

@@ -35,20 +35,9 @@ def by_ctypes(args):
     poke(args.tensor(0).data + 16, 8)
 
 
-def by_memory_of_the_process(args):
-    tensor = args.tensor(0)
-    with open("/proc/self/mem", "r+b", buffering=0) as memory:
-        memory.seek(tensor.data + 100)
-        memory.write(b"x")
-
-
 def beyond_its_output(args):
     out = args.tensor(1)
     poke(out.data, out.nbytes() + 8)  # the INPUT comes next
-
-
-def the_second(args):
-    poke(args.tensor(2).data)
 
 
 @leaf
@@ -73,9 +62,7 @@ def harmless(args):
 
 FAULTS = {
     "ctypes": (by_ctypes, [0, 1], "bytes 16 to 23 of tensor 0 (256 bytes)"),
-    "/proc/self/mem": (by_memory_of_the_process, [0, 1], "bytes 100 to 100 of tensor 0"),
     "past the end of another": (beyond_its_output, [1, 0], "bytes 0 to 7 of tensor 0"),
-    "the last of three": (the_second, [0, 1, 2], "bytes 0 to 0 of tensor 2"),
     "compiled": (compiled, [0, 1], "of tensor 0 (256 bytes)"),
     "a view": (in_a_view, ["column", 1], "bytes 32 to 39 of tensor 0"),
 }
@@ -84,12 +71,12 @@ FAULTS = {
 def submitted(w, function, which):
     """Run one task, whose second tensor alone may be written."""
     x = w.zeros((3, 32))
-    places = {0: x[0], 1: x[1], 2: x[2], "column": x[::2, ::8].T}
-    tags = [T.INPUT, T.OUTPUT_EXISTING, T.INPUT]
+    places = {0: x[0], 1: x[1], "column": x[::2, ::8].T}
+    tags = [T.INPUT, T.OUTPUT_EXISTING]
     handle = w.register(function)
     w.run(
         lambda orch, args, config: orch.submit_sub(
-            handle, make(*((places[one], tag) for one, tag in zip(which, tags, strict=False)))
+            handle, make(*((places[one], tag) for one, tag in zip(which, tags, strict=True)))
         )
     )
 
@@ -160,16 +147,6 @@ def test_a_planted_write_of_a_call_is_found(w, name):
     assert f"\n  submitted at {__file__}:{line}" in error.story
 
 
-@pytest.mark.spec("SEE-INPUT-1")
-def test_a_map_item_that_writes_its_array_is_found(w):
-    x = w.zeros((4, 8))
-    results = w.map(plain, x)
-    for item in range(4):
-        with pytest.raises(HazardError, match="bytes 0 to 0 of argument 0") as caught:
-            next(results)
-        assert f"\n  item {item} of map of plain, called at {__file__}:" in caught.value.story
-
-
 @pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-4")
 def test_what_a_task_may_do_is_not_reported(w):
     x, y = w.share(np.arange(64.0)), w.zeros((2, 64))
@@ -216,13 +193,6 @@ def test_of_a_large_tensor_the_pieces_are_named(w):
         poke_two(rows, 0, 1).result()
     assert "some of bytes 0 to " in str(caught.value)
     assert poke_two(rows, -8, -7).result() is None  # before its first element
-
-
-@pytest.mark.spec("SEE-INPUT-2")
-def test_pieces_are_all_bytes_once():
-    whole = np.arange(3 * PIECE // 8 + 5)
-    for one in (whole, whole[::2], whole.reshape(1, -1), whole[:-5].reshape(64, -1)[:, 1:]):
-        assert b"".join(bytes(piece) for piece in guard._pieces(one)) == one.tobytes()
 
 
 # ---------------------------------------------------------------- who else may write

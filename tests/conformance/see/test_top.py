@@ -19,25 +19,14 @@ from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
 from simpler_ref.engine.view import activity
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.workers import answering, asking, top, top_command
 from simpler_ref.workers.asking import NoAnswerError, SilentError, ask
 from simpler_ref.workers.top import Row
 
 from ...kernels import kernels
-from ...support import Driver, Gate, small_engine, stopped, unmap, updates, wait_until
+from ...support import Driver, Gate, small_engine, unmap, updates, wait_until
 from ...system.programs import Concurrently, Fork
 from .conftest import increase, main, make, wait_at_gate
-
-
-def even(args):
-    """Take a while, so that it can be seen."""
-    for _ in range(3000):
-        pass
-
-
-def odd(args):
-    even(args)
 
 
 @contextlib.contextmanager
@@ -233,41 +222,6 @@ def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situati
     assert answers == {None, (0, 0, 100), (1, 1, 101)}
 
 
-@pytest.mark.spec("SEE-TOP-2", "SEE-TOP-4")
-def test_looks_during_many_small_tasks_are_whole_and_do_not_disturb_them():
-    tasks = 50 if INTERPRETED else 2000
-    with Worker(level=3, num_sub_workers=2, mailbox_depth=4) as w:
-        handles = w.register(even), w.register(odd)
-        x, stop = w.zeros((2, 8), np.int64), threading.Event()
-        rows, looks = [], []
-
-        def build(orch, args, config):
-            for i in range(tasks):
-                orch.submit_sub(handles[i % 2], make((x[i % 2], T.INPUT)))
-
-        def keep_looking():
-            while not stop.is_set():
-                one = w.top()
-                looks.append(one)
-                rows.extend(row for row in one.workers if row.task is not None)
-
-        thread = threading.Thread(target=keep_looking)
-        thread.start()
-        try:
-            while len(rows) < 20:
-                assert w.run(build).tasks == tasks
-        finally:
-            stop.set()
-            thread.join()
-    assert {(row.task % 2, row.function) for row in rows} <= {(0, "even"), (1, "odd")}
-    assert all(0 <= row.task < tasks for row in rows)
-    for one in looks:
-        assert one.ended >= 0 and 0 <= one.submitted <= tasks
-        assert 0 <= one.for_inputs + one.for_worker <= tasks
-        assert all(0 <= row.queue <= tasks for row in one.workers)
-        assert json.loads(json.dumps(top.as_data(one)))
-
-
 # ---------------------------------------------------------------- asking another process
 @pytest.mark.spec("SEE-TOP-4")
 def test_a_program_whose_threads_are_in_kernels_answers_another_process():
@@ -447,19 +401,6 @@ def test_workers_of_workers_are_below_them(mode):
         at = next(i for i, line in enumerate(lines) if "child_worker 0" in line)
         assert lines[at + 1].startswith("      Worker of level 3, process")
         assert "wait_at_gate" in lines[at + 3]
-
-
-@pytest.mark.spec("SEE-TOP-7")
-def test_a_worker_whose_own_worker_is_silent_says_so(monkeypatch):
-    with Worker(level=4, num_sub_workers=0) as w:
-        w.add_worker(Worker(level=3, num_sub_workers=1))
-        w.start()
-        (pid,) = w.worker_pids()
-        monkeypatch.setattr(asking, "DEADLINE_S", 0.2)
-        with stopped(pid):
-            one = w.top()
-        assert one.workers[0].silent and "its Worker does not answer" in str(one)
-        assert "its Worker does not answer" in one._repr_html_()
 
 
 # ---------------------------------------------------------------- how it is shown
