@@ -150,23 +150,16 @@ def test_knobs_out_of_range_are_refused(adder):
 def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
     for kind, call in (
         (ValueError, lambda: chip.malloc(0)),
-        (ValueError, lambda: chip.malloc(-1)),
         (TypeError, lambda: chip.malloc(1.5)),
         (ValueError, lambda: chip.free(-1)),
         (ValueError, lambda: chip.copy_to(0, 1)),
         (ValueError, lambda: chip.copy_to(0, b"abc", 4)),
         (ValueError, lambda: chip.copy_from(b"abc", 0)),
-        (TypeError, lambda: chip.copy_to(0, "abc")),
         (TypeError, lambda: chip.prepare("0", b"")),
-        (TypeError, lambda: chip.prepare(0, 3)),
-        (TypeError, lambda: chip.run(0, 1, None, 0)),
         (ValueError, lambda: chip.run(0, bytes(8), 8, b"short")),
         (ValueError, lambda: ChipWorker(-1)),
         (TypeError, lambda: ChipWorker("0")),
-        (TypeError, lambda: ChipWorker(0, 3)),
-        (TypeError, lambda: chip.run(0, bytes(8), "x")),
         (TypeError, lambda: chip.run(0, bytes(8), 8, None)),
-        (TypeError, lambda: chip.run_args(0, None)),
         (TypeError, lambda: chip.run_args(0, TaskArgs(), 3)),
     ):
         with pytest.raises(kind):

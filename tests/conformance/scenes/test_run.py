@@ -142,22 +142,6 @@ def test_cases_can_be_listed(run):
 
 
 @pytest.mark.spec("SCENE-RUN-2")
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--platform", "a2a3"], "'a2a3' needs hardware"),
-        (["--rounds", "0"], "at least 1, got 0"),
-        (["--device", "x"], "'x'"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(arguments, named, capfd):
-    with pytest.raises(SystemExit) as ended:
-        SceneTestCase.run_module(__name__, arguments)
-    assert ended.value.code == 2
-    assert named in capfd.readouterr().err
-
-
-@pytest.mark.spec("SCENE-RUN-2")
 def test_devices_are_numbers_and_ranges_and_diagnostics_fields_of_the_configuration():
     assert devices_of("0") == (0,)
     assert devices_of("0,2") == (0, 2)

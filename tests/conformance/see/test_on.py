@@ -110,11 +110,11 @@ def inner(orch, args, config):
         orch.alloc((4,), np.int64)
 
 
-def nest(path, mode, levels=1):
-    """Return a Worker above some others, which sets its last child at work."""
-    w = Worker(level=3 + levels, trace=path, child_mode=mode)
+def nest(path, mode):
+    """Return a Worker above two others."""
+    w = Worker(level=4, trace=path, child_mode=mode)
     for _ in range(2):
-        w.add_worker(nest(None, mode, levels - 1) if levels > 1 else Worker(level=3))
+        w.add_worker(Worker(level=3))
     return w
 
 
@@ -136,17 +136,6 @@ def test_a_block_traces_the_child_workers_that_run_already(path, tmp_path, mode)
             assert [len(one.runs) for one in (trace, below)] == [number + 1] * 2
             assert len(below.tasks) == 2 * (number + 1) and below.is_whole
             assert not len(Trace.open(f"{file}.0").tasks)
-
-
-@pytest.mark.spec("SEE-ON-4")
-def test_children_of_children_are_traced_too(path):
-    with nest(None, "thread", levels=2) as w:
-        w.start()
-        with w.trace(path, detail="tasks"):
-            pass
-    for end in ("", ".0", ".1", ".0.0", ".0.1", ".1.0", ".1.1"):
-        trace = Trace.open(path + end)
-        assert len(trace.about["children"]) == (0 if len(end) == 4 else 2)
 
 
 def end_yourself(orch, args, config):
