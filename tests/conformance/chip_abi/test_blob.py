@@ -146,21 +146,6 @@ def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip):
         assert str(there.value).endswith(str(here.value))
 
 
-@pytest.mark.spec("CHIP-BLOB-2")
-@given(at=st.integers(0, CHIP.buffer_size() - 1), bits=st.integers(1, 255))
-def test_a_damaged_byte_is_accepted_by_both_or_by_none(chip, at, bits):
-    blob = bytearray(CHIP.to_bytes())
-    blob[at] ^= bits
-    with pytest.raises(ChipError) as there:  # its binaries are no shared objects anyhow
-        chip.prepare(0, blob)
-    try:
-        ChipCallable.from_bytes(blob)
-    except ValueError:
-        assert there.value.code == ChipStatus.BLOB
-    else:
-        assert there.value.code == ChipStatus.LOAD
-
-
 @pytest.mark.spec("CHIP-BLOB-5")
 def test_kernels_and_callables_tell_where_their_bytes_are():
     cores = [CoreCallable.build([D.IN] * i, b"core" * (i + 1)) for i in range(3)]

@@ -96,16 +96,6 @@ def test_enumerations_agree():
     assert [int(size) for size in sizes] == [get_element_size(kind) for kind in DataType]
 
 
-@pytest.mark.spec("CHIP-LAYOUT-1")
-def test_what_python_sends_reads_back_through_the_structures():
-    tensor = ContinuousTensor.make(0x1234, (3, 4), DataType.INT16, child_memory=True)
-    read = ContinuousTensorStorage.from_buffer_copy(tensor._wire)
-    assert (read.data, list(read.shapes), read.ndims) == (0x1234, [3, 4, 0, 0, 0], 2)
-    assert (read.dtype, read.child_memory) == (DataType.INT16, 1)
-    config = CallConfigStorage.from_buffer_copy(CallConfig(block_dim=5).to_bytes())
-    assert (config.block_dim, config.aicpu_thread_num, config.output_prefix) == (5, 3, b"")
-
-
 @pytest.mark.spec("CHIP-LAYOUT-3")
 @pytest.mark.parametrize("flags", [("-std=c11",), ("-x", "c++", "-std=c++17")], ids=["C", "C++"])
 def test_the_headers_compile_without_a_warning(tmp_path, flags):

@@ -111,7 +111,7 @@ def orch(orch, args, config):
 
 
 if __name__ == "__main__":
-    with Worker(level=3, num_sub_workers=1, start_method="spawn") as w:
+    with Worker(num_sub_workers=1, OPTIONS) as w:
         handle = w.register(fill)
         w.init()
         x = w.zeros(2, "float32")
@@ -119,44 +119,13 @@ if __name__ == "__main__":
         print(x.tolist())
 """
 
-REMOTE = """
-from simpler.task_interface import TensorArgType
-from simpler.worker import Worker
-from simpler import ProcessFleet, RemoteCallable, RemoteTaskArgs, RemoteTensorRef, RemoteWorkerSpec
-import numpy as np
-
-
-def orch(orch, args, config):
-    task = RemoteTaskArgs()
-    task.add_tensor(RemoteTensorRef(memory, shape=(2,), dtype="float32"), TensorArgType.INOUT)
-    orch.submit_next_level(handle, task, worker=endpoint)
-
-
-with Worker(level=4) as w:
-    endpoint = w.add_remote_worker(RemoteWorkerSpec(ProcessFleet(), num_sub_workers=0))
-    handle = w.register(RemoteCallable("helper:orchestrate"), workers=[endpoint])
-    w.init()
-    memory = w.remote_malloc(worker=endpoint, nbytes=8)
-    x = np.zeros(2, np.float32)
-    w.remote_copy_to(memory, x.ctypes.data, 8)
-    w.run(orch)
-    w.remote_copy_from(memory, x.ctypes.data, 8)
-    print(x.tolist())
-"""
-
-HELPER = """
-from simpler.task_interface import DataType, get_element_size
-
-
-def orchestrate(orch, args, config):
-    args.tensor(0).numpy()[:] = get_element_size(DataType.FLOAT32)
-"""
+SPAWNED = 'level=3, start_method="spawn"'
+AT_AN_ENDPOINT = "fleet=simpler.ProcessFleet(), endpoints=1"
 
 
 @pytest.mark.spec("COMPAT-RUN-4")
-@pytest.mark.parametrize("text", [WHEREVER, pytest.param(REMOTE, marks=pytest.mark.long)])
-def test_the_names_are_known_wherever_tasks_run(tmp_path, text):
-    (tmp_path / "helper.py").write_text(HELPER)
-    (tmp_path / "program.py").write_text(text)
+@pytest.mark.parametrize("options", [SPAWNED, pytest.param(AT_AN_ENDPOINT, marks=pytest.mark.long)])
+def test_the_names_are_known_wherever_tasks_run(tmp_path, options):
+    (tmp_path / "program.py").write_text(WHEREVER.replace("OPTIONS", options))
     done = run(tmp_path / "program.py")
     assert (done.returncode, done.stdout) == (0, "[4.0, 4.0]\n"), done.stderr

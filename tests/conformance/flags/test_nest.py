@@ -11,10 +11,10 @@ from tests.endpoints import INOUT, program
 from .conftest import ALL, Files, increase, make
 
 
-def tree(mode, children, leaf=increase):
+def tree(children, leaf=increase):
     """Return a Worker with children, and their handles of a function."""
-    w = Worker(4, num_sub_workers=1, child_mode=mode)
-    below = [Worker(3, num_sub_workers=1, child_mode=mode) for _ in range(children)]
+    w = Worker(4, num_sub_workers=1)
+    below = [Worker(3, num_sub_workers=1) for _ in range(children)]
     handles = [one.register(leaf) for one in below]
     for one in below:
         w.add_worker(one)
@@ -24,7 +24,7 @@ def tree(mode, children, leaf=increase):
 @pytest.mark.spec("FLAG-NEST-1")
 def test_flags_of_a_task_hold_for_the_childs_run(tmp_path):
     mine, theirs = Files(tmp_path / "mine"), Files(tmp_path / "theirs")
-    w, (inner,) = tree("process", 1)
+    w, (inner,) = tree(1)
 
     def child(orch, args, config):
         for i in range(args.tensor_count()):
@@ -56,7 +56,7 @@ def test_flags_of_a_task_hold_for_the_childs_run(tmp_path):
 @pytest.mark.spec("FLAG-NEST-2")
 def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
     files = Files(tmp_path / "out")
-    w, inner = tree("process", 2, lambda args: None)
+    w, inner = tree(2, lambda args: None)
 
     def child(orch, args, config):
         for i in range(args.tensor_count()):

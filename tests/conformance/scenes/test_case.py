@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simpler_ref.scenes import Scalar, SceneTestCase, TaskArgsBuilder, Tensor, scene_test
+from simpler_ref.scenes import Scalar, TaskArgsBuilder, Tensor, scene_test
 from simpler_ref.scenes.options import RunOptions
 
 from .programs import FROM_SOURCES, Adding, FromSources, OverTwoKinds, add
@@ -22,14 +22,11 @@ def with_case(scene, **entries):
     return type(scene.__name__, (scene,), {"CASES": [case]})
 
 
-def of_a_kernel(runtime=None):
-    """Return a scene at level 2 of one kernel."""
-    more = {} if runtime is None else {"runtime": runtime}
-    return scene_test(level=2, **more)(type("OfAKernel", (Adding,), {"CALLABLE": {"kernel": add}}))
+OfAKernel = scene_test(level=2)(type("OfAKernel", (Adding,), {"CALLABLE": {"kernel": add}}))
 
 
 @pytest.mark.spec("SCENE-CASE-1")
-@pytest.mark.parametrize("scene", [FromSources, OverTwoKinds, of_a_kernel()])
+@pytest.mark.parametrize("scene", [FromSources, OverTwoKinds, OfAKernel])
 def test_a_program_is_a_kernel_or_sources_or_an_orchestration_function(scene):
     assert outcome_of(scene).deviations == []
 
@@ -70,14 +67,6 @@ def test_the_configuration_of_a_case_reaches_the_run_and_the_worker():
     assert config.block_dim == 3
     with pytest.raises(TypeError, match="block_dimension"):
         outcome_of(scene_test(level=3)(with_case(Seen, config={"block_dimension": 3})))
-
-
-@pytest.mark.spec("SCENE-CASE-2")
-def test_the_runtime_of_a_scene_is_that_of_its_worker():
-    scene = of_a_kernel(runtime="host_build_graph")
-    (case,) = scene.cases()
-    assert scene().open_worker(case, OPTIONS).runtime == "host_build_graph"
-    assert outcome_of(scene).deviations == []
 
 
 @pytest.mark.spec("SCENE-CASE-2")
@@ -139,16 +128,3 @@ def test_callables_that_say_too_little_are_refused(level, callable_, error, name
 def test_arguments_are_refused_where_they_are_made(specs, error, named):
     with pytest.raises(error, match=named):
         TaskArgsBuilder(*specs)
-
-
-@pytest.mark.spec("SCENE-CASE-3")
-def test_what_is_not_there_is_named():
-    args = TaskArgsBuilder(Tensor("a", np.zeros(1)), Scalar("n", 3)).golden()
-    assert args.n == 3
-    with pytest.raises(AttributeError, match="no argument 'b'; it has a, n"):
-        args.b  # noqa: B018
-    with pytest.raises(ValueError, match="2 tags for 1 tensors"):
-        args.to_task_args(0, 0)
-    scene = scene_test(level=2)(type("Empty", (SceneTestCase,), {"CALLABLE": {"kernel": add}}))
-    with pytest.raises(NotImplementedError, match="Empty has no generate_args"):
-        scene().generate_args({})

@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from concurrent.futures import wait
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,11 +23,8 @@ from simpler_ref import (
     orchestration,
 )
 from simpler_ref import TensorArgType as T
-from simpler_ref.engine.view.slots import find, look_at
 from simpler_ref.jit import layout as L
-from tests.by_hand import ByHand
 from tests.far_programs import COUNT, add_up, fleet, fresh
-from tests.support import sample
 
 from .conftest import Below, increase, make
 
@@ -169,44 +165,6 @@ def test_memory_of_other_workers_and_named_workers_are_told_apart():
             "    after task 1: INPUT t1 ← INOUT\n"
             "    after task 2: INOUT t0 ← INOUT\n"
         )
-
-
-# ---------------------------------------------------------------- dependencies
-
-
-def random_program(handle, x, seed):
-    """Return an orchestration function of random tasks, with random tags of views of x, and buffers."""
-    rng = np.random.default_rng(seed)
-    tags = [T.INPUT, T.INOUT, T.OUTPUT_EXISTING]
-    views = [x, x[2:], x[4:], x[:4]]
-    tasks = [
-        [(views[rng.integers(4)], tags[rng.integers(3)]) for _ in range(rng.integers(1, 4))]
-        for _ in range(40)
-    ]
-
-    def orch_fn(orch, args, config):
-        for i, task in enumerate(tasks):
-            buffers = [(orch.alloc((4,), np.int64), T.INOUT)] if i % 5 == 0 else []
-            orch.submit_sub(handle, make(*task, *buffers))
-
-    return orch_fn
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("SEE-GRAPH-2")
-@pytest.mark.parametrize("seed", sample(range(4), 2))
-def test_the_edges_are_those_of_a_run_in_which_no_task_ends(seed):
-    with ByHand() as run:
-        random_program(run.sub, run.worker.zeros(8, np.int64), seed)(run.orch, None, None)
-        names = SimpleNamespace(callable_name=str, worker_name=str)
-        found = set()
-        for task in range(run.engine.view.next_task_id):
-            seen = look_at(run.mem, find(run.mem, task), task, names, lambda: True)
-            found |= {(producer, task) for producer in seen.producers}
-        assert len(found) > 40
-    with Worker(3, num_sub_workers=2, child_mode="thread") as w:
-        graph = w.graph(random_program(w.register(increase), w.zeros(8, np.int64), seed))
-    assert {(e.producer, one.id) for one in graph.tasks for e in one.edges} == found
 
 
 # ---------------------------------------------------------------- text
@@ -383,42 +341,6 @@ def test_the_graph_of_calls_has_what_each_waits_for_by_its_bytes(w, calls):
     line = calls.__code__.co_firstlineno + 1
     assert graph.tasks[0].line == f"{__file__}:{line}"
     assert graph.tasks[6].members[0].worker == 1
-
-
-def meet(mine, theirs):
-    """Say whether two calls, given by views and whether they write these, share bytes that one writes."""
-    return any(
-        np.shares_memory(one, other) and (writes or also_writes)
-        for one, writes in mine
-        for other, also_writes in theirs
-    )
-
-
-@pytest.mark.spec("SEE-GRAPH-8")
-def test_random_calls_wait_exactly_where_their_bytes_meet(w):
-    rng = np.random.default_rng(3)
-    x = w.zeros((6, 6))
-    views = [x, x[0], x[1:3], x[:, 1], x[::2, ::2], x[1::2, ::2], x[::-1, 3:]]
-    for _ in range(20):
-        steps = [[views[i] for i in rng.integers(7, size=2)] for _ in range(8)]
-        kinds = rng.integers(3, size=8).tolist()
-        uses = [
-            [(first, kind != 2), (second, False)][: 2 if kind == 0 else 1]
-            for kind, (first, second) in zip(kinds, steps, strict=True)
-        ]
-
-        def program(steps=steps, kinds=kinds):
-            for kind, (first, second) in zip(kinds, steps, strict=True):
-                more = [(second, 1.0), (3,), ()][kind]
-                [axpy, fill, total][kind](first, *more)
-
-        after = np.eye(8, dtype=bool)
-        for one in w.graph(program).tasks:
-            for edge in one.edges:
-                after[one.id] |= after[edge.producer]
-                assert meet(uses[one.id], uses[edge.producer])
-        for early, late in itertools.combinations(range(8), 2):
-            assert after[late, early] or not meet(uses[late], uses[early])
 
 
 REFUSED = (

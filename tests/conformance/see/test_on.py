@@ -8,7 +8,7 @@ import pytest
 from simpler_ref import Trace, Worker, WorkerLostError
 
 from ...system.programs import Fork
-from .conftest import begin, bump, chain, increase
+from .conftest import bump, chain, increase
 
 
 def names(trace):
@@ -26,21 +26,6 @@ def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
     assert (trace.runs["end"] > trace.runs["begin"]).all()
     assert trace.tasks["run"].tolist() == [0] * 5 + [1] * 5
     assert trace.find(0, 1).number == 6
-
-
-@pytest.mark.spec("SEE-ON-1")
-def test_calls_are_traced_by_the_names_of_their_functions(path):
-    with Worker(num_sub_workers=2, trace=path) as w:
-        x, gate = w.zeros(4), w.zeros(1)
-        begin(x, gate)
-        bump(x)
-        last = bump(x)
-        gate[0] = 1  # until now the first call has not ended
-        last.result()
-    trace = Trace.open(path)
-    assert names(trace) == {"begin", "bump"} and len(trace.ran) == 3
-    assert [[one.task for one in trace.task(i).dependencies] for i in (1, 2, 3)] == [[], [1], [2]]
-    assert trace.task(2).dependencies[0].tag == "INOUT"
 
 
 @pytest.mark.spec("SEE-ON-2")

@@ -280,9 +280,6 @@ def test_an_endpoint_that_does_not_know_how_is_traced_by_what_the_parent_sees(
     assert problem in trace.summary()
     told = trace.task(1).why()
     assert "TASK sent" in told and "COMPLETION received" in told
-    trace.write_page(tmp_path / "page.html")
-    about, _ = contents((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert about["problems"] == [problem]
 
 
 @pytest.mark.long
@@ -376,13 +373,11 @@ def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
                 pieces.append(records.RECORDS_ANSWER.decode(raw))
             socket.close()
         context.term()
-        (piece,) = pieces
-        assert (piece.offset, piece.asked_ns) == (0, 5) and piece.data.startswith(
-            b"simpler_ref trace"
-        )
-        assert (
-            piece.received_ns <= piece.answered_ns and len(piece.data) <= records.PIECE == 1 << 18
-        )
+    (piece,) = pieces
+    assert (piece.offset, piece.asked_ns) == (0, 5)
+    assert piece.data.startswith(b"simpler_ref trace")
+    assert piece.received_ns <= piece.answered_ns
+    assert len(piece.data) <= records.PIECE == 1 << 18
 
 
 # ---------------------------------------------------------------- what comes is checked
