@@ -124,7 +124,11 @@ AT_AN_ENDPOINT = "fleet=simpler.ProcessFleet(), endpoints=1"
 
 
 @pytest.mark.spec("COMPAT-RUN-4")
-@pytest.mark.parametrize("options", [SPAWNED, pytest.param(AT_AN_ENDPOINT, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "options",
+    [SPAWNED, pytest.param(AT_AN_ENDPOINT, marks=pytest.mark.long)],
+    ids=["spawn", "fleet"],
+)
 def test_the_names_are_known_wherever_tasks_run(tmp_path, options):
     (tmp_path / "program.py").write_text(WHEREVER.replace("OPTIONS", options))
     done = run(tmp_path / "program.py")

@@ -90,11 +90,6 @@ def test_members_of_a_group_have_the_numbers_of_the_whole_task(flagged):
     assert of_group == [(stage, i) for stage in (BEFORE, AFTER) for i in range(2)]
 
 
-def then_another_tag(args, x):
-    args.dump(0)
-    args.set_tag(0, T.INOUT)
-
-
 @pytest.mark.spec("FLAG-DUMP-2")
 @pytest.mark.parametrize(
     ("mark", "found"),
@@ -102,7 +97,6 @@ def then_another_tag(args, x):
         (lambda args, x: args.dump(0, 2), [(BEFORE, 0), (BEFORE, 2), (AFTER, 2)]),
         (lambda args, x: args.dump(x[0], x[1]), [(BEFORE, 0), (BEFORE, 2), (AFTER, 2)]),
         (lambda args, x: args.dump(), [(BEFORE, 0), (BEFORE, 2), (AFTER, 1), (AFTER, 2)]),
-        (then_another_tag, [(BEFORE, 0), (AFTER, 0)]),
         (lambda *_: None, []),
     ],
 )
