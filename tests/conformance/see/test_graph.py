@@ -159,9 +159,6 @@ def test_memory_of_other_workers_and_named_workers_are_told_apart():
         )
 
 
-# ---------------------------------------------------------------- text
-
-
 @pytest.mark.spec("SEE-GRAPH-3")
 def test_memory_that_is_used_again_has_another_name(w, x):
     def orch_fn(orch, args, config):

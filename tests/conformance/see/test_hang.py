@@ -13,7 +13,6 @@ import pytest
 
 from simpler_ref import RingFullError, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.workers import watch
 
 from ...system.programs import Fork
 from .conftest import increase, make, wait_at_gate
@@ -78,15 +77,6 @@ def test_the_report_names_what_each_of_eight_tasks_waits_for_and_counts_the_othe
         "  task 3 (increase) is READY: it waits for a free worker",
     ]
     assert len(report) == 1 + 8 + 1 and report[-1] == "  and 3 more"
-
-
-@pytest.mark.spec("SEE-HANG-1")
-def test_without_an_option_it_comes_after_30_s():
-    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        w.run(lambda orch, args, config: None)
-        assert w._life.session.watch()._stall_s == watch.STALL_S == 30.0
-    with pytest.raises(ValueError, match="hang_report_s=-1 is out of range"):
-        Worker(hang_report_s=-1)
 
 
 @pytest.mark.spec("SEE-HANG-2")
