@@ -544,7 +544,6 @@ def test_only_its_parent_has_a_session_make_room():
 
 
 # ---------------------------------------------------------------- 9: side by side
-@pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-9")
 def test_tasks_that_share_no_tensor_run_at_the_same_time(tmp_path):
     paths = [os.fsencode(tmp_path / name).ljust(256, b"\0") for name in "ab"]
