@@ -100,14 +100,6 @@ def test_a_manifest_is_cut_down_to_what_the_daemon_allows(fleet):
     place.stop(DEADLINE_S)
 
 
-@pytest.mark.long
-def test_chips_are_for_those_who_may_run_anything(fleet, key_file, tmp_path):
-    assert "--allow-serialized" in refused(fleet, manifest(device_ids=[0]))
-    with daemon(tmp_path, "--keys", key_file, "--allow-serialized") as served:
-        place = HostFleet([served.address], keys=key_file).start(manifest(device_ids=[0]), 0)
-        place.stop(DEADLINE_S)
-
-
 @pytest.mark.parametrize(
     ("some", "others", "common"),
     [
@@ -136,30 +128,12 @@ def test_the_end_of_the_connection_ends_the_session(fleet):
     assert is_gone(place.announcement.pid)
 
 
-@pytest.mark.long
-def test_a_start_that_takes_too_long_is_ended(fleet):
-    one = manifest({"start_timeout_s": 5.0}, silent=True, stays=True, prints="waiting")
-    assert "did not start within 5.0 s" in (text := refused(fleet, one))
-    assert text.endswith("waiting")
-
-
 @pytest.mark.parametrize("number", sample([signal.SIGKILL, signal.SIGSTOP], 1))
 def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, number):
     fleet = "HostFleet([sys.argv[1]], keys=sys.argv[2])"
     with parent_of(fleet, served.address, key_file) as (parent, pid):
         parent.send_signal(number)
         assert is_gone(pid)
-
-
-@pytest.mark.long
-def test_sessions_end_when_the_daemon_is_killed(tmp_path, key_file):
-    with daemon(tmp_path, "--keys", key_file) as served:
-        place = HostFleet([served.address], keys=key_file).start(manifest(), 0)
-        served.kill()
-        assert is_gone(place.announcement.pid)
-    assert place.wait(DEADLINE_S)
-    assert place.why() == f"the connection to {served.address} is lost"
-    place.stop(DEADLINE_S)
 
 
 # ---------------------------------------------------------------- who is refused, and for what
@@ -255,32 +229,21 @@ def test_a_daemon_wants_keys_or_to_be_told_otherwise(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "address",
-    [
-        *("tcp://127.0.0.1:65536", "tcp://127.0.0.1:-1", "tcp://127.0.0.1", "tcp://127.0.0.1:x"),
-        *("tcp://:5555", "inproc://x", "ipc://x", "127.0.0.1:5555"),
-    ],
+    ["tcp://127.0.0.1:65536", "tcp://127.0.0.1", "tcp://:5555", "ipc://x", "127.0.0.1:5555"],
 )
 def test_what_is_no_address_with_a_port_is_refused(address, key_file, capsys):
     assert endpoint.main(["--listen", address, "--keys", key_file]) == 1
     assert f"cannot listen at {address!r}: give tcp://HOST:PORT" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("addresses", [5, None, b"a", "tcp://a:1", [None]])
+@pytest.mark.parametrize("addresses", [5, "tcp://a:1", [None]])
 def test_what_is_no_list_of_addresses_is_refused(addresses):
     with pytest.raises(TypeError, match="addresses="):
         HostFleet(addresses, insecure=True)
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        "a:1",
-        "tcp://a",
-        *(f"tcp://a:{x}" for x in (0, -1, 65536, "*")),
-        "tcp://:1",
-        "inproc://a:1",
-        None,
-    ],
+    "address", ["a:1", "tcp://a", "tcp://a:0", "tcp://a:65536", "tcp://a:*", "tcp://:1", None]
 )
 def test_an_address_without_a_host_or_a_port_is_refused(address):
     with pytest.raises(ValueError, match="addresses="):
@@ -293,7 +256,7 @@ def test_an_address_without_a_host_or_a_port_is_refused(address):
         (ValueError, {}),
         (ValueError, {"insecure": True, "keys": "k"}),
         (TypeError, {"insecure": "no"}),
-        *((TypeError, {"keys": wrong}) for wrong in (0, -1, 1.5, 10**30)),
+        (TypeError, {"keys": 0}),
         (ValueError, {"keys": ""}),
         (FileNotFoundError, {"keys": "/nowhere"}),
     ],

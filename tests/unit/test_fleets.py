@@ -108,13 +108,6 @@ def test_a_python_without_the_package_is_told_apart(tmp_path):
         ProcessFleet(python=str(path)).start(manifest(), 0)
 
 
-@pytest.mark.long
-def test_another_version_is_refused_by_name(fleet):
-    one = replace(manifest(), version="9.9")
-    with pytest.raises(RemoteError, match=rf"parent has simpler_ref 9\.9, this .* {__version__}"):
-        fleet.start(one, 0)
-
-
 def test_a_manifest_with_fields_of_another_version_is_refused_for_the_version():
     line = to_line(manifest()).replace(f'"{__version__}"', '"9.9","colour":"red"')
     with pytest.raises(RemoteError, match=r"9\.9"):
@@ -169,15 +162,6 @@ def test_hosts_are_reached_by_ssh_and_take_turns(ssh, start, tmp_path, capsys):
     assert "welcome to me@two\n" in capsys.readouterr().err
 
 
-@pytest.mark.long
-def test_all_interfaces_are_announced_as_the_host(ssh, start, tmp_path):
-    fleet = ProcessFleet(["me@two"], python=stand_in(tmp_path), interface="0.0.0.0")
-    found = start(manifest(), 0, fleet).announcement
-    assert (found.frames, found.health, found.tensors) == ("tcp://two:1",) * 3
-    here = Announcement("tcp://0.0.0.0:1", "tcp://10.0.0.0:1", "tcp://*:1")
-    assert reached_at(here, "x") == Announcement("tcp://x:1", "tcp://10.0.0.0:1", "tcp://x:1")
-
-
 @pytest.mark.parametrize(
     ("host", "options", "words"),
     [
@@ -191,6 +175,11 @@ def test_what_ssh_does_not_reach_or_find_is_named(ssh, host, options, words):
         ProcessFleet([host], **options).start(manifest(), 0)
 
 
+def test_all_interfaces_are_announced_as_the_host():
+    here = Announcement("tcp://0.0.0.0:1", "tcp://10.0.0.0:1", "tcp://*:1")
+    assert reached_at(here, "x") == Announcement("tcp://x:1", "tcp://10.0.0.0:1", "tcp://x:1")
+
+
 # ---------------------------------------------------------------- arguments
 @pytest.mark.parametrize(
     ("error", "options"),
@@ -200,11 +189,6 @@ def test_what_ssh_does_not_reach_or_find_is_named(ssh, host, options, words):
         (ValueError, {"hosts": []}),
         (ValueError, {"hosts": ["-oProxyCommand=x"]}),
         (ValueError, {"hosts": [""]}),
-        (TypeError, {"hosts": 5}),
-        (TypeError, {"hosts": b"a"}),
-        (TypeError, {"hosts": [5]}),
-        (TypeError, {"ssh": [5]}),
-        (ValueError, {"ssh": []}),
         (TypeError, {"python": -1}),
         (ValueError, {"python": ""}),
         (TypeError, {"interface": 5}),

@@ -104,7 +104,7 @@ def given(*tensors):
 
 
 @contextmanager
-def held(folder, monkeypatch, depth=DEPTH):
+def held(folder, monkeypatch):
     """Give one; links are forked, so what is noted about them goes into a file."""
     post = LinkTasks._post
 
@@ -114,7 +114,7 @@ def held(folder, monkeypatch, depth=DEPTH):
         post(self, ticket, task, after)
 
     monkeypatch.setattr(LinkTasks, "_post", noted)
-    with program(1, depth) as made:
+    with program(1, DEPTH) as made:
         made.handle(far_side.hold)
         yield Held(made, folder)
 
@@ -389,42 +389,6 @@ def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path
 
 
 # ---------------------------------------------------------------- 7: tasks that wait for those in front
-def chained(it):
-    """Run a chain of tasks at an endpoint that is busy when they come; return what was sent when."""
-    x = it.worker.zeros(COUNT, np.float32)
-    buffer = it.made.buffer(0, [1])
-    for function in (far_side.add_one, far_side.nothing):
-        it.made.handle(function)
-
-    def orch_fn(orch, *_):
-        it.hold(orch, "first")
-        it.submit(orch, far_side.add_one, (x, INOUT))
-        it.hold(orch, "second")
-        for one in (x, buffer, buffer, x):
-            it.submit(orch, far_side.add_one, (one, INOUT))
-        wait_until(lambda: tasks_given(it.worker) == 7)
-        it.let_go("first")
-        it.let_go("second")
-
-    it.worker.run(orch_fn)
-    assert x.tolist() == [3] * COUNT and it.made.values(buffer).tolist() == [3]
-    return it.sent()
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-AHEAD-7")
-@pytest.mark.parametrize("ahead", [True, False])
-def test_a_chain_is_sent_before_its_first_task_has_ended(tmp_path, monkeypatch, ahead):
-    assert frames.FEATURES & 64
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES if ahead else frames.FEATURES & ~64)
-    with held(tmp_path, monkeypatch, depth=8) as it:
-        sent = chained(it)
-    if ahead:
-        assert sent[2:] == [1, 2, 3, 4, 5]
-    else:
-        assert max(sent) == 2, "the second task for the buffer waits for the first"
-
-
 @pytest.mark.spec("REMOTE-AHEAD-7", "REMOTE-TASK-11")
 def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that():
     def after(raw, *numbers):

@@ -4,15 +4,13 @@ import os
 import signal
 
 import numpy as np
-import psutil
 import pytest
 
 from simpler_ref import TaskError, WorkerLostError, WorkerStartError
-from simpler_ref.remote import link
 from simpler_ref.remote.fleets import ProcessFleet
 from simpler_ref.remote.frames import FrameType, decode_completion, decode_control_reply
 from tests import far_side
-from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, Moody, Program, Tower, program
+from tests.endpoints import EXISTING, INOUT, INPUT, Moody, Program, program
 from tests.raw_session import ENDPOINT, SESSION, session
 from tests.support import sample, wait_until
 
@@ -158,28 +156,6 @@ def test_without_an_endpoint_that_cannot_be_started_again_all_others_go_on(tmp_p
         assert two.worker.endpoints()[1]["session"] == before
 
 
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-FAIL-6")
-def test_between_two_vain_attempts_runs_do_not_try(monkeypatch, tmp_path):
-    fleet = Moody(tmp_path / "moody")
-    monkeypatch.setattr(link, "REST", 1e9)
-    with program(2, fleet=fleet) as two:
-        by_each(two, 0, 1)
-        fleet.file.touch()
-        os.kill(two.worker.endpoints()[0]["pid"], signal.SIGKILL)
-        with pytest.raises(WorkerLostError):
-            while True:
-                by_each(two, 0)
-        by_each(two, 1)
-        fleet.file.unlink()
-        for _ in range(3):
-            by_each(two, 1)
-            with pytest.raises(WorkerLostError, match="not in the mood"):
-                by_each(two, 0)
-        two.worker.remove_remote_worker(0)
-        by_each(two, 1)
-
-
 @pytest.mark.spec("REMOTE-FAIL-6")
 def test_an_endpoint_that_fails_at_the_first_start_fails_that(tmp_path):
     fleet = Moody(tmp_path / "moody")
@@ -202,37 +178,3 @@ def test_the_end_of_a_link_ends_its_session_and_the_workers_there():
         (link,) = one.worker.worker_pids()
         os.kill(link, signal.SIGKILL)
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
-
-
-def sessions_below(pid):
-    """Return the processes of sessions that were started by processes below one."""
-    below = psutil.Process(pid).children(recursive=True)
-    return [one for one in below if "simpler_ref.endpoint" in one.cmdline()]
-
-
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-FAIL-5", "REMOTE-LINK-12")
-def test_the_death_of_a_child_ends_its_endpoints():
-    tower = Tower(2)
-    with tower.worker as worker:
-        array = worker.share(np.zeros(COUNT))
-
-        def everywhere(orch, args, config):
-            for k in range(2):
-                tower.submit(orch, k, array, 0, 5)
-
-        worker.run(everywhere)
-        children = tower_children(worker)
-        sessions = sessions_below(children[0])
-        assert len(sessions) == 2
-        os.kill(children[0], signal.SIGKILL)
-        assert not psutil.wait_procs(sessions, timeout=60)[1]
-        worker.run(everywhere)
-        assert array.tolist() == [44] * COUNT
-
-
-def tower_children(worker):
-    """Return the processes that have endpoints below them."""
-    found = [pid for pid in worker.worker_pids() if sessions_below(pid)]
-    assert found
-    return found
