@@ -154,17 +154,6 @@ def any_view(rng, array):
     return array.transpose(rng.permutation(array.ndim))
 
 
-def test_thousands_of_pairs_overlap_if_and_only_if_they_share_a_byte(layouts):
-    rng = np.random.default_rng(1)
-    for _ in range(4000):
-        array = ARRAYS[rng.integers(len(ARRAYS))]
-        one, other = any_view(rng, array), any_view(rng, array)
-        at = [*extent(layouts, one), *extent(layouts, other)]
-        assert bool(k.overlap(layouts._mem, *at)) != octets(one).isdisjoint(octets(other))
-        if k.covers(layouts._mem, *at):
-            assert octets(other) <= octets(one)
-
-
 @pytest.mark.parametrize(
     ("shape", "strides", "run", "loops"),
     [
