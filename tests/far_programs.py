@@ -118,6 +118,7 @@ KINDS = [
     "add",
     "add_number",
     "add_together",
+    "mix_many",
 ]
 
 
@@ -125,7 +126,7 @@ def drawn(rng, length):
     """Return a random program: kind, where, and four tensors of those that there are then."""
     ops = []
     for _ in range(length):
-        kind = rng.choice([*KINDS, "mix_many"])
+        kind = rng.choice(KINDS)
         where = rng.choice(["here", "far"]) if kind in ("mix", "output") else rng.choice([-1, 0, 1])
         ops.append((kind, where, [rng.randrange(100) for _ in range(4)]))
     return ops

@@ -257,15 +257,6 @@ def serve(mem, worker):
     return done
 
 
-@entry(WORDS, INT)
-def pass_until_idle(mem, worker):
-    """Run passes until a worker has finished what was submitted."""
-    schedule.scheduler_pass(mem)
-    while mem[mailbox.worker_at(mem, worker) + L.W_GIVEN] != 0:
-        schedule.scheduler_pass(mem)
-    return L.OK
-
-
 # ---------------------------------------------------------------- ready queues, consumed chain, table
 @entry(WORDS, INT)
 def pop_ready(mem, kind):

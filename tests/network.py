@@ -88,18 +88,7 @@ class Host:
         """Start the daemon, or start it anew."""
         program = ("sh", "-c", DAEMON, sys.executable, f"tcp://{self.address}:5555", key_file)
         self.daemon = subprocess.Popen(
-            [
-                "ip",
-                "netns",
-                "exec",
-                self.name,
-                "unshare",
-                "-m",
-                "-p",
-                "-f",
-                "--kill-child",
-                *program,
-            ],
+            [*f"ip netns exec {self.name} unshare -m -p -f --kill-child".split(), *program],
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,

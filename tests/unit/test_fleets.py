@@ -16,7 +16,7 @@ from simpler_ref.remote.hosting import reached_at, read_manifest
 from simpler_ref.remote.manifest import Announcement, to_line
 from simpler_ref.version import __version__
 
-from ..sessions import DEADLINE_S, is_gone, manifest, parent_of, stand_in
+from ..sessions import DEADLINE_S, manifest, stand_in
 
 
 @pytest.fixture
@@ -114,13 +114,6 @@ def test_a_manifest_with_fields_of_another_version_is_refused_for_the_version():
         read_manifest(line)
     with pytest.raises(ValueError, match="no manifest"):
         read_manifest("colour")
-
-
-@pytest.mark.long
-def test_a_session_ends_when_its_parent_is_killed(tmp_path):
-    with parent_of("ProcessFleet(python=sys.argv[1])", stand_in(tmp_path)) as (parent, pid):
-        parent.kill()
-        assert is_gone(pid)
 
 
 def test_an_interrupted_start_leaves_nothing(fleet, monkeypatch):

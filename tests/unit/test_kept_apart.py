@@ -83,21 +83,6 @@ def test_a_submit_writes_its_own_words_and_the_references_of_its_producers(tasks
     driver.close()
 
 
-@given(
-    tensors=st.integers(0, 400),
-    scalars=st.integers(0, 300),
-    members=st.integers(0, 40),
-    edges=st.integers(0, 400),
-)
-def test_a_body_has_room_for_a_bit_of_each_tensor_and_all_arguments(
-    tensors, scalars, members, edges
-):
-    masks = -(-tensors // L.MASK_TENSORS)
-    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
-    words = masks + arguments + members * L.MEMBER_WORDS + edges * L.EDGE_WORDS
-    assert k.body_words(tensors, scalars, members, edges) == words
-
-
 def test_fewer_members_than_none_are_refused(driver):
     before = driver.words()
     assert k.submit_task(driver.mem, L.SUB << L.WORD_KIND, 0, -1, b"") == L.ILLEGAL

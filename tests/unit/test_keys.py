@@ -110,14 +110,6 @@ def test_a_file_holds_the_pair_and_is_for_its_owner_alone(tmp_path):
     assert pair.secret not in repr(pair)
 
 
-def test_no_file_is_overwritten(tmp_path):
-    path = tmp_path / "keys"
-    pair = keys.write_pair(path)
-    with pytest.raises(FileExistsError):
-        keys.write_pair(path)
-    assert keys.read_pair(path) == pair
-
-
 def test_a_file_that_others_can_read_is_refused(tmp_path):
     path = tmp_path / "keys"
     keys.write_pair(path)

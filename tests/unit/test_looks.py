@@ -13,7 +13,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from ..ahead_model import AheadModel
 from ..kernels import kernels as k
 from ..property.test_random_ahead import play
-from ..support import FAILED, PENDING, READY, RUNNING, Driver, reads, writes
+from ..support import FAILED, PENDING, READY, RUNNING, Driver
 
 pytestmark = pytest.mark.kernels
 NEVER_NS = 1 << 60
@@ -270,33 +270,3 @@ def test_a_core_is_kept_while_an_answer_may_be_near(busy, cores, words, is_elsew
     kept = may_be_near and keeps > 0 and is_elsewhere and waited < L.KEEP_NS
     assert (bool(k.keeps_core(mem, waited)), mem[L.ORCH_KEEPS]) == (kept, left)
     driver.close()
-
-
-@pytest.fixture
-def three():
-    """Give an engine of three workers with a task each; the first two write a buffer."""
-    driver = Driver(sub=3, depth=4)
-    driver.submit(writes(KEY), owner=0)
-    driver.submit(writes(KEY + 8), owner=1)
-    driver.submit(owner=2)
-    driver.settle()
-    yield driver
-    driver.close()
-
-
-@pytest.mark.spec("SPEED-AHEAD-3")
-@pytest.mark.parametrize("last", [0, 1])
-def test_among_equals_the_worker_of_the_last_task_that_is_waited_for_is_the_one(three, last):
-    slot = three.submit(reads(KEY + 8 * (1 - last)), reads(KEY + 8 * last))
-    three.settle()
-    assert three.all_given(last)[1:] == [slot]
-
-
-@pytest.mark.spec("SPEED-AHEAD-3")
-def test_but_not_if_it_could_start_the_task_later_than_another(three):
-    for _ in range(2):
-        three.submit(owner=1)
-    three.settle()
-    slot = three.submit(reads(KEY + 8))
-    three.settle()
-    assert three.all_given(0)[1:] == [slot]

@@ -126,18 +126,3 @@ def test_the_most_bytes_ever_held_are_kept():
         pair.release(0)
         assert pair.word(0, L.R_PEAK) == 4096
     pair.driver.close()
-
-
-@pytest.mark.parametrize("edges", [0, 20])
-def test_all_blocks_that_were_given_back_are_used_again(edges):
-    driver = Driver(sub=1)
-    driver.close_scope()
-    arguments = [ignores(KEY)] * (20 - edges) + [reads(KEY)] * edges
-    slots = [driver.submit(*arguments) for _ in range(3)]
-    blocks = [int(driver.mem[slot + L.S_BODY]) for slot in slots]
-    for slot in slots[:2]:
-        driver.finish(slot)
-        assert driver.reclaim() == 1
-    again = [int(driver.mem[driver.submit(*arguments) + L.S_BODY]) for _ in range(2)]
-    assert sorted(again) == sorted(blocks[:2])
-    driver.close()

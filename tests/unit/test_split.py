@@ -59,95 +59,62 @@ def sequential(tasks, count):
     return [values[i] for i in range(count)]
 
 
+def read_by(one):
+    """Return the tensors that a task reads, or that a push takes."""
+    return {use.tensor for use in one.uses if use.tag in READS} if one.uses else {one.tensor}
+
+
+def made_by(one):
+    return {use.tensor for use in one.uses if use.tag in WRITES}
+
+
 class Player:
-    """An endpoint that starts tasks as late as it may, in any order that those before them allow."""
+    """An endpoint that carries tasks and pushes out in any order that who makes what they read allows."""
 
-    def __init__(self, rng, part, place, mail, home):
-        self.rng, self.part, self.mail, self.place = rng, part.part, mail, place
-        self.home, self.named = home, part.named
+    def __init__(self, rng, part, mail, home):
+        self.rng, self.part, self.mail, self.home = rng, part, mail, home
         self.coming = [i for i, use in enumerate(part.named) if use.reads]
-        self.gone = []
-        self.memory = dict.fromkeys(range(len(self.part.tensors)), "garbage")
-        self.at = 0
-        self.pending = []
-        self.sending = []
-
-    @property
-    def is_done(self):
-        return self.at == len(self.part.operations)
+        self.memory = dict.fromkeys(range(len(part.part.tensors)), "garbage")
+        self.todo, self.pending, self.gone = list(part.part.operations), [], []
 
     def store(self):
         """Have the next tensor come from the parent; return whether there was one."""
-        if self.coming:
-            i = self.coming.pop(0)
-            self.memory[i] = self.home[self.named[i].tensor]
-            return True
-        return False
-
-    @property
-    def is_over(self):
-        return self.is_done and not self.pending and not self.sending
+        if not self.coming:
+            return False
+        i = self.coming.pop(0)
+        self.memory[i] = self.home[self.part.named[i].tensor]
+        return True
 
     def work(self):
-        """Start a task that waits for none, or push what is made; return whether there was anything.
-
-        The engine orders tasks by who makes what they use.
-        """
+        """Carry out one of those that have begun; return whether there was any."""
         able = [
-            ("task", i, one)
+            i
             for i, one in enumerate(self.pending)
-            if not any(self._waits_for(one, earlier) for earlier in self.pending[:i])
-        ]
-        able += [
-            ("push", i, one)
-            for i, (one, maker) in enumerate(self.sending)
-            if not any(task is maker for task in self.pending)
+            if not any(read_by(one) & made_by(earlier) for earlier in self.pending[:i])
         ]
         if not able:
             return False
-        kind, i, one = self.rng.choice(able)
-        if kind == "push":
-            del self.sending[i]
-            if one.peer == PARENT:
-                self.gone.append(one.tensor)
-                self.home[self.named[one.tensor].tensor] = self.memory[one.tensor]
-                return True
+        one = self.pending.pop(self.rng.choice(able))
+        if one.action == Action.RUN:
+            number = int.from_bytes(self.part.part.callables[one.callable], "little")
+            reads = [self.memory[use.tensor] for use in one.uses if use.tag in READS]
+            self.memory |= dict.fromkeys(made_by(one), computed(number, reads))
+        elif one.peer == PARENT:
+            self.gone.append(one.tensor)
+            self.home[self.part.named[one.tensor].tensor] = self.memory[one.tensor]
+        else:
             assert one.number not in self.mail
             self.mail[one.number] = self.memory[one.tensor]
-        else:
-            self.run(self.pending.pop(i))
         return True
 
-    def run(self, one):
-        reads = [self.memory[use.tensor] for use in one.uses if use.tag in READS]
-        number = int.from_bytes(self.part.callables[one.callable], "little")
-        for use in one.uses:
-            if use.tag in WRITES:
-                self.memory[use.tensor] = computed(number, reads)
-
-    @staticmethod
-    def _waits_for(one, earlier):
-        makes = {use.tensor for use in earlier.uses if use.tag in WRITES}
-        return any(use.tensor in makes for use in one.uses if use.tag in READS)
-
-    def is_used(self, tensor):
-        tasks = any(use.tensor == tensor for one in self.pending for use in one.uses)
-        return tasks or any(one.tensor == tensor for one, _ in self.sending)
-
     def step(self):
-        """Carry out an operation, if that can be; return whether it was."""
-        one = self.part.operations[self.at]
-        if one.action == Action.RUN:
+        """Begin the next operation, if that can be; return whether it was."""
+        if not self.todo:
+            return False
+        one = self.todo[0]
+        if one.action in (Action.RUN, Action.SEND):
             self.pending.append(one)
-        elif one.action == Action.SEND:
-            makers = (
-                p
-                for p in self.pending
-                for u in p.uses
-                if u.tensor == one.tensor and u.tag in WRITES
-            )
-            self.sending.append((one, next(reversed([*makers]), None)))
-        elif self.is_used(one.tensor):
+        elif any(one.tensor in read_by(other) | made_by(other) for other in self.pending):
             return False
         elif one.action == Action.RECEIVE and one.peer == PARENT:
             if one.tensor in self.coming:
@@ -156,32 +123,29 @@ class Player:
             if one.number not in self.mail:
                 return False
             self.memory[one.tensor] = self.mail[one.number]
-        self.at += 1
+        del self.todo[0]
         return True
 
 
 def played(rng, parts, count):
     """Carry out all parts, and return the last values of the program's tensors."""
     mail, home = {}, list(range(count))
-    players = {place: Player(rng, part, place, mail, home) for place, part in parts.items()}
-    for player, part in zip(players.values(), parts.values(), strict=True):
-        for i in range(len(part.named)):
-            assert player.part.tensors[i].named == i + 1
+    players = [Player(rng, part, mail, home) for part in parts.values()]
     late = rng.random()
-    while active := [one for one in players.values() if not one.is_over]:
-        shuffled = rng.sample(active, len(active))
-        able = [one for one in shuffled if not one.is_done]
-        works = [one.work for one in shuffled]
-        steps = [one.step for one in able]
-        stores = [one.store for one in shuffled]
-        kinds = [works, steps] if rng.random() < late else [steps, works]
-        kinds.insert(rng.randrange(3), stores)
-        moved = any(one() for kind in kinds for one in kind)
+    while any(one.todo or one.pending for one in players):
+        rng.shuffle(players)
+        acts = [Player.work, Player.step] if rng.random() < late else [Player.step, Player.work]
+        acts.insert(rng.randrange(3), Player.store)
+        moved = any(act(one) for act in acts for one in players)
         assert moved, "the parts wait for each other in a circle"
-    for place, part in parts.items():
-        made = [i for i, use in enumerate(part.named) if use.makes]
-        assert sorted(part.goes) == sorted(players[place].gone) == made
-        assert not players[place].coming
+    for one in players:
+        named = one.part.named
+        assert [one.part.part.tensors[i].named for i in range(len(named))] == [
+            i + 1 for i in range(len(named))
+        ]
+        made = [i for i, use in enumerate(named) if use.makes]
+        assert sorted(one.part.goes) == sorted(one.gone) == made
+        assert not one.coming
     return home
 
 
