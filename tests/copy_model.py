@@ -319,7 +319,7 @@ class Served(SessionTasks):
         )
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
-        self.is_busy = False
+        self.is_busy = self.check = False
         self.over = ""
 
     def live(self):

@@ -108,17 +108,8 @@ class Sequential:
 
 
 KINDS = [
-    "begin",
-    "end",
-    "mix",
-    "mix",
-    "output",
-    "buffer",
-    "add",
-    "add",
-    "add_number",
-    "add_together",
-    "mix_many",
+    *("begin", "end", "mix", "mix", "output", "buffer", "add", "add", "add_number"),
+    *("add_together", "mix_many"),
 ]
 
 
