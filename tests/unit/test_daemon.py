@@ -236,12 +236,6 @@ def test_what_is_no_address_with_a_port_is_refused(address, key_file, capsys):
     assert f"cannot listen at {address!r}: give tcp://HOST:PORT" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("addresses", [5, "tcp://a:1", [None]])
-def test_what_is_no_list_of_addresses_is_refused(addresses):
-    with pytest.raises(TypeError, match="addresses="):
-        HostFleet(addresses, insecure=True)
-
-
 @pytest.mark.parametrize(
     "address", ["a:1", "tcp://a", "tcp://a:0", "tcp://a:65536", "tcp://a:*", "tcp://:1", None]
 )
@@ -253,6 +247,8 @@ def test_an_address_without_a_host_or_a_port_is_refused(address):
 @pytest.mark.parametrize(
     ("error", "options"),
     [
+        (TypeError, {"addresses": "tcp://a:1", "insecure": True}),
+        (TypeError, {"addresses": [None], "insecure": True}),
         (ValueError, {}),
         (ValueError, {"insecure": True, "keys": "k"}),
         (TypeError, {"insecure": "no"}),
@@ -261,9 +257,9 @@ def test_an_address_without_a_host_or_a_port_is_refused(address):
         (FileNotFoundError, {"keys": "/nowhere"}),
     ],
 )
-def test_keys_that_are_none_are_refused(error, options):
-    with pytest.raises(error, match=r"keys=|insecure=|No such file"):
-        HostFleet(["tcp://a:1"], **options)
+def test_addresses_and_keys_that_are_none_are_refused(error, options):
+    with pytest.raises(error, match=r"addresses=|keys=|insecure=|No such file"):
+        HostFleet(**{"addresses": ["tcp://a:1"], **options})
 
 
 def test_a_fleet_travels_to_other_processes_and_hides_its_keys(key_file):

@@ -83,8 +83,6 @@ def test_wrong_sizes_and_too_much_are_refused(bell, monkeypatch):
 
 
 # ---------------------------------------------------------------- between two movers
-
-
 def test_at_the_end_all_pushes_have_arrived(two):
     first, second, inbox = two
     large = np.random.default_rng(0).integers(0, 255, 3 * CHUNK + 5, np.uint8).tobytes()

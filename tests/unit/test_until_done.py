@@ -45,16 +45,12 @@ def times(count):
     return act, calls
 
 
-def test_it_is_told_what_it_has_raised():
+def test_it_is_told_what_it_has_raised_each_in_the_context_of_the_one_before():
     act, calls = times(3)
     failures = until_done(act, (), os.getpid())
     assert [failure.args for failure in failures] == [(1,), (2,), (3,)]
-    assert calls == [failures[:n] for n in range(4)]
-
-
-def test_each_exception_has_the_one_before_as_its_context():
-    failures = until_done(times(3)[0], (), os.getpid())
     assert [failure.__context__ for failure in failures] == [None, *failures[:2]]
+    assert calls == [failures[:n] for n in range(4)]
 
 
 def test_nothing_that_raises_nothing_is_done_twice():

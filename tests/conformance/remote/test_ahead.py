@@ -419,8 +419,6 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
 
 
 # ---------------------------------------------------------------- 8: tensors that move meanwhile
-
-
 @pytest.mark.spec("REMOTE-AHEAD-8")
 def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
     store_all, log = Home.store_all, tmp_path / "stores"

@@ -312,8 +312,6 @@ def test_a_task_goes_where_its_bytes_are(mixed, since):
 
 
 # ---------------------------------------------------------------- failures
-
-
 @pytest.mark.spec("REMOTE-COPY-8")
 def test_what_a_failed_task_alone_had_is_lost_until_it_is_written(mixed, caplog):
     x, y = mixed.shared(), mixed.shared()

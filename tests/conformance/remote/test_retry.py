@@ -116,8 +116,6 @@ def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
 
 
 # ---------------------------------------------------------------- lineage
-
-
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-2")
 def test_a_version_that_nothing_can_be_computed_from_fails_the_run(mixed):
