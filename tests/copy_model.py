@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+import weakref
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
@@ -53,7 +54,6 @@ from .raw_session import SESSION
 
 DIGEST = bytes(32)
 SIZE = 8
-ENDPOINTS = TENSORS = 2
 MASK = (1 << 62) - 1
 INPUT, INOUT, EXISTING = (
     TensorArgType.INPUT,
@@ -82,7 +82,7 @@ class Task:
 
     def __init__(self, where, *uses):
         self.where = where
-        self.tags = {"xy".index(use[0]): TAGS[use[1:]] for use in uses}
+        self.tags = {"xyz".index(use[0]): TAGS[use[1:]] for use in uses}
         self.reads = [one for one, tag in self.tags.items() if tag != EXISTING]
         self.writes = [one for one, tag in self.tags.items() if tag != INPUT]
         self._text = f"{'here' if where == HOME else where}: {' '.join(uses)}"
@@ -110,27 +110,29 @@ def is_ordered(program):
     return True
 
 
-def drawn(random, length):
-    """Return a random program that is ordered."""
+def drawn(random, length, endpoints=2, tensors=2, most=2):
+    """Return a random program that is ordered; a task uses `most` tensors at most."""
     while True:
         program = []
         for _ in range(length):
-            chosen = random.sample(range(TENSORS), random.randint(1, TENSORS))
-            where = random.choice([*range(ENDPOINTS)] * 2 + [HOME])
-            uses = ["xy"[one] + random.choice(["", "!", "!", "="]) for one in chosen]
+            chosen = random.sample(range(tensors), random.randint(1, most))
+            where = random.choice([*range(endpoints)] * 2 + [HOME])
+            uses = ["xyz"[one] + random.choice(["", "!", "!", "="]) for one in chosen]
             program.append(Task(where, *uses))
         if is_ordered(program):
             return program
 
 
-def sequentially(program):
-    """Return the values that tensors have after all tasks."""
-    values = list(range(1, TENSORS + 1))
+def sequentially(program, tensors):
+    """Return the values that tensors have after each task, the first ones before all."""
+    history = [list(range(1, tensors + 1))]
     for index, task in enumerate(program):
+        values = list(history[-1])
         written = result(index, [values[tensor] for tensor in task.reads])
         for tensor in task.writes:
             values[tensor] = written
-    return values
+        history.append(values)
+    return history
 
 
 def moves_needed(program):
@@ -176,6 +178,11 @@ class Actors:
         self._waiting[name] = own
         threading.Thread(target=run, daemon=True).start()
 
+    @property
+    def now(self):
+        """Name of the one that runs."""
+        return self._now[0]
+
     def point(self):
         """Let others go on, until this one is chosen."""
         name, own = self._now
@@ -196,6 +203,12 @@ class Actors:
 
 
 # ---------------------------------------------------------------- sessions and links
+class Weak(np.ndarray):
+    """An array of which a set knows how many there are."""
+
+    __hash__ = object.__hash__
+
+
 class Session:
     """What a session has, and its end of the connection to its link."""
 
@@ -204,8 +217,16 @@ class Session:
         self.address = f"session {number}.{next(play.births)}"
         self.windows, self.is_lost = {}, False
         self.order = Order(1, number)
-        self.copies = Copies(self, lambda nbytes: np.zeros(nbytes, np.uint8))
+        self.copies = Copies(self, self._empty)
+        self._arrays = weakref.WeakSet()
         play.sessions[self.address] = self
+
+    def _empty(self, nbytes):
+        if len(self._arrays) == self.play.room:
+            raise MemoryError("the session has no room")
+        array = np.zeros(nbytes, np.uint8).view(Weak)
+        self._arrays.add(array)
+        return array
 
     # as a mover
     def move(self, key, address):
@@ -411,6 +432,7 @@ class Storer:
 
     def submit(self, function, *args):
         self.todo.append(Stored(self.link, lambda: function(*args)))
+        self.link.play.early += 1
         return self.todo[-1]
 
     def live(self):
@@ -551,16 +573,33 @@ def payload_of(task, index):
 class Play:
     """One time that a program is run, with so many frames at each link; tasks of `faults` raise.
 
-    `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies.
+    `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies. `room` is
+    for how many tensors a session has memory. Links get jobs in order, unless that is `any_order`.
     """
 
-    def __init__(self, program, choose, *, depth=1, faults=(), lost=None, twice=False):
-        self.program, self.faults, self.lost, self.twice = program, faults, lost, twice
+    serve = Served
+
+    def __init__(
+        self,
+        program,
+        choose,
+        *,
+        depth=1,
+        faults=(),
+        endpoints=2,
+        tensors=2,
+        lost=None,
+        twice=False,
+        room=None,
+        any_order=False,
+    ):
+        self.program, self.lost, self.twice, self.room = program, lost, twice, room
+        self.faults, self.any_order = faults, any_order
         self.births = itertools.count()
         self.sessions = {}
-        self.of_link = [Session(self, number) for number in range(ENDPOINTS)]
-        self.homes = [LinkHome(self, number) for number in range(ENDPOINTS)]
-        self.memory = np.arange(1, TENSORS + 1, dtype=np.int64)
+        self.of_link = [Session(self, number) for number in range(endpoints)]
+        self.homes = [LinkHome(self, number) for number in range(endpoints)]
+        self.memory = np.arange(1, tensors + 1, dtype=np.int64)
         self.manager = SimpleNamespace(dead={})
         heap = np.zeros(0, np.uint8)
         live = SimpleNamespace(engine=SimpleNamespace(heap=heap), manager=self.manager)
@@ -569,14 +608,14 @@ class Play:
         self.directory = self.parent.directory
         self.actors = Actors(choose)
         self.actors.at_point = self._maybe_lose
-        self.moved = 0
-        """How often something was stored."""
+        self.moved = self.early = 0
+        """How often something was stored, and how often before a task's turn."""
         self.running = True
         self.made = {tensor: [value] for tensor, value in enumerate(self.memory.tolist())}
         """Of each tensor: what it was, and what tasks have written, in their order."""
         self.has_run = []
         """Indices of the tasks that have run at endpoints."""
-        self.queue = {HOME: [], **{number: [] for number in range(ENDPOINTS)}}
+        self.queue = {HOME: [], **{number: [] for number in range(endpoints)}}
         self.jobs, self.needs = [], []
         """Of each job: its plan and its task, and the jobs it waits for."""
         self.state = []
@@ -585,8 +624,8 @@ class Play:
         self._inside = set()
         """Places whose job has begun."""
         self._submit()
-        self.served = [Served(self, one) for one in self.of_link]
-        self.links = [FakeLink(self, where, depth) for where in range(ENDPOINTS)]
+        self.served = [self.serve(self, one) for one in self.of_link]
+        self.links = [FakeLink(self, where, depth) for where in range(endpoints)]
         self.left = set()
         """Links that have ended."""
 
@@ -689,9 +728,10 @@ class Play:
                     able = [job for job in queue if self.needs[job] <= self.given]
                     if not able:
                         break
-                    queue.remove(able[0])
-                    frames.append(able[0])
-                    self.given.add(able[0])
+                    chosen = self.actors.choose(able) if self.any_order else able[0]
+                    queue.remove(chosen)
+                    frames.append(chosen)
+                    self.given.add(chosen)
 
     # ------------------------------------------------------------ here
     def _work_here(self):

@@ -1,17 +1,28 @@
-"""Copies at endpoints, with messages in any order, failures, losses, and frames that come twice.
+"""Copies at endpoints, with messages in every order, failures, losses, and frames that come twice.
 
-Tasks are sent one at a time, or ahead. See `copy_model`: directory, links' and sessions' parts are
-the real ones.
+Tasks are sent one at a time, ahead, or run side by side. See `copy_model`: directory, links' and
+sessions' parts are the real ones.
 """
 
 import random
+from functools import partial
 
 import pytest
 
-from tests.copy_model import HOME, TENSORS, Play, Task, drawn, moves_needed, sequentially
+from tests.copy_model import HOME, Play, Task, drawn, moves_needed, sequentially
+from tests.side_by_side_model import SideBySidePlay
 from tests.support import sample
 
-DEPTHS = 1, 4
+TENSORS = 2
+MOST_PLAYS = 40
+"""Of one program; small ones have fewer orders."""
+
+PLAYS = {
+    "one at a time": Play,
+    "two ahead": partial(Play, depth=2),
+    "four ahead": partial(Play, depth=4),
+    "side by side": partial(SideBySidePlay, depth=4),
+}
 PROGRAMS = {
     "a chain over both": [Task(0, "x!"), Task(1, "x!"), Task(0, "x!")],
     "two readers of one version": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x", "y!")],
@@ -23,13 +34,56 @@ PROGRAMS = {
         Task(1, "y", "x="),
         Task(HOME, "y", "x!"),
     ],
+    "blindly here": [
+        Task(0, "x!", "y!"),
+        Task(1, "x", "y!"),
+        Task(HOME, "y", "x="),
+        Task(0, "x", "y!"),
+    ],
     "read again": [Task(0, "x", "y!"), Task(0, "x", "y!"), Task(1, "x", "y!"), Task(0, "x!", "y!")],
     "a chain": [Task(0, "x!")] * 5,
+    "two chains": [Task(0, "x!"), Task(0, "y!")] * 3,
     "a diamond": [Task(0, "x!", "y!"), Task(0, "x!"), Task(0, "y!"), Task(0, "x", "y!")],
     "fed from here": [Task(HOME, "y!"), Task(0, "x!"), Task(0, "x!"), Task(0, "x!", "y!")] * 2,
     "home within": [Task(0, "x!"), Task(0, "x", "y!"), Task(HOME, "x!"), Task(0, "x!", "y!")],
     **{f"random {seed}": drawn(random.Random(seed), 4 + seed % 3) for seed in range(24)},
 }
+
+
+class Orders:
+    """Chooses one order after another, each once."""
+
+    def __init__(self):
+        self.path = []
+        """What was chosen at each point, and out of how many."""
+        self.at = 0
+
+    def choose(self, able):
+        if self.at == len(self.path):
+            self.path.append([0, len(able)])
+        choice, count = self.path[self.at]
+        assert count == len(able), "the same choices lead to the same point"
+        self.at += 1
+        return able[choice]
+
+    def next(self):
+        """Go on to the next order; return whether there is one."""
+        self.at = 0
+        while self.path and self.path[-1][0] + 1 == self.path[-1][1]:
+            self.path.pop()
+        if self.path:
+            self.path[-1][0] += 1
+        return bool(self.path)
+
+
+def every_order():
+    """Yield what chooses: each order once or, where there are more than can be tried, others too."""
+    orders = Orders()
+    for _ in range(MOST_PLAYS):
+        yield orders.choose
+        if not orders.next():
+            return
+    yield from map(chosen_by, range(MOST_PLAYS))
 
 
 def chosen_by(seed):
@@ -47,22 +101,22 @@ def depends_on(program):
     return found
 
 
-@pytest.mark.spec("REMOTE-COPY-2")
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.spec("REMOTE-AHEAD-9")
+@pytest.mark.parametrize("how", PLAYS)
 @pytest.mark.parametrize("name", sample(PROGRAMS))
-def test_tensors_are_right_in_any_order_and_move_no_more_than_needed(name, depth):
+def test_tensors_are_right_in_every_order_and_move_no_more_than_needed(name, how):
     program = PROGRAMS[name]
-    expected = sequentially(program), moves_needed(program)
-    for seed in range(80):
-        play = Play(program, chosen_by(seed), depth=depth, twice=seed % 2 == 0)
-        assert play.run() is None, seed
-        assert (play.memory.tolist(), play.moved) == expected, (program, seed)
+    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    for number, choose in enumerate(every_order()):
+        play = PLAYS[how](program, choose, twice=number < MOST_PLAYS)
+        assert play.run() is None, number
+        assert (play.memory.tolist(), play.moved) == expected, (program, number)
 
 
 @pytest.mark.spec("REMOTE-AHEAD-7")
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("how", PLAYS)
 @pytest.mark.parametrize("name", sample(PROGRAMS))
-def test_of_a_task_that_fails_those_that_wait_for_it_do_not_run_and_all_others_do(name, depth):
+def test_of_a_task_that_fails_those_that_wait_for_it_do_not_run_and_all_others_do(name, how):
     program = PROGRAMS[name]
     waits_for = depends_on(program)
     for fault, task in enumerate(program):
@@ -70,7 +124,7 @@ def test_of_a_task_that_fails_those_that_wait_for_it_do_not_run_and_all_others_d
             continue
         well = {one for one in range(len(program)) if fault not in {one, *waits_for[one]}}
         for seed in range(6):
-            play = Play(program, chosen_by(seed), depth=depth, faults={fault})
+            play = PLAYS[how](program, chosen_by(seed), faults={fault})
             assert play.run() is not None
             there = {one for one in well if program[one].where != HOME}
             assert sorted(play.has_run) == sorted(there), (program, fault, seed)
@@ -79,11 +133,11 @@ def test_of_a_task_that_fails_those_that_wait_for_it_do_not_run_and_all_others_d
                     assert play.memory[tensor] == play.made[tensor][-1], (program, fault, seed)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("how", PLAYS)
 @pytest.mark.parametrize("name", sample(PROGRAMS))
-def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(name, depth):
+def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(name, how):
     program, kept = PROGRAMS[name], 0
-    wholes = [Play(program, chosen_by(seed), depth=depth) for seed in range(6)]
+    wholes = [PLAYS[how](program, chosen_by(seed)) for seed in range(6)]
     assert not any(one.run() for one in wholes)
 
     def is_unsure(task):
@@ -92,17 +146,58 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
 
     for point in range(max(one.actors.points for one in wholes)):
         session = point // 2 % 2
-        play = Play(program, chosen_by(str(point)), depth=depth, lost=(session, point))
+        play = PLAYS[how](program, chosen_by(str(point)), lost=(session, point))
         play.run()
         assert len(play.has_run) == len(set(play.has_run)), "no task runs twice"
         for tensor in range(TENSORS):
+            right = play.made[tensor][-1:]
+            if how == "side by side":  # what was noted last need not be the newest
+                right = 0, *play.made[tensor], *sequentially(program, TENSORS)[-1]
             if not play.is_refused(tensor):
-                assert play.memory[tensor] == play.made[tensor][-1], (program, point)
+                assert play.memory[tensor] in right, (program, point)
                 kept += 1
-            else:
+            elif how != "side by side":
                 writers = [task for task in program if tensor in task.writes]
                 assert any(map(is_unsure, writers)), (program, point)
     assert kept
+
+
+def test_where_few_tensors_have_room_they_are_right_in_every_order_and_move_no_more():
+    spilled = 0
+    for seed in range(0, 24, 4):
+        program = drawn(random.Random(seed), 5 + seed % 3, tensors=3)
+        history, needed = sequentially(program, 3), moves_needed(program)
+        for order in range(MOST_PLAYS // 4):
+            play = Play(program, chosen_by(order), tensors=3, room=2)
+            assert play.run() is None, order
+            assert (play.memory.tolist(), play.moved) == (history[-1], needed), (program, order)
+            spilled += sum(one.copies.counts()["copies_spilled"] for one in play.of_link)
+    assert spilled
+
+
+RACES = {
+    "of two endpoints": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x!")],
+    "of one endpoint": [Task(0, "x", "y!"), Task(0, "x!")],
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_of_tasks_that_no_edge_orders_the_reader_has_its_version_or_an_error(name):
+    program = RACES[name]
+    right = sequentially(program, TENSORS)[-1]
+    ends = set()
+    for seed in range(MOST_PLAYS):
+        rng = random.Random(seed)
+        play = Play(
+            program,
+            lambda able, rng=rng: rng.choice([able[-1], *able]),
+            any_order=True,
+            lost=(0, -1),
+        )
+        failure = play.run()
+        assert failure or play.memory.tolist() == right
+        ends.add(failure is None)
+    assert ends == {True, False}
 
 
 # ---------------------------------------------------------------- what happens at the same time
@@ -111,3 +206,44 @@ def test_a_chain_is_at_the_endpoint_before_its_first_task_has_ended(depth):
     play = Play(PROGRAMS["a chain"], lambda able: able[0], depth=depth)
     assert play.run() is None
     assert play.links[0].most_ahead == depth
+
+
+def test_what_a_task_needs_is_stored_before_its_turn_and_while_others_run():
+    plays = [Play(PROGRAMS["fed from here"], chosen_by(seed), depth=4) for seed in range(20)]
+    assert any(play.run() is None and play.early > 1 for play in plays)
+
+
+def side_by_side(program):
+    """Run a program in many orders, and yield its plays."""
+    for seed in range(30):
+        play = SideBySidePlay(program, chosen_by(seed), depth=4)
+        assert play.run() is None
+        yield play
+
+
+def test_tasks_that_share_nothing_run_at_the_same_time():
+    orders = {tuple(play.has_run) for play in side_by_side(PROGRAMS["two chains"])}
+    assert len(orders) > 1
+    assert all([one for one in order if one % 2 == 0] == [0, 2, 4] for order in orders)
+
+
+def test_a_task_that_uses_no_tensor_waits_for_none():
+    program = [Task(0, "x!"), Task(0), Task(0), Task(0, "x!")]
+    orders = {tuple(play.has_run) for play in side_by_side(program)}
+    assert any(order[0] != 0 for order in orders)
+    assert all(order.index(0) < order.index(3) for order in orders)
+
+
+@pytest.mark.spec("REMOTE-COPY-2")
+@pytest.mark.parametrize(
+    "program",
+    [
+        [Task(0, "x!"), Task(0, "x", "y!"), Task(0, "x=")],  # nothing orders the last two
+        [Task(1, "x!"), Task(0, "x"), Task(0, "x"), Task(0, "x", "y!")],
+    ],
+    ids=["a task overwrites nothing that one before it still reads", "one reader fetches it"],
+)
+def test_side_by_side_each_task_reads_its_version_which_is_fetched_once(program):
+    expected = sequentially(program, TENSORS)[-1], moves_needed(program)
+    for play in side_by_side(program):
+        assert (play.memory.tolist(), play.moved) == expected
