@@ -27,6 +27,13 @@ class Fault(NamedTuple):
     hangs: bool = False
 
 
+def fault(
+    name: str, what: str, caught_by: str | tuple[str, ...], *patches: Patch, hangs: bool = False
+) -> Fault:
+    tests = (caught_by,) if isinstance(caught_by, str) else caught_by
+    return Fault(name, what, patches, tests, hangs)
+
+
 ORCH = "tests/conformance/orchestrator"
 FLOW = "tests/conformance/task_flow"
 SCHED = "tests/conformance/scheduler"
@@ -39,500 +46,411 @@ REMOTE = "tests/conformance/remote"
 INTERLEAVING = "tests/interleaving"
 
 FAULTS = (
-    Fault(
+    fault(
         "early-ready",
         "A producer that is done before it is wired counts as one of the live ones: its consumer is "
         "READY while others still run.",
-        (
-            Patch(
-                "jit/graph.py",
-                "            mem[slot + L.S_FANIN] += 1\n",
-                "            mem[slot + L.S_FANIN] += 1\n"
-                "        elif waits:\n"
-                "            release_fanin(mem, slot)\n",
-            ),
-        ),
-        (
-            f"{SCHED}/test_ready.py::"
-            "test_whenever_its_producers_complete_a_task_becomes_ready_once_and_with_the_last",
+        f"{SCHED}/test_ready.py::"
+        "test_whenever_its_producers_complete_a_task_becomes_ready_once_and_with_the_last",
+        Patch(
+            "jit/graph.py",
+            "            mem[slot + L.S_FANIN] += 1\n",
+            "            mem[slot + L.S_FANIN] += 1\n"
+            "        elif waits:\n"
+            "            release_fanin(mem, slot)\n",
         ),
     ),
-    Fault(
+    fault(
         "released-twice",
         "A producer that completes releases each of its consumers twice.",
-        (
-            Patch(
-                "jit/graph.py",
-                "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n",
-                "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n"
-                "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n",
-            ),
-        ),
-        (
-            f"{SCHED}/test_ready.py::"
-            "test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready",
+        f"{SCHED}/test_ready.py::"
+        "test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready",
+        Patch(
+            "jit/graph.py",
+            "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n",
+            "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n"
+            "            release_fanin(mem, consumer & L.CONSUMER_MASK)\n",
         ),
     ),
-    Fault(
+    fault(
         "lost-wake",
         "A draining thread announces that it parks and does not look again; the limit of its sleep "
         "hides that.",
-        (
-            Patch(
-                "jit/schedule.py",
-                "        if may_park(mem, mode) and stays:\n",
-                "        if True:\n",
-            ),
-        ),
-        (
-            f"{SCHED}/test_wake.py::"
-            "test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked",
+        f"{SCHED}/test_wake.py::"
+        "test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked",
+        Patch(
+            "jit/schedule.py", "        if may_park(mem, mode) and stays:\n", "        if True:\n"
         ),
         hangs=True,
     ),
-    Fault(
+    fault(
         "drain-oversleeps",
         "A draining thread parks although the last task has ended since its pass.",
-        (
-            Patch(
-                "jit/schedule.py",
-                "        stays = not have_ended(mem, ended) and not has_come_on(mem, taken)\n",
-                "        stays = not has_come_on(mem, taken)\n",
-            ),
+        "tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",
+        Patch(
+            "jit/schedule.py",
+            "        stays = not have_ended(mem, ended) and not has_come_on(mem, taken)\n",
+            "        stays = not has_come_on(mem, taken)\n",
         ),
-        ("tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",),
     ),
-    Fault(
+    fault(
         "answered-twice",
         "A worker that saw its task wait, and then need not start it, answers the next frame as well.",
-        (
-            Patch(
-                "jit/serve.py",
-                "            waits = False\n            word = load",
-                "            word = load",
-            ),
-        ),
-        (
-            "tests/interleaving/test_liveness.py::"
-            "test_a_worker_that_waited_for_long_answers_that_task_and_no_other",
+        "tests/interleaving/test_liveness.py::"
+        "test_a_worker_that_waited_for_long_answers_that_task_and_no_other",
+        Patch(
+            "jit/serve.py",
+            "            waits = False\n            word = load",
+            "            word = load",
         ),
     ),
-    Fault(
+    fault(
         "rests-for-ever",
         "A worker leaves an Orch thread at rest asleep though it has no task left.",
-        (
-            Patch(
-                "jit/serve.py",
-                "    if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):\n",
-                "    if parked == L.AT_REST:\n",
-            ),
+        "tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",
+        Patch(
+            "jit/serve.py",
+            "    if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):\n",
+            "    if parked == L.AT_REST:\n",
         ),
-        ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
     ),
-    Fault(
+    fault(
         "rests-past-the-awaited-end",
         "A worker leaves an Orch thread at rest asleep that waits for the task that has ended.",
-        (Patch("jit/serve.py", " and not is_awaited(mem, w):\n", ":\n"),),
-        (f"{SPEED}/test_rest.py::test_or_by_the_end_of_the_task_that_it_waits_for",),
+        f"{SPEED}/test_rest.py::test_or_by_the_end_of_the_task_that_it_waits_for",
+        Patch("jit/serve.py", " and not is_awaited(mem, w):\n", ":\n"),
     ),
-    Fault(
+    fault(
         "rests-on-a-failure",
         "The Orch thread rests without a look at the answers that have come since its pass.",
-        (
-            Patch(
-                "jit/schedule.py",
-                "    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
-                "    if (mode == L.ACTIVE and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
-            ),
+        "tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",
+        Patch(
+            "jit/schedule.py",
+            "    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
+            "    if (mode == L.ACTIVE and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
         ),
-        ("tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",),
     ),
-    Fault(
+    fault(
         "polling",
         "The Scheduler thread parks without a look at the work, and a poll every millisecond hides that.",
-        (
-            Patch(
-                "jit/schedule.py",
-                "    if has_work(mem):\n        return False\n    if mode",
-                "    if mode",
-            ),
-            Patch(
-                "jit/schedule.py",
-                "        timeout = -1\n        since",
-                "        timeout = 1_000_000\n        since",
-            ),
+        f"{SCHED}/test_wake.py::test_a_parked_scheduler_thread_sleeps_until_it_is_woken",
+        Patch(
+            "jit/schedule.py",
+            "    if has_work(mem):\n        return False\n    if mode",
+            "    if mode",
         ),
-        (f"{SCHED}/test_wake.py::test_a_parked_scheduler_thread_sleeps_until_it_is_woken",),
+        Patch(
+            "jit/schedule.py",
+            "        timeout = -1\n        since",
+            "        timeout = 1_000_000\n        since",
+        ),
     ),
-    Fault(
+    fault(
         "parked-ring",
         "A ring that holds nothing stays where its cursor stands, and refuses what would fit it.",
-        (
-            Patch("jit/ring.py", " or (top == tail and cursor > 0)", ""),
-            Patch("jit/ring.py", "        if top == tail:  #", "        if False:  #"),
-            Patch("jit/ring.py", "        if alive == end:\n", "        if False:\n"),
-        ),
-        (f"{ORCH}/test_ring.py::test_a_live_task_without_bytes_does_not_park_the_ring",),
+        f"{ORCH}/test_ring.py::test_a_live_task_without_bytes_does_not_park_the_ring",
+        Patch("jit/ring.py", " or (top == tail and cursor > 0)", ""),
+        Patch("jit/ring.py", "        if top == tail:  #", "        if False:  #"),
+        Patch("jit/ring.py", "        if alive == end:\n", "        if False:\n"),
     ),
-    Fault(
+    fault(
         "group-overtaken",
         "A group that cannot be placed goes to the end of its queue, behind single tasks.",
-        (
-            Patch(
-                "jit/dispatch.py",
-                "    push_candidate,\n    ready_empty,\n",
-                "    push_candidate,\n    push_ready,\n    ready_empty,\n",
-            ),
-            Patch(
-                "jit/dispatch.py",
-                "                note_stuck(mem, slot, kind)\n                break\n",
-                "                note_stuck(mem, slot, kind)\n"
-                "                drop_first_ready(mem, kind)\n"
-                "                push_ready(mem, kind, slot)\n"
-                "                if mem[first_ready(mem, kind) + L.S_MEMBERS] != 0:\n"
-                "                    break\n",
-            ),
+        f"{WM}/test_place.py::test_later_single_tasks_do_not_overtake_a_group_that_waits",
+        Patch(
+            "jit/dispatch.py",
+            "    push_candidate,\n    ready_empty,\n",
+            "    push_candidate,\n    push_ready,\n    ready_empty,\n",
         ),
-        (f"{WM}/test_place.py::test_later_single_tasks_do_not_overtake_a_group_that_waits",),
+        Patch(
+            "jit/dispatch.py",
+            "                note_stuck(mem, slot, kind)\n                break\n",
+            "                note_stuck(mem, slot, kind)\n"
+            "                drop_first_ready(mem, kind)\n"
+            "                push_ready(mem, kind, slot)\n"
+            "                if mem[first_ready(mem, kind) + L.S_MEMBERS] != 0:\n"
+            "                    break\n",
+        ),
     ),
-    Fault(
+    fault(
         "erased-shutdown",
         "A worker that writes its answer erases a request to stop.",
-        (
-            Patch(
-                "jit/serve.py",
-                "    exchange(mem, served(mem, w), state | error << L.HALF)\n",
-                "    exchange(mem, served(mem, w), state | error << L.HALF)\n"
-                "    store(mem, w + L.W_SHUTDOWN, 0)\n",
-            ),
+        f"{SCHED}/test_mail.py::test_a_worker_stops_after_its_task_whose_answer_counts",
+        Patch(
+            "jit/serve.py",
+            "    exchange(mem, served(mem, w), state | error << L.HALF)\n",
+            "    exchange(mem, served(mem, w), state | error << L.HALF)\n"
+            "    store(mem, w + L.W_SHUTDOWN, 0)\n",
         ),
-        (f"{SCHED}/test_mail.py::test_a_worker_stops_after_its_task_whose_answer_counts",),
     ),
-    Fault(
+    fault(
         "blob-too-large",
         "Arguments larger than a mailbox are written over what stands behind it.",
-        (
-            Patch(
-                "jit/submit.py",
-                "    if not fits_mailbox(words, counts, members):\n",
-                "    if False:\n",
-            ),
-        ),
-        (
-            f"{ORCH}/test_misuse.py::test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused",
+        f"{ORCH}/test_misuse.py::test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused",
+        Patch(
+            "jit/submit.py", "    if not fits_mailbox(words, counts, members):\n", "    if False:\n"
         ),
     ),
-    Fault(
+    fault(
         "stale-layouts",
         "Calls go on using the numbers of layouts that were forgotten.",
-        (Patch("calls/arrays.py", "        self._layouts.tell(self._start_anew)\n", ""),),
-        (f"{FLOW}/test_layout.py::test_calls_number_their_arrays_anew_once_numbers_are_forgotten",),
+        f"{FLOW}/test_layout.py::test_calls_number_their_arrays_anew_once_numbers_are_forgotten",
+        Patch("calls/arrays.py", "        self._layouts.tell(self._start_anew)\n", ""),
     ),
-    Fault(
+    fault(
         "extent-of-layouts",
         "Memory for a tensor with a layout has one element's bytes.",
-        (
-            Patch(
-                "jit/submit.py",
-                "        return int(words[t + L.TENSOR_EXTENT])\n",
-                "        return 8\n",
-            ),
+        f"{FLOW}/test_layout.py::test_buffers_and_outputs_have_the_bytes_of_their_layouts",
+        Patch(
+            "jit/submit.py",
+            "        return int(words[t + L.TENSOR_EXTENT])\n",
+            "        return 8\n",
         ),
-        (f"{FLOW}/test_layout.py::test_buffers_and_outputs_have_the_bytes_of_their_layouts",),
     ),
-    Fault(
+    fault(
         "chip-takes-layouts",
         "A chip is sent tensors with layouts, which it cannot read.",
-        (
-            Patch(
-                "orch/orchestrator.py",
-                "            if handle._namespace == TargetNamespace.LOCAL_CHIP:\n",
-                "            if False:\n",
-            ),
+        f"{FLOW}/test_layout.py::test_a_chip_refuses_them_by_name",
+        Patch(
+            "orch/orchestrator.py",
+            "            if handle._namespace == TargetNamespace.LOCAL_CHIP:\n",
+            "            if False:\n",
         ),
-        (f"{FLOW}/test_layout.py::test_a_chip_refuses_them_by_name",),
     ),
-    Fault(
+    fault(
         "orphans",
         "The processes of a program that died live on, one of them at full CPU.",
-        (
-            Patch("workers/fork_server.py", "        if by_main_thread:\n", "        if False:\n"),
-            Patch(
-                "workers/fork_server.py",
-                "                if fd == self.parent_fd:\n                    self.end_all()\n"
-                "                elif",
-                "                if fd == self.parent_fd:\n                    continue\n"
-                "                elif",
-            ),
-            Patch(
-                "workers/fork_server.py",
-                "        if len(raw) < REQUEST.size:\n            self.end_all()\n",
-                "        if len(raw) < REQUEST.size:\n            return\n",
-            ),
+        f"{SCHED}/test_death.py::test_when_the_parent_dies_every_process_it_started_ends",
+        Patch("workers/fork_server.py", "        if by_main_thread:\n", "        if False:\n"),
+        Patch(
+            "workers/fork_server.py",
+            "                if fd == self.parent_fd:\n                    self.end_all()\n"
+            "                elif",
+            "                if fd == self.parent_fd:\n                    continue\n"
+            "                elif",
         ),
-        (f"{SCHED}/test_death.py::test_when_the_parent_dies_every_process_it_started_ends",),
+        Patch(
+            "workers/fork_server.py",
+            "        if len(raw) < REQUEST.size:\n            self.end_all()\n",
+            "        if len(raw) < REQUEST.size:\n            return\n",
+        ),
         hangs=True,
     ),
-    Fault(
+    fault(
         "leaking-close",
         "close() after a failed run leaves the worker processes behind.",
-        (
-            Patch(
-                "workers/life.py",
-                "            self.session.take_down()  #",
-                "            if not self.session.engine.view.has_failed:\n"
-                "                self.session.take_down()  #",
-            ),
+        f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",
+        Patch(
+            "workers/life.py",
+            "            self.session.take_down()  #",
+            "            if not self.session.engine.view.has_failed:\n"
+            "                self.session.take_down()  #",
         ),
-        (f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",),
     ),
-    Fault(
+    fault(
         "silent-success",
         "A task that failed counts as done.",
-        (
-            Patch(
-                "jit/collect.py",
-                "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> L.HALF\n",
-                "        outcome = L.SUCCESS\n",
-            ),
+        f"{SCHED}/test_complete.py::test_of_a_chain_of_failures_run_raises_the_first",
+        Patch(
+            "jit/collect.py",
+            "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> L.HALF\n",
+            "        outcome = L.SUCCESS\n",
         ),
-        (f"{SCHED}/test_complete.py::test_of_a_chain_of_failures_run_raises_the_first",),
     ),
-    Fault(
+    fault(
         "freed-under-a-reader",
         "A producer is pinned when its consumer is wired and not when it is submitted: its slot and "
         "its memory may be gone by then.",
-        (
-            Patch(
-                "jit/submit.py",
-                "    if not acquire_ref(mem, producer):\n",
-                "    if mem[producer + L.S_STATE] == L.CONSUMED:\n",
-            ),
-            Patch(
-                "jit/graph.py",
-                "    kind_of,\n    release_ref,\n",
-                "    kind_of,\n    acquire_ref,\n    release_ref,\n",
-            ),
-            Patch(
-                "jit/graph.py",
-                "        producer = int(mem[edge + L.EDGE_PRODUCER])\n        state",
-                "        producer = int(mem[edge + L.EDGE_PRODUCER])\n"
-                "        acquire_ref(mem, producer)\n        state",
-            ),
+        f"{ORCH}/test_pin.py::"
+        "test_a_producer_done_and_out_of_scope_before_wiring_waits_for_its_consumer",
+        Patch(
+            "jit/submit.py",
+            "    if not acquire_ref(mem, producer):\n",
+            "    if mem[producer + L.S_STATE] == L.CONSUMED:\n",
         ),
-        (
-            f"{ORCH}/test_pin.py::"
-            "test_a_producer_done_and_out_of_scope_before_wiring_waits_for_its_consumer",
+        Patch(
+            "jit/graph.py",
+            "    kind_of,\n    release_ref,\n",
+            "    kind_of,\n    acquire_ref,\n    release_ref,\n",
+        ),
+        Patch(
+            "jit/graph.py",
+            "        producer = int(mem[edge + L.EDGE_PRODUCER])\n        state",
+            "        producer = int(mem[edge + L.EDGE_PRODUCER])\n"
+            "        acquire_ref(mem, producer)\n        state",
         ),
     ),
-    Fault(
+    fault(
         "invisible-buffers",
         "Memory that was allocated after the fork is taken, though no worker can see it.",
-        (
-            Patch(
-                "workers/start_method.py",
-                "        if started and covers(",
-                "        if False and covers(",
-            ),
-        ),
-        (
-            f"{ORCH}/test_misuse.py::"
-            "test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted",
+        f"{ORCH}/test_misuse.py::"
+        "test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted",
+        Patch(
+            "workers/start_method.py",
+            "        if started and covers(",
+            "        if False and covers(",
         ),
     ),
-    Fault(
+    fault(
         "spinning-for-ever",
         "A worker that waits neither offers its core nor parks: with more of them than cores, who is "
         "waited for does not get to run.",
-        (
-            Patch(
-                "jit/serve.py",
-                "        elif not waits and now - start > mem[L.SPIN_NS]:\n            return L.PARK\n",
-                "",
-            ),
-            Patch(
-                "jit/serve.py",
-                "            offer_core(mem, w + L.W_BACK_OFF)\n",
-                "            pause()\n",
-            ),
+        f"{SCHED}/test_mail.py::"
+        "test_a_worker_without_work_spins_for_its_time_and_then_wants_to_park",
+        Patch(
+            "jit/serve.py",
+            "        elif not waits and now - start > mem[L.SPIN_NS]:\n            return L.PARK\n",
+            "",
         ),
-        (
-            f"{SCHED}/test_mail.py::"
-            "test_a_worker_without_work_spins_for_its_time_and_then_wants_to_park",
+        Patch(
+            "jit/serve.py",
+            "            offer_core(mem, w + L.W_BACK_OFF)\n",
+            "            pause()\n",
         ),
         hangs=True,
     ),
-    Fault(
+    fault(
         "erased-newer-key",
         "A task that is reclaimed erases the key of a newer producer.",
-        (
-            Patch(
-                "jit/tensormap.py",
-                "    if mem[entry + L.E_SLOT] != slot:\n        return False\n",
-                "",
-            ),
+        f"{ORCH}/test_map.py::test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone",
+        Patch(
+            "jit/tensormap.py", "    if mem[entry + L.E_SLOT] != slot:\n        return False\n", ""
         ),
-        (f"{ORCH}/test_map.py::test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone",),
     ),
-    Fault(
+    fault(
         "no-sub-workers",
         "A sub task of a Worker without sub workers waits for ever.",
-        (
-            Patch(
-                "workers/tree.py",
-                "        if self.subs:\n            subs =",
-                "        if True:\n            subs =",
-            ),
-            Patch(
-                "jit/dispatch.py",
-                "                if any_usable(mem, kind, 1) or get_successors(mem):\n",
-                "                if True:\n",
-            ),
+        f"{ORCH}/test_misuse.py::test_a_submit_without_sub_workers_is_refused_instead_of_waiting",
+        Patch(
+            "workers/tree.py",
+            "        if self.subs:\n            subs =",
+            "        if True:\n            subs =",
         ),
-        (
-            f"{ORCH}/test_misuse.py::test_a_submit_without_sub_workers_is_refused_instead_of_waiting",
+        Patch(
+            "jit/dispatch.py",
+            "                if any_usable(mem, kind, 1) or get_successors(mem):\n",
+            "                if True:\n",
         ),
     ),
-    Fault(
+    fault(
         "group-larger-than-pool",
         "A group with more members than its pool has workers waits for ever.",
-        (
-            Patch(
-                "orch/pools.py",
-                "        if len(members) > room:\n",
-                "        if False:\n",
-            ),
-            Patch(
-                "jit/dispatch.py",
-                "    if not any_usable(mem, kind, open_members):\n",
-                "    if False:\n",
-            ),
+        f"{WM}/test_group.py::test_groups_that_cannot_be_are_refused_and_change_nothing",
+        Patch("orch/pools.py", "        if len(members) > room:\n", "        if False:\n"),
+        Patch(
+            "jit/dispatch.py",
+            "    if not any_usable(mem, kind, open_members):\n",
+            "    if False:\n",
         ),
-        (f"{WM}/test_group.py::test_groups_that_cannot_be_are_refused_and_change_nothing",),
     ),
-    Fault(
+    fault(
         "worker-minus-two",
         "A task for worker −2 is accepted.",
-        (Patch("orch/pools.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),),
-        (f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",),
+        f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",
+        Patch("orch/pools.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),
         hangs=True,
     ),
-    Fault(
+    fault(
         "run-inside-run",
         "A run inside an orchestration function is accepted.",
-        (
-            Patch(
-                "workers/life.py",
-                "    def _refuse_in_run(self) -> None:\n        if self.running:",
-                "    def _refuse_in_run(self) -> None:\n        if False:",
-            ),
+        f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",
+        Patch(
+            "workers/life.py",
+            "    def _refuse_in_run(self) -> None:\n        if self.running:",
+            "    def _refuse_in_run(self) -> None:\n        if False:",
         ),
-        (f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",),
     ),
-    Fault(
+    fault(
         "scope-left-open",
         "A run that fails leaves a scope open, and the next run begins inside it.",
-        (
-            Patch(
-                "jit/entries.py",
-                "    while submit.close_scope(mem) == L.OK:\n        pass\n    return L.OK\n",
-                "    while submit.close_scope(mem) == L.OK:\n        pass\n"
-                "    if cancel:\n        submit.open_scope(mem)\n    return L.OK\n",
-            ),
-            Patch(
-                "workers/ending.py",
-                "    if engine.view.next_task_id or engine.view.scope_depth:\n",
-                "    if engine.view.next_task_id:\n",
-            ),
+        f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",
+        Patch(
+            "jit/entries.py",
+            "    while submit.close_scope(mem) == L.OK:\n        pass\n    return L.OK\n",
+            "    while submit.close_scope(mem) == L.OK:\n        pass\n"
+            "    if cancel:\n        submit.open_scope(mem)\n    return L.OK\n",
         ),
-        (f"{ORCH}/test_run.py::test_after_a_run_everything_is_empty_and_ids_start_at_zero",),
+        Patch(
+            "workers/ending.py",
+            "    if engine.view.next_task_id or engine.view.scope_depth:\n",
+            "    if engine.view.next_task_id:\n",
+        ),
     ),
-    Fault(
+    fault(
         "stale-orchestrator",
         "An Orchestrator that somebody has kept accepts tasks after its run.",
-        (
-            Patch(
-                "orch/orchestrator.py",
-                "        self._thread = -1\n        self._next_level = {}\n        self._subs = {}\n",
-                "        pass\n",
-            ),
-            Patch("jit/entries.py", "    mem[L.ORCH_THREAD] = 0\n", ""),
+        f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",
+        Patch(
+            "orch/orchestrator.py",
+            "        self._thread = -1\n        self._next_level = {}\n        self._subs = {}\n",
+            "        pass\n",
         ),
-        (f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",),
+        Patch("jit/entries.py", "    mem[L.ORCH_THREAD] = 0\n", ""),
     ),
-    Fault(
+    fault(
         "idle-burn",
         "A worker without a task looks at its mailbox for ever instead of sleeping.",
-        (Patch("jit/serve.py", "            futex_wait(mem, state_word, seen, -1)\n", ""),),
-        (f"{SCHED}/test_wake.py::test_an_idle_worker_uses_no_cpu",),
+        f"{SCHED}/test_wake.py::test_an_idle_worker_uses_no_cpu",
+        Patch("jit/serve.py", "            futex_wait(mem, state_word, seen, -1)\n", ""),
         hangs=True,
     ),
-    Fault(
+    fault(
         "lost-claim",
         "A worker that is admitted while a control request has its mailbox is given a task there.",
-        (Patch("jit/claims.py", "W_USABLE] |= L.ALIVE", "W_USABLE] = L.ALIVE"),),
         (
             f"{WM}/test_claim.py::"
             "test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release",
             f"{SCHED}/test_mail.py::"
             "test_whatever_happens_in_whatever_order_the_state_changes_along_the_table",
         ),
+        Patch("jit/claims.py", "W_USABLE] |= L.ALIVE", "W_USABLE] = L.ALIVE"),
     ),
-    Fault(
+    fault(
         "skipped-unsaid",
         "What was given ahead behind a task that is skipped is not told: once the frame is filled again, "
         "it takes the end of another task for the one it waits for.",
-        (
-            Patch(
-                "jit/collect.py",
-                "    call_consumers_back(mem, slot, answer)\n",
-                "    if outcome == L.RETURNED:\n        call_consumers_back(mem, slot, answer)\n",
-            ),
-        ),
-        (
-            f"{SPEED}/test_ahead.py::"
-            "test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again",
+        f"{SPEED}/test_ahead.py::"
+        "test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again",
+        Patch(
+            "jit/collect.py",
+            "    call_consumers_back(mem, slot, answer)\n",
+            "    if outcome == L.RETURNED:\n        call_consumers_back(mem, slot, answer)\n",
         ),
     ),
-    Fault(
+    fault(
         "lost-though-done",
         "A worker that dies while another is buried loses what it ended meanwhile.",
-        (
-            Patch(
-                "jit/collect.py",
-                "        if mem[w + L.W_USABLE] != 0:\n            continue\n",
-                "        if load(mem, w + L.W_DEATH) == 0:\n            continue\n",
-            ),
-        ),
-        (
-            f"{SPEED}/test_depth.py::"
-            "test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next",
+        f"{SPEED}/test_depth.py::"
+        "test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next",
+        Patch(
+            "jit/collect.py",
+            "        if mem[w + L.W_USABLE] != 0:\n            continue\n",
+            "        if load(mem, w + L.W_DEATH) == 0:\n            continue\n",
         ),
     ),
-    Fault(
+    fault(
         "sigint-not-ignored",
         "No process below the user's ignores the Ctrl-C of a terminal, which reaches the whole group.",
-        (
-            Patch(
-                "workers/loop.py",
-                "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    signal.signal(signal.SIGTERM",
-                "    signal.signal(signal.SIGTERM",
-            ),
-            Patch(
-                "workers/fork_server.py",
-                "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
-                "",
-            ),
+        f"{ORCH}/test_run.py::"
+        "test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds",
+        Patch(
+            "workers/loop.py",
+            "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    signal.signal(signal.SIGTERM",
+            "    signal.signal(signal.SIGTERM",
         ),
-        (
-            f"{ORCH}/test_run.py::"
-            "test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds",
+        Patch(
+            "workers/fork_server.py", "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n", ""
         ),
     ),
-    Fault(
+    fault(
         "memory-from-anywhere",
         "The memory calls of `orch` do not ask which thread they are on, nor whether the run is over.",
-        tuple(
+        (
+            f"{ORCH}/test_inv.py::"
+            "test_a_call_on_orch_from_another_thread_raises_and_changes_nothing",
+            f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",
+        ),
+        *tuple(
             Patch(
                 "orch/orchestrator.py",
                 f"        self._require_mine()\n        {call}\n",
@@ -545,635 +463,476 @@ FAULTS = (
                 "self._host.chips.copy_from(worker_id, dst, src, size)",
             )
         ),
-        (
-            f"{ORCH}/test_inv.py::"
-            "test_a_call_on_orch_from_another_thread_raises_and_changes_nothing",
-            f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",
-        ),
     ),
-    Fault(
+    fault(
         "late-death",
         "The death of a worker is reported eight seconds later.",
-        (
-            Patch(
-                "workers/manager.py",
-                "        with self._known:  # no successor may",
-                "        time.sleep(0 if self._closing else 8)\n"
-                "        with self._known:  # no successor may",
-            ),
+        f"{SCHED}/test_death.py::test_a_death_is_known_while_the_task_of_another_worker_goes_on",
+        Patch(
+            "workers/manager.py",
+            "        with self._known:  # no successor may",
+            "        time.sleep(0 if self._closing else 8)\n"
+            "        with self._known:  # no successor may",
         ),
-        (f"{SCHED}/test_death.py::test_a_death_is_known_while_the_task_of_another_worker_goes_on",),
     ),
-    Fault(
+    fault(
         "tail-of-zero",
         "The tail of a ring is always said to be 0.",
-        (
-            Patch(
-                "engine/introspection.py",
-                "ring.cursor if ring.tail == ring.top else ring.tail % ring.size\n",
-                "0 * ring.tail\n",
-            ),
+        f"{ORCH}/test_api.py::test_the_tail_is_where_the_oldest_byte_still_held_begins",
+        Patch(
+            "engine/introspection.py",
+            "ring.cursor if ring.tail == ring.top else ring.tail % ring.size\n",
+            "0 * ring.tail\n",
         ),
-        (f"{ORCH}/test_api.py::test_the_tail_is_where_the_oldest_byte_still_held_begins",),
     ),
-    Fault(
+    fault(
         "many-left-out",
         "The pass of 511 submits in a row is left out.",
-        (Patch("jit/task_words.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),),
-        (
-            f"{SPEED}/test_many.py::"
-            "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
-        ),
+        f"{SPEED}/test_many.py::"
+        "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
+        Patch("jit/task_words.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),
     ),
-    Fault(
+    fault(
         "error-of-five",
         "An exception in a task is reported as error 5.",
-        (
-            Patch(
-                "workers/loop.py",
-                "repeat((mem, worker, L.TASK_FAILURE))",
-                "repeat((mem, worker, 5))",
-            ),
+        f"{WM}/test_loop.py::test_the_report_is_error_1_with_type_and_text",
+        Patch(
+            "workers/loop.py", "repeat((mem, worker, L.TASK_FAILURE))", "repeat((mem, worker, 5))"
         ),
-        (f"{WM}/test_loop.py::test_the_report_is_error_1_with_type_and_text",),
     ),
-    Fault(
+    fault(
         "patient-control",
         "A control request waits for five minutes unless told otherwise.",
-        (
-            Patch(
-                "worker.py",
-                "DEFAULT_CONTROL_TIMEOUT_S = 30.0\n",
-                "DEFAULT_CONTROL_TIMEOUT_S = 300.0\n",
-            ),
+        f"{WM}/test_ctrl.py::test_by_default_a_request_waits_30_seconds",
+        Patch(
+            "worker.py", "DEFAULT_CONTROL_TIMEOUT_S = 30.0\n", "DEFAULT_CONTROL_TIMEOUT_S = 300.0\n"
         ),
-        (f"{WM}/test_ctrl.py::test_by_default_a_request_waits_30_seconds",),
     ),
-    Fault(
+    fault(
         "window-of-ids",
         "With several rings, too, ids may be ahead of the oldest task of a ring by `task_window` only.",
-        (
-            Patch(
-                "engine/memory.py",
-                "        one_ring = ring_depth == 1 and task_window is not None\n",
-                "        one_ring = True\n",
-            ),
-            Patch(
-                "jit/ring.py",
-                "    if mem[L.LIVE] >= mem[L.WINDOW] or outside_window(mem):\n",
-                "    next_one, oldest = mem[r + L.R_NEXT], mem[r + L.R_ALIVE]\n"
-                "    if mem[L.LIVE] >= mem[L.WINDOW] or next_one - oldest >= mem[L.ID_WINDOW]:\n",
-            ),
-        ),
         (
             f"{ORCH}/test_window.py::"
             "test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it",
             f"{ORCH}/test_window.py::test_a_task_that_runs_on_holds_none_of_its_ring_up",
         ),
+        Patch(
+            "engine/memory.py",
+            "        one_ring = ring_depth == 1 and task_window is not None\n",
+            "        one_ring = True\n",
+        ),
+        Patch(
+            "jit/ring.py",
+            "    if mem[L.LIVE] >= mem[L.WINDOW] or outside_window(mem):\n",
+            "    next_one, oldest = mem[r + L.R_NEXT], mem[r + L.R_ALIVE]\n"
+            "    if mem[L.LIVE] >= mem[L.WINDOW] or next_one - oldest >= mem[L.ID_WINDOW]:\n",
+        ),
     ),
-    Fault(
+    fault(
         "small-default-window",
         "Unless told otherwise a Worker has room for 65 536 live tasks.",
-        (
-            Patch(
-                "jit/constants.py",
-                "DEFAULT_TASK_WINDOW = 1 << 21\n",
-                "DEFAULT_TASK_WINDOW = 1 << 16\n",
-            ),
+        f"{ORCH}/test_window.py::test_by_default_there_is_room_for_two_million_live_tasks",
+        Patch(
+            "jit/constants.py", "DEFAULT_TASK_WINDOW = 1 << 21\n", "DEFAULT_TASK_WINDOW = 1 << 16\n"
         ),
-        (f"{ORCH}/test_window.py::test_by_default_there_is_room_for_two_million_live_tasks",),
     ),
-    Fault(
+    fault(
         "lost-end",
         "What a full FIFO leaves out takes its bytes with it: the older allocation does not bring them "
         "back.",
-        (
-            Patch(
-                "jit/ring.py",
-                "        mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end & ~1\n",
-                "            mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end\n",
-            ),
-        ),
-        (
-            f"{ORCH}/test_ring.py::"
-            "test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared",
+        f"{ORCH}/test_ring.py::"
+        "test_bytes_released_behind_one_that_stays_come_back_with_it_when_the_fifo_was_cleared",
+        Patch(
+            "jit/ring.py",
+            "        mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end & ~1\n",
+            "            mem[fifo_entry(mem, ring, last) + L.FIFO_END] = end\n",
         ),
     ),
-    Fault(
+    fault(
         "look-at-another",
         "A look does not ask at its end whether the slot is still the task's.",
-        (
-            Patch(
-                "engine/view/slots.py",
-                "    if not is_same():\n        return None\n    waits",
-                "    waits",
-            ),
-        ),
         (
             f"{ORCH}/test_api.py::"
             "test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task",
             f"{ORCH}/test_api.py::test_a_look_during_which_the_state_changes_is_taken_again",
         ),
+        Patch(
+            "engine/view/slots.py",
+            "    if not is_same():\n        return None\n    waits",
+            "    waits",
+        ),
     ),
-    Fault(
+    fault(
         "reference-of-each-scope",
         "A task takes a reference for every open scope, of which the innermost gives one back.",
-        (
-            Patch(
-                "jit/submit.py",
-                "    mem[slot + L.S_FANOUT] += 1\n    mem[slot + L.S_LINK]",
-                "    mem[slot + L.S_FANOUT] += depth\n    mem[slot + L.S_LINK]",
-            ),
-        ),
-        (
-            f"{ORCH}/test_scope.py::"
-            "test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other",
+        f"{ORCH}/test_scope.py::"
+        "test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other",
+        Patch(
+            "jit/submit.py",
+            "    mem[slot + L.S_FANOUT] += 1\n    mem[slot + L.S_LINK]",
+            "    mem[slot + L.S_FANOUT] += depth\n    mem[slot + L.S_LINK]",
         ),
     ),
-    Fault(
+    fault(
         "inherited-lock",
         "A worker keeps the lock of the registry as it was when it was forked: held.",
-        (Patch("workers/life.py", "        self.registry.lock = threading.RLock()\n", ""),),
-        (f"{ORCH}/test_fork.py::test_a_worker_finds_no_lock_of_the_engine_held",),
+        f"{ORCH}/test_fork.py::test_a_worker_finds_no_lock_of_the_engine_held",
+        Patch("workers/life.py", "        self.registry.lock = threading.RLock()\n", ""),
     ),
-    Fault(
+    fault(
         "reclaims-alone-count",
         "A task that finishes and is not reclaimed does not start the time-out anew.",
-        (
-            Patch(
-                "orch/room.py",
-                "        return view.next_task_id - view.live, view.ended\n",
-                "        return view.next_task_id - view.live, 0\n",
-            ),
-        ),
-        (
-            f"{ORCH}/test_back.py::"
-            "test_every_task_that_finishes_or_is_reclaimed_starts_the_time_out_anew",
+        f"{ORCH}/test_back.py::"
+        "test_every_task_that_finishes_or_is_reclaimed_starts_the_time_out_anew",
+        Patch(
+            "orch/room.py",
+            "        return view.next_task_id - view.live, view.ended\n",
+            "        return view.next_task_id - view.live, 0\n",
         ),
     ),
-    Fault(
+    fault(
         "called-though-skipped",
         "The members of a group that have not started are not told when another has failed.",
-        (Patch("jit/collect.py", "        skip_rest(mem, slot, kind)\n", ""),),
-        (
-            f"{FAILURE}/test_outcome.py::"
-            "test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the_run_raises",
-        ),
+        f"{FAILURE}/test_outcome.py::"
+        "test_a_member_whose_worker_has_not_started_it_is_not_called_and_not_what_the_run_raises",
+        Patch("jit/collect.py", "        skip_rest(mem, slot, kind)\n", ""),
     ),
-    Fault(
+    fault(
         "wrong-name",
         "A name of the documents leads to another class.",
-        (
-            Patch(
-                "orchestrator.py",
-                "\n__all__ = [",
-                "\nRing = RingView  # type: ignore\n\n__all__ = [",
-            ),
+        f"{HIER}/test_api.py::test_a_module_has_the_names_of_the_table",
+        Patch(
+            "orchestrator.py", "\n__all__ = [", "\nRing = RingView  # type: ignore\n\n__all__ = ["
         ),
-        (f"{HIER}/test_api.py::test_a_module_has_the_names_of_the_table",),
     ),
-    Fault(
+    fault(
         "forks-beside-a-thread",
         "The process that forks the workers has another thread while it does so.",
-        (
-            Patch(
-                "workers/fork_server.py",
-                "        server = os.getpid()\n",
-                "        server = os.getpid()\n"
-                "        import threading\n\n"
-                "        threading.Thread(target=time.sleep, args=(1,)).start()\n",
-            ),
-        ),
-        (
-            f"{WM}/test_fork.py::"
-            "test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_users_process_has",
+        f"{WM}/test_fork.py::"
+        "test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_users_process_has",
+        Patch(
+            "workers/fork_server.py",
+            "        server = os.getpid()\n",
+            "        server = os.getpid()\n"
+            "        import threading\n\n"
+            "        threading.Thread(target=time.sleep, args=(1,)).start()\n",
         ),
     ),
-    Fault(
+    fault(
         "wake-by-word",
         "A death wakes only those whose park word says that they sleep: whoever has cleared the word may "
         "have died before he woke them.",
-        (
-            Patch(
-                "jit/mailbox.py",
-                "    wake(mem, L.PARK_ORCH)\n    wake(mem, L.PARK_SCHED)\n",
-                "    notify(mem, L.PARK_ORCH)\n    notify(mem, L.PARK_SCHED)\n",
-            ),
-        ),
-        (
-            f"{SCHED}/test_wake.py::test_a_death_and_the_end_wake_a_sleeper_whose_park_word_was_cleared",
+        f"{SCHED}/test_wake.py::test_a_death_and_the_end_wake_a_sleeper_whose_park_word_was_cleared",
+        Patch(
+            "jit/mailbox.py",
+            "    wake(mem, L.PARK_ORCH)\n    wake(mem, L.PARK_SCHED)\n",
+            "    notify(mem, L.PARK_ORCH)\n    notify(mem, L.PARK_SCHED)\n",
         ),
     ),
-    Fault(
+    fault(
         "unseen-end",
         "Nobody keeps a clock for the end of a task whose worker has gone on to its next one.",
-        (
-            Patch(
-                "jit/schedule.py",
-                "    return load(mem, L.WIRING_PUSHED) != mem[L.DEALT]\n",
-                "    return False\n",
-            ),
-        ),
-        (
-            f"{SCHED}/test_wake.py::test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_"
-            "of_several_is_idle",
+        f"{SCHED}/test_wake.py::test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_"
+        "of_several_is_idle",
+        Patch(
+            "jit/schedule.py",
+            "    return load(mem, L.WIRING_PUSHED) != mem[L.DEALT]\n",
+            "    return False\n",
         ),
     ),
-    Fault(
+    fault(
         "digest-of-another",
         "After a control request one frame of a worker forgets its digest, and the others keep that of a "
         "callable whose index another one has got.",
-        (
-            Patch(
-                "jit/claims.py",
-                "    for _ in range(mem[L.DEPTH]):\n        mem[frame + L.W_LAST_CALLABLE] = 0\n",
-                "    for _ in range(1):\n        mem[frame + L.W_LAST_CALLABLE] = 0\n",
-            ),
-        ),
-        (
-            "tests/conformance/task_flow/test_unreg.py::"
-            "test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does",
+        "tests/conformance/task_flow/test_unreg.py::"
+        "test_what_takes_the_place_of_a_callable_runs_in_each_frame_and_nothing_else_does",
+        Patch(
+            "jit/claims.py",
+            "    for _ in range(mem[L.DEPTH]):\n        mem[frame + L.W_LAST_CALLABLE] = 0\n",
+            "    for _ in range(1):\n        mem[frame + L.W_LAST_CALLABLE] = 0\n",
         ),
     ),
-    Fault(
+    fault(
         "chain-of-the-dead",
         "What is emptied for the successor of a dead worker are also the calls that wait for it.",
-        (
-            Patch(
-                "jit/mailbox.py",
-                "    mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL] = head, tail\n",
-                "",
-            ),
+        f"{CALLS}/test_worker.py::test_calls_for_a_worker_that_dies_run_on_its_successor",
+        Patch(
+            "jit/mailbox.py",
+            "    mem[w + L.W_AFFINITY_HEAD], mem[w + L.W_AFFINITY_TAIL] = head, tail\n",
+            "",
         ),
-        (f"{CALLS}/test_worker.py::test_calls_for_a_worker_that_dies_run_on_its_successor",),
         hangs=True,
     ),
-    Fault(
+    fault(
         "stranded-counts-as-lost",
         "A call that has no worker says that its worker has died while it ran.",
-        (
-            Patch(
-                "jit/dispatch.py",
-                "    if mem[L.STREAM] != 0:\n        worker = ANY_WORKER\n",
-                "",
-            ),
-        ),
-        (
-            f"{CALLS}/test_worker.py::test_without_a_successor_calls_for_a_worker_fail_with_the_reason",
-        ),
+        f"{CALLS}/test_worker.py::test_without_a_successor_calls_for_a_worker_fail_with_the_reason",
+        Patch("jit/dispatch.py", "    if mem[L.STREAM] != 0:\n        worker = ANY_WORKER\n", ""),
     ),
-    Fault(
+    fault(
         "no-retry-in-turn",
         "Calls that a lost worker had been given, and had not begun, are lost with it.",
-        (
-            Patch(
-                "jit/collect.py",
-                "(not began or may_run_again(mem, slot))",
-                "may_run_again(mem, slot)",
-            ),
+        f"{CALLS}/test_limit.py::test_calls_behind_the_one_that_is_lost_are_made",
+        Patch(
+            "jit/collect.py", "(not began or may_run_again(mem, slot))", "may_run_again(mem, slot)"
         ),
-        (f"{CALLS}/test_limit.py::test_calls_behind_the_one_that_is_lost_are_made",),
     ),
-    Fault(
+    fault(
         "one-retry-too-many",
         "A call is run again once more than its task allows.",
-        (
-            Patch(
-                "jit/graph.py",
-                ">= mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]",
-                "> mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]",
-            ),
-        ),
-        (
-            f"{CALLS}/test_limit.py::test_a_call_whose_worker_dies_is_run_again_as_often_as_it_may_be",
+        f"{CALLS}/test_limit.py::test_a_call_whose_worker_dies_is_run_again_as_often_as_it_may_be",
+        Patch(
+            "jit/graph.py",
+            ">= mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]",
+            "> mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]",
         ),
     ),
-    Fault(
+    fault(
         "reader-forgotten",
         "A writer waits for the newest of those that read just the same bytes, not for the older "
         "ones.",
-        (
-            Patch(
-                "jit/hazards.py",
-                "            access = int(mem[access + L.ACCESS_OLDER])\n    return conflicts\n",
-                "            access = L.NONE\n    return conflicts\n",
-            ),
+        f"{CALLS}/test_hazard.py::test_a_writer_waits_for_all_readers_since_the_last_write",
+        Patch(
+            "jit/hazards.py",
+            "            access = int(mem[access + L.ACCESS_OLDER])\n    return conflicts\n",
+            "            access = L.NONE\n    return conflicts\n",
         ),
-        (f"{CALLS}/test_hazard.py::test_a_writer_waits_for_all_readers_since_the_last_write",),
     ),
-    Fault(
+    fault(
         "order-is-need",
         "Who overwrites what another writes fails with it.",
-        (
-            Patch(
-                "jit/hazards.py",
-                "conflicts = add_conflict(mem, access, newest, L.ORDER, conflicts)",
-                "conflicts = add_conflict(mem, access, newest, L.NEEDS, conflicts)",
-            ),
-        ),
-        (
-            f"{CALLS}/test_hazard.py::test_a_writer_waits_for_the_writer_before_and_does_not_fail_with_it",
+        f"{CALLS}/test_hazard.py::test_a_writer_waits_for_the_writer_before_and_does_not_fail_with_it",
+        Patch(
+            "jit/hazards.py",
+            "conflicts = add_conflict(mem, access, newest, L.ORDER, conflicts)",
+            "conflicts = add_conflict(mem, access, newest, L.NEEDS, conflicts)",
         ),
     ),
-    Fault(
+    fault(
         "failed-is-over",
         "A writer that has failed counts as over: who reads what it should have written is run.",
-        (
-            Patch(
-                "jit/hazards.py",
-                "        return state == L.COMPLETED\n",
-                "        return state == L.COMPLETED or state == L.FAILED\n",
-            ),
-        ),
-        (
-            f"{CALLS}/test_hazard.py::test_a_failed_writer_lets_readers_fail_until_it_is_overwritten",
+        f"{CALLS}/test_hazard.py::test_a_failed_writer_lets_readers_fail_until_it_is_overwritten",
+        Patch(
+            "jit/hazards.py",
+            "        return state == L.COMPLETED\n",
+            "        return state == L.COMPLETED or state == L.FAILED\n",
         ),
     ),
-    Fault(
+    fault(
         "ended-too-soon",
         "A task that was poisoned counts as ended while others that it waits for still run.",
-        (
-            Patch(
-                "jit/hazards.py",
-                " == L.FAILED and mem[slot + L.S_FANIN] == 0\n\n\n@kernel\ndef is_over",
-                " == L.FAILED\n\n\n@kernel\ndef is_over",
-            ),
-        ),
-        (
-            f"{CALLS}/test_hazard.py::test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for",
+        f"{CALLS}/test_hazard.py::test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for",
+        Patch(
+            "jit/hazards.py",
+            " == L.FAILED and mem[slot + L.S_FANIN] == 0\n\n\n@kernel\ndef is_over",
+            " == L.FAILED\n\n\n@kernel\ndef is_over",
         ),
     ),
-    Fault(
+    fault(
         "touching-is-overlap",
         "Tensors that only touch count as overlapping.",
-        (
-            Patch(
-                "jit/hazards.py",
-                "        if other_low < high and low < other_high:\n",
-                "        if other_low <= high and low <= other_high:\n",
-            ),
+        f"{CALLS}/test_hazard.py::test_views_that_share_no_byte_are_independent",
+        Patch(
+            "jit/hazards.py",
+            "        if other_low < high and low < other_high:\n",
+            "        if other_low <= high and low <= other_high:\n",
         ),
-        (f"{CALLS}/test_hazard.py::test_views_that_share_no_byte_are_independent",),
     ),
-    Fault(
+    fault(
         "old-answer",
         "A search that has been made before is answered from memory although other bytes are "
         "asked for.",
-        (
-            Patch(
-                "jit/hazards.py",
-                "        and mem[L.FOUND_HIGH] == high\n",
-                "",
-            ),
-        ),
-        (f"{CALLS}/test_hazard.py::test_a_search_may_be_repeated",),
+        f"{CALLS}/test_hazard.py::test_a_search_may_be_repeated",
+        Patch("jit/hazards.py", "        and mem[L.FOUND_HIGH] == high\n", ""),
     ),
-    Fault(
+    fault(
         "cancelled-unmarked",
         "A call that is cancelled while it waits is not marked as cancelled itself.",
-        (
-            Patch(
-                "jit/graph.py",
-                "        note_cancelled(mem, slot)\n        poison(mem, slot)\n        return True\n",
-                "        poison(mem, slot)\n        return True\n",
-            ),
-        ),
-        (
-            f"{CALLS}/test_cancel.py::test_a_call_that_waits_for_a_worker_or_for_others_is_cancelled",
+        f"{CALLS}/test_cancel.py::test_a_call_that_waits_for_a_worker_or_for_others_is_cancelled",
+        Patch(
+            "jit/graph.py",
+            "        note_cancelled(mem, slot)\n        poison(mem, slot)\n        return True\n",
+            "        poison(mem, slot)\n        return True\n",
         ),
     ),
-    Fault(
+    fault(
         "future-not-awaited",
         "What a call gets from a future is taken without waiting for it.",
-        (
-            Patch(
-                "jit/calls.py",
-                "            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | "
-                "L.FETCHES)\n",
-                "            edges += 0 * producer\n",
-            ),
+        f"{CALLS}/test_stream.py::test_a_future_is_an_argument_like_its_value",
+        Patch(
+            "jit/calls.py",
+            "            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | "
+            "L.FETCHES)\n",
+            "            edges += 0 * producer\n",
         ),
-        (f"{CALLS}/test_stream.py::test_a_future_is_an_argument_like_its_value",),
     ),
-    Fault(
+    fault(
         "runs-after-a-failure",
         "A call is pre-dispatched behind one that has failed and is still in its frame, and does not "
         "wait for it.",
-        (
-            Patch(
-                "jit/dispatch.py",
-                "        if has_failed(mem, edge):\n            return False\n",
-                "",
-            ),
-        ),
-        (
-            f"{INTERLEAVING}/test_calls.py::test_each_call_ends_once_and_after_those_that_it_waits_for",
+        f"{INTERLEAVING}/test_calls.py::test_each_call_ends_once_and_after_those_that_it_waits_for",
+        Patch(
+            "jit/dispatch.py", "        if has_failed(mem, edge):\n            return False\n", ""
         ),
     ),
-    Fault(
+    fault(
         "poisoned-counts-as-lost",
         "A call that was poisoned in the frame of a worker that dies says that it was lost, and "
         "keeps the one that it shared its failure with.",
-        (
-            Patch(
-                "jit/collect.py",
-                "            if mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before\n",
-                "            if True:\n",
-            ),
+        f"{INTERLEAVING}/test_calls.py::test_so_it_is_when_a_worker_has_died_after_any_store",
+        Patch(
+            "jit/collect.py",
+            "            if mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before\n",
+            "            if True:\n",
         ),
-        (f"{INTERLEAVING}/test_calls.py::test_so_it_is_when_a_worker_has_died_after_any_store",),
     ),
-    Fault(
+    fault(
         "its-own-producer",
         "A call that finds no room goes on with the conflicts from before it made some: the slot of one "
         "of them may be its own.",
-        (
-            Patch(
-                "jit/calls.py",
-                "        conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be "
-                "reclaimed\n",
-                "",
-            ),
+        f"{INTERLEAVING}/test_calls.py::test_a_call_that_makes_room_does_not_wait_for_itself",
+        Patch(
+            "jit/calls.py",
+            "        conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be "
+            "reclaimed\n",
+            "",
         ),
-        (f"{INTERLEAVING}/test_calls.py::test_a_call_that_makes_room_does_not_wait_for_itself",),
     ),
-    Fault(
+    fault(
         "failed-rank-breaks-nothing",
         "A rank whose task fails does not break its domain: the others wait for it until their deadline.",
-        (
-            Patch(
-                "native_chip/domains.py",
-                "                memory.break_because(",
-                "                str(",
-            ),
+        f"{WM}/test_domain.py::test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end",
+        Patch(
+            "native_chip/domains.py",
+            "                memory.break_because(",
+            "                str(",
         ),
-        (f"{WM}/test_domain.py::test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end",),
         hangs=True,
     ),
-    Fault(
+    fault(
         "absent-rank-breaks-nothing",
         "A rank whose task never starts does not break its domain: the others wait until their deadline.",
-        (
-            Patch(
-                "orch/domains.py", "            if absent is not None:\n", "            if False:\n"
-            ),
-        ),
-        (
-            f"{WM}/test_domain.py::"
-            "test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting",
-        ),
+        f"{WM}/test_domain.py::"
+        "test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting",
+        Patch("orch/domains.py", "            if absent is not None:\n", "            if False:\n"),
         hangs=True,
     ),
-    Fault(
+    fault(
         "running-ranks-are-absent",
         "A domain is broken as soon as a run has failed, although the ranks that run get on.",
-        (
-            Patch(
-                "orch/absent_ranks.py",
-                "        if not woken or woken != before:",
-                "        if not woken:",
-            ),
-            Patch("orch/absent_ranks.py", " or any(times < 0 for _, times in woken)", ""),
+        f"{WM}/test_domain.py::test_ranks_that_run_when_a_run_fails_may_finish",
+        Patch(
+            "orch/absent_ranks.py",
+            "        if not woken or woken != before:",
+            "        if not woken:",
         ),
-        (f"{WM}/test_domain.py::test_ranks_that_run_when_a_run_fails_may_finish",),
+        Patch("orch/absent_ranks.py", " or any(times < 0 for _, times in woken)", ""),
     ),
-    Fault(
+    fault(
         "dead-chip-stays-a-member",
         "The successor of a chip that has died is taken for a member of the communicator.",
-        (Patch("orch/domains.py", "        self._members.discard(worker)\n", ""),),
-        (f"{WM}/test_domain.py::test_the_successor_of_a_dead_chip_joins_before_the_next_domain",),
+        f"{WM}/test_domain.py::test_the_successor_of_a_dead_chip_joins_before_the_next_domain",
+        Patch("orch/domains.py", "        self._members.discard(worker)\n", ""),
     ),
-    Fault(
+    fault(
         "stale-copy-is-current",
         "An endpoint that has read a tensor counts as a holder after another one has written it.",
-        (
-            Patch(
-                "remote/directory.py",
-                "        self.maker, self.holders, self.handle = maker, {maker}, handle\n",
-                "        self.maker, self.handle = maker, handle\n        self.holders.add(maker)\n",
-            ),
+        f"{REMOTE}/test_copy.py::test_a_tensor_goes_from_endpoint_to_endpoint_and_home",
+        Patch(
+            "remote/directory.py",
+            "        self.maker, self.holders, self.handle = maker, {maker}, handle\n",
+            "        self.maker, self.handle = maker, handle\n        self.holders.add(maker)\n",
         ),
-        (f"{REMOTE}/test_copy.py::test_a_tensor_goes_from_endpoint_to_endpoint_and_home",),
     ),
-    Fault(
+    fault(
         "overlap-stays-away",
         "What an endpoint has written does not come home before a task uses some of its bytes.",
-        (
-            Patch(
-                "remote/directory.py",
-                "                elif use.reads or not use.covers(held):\n",
-                "                elif False:\n",
-            ),
+        f"{REMOTE}/test_copy.py::test_tensors_that_share_bytes_are_one_memory",
+        Patch(
+            "remote/directory.py",
+            "                elif use.reads or not use.covers(held):\n",
+            "                elif False:\n",
         ),
-        (f"{REMOTE}/test_copy.py::test_tensors_that_share_bytes_are_one_memory",),
     ),
-    Fault(
+    fault(
         "directory-outlives-the-run",
         "The directory takes endpoints for holders of what they had in the run before.",
-        (Patch("remote/parent_tensors.py", "        self.directory.clear()\n", ""),),
-        (
-            f"{REMOTE}/test_copy.py::"
-            "test_the_program_reads_and_writes_arrays_between_runs_and_after_drain",
-        ),
+        f"{REMOTE}/test_copy.py::"
+        "test_the_program_reads_and_writes_arrays_between_runs_and_after_drain",
+        Patch("remote/parent_tensors.py", "        self.directory.clear()\n", ""),
     ),
-    Fault(
+    fault(
         "failed-task-keeps-its-copy",
         "What a failed task has written counts as the version before.",
-        (
-            Patch(
-                "remote/copies.py",
-                "                elif one.makes or copy.is_coming:\n"
-                "                    self._drop_copy(one.key)\n",
-                "                elif one.makes or copy.is_coming:\n"
-                "                    self._have(one.key, copy, one.makes - 1)\n",
-            ),
+        f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",
+        Patch(
+            "remote/copies.py",
+            "                elif one.makes or copy.is_coming:\n"
+            "                    self._drop_copy(one.key)\n",
+            "                elif one.makes or copy.is_coming:\n"
+            "                    self._have(one.key, copy, one.makes - 1)\n",
         ),
-        (f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",),
     ),
-    Fault(
+    fault(
         "part-does-not-wait-for-the-parent",
         "A part takes a tensor for stored before all of it has come from the parent.",
-        (
-            Patch(
-                "remote/windows.py",
-                "            return found is not None and found.is_filled\n",
-                "            return found is not None\n",
-            ),
-        ),
-        (
-            "tests/unit/test_mover.py::test_a_window_is_filled_once_one_transfer_has_written_all_of_it",
+        "tests/unit/test_mover.py::test_a_window_is_filled_once_one_transfer_has_written_all_of_it",
+        Patch(
+            "remote/windows.py",
+            "            return found is not None and found.is_filled\n",
+            "            return found is not None\n",
         ),
     ),
-    Fault(
+    fault(
         "result-goes-home-only-at-the-end",
         "A part lets the parent have what is made only when all of its tasks have ended.",
-        (
-            Patch(
-                "remote/part_runs.py",
-                "            if self._leaving_bytes >= TOGETHER_BYTES:\n",
-                "            if self._leaving_bytes >= TOGETHER_BYTES << 20:\n",
-            ),
+        f"{SPEED}/test_parts.py::test_what_is_made_comes_home_while_another_task_runs",
+        Patch(
+            "remote/part_runs.py",
+            "            if self._leaving_bytes >= TOGETHER_BYTES:\n",
+            "            if self._leaving_bytes >= TOGETHER_BYTES << 20:\n",
         ),
-        (f"{SPEED}/test_parts.py::test_what_is_made_comes_home_while_another_task_runs",),
     ),
-    Fault(
+    fault(
         "request-waits-for-a-replay-that-is-over",
         "A mover leaves requests waiting for what a replay will never make.",
-        (
-            Patch(
-                "remote/mover.py",
-                "                self._wake(NO_WINDOW)\n",
-                "                pass\n",
-            ),
-        ),
-        (
-            "tests/unit/test_mover.py::"
-            "test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_comes",
+        "tests/unit/test_mover.py::"
+        "test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_comes",
+        Patch(
+            "remote/mover.py", "                self._wake(NO_WINDOW)\n", "                pass\n"
         ),
     ),
-    Fault(
+    fault(
         "session-runs-what-waits-for-a-failure",
         "A session runs a task that was sent ahead although one that it waits for has failed.",
-        (
-            Patch(
-                "remote/after.py",
-                "        return bool(numbers) and any(one in self._numbers for one in numbers)\n",
-                "        return False\n",
-            ),
-        ),
-        (
-            f"{REMOTE}/test_ahead.py::"
-            "test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that",
+        f"{REMOTE}/test_ahead.py::"
+        "test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that",
+        Patch(
+            "remote/after.py",
+            "        return bool(numbers) and any(one in self._numbers for one in numbers)\n",
+            "        return False\n",
         ),
     ),
-    Fault(
+    fault(
         "next-version-comes-into-memory-in-use",
         "What the parent stores for a later task comes into the copy that the current one uses.",
-        (
-            Patch(
-                "remote/copies.py",
-                "            coming = self._coming.get(name)\n",
-                "            coming = self._copies.get(one.key)\n",
-            ),
-        ),
-        (
-            f"{REMOTE}/test_ahead.py::"
-            "test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes",
+        f"{REMOTE}/test_ahead.py::"
+        "test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes",
+        Patch(
+            "remote/copies.py",
+            "            coming = self._coming.get(name)\n",
+            "            coming = self._copies.get(one.key)\n",
         ),
     ),
-    Fault(
+    fault(
         "race-is-given-out",
         "A task that needs a version which was replaced gets the one that is there.",
-        (
-            Patch(
-                "remote/copies.py", "        if copy.version > version:\n", "        if False:\n"
-            ),
-            Patch(
-                "remote/copies.py",
-                '    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")\n',
-                '    octets = key.to_bytes(8, "little")\n',
-            ),
+        f"{REMOTE}/test_copy.py::test_a_version_that_was_replaced_is_not_given_out",
+        Patch("remote/copies.py", "        if copy.version > version:\n", "        if False:\n"),
+        Patch(
+            "remote/copies.py",
+            '    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")\n',
+            '    octets = key.to_bytes(8, "little")\n',
         ),
-        (f"{REMOTE}/test_copy.py::test_a_version_that_was_replaced_is_not_given_out",),
     ),
 )
