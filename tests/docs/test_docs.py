@@ -98,6 +98,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("page", [*with_examples()])
+@pytest.mark.slow("runs the programs of a page one after another")
 def test_every_example_on_a_page_runs_and_prints_what_the_page_says(
     page, capfd, tmp_path, monkeypatch
 ):

@@ -260,6 +260,7 @@ def test_endpoints_are_on_both_nodes_of_a_ray_cluster():
     assert "nodes: 2, moved between them: 8,000,000 bytes" in out
 
 
+@pytest.mark.slow("runs the demonstration")
 def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
     code, shown = run_in_terminal(EXAMPLES / "gaussian_process.py", "--size", "400", "--tile", "64")
     assert code == 0

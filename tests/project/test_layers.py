@@ -107,6 +107,7 @@ def layer(module: str) -> int:
     return found
 
 
+@pytest.mark.slow("imports every module in an interpreter of its own")
 def test_no_import_looks_up():
     for late in (False, True):
         found = arrows(late)

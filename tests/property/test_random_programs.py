@@ -320,6 +320,7 @@ def replayed(program, hand, bound):
 @pytest.mark.parametrize("way", [one_by_one, in_bulk, replayed])
 @settings(max_examples=3 if INTERPRETED else 20, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
+@pytest.mark.slow("the reference model is plain Python")
 def test_the_graph_is_that_of_the_reference_model(way, seed):
     program = draw(random.Random(seed), 8 if INTERPRETED else 25)
     bound = make_args(*((make_tensor(row), T.INOUT) for row in BOUND), scalars=[5, 1 << 63])

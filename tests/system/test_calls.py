@@ -148,6 +148,7 @@ def in_child(w, futures):
 
 @pytest.mark.spec("CALL-STREAM-9")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.slow("forks beside threads that call, many times")
 def test_a_process_may_be_forked_while_other_threads_call():
     ended = threading.Event()
     with sr.Worker(num_sub_workers=2) as w:

@@ -91,6 +91,7 @@ def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
 
 
 @rounds(15, 60)
+@pytest.mark.slow("opens and closes many Workers")
 def test_open_and_close_many_times_takes_no_more_of_anything(rounds):
     process = psutil.Process()
 

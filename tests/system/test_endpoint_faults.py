@@ -103,6 +103,7 @@ def scene(folder, **spec):
 
 # ---------------------------------------------------------------- the network
 @needs_hosts
+@pytest.mark.slow("starts sessions in network namespaces")
 def test_hosts_need_to_share_nothing_but_a_network(tmp_path):
     with scene(tmp_path, num_sub_workers=1) as it:
         it.works()
@@ -112,6 +113,7 @@ def test_hosts_need_to_share_nothing_but_a_network(tmp_path):
 
 @needs_hosts
 @ways
+@pytest.mark.slow("a silent host is lost after two seconds")
 def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(tmp_path, way):
     with scene(tmp_path) as it:
         it.works()
@@ -128,6 +130,7 @@ def test_a_host_that_cannot_be_reached_is_lost_and_comes_back_as_a_new_session(t
 
 @needs_hosts
 @ways
+@pytest.mark.slow("a transfer gives up after its time limit")
 def test_endpoints_that_cannot_reach_each_other_fail_the_task_and_live_on(tmp_path, way):
     with scene(tmp_path) as it:
         two = it.program
@@ -182,6 +185,7 @@ with program(2, fleet=fleet, modules=["tests"], silence_s=1.0, num_sub_workers=1
 
 
 @needs_hosts
+@pytest.mark.slow("a host notices the silence after two seconds")
 def test_hosts_stop_working_for_a_program_that_is_gone(tmp_path):
     with network.two_hosts(tmp_path) as (*hosts, key_file):
         addresses = [f"tcp://{one.address}:5555" for one in hosts]
@@ -202,6 +206,7 @@ def test_a_task_that_keeps_pythons_lock_is_no_lost_endpoint():
 
 
 @pytest.mark.parametrize("point", sample(fail_points.AHEAD, 1))
+@pytest.mark.slow("starts endpoints, and starts them again")
 def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
     point, tmp_path, monkeypatch
 ):

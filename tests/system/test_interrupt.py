@@ -237,6 +237,7 @@ def test_ctrl_c_at_any_moment_of_a_run_leaves_a_worker_that_works(rounds):
 
 
 @rounds(25, 500)
+@pytest.mark.slow("many moments, a Worker each")
 def test_ctrl_c_at_any_moment_of_a_workers_life_leaves_nothing_when_it_is_closed(rounds):
     def program():
         rng = random.Random(2)

@@ -98,6 +98,7 @@ def test_the_warning_names_the_exception_its_source_and_the_last_task(interprete
     assert err.count("Traceback") == 1
 
 
+@pytest.mark.slow("waits for a child that runs on")
 def test_a_child_that_runs_on_holds_nobody_up_and_serves_nobody_later(interpreter):
     interpreter.check("""
         go, gone = os.pipe(), os.pipe()

@@ -23,6 +23,7 @@ def test_connections_are_encrypted_unless_that_is_given_up_with_a_warning(caplog
 
 
 @pytest.mark.spec("REMOTE-TRUST-1", "REMOTE-TRUST-2")
+@pytest.mark.slow("a stranger is refused only when its time is up")
 def test_only_the_parents_key_is_admitted_and_its_hello_once():
     pair = new_pair()
     with session(pair) as (place, connect):
