@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simpler_ref import Worker
@@ -135,6 +135,7 @@ def test_scope_end_without_scope_begin_raises_and_the_runs_own_scope_stays_open(
 @pytest.mark.spec("ORCH-SCOPE-5", "ORCH-INV-5")
 @pytest.mark.kernels
 @given(script=st.lists(st.sampled_from(["open", "close", "task", "alloc"]), max_size=40))
+@example(script=["task", "open", "task", "open", "alloc", "close", "close"])
 def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other(script):
     driver = Driver()
     scopes, tasks = [[]], []
