@@ -21,7 +21,7 @@ def _reduce_with_filename(code: CodeType) -> tuple[Any, ...]:
     return _code_of, ("".join(code.co_filename), *_reduce(code))
 
 
-def _module_with(method: Any) -> Any:
+def module_with(method: Any) -> Any:
     """Return the module whose global generator a method is of; None if it is of none."""
     owner = getattr(method, "__self__", None)
     for name, attribute in (("random", "_inst"), ("numpy.random.mtrand", "_rand")):
@@ -43,7 +43,7 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled in another way than usual."""
-        if isinstance(obj, BuiltinMethodType | MethodType) and (module := _module_with(obj)):
+        if isinstance(obj, BuiltinMethodType | MethodType) and (module := module_with(obj)):
             return getattr, (module, obj.__name__)
         return super().reducer_override(obj)
 

@@ -14,6 +14,7 @@ import numpy as np
 from cloudpickle import cloudpickle as _tracker
 
 from .by_value import ByValue
+from .payloads import Serializer
 
 _NAME = b"\x8c\x08__main__"
 """How a pickle names the module."""
@@ -23,14 +24,14 @@ _PLAIN = {np.ndarray, str, bytes, bytearray}
 
 
 def inherited() -> dict[str, Any]:
-    """Return the classes and functions of `__main__` that a process which is forked now will have.
+    """Return what can be called of `__main__` in a process which is forked now.
 
     cloudpickle gets to know the classes, so that those to which a later function refers are the same.
     """
     found = {
         name: value
         for name, value in list(vars(sys.modules["__main__"]).items())
-        if isinstance(value, (type, FunctionType))
+        if callable(value)
     }
     for value in found.values():
         if isinstance(value, type) and value.__module__ == "__main__":
@@ -55,6 +56,8 @@ def as_bytes(items: Any, values: Iterable[Any], known: Mapping[str, Any] | None)
     -----
     Rule     CALL-VALUE-6
     """
+    if _tracker.list_registry_pickle_by_value():
+        return _by_value(items, known)
     try:
         data = pickle.dumps(items, 5)
     except Exception:
@@ -70,28 +73,37 @@ def _by_value(items: Any, known: Mapping[str, Any] | None) -> bytes:
     return buffer.getvalue()
 
 
-class _Pickler(ByValue):
-    """Pickles by name only what the reader has."""
+def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
+    """Say whether the workers find the same in their `__main__`, by its name."""
+    found: Any = sys.modules["__main__"]
+    top, *_ = names = value.__qualname__.split(".")
+    if known is not None and known.get(top) is not getattr(found, top, known):
+        return False
+    for name in names:
+        found = getattr(found, name, None)
+    return found is value
+
+
+class _NamesOfMain:
+    """A pickler's part that pickles by name what workers have in their `__main__`."""
 
     def __init__(self, file: io.BytesIO, known: Mapping[str, Any] | None) -> None:
-        super().__init__(file, 5)
+        super().__init__(file, 5)  # type: ignore[call-arg]
         self._known = known
 
     def reducer_override(self, value: Any) -> Any:
         if (
             isinstance(value, (type, FunctionType))
             and value.__module__ == "__main__"
-            and self._is_known(value)
+            and is_in_main(value, self._known)
         ):
             return NotImplemented
-        return super().reducer_override(value)
+        return super().reducer_override(value)  # type: ignore[misc]
 
-    def _is_known(self, value: Any) -> bool:
-        """Say whether the reader finds the same by its name."""
-        found: Any = sys.modules["__main__"]
-        top, *_ = names = value.__qualname__.split(".")
-        if self._known is not None and self._known.get(top) is not getattr(found, top, self):
-            return False
-        for name in names:
-            found = getattr(found, name, None)
-        return found is value
+
+class _Pickler(_NamesOfMain, ByValue):
+    """Pickles arguments."""
+
+
+class CallablePickler(_NamesOfMain, Serializer):
+    """Pickles callables: what they refer to in shared memory goes by its address."""

@@ -87,16 +87,24 @@ _goes = threading.local()
 """`far`: what this thread serialises is for endpoints, and so is what refers to it."""
 
 
+@contextmanager
+def for_endpoints() -> Iterator[None]:
+    """Refuse addresses of this machine in what this thread serialises."""
+    before = getattr(_goes, "far", False)
+    _goes.far = True
+    try:
+        yield
+    finally:
+        _goes.far = before
+
+
 def serialize_for_endpoints(target: Callable[..., Any]) -> bytes:
     """Return the bytes that identify a callable, none of which is an address of this machine.
 
     Rule     REMOTE-REG-11
     """
-    _goes.far = True
-    try:
+    with for_endpoints():
         return serialize(target)
-    finally:
-        _goes.far = False
 
 
 BY_REGISTRATION = b"by registration only: "

@@ -54,6 +54,7 @@ from . import outcomes
 from .far_arrays import copied_layout, is_whole, layout_of
 from .forms import VALUE, Form, Forms
 from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
+from .sending import Payload, number_in
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Function(NamedTuple):
             if isinstance(found, RemoteCallable):
                 named = _command(CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor)
         raw = serialize_for_endpoints(task.to_travel())
-        name: str = task.__qualname__  # type: ignore[attr-defined]
+        name: str = task.__qualname__
         if why := why_not_serialised(raw):
             return cls(name, named, b"", why)
         descriptor = build_python_serialized_descriptor(raw)
@@ -203,7 +204,8 @@ class AtLink:
         self._values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
         self._layouts = Layouts(mailbox.engine)
         self._forms = Forms()
-        self._digests: dict[int, bytes] = {}
+        self._digests: dict[int, tuple[int, bytes]] = {}
+        """Number and digest of the functions in blocks."""
         self._sent: dict[int | None, _Sent] = {}
         """The calls behind the current one that the session has, by their tickets."""
         self._refused = set[int | None]()
@@ -222,7 +224,7 @@ class AtLink:
 
     def forget(self, digest: bytes) -> None:
         """Note that the session has been told to forget a callable."""
-        self._digests = {key: one for key, one in self._digests.items() if one != digest}
+        self._digests = {key: one for key, one in self._digests.items() if one[1] != digest}
 
     # ------------------------------------------------------------ one call
     def run(self, args: ReceivedArgs) -> None:
@@ -307,7 +309,9 @@ class AtLink:
         home.begin(plan.run)
         self._require_mine(plan)
         form = self._forms.form_of(words)
-        digest = self._digests.get(form.key) or self._teach(form.key)
+        number, digest = self._digests.get(form.key, (0, b""))
+        if number != number_in(data_of(self._mem, form.key)):
+            digest = self._teach(form.key)
         arrays = [self._array(*one) for one in zip(wires, plan.arrays, strict=True)]
         beside = _Beside(Room(link.keeps_values))
         call = self._far_call(plan, digest, form, words, kinds, arrays, beside)
@@ -372,7 +376,8 @@ class AtLink:
         link = self._link
         if not link.takes_calls:
             raise RemoteError(f"{link.place_name} knows no calls: install the same version on both")
-        function: Function = pickle.loads(bytes(data_of(self._mem, key)))
+        data = data_of(self._mem, key)
+        function: Function = pickle.loads(Payload.from_bytes(data).body)
         ways = [one for one in (function.by_name, function.serialized) if one]
         if function.by_name and not link.spec.serialized:
             ways.remove(function.serialized)
@@ -390,7 +395,7 @@ class AtLink:
                 if command is ways[-1]:
                     raise
                 continue
-            self._digests[key] = one.digest
+            self._digests[key] = number_in(data), one.digest
             return one.digest
         raise AssertionError
 

@@ -180,7 +180,7 @@ class DryStream:
         ]
         member = GraphMember(tuple(arguments), tuple(texts), worker)
         line = caller().partition(", called at ")[0]
-        number, name = len(self.made), task.__qualname__  # type: ignore[attr-defined]
+        number, name = len(self.made), task.__qualname__
         self._spans.append(spans)
         edges = self._edges(arguments)
         self.made.append(GraphTask(number, name, line, 0, (member,), edges))

@@ -21,10 +21,11 @@ from .compiled import Code
 from .current import here
 from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
 from .limits import within
-from .tasks import from_payload
+from .sending import How, Payload, number_in
+from .tasks import received
 
-_Function: TypeAlias = tuple[Callable[..., Any], Code | None]
-"""What a worker calls for a task, and what it is compiled to."""
+_Function: TypeAlias = tuple[int, Callable[..., Any], Code | None]
+"""The number of a payload, what a worker calls for it, and what that is compiled to."""
 
 
 class Caller:
@@ -77,7 +78,10 @@ class Inside:
         """Run a call, and leave its value where the future finds it; see `answer_failure`, too."""
         wires, words, kinds = call_words(args)
         form = self._forms.form_of(words)
-        function, code = self._functions.get(form.key) or self._load(form.key)
+        data, known = data_of(self._mem, form.key), self._functions.get(form.key)
+        if known is None or known[0] != number_in(data):  # its block has got another function
+            known = self._load(form.key, data)
+        _, function, code = known
         positional, named = self._arguments(form, wires, words, kinds)
         if code is not None:
             self._learn(code, form, wires, positional)
@@ -99,14 +103,21 @@ class Inside:
             refuse_unrun(result)
             self._answer(outcomes.encode(result))
 
-    def _load(self, key: int) -> _Function:
-        """Return the function of a task, which keeps its time limit, and its code."""
-        task = from_payload(bytes(data_of(self._mem, key)))
-        function = task.run if task.timeout is None else within(task.timeout, task.run)
-        self._functions[key] = function, task.code
-        if task.code is None:
+    def _load(self, key: int, data: memoryview) -> _Function:
+        """Return the function of a task, which keeps its time limit.
+
+        Rule     CALL-SENT-2, -4
+        """
+        payload = Payload.from_bytes(data)
+        function, timeout, code = received(payload)
+        if timeout is not None:
+            function = within(timeout, function)
+        made = number_in(data), function, code
+        if payload.how & How.KEPT:
+            self._functions[key] = made
+        if payload.how & How.LASTING and code is None:
             self._plain[key] = function
-        return function, task.code
+        return made
 
     def _learn(self, code: Code, form: Form, wires: list[bytes], values: list[Any]) -> None:
         """Have the calls that follow run without Python, if they are like this one.

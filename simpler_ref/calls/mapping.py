@@ -7,6 +7,7 @@ future in it is a call of its own (`_Single`): the stream has to see what it rea
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import operator
 import pickle
 import time
@@ -25,9 +26,11 @@ from . import outcomes
 from .current import here
 from .dry import DryStream, NoValues
 from .futures import Future
+from .packing import Plan
+from .sending import How, Payload
 from .signatures import Mode
 from .stream import Stream
-from .tasks import Task, from_payload
+from .tasks import Task, received
 
 _CHUNK_S = 3e-3
 """How long a worker should take for a chunk."""
@@ -56,21 +59,36 @@ class _Done(NamedTuple):
 
 
 class _Chunks:
-    """Calls a function for the items of a chunk."""
+    """Calls a function for the items of a chunk.
 
-    def __init__(self, task: Task, star: bool) -> None:
-        self._of = task
+    Parameters
+    ----------
+    payload : bytes
+        What the function is made from; for each item anew, unless no call changes it.
+    star : bool
+        An item is a tuple of arguments.
+    name : str
+        What messages call it.
+    """
+
+    never_changes = True
+
+    def __init__(self, payload: bytes, star: bool, name: str) -> None:
+        self._payload = payload
         self._star = star
-        self.__name__ = self.__qualname__ = task.__qualname__  # type: ignore[attr-defined]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Chunks) and (self._of, self._star) == (other._of, other._star)
-
-    def __hash__(self) -> int:
-        return hash((self._of, self._star))
+        self.__name__ = self.__qualname__ = name
 
     def __reduce__(self) -> Any:
-        return _remake, (self._of.payload(), self._star)
+        return _Chunks, (self._payload, self._star, self.__name__)
+
+    @functools.cached_property
+    def _kept(self) -> Callable[..., Any] | None:
+        """The function, if no call changes it."""
+        payload = Payload.from_bytes(self._payload)
+        return received(payload).function if payload.how & How.KEPT else None
+
+    def _function(self) -> Callable[..., Any]:
+        return self._kept or received(Payload.from_bytes(self._payload)).function
 
     def __call__(self, items: list[Any], pickled: bool) -> tuple[Any, ...]:
         """Return the parts of a `_Done`: values of all items, and the errors of those that fail.
@@ -78,11 +96,11 @@ class _Chunks:
         Rule     CALL-MAP-3, -4
         """
         start = time.perf_counter()
-        function = self._of.run
         values: list[Any] = []
         errors: dict[int, bytes] = {}
         for item in map(pickle.loads, items) if pickled else items:
             try:
+                function = self._function()
                 values.append(function(*item) if self._star else function(item))
             except Exception as error:
                 errors[len(values)] = outcomes.error_block(error)
@@ -92,10 +110,6 @@ class _Chunks:
         if len(kinds) == 1 and kinds <= _NUMPY:
             kept = np.array(values)
         return kept, errors, here.mailbox.worker, time.perf_counter() - start
-
-
-def _remake(payload: bytes, star: bool) -> _Chunks:
-    return _Chunks(from_payload(payload), star)
 
 
 def _each(values: list[Any], errors: dict[int, bytes]) -> outcomes.Several:
@@ -282,7 +296,10 @@ class Results:
         bar: Any,
     ) -> None:
         self._stream, self._task, self._star, self._of = stream, task, star, of
-        self._chunks = stream.task_of(_Chunks(task, star), task.workers)
+        payload, self._lasts = stream.function_for_items(task)
+        self._function_of_items = payload
+        name: str = task.__qualname__
+        self._chunks = stream.task_of(_Chunks(payload.to_bytes(0), star, name), task.workers)
         self._input: Iterator[Any] | None = iter(rows)
         self._total = total
         self._workers = workers
@@ -344,7 +361,7 @@ class Results:
             self._bar.close()
 
     def __repr__(self) -> str:
-        name = self._task.__qualname__  # type: ignore[attr-defined]
+        name = self._task.__qualname__
         total = "" if self._total is None else f" of {self._total}"
         return f"<results of {name}: {self._given}{total} returned, {len(self._ahead)} calls ahead>"
 
@@ -481,21 +498,32 @@ class Results:
             except Exception:  # of one item, which gets it when it is alone
                 self._apart = True
             else:
-                future = self._stream.submit(self._chunks, (sent, self._pickled), {})
+                bound = self._chunks.signature.bind((sent, self._pickled), {})
+                future = self._stream.submit_bound(self._plan_of_chunks, bound)
                 origin = _Origin(self._of, self._taken - len(items), len(items))
-                name = self._chunks.__qualname__  # type: ignore[attr-defined]
+                name = self._chunks.__qualname__
                 return _Chunk(self._stream, future, origin, name)
         args = items[0] if self._star else (items[0],)
-        future = self._stream.submit(self._task, args, {})
+        if self._lasts:
+            future = self._stream.submit(self._task, args, {})
+        else:
+            bound = self._task.signature.bind(args, {})
+            future = self._stream.submit_bound(self._plan_of_single, bound)
         return _Single(future, _Origin(self._of, self._taken - len(items)))
+
+    def _plan_of_chunks(self) -> Plan:
+        """Return the plan of the calls that have several items."""
+        return self._stream.plan(self._chunks, self._stream.sent(self._chunks)[0], lasts=False)
+
+    def _plan_of_single(self) -> Plan:
+        """Return the plan of the calls that have one item, of the function as it was."""
+        return self._stream.plan(self._task, self._function_of_items, lasts=False)
 
 
 def _are_values(task: Task) -> bool:
-    """Say whether all arguments of a task are values, and its defaults such that tasks cannot change."""
+    """Say whether all arguments of a task are values."""
     signature = task.signature
-    return all(one.mode is Mode.VALUE for one in signature.parameters) and _PLAIN.issuperset(
-        map(type, signature.defaults)
-    )
+    return all(one.mode is Mode.VALUE for one in signature.parameters)
 
 
 # ---------------------------------------------------------------- what Worker has
@@ -534,7 +562,7 @@ def results(
         task,
         map(_arguments_in, rows) if star else rows,
         star=star or len(iterables) > 1,
-        of=f"{what} of {task.__qualname__}, called at {caller()}",  # type: ignore[attr-defined]
+        of=f"{what} of {task.__qualname__}, called at {caller()}",
         total=total,
         workers=len(task.workers) or workers,
         chunksize=chunksize,
@@ -566,4 +594,4 @@ def _bar(task: Task, total: int | None) -> Any:
         raise ImportError(
             "progress=True needs tqdm: pip install tqdm, or simpler_ref[progress]"
         ) from error
-    return tqdm(total=total, desc=task.__qualname__, unit="items")  # type: ignore[attr-defined]
+    return tqdm(total=total, desc=task.__qualname__, unit="items")

@@ -28,7 +28,7 @@ from .forms import (
 )
 from .futures import Future
 from .leases import Lease
-from .signatures import Mode, Parameter
+from .signatures import MISSING, Mode, Parameter
 from .tasks import Task
 
 _CONSTANTS = {None: NONE, True: TRUE, False: FALSE}
@@ -71,11 +71,31 @@ class Plan:
         Its number, under which workers find it.
     workers : tuple of int
         The only ones that may run its calls, in turn; none: all of them.
+    lease : Lease or None
+        Holds the block of the function; None: that lasts.
+    nbytes : int
+        The size of the function as it is sent.
     """
 
-    __slots__ = ("forms", "heads", "is_plain", "key", "signature", "workers")
+    __slots__ = (
+        *("forms", "has_gaps", "heads", "is_plain", "key", "lease", "nbytes", "signature", "task"),
+        "workers",
+    )
 
-    def __init__(self, task: Task, key: int, workers: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        key: int,
+        workers: tuple[int, ...],
+        lease: Lease | None = None,
+        nbytes: int = 0,
+    ) -> None:
+        self.task: Task | None = None
+        """The task itself, if workers are threads, which call it."""
+        self.lease = lease
+        self.nbytes = nbytes
+        self.has_gaps = sum(one is MISSING for one in task.signature.defaults) > 1
+        """Whether a call may leave out a value and give a later one."""
         self.workers = cycle([one + 1 << L.WORD_WORKER for one in workers]) if workers else None
         """Bits for a call's word."""
         self.key = key
@@ -128,11 +148,16 @@ class Packer:
         Rule     CALL-VALUE-1, -2; CALL-ARRAY-1 to -3
         """
         epoch, known, _ = self._arrays.now
-        given: Iterable[tuple[_Form, Any]] = zip(plan.forms, bound)  # noqa: B905 (0.1 us)
         names: tuple[str, ...] = ()
-        if not plan.is_plain:
+        if not plan.is_plain or (plan.has_gaps and any(one is MISSING for one in bound)):
             flat, names = plan.signature.flatten(bound)
-            given = [((*_FORMS[one.mode], one), value) for one, value in flat]
+            given: Iterable[tuple[_Form, Any]] = [
+                ((*_FORMS[one.mode], one), value) for one, value in flat
+            ]
+        else:
+            while bound and bound[-1] is MISSING:
+                bound = bound[:-1]
+            given = zip(plan.forms, bound)  # noqa: B905 (0.1 us)
         form = [len(names)]
         parts: list[bytes] = []
         scalars: list[bytes] = []

@@ -27,6 +27,7 @@ from ..model.wire import TAG_AT, TENSOR_BYTES
 from . import forms
 from .current import here, opened
 from .futures import Future
+from .signatures import MISSING
 
 if TYPE_CHECKING:
     from ..engine.memory import Engine
@@ -126,15 +127,22 @@ class Quick:
         ):
             return
         defaults = plan.signature.defaults
-        least = len(named) - len(defaults)
+        first = len(named) - len(defaults)
+        filled = [at for at, one in enumerate(defaults, first) if one is not MISSING]
+        left_out = [at for at, one in enumerate(defaults, first) if one is MISSING]
+        least = max([first, *(at + 1 for at in left_out if filled and at < filled[-1])])
         words = [plan.key, least, len(named), most if rest else len(named)]
         wanted = plan.signature.converted
         for at, (code, tag, _) in enumerate((named + most * rest)[:most]):
             kind = id(wanted[at]) if at in wanted else 0
-            default = id(defaults[at - least]) if least <= at < len(named) else 0
+            default = id(defaults[at - first]) if at in filled else 0
             flags = _WRITEABLE if code == forms.ARRAY else 0
             words += code, int.from_bytes(tag, "little") << _TAG_SHIFT, flags, kind, default
         self._plans[task] = _words(words).ljust(_sizes("quick").plan, b"\0")
+
+    def know_none(self) -> None:
+        """Know no task any more."""
+        self._plans.clear()
 
     def learn(self, epoch: int, layout: Layout, tensor: bytes, below: int, extent: int) -> None:
         """Know the arrays with a layout, if its epoch is not over.
@@ -218,7 +226,7 @@ class Slow:
             self._drop(self._mem, slot)
 
     keep = futures
-    start = stop = know = learn = forget = call
+    start = stop = know = know_none = learn = forget = call
 
 
 def _words(words: Any) -> bytes:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, Union
 
 
@@ -61,6 +61,17 @@ else:
         mode = Mode.INOUT
 
 
+class _Missing(enum.Enum):
+    MISSING = 0
+
+    def __repr__(self) -> str:
+        return "<the function's default>"
+
+
+MISSING = _Missing.MISSING
+"""In the place of a value that a call leaves to the function's default."""
+
+
 class Parameter(NamedTuple):
     """One parameter of a task."""
 
@@ -87,7 +98,11 @@ class Signature:
 
     @classmethod
     def of(
-        cls, function: Callable[..., Any], names: Mapping[str, object] | None = None
+        cls,
+        function: Callable[..., Any],
+        names: Mapping[str, object] | None = None,
+        *,
+        fills_in: bool = False,
     ) -> Signature:
         """Read the signature of a function.
 
@@ -97,23 +112,33 @@ class Signature:
             The function.
         names : mapping
             Further names that its annotations may use, such as the local ones where it is defined.
+        fills_in : bool
+            Whether `bind` fills in all defaults, not only those of arrays.
 
         Raises
         ------
         TypeError
             It has no signature, or an annotation cannot be resolved or has a mode in the wrong place.
+
+        Notes
+        -----
+        Rule     CALL-SENT-6
         """
         name = getattr(function, "__qualname__", type(function).__qualname__)
         try:
-            signature = inspect.signature(function)
+            signature = _own_signature(function)
+            passes_on = tuple(one.kind for one in signature.parameters.values()) == _PASSED_ON
+            wrapped = inspect.signature(function) if passes_on else signature
         except (TypeError, ValueError, NameError) as error:
             raise TypeError(f"the parameters of {name} cannot be read: {error}") from error
         known = _names_of(function) | dict(names or {})
-        parameters = tuple(
-            Parameter(one.name, one.kind, _mode(name, one, known))
-            for one in signature.parameters.values()
-        )
-        return cls(parameters, _binder(name, signature))
+        parameters = _parameters_of(name, wrapped, known)
+        if any(one.mode is not Mode.VALUE for one in parameters):
+            signature = wrapped
+        else:  # a wrapper may take other arguments than what it wraps
+            parameters = _parameters_of(name, signature, known)
+        left_out = set() if fills_in else {one.name for one in parameters if one.mode is Mode.VALUE}
+        return cls(parameters, _binder(name, signature, left_out))
 
     @classmethod
     def any(cls) -> Signature:
@@ -127,9 +152,14 @@ class Signature:
 
     @classmethod
     def like(cls, parameters: tuple[Parameter, ...]) -> Signature:
-        """Return the signature with some parameters, of calls that give a value for each."""
-        bare = [inspect.Parameter(one.name, one.kind) for one in parameters]
-        return cls(parameters, _binder("call", inspect.Signature(bare)))
+        """Return the signature with some parameters, of calls that were bound to them before."""
+        given = [
+            inspect.Parameter(one.name, one.kind, default=inspect.Parameter.empty)
+            if one.kind in (one.kind.VAR_POSITIONAL, one.kind.VAR_KEYWORD)
+            else inspect.Parameter(one.name, one.kind, default=MISSING)
+            for one in parameters
+        ]
+        return cls(parameters, _binder("call", inspect.Signature(given)))
 
     @property
     def is_plain(self) -> bool:
@@ -143,22 +173,28 @@ class Signature:
 
     @property
     def defaults(self) -> tuple[Any, ...]:
-        """The values of parameters that a call may leave out."""
+        """What `bind` has in the place of parameters that a call leaves out."""
         bind: Any = self._bind
         return (*(bind.__defaults__ or ()), *(bind.__kwdefaults__ or {}).values())
 
     def flatten(
         self, bound: tuple[Any, ...]
     ) -> tuple[list[tuple[Parameter, Any]], tuple[str, ...]]:
-        """Return each value of a call, with its parameter, and the names of the last ones."""
+        """Return each value that a call gives, with its parameter, and the names of the last ones.
+
+        Behind one that is left out, those that can have names do.
+        """
         positional: list[tuple[Parameter, Any]] = []
         named: dict[str, tuple[Parameter, Any]] = {}
+        is_left_out = False
         for parameter, value in zip(self.parameters, bound, strict=True):
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            if value is MISSING:
+                is_left_out = True
+            elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 positional += [(parameter, one) for one in value]
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 named |= {name: (parameter, one) for name, one in value.items()}
-            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            elif is_left_out or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
                 named[parameter.name] = parameter, value
             else:
                 positional.append((parameter, value))
@@ -175,18 +211,51 @@ class Signature:
         self._bind(*(None,) * count)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the values of a call in the order of the parameters, with defaults filled in.
+        """Return the values of a call in the order of the parameters.
+
+        What it leaves out is `MISSING`, so that the function has its own default, or the default of an
+        array that the function is given.
 
         Raises
         ------
         TypeError
             As by the function itself: an argument is missing, unexpected or given twice.
+
+        Notes
+        -----
+        Rule     CALL-SENT-5
         """
         return self._bind(*args, **kwargs)
 
 
-def _binder(name: str, signature: inspect.Signature) -> Callable[..., tuple[Any, ...]]:
-    """Return a function with some signature that returns the tuple of its arguments."""
+def _own_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the parameters of a function, not those of what it wraps, unless it has none of its own."""
+    try:
+        return inspect.signature(function, follow_wrapped=False)
+    except ValueError:
+        return inspect.signature(function)
+
+
+def _parameters_of(
+    name: str, signature: inspect.Signature, known: dict[str, Any]
+) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(one.name, one.kind, _mode(name, one, known))
+        for one in signature.parameters.values()
+    )
+
+
+_PASSED_ON = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of the parameters of a wrapper that passes on whatever it is given."""
+
+
+def _binder(
+    name: str, signature: inspect.Signature, left_out: Collection[str] = ()
+) -> Callable[..., tuple[Any, ...]]:
+    """Return a function with some signature that returns the tuple of its arguments.
+
+    The parameters of `left_out` are `MISSING` in a call that does not give them.
+    """
     empty = inspect.Parameter.empty
     all_of = list(signature.parameters.values())
     bare = inspect.Signature([one.replace(default=empty, annotation=empty) for one in all_of])
@@ -194,8 +263,13 @@ def _binder(name: str, signature: inspect.Signature) -> Callable[..., tuple[Any,
     exec(f"def bind{bare}: return ({''.join(f'{one.name}, ' for one in all_of)})", made)
     bind = made["bind"]
     given = [one for one in all_of if one.default is not empty]
-    bind.__defaults__ = tuple(one.default for one in given if one.kind is not one.KEYWORD_ONLY)
-    bind.__kwdefaults__ = {one.name: one.default for one in given if one.kind is one.KEYWORD_ONLY}
+    value_of = {one.name: MISSING if one.name in left_out else one.default for one in given}
+    bind.__defaults__ = tuple(
+        value_of[one.name] for one in given if one.kind is not one.KEYWORD_ONLY
+    )
+    bind.__kwdefaults__ = {
+        one.name: value_of[one.name] for one in given if one.kind is one.KEYWORD_ONLY
+    }
     bind.__name__ = bind.__qualname__ = name
     return bind  # type: ignore[no-any-return]
 
@@ -243,7 +317,9 @@ def _resolve(text: str, names: dict[str, Any]) -> Any:
 
 
 def _is_marker(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, _Marker)
+    """Say whether an annotation is a marker, or an instance of one: ``x: In()`` is meant as ``x: In``."""
+    kind = annotation if isinstance(annotation, type) else type(annotation)
+    return issubclass(kind, _Marker)
 
 
 def _modes(annotation: Any) -> set[Mode]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
+from ..callables.payloads import for_endpoints
 from ..errors import TaskError, WorkerStartError, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
@@ -23,6 +24,7 @@ from . import outcomes
 from .at_link import Function, OfCalls, Plan
 from .far_arrays import FarArrays, Use
 from .far_values import FarValues, ValueUse
+from .sending import Guards, How, Payload
 from .stream import Stream
 from .tasks import Task
 
@@ -65,8 +67,18 @@ class SpreadStream(Stream):
     def _start_quick(self) -> None:
         """Let no call be quick: each is placed."""
 
-    def _payload_of(self, task: Task) -> bytes:
-        return pickle.dumps(Function.of(task))
+    def sent(self, task: Task) -> tuple[Payload, Guards | None]:
+        """Return what links make a function from, and what must hold for that to stay right."""
+        guards = task.guards({})
+        return Payload(How(0), task.serial, pickle.dumps(Function.of(task))), guards
+
+    def function_for_items(self, task: Task) -> tuple[Payload, bool]:
+        """Return a task as it is now, to be called for items at an endpoint, and whether it stays so."""
+        if not self._open:
+            self._come_in()
+        with for_endpoints():
+            payload, guards = task.sent({})
+        return payload, guards is not None and not guards
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the sub workers that a task names, counted through all endpoints.

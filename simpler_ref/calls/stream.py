@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -9,8 +10,10 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from ..callables.of_main import as_bytes
 from ..callables.runnable import require_runnable
@@ -40,6 +43,8 @@ from .futures import Future
 from .inside import Caller
 from .leases import Lease, Leases
 from .packing import Packer, Plan
+from .sending import Guards, Payload
+from .sent_functions import SentFunctions
 from .signatures import Signature
 from .tasks import Task
 from .turns import Turns
@@ -47,6 +52,10 @@ from .unasked import Failures
 
 _integer = INTEGER.pack
 _new_future = object.__new__
+_FUNCTIONS = {FunctionType, BuiltinFunctionType, type, np.ufunc, type(functools.cache(len))}
+"""Types of functions that are the same only if they are identical."""
+_MOST_GUARDED = 1024
+"""Functions that are known to be what they were; a call of another one forgets the oldest."""
 _NEEDS = (
     "it needs the result of the call that failed, or an array which that was to write. Let a call "
     "overwrite all of this array, as Out (what the program writes itself does not count), or use a new "
@@ -75,9 +84,9 @@ class Stream:
         self._blocks = Blocks(self._mem, 0)
         self._leases = Leases(session.engine, session.arena.in_use.users)
         self._fetching: set[int] = set()
-        self._turns = Turns(session.engine)
+        self.turns = Turns(session.engine)
         self._tasks: dict[Any, Task] = {}
-        self._quick = quick.make(session, self._turns, self._fetching, self._tasks)
+        self._quick = quick.make(session, self.turns, self._fetching, self._tasks)
         self.native = self._quick.native
         self._call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
@@ -85,9 +94,11 @@ class Stream:
             session.engine.layouts, session.why_array_is_invisible, self._quick
         )
         self._pack = Packer(self._arrays, session).pack
-        self._plans: dict[Task, Plan] = {}
+        self._plans: dict[Task, tuple[Plan, Guards]] = {}
         self._names = session.call_names
         self._limits: dict[int, float] = {}
+        self._sent = SentFunctions(self)
+        self._inherited = session.inherited
         self._places: dict[int, str] | None = {} if life.options.check else None
         """With ``check=True``: where the calls of slots were submitted."""
         self._word = -1
@@ -119,16 +130,20 @@ class Stream:
             if future is not None:
                 return future
         bound = task.signature.bind(args, kwargs)
+        return self.submit_bound(lambda: self.plan_of(task), bound)
+
+    def submit_bound(self, plan_now: Callable[[], Plan], bound: tuple[Any, ...]) -> Future:
+        """Submit a call whose arguments are in the order of the parameters."""
         while True:
-            plan = self.plan_of(task)
+            if not self._open and self._come_in():
+                continue
+            plan = plan_now()
             try:
                 packed = self._pack(plan, bound)
             except MemoryError:  # no room for one more layout
                 self.finish()
                 packed = self._pack(plan, bound)
-            if not self._open and self._come_in():
-                continue
-            with self._turns.entrance, self._turns.turn:
+            with self.turns.entrance, self.turns.turn:
                 if not self._open:  # another thread's run has come before
                     continue
                 if self._lacks_workers():
@@ -152,6 +167,13 @@ class Stream:
                     return future
             self._make_room()
 
+    def function_for_items(self, task: Task) -> tuple[Payload, bool]:
+        """Return a task as it is now, to be called for items, and whether it stays so."""
+        if not self._open:
+            self._come_in()
+        payload, guards = self.sent(task)
+        return payload, guards is not None and not guards
+
     def as_bytes(self, item: Any) -> bytes:
         """Return an argument as bytes, once it is known what the workers have."""
         if not self._open:
@@ -159,27 +181,111 @@ class Stream:
         return as_bytes(item, (item,), self._session.inherited)
 
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
-        """Return the task of a plain function, the same one each time."""
-        found = self._tasks.get(function)
+        """Return the task of a plain function, the same one for as long as that stays what it is."""
+        is_function = type(function) in _FUNCTIONS and not workers
+        found = self._tasks.get(function) if is_function else None
         if found is None:
-            made = Task(function, _signature_of(function), workers=workers)
-            found = self._tasks[function] = made
+            found = Task(function, _signature_of(function), workers=workers)
+            if is_function:
+                self._tasks[function] = found
+            else:
+                found.is_passing = True
         return found
 
     def plan_of(self, task: Task) -> Plan:
-        """Return what is known of a task's calls.
+        """Return what is known of a task's calls, with its function as it is now.
 
         Raises
         ------
         TypeError, ValueError
             This Worker cannot make them.
+
+        Notes
+        -----
+        Rule     CALL-SENT-1 to -3
         """
-        return self._plans.get(task) or self._plan(task)
+        known = self._plans.get(task)
+        if known is not None and known[1].hold():
+            return known[0]
+        payload, guards = self.sent(task)
+        plan = self.plan(task, payload, lasts=guards is not None and not guards)
+        with self.turns.entrance, self.turns.turn:
+            if guards is None:
+                self._forget_task(task)
+            else:
+                self._plans[task] = plan, guards
+                if plan.lease is None and not guards:
+                    self._quick.know(task, plan)
+                self._forget_oldest_task()
+        return plan
 
-    def _plan(self, task: Task) -> Plan:
-        """Put a task into a block, once, where all workers find it by the block's offset.
+    def _forget_oldest_task(self) -> None:
+        if len(self._plans) > _MOST_GUARDED:
+            oldest = next((one for one, (_, guards) in self._plans.items() if guards), None)
+            if oldest is not None:
+                self._forget_task(oldest)
 
-        Rule     CALL-LIMIT-2; CALL-WORKER-4
+    def _forget_task(self, task: Task) -> None:
+        """Look at a function anew when it is called again."""
+        self._plans.pop(task, None)
+        if type(task.py_func) in _FUNCTIONS and self._tasks.get(task.py_func) is task:
+            del self._tasks[task.py_func]
+
+    def forget_plan(self, plan: Plan) -> None:
+        """Forget which functions a plan was for: its block will be given back."""
+        for task in [task for task, (one, _) in self._plans.items() if one is plan]:
+            self._forget_task(task)
+
+    def may_forget_functions(self) -> bool:
+        """Say whether blocks of functions may be given back.
+
+        A trace needs their names, and threads the functions themselves until their calls have ended.
+        """
+        view = self._engine.view
+        is_idle = view.ended == view.next_task_id
+        return not view.is_traced and (is_idle or self._session.child_mode != "thread")
+
+    @property
+    def bytes_for_values(self) -> int:
+        """The memory that the program has for functions and long arguments."""
+        return self._blocks.nbytes
+
+    def put_function(self, task: Task, raw: bytes, *, lasts: bool) -> tuple[int, Lease | None]:
+        """Put a function into a block, with the turn; return that, and a hold on it unless it lasts.
+
+        Raises
+        ------
+        MemoryError
+            There is no room.
+        """
+        block = self._blocks.take(len(raw))
+        block.data[:] = raw
+        offset, name = block.offset, task.__qualname__
+        set_retries(self._mem, offset, task.retries)
+        about = self._names.get(offset, name), self._limits.get(offset)
+        if about != (name, task.timeout):  # errors of calls that have ended tell those
+            self._keep_values()
+        self._names[offset] = name
+        self._limits.pop(offset, None)
+        if task.timeout is not None:
+            self._limits[offset] = task.timeout
+        if lasts:
+            return offset, None
+        lease = self.hold(offset)
+        self._kernels.hold_block(self._mem, offset, -1)
+        return offset, lease
+
+    def plan(self, task: Task, payload: Payload, *, lasts: bool) -> Plan:
+        """Put a function into a block, once, where all workers find it by the block's offset.
+
+        Parameters
+        ----------
+        lasts : bool
+            The block is never given back, if there are not too many such ones.
+
+        Notes
+        -----
+        Rule     CALL-LIMIT-2; CALL-SENT-4; CALL-WORKER-4
         """
         workers = self._require_workers(task)
         if task.timeout is not None and self._life.options.child_mode == "thread":
@@ -187,27 +293,21 @@ class Stream:
                 f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
                 'ended: leave out timeout=, or use child_mode="process"'
             )
-        payload = self._payload_of(task)
-        with self._turns.entrance, self._turns.turn:
-            if task not in self._plans:
-                block = self._blocks.take(len(payload))
-                block.data[:] = payload
-                set_retries(self._mem, block.offset, task.retries)
-                if task.timeout is not None:
-                    self._limits[block.offset] = task.timeout
-                self._names[block.offset] = task.__qualname__  # type: ignore[attr-defined]
-                self._plans[task] = plan = Plan(task, block.offset, workers)
-                self._quick.know(task, plan)
-        return self._plans[task]
+        try:
+            return self._sent.plan(task, payload, workers, lasts)
+        except MemoryError:
+            self.finish()
+            return self._sent.plan(task, payload, workers, lasts)
+
+    def sent(self, task: Task) -> tuple[Payload, Guards | None]:
+        """Return what workers make a task from, and what must hold for that to stay right."""
+        session = self._session
+        return task.sent(session.inherited, to_threads=session.child_mode == "thread")
 
     @property
     def takes_pickles(self) -> bool:
         """Whether calls may have arguments that are pickled."""
         return True
-
-    def _payload_of(self, task: Task) -> bytes:
-        """Return the bytes from which workers make a task."""
-        return task.payload()
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the workers of the engine that a task names."""
@@ -265,7 +365,7 @@ class Stream:
 
         It leaves the queue meanwhile, so that others come before it takes the turn again.
         """
-        turns, lock, view = self._turns, self._turns.lock, self._engine.view
+        turns, lock, view = self.turns, self.turns.lock, self._engine.view
         try:
             self._engine.lacks = "room for another call"
             with turns.entrance:
@@ -303,7 +403,7 @@ class Stream:
         known = self._session.inherited
         with self._life.turnstile:
             self._life.let_run_end()
-            with self._turns.entrance, self._turns.turn:
+            with self.turns.entrance, self.turns.turn:
                 if not self._open:
                     self._begin()
         return known is not self._session.inherited
@@ -328,8 +428,18 @@ class Stream:
         handle = self._handle = register(Caller())
         return self._life.tree.words(self._life.registry)[1][handle]
 
+    def _look_at_workers(self) -> None:
+        """Forget what workers have of functions if others have taken the places of all."""
+        if self._inherited is not self._session.inherited:
+            self._inherited = self._session.inherited
+            self._plans.clear()
+            self._tasks.clear()
+            self._quick.know_none()
+            self._sent.begin_anew()
+
     def _start_quick(self) -> None:
         """Let usual calls be quick, unless what tasks print has to come first, or lines are noted."""
+        self._look_at_workers()
         session, manager = self._session, self._session.manager
         noted = session.recorder.notes_lines or self._places is not None
         if manager is not None and not manager.relays_output and not noted:
@@ -408,7 +518,7 @@ class Stream:
         Rule     CALL-FAIL-1; CALL-HAZARD-10
         """
         if self._open:
-            with self._turns.entrance, self._turns.turn:
+            with self.turns.entrance, self.turns.turn:
                 if self._open:
                     self._kernels.forget_memory(self._mem, low, high)
 
@@ -426,14 +536,14 @@ class Stream:
             self._arrays.now[0],
             self._engine.view.next_task_id,
         )
-        bell = self._turns.register()
+        bell = self.turns.register()
         try:
             while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
                 self._wait_a_while(bell, PARK_NS, ended=submitted - 1)
         finally:
-            self._turns.forget(bell)
+            self.turns.forget(bell)
         if self._open:
-            with self._turns.entrance, self._turns.turn:
+            with self.turns.entrance, self.turns.turn:
                 self._finish()
 
     def _finish(self) -> None:
@@ -443,10 +553,10 @@ class Stream:
             while view.ended < view.next_task_id:
                 if self._lacks_workers():
                     self._replace_dead_or_fail_calls()
-                shared = self._turns.prepare()
+                shared = self.turns.prepare()
                 goal = view.ended + 1 if shared else view.next_task_id
                 self._help(slot=L.STAY, ended=goal)
-                self._turns.tell()
+                self.turns.tell()
             self._settle()
             self._keep_values()
             self.release_unused()
@@ -493,7 +603,7 @@ class Stream:
         Rule     CALL-STREAM-9
         """
         self.close()
-        self._turns = Turns(self._engine)  # another thread may have had it, and the lock
+        self.turns = Turns(self._engine)  # another thread may have had it, and the lock
         self._watching = threading.Lock()
         self._watcher = None
         self._watched.clear()
@@ -517,7 +627,7 @@ class Stream:
         self, *, slot: int = L.NONE, ended: int = -1, live: int = -1, rest_ns: int = PARK_NS
     ) -> int:
         """Run passes, as the Orch thread, for at most PARK_NS or until a goal is reached."""
-        turns, help_stream = self._turns, self._kernels.help_stream
+        turns, help_stream = self.turns, self._kernels.help_stream
         try:
             turns.begin_to_help()
             return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
@@ -529,7 +639,7 @@ class Stream:
         slot = future._slot
         if not slot or self._kernels.has_settled(self._mem, slot):
             return True
-        bell = self._turns.register()
+        bell = self.turns.register()
         try:
             while slot and not self._kernels.has_settled(self._mem, slot):
                 if self._gone:
@@ -542,7 +652,7 @@ class Stream:
                 self._wait_a_while(bell, rest_ns, future, slot)
                 slot = future._slot
         finally:
-            self._turns.forget(bell)
+            self.turns.forget(bell)
         return True
 
     @property
@@ -555,15 +665,15 @@ class Stream:
 
         It does not wait if `unless` is true; who makes it so calls `stop_waiting` after that.
         """
-        bell = self._turns.register()
+        bell = self.turns.register()
         try:
             self._wait_a_while(bell, rest_ns, ended=ended, unless=unless)
         finally:
-            self._turns.forget(bell)
+            self.turns.forget(bell)
 
     def stop_waiting(self) -> None:
         """Have the thread that waits look again."""
-        with self._turns.entrance, self._turns.turn:
+        with self.turns.entrance, self.turns.turn:
             pass
 
     def _wait_a_while(
@@ -576,7 +686,7 @@ class Stream:
         unless: Callable[[], bool] | None = None,
     ) -> None:
         """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
-        turns, lock = self._turns, self._turns.lock
+        turns, lock = self.turns, self.turns.lock
         rest_s = rest_ns / 1e9
         mine = False
         try:
@@ -629,7 +739,7 @@ class Stream:
         """Cancel a call, unless a worker has been given it."""
         if self._gone:
             return
-        with self._turns.entrance, self._turns.turn:
+        with self.turns.entrance, self.turns.turn:
             slot = future._slot
             if slot and self._kernels.cancel_call(self._mem, slot):
                 self._fetch(future)
@@ -645,7 +755,7 @@ class Stream:
         """
         manager = self._session.manager
         if urgency and not self._gone:
-            with self._turns.entrance, self._turns.turn:
+            with self.turns.entrance, self.turns.turn:
                 if self._open:
                     self._kernels.cancel_calls(self._mem)
         if urgency == 2 and manager is not None:
@@ -659,7 +769,7 @@ class Stream:
         manager = self._session.manager
         if manager is not None:
             manager.pass_output_on()
-        with self._turns.entrance, self._turns.turn:
+        with self.turns.entrance, self.turns.turn:
             if future._slot:
                 self._fetch(future)
 
@@ -734,7 +844,7 @@ class Stream:
         MemoryError
             There is no room.
         """
-        with self._turns.entrance, self._turns.turn:
+        with self.turns.entrance, self.turns.turn:
             block = self._blocks.take(len(data))
         block.data[:] = data
         lease = self.hold(block.offset)
@@ -867,7 +977,7 @@ class Stream:
 
     def _tell(self) -> None:
         """Tell futures that their calls have ended, as long as there are any that want to know."""
-        bell = self._turns.register()
+        bell = self.turns.register()
         while True:
             ended = self._engine.view.ended
             for key, future in list(self._watched.items()):
@@ -877,7 +987,7 @@ class Stream:
             with self._watching:
                 if not self._watched:
                     self._watcher = None
-                    self._turns.forget(bell)
+                    self.turns.forget(bell)
                     return
             self._wait_a_while(bell, PARK_NS, ended=ended)
 

@@ -8,27 +8,26 @@ import itertools
 import operator
 import os
 import pickle
-import struct
-import sys
+import types
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, overload
 
 from ..callables.leaves import OPTIONS, require_options
-from ..callables.payloads import serialize, why_not_serialised
+from ..callables.payloads import MOST_WHY
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
 from ..system.values import flag, text
 from .compiled import Code
 from .current import current
 from .limits import MOST_S
+from .sending import Guards, How, Payload, content_of, find, name_of
 from .signatures import Parameter, Signature
 
 _serials = itertools.count(os.getpid() << 32)
 """Numbers of tasks: a worker's own begin elsewhere, so none of them is one that the program sends."""
 _known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
 """The tasks of this process, also those that it has inherited."""
-_SERIAL = struct.Struct("<q")
 
 
 def _begin_anew() -> None:
@@ -79,9 +78,11 @@ class Task:
         self.workers = workers
         self.has_limits = timeout is not None or retries > 0
         self.is_plain = signature.is_plain
+        self.is_passing = False
+        """Whether it was made for one call."""
         self.serial = next(_serials)
         _known[self.serial] = self
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # its attributes have names of ours
         inner = getattr(function, "func", type(function))  # a partial, an object that can be called
         vars(self).setdefault("__qualname__", getattr(inner, "__qualname__", repr(inner)))
 
@@ -94,16 +95,66 @@ class Task:
             return self.py_func(*args, **kwargs)
         return stream.submit(self, args, kwargs)
 
-    def payload(self) -> bytes:
-        """Return the bytes from which a worker makes the task: its number, and all of it."""
-        return _SERIAL.pack(self.serial) + serialize(self)
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """Bind to an object, as a function does that is defined in a class."""
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the function."""
+        if name.startswith("__") or name == "py_func":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.py_func, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        module, name = self.__module__, self.__qualname__  # type: ignore[attr-defined]
-        if module and module != "__main__" and _find(module, name) is self:
-            return _find, (module, name)
+        module, name = self.__module__, self.__qualname__
+        if module and module != "__main__" and _imported(module, name) is self:
+            return _imported, (module, name)
         options = None if self.code is None else self.code.options
         return _remake, (self.py_func, self.timeout, options)
+
+    def sent(
+        self, known: Mapping[str, Any] | None, *, to_threads: bool = False
+    ) -> tuple[Payload, Guards | None]:
+        """Return what a worker makes the task from, and what must hold for this to stay right.
+
+        Parameters
+        ----------
+        known : Mapping or None
+            What the workers have of `__main__`; None: all of it.
+        to_threads : bool
+            Whether they are threads of this process, which call the very function.
+
+        Notes
+        -----
+        Rule     CALL-SENT-1 to -3
+        """
+        if to_threads:
+            guards = None if self.is_passing else Guards([])
+            return Payload(How.KEPT | How.INHERITED, self.serial, b""), guards
+        named = name_of(self, known) or name_of(self.py_func, known)
+        guards = self.guards(known)
+        how = How(0) if guards is None else How.KEPT
+        if named is not None:
+            how |= How.NAMED
+        elif self.code is not None:
+            how |= How.INHERITED
+        options = None if self.code is None else self.code.options
+        about = self.timeout, options, named or self.py_func
+        try:
+            return Payload(how, self.serial, content_of(about, known)), guards
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"[:MOST_WHY]
+            if self.is_passing:
+                raise TypeError(f"{self!r} cannot be pickled: {why}") from error
+            inherited = How.KEPT | How.INHERITED
+            return Payload(inherited, self.serial, why.encode(errors="replace")), Guards([])
+
+    def guards(self, known: Mapping[str, Any] | None) -> Guards | None:
+        """Return what must hold for workers to have the function as it is; None: they never have."""
+        named = name_of(self, known) or name_of(self.py_func, known)
+        if named or self.code is not None or getattr(self.py_func, "never_changes", False):
+            return Guards([])
+        return Guards.of(self.py_func, known)
 
     def to_travel(self) -> _Travelling:
         """Return what is pickled for an endpoint, where a task needs all that is known of it here."""
@@ -116,7 +167,7 @@ class Task:
         return made
 
     def __repr__(self) -> str:
-        return f"<task {self.__qualname__}>"  # type: ignore[attr-defined]
+        return f"<task {self.__qualname__}>"
 
 
 class _Travelling:
@@ -128,7 +179,7 @@ class _Travelling:
     def __reduce__(self) -> tuple[Any, ...]:
         task = self._task
         options = None if task.code is None else task.code.options
-        about = task.timeout, task.retries, options, task.__qualname__  # type: ignore[attr-defined]
+        about = task.timeout, task.retries, options, task.__qualname__
         return _arrive, (task.py_func, task.signature.parameters, *about)
 
     def __call__(self) -> None:
@@ -159,35 +210,53 @@ def _remake(
     return Task(function, Signature.any(), timeout, code=code)
 
 
-def _find(module: str, name: str) -> Any:
-    """Return what a module has under a name, None if it has nothing."""
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+def _imported(module: str, name: str) -> Any:
+    """Return what a module, imported if need be, has under a name; None if it has nothing."""
+    importlib.import_module(module)
+    return find(module, name)
 
 
-def from_payload(payload: bytes) -> Task:
-    """Return the task of a payload, in a worker.
+class Received(NamedTuple):
+    """A function as a worker gets it."""
+
+    function: Callable[..., Any]
+    timeout: float | None
+    code: Code | None
+
+
+def received(payload: Payload) -> Received:
+    """Return the function of a payload, in a worker.
 
     Raises
     ------
     TypeError
         It was made after the workers, and cannot be pickled.
+    AttributeError
+        The module has nothing under its name here.
     """
-    (serial,) = _SERIAL.unpack_from(payload)
-    task = _known.get(serial)
-    if task is None:
-        raw = payload[_SERIAL.size :]
-        if why := why_not_serialised(raw):
-            raise TypeError(
-                f"this function refers to something that cannot be pickled ({why}), and was made after "
-                "the workers, or these are on another machine: let it refer to nothing of that kind, "
-                "or, for workers of this machine, make it before the first call"
-            )
-        task = pickle.loads(raw)
-        _known[serial] = task
-    return task
+    inherited = _known.get(payload.serial) if payload.how & How.INHERITED else None
+    if inherited is not None:
+        return Received(inherited.run, inherited.timeout, inherited.code)
+    try:
+        timeout, options, target = pickle.loads(payload.body)
+    except Exception:
+        if not payload.how & How.INHERITED:
+            raise
+        raise TypeError(
+            "this function refers to something that cannot be pickled "
+            f"({payload.body.decode(errors='replace')}), and was made after "
+            "the workers, or these are on another machine: let it refer to nothing of that kind, "
+            "or, for workers of this machine, make it before the first call"
+        ) from None
+    if payload.how & How.NAMED:
+        module, name = target
+        target = _imported(module, name)
+        if target is None:
+            raise AttributeError(f"module {module!r} of this worker has no {name!r}")
+    if isinstance(target, Task):
+        return Received(target.run, timeout, target.code)
+    code = None if options is None else Code(target, options)
+    return Received(target if code is None else code.run, timeout, code)
 
 
 @overload
@@ -268,7 +337,7 @@ def task(
         if not callable(target):
             raise TypeError(f"task expects a function, got {type(target).__name__}")
         require_runnable("task", target)
-        signature, code = Signature.of(target), None
+        signature, code = Signature.of(target, fills_in=compiled), None
         if compiled:
             code = Code(target, options)
             signature = code.signature(signature)

@@ -42,13 +42,13 @@ struct layout {
 /* What is known of a task, as quick.py packs it. */
 struct plan {
     int64_t key;
-    int64_t least, named, most; /* arguments: those without a default, those with a name, and with *args */
+    int64_t least, named, most; /* arguments: those that a usual call gives, those with a name, and with *args */
     struct {
         int64_t code;         /* of an array */
         int64_t tag;          /* for the last word of its tensor */
         int64_t flags;        /* that an array must have: numpy's */
         const PyObject *type; /* the only one that is not converted; none: any */
-        PyObject *given;      /* its default, if it has one */
+        PyObject *given;      /* the default of an array; none: the function has its own */
     } parameters[MOST_ARGUMENTS];
 };
 
@@ -274,7 +274,9 @@ static PyObject *fetched(struct quick *q, PyObject *future) {
 static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *plan, PyObject *const *args,
                     intptr_t given, int64_t *words) {
     int64_t scalars[MOST_ARGUMENTS * SCALAR_WORDS], codes = 0, tensors = 0, numbers = 0;
-    int64_t count = given > plan->named ? given : plan->named;
+    int64_t count = given;
+    while (count < plan->named && plan->parameters[count].given != NULL)
+        count++;
     for (int64_t i = 0; i < count; i++) {
         PyObject *value = i < given ? args[i] : plan->parameters[i].given;
         int64_t code = q->n.code_value, *scalar = &scalars[numbers * SCALAR_WORDS];

@@ -64,6 +64,11 @@ class Blocks:
             mem[self._top] = self._first
         self._find()
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the part."""
+        return (self._end - self._first) * L.WORD
+
     def __iter__(self) -> Iterator[int]:
         """Go through all blocks, free ones included."""
         offset, mem = self._first, self._mem

@@ -1,0 +1,547 @@
+"""CALL-SENT: what workers get of a function."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import inspect
+import math
+import operator
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+from simpler_ref.calls import sent_functions
+from simpler_ref.calls.sending import Guards, name_of
+from tests.support import wait_until
+
+FACTOR = 3
+LOCK = threading.Lock()
+NOTHING = object()
+TABLE: list[int] = []
+
+
+# ---------------------------------------------------------------- kinds of callables
+def triple(x):
+    return FACTOR * x
+
+
+def guarded(x):
+    with LOCK:
+        return x + 1
+
+
+def with_sentinel(x, default=NOTHING):
+    return (x, default is NOTHING)
+
+
+def with_list(x, seen=[]):  # noqa: B006
+    return x + len(seen)
+
+
+def keyword_only(x, *, scale=2):
+    return x * scale
+
+
+def any_number(*args, **names):
+    return (args, sorted(names))
+
+
+@functools.singledispatch
+def described(x):
+    return "thing"
+
+
+@described.register
+def _(x: int):
+    return "int"
+
+
+@functools.lru_cache
+def remembered(x):
+    return x * 5
+
+
+@numba.njit
+def wraps_around(x):
+    return np.int32(x) * np.int32(2)
+
+
+def giving(value):
+    """Return a decorator that gives the function an argument."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(x):
+            return function(value, x)
+
+        return wrapper
+
+    return decorate
+
+
+def passing_on(function):
+    @functools.wraps(function)
+    def wrapper(*args, **names):
+        return function(*args, **names)
+
+    return wrapper
+
+
+@giving(7)
+def decorated(first, x, unused=0):
+    return (first, x)
+
+
+@passing_on
+def logged(x, low=1):
+    return x - low
+
+
+@sr.task
+def a_task(x):
+    return x - 1
+
+
+class Simulation:
+    """Has a state that a program changes between calls, and one that calls change."""
+
+    made = 0
+
+    def __init__(self, t=0):
+        self.t = t
+        self.seen = []
+
+    def step(self, x):
+        self.seen.append(x)
+        return (self.t + x, len(self.seen))
+
+    __call__ = step
+
+    def __eq__(self, other):
+        return isinstance(other, Simulation)
+
+    __hash__ = None
+
+    @classmethod
+    def of_class(cls, x):
+        return (cls.__name__, x)
+
+    @staticmethod
+    def of_nothing(x):
+        return ("static", x)
+
+    @sr.task
+    def as_task(self, x):
+        return self.t + x
+
+
+@dataclass
+class Settings:
+    """Its attributes have the names of a task's."""
+
+    timeout: float = 0.001
+    workers: int = 99
+    run: str = "run"
+    code: str = "code"
+    signature: str = "signature"
+    py_func: str = "py_func"
+    data: list[int] = field(default_factory=list)
+
+    def __call__(self, x):
+        return (self.run, self.code, x)
+
+
+class Run:
+    """A class whose instances have a `run`."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def run(self):
+        return self.x
+
+    def __eq__(self, other):
+        return type(other) is Run and other.x == self.x
+
+    __hash__ = None
+
+
+def closure():
+    amount = 11
+
+    def add(x):
+        return x + amount
+
+    return add
+
+
+def closure_over_list():
+    numbers = [1, 2]
+
+    def add(x):
+        numbers.append(x)
+        return list(numbers)
+
+    return add
+
+
+def closure_that_counts():
+    count = 0
+
+    def add(x):
+        nonlocal count
+        count += 1
+        return (x, count)
+
+    return add
+
+
+def recursive():
+    def factorial(x):
+        return 1 if x < 2 else x * factorial(x - 1)
+
+    return factorial
+
+
+def local_class():
+    class Local:
+        def __init__(self, x):
+            self.x = x
+
+        def twice(self, x):
+            return 2 * x
+
+    return Local(1).twice
+
+
+KINDS = {
+    "a function": lambda: triple,
+    "a function with a lock": lambda: guarded,
+    "a function with a sentinel": lambda: with_sentinel,
+    "a function with a list as default": lambda: with_list,
+    "a function with a keyword": lambda: keyword_only,
+    "a function of any arguments": lambda: any_number,
+    "a single dispatch": lambda: described,
+    "a cached function": lambda: remembered,
+    "a compiled function": lambda: wraps_around,
+    "a decorated function": lambda: decorated,
+    "a function that passes on": lambda: logged,
+    "a task": lambda: a_task,
+    "a builtin": lambda: abs,
+    "a builtin of a module": lambda: math.sqrt,
+    "a class": lambda: complex,
+    "a class with a run": lambda: Run,
+    "a universal function": lambda: np.negative,
+    "a method of a type": lambda: int.bit_length,
+    "a method of an object": lambda: Simulation(4).step,
+    "an object": lambda: Simulation(5),
+    "a class method": lambda: Simulation.of_class,
+    "a static method": lambda: Simulation.of_nothing,
+    "a method that is a task": lambda: Simulation(6).as_task,
+    "an object with a task's attributes": Settings,
+    "a method of a list": lambda: [1, 2, 2].count,
+    "a method of a text": lambda: "-".join,
+    "a method of a dict": lambda: {2: "two"}.get,
+    "a method of a counter": lambda: Counter("abba").get,
+    "a partial": lambda: functools.partial(divmod, 17),
+    "a partial of a method": lambda: functools.partial(Simulation(8).step),
+    "a partial with a keyword": lambda: functools.partial(keyword_only, scale=5),
+    "an operator": lambda: operator.itemgetter(0),
+    "a method caller": lambda: operator.methodcaller("bit_length"),
+    "a lambda": lambda: lambda x: x * 2,
+    "a lambda with a default": lambda: lambda x, y=4: x * y,
+    "a lambda that refers to another": lambda: lambda x: triple(x) + 1,
+    "a closure": closure,
+    "a closure over a list": closure_over_list,
+    "a closure that counts": closure_that_counts,
+    "a recursive closure": recursive,
+    "a method of a local class": local_class,
+    "a function of the standard library": lambda: functools.partial(inspect.getattr_static, 5),
+}
+ITEMS = {
+    "a method of a text": [["a", "b"], ["c"]],
+    "an operator": ["ab", "cd"],
+    "a function of the standard library": ["real", "imag"],
+}
+WAYS = {
+    "submit": lambda w, f, items: [w.submit(f, item).result() for item in items],
+    "map": lambda w, f, items: list(w.map(f, items)),
+    "one chunk": lambda w, f, items: list(w.map(f, items, chunksize=len(items))),
+    "task": lambda w, f, items: [sr.task(f)(item).result() for item in items],
+    "as an executor": lambda w, f, items: [
+        one.result() for one in concurrent.futures.wait([w.submit(f, i) for i in items]).done
+    ],
+}
+MODES = {
+    "fork": {},
+    "spawn": {"start_method": "spawn"},
+    "thread": {"child_mode": "thread"},
+}
+"""Options of a Worker."""
+
+
+def same(found, wanted):
+    """Compare results that may be of classes which are made anew in a worker."""
+    return repr(found) == repr(wanted) if type(found).__name__ == "Local" else found == wanted
+
+
+@pytest.fixture(scope="module", params=MODES)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def w(mode):
+    """Give a Worker that has made a call before."""
+    with sr.Worker(num_sub_workers=1, **MODES[mode]) as made:
+        made.submit(abs, -1).result()
+        yield made
+
+
+def wanted_of(kind, items, *, shares):
+    """Return what calls give that each have a copy of their own, or one object together."""
+    if shares:
+        function = KINDS[kind]()
+        return [function(item) for item in items]
+    return [KINDS[kind]()(item) for item in items]
+
+
+@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5", "CALL-SENT-6")
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_callable_gives_what_a_plain_call_gives(w, mode, kind):
+    items = ITEMS.get(kind, [2, 3])
+    for way, run in WAYS.items():
+        found = run(w, KINDS[kind](), items)
+        wanted = wanted_of(kind, items, shares=mode == "thread")
+        if way == "as an executor":
+            found, wanted = (sorted(one, key=repr) for one in (found, wanted))
+        assert all(map(same, found, wanted)), way
+
+
+@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2")
+@pytest.mark.parametrize(
+    "kind", ["a function", "a function with a lock", "a single dispatch", "a closure", "an object"]
+)
+def test_the_first_call_of_a_worker_is_like_a_later_one(mode, kind):
+    with sr.Worker(num_sub_workers=1, **MODES[mode]) as made:
+        assert made.submit(KINDS[kind](), 2).result() == KINDS[kind]()(2)
+        assert made.submit(KINDS[kind](), 2).result() == KINDS[kind]()(2)
+
+
+# ---------------------------------------------------------------- as it is at each call
+@pytest.mark.spec("CALL-SENT-2")
+def test_a_method_is_called_with_its_object_as_that_is_now(w):
+    simulation = Simulation()
+    for simulation.t in (0, 10, 20):
+        assert w.submit(simulation.step, 1).result()[0] == simulation.t + 1
+        assert [t for t, _ in w.map(simulation.step, [1, 2])] == [
+            simulation.t + 1,
+            simulation.t + 2,
+        ]
+        assert simulation.as_task(1).result() == simulation.t + 1
+
+
+@pytest.mark.spec("CALL-SENT-2")
+def test_results_of_map_come_from_the_function_as_it_was_when_map_was_called():
+    simulation = Simulation(1)
+    with sr.Worker(num_sub_workers=1) as w:
+        results = w.map(simulation.step, range(500), chunksize=1)
+        assert next(results) == (1, 1)
+        simulation.t = 100
+        assert list(results) == [(1 + x, 1) for x in range(1, 500)]
+
+
+@pytest.mark.spec("CALL-SENT-2")
+def test_two_equal_callables_are_two(w):
+    one, two = Simulation(1), Simulation(2)
+    assert one == two
+    found = [w.submit(each.step, 0).result()[0] for each in (one, two, one)]
+    assert found == [1, 2, 1]
+
+
+@pytest.mark.spec("CALL-SENT-3")
+def test_a_function_defined_anew_is_seen_by_those_that_call_it():
+    names = {}
+    exec("def helper(x): return x + 1\ndef outer(x): return helper(x)", names)
+    with sr.Worker(num_sub_workers=1) as w:
+        assert w.submit(names["outer"], 1).result() == 2
+        exec("def helper(x): return x + 100", names)
+        assert w.submit(names["outer"], 1).result() == 101
+        names["helper"] = operator.neg
+        assert w.submit(names["outer"], 1).result() == -1
+
+
+@pytest.mark.spec("CALL-SENT-3")
+def test_a_closure_whose_cell_gets_another_value_is_sent_anew():
+    amount = 1
+
+    def add(x):
+        return x + amount
+
+    with sr.Worker(num_sub_workers=1) as w:
+        assert w.submit(add, 1).result() == 2
+        amount = 5
+        assert w.submit(add, 1).result() == 6
+
+
+@pytest.mark.spec("CALL-SENT-3")
+@pytest.mark.parametrize(
+    ("kind", "guards"),
+    [
+        ("a lambda", True),
+        ("a closure", True),
+        ("a recursive closure", True),
+        ("a lambda that refers to another", True),
+        ("a lambda with a default", True),
+        ("a closure over a list", False),
+        ("a closure that counts", False),
+        ("a method of an object", False),
+    ],
+)
+def test_functions_that_refer_to_nothing_that_can_change_are_kept_by_workers(kind, guards):
+    assert (Guards.of(KINDS[kind](), {}) is not None) == guards
+
+
+# ---------------------------------------------------------------- by name
+@pytest.mark.spec("CALL-SENT-1")
+def test_functions_of_one_worker_share_the_names_of_their_module():
+    with sr.Worker(num_sub_workers=1, initializer=fill, initargs=[5]) as w:
+        w.submit(abs, -1).result()
+        assert w.submit(size).result() == 5
+        assert list(w.map(size_with, [0])) == [5]
+        w.submit(fill, 2).result()
+        assert w.submit(size).result() == 7
+    assert TABLE == []
+
+
+def fill(count):
+    TABLE.extend(range(count))
+
+
+def size():
+    return len(TABLE)
+
+
+def size_with(_):
+    return len(TABLE)
+
+
+@pytest.mark.spec("CALL-SENT-1")
+def test_a_function_that_is_no_longer_under_its_name_goes_by_content(monkeypatch):
+    assert name_of(triple, {}) == (__name__, "triple")
+    before = triple
+    monkeypatch.setitem(globals(), "triple", lambda x: -x)
+    assert name_of(before, {}) is None
+    assert name_of(Simulation(1).step, {}) is None
+
+
+# ---------------------------------------------------------------- parameters and attributes
+@pytest.mark.spec("CALL-SENT-5")
+def test_a_default_in_the_middle_is_left_to_the_function(w):
+    def f(a, b=2, c=3, *, d=4):
+        return (a, b, c, d)
+
+    assert w.submit(f, 1, c=30).result() == (1, 2, 30, 4)
+    assert sr.task(f)(1, d=40).result() == (1, 2, 3, 40)
+
+
+@pytest.mark.spec("CALL-SENT-5")
+def test_the_default_of_an_array_is_passed(w):
+    shared = w.share(np.ones(4))
+
+    @sr.task
+    def add(x: sr.In, y: sr.InOut = shared, z=1):
+        y += x * z
+
+    add(w.share(np.full(4, 2.0))).result()
+    assert shared.tolist() == [3.0] * 4
+
+
+@pytest.mark.spec("CALL-SENT-6")
+def test_a_decorator_may_change_the_parameters_and_passes_on_what_arrays_are_for(w):
+    assert w.submit(decorated, x=3).result() == (7, 3)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        sr.task(decorated)(first=3)
+
+    @sr.task
+    @passing_on
+    def add(x: sr.InOut, by=1):
+        x += by
+
+    array = w.share(np.zeros(3))
+    add(array, by=2).result()
+    assert array.tolist() == [2.0] * 3
+
+
+@pytest.mark.spec("CALL-SENT-6")
+def test_an_instance_of_a_mode_is_that_mode(w):
+    @sr.task
+    def fill_with(x: sr.Out(), value):
+        x[:] = value
+
+    array = w.share(np.zeros(3))
+    fill_with(array, 4).result()
+    assert array.tolist() == [4.0] * 3
+
+
+@pytest.mark.spec("CALL-SENT-6")
+def test_attributes_of_a_function_are_those_of_its_task():
+    triple.kind = "threefold"
+    try:
+        assert sr.task(triple).kind == "threefold"
+        with pytest.raises(AttributeError, match="nothing_of_that_name"):
+            _ = sr.task(triple).nothing_of_that_name
+    finally:
+        del triple.kind
+
+
+# ---------------------------------------------------------------- what is kept
+class Model:
+    """Something long, which cannot be kept for ever."""
+
+    def __init__(self, number):
+        self.data = np.full(1 << 18, number)
+
+    def predict(self, x):
+        return int(self.data[x])
+
+
+@pytest.mark.spec("CALL-SENT-4")
+def test_functions_that_were_not_sent_for_long_are_forgotten():
+    with sr.Worker(num_sub_workers=1, values_size=16 << 20) as w:
+        for number in range(40):  # five times what there is room for
+            assert w.submit(Model(number).predict, 3).result() == number
+        models = [Model(number) for number in range(12)]
+        calls = [w.submit(one.predict, 5) for one in models]  # more than fits at a time
+        assert [one.result() for one in calls] == list(range(12))
+
+
+@pytest.mark.spec("CALL-SENT-4")
+def test_very_many_functions_each_sent_once_leave_little_behind(monkeypatch):
+    monkeypatch.setattr(sent_functions, "MOST_LASTING", 8)
+    monkeypatch.setattr(sent_functions, "MOST", 8)
+    with sr.Worker(num_sub_workers=2) as w:
+        calls = [w.submit(lambda x, i=i: x * i, 2) for i in range(300)]
+        assert [one.result() for one in calls] == [2 * i for i in range(300)]
+        functions = [eval(f"lambda x: x + {i}") for i in range(300)]
+        assert [w.submit(f, 1).result() for f in functions] == [1 + i for i in range(300)]
+        failing = [w.submit(eval(f"lambda x: x / 0 + {i}", {}), i) for i in range(20)]
+        wait_until(lambda: all(one.done() for one in failing))
+        assert {type(one.exception()).__mro__[1] for one in failing} <= {sr.TaskError}
+
+
+@pytest.mark.spec("CALL-SENT-2")
+def test_an_object_that_cannot_be_pickled_is_refused_at_each_call():
+    simulation = Simulation()
+    simulation.lock = threading.Lock()
+    with sr.Worker(num_sub_workers=1) as w:
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"step.* cannot be pickled: .*lock"):
+                w.submit(simulation.step, 1)
+        assert w.submit(abs, -3).result() == 3
