@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from contextvars import ContextVar
 from typing import Any
 
 
@@ -19,6 +20,8 @@ class _Here(threading.local):
 here = _Here()
 opened: list[Any] = []
 """The streams of the open Workers, or their entrances, the innermost one last."""
+_of_context: ContextVar[tuple[weakref.ref[Any], ...]] = ContextVar("simpler_ref", default=())
+"""Those of them that this thread, or this coroutine, has opened; some may be closed."""
 
 
 class Entrance:
@@ -29,6 +32,8 @@ class Entrance:
 
     def __init__(self, worker: Any) -> None:
         self._worker = weakref.ref(worker)  # one that is forgotten is closed
+        self.opened: weakref.ref[Any] | None = None
+        """The stream that is in its place."""
 
     def open(self) -> None:
         """Open the Worker."""
@@ -44,32 +49,52 @@ class Entrance:
 
 def enter(stream: Any, entrance: Entrance | None = None) -> None:
     """Make a stream the one that calls go to, or put it in the place of its Worker's entrance."""
-    if entrance in opened:
+    if entrance is not None and entrance in opened:
         opened[opened.index(entrance)] = stream
+        entrance.opened = weakref.ref(stream)
     else:
         opened.append(stream)
+        _of_context.set((*_of_context.get(), weakref.ref(stream)))
 
 
 def leave(stream: Any) -> None:
     """Undo `enter`."""
     if stream in opened:
         opened.remove(stream)
+    there = [reference for reference in _of_context.get() if _opened_by(reference) is not None]
+    _of_context.set(tuple(there))
 
 
 def current() -> Any:
-    """Return the stream of the innermost open Worker; None without one, and inside a task."""
+    """Return the stream of the innermost open Worker; None without one, and inside a task.
+
+    One that this thread or coroutine has opened comes before those of others.
+
+    Rule     CALL-STREAM-1
+    """
     if not opened or here.in_task:
         return None
     innermost = opened[-1]
-    return _first_stream() if type(innermost) is Entrance else innermost
+    if len(opened) == 1 and type(innermost) is not Entrance:
+        return innermost
+    return _first_stream()
 
 
 def _first_stream() -> Any:
-    for one in reversed(tuple(opened)):
+    mine = [_opened_by(reference) for reference in _of_context.get()]
+    for one in (*reversed(mine), *reversed(tuple(opened))):
         stream = one.stream() if type(one) is Entrance else one
         if stream is not None:
             return stream
     return None
+
+
+def _opened_by(reference: weakref.ref[Any]) -> Any:
+    """Return what is open now of something that was entered; None: nothing."""
+    one = reference()
+    if type(one) is Entrance and one.opened is not None:
+        one = one.opened()
+    return one if one in opened else None
 
 
 os.register_at_fork(after_in_child=opened.clear)

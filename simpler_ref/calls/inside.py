@@ -14,6 +14,7 @@ from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_wor
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
 from ..jit.kernel import FAIL_POINTS
+from ..workers.containment import Origin
 from ..workers.guard import Guard, Input, look
 from . import outcomes, quick
 from .arrays import ReceivedArrays
@@ -59,6 +60,7 @@ class Inside:
         self._plain: dict[int, Callable[..., Any]] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
         self._addresses: dict[int, int] = {}
+        self._origin = Origin()
         here.mailbox = mailbox
 
     def __reduce__(self) -> NoReturn:
@@ -70,9 +72,8 @@ class Inside:
 
     def leaf(self) -> Callable[[ReceivedArgs], None]:
         """Return what the worker's loop calls: `run`, or what runs the usual calls quicker."""
-        return quick.run_inside(
-            self._mem, self._start, self._plain, self.run, self._finish, self._arrays.maker
-        )
+        functions = self._plain, self.run, self._finish, self._arrays.maker
+        return quick.run_inside(self._mem, self._start, *functions, self._origin.here)
 
     def run(self, args: ReceivedArgs) -> None:
         """Run a call, and leave its value where the future finds it; see `answer_failure`, too."""
@@ -98,7 +99,11 @@ class Inside:
         return function(*positional, **named)
 
     def _finish(self, result: Any) -> None:
-        """Leave what a call has returned."""
+        """Leave what a call has returned; a child of the task, which returns as well, ends.
+
+        Rule     WM-LEFT-1
+        """
+        self._origin.require()
         if result is not None:
             refuse_unrun(result)
             self._answer(outcomes.encode(result))

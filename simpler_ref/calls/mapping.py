@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import logging
 import operator
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -31,6 +33,8 @@ from .sending import How, Payload
 from .signatures import Mode
 from .stream import Stream
 from .tasks import Task, received
+
+log = logging.getLogger("simpler_ref")
 
 _CHUNK_S = 3e-3
 """How long a worker should take for a chunk."""
@@ -102,7 +106,7 @@ class _Chunks:
             try:
                 function = self._function()
                 values.append(function(*item) if self._star else function(item))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 errors[len(values)] = outcomes.error_block(error)
                 values.append(None)
         kinds = set(map(type, values))
@@ -331,12 +335,18 @@ class Results:
         """Calls opened since then."""
         self._asking = False
         """Whether somebody waits for the next values."""
+        self._was_asked = False
+        """Whether anybody ever did, or closed it."""
+        self._none_under_way = False
+        """Whether all calls ahead are known to have ended."""
+        stream.maps.add(self)
         self._fill()
 
     def __iter__(self) -> Results:
         return self
 
     def __next__(self) -> Any:
+        self._was_asked = True
         while True:
             for value in self._ready:  # no call before it is returned: an interrupt would lose it
                 return value
@@ -352,6 +362,7 @@ class Results:
 
     def close(self) -> None:
         """Submit nothing more, cancel what has not started, and end."""
+        self._was_asked = True
         for call in self._ahead:
             call.cancel()
         self._ready, self._input, self._end = iter(()), None, None
@@ -359,6 +370,61 @@ class Results:
         self._unsent = []
         if self._bar is not None:
             self._bar.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_was_asked", True) and not self._stream.is_gone:
+            self._stream.dropped_maps.append(self)
+
+    @property
+    def has_uncalled(self) -> bool:
+        """Whether there are items that are not submitted, as far as that is known."""
+        return self._input is not None or bool(self._unsent)
+
+    def finish(self) -> None:
+        """Call the function for all items if nobody has asked for results; the values stay.
+
+        Rule     CALL-MAP-10
+        """
+        ended = 0
+        while not self._was_asked and self.has_uncalled:
+            self._window = ended + self._least
+            self._none_under_way = ended == len(self._ahead)
+            self._fill()
+            if ended < len(self._ahead):
+                call = self._ahead[ended]
+                with suppress(Exception):  # which comes when somebody asks
+                    call.open(None)
+                if self._chunksize is None and isinstance(call, _Chunk):
+                    self._learn(call)
+                ended += 1
+        self._none_under_way = False
+
+    def tell_errors(self) -> None:
+        """Log what has failed: these results were dropped, and nobody can ask for them."""
+        failed, first = 0, None
+        for call in self._ahead:
+            place = 0
+            values = call.open(None)
+            while place < call.count:
+                place += 1
+                try:
+                    next(values)
+                except Exception as error:
+                    failed, first = failed + 1, first or error
+        if first is not None:
+            log.error(
+                "%s: %d items failed, and nobody asked for results: %s", self._of, failed, first
+            )
+
+    def warn_of_uncalled(self) -> None:
+        """Log how many items are not called, because nobody has asked for their results."""
+        if self.has_uncalled and self._total is not None:
+            log.warning(
+                "%s: %d items were not called, since nobody asked for their results: go through all "
+                "results, or close() them",
+                self._of,
+                self._total - self._taken + len(self._unsent),
+            )
 
     def __repr__(self) -> str:
         name = self._task.__qualname__
@@ -474,7 +540,7 @@ class Results:
             try:
                 call: _Call = self._submit()
             except Exception as error:
-                if self._ahead:
+                if self._ahead and not self._none_under_way:
                     return False
                 call = _Failed(1 if self._apart else len(self._unsent), error)
             self._ahead.append(call)

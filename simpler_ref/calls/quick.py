@@ -299,6 +299,7 @@ def run_inside(
     run: Callable[[ReceivedArgs], None],
     finish: Callable[[Any], None],
     maker: Callable[[bytes, bool], Callable[[], Array]],
+    here: ctypes.c_bool,
 ) -> Callable[[ReceivedArgs], None]:
     """Return what runs a call in a worker.
 
@@ -312,6 +313,8 @@ def run_inside(
         Run a call that is not usual; leave the value of one, if it is no number.
     maker : Callable
         Returns what makes arrays of a tensor; see `ReceivedArrays`.
+    here : ctypes.c_bool
+        False in a process that a task has forked, which answers nothing; see `Origin`.
     """
     if not _is_possible():
         return run
@@ -321,6 +324,7 @@ def run_inside(
         *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ARRAY, forms.READ_ARRAY),
         *(L.SIGNED, L.FLOAT64, L.FETCHED),
         *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
+        ctypes.addressof(here),
     ]
     objects = functions, run, finish, maker, float, int, None, True, False
     made: Callable[[ReceivedArgs], None] = _made("inside", _words(numbers), objects)

@@ -106,6 +106,10 @@ class Stream:
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
+        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The results of `map` that are alive."""
+        self.dropped_maps: list[Any] = []
+        """Those that were dropped before anybody asked for one."""
         self._open = False
         self._gone = False
         self._full_since = 0.0
@@ -754,6 +758,8 @@ class Stream:
             run others. More: do not wait.
         """
         manager = self._session.manager
+        if urgency == 0 and not self._gone:
+            self._finish_maps()
         if urgency and not self._gone:
             with self.turns.entrance, self.turns.turn:
                 if self._open:
@@ -762,6 +768,17 @@ class Stream:
             manager.kill_busy()
         if urgency <= 2:
             self.finish()
+
+    def _finish_maps(self) -> None:
+        """Call what nobody has asked for; say what is not called.
+
+        Rule     CALL-MAP-10
+        """
+        for one in [*self.maps, *self.dropped_maps]:
+            one.finish()
+            one.warn_of_uncalled()
+        while self.dropped_maps:
+            self.dropped_maps.pop().tell_errors()
 
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:

@@ -127,3 +127,10 @@ def put_handlers_back(all_of_them: bool = False) -> None:
             break
     if raised is not None:
         raise raised
+
+
+def do_nothing(_number: int, _frame: object) -> None:
+    """Handle a signal that is for the program, in its workers.
+
+    Unlike `signal.SIG_IGN` it does not reach the programs that tasks start.
+    """

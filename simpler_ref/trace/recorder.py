@@ -25,6 +25,7 @@ from ..engine.memory import Engine
 from ..engine.view import View
 from ..jit import layout as L
 from ..jit.entries import Entries
+from ..system.signals import in_one_piece
 from ..version import __version__
 
 log = logging.getLogger("simpler_ref")
@@ -123,6 +124,7 @@ class Recorder:
         """Whether what submits notes the lines that call it."""
         return self._engine.kernels is not self._plain
 
+    @in_one_piece  # an interrupt would leave half of it
     def begin(self, path: str | os.PathLike[str], detail: str, *, spans: bool = False) -> None:
         """Begin a trace, while no run is in progress; with `spans` each submit of Python is noted, too.
 
@@ -150,6 +152,7 @@ class Recorder:
         self._note_lines(detail, spans)
         self._plain.begin_trace(self._mem, DETAILS[detail])
 
+    @in_one_piece  # an interrupt would leave half of it
     def start(self) -> None:
         """Start the collector's thread, once the workers are forked; a second call does nothing."""
         if self.path is None or self._thread is not None:
@@ -188,6 +191,7 @@ class Recorder:
         self._stories += 1
         return self.flush(WRITE_TIMEOUT_S)
 
+    @in_one_piece  # an interrupt would leave half of it
     def end(self) -> str | None:
         """End the trace, and return its file; what was noted is written then."""
         path = self.path

@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..system.signals import do_nothing
+
 log = logging.getLogger("simpler_ref")
 
 TWICE_S = 1.0
@@ -71,7 +73,7 @@ def be_worker() -> None:
     Rule     SEE-HANG-4
     """
     if signal.getsignal(signal.SIGQUIT) is _tell or not has_own_handler():
-        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+        signal.signal(signal.SIGQUIT, do_nothing)
 
 
 def _give_back() -> None:

@@ -86,6 +86,8 @@ class Life:
         self.endpoints: Any = None
         self.stream: Any = None
         self.dry: Any = None
+        self.traced_by: Any = None
+        """A weak reference to the `Tracing` in whose block a trace is taken."""
         """What takes calls in place of the stream while the graph of a function is made."""
         self.streaming = False
         self.needs_start = True

@@ -25,6 +25,7 @@ from ..engine.view.mailbox import (
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
 from ..jit.kernel import FAIL_POINTS
+from ..system.signals import do_nothing
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
 from .output import is_relayed, then_flush
@@ -129,7 +130,7 @@ def become_worker(inherited: Sequence[int]) -> None:
 
     Rule     ORCH-RUN-8; WM-FORK-1
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, do_nothing)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for fd in inherited:
         os.close(fd)

@@ -116,12 +116,16 @@ class Tracing:
 
     def __enter__(self) -> Tracing:
         def act(session: Session) -> None:
+            owner = self._life.traced_by
+            if session.recorder.path is not None and owner is not None and owner() is None:
+                end(self._life, session)  # of a block that an interrupt has kept from its end
             if session.recorder.path is not None:
                 raise RuntimeError(
                     f"this Worker is being traced already, into {session.recorder.path}"
                 )
             ending.recover(session)
             self._life.start_workers(session)
+            self._life.traced_by = weakref.ref(self)
             begin(self._life, session, self.path, self._detail)
             session.recorder.start()
 

@@ -435,7 +435,7 @@ FAULTS = (
         "test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds",
         Patch(
             "workers/loop.py",
-            "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    signal.signal(signal.SIGTERM",
+            "    signal.signal(signal.SIGINT, do_nothing)\n    signal.signal(signal.SIGTERM",
             "    signal.signal(signal.SIGTERM",
         ),
         Patch(

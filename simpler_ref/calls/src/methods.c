@@ -8,7 +8,7 @@ enum { SUBMIT, CALL, DROP, SET, METHODS };
 
 /* Objects of Python, in the order in which quick.py gives them; the first are the methods of Python. */
 enum {
-    OPEN = METHODS, /* a list: streams, the one that calls go to last */
+    OPEN = METHODS, /* a list: the streams of the open Workers */
     HERE,           /* of a thread: IN_TASK says whether it runs a task */
     IN_TASK,
     LIFE, /* of a Worker: its STREAM */
@@ -100,8 +100,8 @@ static PyObject *submit(PyObject *self, PyObject *const *given, intptr_t count, 
 static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count, PyObject *names) {
     PyObject *future = NULL;
     intptr_t open = names == NULL ? PyList_Size(o[OPEN]) : 0;
-    if (open > 0) {
-        PyObject *stream = new_reference(PyList_GetItem(o[OPEN], open - 1));
+    if (open == 1) { /* of several, Python knows which is this thread's */
+        PyObject *stream = new_reference(PyList_GetItem(o[OPEN], 0));
         future = submit_to(stream, self, given, count);
         Py_DecRef(stream);
     }
