@@ -12,7 +12,7 @@ import numpy as np
 from ..engine.memory import Engine
 from ..engine.view.layouts import Layouts
 from ..model.tensor import ContinuousTensor, view_memory
-from ..model.visibility import make_tensor
+from ..model.visibility import make_tensor, require_only_memory
 from ..model.wire import (
     SHAPE_AT,
     TAG_AT,
@@ -85,6 +85,7 @@ class SentArrays:
             if isinstance(wire, DescribedWire):
                 wire = wire.numbered(self._layouts.number(*wire.layout))
             return wire[:TAG_AT]
+        require_only_memory(array)
         _, arrays, extents = self.now
         layout = array.dtype, array.shape, array.strides
         rest, below, extent = extents.get(layout) or self._extent(layout, extents)

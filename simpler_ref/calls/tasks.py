@@ -337,7 +337,7 @@ def task(
         if not callable(target):
             raise TypeError(f"task expects a function, got {type(target).__name__}")
         require_runnable("task", target)
-        signature, code = Signature.of(target, fills_in=compiled), None
+        signature, code = _parameters_of(target, fills_in=compiled), None
         if compiled:
             code = Code(target, options)
             signature = code.signature(signature)
@@ -347,6 +347,18 @@ def task(
         return made
 
     return wrap if function is None else wrap(function)
+
+
+def _parameters_of(target: Any, *, fills_in: bool) -> Signature:
+    """Return the parameters of a function; of native code that does not tell them, any."""
+    try:
+        return Signature.of(target, fills_in=fills_in)
+    except TypeError as error:
+        if isinstance(target, types.FunctionType) or not isinstance(
+            error.__cause__, TypeError | ValueError
+        ):
+            raise
+        return Signature.any()
 
 
 def _require_limits(timeout: Any, retries: Any) -> None:

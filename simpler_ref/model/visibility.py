@@ -110,6 +110,7 @@ def make_tensor(array: Any) -> ContinuousTensor:
     if isinstance(array, ContinuousTensor):
         return array
     if isinstance(array, np.ndarray):
+        require_only_memory(array)
         return from_numpy(array)
     if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
         return _from_torch(array)
@@ -122,6 +123,29 @@ def make_tensor(array: Any) -> ContinuousTensor:
         f"expected a ContinuousTensor or an array in shared memory, got {type(array).__name__}; "
         "pass Worker.share(array) or Worker.empty(shape, dtype)"
     )
+
+
+_ONLY_MEMORY = {np.ndarray, np.memmap, np.recarray}
+
+
+def require_only_memory(array: Array) -> None:
+    """Refuse arrays that are more than their memory, which is all that a task would see of them.
+
+    Raises
+    ------
+    TypeError
+        A masked array, a matrix, or another subclass of numpy's array.
+
+    Notes
+    -----
+    Rule     ORCH-MISUSE-3
+    """
+    if type(array) not in _ONLY_MEMORY:
+        parts = "x.data and x.mask" if isinstance(array, np.ma.MaskedArray) else "np.asarray(x)"
+        raise TypeError(
+            f"of this {type(array).__name__} a task would see the memory alone, and not what makes it "
+            f"more than an array: pass {parts}"
+        )
 
 
 def from_numpy(array: Array) -> ContinuousTensor:
