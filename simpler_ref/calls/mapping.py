@@ -383,12 +383,15 @@ class Results:
     def finish(self) -> None:
         """Call the function for all items if nobody has asked for results; the values stay.
 
+        Items of an iterable that has no length, and may be endless, are left.
+
         Rule     CALL-MAP-10
         """
         ended = 0
-        while not self._was_asked and self.has_uncalled:
+        while not self._was_asked and self.has_uncalled and self._total is not None:
             self._window = ended + self._least
             self._none_under_way = ended == len(self._ahead)
+            self._slow = False  # results that are there are asked for by nobody
             self._fill()
             if ended < len(self._ahead):
                 call = self._ahead[ended]
@@ -418,13 +421,19 @@ class Results:
 
     def warn_of_uncalled(self) -> None:
         """Log how many items are not called, because nobody has asked for their results."""
-        if self.has_uncalled and self._total is not None:
-            log.warning(
-                "%s: %d items were not called, since nobody asked for their results: go through all "
-                "results, or close() them",
-                self._of,
-                self._total - self._taken + len(self._unsent),
-            )
+        if not self.has_uncalled:
+            return
+        if self._total is not None:
+            left = f"{self._total - self._taken + len(self._unsent)} items were not called"
+        elif not self._was_asked:
+            left = "not all items were called, the iterable has no length"
+        else:
+            return
+        log.warning(
+            "%s: %s, and nobody asked for their results: go through all results, or close() them",
+            self._of,
+            left,
+        )
 
     def __repr__(self) -> str:
         name = self._task.__qualname__

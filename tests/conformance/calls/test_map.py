@@ -220,6 +220,88 @@ def test_what_is_dropped_reads_and_submits_nothing_more_and_keeps_nothing(w):
     assert w._session.engine.view.live == 0
 
 
+# ---------------------------------------------------------------- results that nobody asks for
+@sr.task
+def mark_place(marks: sr.InOut, place):
+    marks[place] += 1
+
+
+def mark_and_fail(place):
+    if place % 10 == 3:
+        raise ValueError(f"item {place}")
+
+
+@pytest.mark.spec("CALL-MAP-10")
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "dropped"])
+def test_items_are_all_called_by_the_end_of_the_block_if_nobody_asks(tmp_path, keep):
+    def save(number):
+        (tmp_path / str(number)).touch()
+        return number
+
+    with sr.Worker(num_sub_workers=2) as made:
+        kept = (
+            [made.map(save, (i for i in range(300)))] if keep else made.map(save, range(300)) and []
+        )
+        marks = made.share(np.zeros(50, np.int64))
+        made.map(mark_place, [marks] * 50, range(50))
+    assert len(list(tmp_path.iterdir())) == 300
+    assert marks.tolist() == [1] * 50
+    assert [list(results) for results in kept] == [list(range(300))] * len(kept)
+
+
+@pytest.mark.spec("CALL-MAP-10")
+def test_errors_of_items_that_nobody_asked_for_are_logged_once(caplog):
+    with sr.Worker(num_sub_workers=2) as made:
+        made.map(mark_and_fail, range(40))
+    [message] = [record.getMessage() for record in caplog.records]
+    assert "4 items failed, and nobody asked for results" in message and "item 3" in message
+
+
+@pytest.mark.spec("CALL-MAP-10")
+def test_a_worker_says_at_its_end_how_many_items_are_not_called(caplog):
+    with sr.Worker(num_sub_workers=1) as made:
+        results = made.map(double, range(1000), chunksize=1)
+        assert next(results) == 0
+        endless = made.map(double, itertools.count())
+        assert next(endless) == 0
+    [message] = [record.getMessage() for record in caplog.records]
+    left = int(message.partition(": ")[2].split()[0])
+    assert 900 < left < 1000 and "items were not called, and nobody asked" in message
+
+
+@pytest.mark.spec("CALL-MAP-10")
+def test_items_that_may_have_no_end_are_not_called_and_a_warning_says_so(caplog):
+    with sr.Worker(num_sub_workers=1) as made:
+        made.map(double, itertools.count())
+    [message] = [record.getMessage() for record in caplog.records]
+    assert "not all items were called, the iterable has no length" in message
+
+
+@pytest.mark.spec("CALL-MAP-10")
+def test_an_exception_in_the_block_calls_nothing_more():
+    items, taken = counted(range(1000))
+    with pytest.raises(KeyError), sr.Worker(num_sub_workers=1) as made:
+        made.map(double, items, chunksize=1)
+        raise KeyError
+    assert len(taken) < 100
+
+
+@pytest.mark.spec("CALL-MAP-4")
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_an_item_that_ends_with_sys_exit_fails_alone(w, chunksize):
+    results = w.map(end_on_two, range(4), chunksize=chunksize)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(sr.TaskError, match="SystemExit: 5"):
+        next(results)
+    assert list(results) == [3]
+
+
+def end_on_two(value):
+    if value == 2:
+        sys.exit(5)
+    return value
+
+
 @pytest.mark.spec("CALL-MAP-7")
 def test_an_interrupt_when_results_have_just_come_loses_none(w, monkeypatch):
     results = w.map(double, range(10), chunksize=5)
