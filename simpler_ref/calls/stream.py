@@ -774,7 +774,7 @@ class Stream:
 
         Rule     CALL-MAP-10
         """
-        for one in [*self.maps, *self.dropped_maps]:
+        for one in set(self.maps).union(self.dropped_maps):
             one.finish()
             one.warn_of_uncalled()
         while self.dropped_maps:

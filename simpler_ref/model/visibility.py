@@ -110,7 +110,6 @@ def make_tensor(array: Any) -> ContinuousTensor:
     if isinstance(array, ContinuousTensor):
         return array
     if isinstance(array, np.ndarray):
-        require_only_memory(array)
         return from_numpy(array)
     if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
         return _from_torch(array)
@@ -163,6 +162,7 @@ def from_numpy(array: Array) -> ContinuousTensor:
             )  # most often the first, which is quick
         ):
             return tensor
+    require_only_memory(array)
     kind = find_dtype(array.dtype)
     if kind is None or not array.flags.c_contiguous or array.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
         return _described(array)

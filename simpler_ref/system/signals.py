@@ -58,9 +58,9 @@ def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
     """Return a function that does the same with signals blocked."""
 
     @functools.wraps(function)
-    def call(*args: Any) -> T:
+    def call(*args: Any, **kwargs: Any) -> T:
         with signals_blocked():
-            return function(*args)
+            return function(*args, **kwargs)
 
     return call
 

@@ -319,3 +319,28 @@ def test_a_worker_cannot_be_pickled_or_copied(w):
     inside = Inside.__new__(Inside)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(inside)
+
+
+@sr.task
+def whose():
+    return sr.local.owner
+
+
+def own(name):
+    sr.local.owner = name
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_each_thread_calls_the_worker_that_it_has_opened():
+    both_open, answers = threading.Barrier(2), {}
+
+    def serve(name):
+        with sr.Worker(num_sub_workers=1, initializer=own, initargs=[name]) as w:
+            w.submit(len, "").result()
+            both_open.wait(DEADLINE_S)
+            answers[name] = [whose().result() for _ in range(3)]
+            both_open.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(serve, ("cats", "dogs")))
+    assert answers == {name: [name] * 3 for name in ("cats", "dogs")}

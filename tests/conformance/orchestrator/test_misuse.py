@@ -444,3 +444,15 @@ def test_what_is_no_configuration_is_refused_by_run(w, method):
     for wrong in (3, 0, {"block_dim": 1}):
         with pytest.raises(TypeError, match="config must be a CallConfig or None, got "):
             getattr(w, method)(lambda *_: pytest.fail("it ran"), None, wrong)
+
+
+@pytest.mark.spec("ORCH-MISUSE-3")
+def test_an_array_that_is_more_than_its_memory_is_refused():
+    with Worker(3, num_sub_workers=1) as w:
+        shared = w.share(np.array([[1.0, 100.0]]))
+        for array, text in [
+            (np.ma.masked_array(shared, [[False, True]]), "MaskedArray .* pass x.data and x.mask"),
+            (shared.view(np.matrix), r"matrix .* pass np.asarray\(x\)"),
+        ]:
+            with pytest.raises(TypeError, match=text):
+                TaskArgs().add_tensor(array, T.INPUT)

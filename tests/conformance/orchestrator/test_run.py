@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -338,3 +339,15 @@ def test_a_program_that_ends_without_close_leaves_nothing():
         assert program.finish() == (0, "", "")
         assert program.everybody_ends()
     wait_until(lambda: segments() <= named)
+
+
+def ignored_by_programs():
+    """Return the signals that a program which is started here ignores, as a mask."""
+    status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout
+    return int(next(line for line in status.splitlines() if "SigIgn" in line).split()[1], 16)
+
+
+@pytest.mark.spec("ORCH-RUN-8")
+def test_programs_that_tasks_start_ignore_no_more_signals_than_those_of_the_program():
+    with Worker(num_sub_workers=1) as w:
+        assert w.submit(ignored_by_programs).result() == ignored_by_programs()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -231,7 +232,7 @@ def test_the_worker_has_what_it_had_at_its_start_again():
             seen[row, 4] = sys.gettrace() is not None
             seen[row, 5] = sys.getrecursionlimit() < 500
             seen[row, 6] = signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-            seen[row, 7] = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+            seen[row, 7] = signal.getsignal(signal.SIGINT) is raise_late
 
         def leaves():
             for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGINT):
@@ -305,3 +306,23 @@ def test_an_exception_of_a_handler_that_a_task_has_left_says_so():
         with pytest.raises(TaskError, match="of its own") as caught:
             run_sub(w, fail)
         assert "handler" not in caught.value.remote_traceback
+
+
+def forks():
+    if os.fork() == 0:
+        time.sleep(0.003)
+        return -1
+    return 0
+
+
+def late(value):
+    time.sleep(0.001)
+    return value
+
+
+@pytest.mark.spec("WM-LEFT-1")
+def test_a_child_that_a_called_function_forks_answers_no_later_call():
+    with Worker(num_sub_workers=1) as w:
+        for _ in range(8):
+            calls = [w.submit(forks), *(w.submit(late, i) for i in range(1, 12))]
+            assert [call.result() for call in calls] == list(range(12))
