@@ -6,6 +6,7 @@ they were not sent for long; then their blocks are given back as soon as no call
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ class SentFunctions:
     """
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self._stream: Stream = weakref.proxy(stream)  # which has this one
         self._lasting: dict[Any, Plan] = {}
         self._others: OrderedDict[Any, Plan] = OrderedDict()
         """Those sent last at the end."""

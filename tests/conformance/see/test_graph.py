@@ -375,7 +375,7 @@ def test_calls_work_after_a_dry_run_also_after_an_exception(w, calls):
     axpy(calls.y, calls.x, 1).result()
     assert str(w.graph(calls)) == CALLS_TEXT
     shown = w.graph(lambda: add(early, 1))
-    assert str(shown) == "task 0: add(5, 1, None) on worker 1\n"
+    assert str(shown) == "task 0: add(5, 1) on worker 1\n"
 
 
 @pytest.mark.spec("SEE-GRAPH-9")
