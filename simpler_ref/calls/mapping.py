@@ -91,9 +91,6 @@ class _Chunks:
         payload = Payload.from_bytes(self._payload)
         return received(payload).function if payload.how & How.KEPT else None
 
-    def _function(self) -> Callable[..., Any]:
-        return self._kept or received(Payload.from_bytes(self._payload)).function
-
     def __call__(self, items: list[Any], pickled: bool) -> tuple[Any, ...]:
         """Return the parts of a `_Done`: values of all items, and the errors of those that fail.
 
@@ -104,7 +101,7 @@ class _Chunks:
         errors: dict[int, bytes] = {}
         for item in map(pickle.loads, items) if pickled else items:
             try:
-                function = self._function()
+                function = self._kept or received(Payload.from_bytes(self._payload)).function
                 values.append(function(*item) if self._star else function(item))
             except (Exception, SystemExit) as error:
                 errors[len(values)] = outcomes.error_block(error)
