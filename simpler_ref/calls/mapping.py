@@ -29,7 +29,7 @@ from .current import here
 from .dry import DryStream, NoValues
 from .futures import Future
 from .packing import Plan
-from .sending import How, Payload
+from .sending import How, Payload, Unchanging
 from .signatures import Mode
 from .stream import Stream
 from .tasks import Task, received
@@ -62,7 +62,7 @@ class _Done(NamedTuple):
     seconds: float
 
 
-class _Chunks:
+class _Chunks(Unchanging):
     """Calls a function for the items of a chunk.
 
     Parameters
@@ -74,8 +74,6 @@ class _Chunks:
     name : str
         What messages call it.
     """
-
-    never_changes = True
 
     def __init__(self, payload: bytes, star: bool, name: str) -> None:
         self._payload = payload

@@ -64,6 +64,10 @@ class How(IntFlag):
     """The payload has its module and its name."""
 
 
+class Unchanging:
+    """A callable of this package that no call changes; programs have none of them."""
+
+
 class Payload(NamedTuple):
     """What a worker makes a function from."""
 

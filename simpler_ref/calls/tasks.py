@@ -21,7 +21,7 @@ from ..system.values import flag, text
 from .compiled import Code
 from .current import current
 from .limits import MOST_S
-from .sending import Guards, How, Payload, content_of, find, name_of
+from .sending import Guards, How, Payload, Unchanging, content_of, find, name_of
 from .signatures import Parameter, Signature
 
 _serials = itertools.count(os.getpid() << 32)
@@ -152,7 +152,7 @@ class Task:
     def guards(self, known: Mapping[str, Any] | None) -> Guards | None:
         """Return what must hold for workers to have the function as it is; None: they never have."""
         named = name_of(self, known) or name_of(self.py_func, known)
-        if named or self.code is not None or getattr(self.py_func, "never_changes", False):
+        if named or self.code is not None or isinstance(self.py_func, Unchanging):
             return Guards([])
         return Guards.of(self.py_func, known)
 
