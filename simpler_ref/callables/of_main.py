@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from cloudpickle import cloudpickle as _tracker
@@ -21,6 +22,19 @@ _NAME = b"\x8c\x08__main__"
 _SHORT = 1 << 16
 """In bytes: a longer pickle is not searched for the name if the values are plain."""
 _PLAIN = {np.ndarray, str, bytes, bytearray}
+Reducers = Mapping[type, Callable[[Any], Any]]
+"""How objects of some types are pickled."""
+
+
+class Enclosing(Protocol):
+    """Takes out of arguments what is not pickled."""
+
+    @property
+    def reducers(self) -> Reducers:
+        """How what it takes out is pickled."""
+
+    def begin(self) -> None:
+        """Begin again."""
 
 
 def inherited() -> dict[str, Any]:
@@ -40,37 +54,56 @@ def inherited() -> dict[str, Any]:
     return found
 
 
-def as_bytes(items: Any, values: Iterable[Any], known: Mapping[str, Any] | None) -> bytes:
-    """Return arguments as bytes.
+class ArgumentPickler:
+    """Pickles arguments, one after another.
 
     Parameters
     ----------
-    items : Any
-        What is pickled.
-    values : Iterable
-        The arguments in it.
     known : Mapping[str, Any] | None
         The classes and functions of `__main__` that the workers have; None: all.
+    enclosed : Enclosing
+        Takes out what is not pickled.
 
     Notes
     -----
     Rule     CALL-VALUE-6
     """
-    if _tracker.list_registry_pickle_by_value():
-        return _by_value(items, known)
-    try:
-        data = pickle.dumps(items, 5)
-    except Exception:
-        return _by_value(items, known)
-    if known is None or (len(data) > _SHORT and _PLAIN.issuperset(map(type, values))):
-        return data
-    return data if data.find(_NAME) < 0 else _by_value(items, known)
 
+    def __init__(self, known: Mapping[str, Any] | None, enclosed: Enclosing) -> None:
+        self._known, self._enclosed = known, enclosed
+        self._buffer = io.BytesIO()
+        self._quick = pickle.Pickler(self._buffer, 5)
+        self._quick.dispatch_table = {**copyreg.dispatch_table, **enclosed.reducers}
+        self._only_by_value = bool(_tracker.list_registry_pickle_by_value())
 
-def _by_value(items: Any, known: Mapping[str, Any] | None) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, known).dump(items)
-    return buffer.getvalue()
+    def as_bytes(self, items: Any, values: Iterable[Any]) -> bytes:
+        """Return arguments as bytes; `values` are the arguments in what is pickled."""
+        if self._only_by_value:
+            return self._by_value(items)
+        is_plain = _PLAIN.issuperset(map(type, values))
+        try:
+            data = pickle.dumps(items, 5) if is_plain else self._quickly(items)
+        except Exception:
+            return self._by_value(items)
+        if self._known is None or (is_plain and len(data) > _SHORT):
+            return data
+        return data if data.find(_NAME) < 0 else self._by_value(items)
+
+    def _quickly(self, items: Any) -> bytes:
+        buffer = self._buffer
+        self._quick.clear_memo()
+        buffer.seek(0)
+        buffer.truncate()
+        self._quick.dump(items)
+        return buffer.getvalue()
+
+    def _by_value(self, items: Any) -> bytes:
+        self._enclosed.begin()
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, self._known)
+        pickler.reducers = self._enclosed.reducers
+        pickler.dump(items)
+        return buffer.getvalue()
 
 
 def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
@@ -103,6 +136,12 @@ class _NamesOfMain:
 
 class _Pickler(_NamesOfMain, ByValue):
     """Pickles arguments."""
+
+    reducers: Reducers = {}  # noqa: RUF012 (nobody changes it)
+
+    def reducer_override(self, value: Any) -> Any:
+        reduce = self.reducers.get(type(value))
+        return super().reducer_override(value) if reduce is None else reduce(value)
 
 
 class CallablePickler(_NamesOfMain, Serializer):

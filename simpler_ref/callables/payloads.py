@@ -55,7 +55,16 @@ class Serializer(ByValue):
 
     Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
     an address means nothing, or something else.
+
+    Attributes
+    ----------
+    shared : list of tuple
+        Address and bytes of those that were met.
     """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shared: list[tuple[int, int]] = []
 
     def reducer_override(self, obj: Any) -> Any:
         """Pickle an array in shared memory by its address."""
@@ -64,6 +73,7 @@ class Serializer(ByValue):
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
                 self._require_address_to_mean_something()
+                self.shared.append((low, high - low))
                 if obj.flags.c_contiguous:
                     return _view_shared, (address, obj.shape, obj.dtype)
                 span = low, high - low, address - low

@@ -52,7 +52,7 @@ from ..remote.requests import PickledRegistration, Registration
 from ..system.types import Array, address_of
 from . import outcomes
 from .far_arrays import copied_layout, is_whole, layout_of
-from .forms import VALUE, Form, Forms
+from .forms import INNER_VALUE, VALUE, Form, Forms
 from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
 from .sending import Payload, number_in
 from .tasks import Task
@@ -431,7 +431,8 @@ class AtLink:
                     told[far.key] = replace(far, data=_bytes_of(source))
                 else:
                     beside.add(far.key, far.reads, source)
-        count = form.codes.count(VALUE)
+        codes = [*form.inner, *form.codes]
+        count = codes.count(VALUE) + codes.count(INNER_VALUE)
         values = [
             self._value(words[at], beside)
             for at in range(form.end, form.end + count)
@@ -443,7 +444,7 @@ class AtLink:
             digest,
             plan.sub_worker,
             form.named,
-            bytes(form.codes),
+            bytes(codes),
             bytes(kinds[sent]),
             np.array(words[sent], np.int64).tobytes(),
             [told[one.far.key] for one in arrays],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,6 +16,8 @@ class _Here(threading.local):
     in_task = False
     mailbox: Any = None
     """That of the worker, in a worker."""
+    enclosed: Sequence[Any] = ()
+    """What the arguments that are unpickled have within them."""
 
 
 here = _Here()

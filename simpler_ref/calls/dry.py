@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..callables.of_main import as_bytes
 from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model.scalars import INTEGER
@@ -44,6 +43,10 @@ _Span = tuple[int, int, str, str]
 """First and last address of a tensor, its tag and its name."""
 
 
+def _nothing_runs() -> None:
+    """Wait for nothing: no call of a dry run runs."""
+
+
 class DryStream:
     """The calls of a function, none of which is made.
 
@@ -68,11 +71,10 @@ class DryStream:
         for one in range(self._dry.view.workers):
             kernels.set_usable(self._mem, one, 1)
         self._submit = kernels.call_and_pass
-        self._inherited = session.inherited
         self._arrays = SentArrays(
             self._dry.layouts, session.why_array_is_invisible, Slow(self._dry)
         )
-        self._pack = Packer(self._arrays, session).pack
+        self._packer = Packer(self._arrays, session, _nothing_runs)
         self._plans: dict[Task, Plan] = {}
         self._names = TensorNames()
         self._numbers: dict[int, int] = {}
@@ -107,7 +109,7 @@ class DryStream:
             return self._real.submit(task, args, kwargs)
         bound = task.signature.bind(args, kwargs)
         plan = self._plans.get(task) or self._plan(task)
-        counts, wire, data, _, _ = self._pack(plan, bound)
+        counts, wire, data, _, _ = self._packer.pack(plan, bound)
         if data:  # the block that it would have
             wire += INTEGER.pack(0, L.SIGNED)
             counts += 1 << L.HALF
@@ -145,10 +147,6 @@ class DryStream:
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
         """Return the task of a plain function; see `Stream.task_of`."""
         return self._real.task_of(function, workers)
-
-    def as_bytes(self, item: Any) -> bytes:
-        """Return an argument as bytes."""
-        return as_bytes(item, (item,), self._inherited)
 
     def results(self, task: Task, rows: Iterable[Any], *, star: bool) -> NoValues:
         """Call a task for each item, at once, each on its own; see `Worker.map`.

@@ -6,7 +6,6 @@ error. Only the session's main thread comes here.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +36,8 @@ from ..remote.lookout import Lookout
 from ..remote.mover import Mover
 from ..system.types import Array
 from . import outcomes
-from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, float_of
+from .enclosed import load
+from .forms import ARRAY, CONSTANTS, INNER_ARRAY, ITEM, READ_ARRAY, VALUE, float_of
 from .futures import Future
 from .kept_values import KeptValues, new_value_key
 from .leases import Lease
@@ -228,16 +228,21 @@ class FarCalls:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the named arguments of a call; see `Inside`, too."""
         names: Sequence[str] = ()
-        items: Iterator[Any] = iter(())
+        found: list[Any] = []
+        pieces, given = iter(call.values), iter(arrays)
+        words = np.frombuffer(call.words, np.int64).tolist()
+        values = (
+            _value(kind, word, pieces, beside) for kind, word in zip(call.kinds, words, strict=True)
+        )
+        inner = [code for code in call.codes if code >= INNER_ARRAY]
         if ITEM in call.codes or call.named:
-            names, found = pickle.loads(_data(call.items, beside.get(call.items.key)))
-            items = iter(found)
-        words = iter(np.frombuffer(call.words, np.int64).tolist())
-        kinds, values, given = iter(call.kinds), iter(call.values), iter(arrays)
+            data = _data(call.items, beside.get(call.items.key))
+            names, found = load(data, inner, given, values)
+        items = iter(found)
         made: list[Any] = []
-        for code in call.codes:
+        for code in call.codes[len(inner) :]:
             if code == VALUE:
-                made.append(_value(next(kinds), next(words), values, beside))
+                made.append(next(values))
             elif code in (ARRAY, READ_ARRAY):
                 made.append(next(given))
             elif code == ITEM:

@@ -1,9 +1,9 @@
 """How the arguments of a call travel: a code for each, then the words of their values.
 
-The scalars of a call are: the block of its function with the numbers of arguments, and of those that have
-names; codes, four bits for each argument, fifteen to a word; then a word for each number or future; at
-last the names and the other values, which are pickled together: their bytes and how many, or, if these
-are many, the block that has them.
+The scalars of a call are: the block of its function with the numbers of codes, and of arguments that
+have names; the codes, four bits each, fifteen to a word: first those of what is enclosed in arguments,
+then one for each argument; then a word for each number or future; at last the names and the other values,
+which are pickled together: their bytes and how many, or, if these are many, the block that has them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import NamedTuple
 from ..jit import layout as L
 
 CALL_KEY = L.CALL_KEY
-NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE = range(7)
-"""A constant; pickled; an array that the task writes; one that it only reads; a word."""
+NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE, INNER_ARRAY, INNER_VALUE = range(9)
+"""A constant; pickled; an array that the task writes; one that it only reads; a word; an array, and the
+value of a call, that pickled arguments have within them (`enclosed`)."""
 CODE_BITS, _IN_A_WORD = 4, 15
 CODE_MASK = (1 << CODE_BITS) - 1
 _COUNT, _NAMED = L.KEY_BITS, 52
@@ -31,7 +32,10 @@ class Form(NamedTuple):
 
     key: int
     """The block of the function."""
+    inner: list[int]
+    """The codes of what is enclosed in arguments."""
     codes: list[int]
+    """Those of the arguments."""
     named: int
     """How many arguments, the last ones, have names."""
     end: int
@@ -70,7 +74,9 @@ def form_of(words: Sequence[int]) -> Form:
         words[1 + i // _IN_A_WORD] >> CODE_BITS * (i % _IN_A_WORD) & CODE_MASK for i in range(count)
     ]
     end = 1 + -(-count // _IN_A_WORD)
-    return Form(key_of(words[0]), codes, named, end, named > 0 or ITEM in codes)
+    inner = [code for code in codes if code >= INNER_ARRAY]
+    codes = codes[len(inner) :]
+    return Form(key_of(words[0]), inner, codes, named, end, named > 0 or ITEM in codes)
 
 
 class Forms:

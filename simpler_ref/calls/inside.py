@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
@@ -20,7 +19,8 @@ from . import outcomes, quick
 from .arrays import ReceivedArrays
 from .compiled import Code
 from .current import here
-from .forms import ARRAY, CONSTANTS, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
+from .enclosed import load
+from .forms import ARRAY, CONSTANTS, INNER_VALUE, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
 from .limits import within
 from .sending import How, Payload, number_in
 from .tasks import received
@@ -84,7 +84,7 @@ class Inside:
             known = self._load(form.key, data)
         _, function, code = known
         positional, named = self._arguments(form, wires, words, kinds)
-        if code is not None:
+        if code is not None and not form.inner:
             self._learn(code, form, wires, positional)
         self._finish(self._made(form, function, positional, named))
 
@@ -164,10 +164,16 @@ class Inside:
         self, form: Form, wires: list[bytes], words: list[int], kinds: memoryview
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and the named arguments of a call; see `forms`."""
-        _, codes, named, at, has_items = form
-        names, items = self._items(words, kinds) if has_items else ((), [])
-        item = iter(items)
+        _, inner, codes, named, at, has_items = form
         arrays = iter(wires)
+        names: tuple[str, ...] = ()
+        items: list[Any] = []
+        if has_items:
+            read_only = (self._arrays.array(wire, False) for wire in arrays)
+            fetched = map(self._value, words[at:], kinds[at:])
+            names, items = load(self._data(words, kinds), inner, read_only, fetched)
+            at += inner.count(INNER_VALUE)
+        item = iter(items)
         values: list[Any] = []
         for code in codes:
             if code == VALUE:
@@ -184,16 +190,13 @@ class Inside:
             return values, {}
         return values[:-named], dict(zip(names, values[-named:], strict=True))
 
-    def _items(self, words: list[int], kinds: memoryview) -> tuple[tuple[str, ...], list[Any]]:
+    def _data(self, words: list[int], kinds: memoryview) -> memoryview | bytes:
         """Return the names and the values that are pickled."""
         if kinds[len(words) - 1] == L.PAYLOAD:
-            data: Any = data_of(self._mem, words[-1])
-        else:
-            size = words[-1]
-            first = len(words) - 1 - -(-size // L.WORD)
-            data = np.array(words[first:-1], np.int64).tobytes()[:size]
-        names, items = pickle.loads(data)
-        return names, items
+            return data_of(self._mem, words[-1])
+        size = words[-1]
+        first = len(words) - 1 - -(-size // L.WORD)
+        return np.array(words[first:-1], np.int64).tobytes()[:size]
 
     def _value(self, word: int, kind: int) -> Any:
         """Return the value of a word, or that of a call."""

@@ -295,10 +295,10 @@ class Results:
         bar: Any,
     ) -> None:
         self._stream, self._task, self._star, self._of = stream, task, star, of
-        payload, self._lasts = stream.function_for_items(task)
-        self._function_of_items = payload
+        self._alone_payload, self._payload, self._lasts = stream.function_for_items(task)
+        """What is sent of the function: for an item that is a call of its own, and for a chunk."""
         name: str = task.__qualname__
-        self._chunks = stream.task_of(_Chunks(payload.to_bytes(0), star, name), task.workers)
+        self._chunks = stream.task_of(_Chunks(self._payload.to_bytes(0), star, name), task.workers)
         self._input: Iterator[Any] | None = iter(rows)
         self._total = total
         self._workers = workers
@@ -564,8 +564,10 @@ class Results:
         items = self._unsent
         if not self._apart:
             try:
-                sent = [self._stream.as_bytes(item) for item in items] if self._pickled else items
+                sent = self._stream.pickle_each(items) if self._pickled else items
             except Exception:  # of one item, which gets it when it is alone
+                sent = None
+            if sent is None:
                 self._apart = True
             else:
                 bound = self._chunks.signature.bind((sent, self._pickled), {})
@@ -583,11 +585,13 @@ class Results:
 
     def _plan_of_chunks(self) -> Plan:
         """Return the plan of the calls that have several items."""
-        return self._stream.plan(self._chunks, self._stream.sent(self._chunks)[0], lasts=False)
+        payload, _ = self._stream.sent(self._chunks)
+        payload = payload._replace(reads=self._payload.reads)
+        return self._stream.plan(self._chunks, payload, lasts=False)
 
     def _plan_of_single(self) -> Plan:
         """Return the plan of the calls that have one item, of the function as it was."""
-        return self._stream.plan(self._task, self._function_of_items, lasts=False)
+        return self._stream.plan(self._task, self._alone_payload, lasts=False)
 
 
 def _are_values(task: Task) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from ..callables.of_main import as_bytes
+from ..callables.of_main import ArgumentPickler
 from ..jit import layout as L
 from ..model.scalars import INTEGER, NUMBER
 from ..model.wire import with_tag
 from ..workers.session import Session
 from .arrays import SentArrays
+from .enclosed import Enclosed, TooManyError
 from .forms import (
     ARRAY,
     FALSE,
@@ -78,8 +79,8 @@ class Plan:
     """
 
     __slots__ = (
-        *("forms", "has_gaps", "heads", "is_plain", "key", "lease", "nbytes", "signature", "task"),
-        "workers",
+        *("forms", "has_gaps", "heads", "is_plain", "key", "lease", "nbytes", "reads", "signature"),
+        *("task", "workers"),
     )
 
     def __init__(
@@ -94,6 +95,8 @@ class Plan:
         """The task itself, if workers are threads, which call it."""
         self.lease = lease
         self.nbytes = nbytes
+        self.reads: tuple[bytes, ...] = ()
+        """Tensors of the shared arrays that the function refers to, each with its tag."""
         self.has_gaps = sum(one is MISSING for one in task.signature.defaults) > 1
         """Whether a call may leave out a value and give a later one."""
         self.workers = cycle([one + 1 << L.WORD_WORKER for one in workers]) if workers else None
@@ -127,11 +130,16 @@ class Packer:
         What is known of arrays that were arguments before.
     session : Session
         Knows what workers have inherited.
+    wait_for_all : Callable
+        Waits until the calls that were submitted have ended.
     """
 
-    def __init__(self, arrays: SentArrays, session: Session) -> None:
+    def __init__(
+        self, arrays: SentArrays, session: Session, wait_for_all: Callable[[], None]
+    ) -> None:
         self._arrays = arrays
         self._session = session
+        self._wait_for_all = wait_for_all
 
     def pack(self, plan: Plan, bound: tuple[Any, ...]) -> Packed:
         """Return the arguments of a call, as they travel.
@@ -198,17 +206,50 @@ class Packer:
             else:
                 form.append(ITEM)
                 items.append(value)
-        counts = len(parts) >> 1
-        head, words = plan.heads.get(tuple(form)) or plan.head(form)
-        parts.append(head)
         data = b""
         if items or names:
-            data = as_bytes((names, items), items, self._session.inherited)
+            data, enclosed = self._pickle((names, items), items)
+            if enclosed.codes:
+                form[1:1] = enclosed.codes
+                parts = enclosed.parts + parts
+                scalars = enclosed.scalars + scalars
+                futures += enclosed.futures
             if len(data) <= _INLINE_BYTES:
                 scalars += _inline(data)
                 data = b""
+        parts += plan.reads  # behind those of arguments: the worker only has the call wait for them
+        counts = len(parts) >> 1
+        head, words = plan.heads.get(tuple(form)) or plan.head(form)
+        parts.append(head)
         counts |= words + len(scalars) << L.HALF
         return counts, b"".join(parts + scalars), data, futures, epoch
+
+    def _pickle(self, items: Any, values: Iterable[Any]) -> tuple[bytes, Enclosed]:
+        """Return arguments as bytes, and what was taken out of them."""
+        try:
+            enclosed = Enclosed(self._arrays.wire, self._arrays)
+            return self._pickler(enclosed).as_bytes(items, values), enclosed
+        except TooManyError:
+            self._wait_for_all()
+            enclosed = Enclosed(self._arrays.wire, self._arrays, most=0)
+            return self._pickler(enclosed).as_bytes(items, values), enclosed
+
+    def _pickler(self, enclosed: Enclosed) -> ArgumentPickler:
+        return ArgumentPickler(self._session.inherited, enclosed)
+
+    def pickle_each(self, items: Iterable[Any]) -> list[bytes] | None:
+        """Return arguments as bytes, one by one; None if they have shared arrays or futures within."""
+        enclosed = Enclosed(self._arrays.wire, self._arrays)
+        pickler = self._pickler(enclosed)
+        made = []
+        try:
+            for item in items:
+                made.append(pickler.as_bytes(item, (item,)))
+                if enclosed.codes:
+                    return None
+        except TooManyError:
+            return None
+        return made
 
     def _add_future(
         self,

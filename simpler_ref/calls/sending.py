@@ -39,6 +39,10 @@ from cloudpickle import cloudpickle
 
 from ..callables.by_value import module_with
 from ..callables.of_main import CallablePickler, is_in_main
+from ..jit import layout as L
+from ..model.enums import DataType
+from ..model.tensor import ContinuousTensor
+from ..model.wire import TAG_AT, with_tag
 
 _numbers = itertools.count(1)
 _HEAD = Struct("<qqq")
@@ -48,6 +52,8 @@ _CONSTANT = {
     *(np.bool_, np.int64, np.float64, np.float32, np.int32),
 }
 _MOST_GUARDS = 64
+_MOST_TENSORS = 8
+_PIECE = 1 << 20
 _CHANGES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"}
 
 
@@ -77,6 +83,8 @@ class Payload(NamedTuple):
     body: bytes
     """Its time limit, the options it is compiled with, and the function, or its module and name: pickled.
     Of a function that cannot be pickled: why not, as text."""
+    reads: tuple[bytes, ...] = ()
+    """Tensors of the shared arrays that it refers to, each with its tag behind it: not for the worker."""
 
     def to_bytes(self, number: int | None = None) -> bytes:
         """Return it with a number, by default one of its own: workers know by it what they have."""
@@ -141,11 +149,29 @@ def find(module: str, name: str) -> Any:
 
 
 # ---------------------------------------------------------------- by content
-def content_of(target: Any, known: Mapping[str, Any] | None) -> bytes:
-    """Return something as bytes; see `callables.payloads.Serializer`."""
+def content_of(target: Any, known: Mapping[str, Any] | None) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return something as bytes, and tensors of the shared arrays that it refers to, which go by address.
+
+    Of many, one tensor covers all.
+
+    Rule     CALL-SENT-7
+    """
     buffer = io.BytesIO()
-    CallablePickler(buffer, known).dump(target)
-    return buffer.getvalue()
+    pickler = CallablePickler(buffer, known)
+    pickler.dump(target)
+    spans = sorted(set(pickler.shared))
+    if len(spans) > _MOST_TENSORS:
+        first = spans[0][0]
+        spans = [(first, max(start + nbytes for start, nbytes in spans) - first)]
+    return buffer.getvalue(), tuple(itertools.chain.from_iterable(map(_as_tensor, spans)))
+
+
+def _as_tensor(span: tuple[int, int]) -> tuple[bytes, bytes]:
+    """Return a tensor of some bytes, and the tag of what is only read."""
+    start, nbytes = span
+    shape = (nbytes,) if nbytes <= _PIECE else (-(-nbytes // _PIECE), _PIECE)
+    wire = ContinuousTensor(start, shape, DataType.UINT8)._wire
+    return wire[:TAG_AT], with_tag(b"", L.INPUT)
 
 
 class _Guard(NamedTuple):

@@ -73,6 +73,7 @@ class SentFunctions:
         self._nbytes += 0 if lasts else len(raw)
         made = Plan(task, offset, workers, lease, len(raw))
         made.task = task if payload.how & How.INHERITED else None
+        made.reads = payload.reads
         return made
 
     def begin_anew(self) -> None:

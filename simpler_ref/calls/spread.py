@@ -72,13 +72,12 @@ class SpreadStream(Stream):
         guards = task.guards({})
         return Payload(How(0), task.serial, pickle.dumps(Function.of(task))), guards
 
-    def function_for_items(self, task: Task) -> tuple[Payload, bool]:
-        """Return a task as it is now, to be called for items at an endpoint, and whether it stays so."""
-        if not self._open:
-            self._come_in()
+    def function_for_items(self, task: Task) -> tuple[Payload, Payload, bool]:
+        """Return a task as it is now, as links get it, and as workers of endpoints do for many items."""
+        alone, _, lasts = super().function_for_items(task)
         with for_endpoints():
-            payload, guards = task.sent({})
-        return payload, guards is not None and not guards
+            payload, _ = task.sent({})
+        return alone, payload, lasts
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the sub workers that a task names, counted through all endpoints.

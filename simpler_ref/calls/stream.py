@@ -8,14 +8,13 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
 
-from ..callables.of_main import as_bytes
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS
 from ..engine.view.blocks import Blocks, data_of, set_retries
@@ -93,7 +92,8 @@ class Stream:
         self._arrays = SentArrays(
             session.engine.layouts, session.why_array_is_invisible, self._quick
         )
-        self._pack = Packer(self._arrays, session).pack
+        self._packer = Packer(self._arrays, session, self._wait_for_submitted)
+        self._pack = self._packer.pack
         self._plans: dict[Task, tuple[Plan, Guards]] = {}
         self._names = session.call_names
         self._limits: dict[int, float] = {}
@@ -171,18 +171,21 @@ class Stream:
                     return future
             self._make_room()
 
-    def function_for_items(self, task: Task) -> tuple[Payload, bool]:
-        """Return a task as it is now, to be called for items, and whether it stays so."""
+    def function_for_items(self, task: Task) -> tuple[Payload, Payload, bool]:
+        """Return a task as it is now, to be called for one item and for many, and whether it stays so."""
         if not self._open:
             self._come_in()
         payload, guards = self.sent(task)
-        return payload, guards is not None and not guards
+        return payload, payload, guards is not None and not guards
 
-    def as_bytes(self, item: Any) -> bytes:
-        """Return an argument as bytes, once it is known what the workers have."""
+    def pickle_each(self, items: Iterable[Any]) -> list[bytes] | None:
+        """Return arguments as bytes, one by one, once it is known what the workers have.
+
+        None: they have shared arrays or futures within, which need calls of their own.
+        """
         if not self._open:
             self._come_in()
-        return as_bytes(item, (item,), self._session.inherited)
+        return self._packer.pickle_each(items)
 
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
         """Return the task of a plain function, the same one for as long as that stays what it is."""
@@ -533,22 +536,23 @@ class Stream:
         Meanwhile other threads get the values of those that have ended. They may submit others, which are
         kept out in the end, or this might go on forever.
         """
+        self._wait_for_submitted()
+        if self._open:
+            with self.turns.entrance, self.turns.turn:
+                self._finish()
+
+    def _wait_for_submitted(self) -> None:
+        """Wait until the calls that were submitted before now have ended."""
         if not self._open:
             return
-        view, epoch, submitted = (
-            self._engine.view,
-            self._arrays.now[0],
-            self._engine.view.next_task_id,
-        )
+        view, epoch = self._engine.view, self._arrays.now[0]
+        submitted = view.next_task_id
         bell = self.turns.register()
         try:
             while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
                 self._wait_a_while(bell, PARK_NS, ended=submitted - 1)
         finally:
             self.turns.forget(bell)
-        if self._open:
-            with self.turns.entrance, self.turns.turn:
-                self._finish()
 
     def _finish(self) -> None:
         """End the stream; what a signal has cut short may have left a call that no future refers to."""

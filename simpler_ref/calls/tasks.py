@@ -141,7 +141,7 @@ class Task:
         options = None if self.code is None else self.code.options
         about = self.timeout, options, named or self.py_func
         try:
-            return Payload(how, self.serial, content_of(about, known)), guards
+            return Payload(how, self.serial, *content_of(about, known)), guards
         except Exception as error:
             why = f"{type(error).__name__}: {error}"[:MOST_WHY]
             if self.is_passing:
