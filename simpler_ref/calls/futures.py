@@ -232,7 +232,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a Future cannot be pickled: pass it as an argument of its own, or its result()"
+            "a Future cannot be pickled: pass it, or its result(), as an argument or within one"
         )
 
 

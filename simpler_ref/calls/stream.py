@@ -89,9 +89,7 @@ class Stream:
         self.native = self._quick.native
         self._call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
-        self._arrays = SentArrays(
-            session.engine.layouts, session.why_array_is_invisible, self._quick
-        )
+        self._arrays = SentArrays(session.engine.layouts, self._why_invisible, self._quick)
         self._packer = Packer(self._arrays, session, self._wait_for_submitted)
         self._pack = self._packer.pack
         self._plans: dict[Task, tuple[Plan, Guards]] = {}
@@ -315,6 +313,30 @@ class Stream:
     def takes_pickles(self) -> bool:
         """Whether calls may have arguments that are pickled."""
         return True
+
+    def _why_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see the bytes that an array spans; None if they can.
+
+        Raises
+        ------
+        RuntimeError
+            They are of another open Worker, for whose calls those of this one would not wait.
+
+        Notes
+        -----
+        Rule     CALL-STREAM-11
+        """
+        for other in tuple(current.opened) if len(current.opened) > 1 else ():
+            if isinstance(other, Stream) and other is not self and other._owns(address):
+                raise RuntimeError(
+                    f"this array of shape {array.shape} belongs to another open Worker, and calls of "
+                    "two Workers do not wait for each other: make both calls by that Worker's submit, "
+                    "or pass a copy, Worker.share(array), once its calls have ended"
+                )
+        return self._session.why_array_is_invisible(array, address, nbytes)
+
+    def _owns(self, address: int) -> bool:
+        return any(start <= address < end for start, end in self._session.own_memory)
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the workers of the engine that a task names."""

@@ -132,7 +132,8 @@ def test_types_in_turn_are_all_compiled_once_even_if_more_than_are_kept(w, monke
     assert ran() == before
     monkeypatch.setattr(compiled, "_MOST_ENTRIES", 1)
     first = sr.task(compiled=True)(lambda x: x.flat[0])
-    with sr.Worker(num_sub_workers=1, child_mode="thread"):
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as other:
+        square = other.share(square)
         for one in 3 * (square, square[0], square.T):
             assert first(one).result() == square[0, 0]
 

@@ -1,0 +1,200 @@
+"""CALL-INNER: arrays and futures within arguments, and within functions."""
+
+import functools
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+
+from .tasks import fill, opened, same, total
+
+
+@dataclass
+class Box:
+    inside: Any
+
+
+def boxed(value):
+    return lambda: value
+
+
+def objects(value):
+    array = np.empty(2, object)
+    array[1] = value
+    return array
+
+
+INSIDE = {
+    "a list": (lambda x: [1, x], lambda v: v[1]),
+    "a tuple, twice": (lambda x: (x, x), lambda v: v[1] if v[0] is v[1] else None),
+    "a dict": (lambda x: {"x": x}, lambda v: v["x"]),
+    "an object": (Box, lambda v: v.inside),
+    "a list of dicts": (lambda x: [{"x": (x,)}], lambda v: v[0]["x"][0]),
+    "a partial": (lambda x: functools.partial(same, x), lambda v: v.args[0]),
+    "a closure": (boxed, lambda v: v()),
+    "elements": (objects, lambda v: v[1]),
+}
+
+
+@sr.task
+def fill_at(gate: sr.In, x: sr.Out, value):
+    while not gate[0]:
+        time.sleep(0.001)
+    x[...] = value
+
+
+@sr.task
+def look_at(gate: sr.In, take, box):
+    while not gate[0]:
+        time.sleep(0.001)
+    x = take(box)
+    return float(x.sum()), x.flags.writeable
+
+
+def have_others_run(w):
+    """Return once all calls have run that do not wait for others."""
+    w.submit(int).result()
+
+
+@pytest.mark.spec("CALL-INNER-1")
+def test_calls_wait_for_writers_of_arrays_within_arguments_and_cannot_write_these(w, gate):
+    x, is_open = w.zeros((len(INSIDE), 2)), w.share(np.ones(1, np.int32))
+    fill_at(gate, x, 7)
+    found = [
+        w.submit(look_at, is_open, take, put(row))
+        for row, (put, take) in zip(x, INSIDE.values(), strict=True)
+    ]
+    mapped = w.map(sum, [[x[0, 0], 1], [2, 3]])
+    have_others_run(w)
+    gate[0] = 1
+    assert [one.result() for one in found] == [(14, False)] * len(INSIDE)
+    assert list(mapped) == [1, 5], "a number of an array is a number"
+
+
+@pytest.mark.spec("CALL-INNER-1")
+def test_later_writers_wait_for_calls_with_arrays_within_arguments(w, gate):
+    x = w.share(np.ones((len(INSIDE), 2)))
+    kinds = list(zip(x, INSIDE.values(), strict=True))
+    for row, (put, take) in kinds:
+        gate[0] = 0
+        found = w.submit(look_at, gate, take, put(row))
+        fill(row, 9)
+        have_others_run(w)
+        gate[0] = 1
+        assert found.result() == (2, False)
+        assert total(row).result() == 18
+
+
+@pytest.mark.spec("CALL-INNER-1", "CALL-INNER-2")
+def test_items_of_map_wait_for_what_they_have_within(w, gate):
+    x = w.zeros(4)
+    fill_at(gate, x, 3)
+    items = [{"x": x}, {"x": np.ones(2)}, {"x": x[:1]}, {"x": w.submit(np.full, 5, 2.0)}]
+    found = w.map(lambda item: float(item["x"].sum()), items)
+    several = w.starmap(lambda a, b: float(a[0].sum()) + b, [([x], 1), ([x[1:]], 2)])
+    have_others_run(w)
+    gate[0] = 1
+    assert list(found) == [12, 2, 3, 10]
+    assert list(several) == [13, 11]
+
+
+@pytest.mark.spec("CALL-INNER-2")
+def test_futures_within_arguments_arrive_as_values(w, gate):
+    @sr.task
+    def wait(x: sr.In, value):
+        while not x[0]:
+            time.sleep(0.001)
+        return value
+
+    values = [5, 2.5, None, "text", np.arange(3.0), [1, {"a": 2}]]
+    for put, take in INSIDE.values():
+        gate[0] = 0
+        futures = [wait(gate, one) for one in values]
+        found = [w.submit(lambda take, box: take(box), take, put(one)) for one in futures]
+        gate[0] = 1
+        assert list(map(repr, (one.result() for one in found))) == list(map(repr, values))
+    ended = same(7)
+    assert ended.result() == 7
+    assert same([ended, (ended,)]).result() == [7, (7,)]
+    with pytest.raises(sr.TaskError, match="unsupported operand"):
+        same([w.submit(divmod, 1, None)]).result()
+
+
+@pytest.mark.spec("CALL-INNER-3")
+@pytest.mark.parametrize("number", [16, 17, 60])
+def test_many_arrays_and_futures_are_right_too(w, number):
+    x = w.zeros((number - 1, 3))
+
+    def sums(rows, last):
+        return [float(one.sum()) for one in (*rows, last[0])], any(
+            one.flags.writeable for one in rows
+        )
+
+    for value in (1, 2):
+        fill(x, value)
+        made = w.submit(np.full, 3, 5)
+        sent = sr.task(sums)(list(x), [made])
+        assert sent.result() == ([3.0 * value] * (number - 1) + [15], False)
+        assert list(w.map(len, [list(x), [made] * number])) == [number - 1, number]
+
+
+@pytest.mark.spec("CALL-SENT-7")
+@pytest.mark.parametrize("w", ["process"], indirect=True)
+def test_calls_wait_for_writers_of_arrays_that_functions_refer_to_and_these_for_them(w, gate):
+    x = w.zeros((20, 20))
+    rows, column, is_open = list(x), x[::2, 3], w.share(np.ones(1, np.int32))
+
+    def looked(start):
+        while not start[0][0]:
+            time.sleep(0.001)
+        return float(column.sum())
+
+    fill_at(gate, x, 2)
+    several = w.submit(lambda: sum(map(np.sum, rows)))
+    found = [w.submit(looked, [is_open]), w.submit(functools.partial(np.sum, column))]
+    mapped = w.map(lambda i: float(column[i]), range(3))
+    have_others_run(w)
+    gate[0] = 1
+    assert [one.result() for one in found] == [20, 20]
+    assert several.result() == 800 and list(mapped) == [2, 2, 2]
+    gate[0] = 0
+    before = w.submit(looked, [gate])
+    fill(x, 4)
+    have_others_run(w)
+    gate[0] = 1
+    assert before.result() == 20 and total(x).result() == 1600
+
+
+@pytest.mark.slow("endpoints")
+@pytest.mark.spec("CALL-INNER-1", "CALL-INNER-2", "CALL-INNER-3")
+def test_arrays_and_futures_within_arguments_go_to_endpoints():
+    with opened(2) as w:
+        x = w.zeros(4)
+        for value in (1, 2):
+            fill(x, value)
+            long = w.submit(np.full, 100_000, value)
+            boxes = [put(x) for name, (put, _) in INSIDE.items() if name != "elements"]
+            taken = [take for name, (_, take) in INSIDE.items() if name != "elements"]
+            pairs = zip(boxes, taken, strict=True)
+            found = [w.submit(lambda b, t: float(t(b).sum()), box, take) for box, take in pairs]
+            sums = w.submit(
+                lambda values: [float(one.sum()) for one in values], [long, x, 20 * [x]][:2]
+            )
+            assert [one.result() for one in found] == [4 * value] * len(found)
+            assert sums.result() == [100_000 * value, 4 * value]
+            assert w.submit(len, 20 * [x[:1]] + list(x)).result() == 24
+            assert list(w.map(lambda box: float(box["x"][0]), [{"x": x}, {"x": [5]}])) == [value, 5]
+
+
+@pytest.mark.spec("CALL-STREAM-11")
+def test_an_array_of_another_open_worker_is_refused(w):
+    x = w.ones(3)
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as other:
+        for call in (lambda: total(x), lambda: same([x]), lambda: list(other.map(len, [x]))):
+            with pytest.raises(RuntimeError, match="another open Worker"):
+                call()
+        assert w.submit(total, x).result() == total(other.share(x)).result() == 3
