@@ -111,6 +111,15 @@ def writes(tag):
 
 
 @kernel
+def has_key(words, t, data):
+    """Say whether a tensor is a buffer that tasks may wait for: it has an address, and some bytes there.
+
+    Rule     ORCH-AUTO-7; ORCH-MAP-7
+    """
+    return data != 0 and nbytes_of(words, t) != 0
+
+
+@kernel
 def in_a_ring(mem, data):
     """Say whether an address is in the heap rings, which are contiguous."""
     offset = data - int(mem[L.RING_BLOCK + L.R_BASE])
@@ -432,7 +441,7 @@ def find_producers(mem, slot, words):
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
-        if data == 0 or not reads(tag_of(words, t)):
+        if not reads(tag_of(words, t)) or not has_key(words, t, data):
             continue
         entry = find(mem, data, owner_of(mem, slot, at + t, i))
         producer = int(mem[entry + L.E_SLOT])
@@ -552,7 +561,7 @@ def register_outputs(mem, slot, words):
     for i in range(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF):
         t = i * TENSOR_WORDS
         data = int(mem[at + t + L.TENSOR_DATA])
-        if data != 0 and writes(tag_of(words, t)):
+        if writes(tag_of(words, t)) and has_key(words, t, data):
             owner = owner_of(mem, slot, at + t, i)
             bit = 1 << (i % L.MASK_TENSORS)
             if is_auto_output(words, t):

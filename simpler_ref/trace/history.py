@@ -269,8 +269,6 @@ class Bytes:
     def add(self, use: Use, lineage: Lineage) -> None:
         """Note what a task does."""
         start, end = use.tensor.start, use.tensor.end
-        if start == end:
-            return
         if use.tensor.layout is not None:
             key = _key(use.tensor)
             self._add_view(key)
@@ -387,7 +385,7 @@ class History:
         producers: dict[int, None] = {}
         keeps: dict[Owner, None] = {}
         for one in tensors:
-            if one.tag in _READS and one.data:
+            if one.tag in _READS and one.data and one.nbytes:
                 before, owner = self._producers.get((one.memory, one.data), (None, None))
                 if before is not None:
                     producers[before] = None
@@ -423,7 +421,7 @@ class History:
         for owner in keeps:
             owner.keepers.add(task.turn)
         for one in tensors:
-            if one.tag == L.NO_DEP or not one.start:
+            if one.tag == L.NO_DEP or not one.start or not one.nbytes:
                 continue
             use = Use(task, one)
             self._bytes.setdefault(one.memory, Bytes()).add(use, lineage)

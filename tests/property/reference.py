@@ -262,7 +262,7 @@ class Reference:
                     data = address
                     address += rounded(t.nbytes)
                 member.tensors.append((data, t.nbytes, t.child_memory))
-                if data == 0:
+                if data == 0 or t.nbytes == 0:
                     continue
                 key = data, worker if t.child_memory else -1
                 if t.tag in (INPUT, INOUT):

@@ -1,11 +1,15 @@
 """ORCH-MAP: from address to producer."""
 
+import time
 from collections import defaultdict
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import simpler_ref as sr
+from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import tensormap
 from simpler_ref.jit.kernel import INTERPRETED
@@ -17,6 +21,12 @@ pytestmark = pytest.mark.kernels
 
 k = Kernels(tensormap)
 MASK = L.MAP_SMALLEST - 1
+
+
+def fill_slowly(args):
+    x = args.tensor(0).numpy()
+    time.sleep(0.05 * x.size / 8)
+    x.fill(7)
 
 
 # ---------------------------------------------------------------- against a dictionary
@@ -221,6 +231,38 @@ def test_a_tensor_map_on_its_own_has_slots_from_zero_and_no_key_for_address_zero
         keys.insert(4096, -1)
     with pytest.raises(ValueError, match="address 0"):
         keys.insert(0, 1)
+
+
+@pytest.mark.spec("ORCH-MAP-7")
+def test_a_tensor_of_no_bytes_is_no_buffer_at_any_address(driver):
+    whole = driver.submit(writes(4096, nbytes=8))
+    driver.submit(writes(4096, nbytes=0), updates(4096, nbytes=0))
+    assert driver.producers(driver.submit(reads(4096, nbytes=0))) == []
+    assert driver.producers(driver.submit(reads(4096, nbytes=8))) == [whole]
+
+
+@pytest.mark.spec("ORCH-MAP-7", "ORCH-CHECK-1")
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("check", [False, True])
+def test_an_empty_tile_takes_no_other_ones_place(check, one_by_one):
+    with sr.Worker(level=3, num_sub_workers=2, check=check) as w:
+        fill = w.register(fill_slowly)
+        copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
+        x, y = w.zeros(8, np.float32), w.zeros(8, np.float32)
+
+        def tiles(orch, args, config):
+            if one_by_one:
+                for i in (0, 8):
+                    orch.submit_sub_many(fill, [[x[i : i + 8]]], [T.OUTPUT_EXISTING])
+            else:
+                orch.submit_sub_many(fill, [[x, x[8:]]], [T.OUTPUT_EXISTING])
+            orch.submit_sub_many(copy, [[x], [y]], [T.INPUT, T.OUTPUT_EXISTING])
+
+        assert w.run(tiles).edges == 1
+        assert (y == 7).all()
+        x[:] = y[:] = 0
+        w.record(tiles).run()
+        assert (y == 7).all()
 
 
 @pytest.mark.spec("ORCH-MAP-8")
