@@ -107,8 +107,10 @@ class CallPlay(Play):
         """Numbers of the calls by their id."""
         self.needs: dict[int, set[int]] = {}
         """Call → those that have to succeed before it starts."""
-        self.before: dict[int, set[int]] = {}
-        """Call → those that have to end before it starts."""
+        self.direct: dict[int, set[int]] = {}
+        """Call → those that have to end before it starts; see `before`."""
+        self.readers_of: dict[int, set[int]] = {}
+        """Call → those among them that only read what it writes."""
         self.sources: dict[tuple[int, str], int] = {}
         """Call and buffer that it reads → the call that wrote it."""
         self.writers: dict[str, int] = {}
@@ -223,10 +225,11 @@ class CallPlay(Play):
         number = call.number
         read_from = {b: self.writers[b] for b in call.reads if b in self.writers}
         direct = {self.writers[b] for b in call.writes if b in self.writers}
-        direct |= {one for b in call.writes for one in self.readers.get(b, [])}
         self.needs[number] = {*read_from.values(), *futures}
         direct |= self.needs[number]
-        self.before[number] = direct.union(*(self.before[one] for one in direct))
+        readers = {one for b in call.writes for one in self.readers.get(b, [])}
+        self.readers_of[number] = readers - direct
+        self.direct[number] = direct | readers
         for buffer, writer in read_from.items():
             self.sources[number, buffer] = writer
         self.order.append(number)
@@ -416,11 +419,19 @@ class CallPlay(Play):
         assert not lost or self.scene.retries, f"{name} starts again, and was lost"
         for other in self.needs[number]:
             assert self.went_well(other), f"{name} starts, and {NAMES[other]} was not done"
-        for other in self.before[number]:
+        for other in self.before(number):
             assert not self.is_running(other), f"{name} starts while {NAMES[other]} runs"
         for later in self.order:
-            begun = number in self.before[later] and (later, 0) in self.begun
+            begun = (later, 0) in self.begun and number in self.before(later)
             assert not begun, f"{name} starts after {NAMES[later]}, which had to wait for it"
+
+    def before(self, number):
+        """Return the calls that have to end before one starts; who never starts to read has none."""
+        found = set(self.direct[number])
+        for one in self.direct[number]:
+            if one not in self.readers_of[number] or (one, 0) in self.begun:
+                found |= self.before(one)
+        return found
 
     def went_well(self, number):
         if self.run_number > 0:
@@ -517,7 +528,7 @@ class CallPlay(Play):
             return False
         if not all(map(self.went_well, self.needs[number])):
             return False
-        return all(map(self.is_gone, self.before[number]))
+        return all(map(self.is_gone, self.before(number)))
 
     def is_given(self, number):
         """Say whether a worker has been given a call, behind another one perhaps."""
@@ -531,7 +542,7 @@ class CallPlay(Play):
         fails = number in self.cancelled or any(
             self.is_gone(one) and not self.went_well(one) for one in self.needs[number]
         )
-        return fails and all(map(self.is_gone, self.before[number]))
+        return fails and all(map(self.is_gone, self.before(number)))
 
 
 def draw_calls(rng, size, workers):
