@@ -8,10 +8,11 @@ cannot write, and the futures' values.
 from __future__ import annotations
 
 import pickle
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from numpy import ndarray
+from numpy import asarray, generic, ndarray
 
 from ..jit import layout as L
 from ..model.scalars import INTEGER
@@ -69,13 +70,13 @@ class Enclosed:
         self.scalars: list[bytes] = []
         self.futures: list[tuple[Future, int]] = []
 
-    def _array(self, array: Any) -> Any:
+    def _array(self, found: Any) -> Any:
         try:
-            wire = self._wire(array)
+            wire = self._wire(found)
         except (TypeError, ValueError):  # it is copied, as any object is
-            return array.__reduce_ex__(5)
+            return found.__reduce_ex__(5)
         if not self._most:
-            return _read_only, (array.copy(),)
+            return _read_only, (found.copy(),)
         self.parts += wire, _INPUT
         return self._take_out(INNER_ARRAY)
 
@@ -98,13 +99,48 @@ class Enclosed:
         return _taken_out, (len(self.codes) - 1,)
 
 
+# ---------------------------------------------------------------- lists and tables for `In`
+_LIKE_ARRAYS = "__array__", "__array_interface__", "__dlpack__"
+
+
+def is_like_an_array(value: Any) -> bool:
+    """Say whether numpy makes an array of something as a rule: a list, a column, a table."""
+    if isinstance(value, list | tuple | range | memoryview | array):
+        return True
+    return not isinstance(value, generic) and any(hasattr(value, name) for name in _LIKE_ARRAYS)
+
+
+class Viewed:
+    """An argument for `In` that arrives as an array, made by the worker: what is within it may be shared.
+
+    Rule     CALL-ARRAY-8
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._about = name, asarray(value) if isinstance(value, memoryview) else value
+
+    def __reduce__(self) -> Any:
+        return _viewed, self._about
+
+
+def _viewed(name: str, value: Any) -> Any:
+    try:
+        found = asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: numpy makes no array of it: {error}") from None
+    if found.dtype.hasobject:
+        raise TypeError(f"{name}: numpy makes an array of Python objects of it, not of numbers")
+    return found
+
+
+# ---------------------------------------------------------------- in the worker
 def _itself(value: Any) -> Any:
     return value
 
 
-def _read_only(array: Any) -> Any:
-    array.flags.writeable = False
-    return array
+def _read_only(found: Any) -> Any:
+    found.flags.writeable = False
+    return found
 
 
 def _taken_out(number: int) -> Any:

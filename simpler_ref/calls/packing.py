@@ -15,7 +15,7 @@ from ..model.scalars import INTEGER, NUMBER
 from ..model.wire import with_tag
 from ..workers.session import Session
 from .arrays import SentArrays
-from .enclosed import Enclosed, TooManyError
+from .enclosed import Enclosed, TooManyError, Viewed, is_like_an_array
 from .forms import (
     ARRAY,
     FALSE,
@@ -292,8 +292,11 @@ class Packer:
             mode = parameter.mode
             if mode is Mode.VALUE or (mode is Mode.IN and isinstance(value, ndarray)):
                 items.append(value)
-                return ITEM
-            raise type(error)(f"{parameter.name}: {error}") from None
+            elif mode is Mode.IN and is_like_an_array(value):
+                items.append(Viewed(parameter.name, value))
+            else:
+                raise type(error)(f"{parameter.name}: {error}") from None
+            return ITEM
         return code
 
 

@@ -1,5 +1,6 @@
 """CALL-ARRAY: arrays."""
 
+import array
 import mmap
 import time
 
@@ -11,7 +12,7 @@ import simpler_ref as sr
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import start_method
 
-from .tasks import total, update
+from .tasks import fill, total, update
 
 
 @sr.task
@@ -229,3 +230,44 @@ def test_calls_have_their_arrays_although_the_program_has_dropped_them(depth):
         others = [w.full(100, 5) for _ in range(3)]
         done.result()
         assert [one.tolist() for one in others] == [[5] * 100] * 3, "it writes where its own was"
+
+
+class Column:
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values)
+
+
+@pytest.mark.spec("CALL-ARRAY-8")
+def test_what_numpy_makes_an_array_of_is_an_array_for_in(w):
+    @sr.task
+    def looked(x: sr.In):
+        return type(x), x.tolist()
+
+    x = w.zeros(2)
+    fill(x, 2)
+    given = [[1, 2], (1.5, 2), range(3), array.array("d", [1, 2]), Column([3]), Column(x)]
+    given += [[x, x], [w.submit(abs, -3)], memoryview(b"ab"), memoryview(x)]
+    found = [
+        [1, 2],
+        [1.5, 2],
+        [0, 1, 2],
+        [1, 2],
+        [3],
+        [2, 2],
+        [[2, 2], [2, 2]],
+        [3],
+        [97, 98],
+        [2, 2],
+    ]
+    assert [looked(one).result() for one in given] == [(np.ndarray, one) for one in found]
+    for wrong in ({}, "text", {1, 2}):
+        with pytest.raises(TypeError, match="x: expected"):
+            total(wrong).result()
+    for wrong in ([[1], [1, 2]], [{}], [None]):
+        with pytest.raises((TypeError, ValueError), match="x: numpy"):
+            total(wrong).result()
+    with pytest.raises(TypeError, match="x: expected"):
+        fill([1, 2], 3)
