@@ -36,6 +36,7 @@ from .remote.methods import RemoteMethods
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system.cores import Placement, Seat, find_cores
+from .system.regions import default_size
 from .system.values import flag
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
@@ -49,7 +50,7 @@ from .workers.session import Session
 from .workers.top import Top, look
 from .workers.tree import Tree
 
-DEFAULT_VALUES_SIZE = 1 << 30
+DEFAULT_VALUES_SIZE = default_size(1 << 30, 1 << 36)
 DEFAULT_START_TIMEOUT_S = 30.0
 DEFAULT_CONTROL_TIMEOUT_S = 30.0
 
@@ -109,10 +110,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         How many tasks may be alive at once; None: 2 097 152. With ``ring_depth=1``, how far the ids of
         a run may be ahead of the oldest live task.
     arena_size : int
-        Bytes for `empty` and `share`; pages take memory only when touched.
+        Bytes for `empty` and `share`, by default as many as the machine has memory; pages take memory
+        only when touched.
     values_size : int
-        Bytes for values of calls, in each worker for results and in the program for large arguments;
-        pages take memory only when touched.
+        Bytes for values of calls, in each worker for results and in the program for large arguments, by
+        default as many as the machine has memory, at most 64 GiB; pages take memory only when touched.
     start_timeout_s : float
         How long a worker may take to report that it is ready.
     child_mode : str | None

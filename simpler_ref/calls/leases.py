@@ -6,7 +6,10 @@ import os
 
 from ..engine.in_use import InUse, Users
 from ..engine.memory import Engine
-from ..engine.view.blocks import mark_kept, size_of_block
+from ..engine.view.blocks import give_back, mark_kept, size_of_block
+
+_MUCH = 1 << 20
+"""Bytes from which on it is looked at once whether a task uses a block."""
 
 
 class Leases:
@@ -32,7 +35,9 @@ class Leases:
 
     def drop(self, offset: int, first: int) -> None:
         """Release a block, once no task uses it."""
-        if not self._in_use.keep(first, size_of_block(self._engine.mem, offset), offset):
+        nbytes = size_of_block(self._engine.mem, offset)
+        is_free = nbytes >= _MUCH and not self._in_use.has_users(first)
+        if is_free or not self._in_use.keep(first, nbytes, offset):
             self._release(offset)
 
     def look(self) -> None:
@@ -45,6 +50,7 @@ class Leases:
         self._in_use.users = None
 
     def _release(self, offset: int) -> None:
+        give_back(self._engine.mem, offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, -1)
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .tasks import Task
 
 MOST_LASTING = 4096
-MOST, MOST_PART = 256, 4
-"""Other functions that are kept, and the part of the memory for values that they take."""
+MOST, MOST_PART, MOST_BYTES = 256, 4, 1 << 28
+"""Other functions that are kept, and the part of the memory for values, or the bytes, that they take."""
 
 
 class SentFunctions:
@@ -83,7 +83,7 @@ class SentFunctions:
 
     def _forget_oldest(self) -> None:
         """Forget what was not sent for long."""
-        most = self._stream.bytes_for_values // MOST_PART
+        most = min(self._stream.bytes_for_values // MOST_PART, MOST_BYTES)
         while len(self._others) > 1 and (len(self._others) > MOST or self._nbytes > most):
             if not self._stream.may_forget_functions():
                 return

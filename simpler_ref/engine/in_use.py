@@ -76,6 +76,13 @@ class InUse(Generic[T]):
         self._waiting.append((first, end, nbytes, what))
         return True
 
+    def has_users(self, first: int) -> bool:
+        """Say whether tasks may use something that was made when `now` was `first`."""
+        if self.users is None or self.users.submitted == first:
+            return False
+        unended = self.users.unended()
+        return unended is None or bisect_left(unended, first) < len(unended)
+
     def has_many(self) -> bool:
         """Say whether it is time to look; there is twice as much as the last look has left."""
         count, nbytes = self._look_at

@@ -33,6 +33,8 @@ ARENA_ALIGN = 64
 OTHERS_S = 0.1
 """How long who finds no room waits for memory that another thread takes back just now."""
 _MADV_POPULATE_WRITE = 23
+_MUCH, _MOST_FREE = 1 << 20, 1 << 28
+"""Bytes of an array whose pages may go back to the system, and of such ones that keep theirs."""
 
 
 def create_region(nbytes: int, private_from: int | None = None, *, huge: bool = False) -> Array:
@@ -140,6 +142,9 @@ class Arena:
         self._taking_back = 0
         """Threads that take memory back, which is not free before they have done so."""
         self.on_reuse: Callable[[int, int], None] | None = None
+        self._with_pages = 0
+        """About how many bytes of large arrays that are gone the system has not got."""
+        self._pid = os.getpid()
 
     def close(self) -> None:
         """Close the descriptor; the memory stays as long as an array refers to it."""
@@ -184,13 +189,26 @@ class Arena:
         owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
         # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
         span = offset, length, self.in_use.now()
-        weakref.finalize(owner, self._dropped.append, span).atexit = False
+        weakref.finalize(owner, self._drop, span).atexit = False
         if populate:
             self._populate(owner)
         if zero:
             owner[:stale] = 0
         array: Array = np.ndarray(dims, kind, buffer=owner)
         return array
+
+    def _drop(self, span: _Span) -> None:
+        """Note that an array is gone; the system gets its pages if it is large and no task may use it.
+
+        Rule     ORCH-ARRAY-6
+        """
+        offset, length, first = span
+        if length >= _MUCH and self._pid == os.getpid() and not self.in_use.has_users(first):
+            self._with_pages += length
+            if self._with_pages > _MOST_FREE:
+                self._with_pages -= length
+                regions.give_back(self.base + offset, length)
+        self._dropped.append(span)
 
     @staticmethod
     def _populate(owner: Array) -> None:
@@ -249,6 +267,8 @@ class Arena:
                     del self._free[i]
                 else:
                     self._free[i] = (offset + length, room - length)
+                if length >= _MUCH:
+                    self._with_pages = max(0, self._with_pages - length)
                 stale = min(max(0, self._used - offset), length)
                 self._used = max(self._used, offset + length)
                 return offset, stale

@@ -29,7 +29,6 @@ from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
 from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
-from ..workers.options import DEFAULT_ARENA_SIZE
 from .callable_target import RemoteCallable
 from .callables import (
     ChipCallableBlobLocation,
@@ -44,7 +43,7 @@ from .dispatcher import PAYLOAD_VERSION
 from .home import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
-from .limits import MAX_INLINE_ARENA_BYTES
+from .limits import MAX_INLINE_ARENA_BYTES, SIZES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
@@ -584,7 +583,7 @@ class Endpoints:
         if manager is None or number in manager.dead:
             return False
         link = self._link(number)
-        arena = link.spec.worker.get("arena_size", DEFAULT_ARENA_SIZE)
+        arena = link.spec.worker.get("arena_size", SIZES["arena_size"])
         room = arena - self.memory.held_by(self.session_of(number))
         return link.takes_parts and 2 * nbytes <= room
 

@@ -23,3 +23,6 @@ MAX_STAGED_BLOB_TOKEN_BYTES = 1024
 REMOTE_BUFFER_ACCESS_READ = 1
 REMOTE_BUFFER_ACCESS_WRITE = 2
 REMOTE_BUFFER_ACCESS_READ_WRITE = REMOTE_BUFFER_ACCESS_READ | REMOTE_BUFFER_ACCESS_WRITE
+
+SIZES = {"arena_size": 1 << 32, "values_size": 1 << 30}
+"""Memory of an endpoint's Worker, unless told otherwise; copies beyond that go to files."""

@@ -55,6 +55,7 @@ from .frames import (
     encode_control_reply,
 )
 from .keys import KeyPair
+from .limits import SIZES
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
 from .part_runs import Parts
@@ -190,7 +191,7 @@ class Session:
     def open(self) -> None:
         """Start the inner Worker, then open the sockets: all forks come before any thread."""
         manifest, frames = self._manifest, self.frames
-        inner = self._inner = self._make_worker(level=3, **manifest.worker)
+        inner = self._inner = self._make_worker(level=3, **SIZES | manifest.worker)
         inner._life.workers_before = manifest.before
         inner.init()
         inner.start()

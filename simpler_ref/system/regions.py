@@ -17,6 +17,7 @@ import errno
 import logging
 import mmap
 import os
+import resource
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,7 @@ _ATTEMPTS = 16
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
+_MADV_REMOVE = 9
 _MADV_DONTFORK = 10
 _MADV_HUGEPAGE = 14
 _MADV_WIPEONFORK = 18
@@ -231,6 +233,24 @@ def _sized(fd: int, nbytes: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def give_back(address: int, nbytes: int) -> None:
+    """Let the system have the whole pages in some shared memory, which are zero then."""
+    first, end = round_up(address, PAGE), (address + nbytes) // PAGE * PAGE
+    if first < end:
+        _libc.madvise(first, end - first, _MADV_REMOVE)
+
+
+def default_size(least: int, most: int) -> int:
+    """Return how large memory is of which only touched pages count: as large as the machine's.
+
+    Where the address space is limited (``ulimit -v``) it has the least size.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return least
+    there = os.sysconf("SC_PHYS_PAGES") * PAGE
+    return min(max(least, round_up(there, 1 << 30)), most)
 
 
 # ---------------------------------------------------------------- mapping it

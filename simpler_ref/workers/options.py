@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ..jit import layout as L
+from ..system.regions import default_size
 from ..system.values import file_path, flag, number, seconds, text, whole
 from ..trace.recorder import DETAILS
 from .start_method import check_start_method
@@ -15,7 +16,7 @@ from .start_method import check_start_method
 T = TypeVar("T")
 
 CHILD_MODES = ("process", "thread")
-DEFAULT_ARENA_SIZE = 1 << 32
+DEFAULT_ARENA_SIZE = default_size(1 << 32, 1 << 40)
 MOST_WORKERS = 1024
 """Of one pool."""
 MOST_LEVELS = 1024

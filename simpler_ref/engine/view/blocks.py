@@ -15,10 +15,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ...jit import layout as L
-from ...system.types import Array
+from ...system import regions
+from ...system.types import Array, address_of
 
 _HOLDS, _SIZE, _SLOT = range(3)  # words of a block before its data; of a task also BLOCK_AGAIN
 _KEY = 4
+_HAS_PAGES = 5
+"""Word of a free block: it counts among those whose pages the system does not have."""
+_FREE = 1
+"""Word of a part behind the first: how many words such blocks have."""
+_MUCH = 1 << 17
+"""Words from which on a block's pages may go back to the system."""
+_MOST_FREE = 1 << 25
+"""Words of free blocks that keep their pages: to make them again costs more than to write them."""
 _KEPT = -1
 """In the place of the slot: the program has arrays in the block."""
 _HEAD = L.LINE
@@ -111,6 +120,9 @@ class Blocks:
             offset = known[0]
             known.rotate(-1)
             if mem[offset] == 0:
+                if mem[offset + _HAS_PAGES]:
+                    mem[offset + _HAS_PAGES] = 0
+                    mem[self._top + _FREE] -= size
                 return offset
         return None
 
@@ -135,7 +147,7 @@ class Blocks:
             rest = int(mem[offset + _SIZE]) - size
             if mem[offset] == 0 and (rest == 0 or rest >= _SMALLEST):
                 if rest:
-                    mem[offset + size] = 0
+                    mem[offset + size] = mem[offset + size + _HAS_PAGES] = 0
                     mem[offset + size + _SIZE] = rest
                     mem[offset + _SIZE] = size
                 self._find()
@@ -149,7 +161,9 @@ class Blocks:
     def _merge(self) -> None:
         """Merge free blocks that are neighbours; what is free at the end is room again."""
         mem, free = self._mem, 0
+        mem[self._top + _FREE] = 0
         for offset in self:  # which reads the size of a block when it goes on
+            mem[offset + _HAS_PAGES] = 0
             if mem[offset] != 0:
                 free = 0
             elif free:
@@ -180,6 +194,25 @@ def data_of(mem: Array, offset: int) -> memoryview:
     end = (offset + int(mem[offset + _SIZE])) * L.WORD
     data: memoryview = mem.view(np.uint8).data[start:end]
     return data
+
+
+def give_back(mem: Array, offset: int) -> None:
+    """Let the system have the pages of a block, if it is large and others that are free have many.
+
+    The caller has the last hold on it, and releases that next.
+
+    Rule     CALL-VALUE-7
+    """
+    size = int(mem[offset + _SIZE])
+    if size < _MUCH or mem[offset] != 1:
+        return
+    start, stride = int(mem[L.A_BLOCKS]), int(mem[L.BLOCKS_STRIDE])
+    free = start + (offset - start) // stride * stride + _FREE
+    if mem[free] + size <= _MOST_FREE:
+        mem[free] += size
+        mem[offset + _HAS_PAGES] = 1
+    else:
+        regions.give_back(address_of(mem) + (offset + _HEAD) * L.WORD, (size - _HEAD) * L.WORD)
 
 
 def set_retries(mem: Array, offset: int, retries: int) -> None:

@@ -1,7 +1,9 @@
 """CALL-VALUE: arguments and values."""
 
 import gc
+import mmap
 import os
+import resource
 import sys
 import threading
 
@@ -9,8 +11,11 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.engine import shared_arrays
+from simpler_ref.engine.view import blocks
+from simpler_ref.system import regions
 
-from .tasks import MODES, fill, same, update
+from .tasks import MODES, fill, same, total, update
 
 
 @sr.task
@@ -104,6 +109,42 @@ def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program():
         os.waitpid(child, 0)
         others = [same(np.full(1 << 18, i, np.float32)).result() for i in range(4)]
         assert (kept[0] == 7).all() and [int(one[0]) for one in others] == [0, 1, 2, 3]
+
+
+def pages():
+    """Return the bytes of shared memory that the system has for this process and its workers."""
+    return sum(512 * os.fstat(one.fd).st_blocks for one in regions._owned)
+
+
+@pytest.mark.spec("CALL-VALUE-7", "ORCH-ARRAY-6")
+def test_large_values_and_arrays_that_are_gone_give_their_memory_back(monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_FREE", 0)
+    monkeypatch.setattr(shared_arrays, "_MOST_FREE", 0)
+    nbytes = 8 << 20
+    with sr.Worker(num_sub_workers=1) as w:
+        for _ in range(2):
+            w.submit(int).result()
+            before = pages()
+            values = list(w.map(lambda i: np.full(nbytes, i, np.int8), range(4)))
+            arrays = [w.ones(nbytes, np.int8) for _ in range(4)]
+            assert all((one == i).all() for i, one in enumerate(values)) and all(map(total, arrays))
+            w.submit(int).result()
+            assert pages() > before + 7 * nbytes
+            values.clear()
+            del arrays[1:]
+            assert pages() < before + 2 * nbytes
+            assert (arrays[0] == 1).all() and not w.zeros(3 * nbytes, np.int8).any()
+            arrays.clear()
+
+
+@pytest.mark.spec("CALL-VALUE-7")
+def test_values_have_as_much_room_as_the_machine_has_memory():
+    there = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    with sr.Worker(num_sub_workers=1) as w:
+        w.start()
+        size = w._life.stream.bytes_for_values
+        assert limited or size >= min(there, 1 << 36) - mmap.PAGESIZE
 
 
 def rebuild(worker):
