@@ -53,8 +53,7 @@ class Listener:
             self._socket.bind("\0" + name)
             self._socket.listen(8)
             self._thread = threading.Thread(target=self._serve, name="simpler-top", daemon=True)
-            with signals_blocked():
-                self._thread.start()
+            self._thread.start()
         except BaseException:
             self._socket.close()
             raise
@@ -114,7 +113,7 @@ def listen(life: Life) -> None:
     Rule     SEE-TOP-4, -6
     """
     global _listener
-    with _lock:
+    with signals_blocked(), _lock:  # or an interrupt could leave a thread that nobody knows
         if life not in _lives():
             _open.append(weakref.ref(life))
         if _listener is None:
