@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import ChainMap
 from types import BuiltinMethodType, CodeType, MethodType
@@ -31,6 +32,32 @@ def module_with(method: Any) -> Any:
     return None
 
 
+# ---------------------------------------------------------------- functools.lru_cache
+_Remembering = type(functools.cache(len))
+
+
+def _is_importable(function: Any) -> bool:
+    """Say whether pickle finds a function by its name in any process."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function and function.__module__ != "__main__"
+
+
+def _remembering(parameters: dict[str, Any], name: str, qualname: str) -> Any:
+    """Return a function that remembers its values; what it calls comes later, as it may refer to it."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return vars(wrapped)["function"](*args, **kwargs)
+
+    wrapped.__name__, wrapped.__qualname__ = name, qualname
+    return functools.lru_cache(**parameters)(wrapped)
+
+
+def _complete(made: Any, function: Any) -> None:
+    made.__wrapped__.function = function
+
+
 class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, with the names of the files that functions are from.
 
@@ -45,6 +72,9 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         """Return how an object is pickled in another way than usual."""
         if isinstance(obj, BuiltinMethodType | MethodType) and (module := module_with(obj)):
             return getattr, (module, obj.__name__)
+        if type(obj) is _Remembering and not _is_importable(obj):
+            about = obj.cache_parameters(), obj.__name__, obj.__qualname__
+            return _remembering, about, obj.__wrapped__, None, None, _complete
         return super().reducer_override(obj)
 
     dispatch_table: ClassVar[Any] = ChainMap(

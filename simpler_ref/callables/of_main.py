@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import pickle
 import sys
@@ -117,6 +118,9 @@ def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
     return found is value
 
 
+_BY_NAME = type, FunctionType, type(functools.cache(len))
+
+
 class _NamesOfMain:
     """A pickler's part that pickles by name what workers have in their `__main__`."""
 
@@ -126,7 +130,7 @@ class _NamesOfMain:
 
     def reducer_override(self, value: Any) -> Any:
         if (
-            isinstance(value, (type, FunctionType))
+            isinstance(value, _BY_NAME)
             and value.__module__ == "__main__"
             and is_in_main(value, self._known)
         ):

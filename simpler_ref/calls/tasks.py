@@ -242,11 +242,11 @@ def received(payload: Payload) -> Received:
     except Exception:
         if not payload.how & How.INHERITED:
             raise
+        why = payload.body.rstrip(b"\0").decode(errors="replace")  # a block has some behind it
         raise TypeError(
-            "this function refers to something that cannot be pickled "
-            f"({payload.body.decode(errors='replace')}), and was made after "
-            "the workers, or these are on another machine: let it refer to nothing of that kind, "
-            "or, for workers of this machine, make it before the first call"
+            f"this function refers to something that cannot be pickled ({why}), and this worker does not "
+            "have it: put it into a module, or let it refer to nothing of that kind; or, for workers "
+            'that are forked (start_method="fork"), make it before the first call'
         ) from None
     if payload.how & How.NAMED:
         module, name = target

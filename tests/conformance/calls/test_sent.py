@@ -67,6 +67,16 @@ def remembered(x):
     return x * 5
 
 
+def remembering():
+    """Return a function that remembers its values and asks itself for others."""
+
+    @functools.lru_cache(maxsize=2)
+    def factorial(x):
+        return x * factorial(x - 1) if x > 1 else 1
+
+    return factorial
+
+
 @numba.njit
 def wraps_around(x):
     return np.int32(x) * np.int32(2)
@@ -229,6 +239,7 @@ KINDS = {
     "a function of any arguments": lambda: any_number,
     "a single dispatch": lambda: described,
     "a cached function": lambda: remembered,
+    "a cached function of its own": remembering,
     "a compiled function": lambda: wraps_around,
     "a decorated function": lambda: decorated,
     "a function that passes on": lambda: logged,
