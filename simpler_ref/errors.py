@@ -10,46 +10,82 @@ from __future__ import annotations
 
 import concurrent.futures
 import signal
+from typing import Any
+
+_PRINTS_NOTES = hasattr(BaseException, "add_note")
+"""Whether Python prints notes below a message, as it does since 3.11."""
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception that was raised in a worker; the cause of a `TaskError`."""
+    """Where a task has raised an exception; the cause of the exception in the program.
 
-    def __init__(self, text: str) -> None:
+    Attributes
+    ----------
+    where : str
+        Which task of which worker, as messages name it.
+    text : str
+        The traceback in the worker.
+    task, callable_name, worker, pid, story
+        As those of a `TaskError`.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        where: str = "",
+        task: int = -1,
+        callable_name: str = "",
+        worker: int | None = None,
+        pid: int | None = None,
+    ) -> None:
         super().__init__(text)
-        self.text = text
+        self.text, self.where = text, where
+        self.task, self.callable_name, self.worker, self.pid = task, callable_name, worker, pid
         self.story = ""
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}{self.story}"""'
+        story = f"\n{self.story}" if self.story else ""
+        return f'{self.where}\n"""\n{self.text}{story}"""'
 
 
-def tell(error: TaskError | RingFullError, story: str) -> None:
-    """Add to the story of an error, one note: Python prints it below the message.
+def origin_of(error: BaseException) -> Any:
+    """Return what has `task`, `worker` and `story` of the error of a call: its cause, or itself.
 
-    Before 3.11 Python prints no notes; there it follows the traceback in the cause.
+    It is the cause if the task has raised the error, which then is as the task has made it.
+    """
+    cause = error.__cause__
+    return cause if isinstance(cause, RemoteTraceback) and cause.where else error
+
+
+def tell(error: BaseException, story: str) -> None:
+    """Add to the story of an error.
+
+    In the cause, it follows the traceback of the worker. That of an error of this package is one note,
+    which Python prints below the message; before 3.11 it does not, and the cause has it, too.
 
     Rule     SEE-STORY-3, -7
     """
     if not story:
         return
-    before = error.story
+    origin = origin_of(error)
+    before = getattr(origin, "story", "")
+    origin.story = story = f"{before}\n{story}" if before else story
+    if origin is not error:
+        return
     notes = [one for one in getattr(error, "__notes__", ()) if not before or one != before]
-    error.story = story = f"{before}\n{story}" if before else story
     vars(error)["__notes__"] = [*notes, story]
-    tell_in_cause(error)
-
-
-def tell_in_cause(error: TaskError | RingFullError) -> None:
-    """Have a Python that prints no notes print the story."""
-    if error.story and not hasattr(error, "add_note"):
+    if not _PRINTS_NOTES:
         error.__cause__ = error.__cause__ or RemoteTraceback("")
         if isinstance(error.__cause__, RemoteTraceback):
-            error.__cause__.story = f"\n{error.story}"
+            error.__cause__.story = story
 
 
 class TaskError(RuntimeError):
-    """A task of the run failed; raised by `Worker.run`, or by the next submit.
+    """A task of a run failed, or a call with what cannot be raised in the program itself.
+
+    `Worker.run` raises it, or the next submit; `Future.result` raises it for a worker that was lost, and
+    for an exception that ends programs or loops, or whose type the program does not know.
 
     Attributes
     ----------
@@ -83,17 +119,6 @@ class TaskError(RuntimeError):
         remote_traceback: str = "",
     ) -> None:
         super().__init__(message)
-        self._describe(task, callable_name, worker, pid, remote_traceback)
-
-    def _describe(
-        self,
-        task: int = -1,
-        callable_name: str = "",
-        worker: int | None = None,
-        pid: int | None = None,
-        remote_traceback: str = "",
-    ) -> None:
-        """Set the attributes."""
         self.task = task
         self.callable_name = callable_name
         self.worker = worker
@@ -101,7 +126,9 @@ class TaskError(RuntimeError):
         self.remote_traceback = remote_traceback
         self.story = ""
         if remote_traceback:
-            self.__cause__ = RemoteTraceback(remote_traceback)
+            self.__cause__ = RemoteTraceback(
+                remote_traceback, task=task, callable_name=callable_name, worker=worker, pid=pid
+            )
 
 
 class WorkerLostError(TaskError):

@@ -83,9 +83,12 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
         Raises
         ------
+        Exception
+            What the task has raised, or the task of a call that this one needs. Its cause is a
+            `RemoteTraceback`, with the traceback in the worker.
         TaskError
-            The call has failed, or one that it needs. It is an instance of the type that the task has
-            raised, too, and its cause has the traceback.
+            A worker was lost, or what the task has raised would end the program or a loop, or has a type
+            that is not known here.
         TaskCancelledError
             The call was cancelled, or one that it needs.
         concurrent.futures.TimeoutError

@@ -228,8 +228,7 @@ class _Single(_Call):
     def _open(self, timeout: float | None) -> Iterator[Any]:
         error = self.future.exception(timeout)
         if error is not None:
-            if isinstance(error, TaskError):
-                tell(error, self.origin.story())
+            tell(error, self.origin.story())
             return _failing(self.count, error)
         return self._values(self.future.result())
 

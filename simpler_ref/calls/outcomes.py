@@ -13,6 +13,7 @@ import os
 import pickle
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -20,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.by_value import ByValue
-from ..errors import TaskError
+from ..errors import RemoteTraceback, TaskError
 from ..jit import layout as L
 from ..system.types import Array
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
-from .task_errors import pickles_itself, place, restore, state_of
+from .task_errors import Remains, pickles_itself, restore, state_of
 
 NONE, BOOL, INT, FLOAT = L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT
 NUMPY_BOOL, NUMPY_INT64 = L.VALUE_NUMPY_BOOL, L.VALUE_NUMPY_INT64
@@ -337,6 +338,7 @@ def _unpickle(text: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
 
 
 # ---------------------------------------------------------------- exceptions
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -347,11 +349,10 @@ def encode_error(exception: BaseException) -> Outcome:
         lines = format_traceback(exception, _users_frames(exception.__traceback__))
     except BaseException:
         text, lines = "an exception that cannot be described", ""
-    report = (
-        cut_utf8(text, TEXT_LIMIT).decode(),
-        cut_traceback(lines, TRACE_LIMIT).decode(),
-        _pickle_exception(exception),
-    )
+    block, left = _pickle_exception(exception)
+    if left:
+        lines += f"left out, since the program cannot get it: {', '.join(left)}\n"
+    report = cut_utf8(text, TEXT_LIMIT).decode(), cut_traceback(lines, TRACE_LIMIT).decode(), block
     return _block(ERROR, pickle.dumps(report, 5))
 
 
@@ -385,31 +386,50 @@ def _users_frames(trace: TracebackType | None) -> TracebackType | None:
     return frame or trace
 
 
-def _pickle_exception(exception: BaseException) -> bytes:
-    """Return an exception as a block; nothing if it cannot be pickled or is too large."""
-    try:
-        outcome = _block(BLOCK, *_pickle(exception))
-        if outcome.nbytes > EXCEPTION_LIMIT:
-            return b""
-        return _bytes_of(outcome)
-    except BaseException:
-        return b""
+def _pickle_exception(exception: BaseException) -> tuple[bytes, list[str]]:
+    """Return an exception as a block, and what it lacks; nothing if its type cannot be sent.
+
+    Rule     CALL-FAIL-8
+    """
+    with suppress(BaseException):  # whatever the exception does
+        if block := _block_of(exception):
+            return block, []
+    with suppress(BaseException):
+        remains = Remains(exception, _nbytes_of, EXCEPTION_LIMIT // 2)
+        if block := _block_of(remains):
+            return block, remains.left
+    return b"", []
 
 
-def decode_error(memory: memoryview, where: str, **details: Any) -> TaskError:
-    """Return the exception to raise in the program.
+def _block_of(value: object) -> bytes:
+    """Return a value as a block; nothing if it is too long for an exception."""
+    outcome = _block(BLOCK, *_pickle(value))
+    return _bytes_of(outcome) if outcome.nbytes <= EXCEPTION_LIMIT else b""
 
-    It also has the type of the exception in the task, unless that type ends programs (`SystemExit`), is
-    unknown in this process, or does not allow a subclass.
+
+def _nbytes_of(value: object) -> int:
+    text, buffers = _pickle(value)
+    return len(text) + sum(one.nbytes for one in buffers)
+
+
+def decode_error(memory: memoryview, where: str, **details: Any) -> Exception:
+    """Return the exception to raise in the program, with what is known of its task as the cause.
+
+    It is the one of the task. One that ends programs or loops (`SystemExit`, `StopIteration`), or that
+    is unknown in this process, is a `TaskError` with its text instead.
 
     Parameters
     ----------
     memory : memoryview
         The block that `write` has written.
     where : str
-        Which task of which worker; the message begins with it.
+        Which task of which worker.
     **details : Any
-        `task`, `callable_name`, `worker` and `pid` of the `TaskError`.
+        `task`, `callable_name`, `worker` and `pid` of the `TaskError`, or of the cause.
+
+    Notes
+    -----
+    Rule     CALL-FAIL-3, -6
     """
     text, trace, block = read_report(memory)
     original: object = None
@@ -418,4 +438,8 @@ def decode_error(memory: memoryview, where: str, **details: Any) -> TaskError:
             original, _ = decode_block(memoryview(block))
         except (Exception, SystemExit):
             original = None
-    return place(original, f"{where}: {text}", remote_traceback=trace, **details)
+    if not isinstance(original, Exception) or isinstance(original, _ENDS_LOOPS):
+        return TaskError(f"{where}: {text}", remote_traceback=trace, **details)
+    cause = RemoteTraceback(trace, where=where, **details)
+    vars(BaseException)["__cause__"].__set__(original, cause)  # of a frozen one, too
+    return original

@@ -14,7 +14,7 @@ from typing import Any
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
 from ..callables.payloads import for_endpoints
-from ..errors import TaskError, WorkerStartError, tell
+from ..errors import WorkerStartError, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import TENSOR_BYTES
@@ -185,7 +185,7 @@ class SpreadStream(Stream):
     # ------------------------------------------------------------ errors
     def item_error(
         self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
-    ) -> TaskError:
+    ) -> BaseException:
         """Return the error of one item of many that were one call, of a sub worker of some endpoint."""
         what = f"sub worker {worker} of an endpoint, call {number} ({name}), item {item}"
         details = {"task": number, "callable_name": name}

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS
+from ..engine.view import CallView
 from ..engine.view.blocks import Blocks, data_of, set_retries
 from ..errors import (
     HazardError,
@@ -902,31 +903,26 @@ class Stream:
             lease.begin()
         return value
 
-    def _error_of(self, slot: int) -> TaskError:
+    def _error_of(self, slot: int) -> BaseException:
         """Return the error of a call, with its story or that of the call whose failure it shares."""
-        error = self._describe_error(slot)
-        if not error.story:
-            place = "" if self._places is None else self._places.get(slot, "")
-            tell(error, story_of_call(self._session, slot, error, place))
-            if isinstance(error, HazardError):  # its worker did not know these
-                error.tasks, error.places = (error.task,), (place,)
-        return error
-
-    def _describe_error(self, slot: int) -> TaskError:
         call = self._engine.view.call(slot)
         name = self._names[key_of(call.key)]
         what = f"call {call.task} ({name})"
+        if call.value < 0 and call.value != -slot:
+            error = self._error_of(-call.value)
+            tell(error, f"  {what} was not made: {_NEEDS}")
+            return error
+        error = self._describe_error(slot, call, name, what)
+        place = "" if self._places is None else self._places.get(slot, "")
+        tell(error, story_of_call(self._session, slot, error, place))
+        if isinstance(error, HazardError):  # its worker did not know these
+            error.tasks, error.places = (call.task,), (place,)
+        return error
+
+    def _describe_error(self, slot: int, call: CallView, name: str, what: str) -> BaseException:
         details: dict[str, Any] = {"task": call.task, "callable_name": name}
         if call.value == -slot:
             return TaskCancelledError(f"{what} was cancelled", **details)
-        if call.value < 0:
-            error = self._error_of(-call.value)
-            note = f"{what} was not made: {_NEEDS}"
-            vars(error)["__notes__"] = [
-                *getattr(error, "__notes__", ()),
-                note,
-            ]  # Python 3.10 has no add_note
-            return error
         if call.kind == L.VALUE_STRANDED:
             why = self._why_stranded
             lost = WorkerLostError(
@@ -957,7 +953,7 @@ class Stream:
 
     def item_error(
         self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
-    ) -> TaskError:
+    ) -> BaseException:
         """Return the error of one item of many that were one call; its story ends with its origin."""
         what = f"call {number} ({name}), item {item}"
         details = {"task": number, "callable_name": name}
@@ -967,7 +963,7 @@ class Stream:
 
     def _raised(
         self, block: memoryview, worker: int, what: str, details: dict[str, Any]
-    ) -> TaskError:
+    ) -> BaseException:
         """Return what a task has raised."""
         details |= self._who(worker)
         return outcomes.decode_error(block, f"{self._name(worker)}, {what}", **details)

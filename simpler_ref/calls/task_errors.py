@@ -1,4 +1,4 @@
-"""Exceptions of tasks, raised in the program: each is a `TaskError` and also has its own type.
+"""Exceptions of tasks, rebuilt in the program.
 
 An exception is rebuilt from its state, not by calling its class: `__init__` may have any signature. The
 state has three parts: `args`; what its classes keep outside of `__dict__` (the fields of built-in
@@ -7,18 +7,17 @@ exceptions such as `OSError.errno`, and `__slots__`); and `__dict__`.
 
 from __future__ import annotations
 
-import functools
+import reprlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
-
-from ..errors import RemoteTraceback, TaskError, tell_in_cause
 
 State = tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]
 """Of an exception: `args`, members outside of `__dict__`, `__dict__`."""
 
-_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+_MOST_TEXT = 4096
+"""Characters that stay of a text that is too long."""
 _NOT_KEPT = {"__dict__", "__weakref__", "__class__"}
 
 
@@ -81,77 +80,63 @@ def pickles_itself(kind: type[BaseException]) -> bool:
     )
 
 
-class _Placed(TaskError):
-    """What the combined classes have in common; the first of their bases."""
+class Remains:
+    """What can be sent of an exception; unpickled, it is that exception.
 
-    def __init_subclass__(cls, **_: Any) -> None:
-        """Keep the exception's own `__init_subclass__` from running for a combined class."""
-
-    def settle(self, original: Exception, message: str, details: dict[str, Any]) -> None:
-        """Set the attributes of a `TaskError`."""
-        self._describe(**details)  # `__init__` would go on to that of the exception's own class
-        self.args = original.args
-        self.__message = message
-        if not isinstance(original, _Placed):
-            self.__original = original
-
-    def __str__(self) -> str:
-        return self.__message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the original in its own way, and the attributes that it has not."""
-        original, before = self.__original, vars(self.__original)
-        others = {k: value for k, value in vars(self).items() if before.get(k, self) is not value}
-        del others["_Placed__original"]
-        if pickles_itself(type(original)):
-            return _place_again, (original, None, others)
-        return _place_again, (type(original), state_of(original), others)
-
-
-@functools.lru_cache(maxsize=256)
-def combine(kind: type[Exception]) -> type[_Placed]:
-    """Return the class of exceptions that are both of a type and a `TaskError`."""
-    name = f"TaskError({kind.__name__})"
-    names = {"__module__": TaskError.__module__, "__qualname__": name, "__doc__": kind.__doc__}
-    return types.new_class(name, (_Placed, kind), exec_body=lambda space: space.update(names))
-
-
-def place(original: object, message: str, **details: Any) -> TaskError:
-    """Return an exception of a task as the program gets it.
+    Attributes
+    ----------
+    left : list[str]
+        What is left out, and why.
 
     Parameters
     ----------
-    original : object
-        The exception; None if only its text is known. A `StopIteration` becomes a `TaskError` alone: it
-        would end a loop of the program.
-    message : str
-        Place and text.
-    **details : Any
-        Attributes of `TaskError`; they replace attributes of the same name.
+    exception : BaseException
+        Values in it that cannot be sent are left out.
+    nbytes_of : Callable
+        Returns how many bytes a value takes; raises an exception if it cannot be sent.
+    limit : int
+        How many bytes all values may take.
 
     Notes
     -----
-    Rule     CALL-FAIL-6
+    Rule     CALL-FAIL-8
     """
-    plain = type(original) is TaskError or isinstance(original, _ENDS_LOOPS)
-    if isinstance(original, Exception) and not plain:
-        with suppress(Exception, SystemExit):  # its class does not allow a subclass
-            kind = type(original)
-            if not issubclass(kind, _Placed):
-                kind = combine(kind)  # type: ignore[arg-type]
-            made: _Placed = restore(kind, state_of(original))
-            made.settle(original, message, details)
-            return made
-    return TaskError(message, **details)
+
+    def __init__(
+        self, exception: BaseException, nbytes_of: Callable[[object], int], limit: int
+    ) -> None:
+        self._nbytes_of, self._room = nbytes_of, limit
+        self.left: list[str] = []
+        args, members, attributes = state_of(exception)
+        members = {name: one for name, one in members.items() if self._fits(name, one)}
+        args = tuple(
+            one if self._fits(f"args[{i}]", one) else _short(one) for i, one in enumerate(args)
+        )
+        attributes = {name: one for name, one in attributes.items() if self._fits(name, one)}
+        self._state = args, members, attributes
+        self._kind = type(exception)
+
+    def _fits(self, name: str, value: object) -> bool:
+        try:
+            nbytes = self._nbytes_of(value)
+        except BaseException as error:  # whatever the value does
+            self.left.append(f"{name} ({error.__cause__ or error})")
+            return False
+        if nbytes > self._room:
+            self.left.append(f"{name} ({nbytes} bytes are too many)")
+            return False
+        self._room -= nbytes
+        return True
+
+    def __reduce__(self) -> Any:
+        return restore, (self._kind, self._state)
 
 
-def _place_again(original: Any, state: State | None, attributes: dict[str, Any]) -> TaskError:
-    """Rebuild what `place` returned, from an exception or from its type and state."""
-    if state is not None:
-        original = restore(original, state)
-    made = place(original, attributes["_Placed__message"])
-    made.__dict__.update(attributes)
-    if made.remote_traceback:
-        made.__cause__ = RemoteTraceback(made.remote_traceback)
-    tell_in_cause(made)
-    return made
+def _short(value: object) -> str:
+    """Return a text that stands for a value."""
+    if isinstance(value, str):
+        return value[:_MOST_TEXT]
+    try:
+        return reprlib.repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"

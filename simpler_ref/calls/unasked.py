@@ -7,7 +7,8 @@ import weakref
 from collections import deque
 from contextlib import suppress
 
-from ..errors import TaskCancelledError, TaskError
+from ..errors import RemoteTraceback, TaskCancelledError, origin_of
+from ..workers.reports import describe_exception
 
 log = logging.getLogger("simpler_ref")
 
@@ -22,8 +23,11 @@ class Unasked:
     Rule     CALL-FAIL-7
     """
 
-    def __init__(self, error: TaskError, shown: list[str]) -> None:
-        self._text, self._trace = str(error), (error.remote_traceback or "").rstrip()
+    def __init__(self, error: BaseException, shown: list[str]) -> None:
+        cause = error.__cause__ if isinstance(error.__cause__, RemoteTraceback) else None
+        where = f"{cause.where}: " if cause is not None and cause.where else ""
+        self._text = where + describe_exception(error)
+        self._trace = "" if cause is None else cause.text.rstrip()
         self._shown = shown
         """The traceback of this stream that was logged last: calls that fail for one reason share it."""
         self.asked = False
@@ -57,13 +61,14 @@ class Failures:
         self.taken = 0
         """How many failed calls were looked at."""
 
-    def note(self, error: TaskError) -> Unasked | None:
+    def note(self, error: BaseException) -> Unasked | None:
         """Return what is to be told that somebody asks for an error; None of a cancelled call."""
-        if isinstance(error, TaskCancelledError) or error.task is None:
+        origin = origin_of(error)
+        if isinstance(origin, TaskCancelledError):
             return None
-        found = self._all.get(error.task)
+        found = self._all.get(origin.task)
         if found is None:
-            found = self._all[error.task] = Unasked(error, self._shown)
+            found = self._all[origin.task] = Unasked(error, self._shown)
             self._last.append(found)
             self._noted += 1
         return found

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ..engine.view import FirstFailure
 from ..engine.view.stories import Others
-from ..errors import TaskError
+from ..errors import RemoteTraceback, TaskError, origin_of
 from ..trace.reader import Trace
 from .session import Session
 
@@ -44,36 +44,37 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
     return _indented(lines + _from_trace(session, failed.task))
 
 
-def story_of_call(session: Session, slot: int, error: TaskError, place: str) -> str:
+def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
     """Return the story of a call that has failed by itself; `place` is its line, if that is known.
 
     Rule     SEE-STORY-2, -4, -5
     """
-    story = session.engine.view.call_story(slot)
+    story, origin = session.engine.view.call_story(slot), origin_of(error)
     lines = [
-        _ran(session, f"call {error.task} ({error.callable_name})", error),
+        _ran(session, origin),
         *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),
     ]
     if place:
         lines.append(f"submitted at {place}")
-    return _indented(lines + _from_trace(session, error.task))
+    return _indented(lines + _from_trace(session, origin.task))
 
 
-def story_of_item(session: Session, error: TaskError) -> str:
+def story_of_item(session: Session, error: BaseException) -> str:
     """Return the story of the call in which an item of `map` has failed, and others have not.
 
     Rule     SEE-STORY-6
     """
-    ran = _ran(session, f"call {error.task} ({error.callable_name})", error)
-    return _indented([ran, *_from_trace(session, error.task)])
+    origin = origin_of(error)
+    return _indented([_ran(session, origin), *_from_trace(session, origin.task)])
 
 
-def _ran(session: Session, what: str, error: TaskError) -> str:
+def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
     """Return on which worker a call failed."""
-    if error.worker is None:
+    what = f"call {origin.task} ({origin.callable_name})"
+    if origin.worker is None:
         return f"{what} never began"
     manager = session.manager
-    name = f"worker {error.worker}" if manager is None else manager.name(error.worker)
+    name = f"worker {origin.worker}" if manager is None else manager.name(origin.worker)
     return f"{what} was RUNNING on {name}"
 
 

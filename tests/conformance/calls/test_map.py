@@ -327,11 +327,11 @@ def test_an_error_is_raised_in_its_place_and_the_others_go_on(w, chunksize):
     errors = {place: seen.pop(place) for place in (5, 4, 2)}
     assert seen == [1, 0.5, 0.25, 0.125]
     for place, error in errors.items():
-        assert isinstance(error, sr.TaskError)
-        assert isinstance(error, TypeError if place == 5 else ZeroDivisionError)
-        assert str(error).startswith(f"sub_worker {error.worker}")
-        assert f"call {error.task} (inverse), item {place}: " in str(error)
-        assert "1 / value" in str(error.__cause__) and error.callable_name == "inverse"
+        assert type(error) is (TypeError if place == 5 else ZeroDivisionError)
+        cause = error.__cause__
+        assert cause.where.startswith(f"sub_worker {cause.worker}")
+        assert cause.where.endswith(f", call {cause.task} (inverse), item {place}")
+        assert "1 / value" in cause.text and cause.callable_name == "inverse"
 
 
 @pytest.mark.spec("CALL-MAP-4")

@@ -163,7 +163,7 @@ class Homebound:
 def test_a_value_without_room_or_that_cannot_travel_fails_its_call_and_no_other():
     with sr.Worker(num_sub_workers=1, values_size=1 << 21) as w:
         for make, error, reason in (
-            (lambda: np.zeros(1 << 24, np.uint8), sr.TaskError, "no room"),
+            (lambda: np.zeros(1 << 24, np.uint8), MemoryError, "no room"),
             (threading.Lock, TypeError, "cannot be pickled"),
             (lambda: Homebound(), sr.TaskError, "not here"),
         ):

@@ -139,11 +139,11 @@ def test_a_planted_write_of_a_call_is_found(w, name):
     with pytest.raises(HazardError) as caught:
         call(x, y).result()
     error = caught.value
-    assert isinstance(error, TaskError) and words in str(error)
+    assert words in str(error)
     assert "it with InOut if the task writes there; else the program does" in str(error)
-    assert (error.kind, error.tasks) == ("write to INPUT", (error.task,))
+    assert (error.kind, error.tasks) == ("write to INPUT", (error.__cause__.task,))
     assert error.places[0].startswith(f"{__file__}:{line}")
-    assert f"\n  submitted at {__file__}:{line}" in error.story
+    assert f"\n  submitted at {__file__}:{line}" in error.__cause__.story
 
 
 @pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-4")
