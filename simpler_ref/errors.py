@@ -70,7 +70,9 @@ def tell(error: BaseException, story: str) -> None:
         return
     origin = origin_of(error)
     before = getattr(origin, "story", "")
-    origin.story = story = f"{before}\n{story}" if before else story
+    story = f"{before}\n{story}" if before else story
+    if isinstance(origin, (RemoteTraceback, TaskError, RingFullError)):
+        origin.story = story
     if origin is not error:
         return
     notes = [one for one in getattr(error, "__notes__", ()) if not before or one != before]

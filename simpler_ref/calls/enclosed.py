@@ -31,6 +31,14 @@ class TooManyError(Exception):
     """Arguments enclose more than fits beside them."""
 
 
+class FutureFailedError(Exception):
+    """The call of a future within an argument has failed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Enclosed:
     """What is taken out of the arguments of a call.
 
@@ -83,7 +91,10 @@ class Enclosed:
     def _future(self, future: Future) -> Any:
         stream, slot = future._stream, future._slot
         if not slot or stream is None or stream._arrays is not self._futures_of or not self._most:
-            return _itself, (future.result(),)
+            try:
+                return _itself, (future.result(),)
+            except Exception as error:
+                raise FutureFailedError(error) from None
         self.scalars.append(INTEGER.pack(slot, L.FUTURE))
         self.futures.append((future, slot))
         return self._take_out(INNER_VALUE)

@@ -130,6 +130,13 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         if self._unasked is not None:
             self._unasked.asked = True
 
+    def be_silent(self) -> None:
+        """Have nothing logged if the call fails."""
+        stream = self._stream
+        if self._slot and stream is not None:
+            stream.be_silent_of(self)
+        self._ask()
+
     def _wait(self, timeout: float | None) -> None:
         """Wait until the value, or the error, is here."""
         stream = self._stream

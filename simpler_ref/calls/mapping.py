@@ -7,6 +7,7 @@ future in it is a call of its own (`_Single`): the stream has to see what it rea
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import functools
 import logging
 import operator
@@ -97,8 +98,10 @@ class _Chunks(Unchanging):
         start = time.perf_counter()
         values: list[Any] = []
         errors: dict[int, bytes] = {}
-        for item in map(pickle.loads, items) if pickled else items:
+        for item in items:
             try:
+                if pickled:
+                    item = pickle.loads(item)
                 function = self._kept or received(Payload.from_bytes(self._payload)).function
                 values.append(function(*item) if self._star else function(item))
             except (Exception, SystemExit) as error:
@@ -172,6 +175,9 @@ class _Call:
     def cancel(self) -> None:
         """Cancel the call if it has not started."""
 
+    def be_silent(self) -> None:
+        """Log no error of the call."""
+
 
 class _Failed(_Call):
     """Items for which there is an error instead of values."""
@@ -185,12 +191,21 @@ class _Failed(_Call):
 
 
 def _failing(count: int, error: BaseException) -> Iterator[Any]:
-    """Return values of which each is an error."""
+    """Return values of which each is an error, of its own."""
 
     def take(place: int) -> Any:
-        raise error
+        raise error if not place else _another(error)
 
     return _Values(count, take)
+
+
+def _another(error: BaseException) -> BaseException:
+    """Return an equal error; the same one if it cannot be copied."""
+    with suppress(Exception):
+        made = copy.copy(error)
+        made.__cause__ = error.__cause__
+        return made
+    return error
 
 
 class _Origin(NamedTuple):
@@ -241,6 +256,9 @@ class _Single(_Call):
     def cancel(self) -> None:
         self.future.cancel()
 
+    def be_silent(self) -> None:
+        self.future.be_silent()
+
 
 class _Chunk(_Single):
     """Items that are one call."""
@@ -266,7 +284,13 @@ class _Chunk(_Single):
                 block, item = done.errors[place], origin.first + place
                 story = origin.story(item)
                 raise stream.item_error(block, done.worker, number, name, item, story)
-            return done.values[place]
+            try:
+                return done.values[place]
+            except pickle.UnpicklingError as problem:
+                what = f"call {number} ({name}), item {origin.first + place}"
+                error = TaskError(f"{what}: {problem}", task=number, callable_name=name)
+                tell(error, origin.story(origin.first + place))
+                raise error from problem.__cause__
 
         return _Values(self.count, take)
 
@@ -331,6 +355,8 @@ class Results:
         """Whether somebody waits for the next values."""
         self._was_asked = False
         """Whether anybody ever did, or closed it."""
+        self._has_raised = False
+        """Whether anybody has got an error."""
         self._none_under_way = False
         """Whether all calls ahead are known to have ended."""
         stream.maps.add(self)
@@ -342,8 +368,12 @@ class Results:
     def __next__(self) -> Any:
         self._was_asked = True
         while True:
-            for value in self._ready:  # no call before it is returned: an interrupt would lose it
-                return value
+            try:
+                for value in self._ready:  # no call before it is returned: an interrupt loses it
+                    return value
+            except Exception:
+                self._be_silent()
+                raise
             if self._asking:
                 raise ValueError(
                     "another thread, or the iterable itself, is asking for the next result"
@@ -353,6 +383,16 @@ class Results:
                 self._advance()
             finally:
                 self._asking = False
+
+    def _be_silent(self) -> None:
+        """Log no more errors of calls: who got one either ends there, or asks for the others.
+
+        Rule     CALL-MAP-4
+        """
+        if not self._has_raised:
+            self._has_raised = True
+            for call in self._ahead:
+                call.be_silent()
 
     def close(self) -> None:
         """Submit nothing more, cancel what has not started, and end."""
@@ -415,7 +455,7 @@ class Results:
 
     def warn_of_uncalled(self) -> None:
         """Log how many items are not called, because nobody has asked for their results."""
-        if not self.has_uncalled:
+        if not self.has_uncalled or self._has_raised:
             return
         if self._total is not None:
             left = f"{self._total - self._taken + len(self._unsent)} items were not called"
@@ -545,8 +585,13 @@ class Results:
             except Exception as error:
                 if self._ahead and not self._none_under_way:
                     return False
-                call = _Failed(1 if self._apart else len(self._unsent), error)
+                count = 1 if self._apart else len(self._unsent)
+                first = self._taken - len(self._unsent)
+                tell(error, _Origin(self._of, first, count).story())
+                call = _Failed(count, error)
             self._ahead.append(call)
+            if self._has_raised:
+                call.be_silent()
             del self._unsent[: call.count]
         return True
 

@@ -15,7 +15,7 @@ from ..model.scalars import INTEGER, NUMBER
 from ..model.wire import with_tag
 from ..workers.session import Session
 from .arrays import SentArrays
-from .enclosed import Enclosed, TooManyError, Viewed, is_like_an_array
+from .enclosed import Enclosed, FutureFailedError, TooManyError, Viewed, is_like_an_array
 from .forms import (
     ARRAY,
     FALSE,
@@ -208,7 +208,7 @@ class Packer:
                 items.append(value)
         data = b""
         if items or names:
-            data, enclosed = self._pickle((names, items), items)
+            data, enclosed = self._pickle(plan, bound, names, items)
             if enclosed.codes:
                 form[1:1] = enclosed.codes
                 parts = enclosed.parts + parts
@@ -224,7 +224,27 @@ class Packer:
         counts |= words + len(scalars) << L.HALF
         return counts, b"".join(parts + scalars), data, futures, epoch
 
-    def _pickle(self, items: Any, values: Iterable[Any]) -> tuple[bytes, Enclosed]:
+    def _pickle(
+        self, plan: Plan, bound: tuple[Any, ...], names: tuple[str, ...], items: list[Any]
+    ) -> tuple[bytes, Enclosed]:
+        """Return values as bytes, and what was taken out of them; say which cannot be pickled.
+
+        Rule     CALL-VALUE-2
+        """
+        try:
+            return self._take_out((names, items), items)
+        except FutureFailedError as failed:
+            raise failed.error from None
+        except Exception:
+            left_out = (MISSING,) * (len(plan.forms) - len(bound))
+            flat, named = plan.signature.flatten(bound + left_out)
+            where = [one.name for one, _ in flat[: len(flat) - len(named)]]
+            for name, (_, value) in zip([*where, *named], flat, strict=True):
+                if any(value is one for one in items):
+                    self._require_pickles(name, value)
+            raise
+
+    def _take_out(self, items: Any, values: Iterable[Any]) -> tuple[bytes, Enclosed]:
         """Return arguments as bytes, and what was taken out of them."""
         try:
             enclosed = Enclosed(self._arrays.wire, self._arrays)
@@ -233,6 +253,17 @@ class Packer:
             self._wait_for_all()
             enclosed = Enclosed(self._arrays.wire, self._arrays, most=0)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
+
+    def _require_pickles(self, name: str, value: Any) -> None:
+        """Refuse a value that cannot be pickled."""
+        try:
+            self._take_out(value, (value,))
+        except Exception as error:
+            raise TypeError(
+                f"{name}: this {type(value).__qualname__} cannot be pickled "
+                f"({type(error).__name__}: {error}); pass numbers, arrays or other picklable values, "
+                "from which the task makes it"
+            ) from error
 
     def _pickler(self, enclosed: Enclosed) -> ArgumentPickler:
         return ArgumentPickler(self._session.inherited, enclosed)

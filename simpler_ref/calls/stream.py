@@ -754,6 +754,10 @@ class Stream:
         slot = future._slot
         return self._engine.view.call(slot).task if slot else -1
 
+    def be_silent_of(self, future: Future) -> None:
+        """Log nothing if a call fails."""
+        self._failures.silent.append(self.number_of(future))
+
     def take_entries(self) -> None:
         """Submit by the engine's entries as they are now: a trace begins or ends."""
         self._call = self._engine.kernels.call_and_pass

@@ -16,6 +16,8 @@ _KEPT = 64
 """How many of the last failures are kept although their futures are gone: somebody may still ask for
 calls that failed with them."""
 
+_MOST_SILENT = 1024
+
 
 class Unasked:
     """The error of a call, until somebody asks for it, or for that of a call that failed with it.
@@ -58,6 +60,8 @@ class Failures:
         self._last: deque[Unasked] = deque(maxlen=_KEPT)
         self._shown: list[str] = []
         self._noted = 0
+        self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
+        """The numbers of calls whose errors are not told."""
         self.taken = 0
         """How many failed calls were looked at."""
 
@@ -69,6 +73,7 @@ class Failures:
         found = self._all.get(origin.task)
         if found is None:
             found = self._all[origin.task] = Unasked(error, self._shown)
+            found.asked = origin.task in self.silent
             self._last.append(found)
             self._noted += 1
         return found
@@ -80,4 +85,5 @@ class Failures:
             log.error("%d more calls failed, and nobody has asked for their results", unseen)
         self._all.clear()
         self._last.clear()
+        self.silent.clear()
         self._noted = self.taken = 0

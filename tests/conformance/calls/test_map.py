@@ -353,20 +353,48 @@ class Unpicklable:
         raise RuntimeError("stays here")
 
 
+class NotBack:
+    """Cannot be rebuilt."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
 @pytest.mark.spec("CALL-MAP-4")
 def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
-    first, error, last = each(w.map(lambda value: value, [[0], Unpicklable(), [2]], chunksize=3))
+    items = [[0], Unpicklable(), NotBack(), [2]]
+    first, *errors, last = each(w.map(lambda value: value, items, chunksize=4))
     assert (first, last) == ([0], [2])
-    assert isinstance(error, RuntimeError) and "stays here" in str(error)
+    refused = "value: this Unpicklable cannot be pickled (RuntimeError: stays here)"
+    for error, kind, words in zip(
+        errors, (TypeError, ValueError), (refused, "'not a num"), strict=True
+    ):
+        assert type(error) is kind and words in str(error)
+    assert "item 1 of map of " in str(errors[0].__notes__)
 
     @sr.task
     def lock(value):
-        return threading.Lock() if value == 1 else (i for i in range(3)) if value == 2 else [value]
+        return [[value], threading.Lock(), (i for i in range(3)), NotBack(), [value]][value]
 
-    first, *errors, last = each(w.map(lock, range(4), chunksize=4))
-    assert (first, last) == ([0], [3])
-    for error, words in zip(errors, ("cannot be pickled", "nobody runs"), strict=True):
-        assert isinstance(error, TypeError) and words in str(error)
+    first, *errors, last = each(w.map(lock, range(5), chunksize=5))
+    assert (first, last) == ([0], [4])
+    for error, words in zip(errors, ("cannot be pickled", "nobody runs", "item 3: "), strict=True):
+        assert isinstance(error, (TypeError, sr.TaskError)) and words in str(error)
+
+
+@pytest.mark.spec("CALL-MAP-4")
+def test_after_an_error_those_of_items_that_nobody_asks_for_are_not_logged(w, caplog):
+    @sr.task
+    def negative(row: sr.In):
+        raise ValueError(f"no root of {row[0]}")
+
+    results = w.map(negative, list(w.share(np.ones((99, 2)))))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no root of 1"):
+            next(results)
+    del results
+    w.run(lambda *_: None)
+    assert not caplog.records
 
 
 @pytest.mark.spec("CALL-MAP-4")
@@ -392,6 +420,7 @@ def test_a_worker_that_dies_fails_the_items_of_its_call():
         seen = each(w.map(maybe_die, range(8), chunksize=2))
         assert seen[:2] + seen[4:] == [0, 1, 4, 5, 6, 7]
         assert all(isinstance(one, sr.WorkerLostError) for one in seen[2:4])
+        assert seen[2] is not seen[3] and str(seen[2]) == str(seen[3])
 
 
 @pytest.mark.spec("CALL-MAP-4")

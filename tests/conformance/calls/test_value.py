@@ -58,6 +58,17 @@ def test_values_arrive_equal_and_of_the_same_type(w):
         assert not np.shares_memory(got, private)
 
 
+@pytest.mark.spec("CALL-VALUE-2")
+@pytest.mark.parametrize(
+    "args", [{"b": threading.Lock()}, {"a": 1, "b": [threading.Lock()]}], ids=len
+)
+def test_an_argument_that_cannot_be_pickled_is_named(w, args):
+    with pytest.raises(TypeError, match=r"^b: this l\w+ cannot be pickled .*_thread.lock.*; pass"):
+        w.submit(lambda a=0, **more: a, **args)
+    with pytest.raises(TypeError, match=r"^value: this lock "):
+        same(threading.Lock())
+
+
 @pytest.mark.spec("CALL-VALUE-3")
 def test_an_argument_that_is_returned_comes_back_as_a_copy(w):
     @sr.task
