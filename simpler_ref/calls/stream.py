@@ -456,7 +456,9 @@ class Stream:
         register = self._register()
         assert register is not None, "its Worker is open"
         handle = self._handle = register(Caller())
-        return self._life.tree.words(self._life.registry)[1][handle]
+        word = self._life.tree.words(self._life.registry)[1][handle]
+        self._session.caller = word & L.CALLABLE_MASK
+        return word
 
     def _look_at_workers(self) -> None:
         """Forget what workers have of functions if others have taken the places of all."""
@@ -605,6 +607,7 @@ class Stream:
                 self._open = False
                 self._quick.stop()
                 self._life.streaming = False
+            self._session.forget_watch()
             self._failures.forget(unnoted)
 
     def _settle(self) -> None:
@@ -719,7 +722,7 @@ class Stream:
         """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
         turns, lock = self.turns, self.turns.lock
         rest_s = rest_ns / 1e9
-        mine = False
+        mine = is_over = False
         try:
             mine = lock.acquire(False) or (not turns.helping and turns.try_to_take())
             if mine and self._open and (future is None or future._slot == slot):
@@ -730,7 +733,8 @@ class Stream:
                     ended = min(ended, so_far) if ended >= 0 else so_far
                 if unless is None or not unless():
                     goal = ended + 1 if ended >= 0 else -1
-                    self._help(slot=slot, ended=goal, rest_ns=rest_ns)
+                    code = self._help(slot=slot, ended=goal, rest_ns=rest_ns)
+                    is_over = code == L.TIMED_OUT
         finally:
             try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
                 lock.release()
@@ -739,7 +743,9 @@ class Stream:
         if mine:
             turns.let_others_first()
         else:
-            turns.sleep(bell, rest_s)
+            is_over = not turns.sleep(bell, rest_s)
+        if is_over:  # a tenth of a second: no call has ended
+            self._session.look_at_calls()
 
     def has_settled(self, slot: int) -> bool:
         """Say whether a call has ended."""

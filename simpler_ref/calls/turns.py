@@ -105,11 +105,11 @@ class Turns:
             self._comes = False  # this one only looks
             return bool(self.lock.acquire(False))
 
-    def sleep(self, bell: Any, timeout_s: float) -> None:
-        """Wait until the thread that helps has seen a call end, or stops."""
+    def sleep(self, bell: Any, timeout_s: float) -> bool:
+        """Wait until the thread that helps has seen a call end, or stops; say whether it has."""
         if not self.shared:
             self._want(self._mem, 1)
-        bell.acquire(timeout=timeout_s)
+        return bool(bell.acquire(timeout=timeout_s))
 
     def let_others_first(self) -> None:
         """Let those who wait for calls look again, and those who want the turn have it."""

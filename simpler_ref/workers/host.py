@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ..callables.handles import CallableHandle
 from ..callables.leaves import Leaf
 from ..errors import TaskError
-from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..system.types import Array
 from .chip_memory import ChipMemory
@@ -48,9 +47,9 @@ class Host:
         session = self._life.live()
         return session.arena.memory, session.engine.heap
 
-    def callable_name(self, word: int) -> str:
+    def callable_name(self, word: int, key: int) -> str:
         """Return the name of the callable in a callable word."""
-        return self._life.registry.name(word & L.CALLABLE_MASK)
+        return self._life.live().callable_name(word, key)
 
     def is_compiled(self, handle: CallableHandle) -> bool:
         """Say whether tasks of a callable get their arguments without Python."""

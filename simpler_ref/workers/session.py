@@ -15,6 +15,7 @@ from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..errors import ControlError, WorkerLostError
+from ..jit import layout as L
 from ..model.visibility import remove_visibility
 from ..system.mappings import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
@@ -28,7 +29,7 @@ from .processes import ProcessManager
 from .progress import Progress
 from .start_method import StartMethod
 from .threads import ThreadManager
-from .watch import Watch
+from .watch import OF_CALLS, Watch
 
 if TYPE_CHECKING:
     from ..orch.configs import Configs
@@ -81,6 +82,8 @@ class Session:
         self.pid = os.getpid()
         self.endpoints: Any = None
         self.recorder: Recorder
+        self.caller = L.NONE
+        """Index of the callable that runs calls."""
         self.call_names: dict[int, str] = {}
         """The functions that were called, by their keys."""
         self.below = TracesBelow(self.kinds)
@@ -162,9 +165,15 @@ class Session:
         watch = self._watch
         if watch is None or watch.manager is not self.manager:
             self._watch = watch = Watch(
-                self.engine, self.manager, self.registry, self._hang_report_s
+                self.engine, self.manager, self.callable_name, self._hang_report_s
             )
         return watch
+
+    def callable_name(self, word: int, key: int = L.NONE) -> str:
+        """Return the name of the callable in a callable word; of a call, that of its function."""
+        index = word & L.CALLABLE_MASK
+        name = self.call_names.get(key) if index == self.caller else None
+        return self.registry.name(index) if name is None else name
 
     def _describe_stuck(self) -> str:
         """Say which group waits for which workers."""
@@ -177,6 +186,11 @@ class Session:
             self.domains.look(self, failures)
         if self.progress is not None:
             self.progress.show()
+
+    def look_at_calls(self) -> None:
+        """Do what is due while a thread waits for calls: messages."""
+        if self.manager is not None:
+            self.watch().look(None, OF_CALLS)
 
     def report(self) -> str:
         """Say what the workers do and what waits, for a user who asks.
@@ -198,7 +212,7 @@ class Session:
         return "\n  ".join(lines)
 
     def forget_watch(self) -> None:
-        """Drop the watch at the end of a run."""
+        """Drop the watch at the end of a run, or of a stream of calls."""
         self._watch = None
 
     def _mode(self) -> type[WorkerManager]:

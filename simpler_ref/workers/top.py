@@ -141,7 +141,7 @@ def look(life: Life, session: Session) -> Top:
         for_worker=counts.ready,
         alive=view.live,
         window=view.window,
-        workers=tuple(_rows(session, counts.named, life.streaming)),
+        workers=tuple(_rows(session, counts.named)),
         rings=tuple(
             RingRow(tasks, max(0, ring.top - ring.tail), ring.size)
             for tasks, ring in zip(counts.rings, rings, strict=True)
@@ -173,7 +173,7 @@ def _program(life: Life, session: Session) -> str:
     return "a run" if view.scope_depth or not view.live else "waits for its tasks"
 
 
-def _rows(session: Session, named: list[int], are_calls: bool) -> Iterator[Row]:
+def _rows(session: Session, named: list[int]) -> Iterator[Row]:
     manager, now = session.manager, time.monotonic_ns()
     if manager is None:
         return
@@ -193,17 +193,10 @@ def _rows(session: Session, named: list[int], are_calls: bool) -> Iterator[Row]:
             row,
             state="running",
             task=found.task,
-            function=_function(session, found, are_calls),
+            function=session.callable_name(found.callable, found.key),
             running_s=max(0, now - found.since_ns) / 1e9,
             queue=queue,
         )
-
-
-def _function(session: Session, found: activity.Running, is_call: bool) -> str:
-    """Return the name of what a task calls."""
-    if is_call and found.key in session.call_names:
-        return session.call_names[found.key]
-    return session.registry.name(found.callable)
 
 
 def _below(kind: Any) -> tuple[Top, ...]:

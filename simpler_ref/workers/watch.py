@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ..callables.registry import Registry
 from ..engine.hang import waiting_tasks
 from ..engine.memory import Engine
 from ..engine.view.mailbox import MailboxView
@@ -24,6 +23,10 @@ log = logging.getLogger("simpler_ref")
 
 STALL_S = 30.0
 """Seconds without the end of a task after which the running ones are named."""
+_NOBODY_WAITED_S = 2.0
+"""Seconds without a look after which what was seen before says nothing: nobody has waited meanwhile."""
+OF_RUN = "Ctrl-C cancels the run, a second one ends the task"
+OF_CALLS = "@task(timeout=…) ends calls that take too long"
 MOST_NAMED = 8
 """Tasks that one message names."""
 
@@ -39,6 +42,7 @@ class RunningTask(NamedTuple):
 class Watch:
     """The running tasks, for messages.
 
+    `names` returns the name of a callable, from its word and, for a call, the key of its function.
     `stall_s` is after how long without the end of a task it tells of a stall; None: STALL_S.
 
     Rule     ORCH-TELL-1, -2; WM-PLACE-4
@@ -48,33 +52,33 @@ class Watch:
         self,
         engine: Engine,
         manager: WorkerManager,
-        registry: Registry,
+        names: Callable[[int, int], str],
         stall_s: float | None = None,
     ) -> None:
         self._stall_s = STALL_S if stall_s is None else stall_s
         self._reported = False
         self._engine = engine
         self.manager = manager
-        self._registry = registry
+        self._names = names
         self._told: set[tuple[int, int]] = set()
         self._told_interrupt = False
         self._done = -1
-        self._since = 0.0
+        self._since = self._looked = 0.0
 
-    def look(self, failure: BaseException | None = None) -> None:
+    def look(self, failure: BaseException | None = None, remedy: str = OF_RUN) -> None:
         """Log the messages that are due; a waiting thread calls this about ten times a second.
 
-        `failure` is the exception that has cancelled the run, if any.
+        `failure` is the exception that has cancelled the run, if any, and `remedy` what ends a task.
         """
         if failure is not None and not isinstance(failure, Exception) and not self._told_interrupt:
             self._told_interrupt = True
             self._tell_interrupt(failure)
-        now = time.monotonic()
-        done = self._engine.view.ended
-        if done != self._done:
+        now, before = time.monotonic(), self._looked
+        done, self._looked = self._engine.view.ended, now
+        if done != self._done or now - before > _NOBODY_WAITED_S:
             self._done, self._since, self._reported = done, now, False
         elif now - self._since >= self._stall_s:
-            self._tell_stall()
+            self._tell_stall(remedy)
             self._report()
 
     def _tell_interrupt(self, failure: BaseException) -> None:
@@ -99,7 +103,7 @@ class Watch:
             ends,
         )
 
-    def _tell_stall(self) -> None:
+    def _tell_stall(self, remedy: str) -> None:
         """Log each task that has run while none ended for that long, once.
 
         Rule     ORCH-TELL-2
@@ -111,10 +115,11 @@ class Watch:
             pid = self.manager.pids.get(one.worker, os.getpid())
             log.warning(
                 "no task has ended for %g s; %s still runs. `py-spy dump --pid %d` shows what it does; "
-                "Ctrl-C cancels the run, a second one ends the task",
+                "%s",
                 self._stall_s,
                 self._text(one),
                 pid,
+                remedy,
             )
 
     def _report(self) -> None:
@@ -131,9 +136,9 @@ class Watch:
             text = "no task has ended for %g s, and these wait:\n  %s"
             log.warning(text, self._stall_s, "\n  ".join(lines))
 
-    def callable_name(self, word: int) -> str:
-        """Return the name of the callable in a callable word."""
-        return self._registry.name(word & L.CALLABLE_MASK)
+    def callable_name(self, word: int, key: int = L.NONE) -> str:
+        """Return the name of the callable in a callable word; of a call, that of its function."""
+        return self._names(word, key)
 
     def worker_name(self, worker: int) -> str:
         """Return what messages call a worker."""
@@ -147,8 +152,8 @@ class Watch:
                 continue
             found = MailboxView(self._engine, worker).oldest_task()
             if found:  # else it has none, or it has just ended
-                task, index = found
-                yield RunningTask(worker, task, self._registry.name(index))
+                task, index, key = found
+                yield RunningTask(worker, task, self.callable_name(index, key))
 
     def running_lines(self) -> list[str]:
         """Return a line for each worker that has a task."""
@@ -177,7 +182,7 @@ class Watch:
         if not found:
             return ""
         task, index = found
-        return f"; before that it had run task {task} ({self._registry.name(index)})"
+        return f"; before that it had run task {task} ({self.callable_name(index)})"
 
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
@@ -194,7 +199,7 @@ class Watch:
             if one.worker in group.pool
         ]
         return (
-            f"task {group.task} ({self._registry.name(group.callable)}), a group of {group.size}, has "
+            f"task {group.task} ({self.callable_name(group.callable)}), a group of {group.size}, has "
             f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
             f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
             "pool lets it start earlier"

@@ -7,6 +7,7 @@ of one task. Nothing here takes a lock: words that others write may change betwe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -331,6 +332,12 @@ class View:
             word(slot + L.S_KIND),
             word(slot + L.S_VALUE),
         )
+
+    def key_of(self, slot: int) -> int:
+        """Return the block of a call's function; anything if the slot gets another task meanwhile."""
+        with suppress(IndexError):
+            return self.call(slot).key & L.CALL_KEY
+        return L.NONE
 
     def is_under_way(self, slot: int, task: int) -> bool:
         """Say whether a call has neither ended nor failed, whatever its slot is used for by now."""

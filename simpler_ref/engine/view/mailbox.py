@@ -300,15 +300,15 @@ class MailboxView(NamedTuple):
         """How many tasks the worker was sent that are not collected."""
         return self._word(L.W_GIVEN)
 
-    def oldest_task(self) -> tuple[int, int] | None:
-        """Return the worker's oldest task, and the index of its callable.
+    def oldest_task(self) -> tuple[int, int, int] | None:
+        """Return the worker's oldest task, the index of its callable and, of a call, its function's key.
 
         None if it has none; a task that has just ended may be None or another one.
         """
         mem, view = self.engine.mem, self.engine.view
         at = self.start + self._word(L.W_HEAD) + L.W_SLOT
         slot = int(mem[at]) if self.given and at < len(mem) else L.NONE
-        return view.task_of(slot) if view.is_slot(slot) else None
+        return (*view.task_of(slot), view.key_of(slot)) if view.is_slot(slot) else None
 
     def ran_last(self) -> tuple[int, int] | None:
         """Return the task that the worker ended last, and the index of its callable."""

@@ -60,8 +60,11 @@ class UnfinishedTask(NamedTuple):
 class Names(Protocol):
     """Knows the names of callables and workers."""
 
-    def callable_name(self, word: int) -> str:
-        """Return the name of the callable in a callable word."""
+    def callable_name(self, word: int, key: int) -> str:
+        """Return the name of the callable in a callable word.
+
+        `key` is the block of a call's function.
+        """
 
     def worker_name(self, worker: int) -> str:
         """Return what messages call a worker."""
@@ -174,6 +177,9 @@ def look_at(
         return None
     waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
     callable, worker = words[L.S_CALLABLE], words[L.S_WORKER]
+    tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
+    first = tensors_at(0, tensors) + tensors * L.TENSOR_WORDS
+    key = body[first + L.SCALAR_BITS] & L.CALL_KEY if scalars else L.NONE
     return TaskView(
         task_id=task_id,
         state=TaskState(state),
@@ -183,7 +189,7 @@ def look_at(
         fanout_released=words[L.S_FANOUT] >> L.HALF,
         producers=tuple(ids),
         consumers=found,
-        callable=None if callable < 0 else names.callable_name(callable),
+        callable=None if callable < 0 else names.callable_name(callable, key),
         worker=None if worker < 0 else names.worker_name(worker),
         ring_idx=words[L.S_RING] & _RING_MASK,
         ring_slot_idx=words[L.S_RING] >> _RING_BITS,

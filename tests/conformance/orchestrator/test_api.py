@@ -117,7 +117,7 @@ def test_the_tail_is_where_the_oldest_byte_still_held_begins():
 class Names:
     """What stands for a Worker where an engine is driven by hand."""
 
-    def callable_name(self, word):
+    def callable_name(self, word, key):
         return "?"
 
     def worker_name(self, worker):

@@ -147,7 +147,7 @@ def test_nothing_is_said_while_tasks_end(w, monkeypatch):
     clock, told = [0.0], []
     monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
     mem, watched = w._session.engine.mem, w._session.watch()
-    monkeypatch.setattr(watched, "_tell_stall", lambda: told.append(clock[0]))
+    monkeypatch.setattr(watched, "_tell_stall", lambda remedy: told.append(clock[0]))
     for step in range(10):
         clock[0] = 29.0 * step
         mem[L.COMPLETED_COUNT if step % 2 else L.FAILED_COUNT] += 1

@@ -14,8 +14,9 @@ import pytest
 from simpler_ref import RingFullError, Worker
 from simpler_ref import TensorArgType as T
 
+from ...support import wait_until
 from ...system.programs import Fork
-from .conftest import increase, make, wait_at_gate
+from .conftest import begin, bump, increase, make, wait_at_gate
 
 
 class Told(logging.Handler):
@@ -154,6 +155,33 @@ def test_a_group_that_waits_for_too_many_workers_is_named():
             w.run(orchestrate)
     words = "it is a group of 2, and 1 of the 2 workers of its pool are free"
     assert f"  task 1 (increase) is READY: {words}" in told.reports[0]
+
+
+@pytest.mark.spec("SEE-HANG-1", "SEE-HANG-4")
+@pytest.mark.parametrize("asks", [True, False], ids=["result", "callback"])
+def test_calls_that_keep_a_thread_waiting_are_named_by_their_functions(asks, caplog, default):
+    with Worker(num_sub_workers=1, hang_report_s=0.0) as w:
+        gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
+        first = begin(x, gate)
+        last = bump(x)
+        wait_until(first.running)
+        signal.raise_signal(signal.SIGQUIT)
+        with heard(gate) as told:
+            if not asks:
+                last.add_done_callback(lambda _: None)
+                wait_until(lambda: told.reports)
+            last.result()
+        name = w._life.session.manager.name(0)
+    runs, waits = (
+        f"  task 0 (begin) is RUNNING on {name}",
+        "  task 1 (bump) is PENDING: it waits for task 0 (begin) (RUNNING)",
+    )
+    assert told.reports[0][1:] == [runs, waits]
+    texts = [one.getMessage() for one in caplog.records]
+    assert any(f"task 0 (begin) on {name} still runs" in one for one in texts)
+    (report,) = [one.splitlines() for one in texts if one.startswith("Worker of process")]
+    assert report[1] == f"  {name}: task 0 (begin)"
+    assert report[2:] == [runs, waits]
 
 
 # ---------------------------------------------------------------- SIGQUIT
