@@ -152,7 +152,7 @@ def _threads() -> dict[int, str]:
     """
     found = dict.fromkeys(map(int, os.listdir("/proc/self/task")), "")
     for thread in threading.enumerate():
-        if thread.name.startswith("pytest_timeout"):
+        if thread.name.startswith(("pytest_timeout", "simpler_ref-failures")):  # of an open Worker
             continue
         if thread.native_id is None:  # it is just being started
             found[id(thread)] = f"thread {thread.name}"

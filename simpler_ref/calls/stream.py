@@ -48,7 +48,7 @@ from .sent_functions import SentFunctions
 from .signatures import Signature
 from .tasks import Task
 from .turns import Turns
-from .unasked import Failures
+from .unasked import Failures, Teller
 
 _integer = INTEGER.pack
 _new_future = object.__new__
@@ -102,6 +102,7 @@ class Stream:
         """With ``check=True``: where the calls of slots were submitted."""
         self._word = -1
         self._failures = Failures()
+        self._teller: Teller | None = None
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
@@ -442,6 +443,8 @@ class Stream:
         """Begin, with all workers at work."""
         if self._word < 0:
             self._word = self._word_of_calls()
+            self._session.caller = self._word & L.CALLABLE_MASK
+            self._teller = Teller(self)
         with self._life.lock:
             self._life.prepare_stream()
             with signals_blocked():
@@ -456,9 +459,7 @@ class Stream:
         register = self._register()
         assert register is not None, "its Worker is open"
         handle = self._handle = register(Caller())
-        word = self._life.tree.words(self._life.registry)[1][handle]
-        self._session.caller = word & L.CALLABLE_MASK
-        return word
+        return self._life.tree.words(self._life.registry)[1][handle]
 
     def _look_at_workers(self) -> None:
         """Forget what workers have of functions if others have taken the places of all."""
@@ -630,6 +631,8 @@ class Stream:
         self._quick.stop()
         self._leases.end()
         self._gone = True
+        if self._teller is not None:
+            self._teller.end()
 
     def disown(self) -> None:
         """Leave the calls to the process that this one was forked from.
@@ -1001,7 +1004,39 @@ class Stream:
             future = self._quick.find(slot)
             if future is None:
                 self._failures.note(self._error_of(slot))
+            elif self.has_settled(slot):
+                self._fetch(future)  # which keeps the error, to be logged if nobody asks
             self._kernels.drop_call(self._mem, slot)
+
+    def tell_failures(self) -> None:
+        """Log the errors that nobody can ask for any more.
+
+        Rule     CALL-FAIL-7
+        """
+        if not self._open:
+            return
+        with self.turns.entrance, self.turns.turn:
+            if not self._open:
+                return
+            self._quick.drop_all()
+            self._look_at_failures()
+            old = self._failures.take_old(self._shared_failures)
+            self._failures.count(self._engine.view.not_noted)
+        del old  # each logs itself
+
+    def _shared_failures(self) -> set[int]:
+        """Return the calls with which calls have failed that somebody can ask for."""
+        view, found = self._engine.view, set()
+        for future in self._quick.futures():
+            own = slot = future._slot
+            while slot:
+                has_failed, _, word = view.outcome(slot)
+                if not has_failed or word >= 0 or word == -slot:
+                    break
+                slot = -word
+            if slot != own:
+                found.add(view.call(slot).task)
+        return found
 
     # ------------------------------------------------------------ those that are told
     def watch(self, future: Future) -> None:

@@ -1,17 +1,26 @@
-"""Errors of calls that nobody asks for: each is logged once, when nobody can ask any more."""
+"""Errors of calls that nobody asks for: each is logged once, when nobody can ask any more.
+
+A program that only submits never comes to look, so a thread does, once a second.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from ..errors import RemoteTraceback, TaskCancelledError, origin_of
 from ..workers.reports import describe_exception
 
 log = logging.getLogger("simpler_ref")
 
+TOLD_AFTER_S = 1.0
+"""After how long without anybody who can ask an error is logged."""
 _KEPT = 64
 """How many of the last failures are kept although their futures are gone: somebody may still ask for
 calls that failed with them."""
@@ -25,7 +34,8 @@ class Unasked:
     Rule     CALL-FAIL-7
     """
 
-    def __init__(self, error: BaseException, shown: list[str]) -> None:
+    def __init__(self, error: BaseException, task: int, shown: list[str]) -> None:
+        self.task = task
         cause = error.__cause__ if isinstance(error.__cause__, RemoteTraceback) else None
         where = f"{cause.where}: " if cause is not None and cause.where else ""
         self._text = where + describe_exception(error)
@@ -33,6 +43,7 @@ class Unasked:
         self._shown = shown
         """The traceback of this stream that was logged last: calls that fail for one reason share it."""
         self.asked = False
+        self.since = time.monotonic()
 
     def __del__(self) -> None:
         if not self.asked:
@@ -59,7 +70,7 @@ class Failures:
         self._all: weakref.WeakValueDictionary[int, Unasked] = weakref.WeakValueDictionary()
         self._last: deque[Unasked] = deque(maxlen=_KEPT)
         self._shown: list[str] = []
-        self._noted = 0
+        self._noted = self._counted = 0
         self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
         """The numbers of calls whose errors are not told."""
         self.taken = 0
@@ -72,18 +83,72 @@ class Failures:
             return None
         found = self._all.get(origin.task)
         if found is None:
-            found = self._all[origin.task] = Unasked(error, self._shown)
+            found = self._all[origin.task] = Unasked(error, origin.task, self._shown)
             found.asked = origin.task in self.silent
             self._last.append(found)
             self._noted += 1
         return found
 
-    def forget(self, others: int) -> None:
-        """Log all that can: the stream has ended. There were `others` that nobody has looked at."""
-        unseen = self.taken + others - self._noted
+    def take_old(self, needed: Callable[[], set[int]]) -> list[Unasked]:
+        """Return what to let go, which logs it; what `needed` calls failed with them stays."""
+        before = time.monotonic() - TOLD_AFTER_S
+        if not self._last or self._last[0].since > before:
+            return []
+        keep = needed()
+        every = [(one, one.since > before or one.task in keep) for one in self._last]
+        self._last = deque((one for one, stays in every if stays), maxlen=_KEPT)
+        return [one for one, stays in every if not stays]
+
+    def count(self, others: int) -> None:
+        """Log how many have failed beyond those noted; there were `others` that nobody has looked at."""
+        unseen = self.taken + others - self._noted - self._counted
         if unseen > 0:
+            self._counted += unseen
             log.error("%d more calls failed, and nobody has asked for their results", unseen)
+
+    def forget(self, others: int) -> None:
+        """Log all that can: the stream has ended."""
+        self.count(others)
         self._all.clear()
         self._last.clear()
         self.silent.clear()
-        self._noted = self.taken = 0
+        self._noted = self._counted = self.taken = 0
+
+
+class _Telling(Protocol):
+    def tell_failures(self) -> None: ...
+
+
+class Teller:
+    """The thread that tells of failures in time.
+
+    Rule     CALL-FAIL-7
+    """
+
+    def __init__(self, stream: _Telling) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=_tell_in_time,
+            args=(weakref.ref(stream), self._ended),
+            name="simpler_ref-failures",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(TOLD_AFTER_S)
+
+
+def _tell_in_time(reference: weakref.ref[_Telling], ended: threading.Event) -> None:
+    while not ended.wait(TOLD_AFTER_S):
+        stream = reference()
+        if stream is None:
+            return
+        try:
+            stream.tell_failures()
+        except Exception:
+            log.exception("telling of calls that have failed has failed itself")
+        del stream

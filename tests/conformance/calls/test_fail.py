@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import os
 import signal
+import threading
 import time
 import traceback
 
@@ -234,6 +235,10 @@ def test_the_time_out_of_a_task_is_its_own_and_that_of_result_has_no_cause(w):
 # ---------------------------------------------------------------- errors that nobody asks for
 
 
+def tellers():
+    return [one.ident for one in threading.enumerate() if one.name == "simpler_ref-failures"]
+
+
 def told(caplog):
     """Return the messages so far."""
     gc.collect()
@@ -313,9 +318,36 @@ def test_lost_calls_are_logged_and_very_many_are_counted(caplog):
     with sr.Worker(num_sub_workers=1):
         for number in range(100):
             boom(number)
-    *ones, rest = sorted(told(caplog), key=lambda text: text.endswith("asked for their results"))
-    assert rest == f"{100 - len(ones)} more calls failed, and nobody has asked for their results"
+    messages = told(caplog)
+    ones = [text for text in messages if not text.endswith("asked for their results")]
+    counted = sum(int(text.split()[0]) for text in set(messages) - set(ones))
+    assert counted == 100 - len(ones)
     assert {text.partition("no ")[2].splitlines()[0] for text in ones} <= {
         str(i) for i in range(100)
     }
     assert len(ones) >= 14
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+def test_a_program_that_only_submits_is_told_soon(mode, caplog, monkeypatch):
+    monkeypatch.setattr("simpler_ref.calls.unasked.TOLD_AFTER_S", 0.05)
+    messages, before = [], tellers()
+
+    def has_told(number):
+        messages.extend(told(caplog))
+        return any(f"no {number}\n" in f"{text}\n" for text in messages)
+
+    with sr.Worker(num_sub_workers=1, child_mode=mode):
+        kept, needs = boom(1), same(boom(2))
+        boom(3)
+        wait_until(lambda: has_told(3))
+        time.sleep(0.2)
+        assert not has_told(1) and not has_told(2)
+        del kept
+        wait_until(lambda: has_told(1))
+        assert isinstance(needs.exception(), ValueError)
+        for number in range(4, 104):
+            boom(number)
+        wait_until(lambda: has_told(103) or any("more calls failed" in one for one in messages))
+    assert not has_told(2)
+    assert tellers() == before
