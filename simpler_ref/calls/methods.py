@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
+from ..workers.life import IN_TASK
 from . import mapping, quick
 from .current import here
 from .dry import DryStream, NoValues
@@ -147,10 +148,7 @@ class CallMethods:
         Rule     CALL-STREAM-5
         """
         if here.in_task:
-            raise RuntimeError(
-                "a task cannot submit tasks: return what is needed and let the program submit more, or "
-                "use a nested Worker (add_worker)"
-            )
+            raise RuntimeError(IN_TASK)
         self._life.live()
         if self._life.stream is None:
             raise self._nobody_for_calls()

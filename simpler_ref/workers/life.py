@@ -24,6 +24,10 @@ from .start_method import StartMethod
 from .tree import Tree
 
 T = TypeVar("T")
+IN_TASK = (
+    "a task cannot submit tasks of its own, nor run or close its Worker: call the function directly, or "
+    "return what is to be done next, and submit it in the program"
+)
 _OF_THIS_PROCESS = frozenset(
     (
         *("lock", "turnstile", "_in_run", "session", "stream", "entered"),
@@ -195,18 +199,29 @@ class Life:
                 self.running = False
 
     def _refuse_in_run(self) -> None:
+        self.refuse_in_task()
         if self.running:
             raise RuntimeError(
                 "a run is in progress on this Worker: runs cannot be nested, and one Worker serves one "
                 "run at a time"
             )
 
+    def refuse_in_task(self) -> None:
+        """Refuse what would wait for the task that asks for it: its thread is one of the workers.
+
+        Rule     CALL-STREAM-5
+        """
+        manager = None if self.session is None else self.session.manager
+        if manager is not None and manager.is_my_thread():
+            raise RuntimeError(IN_TASK)
+
     def is_in_own_run(self) -> bool:
         """Say whether this thread is that of a run."""
         return self.running and self._runner == threading.get_ident()
 
     def refuse_in_own_run(self) -> None:
-        """Refuse a call in an orchestration function."""
+        """Refuse a call in an orchestration function, and in a task of a thread."""
+        self.refuse_in_task()
         if self.is_in_own_run():
             raise RuntimeError(
                 "a run is in progress on this Worker: calls of tasks are for before and after it; in an "
@@ -341,6 +356,7 @@ class Life:
 
         Rule     CALL-STREAM-6, -8; CALL-CANCEL-5, -7
         """
+        self.refuse_in_task()
         failures: Failures = ()
         stream, session = self.stream, self.session
         if stream is not None and session is not None and not self.running:

@@ -69,6 +69,10 @@ class WorkerManager:
     Rule     SPEED-DEPTH-11
     """
 
+    def is_my_thread(self) -> bool:
+        """Say whether this thread is one of the workers."""
+        return False
+
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
         self._engine = engine
         self.kinds = kinds

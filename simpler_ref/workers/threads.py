@@ -31,6 +31,10 @@ class ThreadManager(WorkerManager):
         self._terminated: set[int] = set()
         self._snapshot: Snapshot = {}
 
+    def is_my_thread(self) -> bool:
+        """Say whether this thread is one of the workers."""
+        return threading.current_thread() in self._threads.values()
+
     def _get_ready(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         for kind in self.kinds:

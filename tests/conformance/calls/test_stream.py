@@ -98,7 +98,30 @@ def test_inside_a_task_a_call_is_plain_and_submit_is_refused(mode):
 
         assert [outer(n).result()[0] for n in range(3)] == [1, 2, 3]
         value, text = outer(5).result()
-    assert value == 6 and "a task cannot submit tasks" in text
+    assert (
+        value == 6 and "a task cannot submit tasks" in text and "call the function directly" in text
+    )
+
+
+@pytest.mark.spec("CALL-STREAM-5")
+def test_a_task_on_a_thread_cannot_wait_for_itself():
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as w:
+        nothing = lambda *_: None  # noqa: E731
+        waits = (lambda: w.run(nothing), lambda: w.record(nothing), w.close, lambda: w.submit(int))
+        for one in waits:
+            with pytest.raises(RuntimeError, match="a task cannot submit tasks of its own"):
+                w.submit(lambda one=one: one()).result(DEADLINE_S)
+        said = []
+
+        def leaf(args):
+            for one in waits:
+                with pytest.raises(RuntimeError, match="a task cannot submit tasks of its own"):
+                    one()
+                said.append(one)
+
+        handle = w.register(leaf)
+        w.run(lambda orch, *_: orch.submit_sub(handle, sr.TaskArgs()))
+        assert len(said) == len(waits)
 
 
 @pytest.mark.spec("CALL-STREAM-1")
