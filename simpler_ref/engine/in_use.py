@@ -63,6 +63,9 @@ class InUse(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    def __iter__(self) -> Iterator[T]:
+        return iter([what for *_, what in list(self._waiting)])
+
     def now(self) -> int:
         """Return what `keep` is told of something that is made now."""
         return 0 if self.users is None else self.users.submitted

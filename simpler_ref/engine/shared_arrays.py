@@ -104,8 +104,53 @@ _Span = tuple[int, int, int]
 """Memory of an array: its offset and its length, and how many tasks came before it."""
 
 
+class _Claim:
+    """What memory belongs to while it is taken back."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Holder(weakref.ref[Any]):
+    """Refers to the array, or the claim, that some memory belongs to."""
+
+    __slots__ = ("span",)
+    span: _Span
+
+
+class _Dropped(deque[_Holder]):
+    """Holders of what is gone, in the order in which it went.
+
+    Attributes
+    ----------
+    with_pages : int
+        About how many bytes of large arrays the system has not got.
+    """
+
+    def __init__(self, base: int, in_use: InUse[_Holder]) -> None:
+        super().__init__()
+        self._base, self._in_use, self._pid = base, in_use, os.getpid()
+        self.with_pages = 0
+
+    def add_large(self, holder: _Holder) -> None:
+        """Add that of a large array; the system gets the pages if many are free and no task may use them.
+
+        Rule     ORCH-ARRAY-6
+        """
+        offset, length, first = holder.span
+        if self._pid == os.getpid() and not self._in_use.has_users(first):
+            self.with_pages += length
+            if self.with_pages > _MOST_FREE:
+                self.with_pages -= length
+                regions.give_back(self._base + offset, length)
+        self.append(holder)  # at last: from here on others may get the memory
+
+
 class Arena:
     """Memory for users' tensors: first fit over free spans, freed with the last reference.
+
+    All of it is free, or belongs to a holder. A signal handler may raise in the middle of anything: then
+    what memory has just belonged to dies, and it is taken back as that of an array is. So it changes its
+    state in stores without a call between, where no handler runs.
 
     Parameters
     ----------
@@ -131,9 +176,11 @@ class Arena:
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
         self._used = 0
         """Where memory begins that no array has had yet: it is zero."""
-        self._dropped: deque[_Span] = deque()
-        """Of arrays that are gone."""
-        self.in_use: InUse[_Span] = InUse()
+        self._holders: dict[int, _Holder] = {}
+        """Of all memory that is not free, by its offset."""
+        self.in_use: InUse[_Holder] = InUse()
+        self._dropped = _Dropped(self.base, self.in_use)
+        """Those whose array, or claim, is gone; perhaps some more than once."""
         self._lock = threading.RLock()
         """Held while what is free changes."""
         self._changed = threading.Condition(self._lock)
@@ -142,9 +189,6 @@ class Arena:
         self._taking_back = 0
         """Threads that take memory back, which is not free before they have done so."""
         self.on_reuse: Callable[[int, int], None] | None = None
-        self._with_pages = 0
-        """About how many bytes of large arrays that are gone the system has not got."""
-        self._pid = os.getpid()
 
     def close(self) -> None:
         """Close the descriptor; the memory stays as long as an array refers to it."""
@@ -184,31 +228,13 @@ class Arena:
             raise ValueError(f"shape {dims} has a negative dimension")
         nbytes = math.prod(dims) * kind.itemsize
         length = round_up(max(nbytes, 1), ARENA_ALIGN)
-        offset, stale = self._take(length)
-        # It dies with the last view of it. Views of a slice would keep the whole arena instead.
-        owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
-        # Finalizers run anywhere, also in a process forked while a thread held the lock: no lock.
-        span = offset, length, self.in_use.now()
-        weakref.finalize(owner, self._drop, span).atexit = False
+        owner, stale = self._take(length)
         if populate:
             self._populate(owner)
         if zero:
             owner[:stale] = 0
         array: Array = np.ndarray(dims, kind, buffer=owner)
         return array
-
-    def _drop(self, span: _Span) -> None:
-        """Note that an array is gone; the system gets its pages if it is large and no task may use it.
-
-        Rule     ORCH-ARRAY-6
-        """
-        offset, length, first = span
-        if length >= _MUCH and self._pid == os.getpid() and not self.in_use.has_users(first):
-            self._with_pages += length
-            if self._with_pages > _MOST_FREE:
-                self._with_pages -= length
-                regions.give_back(self.base + offset, length)
-        self._dropped.append(span)
 
     @staticmethod
     def _populate(owner: Array) -> None:
@@ -217,10 +243,12 @@ class Arena:
         _populated[address] = owner.nbytes
         weakref.finalize(owner, _populated.pop, address, None).atexit = False
 
-    def _take(self, length: int) -> tuple[int, int]:
-        """Return the offset of free memory, and how much of it arrays have had before."""
+    def _take(self, length: int) -> tuple[Array, int]:
+        """Return free memory as an array, and how much of it arrays have had before."""
         since, is_full = time.monotonic(), False
         while True:
+            if is_full:
+                self._find_lost()
             self._take_back(is_full)
             with self._lock:
                 found = self._take_free(length)
@@ -260,19 +288,36 @@ class Arena:
             "value"
         )
 
-    def _take_free(self, length: int) -> tuple[int, int] | None:
+    def _find_lost(self) -> None:
+        """Have memory taken back when a signal has cut short what was to do that."""
+        with self._lock:
+            known = set(map(id, [*self._dropped, *self.in_use]))
+            found = [one for one in self._holders.values() if one() is None]
+            self._dropped.extend(one for one in found if id(one) not in known)
+
+    def _take_free(self, length: int) -> tuple[Array, int] | None:
         for i, (offset, room) in enumerate(self._free):
             if room >= length:
-                if room == length:
-                    del self._free[i]
-                else:
-                    self._free[i] = (offset + length, room - length)
+                rest = [] if room == length else [(offset + length, room - length)]
+                # It dies with the last view of it. Views of a slice would keep the whole arena instead.
+                owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
                 if length >= _MUCH:
-                    self._with_pages = max(0, self._with_pages - length)
+                    self._dropped.with_pages = max(0, self._dropped.with_pages - length)
+                holder = self._held_by(owner, (offset, length, self.in_use.now()))
                 stale = min(max(0, self._used - offset), length)
-                self._used = max(self._used, offset + length)
-                return offset, stale
+                used = max(self._used, offset + length)
+                self._free[i : i + 1] = rest
+                self._holders[offset] = holder
+                self._used = used
+                return owner, stale
         return None
+
+    def _held_by(self, owner: Any, span: _Span) -> _Holder:
+        # `append` runs anywhere, also in a process forked while a thread held the lock: it needs none.
+        dropped = self._dropped
+        holder = _Holder(owner, dropped.append if span[1] < _MUCH else dropped.add_large)
+        holder.span = span
+        return holder
 
     def _take_back(self, looks: bool) -> None:
         """Have the memory of dropped arrays for others; nobody waits here with the lock.
@@ -286,8 +331,8 @@ class Arena:
                 while self._dropped:
                     self._sort_one()
                 if looks or self.in_use.has_many():
-                    for span in self.in_use.look():
-                        self._free_one(span)
+                    for holder in self.in_use.look():
+                        self._free_one(holder)
                     looks = False
             finally:
                 with self._lock:
@@ -297,29 +342,35 @@ class Arena:
 
     def _sort_one(self) -> None:
         try:
-            span = self._dropped.popleft()
+            holder = self._dropped.popleft()
         except IndexError:  # another thread was faster
             return
-        if not self.in_use.keep(span[2], span[1], span):
-            self._free_one(span)
+        _, length, first = holder.span
+        if not self.in_use.keep(first, length, holder):
+            self._free_one(holder)
 
-    def _free_one(self, span: _Span) -> None:
-        offset, length, _ = span
-        try:
-            if self.on_reuse is not None:
-                self.on_reuse(self.base + offset, self.base + offset + length)
-        except BaseException:  # of a signal: the next array has it taken back
-            self._dropped.append(span)
-            raise
+    def _free_one(self, holder: _Holder) -> None:
+        """Make memory free, unless it has been, and may belong to another."""
+        offset, length, _ = holder.span
+        claim = _Claim()
+        with self._lock:
+            if self._holders.get(offset) is not holder:
+                return
+            self._holders[offset] = self._held_by(claim, holder.span)
+        if self.on_reuse is not None:
+            self.on_reuse(self.base + offset, self.base + offset + length)
         with self._lock:
             self._free_span(offset, length)
 
     def _free_span(self, offset: int, length: int) -> None:
-        i = bisect.bisect(self._free, (offset, length))
-        if i < len(self._free) and self._free[i][0] == offset + length:
-            length += self._free.pop(i)[1]
-        if i > 0 and sum(self._free[i - 1]) == offset:
-            start, room = self._free[i - 1]
-            self._free[i - 1] = (start, room + length)
-        else:
-            self._free.insert(i, (offset, length))
+        free, start, end = self._free, offset, offset + length
+        first = last = bisect.bisect(free, (offset, length))
+        if last < len(free) and free[last][0] == end:
+            end += free[last][1]
+            last += 1
+        if first > 0 and sum(free[first - 1]) == start:
+            first -= 1
+            start = free[first][0]
+        span = start, end - start
+        free[first:last] = [span]
+        del self._holders[offset]
