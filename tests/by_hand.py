@@ -35,7 +35,8 @@ class ByHand:
         self.orch = runtime.orch
         for worker in range(int(self.mem[L.WORKERS])):
             self.engine.kernels.set_usable(self.mem, worker, 1)
-        self._outer = visibility.set_current(runtime.why_invisible)
+        self._outer = visibility.current.check, visibility.current.kept
+        visibility.set_current(runtime.why_invisible)
         self.engine.kernels.begin_run(self.mem)
         self.orch._open(*self.worker._tree.words(self.worker._registry))
 

@@ -22,6 +22,7 @@ from ..errors import CallableError
 from ..jit import layout as L
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import is_shared
+from ..system.signals import signals_blocked
 from .by_value import ByValue
 from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
 
@@ -211,13 +212,22 @@ def staged(payload: bytes) -> Iterator[str]:
 
     Rule     FLOW-PAYLOAD-3
     """
-    fd = os.memfd_create("simpler-payload", os.MFD_CLOEXEC)
-    try:
+    with _memory("simpler-payload") as fd:
         with open(fd, "wb", closefd=False) as file:
             file.write(payload)
         yield f"/proc/{os.getpid()}/fd/{fd}"
+
+
+@contextmanager
+def _memory(name: str) -> Iterator[int]:
+    fd = -1
+    try:
+        with signals_blocked():  # or a descriptor could leak
+            fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        yield fd
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 class Staging:
@@ -244,11 +254,8 @@ class Staging:
 @contextmanager
 def exchanged(payload: bytes) -> Iterator[Staging]:
     """Keep a request in shared memory, where another process puts the answer in its place."""
-    fd = os.memfd_create("simpler-request", os.MFD_CLOEXEC)
-    try:
+    with _memory("simpler-request") as fd:
         yield Staging(fd, payload)
-    finally:
-        os.close(fd)
 
 
 def answer_staged(name: str, size: int, answer: Callable[[bytes], bytes]) -> int:

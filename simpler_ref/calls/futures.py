@@ -59,16 +59,16 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             "_done_callbacks",
         ):
             raise AttributeError(f"a Future has no attribute {name!r}")
-        concurrent.futures.Future.__init__(self)
-        stream = self._stream
-        if stream is None:
-            self.finish()
-            return getattr(self, name)
         try:
-            stream.watch(self)
-        except RuntimeError:  # it will never end: nobody must wait for it the next time
-            vars(self).pop("_condition")
-            vars(self).pop("_state")
+            concurrent.futures.Future.__init__(self)
+            stream = self._stream
+            if stream is None:
+                self.finish()
+            else:
+                stream.watch(self)
+        except BaseException:  # nobody has to tell of its end: nobody must wait for that
+            vars(self).pop("_condition", None)
+            vars(self).pop("_state", None)
             raise
         return getattr(self, name)
 

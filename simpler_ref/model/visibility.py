@@ -63,17 +63,10 @@ def remove_visibility(check: Visible) -> None:
     _known_views.clear()
 
 
-def set_current(
-    check: Visible | None, kept: list[Any] | None = None
-) -> tuple[Visible | None, list[Any] | None]:
-    """Use only one Worker's check on this thread; return the values set before.
-
-    Arrays that `check` newly accepts are appended to `kept`.
-    """
-    before = current.check, current.kept
+def set_current(check: Visible | None, kept: list[Any] | None = None) -> None:
+    """Use only one Worker's check on this thread; arrays that it newly accepts are appended to `kept`."""
     current.check, current.kept = check, kept
     current.number = 0 if check is None else next(_numbers)
-    return before
 
 
 def forget_visibility() -> None:

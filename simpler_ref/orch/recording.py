@@ -735,8 +735,9 @@ def listen(
     def check(address: int, nbytes: int) -> str | None:  # one of its own: every array is asked for
         return session.why_invisible(address, nbytes)
 
-    outer = visibility.set_current(check, kept)
+    outer = visibility.current.check, visibility.current.kept
     try:
+        visibility.set_current(check, kept)
         if mine is not None and mine._doubts is not None:
             mine._doubts.settle()
         recorder = make(worker, session.engine, mine)

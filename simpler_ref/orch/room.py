@@ -65,7 +65,7 @@ class Room:
             waited = L.OK
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
                 waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
-            if waited == L.TIMED_OUT:
+            if waited in (L.TIMED_OUT, L.INTERRUPTED):
                 self._host.look()
             if self._progress() != reclaimed:
                 reclaimed, since = self._progress(), time.monotonic_ns()
@@ -94,7 +94,7 @@ class Room:
         """Wait until another thread rings, a task of an open scope has ended, or a while has passed."""
         mem, kernels = self._engine.mem, self._engine.kernels
         call = L.NONE if slot is None else slot
-        if kernels.help_stream(mem, -1, -1, call, PARK_NS) == L.TIMED_OUT:
+        if kernels.help_stream(mem, -1, -1, call, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
             self._host.look()
         kernels.want_orch(mem, 0)
 

@@ -200,8 +200,9 @@ def _call(
     Rule     ORCH-RUN-7; ORCH-API-1
     """
     orch = session.orch
-    outer = visibility.set_current(session.why_invisible)
+    outer = visibility.current.check, visibility.current.kept
     try:
+        visibility.set_current(session.why_invisible)
         session.engine.kernels.begin_run(session.engine.mem)
         if session.endpoints is not None:
             session.endpoints.begin_run()

@@ -68,22 +68,26 @@ def in_one_piece(function: Callable[..., T]) -> Callable[..., T]:
 Failures = tuple[BaseException, ...]
 MOST_FAILURES = 100
 """How many exceptions `until_done` goes on after: many more than signals raise."""
+MOST_SIGNALS = 5
+"""The same where each attempt may take long."""
 
 
-def until_done(act: Callable[[Failures], None], failures: Failures, pid: int) -> Failures:
+def until_done(
+    act: Callable[[Failures], None], failures: Failures, pid: int, most: int = MOST_FAILURES
+) -> Failures:
     """Call `act` with the exceptions raised so far, until it raises none; return all of them.
 
     A signal handler may raise while an earlier signal is handled: handlers run in calls, and at a loop's
     jump backwards, which no `try` inside the loop covers. Hence the second loop. Only a third signal at
     that point escapes. The last failure is raised, and nothing is called, in a process forked meanwhile,
-    which is not `pid`, and after `MOST_FAILURES`: an error that comes each time must not go on for ever.
+    which is not `pid`, and after as many as `most`: an error that comes each time must not go on forever.
 
     Rule     ORCH-RUN-8
     """
     try:
         while True:
             try:
-                while os.getpid() == pid and len(failures) < MOST_FAILURES:
+                while os.getpid() == pid and len(failures) < most:
                     try:
                         act(failures)
                         for earlier, later in pairwise(failures):

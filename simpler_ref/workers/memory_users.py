@@ -59,7 +59,7 @@ class MemoryUsers:
                 return False
             life.stream.wait_for_end(ended, PARK_NS, lambda: False)
         elif life.is_in_own_run():
-            if self._help(self._mem, -1, ended + 1, -1, PARK_NS) == L.TIMED_OUT:
+            if self._help(self._mem, -1, ended + 1, -1, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
                 life.live().look()
         else:
             time.sleep(OTHERS_S)

@@ -50,6 +50,8 @@ class ProcessManager(WorkerManager):
         self._monitor: threading.Thread | None = None
         self._relay: Relay | None = None
         self._lifeline: Lifeline | None = None
+        self._killed: set[int] = set()
+        """Workers that the server was told to kill."""
         self._is_ending = False
 
     def _get_ready(self, snapshot: Snapshot) -> None:
@@ -143,6 +145,7 @@ class ProcessManager(WorkerManager):
             raise
 
     def _launch(self, worker: int) -> None:
+        self._killed.discard(worker)
         self._send(b"F", worker)
 
     def _wait_for_birth(self, worker: int) -> bool:
@@ -150,8 +153,14 @@ class ProcessManager(WorkerManager):
         return worker in self.pids
 
     def _terminate(self, worker: int) -> bool:
+        self._killed.add(worker)
         self._send(b"K", worker)
         return True
+
+    def _rescind(self, worker: int) -> None:
+        """Wait for the death, which cannot be rescinded: it must not come in the next task."""
+        if worker in self._killed:
+            self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
 
     def _send(self, order: bytes, worker: int) -> None:
         if self._socket is not None:

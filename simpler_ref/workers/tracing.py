@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from ..jit import layout as L
+from ..system.signals import MOST_SIGNALS, Failures, until_done
 from ..system.values import file_path
 from ..trace.recorder import file_of_variable
 from . import ending
@@ -115,23 +116,13 @@ class Tracing:
         self._detail = trace_detail("detail", detail)
 
     def __enter__(self) -> Tracing:
-        def act(session: Session) -> None:
-            owner = self._life.traced_by
-            if session.recorder.path is not None and owner is not None and owner() is None:
-                end(self._life, session)  # of a block that an interrupt has kept from its end
-            if session.recorder.path is not None:
-                raise RuntimeError(
-                    f"this Worker is being traced already, into {session.recorder.path}"
-                )
-            ending.recover(session)
-            self._life.start_workers(session)
-            self._life.traced_by = weakref.ref(self)
-            begin(self._life, session, self.path, self._detail)
-            session.recorder.start()
-
         self._life.live()
-        self._life.alone(act)
-        return self
+        try:
+            self._life.alone(self._begin)
+            return self
+        except BaseException:  # of a signal: what has begun ends
+            self.__exit__(None, None, None)
+            raise
 
     def __exit__(
         self,
@@ -139,9 +130,26 @@ class Tracing:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        def act(session: Session) -> None:
-            if session.recorder.path == self.path:
-                end(self._life, session)
+        failures = until_done(self._end, (), os.getpid(), most=MOST_SIGNALS)
+        if failures:
+            raise failures[-1]
 
-        if self._life.session is not None:
-            self._life.alone(act)
+    def _begin(self, session: Session) -> None:
+        life, recorder = self._life, session.recorder
+        if recorder.is_on and life.traced_by is not None and life.traced_by() is None:
+            end(life, session)  # of a block that a signal has kept from its end
+        if recorder.is_on:
+            raise RuntimeError(f"this Worker is being traced already, into {recorder.path}")
+        ending.recover(session)
+        life.start_workers(session)
+        life.traced_by = weakref.ref(self)
+        begin(life, session, self.path, self._detail)
+        recorder.start()
+
+    def _end(self, _failures: Failures) -> None:
+        """End the trace, unless that was done, or the Worker is closed, which has ended it."""
+        life = self._life
+        is_mine = life.traced_by is not None and life.traced_by() is self
+        if is_mine and life.session is not None and not life.closed:
+            life.alone(lambda session: end(life, session))
+            life.traced_by = None
