@@ -37,6 +37,7 @@ from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system.cores import Placement, Seat, find_cores
 from .system.regions import default_size
+from .system.signals import signals_blocked
 from .system.values import flag
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
@@ -417,7 +418,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
                 tracing.begin(life, session, *target)
-            life.begin(session, self)  # other threads may use it now
+            with signals_blocked():
+                if life.stream is not None:
+                    enter(life.stream, life.entered)
+                life.begin(session, self)  # other threads may use it now
 
     def _orchestrator(self, has_endpoints: bool) -> type[Orchestrator]:
         if has_endpoints:
@@ -623,10 +627,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     def _add_callable(self, handle: CallableHandle, target: Any, payload: bytes) -> CallableHandle:
         """Install a callable in the workers that take it, or in none."""
-        session = self._life.session
-        if session is not None:
+        if self._life.session is not None:
             self._life.live()
         with self._registry.lock:
+            self._life.require_not_closed()
+            session = self._life.session
             started = session is not None and not self._life.needs_start
             self._registry.add(
                 handle,
@@ -657,8 +662,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         self._life.require_here("unregister")
-        session = self._life.session
         with self._registry.lock:
+            self._life.require_not_closed()
+            session = self._life.session
             started = session is not None and not self._life.needs_start
             installer = session.installer if started and session is not None else None
             self._registry.discard(handle, installer, self._life.running)

@@ -38,6 +38,12 @@ class Entrance:
         self.opened: weakref.ref[Any] | None = None
         """The stream that is in its place."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the Worker was closed, or forgotten."""
+        worker = self._worker()
+        return worker is None or worker._life.closed
+
     def open(self) -> None:
         """Open the Worker."""
         worker = self._worker()
@@ -86,6 +92,9 @@ def current() -> Any:
 def _first_stream() -> Any:
     mine = [_opened_by(reference) for reference in _of_context.get()]
     for one in (*reversed(mine), *reversed(tuple(opened))):
+        if one is not None and one.is_gone:  # a signal has come before `leave`
+            leave(one)
+            continue
         stream = one.stream() if type(one) is Entrance else one
         if stream is not None:
             return stream

@@ -53,10 +53,8 @@ class DryStream:
     Rule     SEE-GRAPH-8, -9
     """
 
-    is_gone = False
-
-    def __init__(self, real: Stream, session: Session) -> None:
-        self._real = real
+    def __init__(self, life: Life, real: Stream, session: Session) -> None:
+        self._life, self._real = life, real
         self._thread = get_ident()
         view = session.engine.view
         self._first_sub = view.pool(L.SUB).start
@@ -88,6 +86,11 @@ class DryStream:
         """Let go of the engine; futures stay."""
         self._kept.clear()
         self._dry.close()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the function has returned."""
+        return self._life.dry is not self
 
     @property
     def is_mine(self) -> bool:
@@ -290,10 +293,10 @@ def graph_of_calls(life: Life, session: Session, function: Callable[[], Any]) ->
     """Return the graph of a function that makes calls; see `Worker.graph`."""
     if life.stream is None:
         raise RuntimeError("this Worker has no workers for Python tasks: give num_sub_workers")
-    stream = DryStream(life.stream, session)
-    current.enter(stream)
-    life.dry = stream
+    stream = DryStream(life, life.stream, session)
     try:
+        life.dry = stream
+        current.enter(stream)
         function()
     finally:
         life.dry = None

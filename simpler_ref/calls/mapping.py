@@ -458,7 +458,10 @@ class Results:
         if not self.has_uncalled or self._has_raised:
             return
         if self._total is not None:
-            left = f"{self._total - self._taken + len(self._unsent)} items were not called"
+            number = self._total - self._taken + len(self._unsent)
+            if not number:  # somebody goes through them just now
+                return
+            left = f"{number} items were not called"
         elif not self._was_asked:
             left = "not all items were called, the iterable has no length"
         else:

@@ -150,12 +150,13 @@ class CallMethods:
         if here.in_task:
             raise RuntimeError(IN_TASK)
         self._life.live()
-        if self._life.stream is None:
-            raise self._nobody_for_calls()
         dry: DryStream | None = self._life.dry
         if dry is not None and dry.is_mine:
             return dry
-        stream: Stream = self._life.stream
+        stream: Stream | None = self._life.stream
+        if stream is None:
+            self._life.live()  # it may have been closed meanwhile
+            raise self._nobody_for_calls()
         return stream
 
     def _nobody_for_calls(self) -> RuntimeError:

@@ -33,7 +33,7 @@ from ..model.scalars import INTEGER
 from ..orch.checked import caller
 from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
-from ..workers.life import Life
+from ..workers.life import NO_WAIT, Life
 from ..workers.session import Session
 from ..workers.story import story_of_call, story_of_item
 from . import current, limits, outcomes, quick
@@ -114,7 +114,6 @@ class Stream:
         self._gone = False
         self._full_since = 0.0
         self._why_stranded: BaseException | None = None
-        current.enter(self, life.entered)
 
     # ------------------------------------------------------------ submit
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
@@ -597,7 +596,9 @@ class Stream:
             self._quick.drop_all()
             self._look_at_failures()
             self._kernels.end_stream(self._mem)
-            while view.live and self._help(slot=L.STAY, live=0) != L.TIMED_OUT:
+            deadline = time.monotonic_ns() + PARK_NS
+            while view.live and (rest := deadline - time.monotonic_ns()) > 0:
+                self._help(slot=L.STAY, live=0, rest_ns=rest)
                 self._quick.drop_all()
             if view.live:
                 self._kernels.drop_forgotten(self._mem)
@@ -622,8 +623,8 @@ class Stream:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the Worker was closed, or this is another process."""
-        return self._gone
+        """Whether the Worker was closed, or never opened, or this is another process."""
+        return self._gone or self._life.stream is not self
 
     def close(self) -> None:
         """Let calls go elsewhere: the Worker is being closed."""
@@ -806,7 +807,7 @@ class Stream:
                     self._kernels.cancel_calls(self._mem)
         if urgency == 2 and manager is not None:
             manager.kill_busy()
-        if urgency <= 2:
+        if urgency < NO_WAIT:
             self.finish()
 
     def _finish_maps(self) -> None:
@@ -1046,8 +1047,9 @@ class Stream:
                 watcher = threading.Thread(
                     target=self._tell_all, name="simpler_ref-calls", daemon=True
                 )
-                watcher.start()
-                self._watcher = watcher
+                with signals_blocked():
+                    watcher.start()
+                    self._watcher = watcher
             self._watched[id(future)] = future
 
     def _tell_all(self) -> None:
@@ -1066,7 +1068,7 @@ class Stream:
             ended = self._engine.view.ended
             for key, future in list(self._watched.items()):
                 if self._gone or future.done():
-                    del self._watched[key]
+                    self._watched.pop(key, None)
                     future.finish_safely()
             with self._watching:
                 if not self._watched:

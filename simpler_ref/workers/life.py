@@ -14,7 +14,7 @@ from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import Arena
 from ..model import visibility
 from ..system.cores import Placement
-from ..system.signals import Failures, until_done
+from ..system.signals import MOST_SIGNALS, until_done
 from . import answering, ending
 from .manager import WorkerManager
 from .memory_users import MemoryUsers
@@ -28,6 +28,8 @@ IN_TASK = (
     "a task cannot submit tasks of its own, nor run or close its Worker: call the function directly, or "
     "return what is to be done next, and submit it in the program"
 )
+NO_WAIT = 3
+"""How many signals it takes until `Life.close` waits for no more calls."""
 _OF_THIS_PROCESS = frozenset(
     (
         *("lock", "turnstile", "_in_run", "session", "stream", "entered"),
@@ -121,7 +123,9 @@ class Life:
 
         Rule     ORCH-RUN-2
         """
-        session = self.session or self._open_on_demand()
+        session = self.session
+        if session is None or self.closed:
+            session = self._open_on_demand()
         if session.pid != os.getpid():
             session.require_own_process()
         return session
@@ -132,7 +136,7 @@ class Life:
             mine = not self.closed and not self.parent_level
             if self.session is None and self.entered is not None and mine:
                 self.entered.open()
-            if self.session is None:
+            if self.session is None or self.closed:
                 raise RuntimeError(self._why_not_open())
             return self.session
 
@@ -256,8 +260,8 @@ class Life:
 
     def finish_stream(self) -> None:
         """Wait until all calls have ended."""
-        if self.stream is not None:
-            self.stream.finish()
+        if (stream := self.stream) is not None:
+            stream.finish()
 
     # ------------------------------------------------------------ open and closed
     def open(self) -> Session:
@@ -352,29 +356,29 @@ class Life:
     def close(self, cancel: bool = False) -> None:
         """Stop everything for good when all calls have ended; `cancel` those that have not begun.
 
-        A signal ends the wait.
+        Each signal makes it wait for less. What other threads have begun may finish; once the Worker is
+        `closed` they begin nothing more: `live` refuses them.
 
-        Rule     CALL-STREAM-6, -8; CALL-CANCEL-5, -7
+        Rule     ORCH-RUN-9; CALL-STREAM-6, -8; CALL-CANCEL-5, -7
         """
         self.refuse_in_task()
-        failures: Failures = ()
-        stream, session = self.stream, self.session
-        if stream is not None and session is not None and not self.running:
-            failures = until_done(lambda so_far: stream.end(cancel + len(so_far)), (), session.pid)
-        self._close()
+        failures = until_done(
+            lambda so_far: self._close(cancel + len(so_far)), (), os.getpid(), MOST_SIGNALS
+        )
+        if not self.closed:
+            raise RuntimeError("close during a run: let the run end first")
         if failures:
             raise failures[-1]
 
-    def _close(self) -> None:
-        try:
-            if not self.running:
-                self.finish_stream()
-        finally:
-            with self.lock:
-                if self.running:
-                    raise RuntimeError("close during a run: let the run end first")
-                self.closed = True
-                self.release()
+    def _close(self, urgency: int) -> None:
+        if (stream := self.stream) is not None and not self.running:
+            stream.end(urgency)
+        with self.lock, self.registry.lock:
+            self.closed = self.closed or not self.running
+        if self.closed:
+            if urgency < NO_WAIT:
+                self.finish_stream()  # of calls that others have made since
+            self.release()
 
     def close_as_child(self) -> None:
         """Stop everything; the parent may start this Worker again."""
@@ -383,16 +387,17 @@ class Life:
             self.needs_start = True
 
     def release(self) -> None:
-        """Take down what the Worker owns."""
+        """Take down what the Worker owns; should this be cut short, it can be done again."""
         self._leave_entrance()
         answering.leave(self)
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None
-        if self.session is not None:
-            self.session.take_down()  # should this be cut short, it can be done again
-            self._finalizer.detach()
-            self.session = None
+        with self.lock:
+            if self.stream is not None:
+                self.stream.close()
+                self.stream = None
+            if self.session is not None:
+                self.session.take_down()
+                self._finalizer.detach()
+                self.session = None
 
     # ------------------------------------------------------------ workers
     def start(self) -> None:
@@ -406,7 +411,16 @@ class Life:
                 self.start_workers(session)
 
     def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:
-        """Start the workers that are missing: at first all, later those lost, or some of these."""
+        """Start the workers that are missing: at first all, later those lost, or some of these.
+
+        Rule     ORCH-RUN-9
+        """
+        with self.lock:  # they are not started beside `release`, or after it
+            if session is not self.session:
+                raise RuntimeError(self._why_not_open())
+            self._start_workers(session, dead)
+
+    def _start_workers(self, session: Session, dead: Sequence[int] | None) -> None:
         manager = session.manager
         anew = self.needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
@@ -430,8 +444,9 @@ class Life:
 
     def end_workers(self, session: Session) -> None:
         """End all workers; the next start makes them anew."""
-        self.needs_start = True
-        session.stop_workers()
+        with self.lock:
+            self.needs_start = True
+            session.stop_workers()
 
     def _send_children_away(self) -> None:
         """Note that the Workers below this one will run in another process than this one."""

@@ -242,9 +242,9 @@ FAULTS = (
         f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",
         Patch(
             "workers/life.py",
-            "            self.session.take_down()  #",
-            "            if not self.session.engine.view.has_failed:\n"
-            "                self.session.take_down()  #",
+            "                self.session.take_down()\n",
+            "                if not self.session.engine.view.has_failed:\n"
+            "                    self.session.take_down()\n",
         ),
     ),
     fault(

@@ -7,6 +7,7 @@ end-of-file, the program and all its descendants are gone, however they ended.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -225,7 +226,10 @@ class Fork:
         """Wait for the function's end; return the exit code, negative for a signal."""
         fd = os.pidfd_open(self.pid)
         try:
-            assert select.select([fd], [], [], DEADLINE_S)[0], "the forked program hangs"
+            ends = select.select([fd], [], [], DEADLINE_S)[0]
+            if not ends:
+                self.kill(signal.SIGABRT)  # pytest has made it say on stderr where its threads are
+            assert ends, "the forked program hangs"
         finally:
             os.close(fd)
         _, status = os.waitpid(self.pid, 0)
@@ -241,6 +245,7 @@ def in_a_fork(function: Callable[[], object]) -> None:
     """Run a function in a fork of the test, where Ctrl-C is a KeyboardInterrupt and nobody is left."""
 
     def prepared() -> None:
+        gc.freeze()  # it need not look at what was there before
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         function()
@@ -250,22 +255,45 @@ def in_a_fork(function: Callable[[], object]) -> None:
         assert program.everybody_ends()
 
 
-def interrupt_after(seconds: float, call: Callable[[], object]) -> None:
-    """Call, and raise a KeyboardInterrupt in the middle of it, unless it is over by then."""
-    armed = [True]
+def interrupt_after(seconds: float, call: Callable[[], object], again: float = 0.0) -> bool:
+    """Call, and raise a KeyboardInterrupt in the middle of it, unless it is over by then; say whether.
+
+    `again`: so many seconds later one more.
+    """
+    pauses = [again, 0.0] if again else [0.0]
 
     def terminate(*_: object) -> None:
-        if armed:
-            armed.clear()
+        if pauses:
+            signal.setitimer(signal.ITIMER_REAL, pauses.pop(0))
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        try:
-            signal.signal(signal.SIGALRM, terminate)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-            call()
-        finally:
-            armed.clear()
+        with contextlib.suppress(KeyboardInterrupt):
+            try:
+                signal.signal(signal.SIGALRM, terminate)
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+                call()
+                return False
+            finally:
+                pauses.clear()
+        pauses.clear()
+    return True
+
+
+@contextlib.contextmanager
+def signals_as_of_a_profiler(hertz: float = 100.0) -> Iterator[None]:
+    """Have this process get a signal again and again, whose handler does nothing."""
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(1 / hertz):
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, lambda *_: None)
+    with Concurrently(send):
+        yield
+        ended.set()
+    signal.signal(signal.SIGUSR2, before)
 
 
 def _end_of_file(lifeline: int) -> bool:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
+import itertools
 import os
+import random
 import signal
 import socket
+import sys
 import threading
 import time
+import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from simpler_ref import TaskCancelledError, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref import Worker
 
-from ..support import make_args, wait_until
-from .programs import Concurrently, Fork, dies, terminate
+from ..support import DEADLINE_S, make_args, wait_until
+from .programs import Concurrently, Fork, dies, in_a_fork, terminate
+from .uses import ALL, Holdings, Uses
 from .workers import assert_works, mark, on_a_thread, rounds, server_of
 
 
@@ -88,6 +95,85 @@ def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
     assert not holder
     assert manager._socket.fileno() == -1
     manager._mark_dead = None
+
+
+REFUSALS = (
+    *("is closed", "was closed", "not initialized", "already initialized", "traced already"),
+    *("a run is in progress", "during a run"),
+)
+SPAN_S = {"thread": 0.02, "process": 0.08, "spawn": 0.8, "endpoints": 2.0}
+"""How long it takes from the first use of a Worker to its end, about."""
+
+
+def at_once(used, names, rng, span_s):
+    """Use a Worker on a thread for each name; return what was wrong."""
+    wrong = []
+
+    def use(name, after_s):
+        time.sleep(after_s)
+        try:
+            getattr(used, name)()
+        except TaskCancelledError:  # by `shutdown`
+            pass
+        except BaseException as error:
+            refused = type(error) is RuntimeError and any(one in str(error) for one in REFUSALS)
+            if not refused:
+                wrong.append(traceback.format_exc())
+
+    threads = [
+        threading.Thread(target=use, args=(name, rng.uniform(0, span_s)), daemon=True)
+        for name in names
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(DEADLINE_S / 2)
+        if one.is_alive():
+            faulthandler.dump_traceback(file=sys.__stderr__)
+            wrong.append(f"{names}: a thread hangs")
+    return wrong
+
+
+@pytest.mark.spec("ORCH-RUN-9")
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [
+        *[("thread", 30), ("process", 20)],
+        *[
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (("thread", 2000), ("process", 1000))
+        ],
+        *[
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (("spawn", 200), ("endpoints", 60))
+        ],
+    ],
+)
+def test_threads_that_use_a_worker_at_once_and_close_it_get_answers_or_clear_refusals(
+    kind, rounds, tmp_path
+):
+    """Every two uses, with a close beside them or after; a part of the pairs in `make test`."""
+    rng = random.Random(rounds)
+    pairs = list(itertools.combinations_with_replacement(ALL, 2))
+    rng.shuffle(pairs)
+    chosen = list(itertools.islice(itertools.cycle(pairs), rounds))
+
+    def program(chosen):
+        before = None
+        for pair in chosen:
+            used = Uses(kind, tmp_path)
+            if rng.random() < 0.8:
+                used.init()
+            names = [*pair, "close"] if rng.random() < 0.7 else pair
+            assert at_once(used, names, rng, SPAN_S[kind]) == [], names
+            used.close()
+            del used
+            if before is None:  # libraries keep what they have made for the first
+                before = Holdings()
+            before.assert_no_more()
+
+    for first in range(0, rounds, 40):
+        in_a_fork(partial(program, chosen[first : first + 40]))
 
 
 @rounds(15, 60)
