@@ -10,7 +10,6 @@ import codecs
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from dataclasses import replace
 from typing import IO
 
 from ..errors import RemoteError, describe_status
+from ..system.polling import wait_readable
 from ..version import __version__
 from .manifest import Announcement, Manifest, from_line, to_line
 
@@ -139,7 +139,7 @@ class SessionProcess(Place):
         if self._stdout.closed:
             return True
         over = self._process.poll() is not None or time.monotonic() >= self._deadline
-        if select.select([self._stdout], [], [], 0 if over else timeout_s)[0]:
+        if wait_readable([self.fileno()], 0 if over else timeout_s):
             read = os.read(self._stdout.fileno(), 1 << 16)
             *lines, self._read = (self._read + read).split(b"\n")
             if any(self._is_announcement(line) for line in lines):

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import secrets
-import select
 import socket as sockets
 import struct
 import subprocess
@@ -23,6 +22,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from ..errors import RemoteError, describe_status
+from ..system.polling import wait_readable
 from ..system.values import positive_seconds
 from .fleets import Fleet, session_command, this_python
 from .hosting import SessionProcess, read_manifest
@@ -51,14 +51,16 @@ _STAND = """
 import os, select, socket, sys
 door = socket.socket(socket.AF_UNIX)
 door.connect(chr(0) + sys.argv[1])
-ends, announced = [0, door.fileno()], False
+ends, announced = select.poll(), False
+ends.register(0, select.POLLIN)
+ends.register(door, select.POLLIN)
 while True:
-    for end in select.select(ends, [], [])[0]:
+    for end, _ in ends.poll():
         read = os.read(end, 1 << 16)
         if end == 0 and read:
             door.sendall(read)
         elif end == 0:
-            ends.remove(0)
+            ends.unregister(0)
             door.shutdown(socket.SHUT_WR)
         elif not read:
             sys.exit(1)
@@ -146,7 +148,7 @@ class RayFleet(Fleet):
         self._keepers.append(keeper)
         assert keeper.stdout
         answer = b""
-        if select.select([keeper.stdout], [], [], self.timeout_s + GRACE_S)[0]:
+        if wait_readable([keeper.stdout.fileno()], self.timeout_s + GRACE_S):
             answer = keeper.stdout.readline()
         word, _, self._door = answer.decode(errors="replace").strip().partition(" ")
         if word != "ready" or not self._door:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import json
 import os
-import select
 import tempfile
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..jit import layout as L
+from ..system.polling import wait_readable
 from ..trace.file import NOTE
 from ..trace.recorder import MAGIC, VERSION, head_of, text_notes
 from .connection import Order, zmq
@@ -464,7 +464,7 @@ class Incoming:
 
     def _rest(self) -> bool:
         """Wait until it is time to ask for more; return False if it is to end."""
-        if not select.select([self._wake], [], [], PAUSE_S)[0]:
+        if not wait_readable([self._wake], PAUSE_S):
             return True
         return bool(os.read(self._wake, 1))
 

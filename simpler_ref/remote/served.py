@@ -6,12 +6,12 @@ It begins each when its frame comes, and answers when that has ended.
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..system.polling import wait_readable
 from .fail_points import fail_point
 from .frames import FEATURE_KEPT_VALUES, Frame, FrameType, OwnFrameType, encode_completion
 from .lookout import Lookout
@@ -61,7 +61,7 @@ class Served:
         self._has_frame, self._is_over = has_frame, is_over
         self._descriptors = *descriptors, bell
         self._bell = bell
-        self._lookout = Lookout(partial(wait_for, descriptors), calls.stop_waiting)
+        self._lookout = Lookout(partial(wait_readable, descriptors), calls.stop_waiting)
 
     def end(self) -> None:
         """End the threads; the one that looks out has seen that the session ends, too. Forget values."""
@@ -138,7 +138,7 @@ class Served:
         if self._calls.running or self._leaves.has_calls:
             self._calls.wait(self._lookout if for_frames else None, self._leaves.has_news)
         else:
-            wait_for(self._descriptors if for_frames else self._descriptors[1:])
+            wait_readable(self._descriptors if for_frames else self._descriptors[1:])
 
     def _answer_ended(self) -> None:
         if self._calls.running or self._leaves.has_calls:
@@ -157,11 +157,3 @@ class Served:
     def _answer(self, answer: bytes) -> None:
         self._send(OwnFrameType.TASK_CALL, answer)
         fail_point("completed")
-
-
-def wait_for(descriptors: Sequence[int], most_s: float | None = None) -> bool:
-    """Wait until something can be read, for some seconds at most; return whether it can."""
-    poll = select.poll()
-    for one in descriptors:
-        poll.register(one, select.POLLIN)
-    return bool(poll.poll(None if most_s is None else most_s * 1000))

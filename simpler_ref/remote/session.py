@@ -24,6 +24,7 @@ import numpy as np
 from ..callables.handles import CallableHandle
 from ..callables.identity import hashid_to_digest
 from ..errors import RemoteError
+from ..system.polling import wait_readable
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
@@ -61,7 +62,7 @@ from .mover import ZmqMover
 from .part_runs import Parts
 from .pushes import Inbox
 from .reports import report_of
-from .served import Served, wait_for
+from .served import Served
 from .session_frames import LOOK_S, SessionFrames
 from .session_tasks import SessionTasks
 from .session_trace import SessionTrace
@@ -276,7 +277,7 @@ class Session:
         descriptors = *self.frames.descriptors(), bell
 
         def wait() -> bool:
-            if not wait_for(descriptors, LOOK_S):
+            if not wait_readable(descriptors, LOOK_S):
                 return False
             with suppress(BlockingIOError):
                 os.eventfd_read(bell)

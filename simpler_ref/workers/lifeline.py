@@ -7,7 +7,8 @@ and meanwhile their tasks may still write to memory that this process takes for 
 from __future__ import annotations
 
 import os
-import select
+
+from ..system.polling import wait_readable
 
 _held: list[int] = []
 """The writing ends that processes below this one are to have."""
@@ -59,9 +60,7 @@ class Lifeline:
 
     def wait(self, limit_s: float) -> None:
         """Wait until all have ended; somebody may have made a process that outlives them."""
-        poll = select.poll()
-        poll.register(self.reading, select.POLLIN)
-        poll.poll(limit_s * 1000)
+        wait_readable([self.reading], limit_s)
 
     def close(self) -> None:
         """Close what the one that waits has."""

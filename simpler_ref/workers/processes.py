@@ -16,6 +16,7 @@ from typing import NoReturn
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
 from ..system import thread_pools
+from ..system.polling import wait_readable
 from ..system.signals import put_handlers_back, signals_blocked
 from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
 from .kinds import WorkerKind
@@ -200,9 +201,7 @@ class ProcessManager(WorkerManager):
     def _wait_for_end(self) -> None:
         self._send(b"Q", 0)
         if self._server_fd >= 0:
-            poll = select.poll()
-            poll.register(self._server_fd, select.POLLIN)
-            poll.poll((GRACE_S + 2.0) * 1000)
+            wait_readable([self._server_fd], GRACE_S + 2.0)
 
     def _shut_down(self) -> None:
         self._is_ending = True
