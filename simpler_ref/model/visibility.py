@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from ..jit import layout as L
 from ..system.mappings import covers, shared_mappings
 from ..system.types import Array
 from .enums import any_dtype, find_dtype
-from .tensor import ContinuousTensor, describe
-from .wire import Layout
+from .tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor, describe
+from .wire import CHILD_MEMORY_AT, SHAPE_AT, Layout, bytes_below, bytes_of
 
 Visible = Callable[[int, int], str | None]
 """Says why the workers cannot see bytes [address, address + n); None if they can."""
@@ -31,6 +31,8 @@ class _Current(threading.local):
     """Different each time that the check is set; 0 without one."""
     kept: list[Any] | None = None
     """While a graph is recorded: the arrays it refers to."""
+    spawned = False
+    """Whether a fresh interpreter makes its workers: no address that it refuses exists there."""
 
 
 current = _Current()
@@ -63,15 +65,21 @@ def remove_visibility(check: Visible) -> None:
     _known_views.clear()
 
 
-def set_current(check: Visible | None, kept: list[Any] | None = None) -> None:
-    """Use only one Worker's check on this thread; arrays that it newly accepts are appended to `kept`."""
-    current.check, current.kept = check, kept
+def set_current(
+    check: Visible | None, kept: list[Any] | None = None, spawned: bool = False
+) -> None:
+    """Use only one Worker's check on this thread; arrays that it newly accepts are appended to `kept`.
+
+    If its workers are `spawned`, addresses given by hand are checked, too.
+    """
+    current.check, current.kept, current.spawned = check, kept, spawned
     current.number = 0 if check is None else next(_numbers)
 
 
 def forget_visibility() -> None:
     """Forget every check: this process was forked, the Workers are its parent's."""
     current.check = current.kept = None
+    current.spawned = False
     _visibility.clear()
     _known.clear()
     _known_views.clear()
@@ -117,6 +125,7 @@ def make_tensor(array: Any) -> ContinuousTensor:
     )
 
 
+_OF_HOST = 0, L.TENSOR_READ_ONLY
 _ONLY_MEMORY = {np.ndarray, np.memmap, np.recarray}
 
 
@@ -223,6 +232,17 @@ def require_visible(
     if not checks and covers(shared_mappings(), address, nbytes) is not None:
         return None
     raise invisible(address, nbytes, why or "it is private to this process", remedy)
+
+
+def require_wires_visible(wires: Iterable[bytes]) -> None:
+    """Refuse tensors of the host, addresses given by hand included, that spawned workers do not have.
+
+    Rule     ORCH-MISUSE-2
+    """
+    for wire in wires:
+        address = int.from_bytes(wire[:SHAPE_AT], "little")
+        if wire[CHILD_MEMORY_AT] in _OF_HOST and FIRST_ADDRESS <= address < END_OF_ADDRESSES:
+            require_visible(address - bytes_below(wire), bytes_of(wire))
 
 
 def invisible(

@@ -18,7 +18,13 @@ from ..model.arguments import check_tag, require_reads
 from ..model.enums import to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor, DescribedTensor
-from ..model.visibility import keep_alive, make_tensor, require_visible
+from ..model.visibility import (
+    current,
+    keep_alive,
+    make_tensor,
+    require_visible,
+    require_wires_visible,
+)
 from ..model.wire import RemoteWire
 from ..system.types import Array
 
@@ -243,6 +249,8 @@ def _plain(tensor: ContinuousTensor) -> bytes:
             f"{tensor!r} is for submit_sub and submit_next_level: many at once are contiguous ones "
             "of DataType"
         )
+    if current.spawned:
+        require_wires_visible([tensor._wire])
     return tensor._wire
 
 

@@ -22,6 +22,7 @@ from ..engine.view.layouts import Layouts
 from ..errors import TaskError
 from ..jit import layout as L
 from ..jit.ops import asked_by
+from ..model import visibility
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.tensor import ContinuousTensor, require_plain
@@ -33,6 +34,7 @@ from ..model.wire import (
     RemoteWire,
     blob_bytes,
     counts_of,
+    each_tensor,
     tensors_of,
     with_address,
 )
@@ -293,7 +295,7 @@ class Orchestrator:
             table.append(_MEMBER.pack(_counts(one), affinities[i] if affinities else 0))
         counts, size = counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
-        submit = self._engine.kernels.submit_group_and_pass
+        submit = self._checked(self._engine.kernels.submit_group_and_pass)
         slot = submit(self._mem, word, counts, size, wire)
         if slot < 0:
             asked = tensors_of(wire, counts)
@@ -769,11 +771,16 @@ class Orchestrator:
     # ------------------------------------------------------------ for Worker.run
     def _take_entries(self) -> None:
         """Submit by the engine's entries as they are now: a trace begins or ends."""
-        self._submit = self._engine.kernels.submit_and_pass
+        self._submit = self._checked(self._engine.kernels.submit_and_pass)
+
+    def _checked(self, submit: Callable[..., int]) -> Callable[..., int]:
+        """Return a kernel that submits; if the workers are spawned, it looks at all addresses."""
+        return partial(_submit_visible, submit) if visibility.current.spawned else submit
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._next_level = next_level
         self._subs = subs
+        self._take_entries()
         self._error = None
         self._pushed_before = self._view.pushed
         self._thread = get_ident()
@@ -826,6 +833,14 @@ def refuse_remote(handle: CallableHandle, args: TaskArgs) -> ValueError:
         f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "
         f"{handle!r} is for those: copy it with Worker.remote_copy_from"
     )
+
+
+def _submit_visible(
+    submit: Callable[..., int], mem: Array, word: int, counts: int, *rest: Any
+) -> int:
+    """Submit a task, or a group, if spawned workers have the memory of its tensors."""
+    visibility.require_wires_visible(each_tensor(tensors_of(rest[-1], counts)))
+    return submit(mem, word, counts, *rest)
 
 
 def asked_for(wire: bytes, counts: int) -> bytes:

@@ -312,6 +312,8 @@ class Recorder(Orchestrator):
                 found = self._locate(address, wire[CHILD_MEMORY_AT] == 1)
                 if found is not None:
                     patches.append(Patch(tensor_at(i), *found))
+                elif visibility.current.spawned:
+                    visibility.require_wires_visible([wire])
             elif wire[TAG_AT] == L.OUTPUT:
                 asked.append((i, bytes_of(wire)))
             if isinstance(wire, DescribedWire):
@@ -590,6 +592,8 @@ class Graph:
         if args is not None:
             if args._doubts is not None:
                 args._doubts.settle()
+            if visibility.current.spawned:
+                visibility.require_wires_visible(args._tensors)
             raw = b"".join([*(wire[:SHAPE_AT] for wire in args._tensors), *_provided_scalars(args)])
             bound = np.frombuffer(raw, np.int64)
             self._variables[: len(bound)] = bound
@@ -735,9 +739,9 @@ def listen(
     def check(address: int, nbytes: int) -> str | None:  # one of its own: every array is asked for
         return session.why_invisible(address, nbytes)
 
-    outer = visibility.current.check, visibility.current.kept
+    outer = visibility.current.check, visibility.current.kept, visibility.current.spawned
     try:
-        visibility.set_current(check, kept)
+        visibility.set_current(check, kept, session.method.spawn)
         if mine is not None and mine._doubts is not None:
             mine._doubts.settle()
         recorder = make(worker, session.engine, mine)

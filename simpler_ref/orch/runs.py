@@ -200,9 +200,9 @@ def _call(
     Rule     ORCH-RUN-7; ORCH-API-1
     """
     orch = session.orch
-    outer = visibility.current.check, visibility.current.kept
+    outer = visibility.current.check, visibility.current.kept, visibility.current.spawned
     try:
-        visibility.set_current(session.why_invisible)
+        visibility.set_current(session.why_invisible, spawned=session.method.spawn)
         session.engine.kernels.begin_run(session.engine.mem)
         if session.endpoints is not None:
             session.endpoints.begin_run()

@@ -38,6 +38,8 @@ class WorkerKind:
     """What messages add to its index in its pool."""
     target_namespace = TargetNamespace.LOCAL_PYTHON
     """The namespace of its callables."""
+    runs_foreign_code = True
+    """Whether it runs Python of the program, which may use any library and its threads."""
     has_core = True
     """Whether it gets a core of its own."""
     is_vacant = False
@@ -261,6 +263,7 @@ class ChipChild(WorkerKind):
     """
 
     label = "chip_worker"
+    runs_foreign_code = False
     target_namespace = TargetNamespace.LOCAL_CHIP
 
     def __init__(self, device_id: int, runtime: str | None) -> None:

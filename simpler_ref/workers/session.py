@@ -99,7 +99,7 @@ class Session:
         self.stop_workers()
         self.registry.write_digests(self.engine)
         self.registry.forget_tombstones()
-        self.method.decide()
+        self.method.decide(self.kinds)
         self.snapshot = self.registry.payloads() if self.method.spawn else self.registry.snapshot()
         if len(self.kinds) == len(self.next_level) or self.method.spawn:
             self.inherited = {}  # calls, if there are any, go to endpoints

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from ..system import regions
 from ..system.mappings import PRIVATE, covers, shared_mappings
 from ..system.thread_pools import why_not_fork
+from .kinds import WorkerKind
 
 START_METHODS = ("fork", "spawn")
 
@@ -55,8 +57,8 @@ class StartMethod:
         self._at_start: Mappings = []
         self._inherited: tuple[int, int] | None = None
 
-    def decide(self) -> None:
-        """Choose a method, unless it was given; remember which memory the workers will see.
+    def decide(self, kinds: Iterable[WorkerKind]) -> None:
+        """Choose a method for workers, unless it was given; remember which memory they will see.
 
         Raises
         ------
@@ -64,7 +66,8 @@ class StartMethod:
             They must not be forked, and memory was accepted that only forked workers see.
         """
         if self._given is None:
-            self._choose(why_not_fork())
+            foreign = any(kind.runs_foreign_code for kind in kinds)
+            self._choose(why_not_fork() if foreign else None)
         self._at_start = self._look()
 
     def _choose(self, why: str | None) -> None:

@@ -282,23 +282,47 @@ def array_of_its_own():
     return np.frombuffer(mmap.mmap(-1, 4096), np.int32)
 
 
-@pytest.mark.spec("WM-START-4")
-def test_arrays_shared_by_other_means_are_refused_as_arguments(spawned, monkeypatch):
+@pytest.mark.spec("WM-START-4", "ORCH-MISUSE-2")
+def test_arrays_shared_by_other_means_are_refused_as_arguments_and_so_are_their_addresses(
+    spawned, monkeypatch
+):
     mine, out = array_of_its_own(), spawned.w.share(np.zeros(1, np.int32))
     handle = spawned.w.register(lambda: out.__iadd__(1))
+    by_hand = ContinuousTensor.make(mine.ctypes.data, mine.shape, DataType.INT32)
+    ways = (
+        lambda orch: orch.submit_sub(handle, make_args((mine, T.INOUT))),
+        lambda orch: orch.submit_sub(handle, make_args((by_hand, T.INPUT))),
+        lambda orch: orch.submit_sub_group(handle, [make_args((by_hand, T.INPUT))]),
+        lambda orch: orch.submit_sub_many(handle, [by_hand], [T.INPUT], count=1),
+    )
 
     def orch_fn(orch, *_):
-        with pytest.raises(ValueError, match=r"other means.*'spawn'.*pass Worker\.share"):
-            orch.submit_sub(handle, make_args((mine, T.INOUT)))
+        for way in ways:
+            with pytest.raises(ValueError, match=r"other means.*'spawn'.*pass Worker\.share"):
+                way(orch)
         orch.submit_sub(handle)
 
     spawned.w.run(orch_fn)
-    assert out[0] == 1
+    spawned.w.record(orch_fn).run()
+    assert out[0] == 2
     with Worker(3, num_sub_workers=1) as w:
         make_args((mine, T.INOUT))  # a forked worker would see it
         monkeypatch.setattr(start_methods, "why_not_fork", lambda: "a reason")
         with pytest.raises(RuntimeError, match=r"a reason.*accepted before the start.*'fork'"):
             w.start()
+
+
+@pytest.mark.spec("WM-START-2")
+def test_chips_are_forked_whatever_threads_there_are(monkeypatch):
+    monkeypatch.setattr(start_methods, "why_not_fork", lambda: "a reason")
+    x = array_of_its_own().view(np.float32)
+    x[:] = 4
+    with Worker(3, device_ids=[0]) as w:
+        chip = w.register(ChipCallable.from_kernel(add_core()))
+        args = make_args((x, T.INPUT), (x, T.INPUT), (x, T.INOUT))
+        w.run(lambda orch, *_: orch.submit_next_level(chip, args))
+        assert not is_fresh(w)
+    assert (x == 8).all()
 
 
 @pytest.mark.spec("WM-START-4")
