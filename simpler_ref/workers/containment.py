@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # the module `signal` makes an enum of every number, which costs more than the calls
 import _signal  # type: ignore[import-not-found]
+import atexit
 import ctypes
 import functools
 import logging
@@ -16,8 +17,10 @@ import mmap
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import process, util
 from types import CodeType
 from typing import Any, NoReturn
 
@@ -107,6 +110,29 @@ def end_child(exception: BaseException | None) -> NoReturn:
         flush_output()
     finally:
         os._exit(status)
+
+
+# ---------------------------------------------------------------- what a worker does when it ends
+def forget_endings() -> None:
+    """Leave to the program what it wants done at its own end, and to end its own children.
+
+    Rule     WM-LEFT-5
+    """
+    atexit._clear()
+    process._children = set()  # type: ignore[attr-defined]
+    util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    util._run_after_forkers()  # type: ignore[attr-defined]
+
+
+def end_as_python_does() -> None:
+    """Do what Python does at the end of a process: join threads and children, call functions of atexit.
+
+    Rule     WM-LEFT-5
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    util._exit_function()  # type: ignore[attr-defined]
+    flush_output()
 
 
 # ---------------------------------------------------------------- what a task has changed

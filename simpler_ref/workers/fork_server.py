@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import select
 import signal
@@ -27,7 +28,7 @@ from typing import Any, NoReturn
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
 from . import asked
-from .containment import flush_output
+from .containment import end_as_python_does, flush_output, forget_endings
 from .kinds import WorkerKind
 from .lifeline import Lifeline
 from .loop import become_worker, serve_mailbox
@@ -36,7 +37,8 @@ from .random_streams import Entropy
 REQUEST = struct.Struct("<ci")
 """Sent by the parent: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
 REPORT = struct.Struct("<ciii")
-"""Sent to the parent: ``B`` worker i was born as pid, ``D`` it died with a status."""
+"""Sent to the parent: ``B`` worker i was born as pid, ``D`` it died with a status, ``W`` it waits, at its
+end, for what its tasks have started."""
 
 GRACE_S = 5.0
 """How long workers may take to stop before they are killed."""
@@ -114,6 +116,9 @@ class _Server:
         self.births = [0] * len(kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
         self.lifelines: dict[int, Lifeline] = {}  # of workers with others below them
+        self.has_stopped = mmap.mmap(
+            -1, 1 + len(kinds)
+        )  # which workers have, and end as Python does
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
         self.poll.register(parent_fd, select.POLLIN)
@@ -150,14 +155,28 @@ class _Server:
             self.end_all()
 
     def wait_for_all(self) -> None:
-        """Wait for the workers, which have been told to stop."""
+        """Wait for the workers, which have been told to stop, and for what their tasks have started.
+
+        Rule     WM-STOP-1; WM-LEFT-5
+        """
         self.poll.unregister(self.sock)
         deadline = time.monotonic() + GRACE_S
         while self.workers and (rest := deadline - time.monotonic()) > 0:
-            for fd, _ in self.poll.poll(rest * 1000):
-                if fd == self.parent_fd:
-                    self.end_all()
-                self.handle_death(fd)
+            self.handle_deaths(rest * 1000)
+        for worker, pid in self.workers.values():
+            if self.has_stopped[worker]:
+                self.report(b"W", worker, pid, 0)
+            else:
+                os.kill(pid, signal.SIGKILL)
+        while self.workers:
+            self.handle_deaths()
+
+    def handle_deaths(self, most_ms: float | None = None) -> None:
+        """Wait until some workers have ended."""
+        for fd, _ in self.poll.poll(most_ms):
+            if fd == self.parent_fd:
+                self.end_all()
+            self.handle_death(fd)
 
     def fork(self, worker: int) -> None:
         """Fork a worker and report its birth.
@@ -190,10 +209,17 @@ class _Server:
             kind = self.kinds[worker]
             _prctl(_PR_SET_NAME, f"{kind.label.replace('_', '-')}-{worker}".encode()[:15])
             become_worker([self.sock.fileno(), self.parent_fd, *self.workers, *others])
+            forget_endings()
             self.entropy.seed_worker(worker, self.births[worker])
             callables = self.snapshot.get(kind.target_namespace, {})
             serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
             status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            flush_output()
+        try:
+            self.has_stopped[worker] = 1
+            end_as_python_does()
         except BaseException:
             sys.excepthook(*sys.exc_info())
             flush_output()
@@ -212,8 +238,7 @@ class _Server:
         worker, pid = self.workers.pop(pidfd)
         self.poll.unregister(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        code = _reap(pid)
         if (lifeline := self.lifelines.pop(worker, None)) is not None:
             lifeline.wait(GRACE_S)
             lifeline.close()
@@ -227,8 +252,31 @@ class _Server:
         for _, pid in self.workers.values():
             os.kill(pid, signal.SIGKILL)
         for _, pid in self.workers.values():
-            os.waitpid(pid, 0)
+            _reap(pid)
         os._exit(0)
+
+
+def _reap(pid: int) -> int:
+    """Return how a worker has ended; if that was in a call with a time limit, end what the call started.
+
+    Rule     CALL-LIMIT-1
+    """
+    if os.getpgid(pid) == pid:
+        with suppress(OSError):  # nobody is left
+            _end_group(pid)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _end_group(leader: int) -> None:
+    """Kill a group, except trackers of multiprocessing, which clean up once the others have ended."""
+    os.killpg(leader, signal.SIGSTOP)  # so nobody forks, and no number is used again
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.getpgid(int(name)) == leader:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if b"resource_tracker" not in file.read():
+                        os.kill(int(name), signal.SIGKILL)
+    os.killpg(leader, signal.SIGCONT)
 
 
 def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -25,6 +26,7 @@ from .manager import WorkerManager
 from .output import Relay, relay, take_over
 from .random_streams import Entropy, draw_entropy
 
+log = logging.getLogger("simpler_ref")
 _open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
 """Managers with open descriptors."""
 
@@ -53,7 +55,7 @@ class ProcessManager(WorkerManager):
         self._lifeline: Lifeline | None = None
         self._killed: set[int] = set()
         """Workers that the server was told to kill."""
-        self._is_ending = False
+        self._is_ending = self._waits = False
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         limit_threads = thread_pools.limiter()
@@ -186,6 +188,13 @@ class ProcessManager(WorkerManager):
                 with self._known:
                     self.pids[worker] = pid
                     self._heard.notify_all()
+            elif report == b"W":
+                self._waits = True
+                log.warning(
+                    "%s has stopped, and waits for children or threads that its tasks have started "
+                    "(see ps --ppid %d); Ctrl-C ends it",
+                    *(self.name(worker), pid),
+                )
             else:
                 self._mark_dead(worker, code)
         if self._lifeline is not None and not self._is_ending:  # the server was killed
@@ -199,9 +208,11 @@ class ProcessManager(WorkerManager):
 
     # ------------------------------------------------------------ the end
     def _wait_for_end(self) -> None:
+        self._is_ending = True
         self._send(b"Q", 0)
         if self._server_fd >= 0:
-            wait_readable([self._server_fd], GRACE_S + 2.0)
+            while not wait_readable([self._server_fd], GRACE_S + 2.0) and self._waits:
+                pass
 
     def _shut_down(self) -> None:
         self._is_ending = True

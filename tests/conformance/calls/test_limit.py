@@ -6,7 +6,9 @@ import ctypes
 import os
 import random
 import signal
+import subprocess
 import time
+from multiprocessing import shared_memory
 
 import numpy as np
 import psutil
@@ -15,6 +17,7 @@ import pytest
 import simpler_ref as sr
 
 from ...support import wait_until
+from ...system.programs import dies
 from .tasks import add, die
 
 
@@ -80,6 +83,26 @@ def test_a_call_over_its_limit_is_ended_with_its_worker(w, task):
     late = task()
     wait_until(lambda: sum(one.is_running() for one in workers) == 2)  # though nothing else waits
     assert isinstance(late.exception(), sr.TaskTimeoutError)
+
+
+@pytest.mark.spec("CALL-LIMIT-1")
+def test_what_a_call_over_its_limit_has_started_ends_with_it_and_trackers_clean_up(tmp_path):
+    def start(name, run_on):
+        block = shared_memory.SharedMemory(create=True, size=1)
+        started = subprocess.Popen(["sleep", "100"])
+        (tmp_path / name).write_text(f"{started.pid} /dev/shm/{block.name}")
+        time.sleep(run_on)
+        return os.getpgrp()
+
+    slow = sr.task(timeout=0.3)(start)
+    with sr.Worker(num_sub_workers=1) as w:
+        assert slow("early", 0).result() != w.submit(os.getpgrp).result() == os.getpgrp()
+        with pytest.raises(sr.TaskTimeoutError):
+            slow("late", 100).result()
+    for name in ("early", "late"):
+        pid, block = (tmp_path / name).read_text().split()
+        wait_until(lambda block=block: not os.path.exists(block))
+        assert dies(int(pid))
 
 
 @pytest.mark.spec("CALL-LIMIT-1")

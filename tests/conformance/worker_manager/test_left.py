@@ -1,5 +1,6 @@
 """WM-LEFT: what tasks leave behind."""
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import util
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from simpler_ref import TaskError, Worker, WorkerLostError, leaf
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
+from simpler_ref.workers import fork_server, processes
 from tests.support import DEADLINE_S, Gate, make_args
 
 from .own import run_sub
@@ -107,6 +110,43 @@ def test_what_children_are_for_works():
             seen[:] = 0
             run_sub(w, handle)
             assert seen.tolist() == [5, 6, 1]
+
+
+@pytest.mark.spec("WM-LEFT-5")
+def test_what_tasks_have_started_ends_with_their_worker_as_python_ends_it(monkeypatch, caplog):
+    monkeypatch.setattr(fork_server, "GRACE_S", 0.01)  # so `close` says for whom it waits
+    monkeypatch.setattr(processes, "GRACE_S", 1e4)
+    fork = multiprocessing.get_context("fork")
+    reads, writes = os.pipe()
+    with Worker(3, num_sub_workers=1) as w:
+        daemon, at_exit, child, thread, of_program = (w.share(np.zeros(1, int)) for _ in range(5))
+
+        def mark_late(mark):
+            time.sleep(0.1)
+            mark[0] = 1
+
+        def starts():
+            process = fork.Process(target=time.sleep, args=(DEADLINE_S,), daemon=True)
+            process.start()
+            daemon[0] = process.pid
+            fork.Process(target=mark_late, args=(child,)).start()
+            threading.Thread(target=mark_late, args=(thread,)).start()
+            atexit.register(at_exit.fill, 1)
+            if os.fork() == 0:  # Python knows nothing of this one
+                os.close(writes)
+                os.read(reads, 1)
+                os._exit(0)
+
+        atexit.register(of_program.fill, 1)
+        at_end = util.Finalize(None, of_program.fill, (1,), exitpriority=1)
+        run_sub(w, w.register(starts))
+    at_end.cancel()
+    atexit.unregister(of_program.fill)
+    os.close(writes)
+    os.close(reads)
+    assert not os.path.exists(f"/proc/{daemon[0]}")
+    assert [int(one[0]) for one in (at_exit, child, thread, of_program)] == [1, 1, 1, 0]
+    assert "has stopped, and waits for children or threads" in caplog.text
 
 
 # ---------------------------------------------------------------- between two tasks
