@@ -18,17 +18,7 @@ from typing import NamedTuple
 
 from simpler_ref.jit import layout as L
 
-from .support import (
-    COMPLETED,
-    CONSUMED,
-    FAILED,
-    FREE,
-    RUNNING,
-    Driver,
-    member,
-    overwrites,
-    reads,
-)
+from .support import COMPLETED, CONSUMED, FAILED, FREE, RUNNING, Driver, member, overwrites, reads
 
 NAMES = "abcdefgh"
 FIRST_KEY = 0x1000

@@ -55,11 +55,7 @@ from .raw_session import SESSION
 DIGEST = bytes(32)
 SIZE = 8
 MASK = (1 << 62) - 1
-INPUT, INOUT, EXISTING = (
-    TensorArgType.INPUT,
-    TensorArgType.INOUT,
-    TensorArgType.OUTPUT_EXISTING,
-)
+INPUT, INOUT, EXISTING = (TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING)
 TAGS = {"": INPUT, "!": INOUT, "=": EXISTING}
 
 

@@ -6,13 +6,7 @@ import time
 
 import numpy as np
 
-from simpler_ref import (
-    ContinuousTensor,
-    RemoteCallable,
-    TaskArgs,
-    TensorArgType,
-    get_inner_handle,
-)
+from simpler_ref import ContinuousTensor, RemoteCallable, TaskArgs, TensorArgType, get_inner_handle
 
 MODULE = __name__
 

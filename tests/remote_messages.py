@@ -15,10 +15,7 @@ def fields(encode, kind):
 
 MESSAGES = {
     "hello": (wire.HelloPayload, wire.encode_hello, wire.decode_hello),
-    "completion": (
-        *fields(wire.encode_completion, wire.CompletionPayload),
-        wire.decode_completion,
-    ),
+    "completion": (*fields(wire.encode_completion, wire.CompletionPayload), wire.decode_completion),
     "control": (*fields(wire.encode_control, wire.ControlPayload), wire.decode_control),
     "control_reply": (
         *fields(wire.encode_control_reply, wire.ControlReplyPayload),
@@ -206,11 +203,7 @@ VALID = {
     "export_result": exports,
     "import_request": import_requests(),
     "import_result": with_span(
-        wire.ImportBufferResult,
-        **owned,
-        **shared,
-        importer_endpoint_id=endpoints,
-        import_id=some64,
+        wire.ImportBufferResult, **owned, **shared, importer_endpoint_id=endpoints, import_id=some64
     ),
     "release_import": st.builds(
         wire.ReleaseImportRequest, endpoints, endpoints, some64, some64, some64

@@ -234,11 +234,7 @@ class Driver:
         return code & ~L.AUTO_OUTPUT
 
     def try_submit_group(
-        self,
-        *members: Member,
-        callable: int = 0,
-        kind: int = L.SUB,
-        config: int = 0,
+        self, *members: Member, callable: int = 0, kind: int = L.SUB, config: int = 0
     ) -> int:
         """Submit a group without a pass; return what the kernel returned."""
         tensors = [arg.wire() for member in members for arg in member.args]

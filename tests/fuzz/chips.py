@@ -18,13 +18,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simpler_ref.native_chip import (
-    ChipCallable,
-    ChipError,
-    ChipStatus,
-    ChipWorker,
-    compile_kernel,
-)
+from simpler_ref.native_chip import ChipCallable, ChipError, ChipStatus, ChipWorker, compile_kernel
 from simpler_ref.native_chip.abi import INCLUDE_DIR
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 

@@ -287,10 +287,7 @@ STOPS = Litmus(
     check=everybody_has_ended,
 )
 LOOKOUT = Litmus(
-    cached("a", workers=1, depth=2),
-    before=submits(0),
-    actors=looks_out,
-    check=everybody_has_ended,
+    cached("a", workers=1, depth=2), before=submits(0), actors=looks_out, check=everybody_has_ended
 )
 WAITS = Litmus(
     cached("a@0 b@0", workers=1, services="b"),

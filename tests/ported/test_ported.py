@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-PROGRAMS = [
-    "chips.py",
-    "sub_workers.py",
-    pytest.param("domains.py", marks=pytest.mark.long),
-]
+PROGRAMS = ["chips.py", "sub_workers.py", pytest.param("domains.py", marks=pytest.mark.long)]
 PRINTED = {"sub_workers.py": "hello from a sub worker\n"}
 
 

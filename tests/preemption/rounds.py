@@ -102,10 +102,7 @@ def build(folder: Path) -> Path:
     strict = ["-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", *strict, "-o", made, SOURCE, "-lm"], check=True)
     with subprocess.Popen(
-        [sys.executable, "-c", SUBJECT],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
+        [sys.executable, "-c", SUBJECT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()

@@ -25,12 +25,7 @@ BESIDE += ("left", "answers", "ends", "told", "torn", "losing")
 """What the model knows beside the engine."""
 all_beside = operator.attrgetter(*BESIDE)
 
-FREEZE = {
-    bool: bool,
-    list: tuple,
-    set: frozenset,
-    dict: lambda part: tuple(sorted(part.items())),
-}
+FREEZE = {bool: bool, list: tuple, set: frozenset, dict: lambda part: tuple(sorted(part.items()))}
 """Makes of what a part holds something that is equal for equal parts."""
 
 

@@ -29,8 +29,7 @@ def block_of(words):
 @given(
     area=st.integers(1, 40),
     steps=st.lists(
-        st.one_of(st.just("end"), st.tuples(TENSORS, st.integers(0, 20), TENSORS)),
-        max_size=40,
+        st.one_of(st.just("end"), st.tuples(TENSORS, st.integers(0, 20), TENSORS)), max_size=40
     ),
 )
 def test_bodies_take_the_blocks_they_need_and_no_more_than_there_are(area, steps):

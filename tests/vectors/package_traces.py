@@ -284,9 +284,4 @@ def claim(ring, ids, step):
     address = None
     if made.heap_ptr is not None:
         address = f"ring{made.ring_idx}+0x{made.heap_ptr - ring.heap_base(made.ring_idx):x}"
-    return {
-        "id": made.slot,
-        "ring": made.ring_idx,
-        "address": address,
-        "end": made.heap_end_offset,
-    }
+    return {"id": made.slot, "ring": made.ring_idx, "address": address, "end": made.heap_end_offset}

@@ -24,11 +24,7 @@ def program(orch, x, handle, *_):
 
 IDS = [0, 1, 1 << 32 | 1, 1 << 32 | 2, 2, 2]
 """Of what `program` has workers run; 1 << 32 is the buffer."""
-BETWEEN = {
-    "aicpu_tasks": 2,
-    "aicpu_scheduler_phases": 3,
-    "aicpu_orchestrator_phases": 4,
-}
+BETWEEN = {"aicpu_tasks": 2, "aicpu_scheduler_phases": 3, "aicpu_orchestrator_phases": 4}
 
 
 def joined(records):

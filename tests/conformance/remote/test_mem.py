@@ -6,13 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from simpler_ref import (
-    ControlError,
-    RemoteBufferHandle,
-    RemoteTensorRef,
-    RemoteWorkerSpec,
-    Worker,
-)
+from simpler_ref import ControlError, RemoteBufferHandle, RemoteTensorRef, RemoteWorkerSpec, Worker
 from simpler_ref.remote import ProcessFleet
 from tests import far_side
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program, reference

@@ -132,9 +132,7 @@ ORDERED = {
     "backwards": several([(np.s_[::-2], T.INOUT)], [(np.s_[::2], T.INOUT)]),
     "no_dep": several([(WHOLE, T.NO_DEP)], [(WHOLE, T.INOUT)]),
     "through another": several(
-        [(0, T.INPUT), (1, T.INOUT)],
-        [(1, T.INPUT), (2, T.INOUT)],
-        [(2, T.INPUT), (0, T.INOUT)],
+        [(0, T.INPUT), (1, T.INOUT)], [(1, T.INPUT), (2, T.INOUT)], [(2, T.INPUT), (0, T.INOUT)]
     ),
 }
 

@@ -6,27 +6,13 @@ import mmap
 import numpy as np
 import pytest
 
-from simpler_ref import (
-    CallConfig,
-    ContinuousTensor,
-    DataType,
-    Rows,
-    Worker,
-)
+from simpler_ref import CallConfig, ContinuousTensor, DataType, Rows, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
-from tests.support import (
-    READY,
-    RUNNING,
-    Terminated,
-    make_args,
-    reads,
-    terminated_after,
-    writes,
-)
+from tests.support import READY, RUNNING, Terminated, make_args, reads, terminated_after, writes
 
 KIB = 1024
 

@@ -11,13 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from simpler_ref import (
-    CallConfig,
-    RemoteCallable,
-    RemoteWorkerSpec,
-    TaskError,
-    Worker,
-)
+from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, TaskError, Worker
 from simpler_ref.orch import parted
 from simpler_ref.remote import ProcessFleet, part_runs, parts
 from simpler_ref.remote.part_programs import LoadedPart

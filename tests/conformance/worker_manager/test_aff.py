@@ -4,15 +4,7 @@ import pytest
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
-from tests.support import (
-    COMPLETED,
-    FAILED,
-    READY,
-    RUNNING,
-    member,
-    reads,
-    writes,
-)
+from tests.support import COMPLETED, FAILED, READY, RUNNING, member, reads, writes
 
 from .own import calling, orch_words
 

@@ -86,9 +86,7 @@ def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(driver, threa
 
 # ---------------------------------------------------------------- meanwhile
 @pytest.mark.spec("WM-CLAIM-2")
-def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release(
-    make_driver,
-):
+def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release(make_driver):
     driver = make_driver(sub=1, usable=False)
     driver.k.report_ready(driver.mem, 0)
     assert claim(driver) == L.OK

@@ -220,12 +220,7 @@ def test_a_worker_that_dies_is_reported_and_replaced(make, when):
 def memory_calls(w):
     """Return the calls for the memory of a worker: name and arguments but the worker's number."""
     at = w.share(np.zeros(8, np.uint8)).ctypes.data
-    return [
-        ("malloc", (8,)),
-        ("free", (8,)),
-        ("copy_to", (8, at, 8)),
-        ("copy_from", (at, 8, 8)),
-    ]
+    return [("malloc", (8,)), ("free", (8,)), ("copy_to", (8, at, 8)), ("copy_from", (at, 8, 8))]
 
 
 @pytest.mark.spec("WM-CTRL-6")

@@ -17,11 +17,7 @@ from simpler_ref.native_chip import ChipError, ChipWorker
 from simpler_ref.native_chip.domains import DomainMemory, pack_file
 from simpler_ref.orch.domains import Domains
 from simpler_ref.system import regions
-from simpler_ref.task_interface import (
-    ChipDomainContext,
-    CommBufferSpec,
-    CommDomainHandle,
-)
+from simpler_ref.task_interface import ChipDomainContext, CommBufferSpec, CommDomainHandle
 from tests import domain_kernels as k
 from tests.domain_kernels import BUFFERS, ONE_BLOCK, args_for, in_c, in_python
 

@@ -135,10 +135,7 @@ def test_a_start_method_must_be_one(monkeypatch):
     with pytest.raises(ValueError, match="child_mode='thread' makes none"):
         Worker(3, start_method="spawn", child_mode="thread")
     monkeypatch.setattr(fresh_interpreter, "get_executable", lambda: None)
-    with (
-        spawning() as w,
-        pytest.raises(WorkerStartError, match=r"multiprocessing\.set_executable"),
-    ):
+    with spawning() as w, pytest.raises(WorkerStartError, match=r"multiprocessing\.set_executable"):
         w.start()
 
 
