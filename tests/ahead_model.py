@@ -354,8 +354,7 @@ class AheadModel:
         )
         for number, work in enumerate(self.works):
             fate = number, work, self.state(number)
-            end = COMPLETED if well[number] else FAILED
-            assert fate[-1] in (end, CONSUMED, FREE), fate
+            assert fate[-1] in (COMPLETED if well[number] else FAILED, CONSUMED, FREE), fate
             if not all(well[one] for one in work.producers):
                 assert not work.started, fate
             elif not self.dead and not self.cancelled and not work.members:

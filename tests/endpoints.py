@@ -126,8 +126,7 @@ class Tower:
 
 def reference(buffer, offset=0, count=None):
     """Return a float32 tensor in a buffer."""
-    shape = None if count is None else (count,)
-    return RemoteTensorRef(buffer, offset, shape, np.float32)
+    return RemoteTensorRef(buffer, offset, None if count is None else (count,), np.float32)
 
 
 @contextmanager

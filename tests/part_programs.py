@@ -223,8 +223,7 @@ def sides(worker, function, steps=1):
         for handle, source, i in zip(handles, pair, (0, 1), strict=True):
             orch.submit_sub(handle, make_args((source, INPUT), (args.tensor(i), INOUT)))
 
-    graph = worker.record(orchestrate, make_args((x, INOUT), (y, INOUT), scalars=[0]))
-    return graph, x, y
+    return worker.record(orchestrate, make_args((x, INOUT), (y, INOUT), scalars=[0])), x, y
 
 
 def fresh(count=COUNT):

@@ -47,8 +47,7 @@ class Client:
     def greet(self, **wrong):
         """Exchange HELLOs, and return what the session's says."""
         hello = HelloPayload(SESSION, ENDPOINT, **{"comm_profile": profile(), **wrong})
-        answer = self.ask(FrameType.HELLO, encode_hello(hello))
-        return decode_hello(answer.payload)
+        return decode_hello(self.ask(FrameType.HELLO, encode_hello(hello)).payload)
 
 
 def manifest(pair=None, **fields):

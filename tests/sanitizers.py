@@ -75,8 +75,7 @@ def build(copy: Path, *only: str) -> None:
     recipe = read_recipe()
     folder = copy / recipe.folder
     for name in only or recipe.sources:
-        sources = recipe.sources[name]
-        files = [f"{folder}/src/{source}.c" for source in sources]
+        files = [f"{folder}/src/{source}.c" for source in recipe.sources[name]]
         if name in recipe.linked_with:
             files.append(f"{folder}/{recipe.linked_with[name]}.so")
         target = [

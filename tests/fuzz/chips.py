@@ -177,9 +177,7 @@ def addresses(draw):
 def wires(draw):
     """Draw the 40 bytes of a tensor; only its address is one of those above."""
     shapes = draw(st.lists(st.integers(0, 64), max_size=3))
-    dtype = draw(st.sampled_from(DataType))
-    good = ContinuousTensor.make(0, shapes, dtype)._wire
-    rest = good[8:]
+    rest = ContinuousTensor.make(0, shapes, draw(st.sampled_from(DataType)))._wire[8:]
     if draw(st.booleans()):
         rest = (draw(edited(st.just(rest), 2)) + bytes(32))[:32]
     return struct.pack("<Q", draw(addresses())) + rest

@@ -115,8 +115,7 @@ def same_tensor(wire):
 
     Nor does the mark of `check=True`, which concerns the receiver alone.
     """
-    ndims = struct.unpack_from("<I", wire, 28)[0]
-    return wire[: 8 + 4 * ndims], wire[28:33], wire[33] == 1
+    return wire[: 8 + 4 * struct.unpack_from("<I", wire, 28)[0]], wire[28:33], wire[33] == 1
 
 
 def is_marked_alike(tensor, wire):
@@ -464,8 +463,7 @@ def handle_wires(draw):
     _, wire = KNOWN.__reduce__()
     wire = list(wire)
     if draw(st.booleans()):
-        at = draw(st.integers(0, 4))
-        wire[at] = draw(st.one_of(hashids, numbers, texts))
+        wire[draw(st.integers(0, 4))] = draw(st.one_of(hashids, numbers, texts))
     return tuple(wire)
 
 

@@ -284,8 +284,7 @@ class CallPlay(Play):
         return state == L.COMPLETED or (state == L.FAILED and peek(slot + L.S_FANIN) == 0)
 
     def cancel_call(self, number):
-        cancelled = entries.cancel_call(self.mem, self.held[number])
-        if cancelled:
+        if entries.cancel_call(self.mem, self.held[number]):
             assert not self.is_running(number), f"{NAMES[number]} is cancelled while it runs"
             self.cancelled.add(number)
             self.fetch(number)
@@ -346,8 +345,7 @@ class CallPlay(Play):
         mem, world = self.mem, self.world
         start = claims.worker_at(mem, worker) + frame * L.WORKER_WORDS
         args = start + L.W_MAILBOX + L.MAIL_COUNTS
-        tensors = mem[args] & 0xFFFFFFFF
-        scalars = args + 1 + tensors * L.TENSOR_WORDS
+        scalars = args + 1 + (mem[args] & 0xFFFFFFFF) * L.TENSOR_WORDS
         number = (mem[scalars] - KEYS) // BLOCK
         call = self.program[number]
         assert function == number, f"{call.name} comes with the function of {NAMES[function]}"

@@ -323,8 +323,7 @@ class WeakMemory(Ordered):
     def newest(self, i):
         if i not in self.cells:
             return self.get(i, 0)
-        seen = self.world.current.view
-        seen.now[i] = len(self.values[i]) - 1
+        self.world.current.view.now[i] = len(self.values[i]) - 1
         return self.cells[i]
 
     def join_actor(self, actor):

@@ -42,8 +42,7 @@ def dies_everywhere(scene, schedule):
 
 @pytest.mark.parametrize(("program", "how"), SCENES)
 def test_whoever_sleeps_is_woken_when_a_worker_has_died_after_any_store(program, how):
-    scene = Scene(program, runs=2, **how)
-    assert dies_everywhere(scene, InTurn) > 20
+    assert dies_everywhere(Scene(program, runs=2, **how), InTurn) > 20
 
 
 @pytest.mark.long

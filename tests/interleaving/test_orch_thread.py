@@ -178,8 +178,7 @@ def test_a_wait_ends_when_its_time_is_up_and_not_before(looks, slice_ns):
 
 
 def test_a_signal_ends_a_wait(monkeypatch):
-    looks = [Look(), INTERRUPTING, Look()]
-    assert Thread(looks, monkeypatch).wait() == L.INTERRUPTED
+    assert Thread([Look(), INTERRUPTING, Look()], monkeypatch).wait() == L.INTERRUPTED
 
 
 def test_whoever_has_ended_the_last_task_is_waited_for(monkeypatch):

@@ -179,8 +179,7 @@ def _is_negated_otherwise(test: ast.expr) -> bool:
 def _instead(node: ast.AST, fields: Fields) -> Iterator[tuple[str, ast.AST]]:
     """Yield what may stand in the place of a part of an expression."""
     for operator in OPERATORS.get(type(node), ()):
-        kind = "comparison" if isinstance(node, ast.cmpop) else "operator"
-        yield kind, operator()
+        yield "comparison" if isinstance(node, ast.cmpop) else "operator", operator()
     if isinstance(node, ast.BoolOp):
         for i in range(len(node.values)):
             left = node.values[:i] + node.values[i + 1 :]
@@ -215,8 +214,7 @@ def made(change: Place) -> Iterator[None]:
     """Make a change in its tree, and take it back."""
     node, field, index, what = change
     old = getattr(node, field)
-    value = what if index is None else [*old[:index], what, *old[index + 1 :]]
-    setattr(node, field, value)
+    setattr(node, field, what if index is None else [*old[:index], what, *old[index + 1 :]])
     try:
         yield
     finally:

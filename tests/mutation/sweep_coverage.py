@@ -44,8 +44,7 @@ def step(item: pytest.Item, limit_s: float) -> Step:
     """Return a collected test as a step of a fork."""
 
     def run(after: Step | None) -> bool:
-        nextitem = after.item if after else None
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        reports = runtestprotocol(item, log=False, nextitem=after.item if after else None)
         return not any(report.failed for report in reports)
 
     return Step(item.nodeid, limit_s, run, item)

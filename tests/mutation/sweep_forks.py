@@ -114,8 +114,7 @@ def _run_all(steps: Sequence[Step], prepare: Callable[[], None], writes: int) ->
         _spare_others()
         prepare()
         for index, step in enumerate(steps):
-            after = steps[index + 1] if index + 1 < len(steps) else None
-            passed = step.run(after)
+            passed = step.run(steps[index + 1] if index + 1 < len(steps) else None)
             os.write(writes, STEP.pack(index, passed))
             if not passed:
                 break

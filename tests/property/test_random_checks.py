@@ -63,8 +63,7 @@ class Oracle:
     def submit(self, members, group):
         """Return what is wrong with a task; it is noted."""
         every = [pair for choices in members for pair in choices]
-        used = [pair for pair in every if pair[1] != T.NO_DEP]
-        for (where, low, high), _ in used:
+        for (where, low, high), _ in [pair for pair in every if pair[1] != T.NO_DEP]:
             if isinstance(where, int) and where not in self.open and high > low:
                 return {"use after scope"}
         given = [[(self.tensor(*what), tag) for what, tag in choices] for choices in members]

@@ -190,8 +190,7 @@ class Program:
         """Run a pass; it moves something just if a look beforehand says so."""
         promised, left_over = self.driver.x.has_work(self.mem), int(self.mem[L.UNCOLLECTED])
         perhaps, held = bool(self.mem[L.MAY_MOVE]), bool(self.driver.x.any_deferred(self.mem))
-        moved = self.driver.run_pass()
-        moves = moved > 0 or left_over > 0
+        moves = self.driver.run_pass() > 0 or left_over > 0
         if not self.half_done:
             assert bool(promised) == moves or (perhaps and promised) or (held and moves)
         self.half_done = False
@@ -414,8 +413,7 @@ class Program:
         assert {word: int(self.mem[word]) for word in words} == words
         held = self.mem[L.DEFERRED_SINCE : L.DEFERRED_SINCE + 2] != 0
         assert held.tolist() == reference.held
-        stuck = self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0
-        assert stuck.tolist() == reference.stuck
+        assert (self.mem[L.STUCK_SINCE : L.STUCK_SINCE + 2] != 0).tolist() == reference.stuck
         if reference.error is None:
             assert self.mem[L.RUN_ERROR] == 0
         else:
@@ -673,7 +671,6 @@ def test_every_step_of_every_program_agrees_with_the_reference_model(depth, exam
     @given(st.integers(0, 2**32 - 1))
     def play_one(seed):
         rng = random.Random(seed)
-        size = draw_size(rng, depth)
-        play(size, draw_run(rng, length) + draw_run(rng, length // 3))
+        play(draw_size(rng, depth), draw_run(rng, length) + draw_run(rng, length // 3))
 
     play_one()

@@ -116,8 +116,7 @@ def test_a_core_that_may_not_be_used_and_a_thread_that_is_gone_are_left_alone(co
     nobody = 1 << 22  # one more than the largest number a thread can have
     assert not kernels.keep_off_core(nobody, min(cores))
     os.sched_setaffinity(0, {min(cores)})
-    another = next(core for core in range(1024) if core != min(cores))
-    for core in (another, 1023):
+    for core in (next(core for core in range(1024) if core != min(cores)), 1023):
         assert not kernels.visit_core(core)
         assert not kernels.keep_off_core(0, core)
         assert os.sched_getaffinity(0) == {min(cores)}
@@ -162,13 +161,11 @@ def test_no_addition_is_lost_and_each_finds_another_sum(mem):
 def test_every_exchanged_number_is_found_once(mem):
     side_by_side(*[(kernels.swap, mem, me, ROUNDS) for me in (0, 1)])
     found = mem[TALLY : TALLY + 2 * ROUNDS].tolist()
-    last = int(mem[16])
-    assert sorted([*found, last]) == list(range(2 * ROUNDS + 1))
+    assert sorted([*found, int(mem[16])]) == list(range(2 * ROUNDS + 1))
 
 
 def test_compare_exchange_lets_one_thread_in_at_a_time(mem):
-    torn = side_by_side(*[(kernels.take_turns, mem, me, ROUNDS) for me in (0, 1)])
-    assert torn == [0, 0]
+    assert side_by_side(*[(kernels.take_turns, mem, me, ROUNDS) for me in (0, 1)]) == [0, 0]
     assert mem[TALLY] == mem[TALLY + 8] == 2 * ROUNDS
 
 

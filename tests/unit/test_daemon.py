@@ -171,8 +171,7 @@ def test_keys_do_not_travel_in_the_open():
 @pytest.mark.long
 def test_both_sides_can_agree_to_go_without_keys(tmp_path):
     with daemon(tmp_path, "--insecure") as served, pytest.warns(RuntimeWarning):
-        fleet = HostFleet([served.address], insecure=True)
-        fleet.start(manifest(OPEN), 0).stop(DEADLINE_S)
+        HostFleet([served.address], insecure=True).start(manifest(OPEN), 0).stop(DEADLINE_S)
 
 
 def test_messages_that_are_no_requests_are_refused(fleet, served, key_file):

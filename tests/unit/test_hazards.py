@@ -59,8 +59,7 @@ def slices(draw, size, steps):
     """Return a slice of an axis that is not empty."""
     start = draw(st.integers(0, size - 1))
     step = draw(st.sampled_from(steps))
-    end = draw(st.integers(start + 1, size)) if step > 0 else None
-    return slice(start, end, step)
+    return slice(start, draw(st.integers(start + 1, size)) if step > 0 else None, step)
 
 
 @st.composite

@@ -99,8 +99,7 @@ def test_a_failure_without_a_worker_names_no_member_of_the_one_before():
     driver.settle()
     assert driver.mem[L.ERROR_MEMBER] == 1
     driver.begin_run()
-    slot = driver.mem[L.A_SLOTS]
-    driver.x.record_error(driver.mem, L.ENDPOINT_FAILURE, slot, -1, 0)
+    driver.x.record_error(driver.mem, L.ENDPOINT_FAILURE, driver.mem[L.A_SLOTS], -1, 0)
     assert driver.mem[L.ERROR_MEMBER] == -1
     driver.close()
 
@@ -156,8 +155,7 @@ def test_a_claim_given_up_leaves_the_frame_of_the_task_that_runs_alone():
     driver = Driver(sub=1, depth=3)
     driver.submit()
     driver.settle()
-    box = driver._worker(0) + L.W_MAILBOX
-    driver.mem[box + L.MAIL_COMMAND] = 7
+    driver.mem[driver._worker(0) + L.W_MAILBOX + L.MAIL_COMMAND] = 7
     before = driver.mailbox(0).copy()
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.TIMED_OUT
     assert (driver.mailbox(0) == before).all()
@@ -300,8 +298,7 @@ def test_only_what_is_not_done_counts_among_what_a_task_waits_for(last):
 @given(shift=st.integers(3, 40), owner=st.sampled_from([-1, 0, 3]))
 @settings(max_examples=40)
 def test_keys_that_differ_in_any_bits_of_the_address_spread_over_the_table(shift, owner):
-    places = {k.home(i << shift, owner, 1023) for i in range(128)}
-    assert len(places) >= 64
+    assert len({k.home(i << shift, owner, 1023) for i in range(128)}) >= 64
 
 
 def test_a_table_grows_to_the_whole_of_its_area():

@@ -96,8 +96,7 @@ def test_nobody_is_admitted_when_nobody_answers(context, server, monkeypatch):
         guard = staticmethod(str)
 
     monkeypatch.setattr(keys, "doorkeeper", lambda _context: Gone())
-    address = serve(server, {CLIENT.public})
-    send(context, address, CLIENT, PAIR.public, b"0")
+    send(context, serve(server, {CLIENT.public}), CLIENT, PAIR.public, b"0")
     assert not server.poll(0)
 
 

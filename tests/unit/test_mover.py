@@ -137,8 +137,7 @@ def test_several_threads_fetch_and_store_at_once(open_mover, group):
             here.fetch(there.address, keys[i], 0, intos[i], nbytes)
             here.store(there.address, target_keys[i], 0, intos[i], nbytes)
 
-    threads = [Waiting(there_and_back, i) for i in range(4)]
-    for thread in threads:
+    for thread in [Waiting(there_and_back, i) for i in range(4)]:
         thread.join()
         assert thread.error is None
     for memory, target in zip(memories, targets, strict=True):

@@ -44,8 +44,7 @@ def two():
 
 def put(inbox, token, number, data, at=0, nbytes=None):
     nbytes = len(data) if nbytes is None else nbytes
-    header = Header(Kind.PUSH, 1, 1, token, number, nbytes, at)
-    inbox.put(header, memoryview(data))
+    inbox.put(Header(Kind.PUSH, 1, 1, token, number, nbytes, at), memoryview(data))
 
 
 def joined(chunks):

@@ -267,8 +267,7 @@ class Trace(Player):
 def address(spelled):
     """Return the number of an address: `0x…`, or `ring1+0x…`."""
     ring, _, offset = spelled.rpartition("+")
-    start = BASE + int(ring.removeprefix("ring")) * RING_BYTES if ring else 0
-    return start + int(offset, 16)
+    return (BASE + int(ring.removeprefix("ring")) * RING_BYTES if ring else 0) + int(offset, 16)
 
 
 def place(number):

@@ -101,8 +101,7 @@ NUMBERS = {"integer": int, "float64": float, "float32": np.float32}
 
 
 def check_scalar(case):
-    value = NUMBERS[case["from"]](case["value"])
-    assert ti.scalar_to_uint64(value) == int(case["bits"], 16)
+    assert ti.scalar_to_uint64(NUMBERS[case["from"]](case["value"])) == int(case["bits"], 16)
 
 
 def check_scalar_refused(case):
@@ -167,8 +166,7 @@ def received(box):
 
 def check_blob(case):
     raw, value = to_bytes(case["bytes"]), case["value"]
-    box = dispatched(value)
-    assert box[L.MAILBOX_OFF_ARGS :][: len(raw)] == raw
+    assert dispatched(value)[L.MAILBOX_OFF_ARGS :][: len(raw)] == raw
     view = received(bytes(L.MAILBOX_OFF_ARGS) + raw.ljust(L.MAILBOX_ARGS_CAPACITY, b"\0"))
     assert view.tensor_count() == len(value["tensors"])
     assert view.scalar_count() == len(value["scalars"])

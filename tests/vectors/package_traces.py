@@ -249,8 +249,7 @@ class Trace(Player):
 
 
 def check_trace(case):
-    driver = Driver(next_level=case["next_level"], sub=case["sub"])
-    play(Trace(driver), case["steps"])
+    play(Trace(Driver(next_level=case["next_level"], sub=case["sub"])), case["steps"])
 
 
 # ---------------------------------------------------------------- rings

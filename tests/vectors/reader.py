@@ -279,8 +279,7 @@ def require_object(value: Any, shape: dict[str, Any], where: str) -> None:
     keys = {key.removesuffix("?"): key for key in shape}
     if unknown := value.keys() - keys.keys():
         raise Malformed(f"{where}: unknown keys {sorted(unknown)}")
-    needed = {key for key in shape if not key.endswith("?")}
-    if missing := needed - value.keys():
+    if missing := {key for key in shape if not key.endswith("?")} - value.keys():
         raise Malformed(f"{where}: missing keys {sorted(missing)}")
     for key, item in value.items():
         require(item, shape[keys[key]], f"{where}.{key}")

@@ -121,8 +121,7 @@ def test_there_are_always_numbers_for_more_layouts(w):
     first = describe(x[:10])
     mem = w._life.live().engine.mem
     mem[L.LAYOUTS_USED] = L.LAYOUTS_CAPACITY - 40  # as if there had been thousands of them
-    more = [describe(x[:: i + 1]) for i in range(20)]
-    for i, one in enumerate(more):
+    for i, one in enumerate([describe(x[:: i + 1]) for i in range(20)]):
         np.testing.assert_array_equal(one.result()[3], x[:: i + 1])
     np.testing.assert_array_equal(first.result()[3], x[:10])
     assert int(mem[L.LAYOUTS_USED]) < L.LAYOUTS_CAPACITY // 2

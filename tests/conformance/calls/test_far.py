@@ -252,8 +252,7 @@ def test_a_call_that_waits_is_cancelled_and_keeps_no_copy(w, tmp_path):
     gate = tmp_path / "gate"
     x, y = w.zeros(100, np.float64), w.zeros(100, np.float64)
     assert total(x).result() == 0
-    held = wait_for(y, str(gate))
-    reader = far_calls.total_after(x, held)
+    reader = far_calls.total_after(x, wait_for(y, str(gate)))
     assert reader.cancel()
     x[:] = 1
     other = total(x)
@@ -297,8 +296,7 @@ def test_an_error_keeps_its_type_and_has_the_traceback(w):
     after = add(far_calls.refuse("first"), 1)
     with pytest.raises(KeyError, match="first"):
         after.result()
-    found = list(w.map(far_calls.divide, [1, 2]))
-    assert found == [1.0, 0.5]
+    assert list(w.map(far_calls.divide, [1, 2])) == [1.0, 0.5]
     results = w.map(far_calls.divide, [0, 1])
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -401,8 +399,7 @@ def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
         os.kill(pid_of_lost, signal.SIGKILL)
         wait_until(lambda: not os.path.exists(f"/proc/{pid_of_lost}"))
         (tmp_path / "gate").touch()
-        outcomes = [one.exception() for one in held]
-        lost = [one for one in outcomes if one is not None]
+        lost = [error for one in held if (error := one.exception())]
         assert len(lost) <= 1
         assert all(isinstance(one, WorkerLostError) for one in lost)
         assert [add(i, 1).result() for i in range(4)] == [1, 2, 3, 4]

@@ -151,8 +151,7 @@ def test_a_call_whose_worker_dies_is_run_again_as_often_as_it_may_be(w):
     x = w.share(np.zeros(1))
     assert die_until(x, 3).result() == 3
     x[0] = 0
-    needs = add(die_until(x, 2), 1)
-    assert needs.result() == 3
+    assert add(die_until(x, 2), 1).result() == 3
     x[0] = 0
     lost = die_until(x, 4)
     with pytest.raises(sr.WorkerLostError, match="SIGKILL"):

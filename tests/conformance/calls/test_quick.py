@@ -283,8 +283,7 @@ def test_more_layouts_than_native_code_keeps_arrive_as_they_are(w):
     x = w.share(np.arange(8192.0))
     views = [as_strided(x, (3,), (8 * step,)) for step in range(1100)]
     for _ in range(2):
-        made = [same(view) for view in views]
-        for step, one in enumerate(made):
+        for step, one in enumerate([same(view) for view in views]):
             assert one.result().tolist() == [0, step, 2 * step]
 
 

@@ -250,5 +250,4 @@ def test_instances_of_classes_of_main_travel_whenever_these_are_defined(mode, is
             raise Local("deep")
 
         assert isinstance(w.submit(fail).exception(), Local)
-        many = [main["Point"](i) for i in range(10_000)]
-        assert w.submit(len, many).result() == 10_000
+        assert w.submit(len, [main["Point"](i) for i in range(10_000)]).result() == 10_000

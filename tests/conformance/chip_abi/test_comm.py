@@ -267,8 +267,7 @@ def test_a_rank_whose_run_fails_ends_the_waits_of_all_others(name):
 def test_nothing_of_ranks_that_were_killed_is_left(name):
     def be_killed():
         with ChipWorker(0) as chip:
-            comm = chip.comm_init(0, 1, name)
-            chip.comm_alloc_windows(comm, 1 << 20)
+            chip.comm_alloc_windows(chip.comm_init(0, 1, name), 1 << 20)
             os.kill(os.getpid(), 9)
 
     before = sorted(os.listdir("/dev/shm"))

@@ -92,8 +92,7 @@ def test_two_chips_of_one_process_share_nothing():
 @pytest.mark.spec("CHIP-LOAD-4")
 @pytest.mark.parametrize("size", [63, 100, 1000, 5000, -1])
 def test_a_shared_object_that_is_cut_off_is_refused(chip, size):
-    binary = add_core().binary[:size]
-    broken = ChipCallable.from_kernel(CoreCallable.build([], binary))
+    broken = ChipCallable.from_kernel(CoreCallable.build([], add_core().binary[:size]))
     with refused(ChipStatus.LOAD, r"func_id 0 .* cannot be loaded"):
         chip.prepare(0, broken)
 

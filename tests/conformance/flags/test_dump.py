@@ -79,8 +79,7 @@ def test_members_of_a_group_have_the_numbers_of_the_whole_task(flagged):
         orch.submit_sub(handle, make((x[0], T.NO_DEP), (x[1], T.OUTPUT_EXISTING)))
         orch.submit_sub_group(handle, [make((x[i], T.INOUT)) for i in range(2)])
 
-    files = flagged(build, nothing, child_mode="process", enable_dump_tensor=2)
-    entries = seen(files)
+    entries = seen(flagged(build, nothing, child_mode="process", enable_dump_tensor=2))
     assert all(elements == [7] * 6 for *_, elements in entries)
     assert [one[:3] for one in entries if one[2] != "inout"] == [
         (BEFORE, 0, "input"),  # of NO_DEP

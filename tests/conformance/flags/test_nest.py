@@ -114,8 +114,7 @@ def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
         handle = made.handle(far_side.add_one)
 
         def orch_fn(orch, args, config):
-            given = made.args((buffer, INOUT))
-            orch.submit_next_level(handle, given, files.config(**ALL))
+            orch.submit_next_level(handle, made.args((buffer, INOUT)), files.config(**ALL))
 
         made.worker.run(orch_fn)
         assert made.values(buffer).tolist() == [1, 2, 3, 4]

@@ -242,8 +242,7 @@ def path_of(array):
 @pytest.mark.spec("ORCH-FORK-6")
 def test_a_region_is_in_dev_shm_as_long_as_all_that_was_asked_for_fits_there(room, caplog):
     caplog.set_level(logging.INFO, "simpler_ref")
-    promised = sum(one.shared for one in regions._regions.values() if one.in_shm)
-    room(promised + (5 << 20))
+    room(sum(one.shared for one in regions._regions.values() if one.in_shm) + (5 << 20))
     names = set(os.listdir("/dev/shm"))
     made = [create_region(2 << 20) for _ in range(4)]
     paths = [path_of(one).split("#")[0] for one in made]

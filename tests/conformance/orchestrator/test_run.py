@@ -106,8 +106,7 @@ def test_threads_that_use_it_first_at_once_find_one_memory():
             w.submit(nothing).result()
             return w.empty(16)
 
-        found = list(threads.map(use, range(4)))
-        assert len({array.ctypes.data for array in found}) == 4
+        assert len({array.ctypes.data for array in list(threads.map(use, range(4)))}) == 4
 
 
 @pytest.mark.spec("ORCH-RUN-2", "ORCH-RUN-9")

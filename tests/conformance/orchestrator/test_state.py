@@ -93,8 +93,7 @@ def take_free_slots(claim):
 def drop_others(driver, slot):
     """Drop every reference on a task but its own."""
     total, released = driver.refs(slot)
-    own = driver.state(slot) in (COMPLETED, FAILED)
-    for _ in range(total + own - released):
+    for _ in range(total + (driver.state(slot) in (COMPLETED, FAILED)) - released):
         driver.x.release_ref(driver.mem, slot)
 
 

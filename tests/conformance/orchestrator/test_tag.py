@@ -56,5 +56,4 @@ def test_a_tensor_added_without_a_tag_is_input():
     args = TaskArgs()
     args.add_tensor(key(BUFFER))
     assert args.tag(0) is T.INPUT
-    explicit = make_args((key(BUFFER), T.INPUT))
-    assert args._tensors == explicit._tensors
+    assert args._tensors == make_args((key(BUFFER), T.INPUT))._tensors

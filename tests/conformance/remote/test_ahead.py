@@ -383,8 +383,7 @@ def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path
             it.worker.run(orch_fn)
         for one in x:
             it.worker.renew(one)
-        tasks = [(far_side.add_one, given((one, INOUT)), {"worker": 0}) for one in x]
-        it.made.run(*tasks)
+        it.made.run(*[(far_side.add_one, given((one, INOUT)), {"worker": 0}) for one in x])
         assert [one.tolist() for one in x] == [[1] * COUNT] * 2
 
 

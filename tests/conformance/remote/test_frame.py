@@ -134,8 +134,7 @@ def test_a_limit_is_reached_and_not_exceeded(name, most):
     assert getattr(wire, name) == most
     message, make = AT_LIMIT[name]
     _, encode, decode = MESSAGES[message]
-    raw = encode(make(most))
-    assert decode(raw) == make(most)
+    assert decode(encode(make(most))) == make(most)
     refuse(str(most), encode, make(most + 1))
     longer = without_limits(encode, make(most + 1), name)
     refuse(str(most), decode, longer)
@@ -226,8 +225,7 @@ def test_an_encoder_refuses_a_frame_that_is_none():
         refuse("frame.type", wire.encode_frame, HEADER._replace(frame_type=value))
     for field in ("session_id", "endpoint_id", "sequence"):
         for value in (1 << 64, -(1 << 32), None):
-            wrong = HEADER._replace(**{field: value})
-            refuse(f"frame.{field}: ", wire.encode_frame, wrong)
+            refuse(f"frame.{field}: ", wire.encode_frame, HEADER._replace(**{field: value}))
     refuse("CONTROL.version: 0", wire.encode_control, wire.ControlName.COMM_INIT, 0)
     for value in WRONG["blob"]:
         refuse("frame.payload", wire.encode_frame, HEADER, value)

@@ -82,8 +82,7 @@ def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
         asked = records.TraceRequest(records.TraceDetail[detail])
         written_as(records.TRACE, asked, number.to_bytes(4, "little"))
     told = records.TraceAnswer(7, "ab", 9, "c")
-    raw = struct.pack("<QI2sQI1s", 7, 2, b"ab", 9, 1, b"c")
-    written_as(records.TRACE_ANSWER, told, raw)
+    written_as(records.TRACE_ANSWER, told, struct.pack("<QI2sQI1s", 7, 2, b"ab", 9, 1, b"c"))
     with pytest.raises(ValueError, match=r"remote_wire: TRACE\.detail"):
         records.TRACE.decode(b"\3\0\0\0")
 
@@ -110,7 +109,6 @@ def test_records_are_asked_for_and_answered_with_these_bytes():
     assert OwnFrameType.RECORDS == 71
     written_as(records.RECORDS, records.RecordsRequest(5, 6), struct.pack("<QQ", 5, 6))
     told = records.RecordsAnswer(5, 6, 7, 8, b"abc")
-    raw = struct.pack("<QQQQI3s", 5, 6, 7, 8, 3, b"abc")
-    written_as(records.RECORDS_ANSWER, told, raw)
+    written_as(records.RECORDS_ANSWER, told, struct.pack("<QQQQI3s", 5, 6, 7, 8, 3, b"abc"))
     with pytest.raises(ValueError, match=r"RECORDS answer\.data.*too long: 262145 bytes"):
         records.RECORDS_ANSWER.encode(records.RecordsAnswer(0, 0, 0, 0, bytes(records.PIECE + 1)))

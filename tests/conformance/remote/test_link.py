@@ -73,8 +73,7 @@ def test_only_workers_of_level_4_with_processes_have_endpoints():
 @pytest.mark.spec("REMOTE-LINK-2", "REMOTE-LINK-7", "REMOTE-LINK-8", "REMOTE-LINK-13")
 def test_a_session_is_ready_at_a_unix_socket_when_it_says_hello_and_takes_nothing_before():
     with session() as (place, connect):
-        early = connect()
-        assert early.ask(FrameType.TASK, b"", timeout_s=0.5) is None
+        assert connect().ask(FrameType.TASK, b"", timeout_s=0.5) is None
         client = connect()
         hello = client.greet()
         assert hello.ready == ReadyState.READY

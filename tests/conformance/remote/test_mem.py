@@ -35,8 +35,7 @@ def test_all_tasks_of_an_endpoint_and_their_workers_see_its_memory(two):
 def test_tensors_depend_on_each_other_by_where_they_are(two):
     first, other = two.buffer(two.ids[0], np.zeros(2)), two.buffer(two.ids[1], np.zeros(2))
     assert first.generation != other.generation
-    exported = two.worker.remote_export(first)
-    imported = two.worker.remote_import(exported, worker=two.ids[1])
+    imported = two.worker.remote_import(two.worker.remote_export(first), worker=two.ids[1])
     tasks = []
     for _ in range(5):  # in turns on both endpoints: each adds to what the one before has left
         tasks.append((far_side.add_one, two.args((first, INOUT))))

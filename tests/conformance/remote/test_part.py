@@ -49,8 +49,7 @@ def test_the_frames_of_parts():
     assert (OwnFrameType.RUN_PART, OwnFrameType.STOP_PART, FEATURES & 1024) == (73, 74, 1024)
     assert OwnFrameType.RUN_PART in TASK_FRAMES
     assert OwnFrameType.STOP_PART in UNANSWERED
-    raw = PART_RUN.encode(ASKED)
-    told = copies.TaskCopies(3, raw, (copies.CopiedTensor(7, 2, 3),), ())
+    told = copies.TaskCopies(3, PART_RUN.encode(ASKED), (copies.CopiedTensor(7, 2, 3),), ())
     found = copies.TASK_COPIES.decode(copies.TASK_COPIES.encode(told))
     assert PART_RUN.decode(found.more) == ASKED
 
@@ -128,8 +127,7 @@ def test_a_replay_that_says_too_little_is_refused_before_anything_happens(asked,
     whole = replace(WHOLE, operations=(replace(RUN, uses=(replace(USE, layout=""),)), SEND))
     if asked.part:
         asked = replace(asked, part=PART.encode(whole))
-    nothing = Nothing()
-    parts = Parts(*[nothing] * 7, 0.0)
+    parts = Parts(*[Nothing()] * 7, 0.0)
     copied = [copies.CopiedTensor(7, 2, 3)] * told
     with pytest.raises(Exception, match=why):
         parts.run(copies.TaskCopies(1, b"", copied), asked)

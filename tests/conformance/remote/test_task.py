@@ -40,8 +40,7 @@ def args_with(desc, arena=b""):
 
 def both_refuse(words, desc, arena=b""):
     """Let the encoder refuse a descriptor, and the decoder its bytes."""
-    args = args_with(desc, arena)
-    refuse(words, wire.encode_remote_task_args, args)
+    refuse(words, wire.encode_remote_task_args, args_with(desc, arena))
     numbers = (0 if one is None else one for one in dataclasses.astuple(desc))
     raw = struct.pack("<II", 1, 0) + PLAIN_RAW + b"\1" + struct.pack("<Ii9Q", *numbers, 0)
     refuse(words, wire.decode_remote_task_args, raw + blob(arena))

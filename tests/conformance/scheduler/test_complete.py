@@ -27,8 +27,7 @@ def error_words(driver):
     mem = driver.mem
     octets = mem.view(np.uint8)
     message = octets[8 * L.ERROR_MSG : 8 * L.ERROR_MSG + 256].tobytes().split(b"\0")[0]
-    size = int(mem[L.ERROR_TRACE])
-    trace = octets[8 * (L.ERROR_TRACE + 1) :][:size].tobytes()
+    trace = octets[8 * (L.ERROR_TRACE + 1) :][: int(mem[L.ERROR_TRACE])].tobytes()
     outcome, task, worker = mem[[L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER]].tolist()
     return outcome, task, worker, message.decode(), trace.decode()
 

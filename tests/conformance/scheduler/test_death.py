@@ -220,8 +220,7 @@ def test_a_successor_starts_with_an_empty_mailbox(make_driver):
     driver.reclaim()
     driver.end_run()
     driver.k.set_usable(driver.mem, 0, 0)
-    words = driver.mem[driver._worker(0) : driver._worker(0) + L.W_TRACE + 1]
-    assert not words.any()
+    assert not driver.mem[driver._worker(0) : driver._worker(0) + L.W_TRACE + 1].any()
     driver.k.set_usable(driver.mem, 0, 1)
     driver.begin_run()
     again = driver.submit(callable=2)

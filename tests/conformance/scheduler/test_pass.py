@@ -48,8 +48,7 @@ def test_a_pass_reports_whether_anything_moved(driver):
 @pytest.mark.spec("SCHED-PASS-2")
 def test_a_thread_that_finds_the_pass_taken_changes_nothing(driver):
     driver.finish(driver.submit())
-    running = driver.start()
-    driver.post_done(driver.worker_of(running))
+    driver.post_done(driver.worker_of(driver.start()))
     driver.submit()  # there is something to wire, to dispatch, and to collect
     assert driver.x.try_lock(driver.mem)
     before = driver.words()

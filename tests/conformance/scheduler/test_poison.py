@@ -17,8 +17,7 @@ def test_consumers_of_a_failed_task_fail_at_once_and_pass_it_on(driver):
     root = driver.submit(writes(KEY))
     children = [driver.submit(reads(KEY), writes(KEY + 8 * i)) for i in (1, 2)]
     grandchild = driver.submit(reads(KEY + 8), reads(KEY + 16), writes(KEY + 24))
-    last = driver.start(reads(KEY + 24))
-    descendants = [*children, grandchild, last]
+    descendants = [*children, grandchild, driver.start(reads(KEY + 24))]
     assert driver.states(*descendants) == [PENDING] * 4
     worker = driver.worker_of(root)
     fail(driver, root)

@@ -44,8 +44,7 @@ class Parked(Driver):
     def __init__(self, timer_ns=NEVER_NS, **size):
         super().__init__(**size)
         self.mem[L.PARK_NS] = NEVER_NS
-        loop = self.k.scheduler_loop
-        self.thread = threading.Thread(target=loop, args=(self.mem, timer_ns))
+        self.thread = threading.Thread(target=self.k.scheduler_loop, args=(self.mem, timer_ns))
 
     def park(self):
         """Start the thread, and come back when it has parked."""

@@ -432,8 +432,7 @@ def test_map_reads_all_items_and_its_results_have_no_values(w):
         results.close()
 
     graph = w.graph(maps)
-    names = [one.name for one in graph.tasks]
-    assert names == ["total"] * 4 + ["abs"] * 3 + ["axpy"]
+    assert [one.name for one in graph.tasks] == ["total"] * 4 + ["abs"] * 3 + ["axpy"]
     assert str(graph.tasks[4]) == "task 4: abs(0)"
     assert graph.pairs == [(0, 7)]
 
@@ -503,8 +502,7 @@ def test_a_dry_run_names_workers_only_where_the_program_does():
 
         def orch_fn(orch, args, config):
             for where in -1, 1:
-                task = make((x, T.INPUT), (y, T.INOUT))
-                orch.submit_next_level(handle, task, worker=where)
+                orch.submit_next_level(handle, make((x, T.INPUT), (y, T.INOUT)), worker=where)
 
         graph = w.graph(orch_fn)
         assert [one.members[0].worker for one in graph.tasks] == [-1, 1]

@@ -190,8 +190,7 @@ def default():
     """Have SIGQUIT end the program, as it is without a handler; check that it does again afterwards."""
     before = signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     yield
-    after = signal.signal(signal.SIGQUIT, before)
-    assert after is signal.SIG_DFL
+    assert signal.signal(signal.SIGQUIT, before) is signal.SIG_DFL
 
 
 @pytest.mark.spec("SEE-HANG-4")

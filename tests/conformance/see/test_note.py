@@ -144,8 +144,7 @@ def test_dependencies_of_calls_are_noted_with_the_tensor_that_each_is_owed_to(pa
         first = update(y, x, gate)  # the others are submitted while it runs
         update(x[1], y[::2, ::2], gate)  # reads what the first updates, overwrites what it reads
         update(y[::-1, 1::2], x[0], gate)  # backwards: its first element comes last
-        last = pass_on(first, y[3])
-        pass_on(last, x[:, 3])
+        pass_on(pass_on(first, y[3]), x[:, 3])
         gate[0] = 1
     trace = Trace.open(path)
     found = {

@@ -52,8 +52,7 @@ def test_the_columns_of_the_page_are_those_of_the_trace(page):
     for name in trace.TIMES:
         expected = [int(t) - trace.start + 1 if t else 0 for t in trace.tasks[name]]
         assert columns[name].tolist() == expected
-    names = [about["functions"][i] for i in columns["function"]]
-    assert names[:3] == ["increase"] * 3
+    assert [about["functions"][i] for i in columns["function"]][:3] == ["increase"] * 3
     assert columns["consumer"].tolist() == trace.edges["consumer"].tolist()
     assert columns["producer"].tolist() == trace.edges["producer"].tolist()
     tags = [(about["tags"][t & 7], about["tags"][t >> 3 & 7]) for t in columns["tags"][:3].tolist()]

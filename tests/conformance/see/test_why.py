@@ -63,8 +63,7 @@ def test_the_line_of_a_batch_is_that_of_its_call(traced):
     def build(orch, handle, x):
         orch.submit_sub_many(handle, [x.reshape(4, 2)], [T.INOUT])
 
-    trace = traced(build)
-    file, line = trace.find(3).line.rsplit(":", 1)
+    file, line = traced(build).find(3).line.rsplit(":", 1)
     assert (file, int(line)) == (__file__, build.__code__.co_firstlineno + 1)
 
 

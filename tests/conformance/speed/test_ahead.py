@@ -160,8 +160,7 @@ def test_readers_of_one_task_are_spread_over_the_workers(make_driver):
     driver.submit(writes(KEY))
     readers = [driver.submit(reads(KEY)) for _ in range(4)]
     driver.settle()
-    workers = [driver.worker_of(slot) for slot in readers]
-    assert sorted(workers) == [0, 0, 1, 1]
+    assert sorted([driver.worker_of(slot) for slot in readers]) == [0, 0, 1, 1]
 
 
 @pytest.mark.spec("SPEED-AHEAD-3")

@@ -190,8 +190,7 @@ def test_the_folder_is_the_users_and_nobody_else_can_write_it(tmp_path, monkeypa
 @pytest.mark.parametrize("mode", [0o770, 0o702])
 def test_a_folder_that_others_can_write_is_not_used(mode, folder, caplog):
     version()
-    path = only_file(folder)
-    before = path.stat()
+    before = only_file(folder).stat()
     folder.chmod(mode)
     assert version() == (42, False)
     (line,) = warnings(caplog)
@@ -226,8 +225,7 @@ def test_what_was_not_used_for_longest_makes_room(folder, monkeypatch):
     version(stamp="0")
     size = only_file(folder).stat().st_size
     monkeypatch.setattr(cache, "ROOM", 3 * size + size // 2)
-    days_ago = {"0": 30, "1": 20, "2": 10}
-    for stamp, days in days_ago.items():
+    for stamp, days in {"0": 30, "1": 20, "2": 10}.items():
         known = set(folder.iterdir()) if stamp != "0" else set()
         version(stamp=stamp)
         (path,) = set(folder.iterdir()) - known

@@ -245,8 +245,7 @@ def test_where_there_is_no_room_the_call_waits(limit):
                     numbers = np.arange(start, start + 4)
                     orch.submit_sub_many(handle, tensors, [T.OUTPUT, T.INOUT], [numbers])
 
-        timing = w.run(orch_fn)
-        assert timing.tasks == n
+        assert w.run(orch_fn).tasks == n
         assert table.tolist() == [[i + 1] * 2 for i in range(n)]
 
 

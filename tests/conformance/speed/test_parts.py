@@ -157,11 +157,9 @@ def test_a_tensor_is_pushed_while_the_next_task_runs(w, tmp_path):
         task = make_args((x, INPUT), (fresh(), OUTPUT))
         orch.submit_sub(makes, task)
         orch.submit_sub(listens, make_args((name, INPUT), (x, INPUT), (y, EXISTING)))
-        made = task.tensor(1)
-        orch.submit_sub(tells, make_args((name, INPUT), (made, INPUT), (z, EXISTING)))
+        orch.submit_sub(tells, make_args((name, INPUT), (task.tensor(1), INPUT), (z, EXISTING)))
 
-    graph = w.record(orchestrate)
-    replayed_with(w, graph, path)
+    replayed_with(w, w.record(orchestrate), path)
     assert y.tolist() == z.tolist() == x.tolist()
 
 
@@ -179,8 +177,7 @@ def test_a_task_that_needs_nothing_of_others_does_not_wait_for_what_is_pushed(w,
         orch.submit_sub(reads, make_args((task.tensor(2), INPUT), (y, EXISTING)))
         orch.submit_sub(tells, make_args((name, INPUT), (x, INPUT), (z, EXISTING)))
 
-    graph = w.record(orchestrate)
-    replayed_with(w, graph, path)
+    replayed_with(w, w.record(orchestrate), path)
     assert y.tolist() == z.tolist() == x.tolist()
 
 
@@ -243,8 +240,7 @@ def test_a_replay_of_long_tasks_does_not_spin_and_what_follows_does(fails):
     parts = SimpleNamespace(ringing=lambda room: nullcontext(), require_wanted=lambda: None)
     part = LoadedPart(Part((), (), ()))
     part.last_ns = 1
-    asked = PartRun(1, b"", 1)
-    replay = part_runs._Replay(parts, part, asked, (), (), None)
+    replay = part_runs._Replay(parts, part, PartRun(1, b"", 1), (), (), None)
     with pytest.raises(TaskError) if fails else nullcontext():
         replay.run(orch, None, None)
     assert told == [True, False]

@@ -544,8 +544,7 @@ def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
         constant = fixed.copy()
         play(ops, Sequential(number), [first[:COUNT], first[COUNT:], second, constant])
         timing = worker.run(orch_fn, args) if number == 2 else graph.run(args)
-        expected = first, second, constant
-        for one, right in zip([*arrays, fixed], expected, strict=True):
+        for one, right in zip([*arrays, fixed], (first, second, constant), strict=True):
             np.testing.assert_array_equal(one, right)
         assert timing.tasks >= graph.tasks
         fixed[:] = before

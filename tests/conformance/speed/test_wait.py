@@ -365,8 +365,7 @@ def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores)
         sharing.mem[sharing.other + L.W_PARKED] = parked
         assert sharing.looks() == parked
         os.sched_setaffinity(0, cores)
-        kept_off = sharing.wake_from(sharing.here)
-        assert kept_off == parked == (os.sched_getaffinity(0) != cores)
+        assert sharing.wake_from(sharing.here) == parked == (os.sched_getaffinity(0) != cores)
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
@@ -488,8 +487,7 @@ def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, mor
     with Worker(3, num_sub_workers=workers, pin=True, child_mode=mode) as w:
         handle = w.register(tell_mask)
         assert w.placement().seats == ()
-        found = masks(w, handle, workers)
-        assert found == as_sorted(expected_seats(workers))
+        assert masks(w, handle, workers) == as_sorted(expected_seats(workers))
         seats = w.placement().seats
         assert [seat.core for seat in seats] == [
             *order()[:workers],

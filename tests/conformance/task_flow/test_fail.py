@@ -64,8 +64,7 @@ def test_a_long_chain_arrives_whole_with_the_leafs_traceback(mode, length):
         words, trace = str(caught.value), caught.value.remote_traceback
         assert len(words) > 255, "more than a mailbox holds"
         leaf = "ValueError: " + text
-        fits = leaf.encode()[:255].decode(errors="ignore")
-        assert words.endswith(": " + fits)
+        assert words.endswith(": " + leaf.encode()[:255].decode(errors="ignore"))
         for level in ("level 5 child_worker 0", "level 4 child_worker 0", "level 3 sub_worker 0"):
             assert level in words
         assert "in the_function_that_failed" in trace

@@ -84,8 +84,7 @@ def test_a_payload_has_the_names_of_the_files_that_its_functions_are_from():
         return inner
 
     for function in (outer, outer()):
-        made = pickle.loads(serialize(function))
-        assert made.__code__.co_filename == __file__
+        assert pickle.loads(serialize(function)).__code__.co_filename == __file__
     assert pickle.loads(serialize(outer))().__code__.co_filename == __file__
 
 

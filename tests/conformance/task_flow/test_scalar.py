@@ -110,8 +110,7 @@ def test_values_keep_it_in_groups_and_in_bulk(mode):
         everything, one = w.register(require_all), w.register(one_kind)
 
         def orch_fn(orch, *_):
-            members = [make_args(scalars=ALL), make_args(scalars=ALL)]
-            orch.submit_sub_group(everything, members)
+            orch.submit_sub_group(everything, [make_args(scalars=ALL), make_args(scalars=ALL)])
             orch.submit_sub(everything, make_args(scalars=ALL + 40 * ALL))
             orch.submit_sub_many(everything, scalars=ALL, count=3)
             orch.submit_sub_many(one, scalars=[list(range(len(ALL))), ALL])
@@ -187,8 +186,7 @@ def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
 @pytest.mark.spec("FLOW-SCALAR-6")
 def test_the_blob_has_the_64_bits_and_nothing_else(driver):
     wire = b"".join(make_args(scalars=ALL)._scalars)
-    word = L.SUB << L.WORD_KIND
-    slot = driver.x.submit_task(driver.mem, word, len(ALL) << 32, 0, wire)
+    slot = driver.x.submit_task(driver.mem, L.SUB << L.WORD_KIND, len(ALL) << 32, 0, wire)
     driver.run_pass()
     box = driver.mailbox(driver.worker_of(slot)).tobytes()
     used = 8 + 8 * len(ALL)

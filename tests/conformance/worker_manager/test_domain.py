@@ -118,8 +118,7 @@ def test_all_chips_join_the_communicator_at_the_first_domain_and_not_again(monke
         assert made == []
         for _ in range(2):
             r.run(k.MEET, k.MEET, chips=[2, 0])
-        joined = [chip for command, chip in made if command == L.CTRL_COMM_INIT]
-        assert joined == [0, 1, 2]
+        assert [chip for command, chip in made if command == L.CTRL_COMM_INIT] == [0, 1, 2]
 
 
 @pytest.mark.spec("WM-DOMAIN-1")

@@ -77,8 +77,7 @@ def program(mode):
         with pytest.raises(TaskError) as caught:
             run_sub(w, failing, make_args(scalars=[3]))
         error = caught.value
-        last = error.remote_traceback.splitlines()[-1]
-        told = last, error.task, error.callable_name
+        told = error.remote_traceback.splitlines()[-1], error.task, error.callable_name
         return data.tolist(), timing.tasks, timing.edges, doubling.hashid, told
 
 

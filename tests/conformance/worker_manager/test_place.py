@@ -309,8 +309,7 @@ def test_groups_that_overlap_in_their_workers_do_not_lock_each_other():
                 for k, workers in enumerate([(0, 1), (1, 0), (2, -1), (-1, 1)]):
                     members = [make_args(scalars=[i + k, m]) for m in range(2)]
                     orch.submit_next_level_group(handle, members, workers=list(workers))
-                    single = make_args(scalars=[i + k, 2])
-                    orch.submit_next_level(handle, single, worker=k % 3)
+                    orch.submit_next_level(handle, make_args(scalars=[i + k, 2]), worker=k % 3)
 
         w.run(orch_fn)
         assert (count == 1).all()
