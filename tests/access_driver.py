@@ -77,9 +77,7 @@ class Stream:
         return np.array([data, number, 0, 0, kind], np.int64).tobytes()
 
     def wire(self, uses: Iterable[Use | Arg]) -> bytes:
-        return b"".join(
-            use.wire() if isinstance(use, Arg) else self.described(*use) for use in uses
-        )
+        return b"".join(use.wire() if type(use) is Arg else self.described(*use) for use in uses)
 
     # ------------------------------------------------------------ Orch thread
     def conflicts(self, *uses: Use | Arg) -> list[tuple[int, int]]:

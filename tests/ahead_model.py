@@ -43,12 +43,10 @@ def parse(program: str) -> list[Task]:
     """Read a program: ``a@0 b<a c*2<ab`` is a task for worker 0, one behind it, a group behind both."""
     tasks = []
     for word in program.split():
-        members, owner, producers = re.fullmatch(
-            r"\w(?:\*(\d))?(?:@(\d))?(?:<(\w+))?", word
-        ).groups()
+        members, at, producers = re.fullmatch(r"\w(?:\*(\d))?(?:@(\d))?(?:<(\w+))?", word).groups()
         uses = [(reads, NAMES.index(name)) for name in producers or ""]
         uses.append((overwrites, len(tasks)))
-        tasks.append(Task(uses, int(owner or -1), int(members or 0)))
+        tasks.append(Task(uses, int(at or -1), int(members or 0)))
     return tasks
 
 
@@ -107,9 +105,7 @@ class AheadModel:
         self.last_writer: dict[int, int] = {}
         self.at_work: dict[int, int] = {}  # worker → the task it has started
         self.answers: dict[int, int] = {}  # worker → what it is about to answer
-        self.ends: dict[
-            int, tuple[int, int]
-        ] = {}  # worker → the W_ENDED it is about to write, and how
+        self.ends: dict[int, tuple[int, int]] = {}  # worker → the W_ENDED it will write, and how
         self.dead: set[int] = set()
         self.left = mishaps
         self.cancelled = False
@@ -388,9 +384,7 @@ class AheadModel:
         assert [int(mem[word]) for word in left] == [0] * len(left)
         assert driver.ready_queue(L.SUB) == driver.ready_queue(L.NEXT_LEVEL) == []
         if not self.cancelled:  # hints at tasks that were cancelled may stay
-            assert all(
-                mem[L.CANDIDATES_HEAD + kind] == mem[L.CANDIDATES_TAIL + kind] for kind in range(2)
-            )
+            assert all(mem[L.CANDIDATES_HEAD + k] == mem[L.CANDIDATES_TAIL + k] for k in range(2))
         for worker in self.all:
             assert driver.given(worker) == L.NONE
             if worker not in self.dead:

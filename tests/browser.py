@@ -56,9 +56,8 @@ class Browser:
         actions = [(os.POSIX_SPAWN_DUP2, *one) for one in moves]
         home = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
         command = [program, *OPTIONS, f"--user-data-dir={folder}", "about:blank"]
-        self._pid = os.posix_spawn(
-            program, command, os.environ | home, file_actions=actions, setpgroup=0
-        )
+        where = {"file_actions": actions, "setpgroup": 0}
+        self._pid = os.posix_spawn(program, command, os.environ | home, **where)
         for fd in (far_in, far_out, quiet, *pipes):
             os.close(fd)
         self._number, self._rest, self._session, self.complaints = 0, b"", None, []

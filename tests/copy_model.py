@@ -560,9 +560,8 @@ def payload_of(task, index):
     tensors = [ContinuousTensor(0, (1, SIZE), DataType.UINT8) for _ in task.tags]
     beside = [RemoteTensorSidecar(None) for _ in tensors]
     wire = TaskPayloadWire(DIGEST, CallConfig(), RemoteTaskArgsWire(tensors, beside, [index], b""))
-    return TASK_MORE.encode(
-        MoreOfTask(encode_task_payload(wire), bytes([3] * len(tensors)), b"\0", b"")
-    )
+    tags = bytes([3] * len(tensors))
+    return TASK_MORE.encode(MoreOfTask(encode_task_payload(wire), tags, b"\0", b""))
 
 
 # ---------------------------------------------------------------- a play

@@ -29,9 +29,8 @@ class Program:
 
     def __init__(self, endpoints=2, depth=1, **spec):
         self.worker = Worker(level=4, mailbox_depth=depth)
-        self.ids = [
-            self.worker.add_remote_worker(RemoteWorkerSpec(**spec)) for _ in range(endpoints)
-        ]
+        add = self.worker.add_remote_worker
+        self.ids = [add(RemoteWorkerSpec(**spec)) for _ in range(endpoints)]
         self._handles = {}
 
     def handle(self, function, **how):

@@ -183,9 +183,7 @@ def opened(**options):
 def given(worker, seed, number):
     """Return arrays and arguments with them; the first array is twice as long."""
     rng = np.random.default_rng(seed)
-    arrays = [
-        worker.share(rng.integers(0, 9, size).astype(np.float32)) for size in (2 * COUNT, COUNT)
-    ]
+    arrays = [worker.share(rng.integers(0, 9, n).astype(np.float32)) for n in (2 * COUNT, COUNT)]
     return arrays, make_args(*((one, INOUT) for one in arrays), scalars=[number])
 
 

@@ -77,9 +77,7 @@ def entry(*signature):
 def _find(modules, name):
     """Return a kernel of the package and the names of its parameters."""
     found = {module: getattr(module, name, None) for module in modules}
-    own = [
-        one for module, one in found.items() if getattr(one, "__module__", "") == module.__name__
-    ]
+    own = [one for m, one in found.items() if getattr(one, "__module__", "") == m.__name__]
     if len(own) != 1:
         raise AttributeError(f"{len(own)} kernels have the name {name!r}")
     if not isinstance(own[0], _Intrinsic):

@@ -150,9 +150,8 @@ def explore(depth: int) -> set[tuple[str, MailboxState, MailboxState]]:
     def take(party: str, step: Callable[[], Any]) -> None:
         before = model.states()
         step()
-        found.update(
-            (party, old, new) for old, new in zip(before, model.states(), strict=True) if old != new
-        )
+        pairs = zip(before, model.states(), strict=True)
+        found.update((party, old, new) for old, new in pairs if old != new)
 
     walk(model, take)
     model.driver.close()

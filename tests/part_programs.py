@@ -195,9 +195,8 @@ def copy_there(args):
 
 def at(worker, function, where):
     """Register a function for the sub workers of one endpoint."""
-    return worker.register(
-        RemoteCallable(f"{__name__}:{function.__name__}"), workers=[where], inner=True
-    )
+    name = f"{__name__}:{function.__name__}"
+    return worker.register(RemoteCallable(name), workers=[where], inner=True)
 
 
 def sides(worker, function, steps=1):

@@ -147,9 +147,8 @@ def descs(draw, arena):
     at = draw(st.integers(0, arena))
     size = draw(st.integers(0, arena - at))
     owner = draw(st.sampled_from((0, -1)))
-    return wire.RemoteTensorDesc(
-        space, owner, nbytes=size, inline_payload_offset=at, inline_payload_len=size
-    )
+    inline = {"inline_payload_offset": at, "inline_payload_len": size}
+    return wire.RemoteTensorDesc(space, owner, nbytes=size, **inline)
 
 
 @st.composite
@@ -205,9 +204,7 @@ VALID = {
     "import_result": with_span(
         wire.ImportBufferResult, **owned, **shared, importer_endpoint_id=endpoints, import_id=some64
     ),
-    "release_import": st.builds(
-        wire.ReleaseImportRequest, endpoints, endpoints, some64, some64, some64
-    ),
+    "release_import": st.builds(wire.ReleaseImportRequest, *[endpoints] * 2, *[some64] * 3),
     "task": tasks(),
     "frame": st.builds(wire.Frame, headers, blobs),
 }

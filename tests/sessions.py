@@ -68,9 +68,8 @@ def stand_in(folder: Path) -> str:
 
 def manifest(more: dict | None = None, **do) -> Manifest:
     """Return a manifest that tells the stand-in what to do."""
-    one = Manifest(
-        next(NUMBERS), 0, __version__, "p" * 40, "g" * 40, "s" * 40, start_timeout_s=DEADLINE_S
-    )
+    keys = (one * 40 for one in "pgs")
+    one = Manifest(next(NUMBERS), 0, __version__, *keys, start_timeout_s=DEADLINE_S)
     return replace(one, worker=do, **(more or {}))
 
 

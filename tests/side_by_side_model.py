@@ -139,9 +139,8 @@ class Served(copy_model.Served):
         self.dispatcher = SimpleNamespace(find=lambda _digest: target)
         self.has_several = True
         self.turn = of.copies._bringing = Turn(play)
-        self.leaves = LeafTasks(
-            lambda: self.sub_workers, of.copies, self.failed, self.fetchers, lambda: None
-        )
+        shared = of.copies, self.failed, self.fetchers
+        self.leaves = LeafTasks(lambda: self.sub_workers, *shared, lambda: None)
         self.served = AtOnce(self, self.leaves)
 
     def live(self):

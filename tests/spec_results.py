@@ -34,9 +34,8 @@ def digest(root: Path = ROOT) -> str:
     sha = hashlib.sha256()
     for path in sorted(files):
         if path.is_file():
-            sha.update(
-                f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0"
-            )
+            name = path.relative_to(root).as_posix()
+            sha.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return sha.hexdigest()
 
 

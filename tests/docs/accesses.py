@@ -182,9 +182,7 @@ class Sources:
     def reached(self, callers: dict[str, str]) -> dict[str, set[str]]:
         """Return the parties that run each function; `callers` says who calls which entry or kernel."""
         found: dict[str, set[str]] = {name: set() for name in self.functions}
-        todo = [
-            (name if "." in name else f"entries.{name}", party) for name, party in callers.items()
-        ]
+        todo = [(n if "." in n else f"entries.{n}", party) for n, party in callers.items()]
         while todo:
             where, party = todo.pop()
             if party in found[where]:

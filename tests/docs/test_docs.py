@@ -99,9 +99,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("page", [*with_examples()])
 @pytest.mark.slow("runs the programs of a page one after another")
-def test_every_example_on_a_page_runs_and_prints_what_the_page_says(
-    page, capfd, tmp_path, monkeypatch
-):
+def test_every_example_on_a_page_runs_and_prints_what_it_says(page, capfd, tmp_path, monkeypatch):
     (tmp_path / "spec").symlink_to(Path(__file__).parents[2] / "spec")
     monkeypatch.chdir(tmp_path)  # for files that examples write; some read those of spec/
     namespace = {"__name__": "__main__"}  # one for the page: later examples build on earlier ones

@@ -27,9 +27,7 @@ def main() -> int:
     parser.add_argument(
         "seed", type=int, nargs="?", default=random.SystemRandom().randrange(1 << 32)
     )
-    parser.add_argument(
-        "target", nargs="*", help=f"of {', '.join(targets())}; all if none is named"
-    )
+    parser.add_argument("target", nargs="*", help=f"of {', '.join(targets())}; all by default")
     parser.add_argument("--sanitized", action="store_true", help="build and use other C parts")
     given = parser.parse_args()
     unknown = set(given.target) - set(targets())

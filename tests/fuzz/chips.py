@@ -82,10 +82,8 @@ def close() -> None:
 @functools.cache
 def loadable() -> bytes:
     """Return the blob of a callable that a chip can load."""
-    core = K.add_core()
-    return ChipCallable.build(
-        K.ADD, "nothing", K.orchestrations(), [(0, core), (3, core)]
-    ).to_bytes()
+    parts = [(0, K.add_core()), (3, K.add_core())]
+    return ChipCallable.build(K.ADD, "nothing", K.orchestrations(), parts).to_bytes()
 
 
 @st.composite
@@ -198,9 +196,7 @@ def views(draw):
     raw = counts + b"".join(parts) + draw(st.binary(min_size=8 * scalars, max_size=8 * scalars))
     if draw(st.integers(0, 3)) == 0:
         raw = raw[: draw(st.integers(0, len(raw)))]
-    capacity = draw(
-        st.one_of(st.none(), st.sampled_from(NUMBERS), st.integers(-(1 << 63), 1 << 63))
-    )
+    capacity = draw(st.one_of(st.none(), st.sampled_from(NUMBERS), st.integers(-1 << 63, 1 << 63)))
     knobs = [draw(st.one_of(st.just(0), numbers)) for _ in range(2)]
     config = struct.pack("<7i", *(_signed(k) for k in knobs), 0, 0, 0, 0, 0) + bytes(1024)
     return slot, raw, capacity, draw(st.one_of(st.just(CallConfig().to_bytes()), st.just(config)))

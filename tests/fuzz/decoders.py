@@ -92,9 +92,7 @@ def check_config_fields(fields):
 
 config_fields = st.fixed_dictionaries(
     {},
-    optional={
-        name: st.one_of(numbers, st.floats(), texts, st.none()) for name in CallConfig._FIELDS
-    }
+    optional={name: numbers | st.floats() | texts | st.none() for name in CallConfig._FIELDS}
     | {"output_prefix": st.one_of(texts, texts, st.binary(max_size=4), st.none())},
 )
 
@@ -238,9 +236,8 @@ def close_engine():
 def requests(draw):
     """Draw a staged payload and a control request, one of them perhaps damaged."""
     payload = draw(st.one_of(st.just(PAYLOAD), edited(st.just(PAYLOAD), 2)))
-    command = draw(
-        st.sampled_from((L.CTRL_PY_REGISTER, L.CTRL_REGISTER)) | st.integers(0, 12) | words
-    )
+    known = st.sampled_from((L.CTRL_PY_REGISTER, L.CTRL_REGISTER))
+    command = draw(known | st.integers(0, 12) | words)
     size = draw(st.one_of(st.just(len(payload)), words))
     name = draw(
         st.one_of(

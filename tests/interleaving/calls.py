@@ -194,9 +194,7 @@ class CallPlay(Play):
             self.replace_dead()
             futures = [NAMES.index(name) for name in call.futures]
             futures = [one for one in futures if one in self.held]
-            wire = [
-                word for buffer, tag in call.uses for word in tensor(tag, BUFFERS.index(buffer), 0)
-            ]
+            wire = [word for one, tag in call.uses for word in tensor(tag, BUFFERS.index(one), 0)]
             scalars = [(KEYS + number * BLOCK, L.RAW)]
             scalars += [(self.held[one], L.FUTURE) for one in futures]
             scalars += [(PAYLOADS + number * BLOCK, L.PAYLOAD)]
@@ -577,7 +575,5 @@ def draw_scene(rng: random.Random, kind: str) -> CallScene:
         how |= {"cancel": rng.random() < 0.2, "strands": workers == 1 and rng.random() < 0.5}
     text = draw_calls(rng, size, workers)
     if kind == "liveness" and not how["fails"] and "!" not in text:
-        how["window"] = rng.choice(
-            [3, 16]
-        )  # a failed call that was to write something keeps its slot
+        how["window"] = rng.choice([3, 16])  # a failed call that was to write keeps its slot
     return CallScene(text, **how)

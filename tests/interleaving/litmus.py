@@ -63,9 +63,7 @@ def races(litmus, seed, weakened=()):
 def wrong(litmus, seed, weakened=()):
     """Play it in weak memory; return what is wrong, or None."""
     try:
-        litmus.play(
-            seed, lambda scene: WeakMemory(scene.image, scene.cells, scene.points, weakened)
-        )
+        litmus.play(seed, lambda s: WeakMemory(s.image, s.cells, s.points, weakened))
     except AssertionError as error:
         return str(error)
     return None

@@ -89,9 +89,8 @@ class Scene:
     def started(self):
         """Return the words of an engine whose workers are ready."""
         memory = Memory({})
-        _, geometry = L.plan(
-            window=self.window, rings=1, next_level=0, sub=self.workers, depth=self.depth
-        )
+        pools = {"next_level": 0, "sub": self.workers}
+        _, geometry = L.plan(window=self.window, rings=1, depth=self.depth, **pools)
         L.initialise(
             memory,
             geometry,

@@ -151,9 +151,7 @@ INTERRUPTING = Look(lasts=100_000)
     goal=st.sampled_from(["nothing alive", "everything ended"]),
     parks=st.booleans(),
 )
-def test_it_spins_then_offers_its_core_then_sleeps_and_rests_while_reserves_last(
-    looks, goal, parks
-):
+def test_it_spins_offers_its_core_sleeps_and_rests_while_reserves_last(looks, goal, parks):
     with pytest.MonkeyPatch.context() as patch:
         assert Thread(looks, patch, goal=goal, parks=parks).wait() == L.OK
 

@@ -51,7 +51,7 @@ FAULTS = (
         "A producer that is done before it is wired counts as one of the live ones: its consumer is "
         "READY while others still run.",
         f"{SCHED}/test_ready.py::"
-        "test_whenever_its_producers_complete_a_task_becomes_ready_once_and_with_the_last",
+        "test_whenever_its_producers_complete_a_task_is_ready_once_and_with_the_last",
         Patch(
             "jit/graph.py",
             "            mem[slot + L.S_FANIN] += 1\n",
@@ -553,7 +553,7 @@ FAULTS = (
         "A look does not ask at its end whether the slot is still the task's.",
         (
             f"{ORCH}/test_api.py::"
-            "test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task",
+            "test_a_slot_that_is_used_again_meanwhile_is_not_taken_for_the_task",
             f"{ORCH}/test_api.py::test_a_look_during_which_the_state_changes_is_taken_again",
         ),
         Patch(

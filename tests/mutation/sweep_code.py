@@ -84,9 +84,7 @@ class Notes:
 
     def __init__(self, files: Sequence[str]) -> None:
         sources = {file: (PACKAGE / file).read_text() for file in files}
-        self._ran = {
-            file: mmap.mmap(-1, source.count("\n") + 2) for file, source in sources.items()
-        }
+        self._ran = {file: mmap.mmap(-1, text.count("\n") + 2) for file, text in sources.items()}
         self._modules = {file: module_of(file) for file in files}
         self._changes = [
             change for file, source in sources.items() for change in changes(file, noting(source))
@@ -104,9 +102,7 @@ class Notes:
 
     def read(self) -> dict[str, list[int]]:
         """Return file → lines whose statements have run since the last `clear`."""
-        lines = {
-            file: [i for i, one in enumerate(ran[:]) if one] for file, ran in self._ran.items()
-        }
+        lines = {f: [i for i, one in enumerate(ran[:]) if one] for f, ran in self._ran.items()}
         return {file: some for file, some in lines.items() if some}
 
 

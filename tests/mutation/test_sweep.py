@@ -240,9 +240,7 @@ def a_sweep(monkeypatch, tmp_path, found):
     return made_of
 
 
-def test_survivors_are_listed_by_rule_and_what_is_equivalent_does_not_count(
-    monkeypatch, a_sweep, found
-):
+def test_survivors_are_listed_by_rule_and_what_is_equivalent_is_not(monkeypatch, a_sweep, found):
     def noticed(of):
         return any(line.startswith("noticed") and f" 1 of    {of}" in line for line in lines)
 
@@ -256,9 +254,7 @@ def test_survivors_are_listed_by_rule_and_what_is_equivalent_does_not_count(
     assert "1 of the sample are equivalent" in lines
 
 
-def test_what_another_run_judged_is_judged_first_by_the_tests_that_noticed_it(
-    monkeypatch, a_sweep, found
-):
+def test_what_another_run_judged_is_judged_first_by_tests_that_noticed(monkeypatch, a_sweep, found):
     judged = []
     before = {m.key: a_sweep.results[found[0].key]._replace(key=m.key) for m in found[2:4]}
     before[found[3].key] = before[found[3].key]._replace(caught_by="gone")

@@ -69,9 +69,8 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 
 
 def _one_kernel(source, signature):
-    return ChipCallable.from_kernel(
-        CoreCallable.build(signature=signature, binary=compile_kernel(source))
-    )
+    core = CoreCallable.build(signature=signature, binary=compile_kernel(source))
+    return ChipCallable.from_kernel(core)
 
 
 def build_note_sizes():

@@ -140,9 +140,8 @@ class Graph(Program):
         rng, orch, next_level = self.rng, self.orch, self.stage.shape.next_level
         self.hold(1, len(made))
         if members and members <= next_level and rng.random() < 0.5:
-            places = [
-                p if rng.random() < 0.5 else -1 for p in rng.sample(range(next_level), members)
-            ]
+            chosen = rng.sample(range(next_level), members)
+            places = [p if rng.random() < 0.5 else -1 for p in chosen]
             orch.submit_next_level_group(self.handle, made, workers=places)
         elif members:
             orch.submit_sub_group(self.handle, made)

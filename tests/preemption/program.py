@@ -31,9 +31,8 @@ NEVER_NS = 1 << 60
 OF_THE_ENGINE = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY UNCOLLECTED
     COMPLETED_COUNT FAILED_COUNT RUN_ERROR CANCEL CONSUMED_HEAD DEATHS DEATHS_SEEN PASS_LOCK PARK_ORCH
     PARK_SCHED ORCH_PASSES ORCH_CORE WATCHING STOPPING READY_ORDER PREDISPATCH_AFTER RETURNED_COUNT"""
-OF_A_POOL = (
-    "READY_HEAD READY_TAIL AFFINITY DEFERRED_SINCE STUCK_SINCE CANDIDATES_HEAD CANDIDATES_TAIL"
-)
+OF_A_POOL = "READY_HEAD READY_TAIL AFFINITY DEFERRED_SINCE STUCK_SINCE CANDIDATES_HEAD"
+OF_A_POOL += " CANDIDATES_TAIL"
 OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN W_USABLE W_COLLECTED
     W_UNTOLD"""
 
@@ -114,9 +113,7 @@ def describe(worker: Worker) -> str:
         said = ", ".join(f"{name} {mem[w + getattr(L, name)]}" for name in OF_A_WORKER.split())
         blocks = [w + frame * L.WORKER_WORDS for frame in range(int(mem[L.DEPTH]))]
         boxes = [int(mem[at + L.W_MAILBOX + L.MAIL_STATE]) for at in blocks]
-        waits = [
-            [int(mem[at + word]) for word in (L.W_WAITS, L.W_SKIP, L.W_ENDED)] for at in blocks
-        ]
+        waits = [[int(mem[at + w]) for w in (L.W_WAITS, L.W_SKIP, L.W_ENDED)] for at in blocks]
         lines.append(f"worker {number}: {said}, mailboxes {boxes}, waits, skip and ended {waits}")
     slots = int(mem[L.A_SLOTS])
     for slot in range(slots, slots + int(mem[L.SLOTS_USED]) * L.SLOT_WORDS, L.SLOT_WORDS):

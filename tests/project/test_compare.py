@@ -89,9 +89,7 @@ def test_a_step_no_larger_than_the_grain_of_a_figure_is_no_change():
 
 
 def test_a_single_round_says_nothing_about_noise():
-    lines, worse = compare.compare(
-        run(chain_1=entry(1.0, rounds=1)), run(chain_1=entry(9.0, rounds=1))
-    )
+    lines, worse = compare.compare(*(run(chain_1=entry(one, rounds=1)) for one in (1.0, 9.0)))
     assert worse == []
     assert any(line.startswith(CHAIN) and line.endswith("?") for line in lines)
 

@@ -48,7 +48,6 @@ def test_the_sources_compile_without_a_warning():
     sources = sorted(map(str, package.glob("*/src/*.c")))
     assert {"quick.c", "shim.c"} <= {source.rpartition("/")[2] for source in sources}
     strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
-    done = subprocess.run(
-        ["cc", *strict, f"-I{INCLUDE_DIR}", *sources], capture_output=True, text=True
-    )
+    command = ["cc", *strict, f"-I{INCLUDE_DIR}", *sources]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

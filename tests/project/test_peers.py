@@ -263,9 +263,8 @@ def results(**figures):
 
 def test_the_worst_workload_and_the_best_peer_decide_who_is_ahead():
     target = catalogue.Ahead("", "own", ("pool", "mpire"), ("independent", "chain"), 10.0)
-    figures = results(
-        independent={"own": 2.0, "pool": 19.0, "mpire": 43.0}, chain={"own": 1.0, "pool": 90.0}
-    )
+    first, second = {"own": 2.0, "pool": 19.0, "mpire": 43.0}, {"own": 1.0, "pool": 90.0}
+    figures = results(independent=first, chain=second)
     verdict = report.judge(target, figures)
     assert verdict["met"] is False
     assert verdict["reached"] == pytest.approx(9.5)

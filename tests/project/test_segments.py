@@ -39,9 +39,7 @@ def outsider():
     program.stdout.close()
 
 
-@pytest.mark.parametrize(
-    ("beginning", "counts"), [("unrelated-", 0), ("simpler-", 1), ("sem.mp-", 1)]
-)
+@pytest.mark.parametrize("beginning, counts", [("unrelated-", 0), ("simpler-", 1), ("sem.mp-", 1)])
 def test_a_name_counts_that_the_package_could_have_left(beginning, counts):
     path = Path(FOLDER, f"{beginning}{os.getpid()}")
     try:

@@ -470,9 +470,7 @@ class Reference:
 
     def would_move(self):
         """Say whether a pass would change anything, but for the clock of a task that is held back."""
-        answered = (
-            assignments and assignments[0].mail in ANSWERS for assignments in self.assignments
-        )
+        answered = (held and held[0].mail in ANSWERS for held in self.assignments)
         leave = (
             self.head_may_leave(kind) or any(self.may_leave(w) for w in self.pool(kind))
             for kind in (NEXT_LEVEL, SUB)
@@ -527,9 +525,7 @@ class Reference:
         idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
         chosen = {w: m for w in idle for task, m in given[w] if task is group}
         if sorted(chosen.values()) != list(range(len(group.members))):
-            raise Forbidden(
-                f"{group}: the members are at {chosen}, not one on each of so many workers"
-            )
+            raise Forbidden(f"{group}: the members are at {chosen}, not one on each worker")
         for worker, m in chosen.items():
             if group.members[m].worker not in (-1, worker):
                 raise Forbidden(f"{group}: member {m} is at worker {worker}")

@@ -87,9 +87,7 @@ class EveryOrder(AheadModel):
         found = walk(self, self.take, most)
         self.restore(start)
         changed = np.array(self.driver.changed_since(before))
-        assert all(map(self.is_in_a_mailbox, changed)), (
-            "words have changed that were not brought back"
-        )
+        assert all(map(self.is_in_a_mailbox, changed)), "words were not brought back"
         self.driver.close()
         return found
 

@@ -121,9 +121,8 @@ class Program:
                     self.slabs.append(data)
 
     def alloc(self, nbytes):
-        task = self.claim(
-            lambda: self.driver.try_alloc(nbytes), lambda: self.reference.alloc(nbytes)
-        )
+        driver, reference = self.driver, self.reference
+        task = self.claim(lambda: driver.try_alloc(nbytes), lambda: reference.alloc(nbytes))
         if task is not None and nbytes:
             self.slabs.append(task.tensors[0][0])
 
@@ -493,9 +492,7 @@ class Program:
             room = int(self.mem[slot + L.S_EDGES]) >> 32
             body = int(self.mem[slot + L.S_BODY])
             members = int(self.mem[slot + L.S_MEMBERS])
-            words = (
-                -(-tensors // L.MASK_TENSORS) + 5 * tensors + 2 * scalars + 2 * members + 3 * room
-            )
+            words = -(-tensors // L.MASK_TENSORS) + 5 * tensors + 2 * (scalars + members) + 3 * room
             spans.append((body, body + words))
             if body == slot + L.S_INLINE:
                 assert words <= L.INLINE_WORDS
@@ -530,9 +527,7 @@ class Program:
         d, reference = self.driver, self.reference
         for worker in self.workers():
             assignments = reference.assignments[worker]
-            parts = [
-                -1 if assignment.part is None else assignment.part for assignment in assignments
-            ]
+            parts = [-1 if one.part is None else one.part for one in assignments]
             slots = [self.slots[assignment.task] for assignment in assignments]
             assert self.engine_assignments(worker) == list(zip(slots, parts, strict=True))
             claimed = L.CLAIMED if reference.claims[worker] else 0

@@ -152,9 +152,7 @@ def play(program, on, args):
             made = on.submit(members, kind == "group")
         elif kind == "many":
             tensors, tags, scalars, count = what
-            tensors, scalars = (
-                [tuple(map(resolve, c)) for c in part] for part in (tensors, scalars)
-            )
+            tensors, scalars = ([tuple(map(resolve, c)) for c in p] for p in (tensors, scalars))
             tags = [
                 (T.OUTPUT, [T.OUTPUT] * count) if getattr(column, "data", 1) == 0 else pair
                 for (column, _), pair in zip(tensors, tags, strict=True)

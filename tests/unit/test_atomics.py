@@ -16,7 +16,7 @@ from simpler_ref.jit import atomics
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..kernels import EXCHANGE, FENCE, TALLY, kernels
-from ..support import DEADLINE_S, wait_until
+from ..support import DEADLINE_S, sample, wait_until
 from ..system.programs import Fork
 
 pytestmark = pytest.mark.kernels
@@ -141,9 +141,7 @@ ACCEPTABLE = {
     [(side_by_side, FENCE), (beside_a_fork, EXCHANGE)],
     ids=["threads: store, fence, load", "processes: exchange, load"],
 )
-@pytest.mark.parametrize(
-    "rounds", [min(ROUNDS, 5000), pytest.param(ROUNDS, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("rounds", sample([min(ROUNDS, 5000), ROUNDS], 1))
 def test_of_two_that_store_and_then_look_at_least_one_sees_the_other(mem, run, rounds, pattern):
     run(*[(kernels.look_at_each_other, mem, me, pattern, rounds) for me in (1, 0)])
     pairs = mem[TALLY + 2 : TALLY + 2 + 2 * rounds].reshape(rounds, 2).tolist()

@@ -139,9 +139,8 @@ def test_a_session_ends_when_its_parent_is_killed_or_silent(served, key_file, nu
 # ---------------------------------------------------------------- who is refused, and for what
 def test_other_keys_and_none_are_refused_and_the_daemon_serves_on(served, fleet, tmp_path):
     keys.write_pair(tmp_path / "others")
-    assert "other keys" in refused(
-        HostFleet([served.address], keys=tmp_path / "others"), manifest()
-    )
+    other = HostFleet([served.address], keys=tmp_path / "others")
+    assert "other keys" in refused(other, manifest())
     with pytest.warns(RuntimeWarning, match="insecure=True: whoever reaches"):
         without = HostFleet([served.address], insecure=True)
     assert "one side has none" in refused(without, manifest(OPEN))

@@ -12,9 +12,7 @@ from tests.support import Terminated, small_engine, wait_until
 
 
 @pytest.mark.kernels
-@pytest.mark.skipif(
-    not INTERPRETED, reason="compilation is on: Python runs no handler inside a kernel"
-)
+@pytest.mark.skipif(not INTERPRETED, reason="Python runs no handler inside a compiled kernel")
 def test_a_signal_that_another_thread_takes_does_not_leave_the_pass_locked(monkeypatch):
     engine = small_engine(sub=1)
     passes, taken = schedule.two_passes, []

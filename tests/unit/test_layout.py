@@ -88,9 +88,8 @@ def test_areas_that_kernels_copy_as_a_whole_are_lines():
     ("rings", "next_level", "sub", "depth"), [(1, 0, 0, 1), (4, 2, 3, 2), (2, 0, 100, 1)]
 )
 def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, sub, depth):
-    words, geometry = L.plan(
-        window=window, rings=rings, next_level=next_level, sub=sub, depth=depth
-    )
+    sizes = {"next_level": next_level, "sub": sub, "depth": depth}
+    words, geometry = L.plan(window=window, rings=rings, **sizes)
     circular = 1 << (window - 1).bit_length()
     needs = {
         L.A_WORKERS: (next_level + sub) * depth * L.WORKER_WORDS,

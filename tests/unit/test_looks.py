@@ -173,9 +173,7 @@ class Looks(AheadModel):
             return
         kind = int(mem[slot + L.S_CALLABLE]) >> L.WORD_KIND & 0xF
         owner = (int(mem[slot + L.S_CALLABLE]) >> L.WORD_WORKER & L.WORKER_MASK) - 1
-        turns = [
-            (k.turn_of(mem, one), self.driver.worker_of(one)) for one in self.waits_for(number)
-        ]
+        turns = [(k.turn_of(mem, s), self.driver.worker_of(s)) for s in self.waits_for(number)]
         latest = max((turn for turn, _ in turns), default=0)
         last = [worker for turn, worker in turns if turn == latest][-1:]
         fit = [worker for worker in self.may_have(kind) if owner in (-1, worker)]

@@ -169,9 +169,7 @@ def refuse(call, *args):
     ],
     ids=["too long", "behind", "overflow", "no access", "withdrawn"],
 )
-def test_a_range_that_may_not_be_moved_is_refused_and_nothing_changes(
-    pair, access, offset, nbytes, why
-):
+def test_a_range_that_may_not_be_moved_is_refused_without_change(pair, access, offset, nbytes, why):
     here, there = pair
     memory = numbers(3 * CHUNK)
     before = memory.copy()
@@ -320,9 +318,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("message", GARBAGE.values(), ids=list(GARBAGE))
-def test_a_message_that_is_no_request_is_refused_logged_once_and_changes_nothing(
-    open_mover, message, caplog
-):
+def test_what_is_no_request_is_refused_logged_once_and_changes_nothing(open_mover, message, caplog):
     there, memory = open_mover(), numbers(100)
     there.offer(Window(KEY, memory.ctypes.data, 100))
     before = memory.copy()
@@ -426,9 +422,7 @@ def test_a_transfer_whose_other_side_dies_raises(open_mover, start_peer):
     assert here.counters()["lost"] == 1
 
 
-def test_a_fetch_whose_other_side_falls_silent_raises_and_no_byte_arrives_afterwards(
-    open_mover, start_peer
-):
+def test_a_fetch_whose_other_side_falls_silent_raises_and_no_byte_is_late(open_mover, start_peer):
     here, peer = open_mover(), start_peer(middle="wait")
     into = np.full(NBYTES, 7, np.uint8)
     transfer = moving(here, "fetch", peer, into)

@@ -71,9 +71,10 @@ def test_ready_queues_are_first_in_first_out_and_do_not_mix(steps):
     unmap(engine)
 
 
-@given(
-    before=st.integers(0, 5), tasks=st.permutations(range(1, 7)), gone=st.permutations(range(1, 7))
-)
+SIX = st.permutations(range(1, 7))
+
+
+@given(before=st.integers(0, 5), tasks=SIX, gone=SIX)
 def test_a_ready_task_is_removed_from_anywhere_and_the_others_keep_their_order(before, tasks, gone):
     engine = small_engine(window=8)
     mem = engine.mem

@@ -19,9 +19,7 @@ from simpler_ref.remote.ray_fleet import RayFleet
 
 from ..sessions import DEADLINE_S, is_gone, manifest
 
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed"
-)
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="there is no Ray")
 HEAD = """
 import ray, sys
 ray.init(num_cpus=3, include_dashboard=False, object_store_memory=80_000_000, log_to_driver=False)

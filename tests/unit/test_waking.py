@@ -69,9 +69,7 @@ def test_a_worker_that_is_kept_off_a_core_is_kept_off_no_other(driver):
 
 @pytest.mark.spec("SPEED-WAIT-14")
 @pytest.mark.skipif(not INTERPRETED, reason="the system call is replaced")
-@pytest.mark.parametrize(
-    "why", ["nothing", "it is kept off another", "it has died", "no core is free"]
-)
+@pytest.mark.parametrize("why", ["nothing", "it is kept off another", "it has died", "no core"])
 def test_a_sleeper_is_kept_off_the_core_of_who_wakes_it_unless(driver, monkeypatch, why):
     from simpler_ref.jit import cores
 
@@ -79,21 +77,18 @@ def test_a_sleeper_is_kept_off_the_core_of_who_wakes_it_unless(driver, monkeypat
     monkeypatch.setattr(cores, "keep_off_core", lambda *what: kept.append(what) or True)
     monkeypatch.setattr(cores, "core_here", lambda: 5)
     w = driver._worker(0)
-    driver.mem[L.CORES], driver.mem[w + L.W_THREAD] = 1 if why == "no core is free" else 3, 77
+    driver.mem[L.CORES], driver.mem[w + L.W_THREAD] = 1 if why == "no core" else 3, 77
     driver.mem[w + L.W_KEPT_OFF] = 1000 if why == "it is kept off another" else 0
     driver.mem[w + L.W_DEATH] = why == "it has died"
     driver.x.wake_elsewhere(driver.mem, 0)
     assert kept == ([(77, 5)] if why == "nothing" else [])
-    assert driver.word(0, L.W_KEPT_OFF) == {"nothing": 6, "it is kept off another": 1000}.get(
-        why, 0
-    )
+    off = {"nothing": 6, "it is kept off another": 1000}.get(why, 0)
+    assert driver.word(0, L.W_KEPT_OFF) == off
 
 
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize("parked", [L.ACTIVE, L.STANDBY, L.TIMED])
-def test_after_it_has_helped_the_orch_thread_leaves_a_held_task_to_somebody_with_a_clock(
-    driver, parked
-):
+def test_after_it_has_helped_the_orch_thread_leaves_a_held_task_to_a_clock(driver, parked):
     driver.mem[L.PARK_SCHED], driver.mem[L.DEFERRED_SINCE] = parked, 1
     assert driver.k.help_scheduler(driver.mem, 0, -1, -1, NEVER_NS) == L.OK
     assert driver.mem[L.PARK_SCHED] == (L.TIMED if parked == L.TIMED else L.KEEP_TIME)
@@ -102,9 +97,7 @@ def test_after_it_has_helped_the_orch_thread_leaves_a_held_task_to_somebody_with
 @pytest.mark.spec("WM-PLACE-4", "SCHED-WAKE-4")
 @pytest.mark.parametrize("since", [0, 7])
 @pytest.mark.parametrize("watching", [0, 1])
-def test_the_scheduler_thread_is_woken_for_a_group_that_waits_unless_it_watches(
-    driver, since, watching
-):
+def test_the_scheduler_thread_is_woken_for_groups_unless_it_watches(driver, since, watching):
     driver.mem[L.PARK_SCHED] = L.STANDBY
     driver.mem[L.STUCK_SINCE], driver.mem[L.WATCHING] = since, watching
     driver.x.watch_groups(driver.mem)
@@ -138,9 +131,7 @@ def test_the_mailbox_of_a_worker_that_dies_idle_says_so(driver):
 
 @pytest.mark.spec("SCHED-WAKE-1")
 @pytest.mark.parametrize("how", ["pass_after_submit", "leave_pass_out"])
-def test_an_orch_thread_that_submits_relieves_the_scheduler_thread_and_says_where_it_is(
-    driver, how
-):
+def test_an_orch_thread_that_submits_relieves_the_scheduler_and_says_where_it_is(driver, how):
     driver.mem[L.PARK_SCHED] = L.ACTIVE
     getattr(driver.x, how)(driver.mem)
     assert driver.mem[L.PARK_SCHED] == L.STANDBY

@@ -202,9 +202,7 @@ class Walk(Player):
         self.model.reclaim()
 
     def map(self):
-        rows = [
-            [place(data), owner, self.name(task)] for (data, owner), task in self.model.map.items()
-        ]
+        rows = [[place(at), owner, self.name(task)] for (at, owner), task in self.model.map.items()]
         return sorted(rows)
 
 

@@ -44,9 +44,7 @@ def made(kind, value):
 
 
 def task_of(value):
-    sidecars = [
-        one["desc"] and made(wire.RemoteTensorDesc, one["desc"]) for one in value["tensors"]
-    ]
+    sidecars = [d["desc"] and made(wire.RemoteTensorDesc, d["desc"]) for d in value["tensors"]]
     args = wire.RemoteTaskArgsWire(
         tuple(tensor_of(one["tensor"]) for one in value["tensors"]),
         tuple(wire.RemoteTensorSidecar(desc) for desc in sidecars),

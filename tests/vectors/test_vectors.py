@@ -22,10 +22,11 @@ def check(case):
     PACKAGE[f"check_{case['kind']}"](case)
 
 
+NAMED = [pytest.param(case, id=f"{name}: {case['name']}") for name, case in CASES]
+
+
 @pytest.mark.kernels
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=f"{name}: {case['name']}") for name, case in CASES]
-)
+@pytest.mark.parametrize("case", NAMED)
 def test_the_package_agrees_with_every_case(case):
     check(case)
 

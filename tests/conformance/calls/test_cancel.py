@@ -1,10 +1,10 @@
 """CALL-CANCEL: calls that are not made any more."""
 
 import asyncio
-import concurrent.futures
 import random
 import signal
 import threading
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,7 +26,7 @@ def keep_busy(gate):
 def error_of(future):
     try:
         return future.exception()
-    except concurrent.futures.CancelledError as error:
+    except futures.CancelledError as error:
         return error
 
 
@@ -51,9 +51,7 @@ def test_a_call_that_waits_for_a_worker_or_for_others_is_cancelled(w, gate):
         assert one.cancel() and one.cancelled() and one.done() and not one.running()
         assert one.cancel(), "it is cancelled already"
         for ask in (one.result, one.exception):
-            with pytest.raises(
-                concurrent.futures.CancelledError, match=r"add.* was cancelled"
-            ) as caught:
+            with pytest.raises(futures.CancelledError, match=r"add.* was cancelled") as caught:
                 ask()
         assert isinstance(caught.value, sr.TaskError) and "add" in caught.value.callable_name
     calls = [add(i, i) for i in range(100)]
@@ -180,9 +178,8 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
                 if cancelled and i == victim:
                     assert one.cancelled()
                 elif cancelled and i > victim:
-                    assert not one.cancelled() and isinstance(
-                        one.exception(), sr.TaskCancelledError
-                    )
+                    assert not one.cancelled()
+                    assert isinstance(one.exception(), sr.TaskCancelledError)
                 else:
                     assert one.result() == i + 1
         return len(told)
@@ -202,12 +199,12 @@ def test_wait_as_completed_and_callbacks_see_a_cancelled_call(w, gate):
     calls[2].add_done_callback(lambda one: (seen.append(one.cancelled()), told.set()))
     for one in calls[:3]:
         assert one.cancel()
-    done, waiting = concurrent.futures.wait(calls[:3] + held, 30, "FIRST_COMPLETED")
+    done, waiting = futures.wait(calls[:3] + held, 30, "FIRST_COMPLETED")
     assert done <= set(calls[:3]) and set(held) <= waiting
-    assert set(concurrent.futures.as_completed(calls[:3], 30)) == set(calls[:3])
+    assert set(futures.as_completed(calls[:3], 30)) == set(calls[:3])
     assert told.wait(30) and seen == [True]
     gate[0] = 1
-    assert concurrent.futures.wait(calls, 30) == (set(calls), set())
+    assert futures.wait(calls, 30) == (set(calls), set())
 
 
 @pytest.mark.spec("CALL-CANCEL-4")
@@ -241,8 +238,6 @@ def test_cancelling_a_coroutine_cancels_the_call_that_it_awaits(w, gate):
 
 
 # ---------------------------------------------------------------- all calls
-
-
 def opens(gate, when):
     """Open a gate in another thread, once something is true."""
 
@@ -274,7 +269,7 @@ def test_a_shutdown_cancels_what_has_not_begun_and_waits_for_the_rest(kind, dept
     w.shutdown(cancel_futures=True)
     opening.join()
     assert held.result() is None
-    assert all(isinstance(error_of(one), concurrent.futures.CancelledError) for one in chain)
+    assert all(isinstance(error_of(one), futures.CancelledError) for one in chain)
     assert sum(one.cancelled() for one in many) >= 90 and many[-1].cancelled()
     assert all(one.cancelled() or one.result() == i for i, one in enumerate(many))
     with pytest.raises(RuntimeError, match="closed"):

@@ -124,8 +124,6 @@ def test_endpoints_forget_what_nobody_needs(both, size):
 
 
 # ---------------------------------------------------------------- how long
-
-
 @pytest.mark.spec("CALL-KEEP-4")
 @pytest.mark.parametrize(
     "size, by_size", [(BESIDE, False), pytest.param(IN_FRAME, True, marks=pytest.mark.long)]
@@ -175,9 +173,7 @@ def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(t
 @pytest.mark.spec("CALL-KEEP-5")
 @pytest.mark.long  # make test runs the one above, where somebody dies while nothing moves
 @pytest.mark.parametrize("point", fail_points.VALUES)
-def test_whoever_dies_while_values_move_is_replaced_and_nothing_wrong_is_read(
-    point, tmp_path, monkeypatch
-):
+def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_path, monkeypatch):
     once = tmp_path / "once"
     once.touch()
     armed = f"{point}:{once}"

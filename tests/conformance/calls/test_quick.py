@@ -166,9 +166,7 @@ def test_a_worker_runs_usual_calls_by_native_code(one_worker):
 
 
 # ---------------------------------------------------------------- the same as others
-numbers = st.one_of(
-    st.integers(-1 << 65, 1 << 65), st.floats(allow_nan=False), st.booleans(), st.none()
-)
+numbers = st.integers(-1 << 65, 1 << 65) | st.floats(allow_nan=False) | st.booleans() | st.none()
 others = st.one_of(st.text(max_size=3), st.lists(st.integers(), max_size=2), st.complex_numbers())
 types = st.sampled_from(["f8", "f4", "i2", "c16", "M8[us]", "S3", "?", [("a", "i4"), ("b", "f8")]])
 

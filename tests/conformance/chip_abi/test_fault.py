@@ -39,9 +39,7 @@ def bad(adder):
         (K.OVERFLOW, 0, ".*bad address 0x", ChipStatus.FAULT),
         pytest.param(
             *(K.DIVIDE, 0, "divided an integer by zero", ChipStatus.FAULT),
-            marks=pytest.mark.skipif(
-                platform.machine() != "x86_64", reason="it does not trap here"
-            ),
+            marks=pytest.mark.skipif(platform.machine() != "x86_64", reason="no trap here"),
         ),
     ],
 )

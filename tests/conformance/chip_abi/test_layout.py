@@ -89,9 +89,7 @@ def test_enumerations_agree():
     kinds = values("SIMPLER_")
     assert kinds.pop("DATA_TYPES") == len(DataType)
     assert kinds == {kind.name: kind for kind in (*DataType, *ArgDirection)}
-    assert values("PTO2_E_") | values("SHIM_E_") == {
-        status.name: status for status in ChipStatus if status
-    }
+    assert values("PTO2_E_") | values("SHIM_E_") == {one.name: one for one in ChipStatus if one}
     sizes = re.search(r"DTYPE_SIZES \{(.*)\}", HEADERS)[1].split(",")
     assert [int(size) for size in sizes] == [get_element_size(kind) for kind in DataType]
 

@@ -10,15 +10,13 @@ from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from tests.support import COMPLETED, FAILED, Driver, make_args, reads, updates
 
+HOW = st.sampled_from([reads, updates])
+
 
 @pytest.mark.spec("FAIL-LOUD-1")
 @pytest.mark.kernels
 @settings(max_examples=30)
-@given(
-    tasks=st.lists(
-        st.tuples(st.sampled_from([reads, updates]), st.integers(1, 4), st.booleans()), max_size=12
-    )
-)
+@given(tasks=st.lists(st.tuples(HOW, st.integers(1, 4), st.booleans()), max_size=12))
 def test_a_run_knows_of_a_failure_exactly_if_some_task_did_not_complete(tasks):
     with closing(Driver()) as driver:
         slots = [driver.submit(use(address * 4096)) for use, address, _ in tasks]

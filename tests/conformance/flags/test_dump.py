@@ -42,9 +42,7 @@ def seen(files):
     """Return each entry as stage, number, role and elements."""
     return [
         (one["stage"], one["arg_index"], one["role"], files.elements(one).tolist())
-        for one in sorted(
-            files.dump["args"], key=lambda one: (one["stage"] == AFTER, one["arg_index"])
-        )
+        for one in sorted(files.dump["args"], key=lambda a: (a["stage"] == AFTER, a["arg_index"]))
     ]
 
 

@@ -18,9 +18,7 @@ from tests.chip_kernels import add_core
 from tests.spec_rules import tables
 from tests.support import make_args
 
-NAMES = [
-    (module, name) for module, names in tables("HIER-API")[0] for name in re.findall(r"\w+", names)
-]
+NAMES = [(module, n) for module, names in tables("HIER-API")[0] for n in re.findall(r"\w+", names)]
 CALLS = [
     (kind, call)
     for row in tables("HIER-API")[1]

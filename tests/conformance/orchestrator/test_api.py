@@ -206,9 +206,7 @@ def test_a_look_at_a_task_that_is_not_alive_is_a_key_error_that_names_it(w):
 
 @pytest.mark.spec("ORCH-API-6")
 @pytest.mark.parametrize("before", ["body", "end"])
-def test_a_slot_that_is_used_again_during_the_look_is_not_taken_for_the_task(
-    driver, before, monkeypatch
-):
+def test_a_slot_that_is_used_again_meanwhile_is_not_taken_for_the_task(driver, before, monkeypatch):
     """The task ends and its slot is another's, between the look's reads."""
     driver.open_scope()
     slot = driver.submit(*[auto(64)] * 40)

@@ -133,9 +133,7 @@ def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
 
 
 @pytest.mark.spec("ORCH-INV-3")
-@pytest.mark.parametrize(
-    ("fails", "sleepers"), [(False, []), (True, [L.PARK_ORCH]), (False, [L.PARK_SCHED])]
-)
+@pytest.mark.parametrize("fails, sleepers", [(0, []), (1, [L.PARK_ORCH]), (0, [L.PARK_SCHED])])
 def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(driver, fails, sleepers):
     """Every shared word, before and after a task, with nobody else at work."""
     mem, me = driver.mem, 1

@@ -333,9 +333,7 @@ class Pair:
         assert mask + 1 <= max(self.fifo, 4 * self.most[index] - 1) or not alive
 
 
-ALLOC = st.tuples(
-    st.sampled_from([0, 1, 1024, 1025, 2048, 3000, 5000, 8192, 8193]), st.integers(0, 5)
-)
+ALLOC = st.tuples(st.sampled_from([0, 1, 1024, 1025, 2048, 3000, 8192, 8193]), st.integers(0, 5))
 RELEASE = st.tuples(st.integers(0, 15))
 
 
@@ -346,9 +344,7 @@ RELEASE = st.tuples(st.integers(0, 15))
     fifo=st.sampled_from([1, 2, 4, L.CIRCULAR_SMALLEST]),
     steps=st.lists(ALLOC | RELEASE, min_size=20, max_size=80),
 )
-def test_rings_equal_those_of_the_reference_whatever_is_claimed_and_released(
-    rings, window, fifo, steps
-):
+def test_rings_equal_those_of_the_reference_whatever_is_claimed(rings, window, fifo, steps):
     pair = Pair(rings, window, fifo)
     for step in steps:
         if len(step) == 2:

@@ -165,9 +165,7 @@ COUNTS = [(total, released) for total in range(5) for released in range(total + 
 @pytest.mark.parametrize("by_scope", [False, True], ids=["scheduler", "scope_end"])
 @pytest.mark.parametrize("state", [COMPLETED, FAILED], ids=["COMPLETED", "FAILED"])
 @pytest.mark.parametrize(("total", "released"), COUNTS)
-def test_a_task_is_consumed_exactly_when_the_threshold_is_reached(
-    driver, by_scope, state, total, released
-):
+def test_a_task_is_consumed_just_at_the_threshold(driver, by_scope, state, total, released):
     """One more release of a task that has seen `released` of them, in either place."""
     driver.open_scope()
     slot = driver.alloc(8)  # finished, in no other hands

@@ -394,9 +394,8 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
         return OwnFrameType.TASK_AFTER, TASK_AFTER.encode(TaskAfter(0, raw, (), (), numbers))
 
     digest = hashlib.sha256(b"none").digest()
-    wire = encode_task_payload(
-        TaskPayloadWire(digest, CallConfig(), RemoteTaskArgsWire((), (), (), b""))
-    )
+    nothing = RemoteTaskArgsWire((), (), (), b"")
+    wire = encode_task_payload(TaskPayloadWire(digest, CallConfig(), nothing))
     unknown = TASK_MORE.encode(MoreOfTask(wire, b"", b"", b""))
     with session() as (_, connect):
         client = connect()

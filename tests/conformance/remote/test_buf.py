@@ -60,9 +60,7 @@ def both_refuse(words, message, at, form, **wrong):
         ("release_import", IMPORTER, 24, "Q", "import_id", (0,)),
     ],
 )
-def test_a_field_with_a_value_that_means_nothing_is_refused(
-    message, words, at, form, field, values
-):
+def test_a_field_whose_value_means_nothing_is_refused(message, words, at, form, field, values):
     for value in values:
         both_refuse(words, message, at, form, **{field: value})
 

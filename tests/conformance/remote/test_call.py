@@ -15,9 +15,8 @@ from .test_frame import LISTED, numbers, refuse
 
 DIGEST = bytes(range(32))
 NAMED = (RemoteRegistryTarget.INNER_L3_WORKER, CallableKind.PYTHON_IMPORT, DIGEST)
-INLINE = wire.RemoteChipCallablePayload(
-    b"about", ChipCallableBlobLocation.INLINE_BLOB, 3, DIGEST, b"abc"
-)
+HERE = ChipCallableBlobLocation.INLINE_BLOB
+INLINE = wire.RemoteChipCallablePayload(b"about", HERE, 3, DIGEST, b"abc")
 STAGED = wire.RemoteChipCallablePayload(
     b"", ChipCallableBlobLocation.STAGED_BLOB, 1 << 40, DIGEST, b"", b"token"
 )
@@ -30,9 +29,7 @@ def test_the_enumerations_have_the_values_of_the_table(kind):
 
 
 @pytest.mark.spec("REMOTE-CALL-2", "REMOTE-CALL-3")
-@pytest.mark.parametrize(
-    ("at", "field"), [(0, "target_registry"), (1, "callable_kind"), (2, "digest")]
-)
+@pytest.mark.parametrize("at, field", [(0, "target_registry"), (1, "callable_kind"), (2, "digest")])
 def test_what_no_registry_kind_or_digest_is_is_refused(at, field):
     for value in (0, 4, None, b"x" * 33):
         named = [*NAMED[:at], value, *NAMED[at + 1 :]]

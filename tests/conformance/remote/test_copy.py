@@ -335,9 +335,7 @@ def test_what_a_failed_task_alone_had_is_lost_until_it_is_written(mixed, caplog)
 
 
 @pytest.mark.spec("REMOTE-COPY-8")
-def test_a_signal_that_keeps_a_tensor_from_coming_home_leaves_no_old_version_in_its_place(
-    mixed, monkeypatch
-):
+def test_a_signal_that_keeps_a_tensor_from_coming_home_leaves_no_old_version(mixed, monkeypatch):
     x = mixed.shared()
 
     def interrupt(*_):

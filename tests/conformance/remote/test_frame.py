@@ -123,9 +123,7 @@ AT_LIMIT = {
 
 def limits():
     for names, values in tables("REMOTE-FRAME")[2]:
-        yield from zip(
-            names.replace("`", "").split(", "), map(int, values.split(", ")), strict=True
-        )
+        yield from zip(names.replace("`", "").split(", "), map(int, values.split(",")), strict=True)
 
 
 @pytest.mark.spec("REMOTE-FRAME-3", "REMOTE-FRAME-9")
@@ -264,9 +262,7 @@ def test_the_module_has_an_encoder_and_a_decoder_of_each_message():
     assert of["encode_"] - of["decode_"] == set()
     used = {name for one in MESSAGES.values() for name in (one[2].__name__,)}
     assert {f"decode_{name}" for name in of["encode_"]} - used == {"decode_remote_task_args"}
-    classes = [
-        getattr(wire, name) for name in wire.__all__ if name[0].isupper() and name[1].islower()
-    ]
+    classes = [getattr(wire, one) for one in wire.__all__ if one[0].isupper() and one[1].islower()]
     for one in classes:
         if dataclasses.is_dataclass(one):
             assert one.__dataclass_params__.frozen, one

@@ -177,9 +177,7 @@ def test_versions_that_differ_are_refused_by_name():
 def test_a_link_refuses_a_session_that_answers_for_another(monkeypatch):
     monkeypatch.setattr(link, "FEATURES", 0)
     real = link.decode_hello
-    monkeypatch.setattr(
-        link, "decode_hello", lambda raw: dataclasses.replace(real(raw), endpoint_id=8)
-    )
+    monkeypatch.setattr(link, "decode_hello", lambda b: dataclasses.replace(real(b), endpoint_id=8))
     made = Program(1)
     with made.worker as worker, pytest.raises(WorkerStartError, match="another session"):
         worker.init()
@@ -246,9 +244,7 @@ def test_endpoints_join_and_leave_between_runs():
         one.worker.remove_remote_worker(0)
         assert [each["endpoint"] for each in one.worker.endpoints()] == [1]
         assert not os.path.exists(f"/proc/{first}")
-        one.worker.run(
-            lambda orch, args, config: orch.submit_next_level(late, one.args((buffer, INOUT)))
-        )
+        one.worker.run(lambda orch, *_: orch.submit_next_level(late, one.args((buffer, INOUT))))
         assert one.values(buffer).tolist() == [2, 2]
         one.worker.remove_remote_worker(joined)
         with pytest.raises(ValueError, match="have left"):

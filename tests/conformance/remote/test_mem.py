@@ -150,9 +150,7 @@ def test_memory_that_is_not_there_is_not_copied(two):
     buffer = two.buffer(two.ids[0], np.arange(4))
     for copies in (two.worker.remote_copy_to, two.worker.remote_copy_from):
         for address in (4096, (1 << 64) - 8):
-            with pytest.raises(
-                ValueError, match=f"host_ptr={address:#x}: this process has no 8 bytes"
-            ):
+            with pytest.raises(ValueError, match=f"host_ptr={address:#x}: this process has no 8"):
                 copies(buffer, address, 8)
     assert two.values(buffer).tolist() == [0, 1, 2, 3]
 

@@ -69,9 +69,7 @@ def test_serialised_callables_need_the_endpoints_agreement_and_have_no_memory_of
             worker.register(closure(2), workers=[0, 1])
         handle = worker.register(closure(2), workers=[1])
         buffer = made.buffer(1, np.zeros(2))
-        worker.run(
-            lambda orch, args, config: orch.submit_next_level(handle, made.args((buffer, INOUT)))
-        )
+        worker.run(lambda orch, *_: orch.submit_next_level(handle, made.args((buffer, INOUT))))
         assert made.values(buffer).tolist() == [2, 2]
         for one in (
             closure(shared),
@@ -127,9 +125,8 @@ def test_what_one_endpoint_refuses_no_other_has():
 def test_a_callable_is_usable_once_it_is_committed():
     target = RemoteCallable(NAME)
     kind, digest = CallableKind.PYTHON_IMPORT, bytes.fromhex(target.hashid[7:])
-    command = callables.encode_register_callable_command(
-        DISPATCHER, kind, digest, 1, target.descriptor
-    )
+    encode = callables.encode_register_callable_command
+    command = encode(DISPATCHER, kind, digest, 1, target.descriptor)
     by_digest = callables.encode_digest_callable_command(DISPATCHER, kind, digest)
     name = frames.ControlName
 
@@ -145,9 +142,7 @@ def test_a_callable_is_usable_once_it_is_committed():
             answer = client.ask(frames.FrameType.TASK, encode_task_payload(TaskPayloadWire(digest)))
             return frames.decode_completion(answer.payload).error_message
 
-        wrong = callables.encode_register_callable_command(
-            DISPATCHER, kind, bytes(32), 1, target.descriptor
-        )
+        wrong = encode(DISPATCHER, kind, bytes(32), 1, target.descriptor)
         assert "HASHID_DESCRIPTOR_MISMATCH" in ask(name.PREPARE_REGISTER_CALLABLE, wrong)
         assert "was not prepared" in ask(name.COMMIT_REGISTER_CALLABLE, by_digest)
         assert ask(name.PREPARE_REGISTER_CALLABLE, command) == ""

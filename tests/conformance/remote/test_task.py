@@ -131,9 +131,7 @@ def test_the_address_spaces_have_the_values_of_the_table():
 
 
 TOP = (1 << 64) - 1
-BUFFERS = [
-    {name: 1} for name in ("buffer_id", "offset", "remote_addr", "rkey_or_token", "generation")
-]
+BUFFERS = [{n: 1} for n in ("buffer_id", "offset", "remote_addr", "rkey_or_token", "generation")]
 OWNERS = [{"owner_endpoint_id": owner} for owner in (1, -2)]
 
 
@@ -160,9 +158,7 @@ def test_a_tensor_is_either_inline_or_in_a_live_buffer(desc, wrong, words, arena
 @pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
 def test_tensors_of_nobody_and_in_each_space_are_written():
     descs = [dataclasses.replace(INLINE, owner_endpoint_id=owner) for owner in (0, -1)]
-    descs += [
-        dataclasses.replace(BUFFER, address_space=one) for one in list(RemoteAddressSpace)[1:]
-    ]
+    descs += [dataclasses.replace(BUFFER, address_space=a) for a in list(RemoteAddressSpace)[1:]]
     descs.append(dataclasses.replace(BUFFER, offset=TOP - 24))
     for desc in descs:
         args = args_with(desc, bytes(8))

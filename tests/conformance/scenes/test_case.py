@@ -80,9 +80,7 @@ def test_chips_are_taken_from_those_of_the_options_and_counted_on(devices, count
 
 def defined(level=3, **entries):
     """Define a scene."""
-    return scene_test(level=level)(
-        type("Wrong", (Adding,), {"CALLABLE": {"kernel": add}} | entries)
-    )
+    return scene_test(level=level)(type("Bad", (Adding,), {"CALLABLE": {"kernel": add}} | entries))
 
 
 @pytest.mark.spec("SCENE-CASE-3")
@@ -92,7 +90,7 @@ def defined(level=3, **entries):
         ({"level": 4}, ValueError, "level 2 or 3, got 4"),
         ({"CALLABLE": {}}, TypeError, "CALLABLE"),
         ({"CASES": [{"name": "a", "parameters": {}}]}, ValueError, "no entry 'parameters'"),
-        ({"CASES": [{"name": "a"}, {"name": "a"}]}, ValueError, "two cases of Wrong"),
+        ({"CASES": [{"name": "a"}, {"name": "a"}]}, ValueError, "two cases of Bad"),
     ],
 )
 def test_a_scene_is_refused_where_it_is_defined(entries, error, named):

@@ -20,9 +20,7 @@ def cancelled(make_driver):
 
 
 @pytest.mark.spec("SCHED-CANCEL-1")
-def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_instead_of_being_dispatched(
-    cancelled,
-):
+def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_and_is_not_dispatched(cancelled):
     driver, running, ready, pending = cancelled
     driver.run_pass()
     assert driver.states(ready, pending) == [FAILED, PENDING]

@@ -95,9 +95,7 @@ def test_a_worker_that_is_awake_is_preferred_to_one_that_sleeps_unless_all_do(ma
 
 @pytest.mark.spec("SCHED-DISPATCH-3", "SPEED-WAIT-2")
 @pytest.mark.parametrize("hold_ns", [FOREVER_NS, 0], ids=["workers spin", "they do not"])
-def test_a_task_is_held_back_for_a_worker_that_is_awake_but_no_longer_than_told(
-    make_driver, hold_ns
-):
+def test_a_task_is_held_back_for_a_worker_that_is_awake_as_long_as_told(make_driver, hold_ns):
     driver = make_driver(sub=3)
     driver.mem[L.DEFER_NS] = hold_ns
     driver.start()  # on worker 0

@@ -280,9 +280,7 @@ def test_a_parked_worker_is_woken_by_the_request_to_stop(waiting, state):
 
 @pytest.mark.spec("SCHED-MAIL-8")
 @pytest.mark.parametrize("state", [L.IDLE, L.TASK_DONE])
-def test_a_parked_worker_sleeps_through_a_state_that_is_not_for_it_and_is_woken_by_a_task(
-    waiting, state
-):
+def test_a_parked_worker_sleeps_through_states_not_for_it_and_is_woken_by_a_task(waiting, state):
     driver, wait = waiting
     driver.mem[driver._worker(0) + L.W_MAILBOX] = state
     taken = wait()

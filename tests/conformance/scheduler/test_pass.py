@@ -132,13 +132,11 @@ def test_a_graph_ends_the_same_whichever_threads_run_the_passes(who, seed):
 def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
     rng = random.Random(seed)
     tensors, scalars = rng.choice([0, 1, 7, 128]), rng.choice([0, 1, 5, 128])
-    tensor_wires = [
-        rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5) for _ in range(tensors)
-    ]
+    wires = [rng.randbytes(34) + bytes([T.NO_DEP]) + rng.randbytes(5) for _ in range(tensors)]
     bits = [rng.randbytes(8) for _ in range(scalars)]
     kinds = [rng.choice((L.RAW, L.SIGNED, L.UNSIGNED, L.FLOAT64, L.FLOAT32)) for _ in bits]
     scalar_wires = [one + kind.to_bytes(8, "little") for one, kind in zip(bits, kinds, strict=True)]
-    wire = b"".join(tensor_wires + scalar_wires)
+    wire = b"".join(wires + scalar_wires)
     slot = driver.x.submit_task(driver.mem, L.SUB << 32, tensors | scalars << 32, 0, wire)
     stored = np.array(driver.argument_words(slot), np.int64).tobytes()
     for i in range(tensors):

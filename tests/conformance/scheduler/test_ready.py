@@ -48,9 +48,7 @@ def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_dri
     list(product(["before the submit", "before the wiring", "after the wiring"], repeat=3)),
     ids=", ".join,
 )
-def test_whenever_its_producers_complete_a_task_becomes_ready_once_and_with_the_last(
-    make_driver, when
-):
+def test_whenever_its_producers_complete_a_task_is_ready_once_and_with_the_last(make_driver, when):
     driver = make_driver(sub=3)
     producers, reads_all = start_producers(driver, 3)
 

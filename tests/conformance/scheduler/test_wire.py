@@ -20,9 +20,7 @@ def test_entries_are_wired_once_and_in_the_order_of_submits(make_driver):
 
 @pytest.mark.spec("SCHED-WIRE-2")
 @pytest.mark.parametrize("state", [PENDING, READY, RUNNING], ids=lambda s: s.name)
-def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_live_fan_in(
-    make_driver, state
-):
+def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_fan_in(make_driver, state):
     driver = make_driver(sub=1)
     if state != RUNNING:
         driver.submit(writes(KEY + 8))  # takes the only worker
@@ -39,9 +37,7 @@ def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_live_fan_in
 
 @pytest.mark.spec("SCHED-WIRE-2", "SCHED-POISON-2", "ORCH-ALLOC-7")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
-def test_a_task_that_is_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(
-    make_driver, error
-):
+def test_a_task_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(make_driver, error):
     driver = make_driver(sub=4)
     owner = driver.submit(auto(8), writes(KEY))
     slab = driver.address(owner)

@@ -214,8 +214,6 @@ def test_dot_has_the_tensors_of_edges_and_the_values_of_calls(w, x, calls, tmp_p
 
 
 # ---------------------------------------------------------------- what does not run
-
-
 @pytest.mark.spec("SEE-GRAPH-6")
 def test_a_drain_is_a_line_the_rest_is_refused_and_the_worker_is_as_before(w, x):
     kept = []

@@ -104,9 +104,7 @@ FOUND = [
     [(build, *found) for build, found in zip(FAULTS.values(), FOUND, strict=True)],
     ids=FAULTS,
 )
-def test_a_planted_fault_is_found_and_nothing_else_and_a_checked_worker_refuses_it(
-    traced, build, kind, tasks
-):
+def test_a_planted_fault_alone_is_found_and_a_checked_worker_refuses_it(traced, build, kind, tasks):
     (race,) = traced(build).races()
     assert (race.kind, race.tasks, race.run, race.more) == (kind, tasks, 0, 0)
     with pytest.raises(HazardError) as caught:

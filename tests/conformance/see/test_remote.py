@@ -279,9 +279,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
 # ---------------------------------------------------------------- what is missing
 @pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-4")
-def test_an_endpoint_that_does_not_know_how_is_traced_by_what_the_parent_sees(
-    tmp_path, monkeypatch
-):
+def test_an_endpoint_that_does_not_know_how_is_traced_by_what_its_parent_has(tmp_path, monkeypatch):
     monkeypatch.setattr(links, "FEATURES", FEATURES & ~FEATURE_TRACE)
     path = str(tmp_path / "a.trace")
     with program(1) as one, one.worker.trace(path):
@@ -400,9 +398,8 @@ def chunk(*notes, journal=0, count=None, dropped=0):
     return np.array([head, *notes], NOTE).tobytes()
 
 
-HEAD = head_of(
-    {"version": 1, "by": "x", "pid": 5, "host": "h", "program": "p", "clock": "c", "more": [1]}
-)
+HEAD = {"version": 1, "by": "x", "pid": 5, "host": "h", "program": "p", "clock": "c", "more": [1]}
+HEAD = head_of(HEAD)
 GOOD = chunk((L.NOTED_WOKE, 0, 1, 2), (L.NOTED_RUN | 1 << 8, 1, 3, 0), journal=1)
 
 

@@ -251,8 +251,6 @@ def test_an_item_that_is_a_call_of_its_own_tells_which_it_is(w):
 
 
 # ---------------------------------------------------------------- Python 3.10
-
-
 @pytest.mark.spec("SEE-STORY-7")
 def test_without_notes_the_cause_has_the_story_once_also_after_more_is_told(monkeypatch):
     monkeypatch.setattr("simpler_ref.errors._PRINTS_NOTES", False)

@@ -305,9 +305,8 @@ def test_what_cannot_be_shown_is_an_error_that_says_so(capsys):
         with pytest.raises(NoAnswerError, match=expected):
             ask(os.getpid())
         w.start()
-        remedy = (
-            f"process {os.getpid()}, above it, has one: `python -m simpler_ref top {os.getpid()}`"
-        )
+        here = os.getpid()
+        remedy = f"process {here}, above it, has one: `python -m simpler_ref top {here}`"
         (pid,) = w.worker_pids()
         assert main(["top", str(pid), "--once"]) == 1
         assert remedy in capsys.readouterr().err

@@ -45,9 +45,7 @@ def pair(driver, how=reads):
 # ---------------------------------------------------------------- 1: what is given, and when it starts
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("depth", [2, 3, 7])
-def test_a_chain_stands_in_the_frames_of_one_worker_though_only_its_head_is_ready(
-    make_driver, depth
-):
+def test_a_chain_is_in_the_frames_of_one_worker_though_only_its_head_is_ready(make_driver, depth):
     driver = make_driver(depth=depth, sub=1)
     slots = chain(driver, depth + 2)
     driver.settle()
@@ -152,8 +150,6 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
 
 
 # ---------------------------------------------------------------- 3: to which worker
-
-
 @pytest.mark.spec("SPEED-AHEAD-3")
 def test_readers_of_one_task_are_spread_over_the_workers(make_driver):
     driver = make_driver(depth=4, sub=2)
@@ -190,9 +186,7 @@ def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make_dr
     driver.post_done(0)
     assert (driver.state(left), driver.state(right)) == (RUNNING, PENDING)
     driver.x.collect_from(driver.mem, 0, 0)
-    assert driver.state(right) == PENDING, (
-        "worker 0 comes first, but the end it waited for does not"
-    )
+    assert driver.state(right) == PENDING, "the end that worker 0 waited for does not come first"
     driver.settle()
     assert (driver.state(left), driver.state(right)) == (COMPLETED, COMPLETED)
     assert driver.mem[L.COMPLETED_COUNT] == 2
@@ -262,9 +256,7 @@ def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make_driver):
 
 # ---------------------------------------------------------------- 6: given back
 @pytest.mark.spec("SPEED-AHEAD-6")
-def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes_back_too(
-    make_driver,
-):
+def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(make_driver):
     driver = make_driver(depth=3, sub=2)
     head = driver.submit(writes(KEY), owner=0)
     slots = [driver.submit(updates(KEY), owner=1) for _ in range(2)]
@@ -273,9 +265,7 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_comes
     driver.mem[L.SPIN_NS] = 10**6
     begin = time.monotonic_ns()
     assert driver.x.receive(driver.mem, 1) == L.PARK
-    assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, (
-        "four times for the task, once for the next"
-    )
+    assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, "four times, and once for the next"
     assert L.RETURN_BUDGETS == 4
     assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.RETURNED)
     assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.RETURNED)

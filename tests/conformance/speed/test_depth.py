@@ -47,9 +47,7 @@ def test_a_worker_is_given_as_many_tasks_as_it_has_frames(make_driver, depth):
         assert driver.mailbox_state(0, frame) == (L.TASK_READY, 0)
         box = driver.mailbox(0, frame)
         assert box[L.MAILBOX_OFF_DIGEST :][:32].tobytes() == driver.digest(i % 5)
-        assert box[L.MAILBOX_OFF_ARGS :][:16].tobytes() == (1 << 32 | i << 64).to_bytes(
-            16, "little"
-        )
+        assert box[L.MAILBOX_OFF_ARGS :][:16].tobytes() == np.array([1 << 32, i]).tobytes()
     driver.answer_and_settle(0)
     assert driver.all_given(0) == slots[1 : depth + 1], "the room is used at once"
 
@@ -155,9 +153,7 @@ def test_a_failed_member_skips_the_others_and_not_what_stands_behind_them(make_d
     driver.answer_and_settle(0, ValueError("first"))
     assert driver.frame_word(1, L.W_SKIP, driver.frames(1)[0]) == L.SKIPPED
     assert [driver.frame_word(1, L.W_SKIP, frame) for frame in driver.frames(1)[1:]] == [0, 0]
-    assert driver.x.receive(driver.mem, 1) == L.RESOLVE, (
-        "the skipped member is answered, the next met"
-    )
+    assert driver.x.receive(driver.mem, 1) == L.RESOLVE, "the member is answered, the next met"
     driver.settle()
     assert driver.state(group) == FAILED
     driver.finish_everything()

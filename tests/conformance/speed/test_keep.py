@@ -137,8 +137,6 @@ def test_the_whole_file_of_another_kernel_is_none(folder):
 
 
 # ---------------------------------------------------------------- nowhere to write
-
-
 @pytest.mark.spec("SPEED-KEEP-3")
 def test_a_full_disk_costs_the_next_start_time_and_nothing_else(folder, caplog):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -191,8 +191,6 @@ def test_a_task_may_bring_more_arrays_than_a_word_of_a_mask_has_bits_for(w):
 
 
 # ---------------------------------------------------------------- 2, 3: the types are settled once
-
-
 @pytest.mark.spec("SPEED-LEAF-2")
 def test_annotations_settle_the_types_at_once_and_may_be_text(w):
     source = (
@@ -520,8 +518,6 @@ def test_a_leaf_that_cannot_be_compiled_is_refused_when_it_is_registered(w):
 
 
 # ---------------------------------------------------------------- 8: what is no leaf
-
-
 FUNCTIONS = [
     (len, "expects a plain function, got builtin_function_or_method"),
     (Leaf, "expects a plain function, got type"),

@@ -201,9 +201,8 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
         (np.array([0, 1, (1 << 64) - 1], np.uint64), "18446744073709551615, which is no worker"),
     ]:
         with pytest.raises(ValueError, match=message):
-            next_level.orch.submit_next_level_many(
-                next_level.prepared, scalars=[[1, 2, 3]], workers=workers
-            )
+            many, prepared = next_level.orch.submit_next_level_many, next_level.prepared
+            many(prepared, scalars=[[1, 2, 3]], workers=workers)
     away = ContinuousTensor.make(64, (4,), DataType.UINT8, child_memory=True)
     with pytest.raises(ValueError, match="say which, with worker"):
         next_level.orch.submit_next_level_many(
@@ -268,8 +267,6 @@ def test_signals_are_seen_during_the_call(window):
 
 
 # ---------------------------------------------------------------- passes in bulk
-
-
 @pytest.mark.spec("SCHED-WAKE-6")
 def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass(make_driver):
     driver = make_driver(window=256)
@@ -307,9 +304,7 @@ def test_a_worker_that_is_done_gets_its_next_task_within_eight_submits(driver):
         ("nobody is at work", True),
     ],
 )
-def test_a_worker_may_sleep_on_if_the_task_has_to_wait_and_another_is_at_work(
-    make_driver, case, placed
-):
+def test_a_worker_may_sleep_on_if_the_task_must_wait_and_another_works(make_driver, case, placed):
     driver = make_driver(sub=2)
     driver.mem[L.DEFER_NS] = 0
     first = driver.submit(writes(0x7000))

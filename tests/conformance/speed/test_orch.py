@@ -69,9 +69,8 @@ def add_one(args):
 
 def note(args):
     """Put the scalars into the tensor."""
-    args.tensor(0).numpy()[: args.scalar_count()] = [
-        args.scalar(i) for i in range(args.scalar_count())
-    ]
+    count = args.scalar_count()
+    args.tensor(0).numpy()[:count] = [args.scalar(i) for i in range(count)]
 
 
 def fails(args):
@@ -93,8 +92,6 @@ def refused_alike(w, function, args=None, config=None):
 
 
 # ---------------------------------------------------------------- the same run
-
-
 SUBMIT, GROUP, ALLOC, BEGIN, END, WITH, OUTPUT = range(7)
 
 
@@ -172,8 +169,6 @@ def test_a_scalar_that_is_no_integer_of_compiled_code_is_refused(w):
 
 
 # ---------------------------------------------------------------- scopes
-
-
 @pytest.mark.spec("SPEED-ORCH-2")
 def test_a_scope_ends_on_every_way_out_of_its_block(w):
     mem = w._session.engine.mem
@@ -215,8 +210,6 @@ def test_a_scope_ends_on_every_way_out_of_its_block(w):
 
 
 # ---------------------------------------------------------------- the same errors
-
-
 PRIVATE = np.zeros(4, np.float32)
 """Memory that no worker sees."""
 
@@ -289,8 +282,6 @@ def test_once_a_failure_is_known_the_next_call_raises_it(w):
 
 
 # ---------------------------------------------------------------- waiting
-
-
 @pytest.mark.spec("SPEED-ORCH-5")
 @pytest.mark.parametrize(("heap", "words"), [(4096, "HeapRing"), (1 << 20, "task window")])
 def test_a_ring_that_stays_full_is_an_error_after_the_timeout(heap, words):

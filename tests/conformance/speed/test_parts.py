@@ -91,8 +91,6 @@ def test_random_programs_are_replayed_in_parts_unless_arrays_share_memory(seed, 
 
 
 # ---------------------------------------------------------------- where, and what moves
-
-
 @pytest.mark.spec("SPEED-PARTS-2")
 def test_placements_are_tried_and_the_fastest_stays(w):
     graph, x, y = chain(w, 8)
@@ -311,8 +309,6 @@ def test_endpoints_of_other_machines_have_the_cores_for_themselves():
 
 
 # ---------------------------------------------------------------- task by task
-
-
 @pytest.mark.spec("SPEED-PARTS-4")
 def test_where_an_endpoint_has_no_room_for_a_part_or_no_feature_it_goes_task_by_task():
     with endpoints(1, arena_size=1 << 20) as worker:
@@ -389,8 +385,6 @@ def test_graphs_with_other_things_are_replayed_task_by_task(kind, mixed):
 
 
 # ---------------------------------------------------------------- failures
-
-
 def again(graph, number, x, y):
     """Replay a graph whose last number made it fail."""
     for _ in range(2):

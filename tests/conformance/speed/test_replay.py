@@ -138,9 +138,8 @@ def test_a_chip_replays_the_callable_it_was_given():
     with Worker(2) as w:
         handle = w.register(ChipCallable.from_kernel(add_core()))
         x, y, z, other = (w.share(np.full(9, value, np.float32)) for value in (1, 2, 0, 0))
-        graph = w.record(
-            handle, make_args((x, T.INPUT), (y, T.INPUT), (z, T.OUTPUT)), CallConfig(block_dim=2)
-        )
+        args = make_args((x, T.INPUT), (y, T.INPUT), (z, T.OUTPUT))
+        graph = w.record(handle, args, CallConfig(block_dim=2))
         graph.run()
         graph.run(make_args((z, T.INPUT), (y, T.INPUT), (other, T.OUTPUT)))
         assert (z.tolist(), other.tolist()) == ([3.0] * 9, [5.0] * 9)
@@ -476,8 +475,6 @@ def test_on_a_closed_worker_both_are_refused():
 
 
 # ---------------------------------------------------------------- what it keeps, and what it leaves
-
-
 @pytest.mark.spec("SPEED-REPLAY-11")
 def test_arrays_live_as_long_as_the_graph_and_replays_leave_nothing_behind(w):
     seen = []
@@ -551,8 +548,6 @@ def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
 
 
 # ---------------------------------------------------------------- what is refused
-
-
 @pytest.mark.spec("SPEED-REPLAY-12")
 def test_memory_of_endpoints_is_part_of_a_recording_and_cannot_be_rebound():
     made = Program(1)

@@ -73,9 +73,8 @@ def test_or_by_the_end_of_the_task_that_it_waits_for(make_driver):
     driver.settle()
     with ThreadPoolExecutor(1) as threads:
         awaited = 5
-        waits = threads.submit(
-            driver.k.help_stream, driver.mem, -1, -1, slots[awaited], DEADLINE_S * 10**9
-        )
+        asked = driver.mem, -1, -1, slots[awaited], DEADLINE_S * 10**9
+        waits = threads.submit(driver.k.help_stream, *asked)
         wait_until(lambda: driver.mem[L.PARK_ORCH] == L.AT_REST)
         for _ in range(awaited):
             end_task(driver)
@@ -98,9 +97,7 @@ def test_or_by_the_death_of_one(resting):
 
 @pytest.mark.spec("SPEED-REST-1")
 @pytest.mark.parametrize(("depth", "workers"), [(FRAMES, 2), (3, 1)])
-def test_it_does_not_rest_where_a_worker_has_no_task_or_there_are_fewer_frames(
-    make_driver, depth, workers
-):
+def test_it_does_not_rest_where_a_worker_has_no_task_or_few_frames(make_driver, depth, workers):
     with draining(make_driver, depth, workers) as driver:
         assert driver.mem[L.PARK_ORCH] == L.ACTIVE
         for done in range(depth):

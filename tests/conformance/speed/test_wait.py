@@ -50,9 +50,7 @@ MINE = V2.replace(" / ", " /pods/mine ", 1)
 
 def in_v1(inner, outer):
     """Return the files of nested groups of the first version with these quotas."""
-    quotas = {
-        f"cpu/{group}/cpu.cfs_quota_us": quota for group, quota in (("a/b", inner), ("a", outer))
-    }
+    quotas = {"cpu/a/b/cpu.cfs_quota_us": inner, "cpu/a/cpu.cfs_quota_us": outer}
     return quotas | {f"cpu/{group}/cpu.cfs_period_us": "100000" for group in ("a/b", "a")}
 
 
@@ -283,9 +281,7 @@ def keeping(make_driver):
         ("nobody says where the worker is", "W_CORE", 0),
     ],
 )
-def test_the_core_is_kept_for_the_answer_of_a_worker_on_another_one(
-    keeping, cores, why, word, value
-):
+def test_a_core_is_kept_for_the_answer_of_a_worker_on_another(keeping, cores, why, word, value):
     if why == "no task is ready":
         keeping.answer_and_settle(0)
     elif why == "the worker is here":
@@ -633,9 +629,7 @@ def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch)
 
 # ---------------------------------------------------------------- python -m simpler_ref
 @pytest.mark.spec("SPEED-WAIT-8")
-@pytest.mark.parametrize(
-    ("words", "code"), [(["16"], 0), (["many"], 2), (["1", "2"], 2), (["-1"], 2)]
-)
+@pytest.mark.parametrize("words, code", [(["16"], 0), (["many"], 2), (["1", "2"], 2), (["-1"], 2)])
 def test_the_command_line_says_what_so_many_workers_would_find(words, code, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["simpler_ref", *words])
     with pytest.raises(SystemExit) as ended:

@@ -120,9 +120,7 @@ def test_every_level_receives_equal_values(mode):
         assert seen.tolist() == [[24, 2]] * 3
         found = []
         memory.run(lambda orch, args, config: found.append((args, config.block_dim)), 5)
-        memory.run(
-            lambda orch, args, config: found.append(config.block_dim), 5, CallConfig(block_dim=8)
-        )
+        memory.run(lambda _, __, config: found.append(config.block_dim), 5, CallConfig(block_dim=8))
         assert found == [(5, 0), 8]
 
 

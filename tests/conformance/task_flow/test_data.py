@@ -54,9 +54,8 @@ def test_the_enumerations_have_the_values_of_the_table():
 @given(tensor=tensors)
 def test_a_tensor_survives_its_wire_form(tensor):
     padded = [*tensor.shapes, 0, 0, 0, 0, 0][:5]
-    expected = struct.pack(
-        "<Q5IIBB6x", tensor.data, *padded, tensor.ndims, tensor.dtype, tensor.child_memory
-    )
+    rest = tensor.ndims, tensor.dtype, tensor.child_memory
+    expected = struct.pack("<Q5IIBB6x", tensor.data, *padded, *rest)
     assert tensor._wire == expected
     assert ContinuousTensor._from_wire(expected) == tensor
     assert hash(ContinuousTensor._from_wire(expected)) == hash(tensor)
@@ -96,9 +95,7 @@ def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):
 @pytest.mark.parametrize("data", [None, 1.5, "x", [0]])
 def test_what_is_no_address_is_refused_by_name(data):
     for dtype in (DataType.INT8, np.complex64):
-        with pytest.raises(
-            TypeError, match=r"address .* is no unsigned 64-bit number; that of an array"
-        ):
+        with pytest.raises(TypeError, match=r"address .* is no unsigned 64-bit .* of an array"):
             ContinuousTensor.make(data, (1,), dtype)
     with pytest.raises(TypeError, match=r"address array.* is no .* array\.ctypes\.data"):
         ContinuousTensor.make(np.zeros(3), (1,), DataType.INT8)

@@ -47,9 +47,7 @@ def require_all(args):
     count = args.scalar_count()
     assert count and count % len(ALL) == 0
     assert shown(args.scalar(i) for i in range(count)) == shown(SEEN * (count // len(ALL)))
-    assert shown(args.scalar_float(i) for i in range(count)) == shown(
-        AS_FLOATS * (count // len(ALL))
-    )
+    assert shown(map(args.scalar_float, range(count))) == shown(AS_FLOATS * (count // len(ALL)))
 
 
 # ---------------------------------------------------------------- values come back

@@ -75,9 +75,7 @@ def test_tasks_for_one_worker_and_for_any_run_in_the_order_they_became_ready(mak
 
 
 @pytest.mark.spec("WM-AFF-4")
-def test_a_slot_that_was_retired_with_others_leads_to_none_of_them_when_it_is_used_again(
-    make_driver,
-):
+def test_a_slot_that_was_retired_with_others_leads_to_none_when_it_is_used_again(make_driver):
     driver = make_driver(sub=0, next_level=1)
     failed = driver.submit(writes(4096), kind=NEXT, owner=0)
     poisoned = [driver.submit(reads(4096), kind=NEXT, owner=0) for _ in range(2)]

@@ -51,9 +51,7 @@ def test_the_mailbox_of_an_idle_worker_is_had_at_once(driver, state):
 
 @pytest.mark.spec("WM-CLAIM-1", "WM-CLAIM-2")
 @pytest.mark.parametrize("error", [None, ValueError("x")])
-def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_collected(
-    make_driver, threads, error
-):
+def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_over(make_driver, threads, error):
     driver = make_driver(sub=1)
     slot, *after = (driver.submit() for _ in range(4))
     driver.settle()

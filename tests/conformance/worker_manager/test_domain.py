@@ -67,9 +67,8 @@ class Ranks:
     def together(self, orch, domain, *whats, n=0):
         """Submit a group: on each chip what is said for it."""
         chips = list(domain.workers)
-        members = [
-            args_for(domain, c, self.out[c], what, n) for c, what in zip(chips, whats, strict=True)
-        ]
+        pairs = zip(chips, whats, strict=True)
+        members = [args_for(domain, c, self.out[c], what, n) for c, what in pairs]
         orch.submit_next_level_group(self.handle, members, ONE_BLOCK, workers=chips)
 
     def run(self, *whats, n=0, chips=None, **options):
@@ -371,9 +370,8 @@ def test_domains_are_freed_after_the_drain_the_forgotten_ones_in_reverse_order(m
         made = requests(r.w, monkeypatch)
         freed = []
         drop = r.w._session.domains._drop
-        monkeypatch.setattr(
-            r.w._session.domains, "_drop", lambda one: (freed.append(one.name), drop(one))
-        )
+        note = lambda one: (freed.append(one.name), drop(one))  # noqa: E731
+        monkeypatch.setattr(r.w._session.domains, "_drop", note)
 
         def orch_fn(orch, *_):
             kept = [r.domain(orch, name=name) for name in "abcd"]
@@ -749,9 +747,7 @@ def test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting(mode,
 
 @pytest.mark.spec("WM-DOMAIN-15")
 @pytest.mark.parametrize("submitted", [True, False])
-def test_when_a_run_is_cancelled_ranks_do_not_wait_for_those_that_have_not_started(
-    reasons, submitted
-):
+def test_when_a_run_is_cancelled_ranks_wait_for_none_that_has_not_started(reasons, submitted):
     with Ranks(3, child_mode="thread" if submitted else "process") as r:
 
         def orch_fn(orch, *_):
