@@ -64,13 +64,11 @@ def test_a_mailbox_that_was_used_for_a_request_gets_digest_and_configuration_aga
     assert configured.k.claim_mailbox(configured.mem, 0, 0) == L.OK
     configured.mailbox(0)[L.MAILBOX_OFF_CONFIG : L.MAILBOX_OFF_ARGS] = 0xEE
     configured.k.release_mailbox(configured.mem, 0)
-    slot = configured.submit(config=2)
-    configured.settle()
+    slot = configured.submit_and_settle(config=2)
     assert config_area(configured).tobytes() == pattern(2)
     digest = configured.mailbox(0)[L.MAILBOX_OFF_DIGEST : L.MAILBOX_OFF_ARGS].tobytes()
     assert digest == configured.digest(0)
-    configured.post_done(0)
-    configured.settle()
+    configured.answer_and_settle(0)
     assert configured.state(slot) == COMPLETED
 
 

@@ -95,8 +95,7 @@ def test_a_failure_without_a_worker_names_no_member_of_the_one_before():
     driver = Driver(sub=2)
     driver.submit_group(member(), member())
     driver.settle()
-    driver.post_done(1, outcome=L.TASK_FAILURE)
-    driver.settle()
+    driver.answer_and_settle(1, outcome=L.TASK_FAILURE)
     assert driver.mem[L.ERROR_MEMBER] == 1
     driver.begin_run()
     driver.x.record_error(driver.mem, L.ENDPOINT_FAILURE, driver.mem[L.A_SLOTS], -1, 0)
@@ -124,10 +123,8 @@ def test_a_program_ends_where_its_words_do():
 @pytest.mark.spec("WM-LEFT-3")
 def test_what_a_worker_ran_last_is_the_task_and_its_callable(driver):
     driver.submit()
-    slot = driver.submit(callable=3)
-    driver.settle()
-    driver.post_done(driver.worker_of(slot))
-    driver.settle()
+    slot = driver.submit_and_settle(callable=3)
+    driver.answer_and_settle(driver.worker_of(slot))
     ran = driver.word(driver.worker_of(slot), L.W_RAN)
     assert (ran >> L.RAN_TASK, ran & L.CALLABLE_MASK) == (driver.id(slot) + 1, 3)
 
@@ -153,8 +150,7 @@ def test_a_claim_given_back_leaves_no_request_in_the_frame_that_is_filled_next(e
 @pytest.mark.spec("WM-CLAIM-2")
 def test_a_claim_given_up_leaves_the_frame_of_the_task_that_runs_alone():
     driver = Driver(sub=1, depth=3)
-    driver.submit()
-    driver.settle()
+    driver.submit_and_settle()
     driver.mem[driver._worker(0) + L.W_MAILBOX + L.MAIL_COMMAND] = 7
     before = driver.mailbox(0).copy()
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.TIMED_OUT
@@ -283,12 +279,10 @@ def test_only_what_is_not_done_counts_among_what_a_task_waits_for(last):
     driver.open_scope()
     done = [driver.submit(overwrites(KEY + 8 * i)) for i in range(count)]
     driver.finish_everything()
-    runs = driver.submit(overwrites(KEY + 8 * count))
-    driver.settle()
+    runs = driver.submit_and_settle(overwrites(KEY + 8 * count))
     keys = [KEY + 8 * i for i in range(count)]
     keys.insert(count if last else 0, KEY + 8 * count)
-    slot = driver.submit(*map(reads, keys))
-    driver.settle()
+    slot = driver.submit_and_settle(*map(reads, keys))
     assert len(driver.edges(slot)) == count + 1 == len(done) + 1
     assert driver.all_given(0) == [runs, slot]
     driver.close()

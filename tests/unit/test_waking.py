@@ -29,10 +29,8 @@ def changed_words_of(driver, worker, before):
 def test_a_worker_that_waits_in_vain_writes_how_patient_it_is_and_where_it_runs(at):
     driver = Driver(depth=2)
     if at == 1:
-        driver.submit()
-        driver.settle()
-        driver.post_done(0)
-        driver.settle()
+        driver.submit_and_settle()
+        driver.answer_and_settle(0)
     driver.mem[L.SPIN_NS], driver.mem[L.YIELD_NS] = 3_000_000, 10**9
     driver.mem[driver._worker(0) + L.W_THREAD] = 1
     driver.mem[driver._worker(0) + L.W_BACK_OFF] = -1  # so that it offers its core at once
@@ -108,10 +106,8 @@ def test_the_scheduler_thread_is_woken_for_groups_unless_it_watches(driver, sinc
 @pytest.mark.parametrize("kind", [L.NEXT_LEVEL, L.SUB])
 def test_a_task_that_a_collected_end_makes_ready_is_work_for_the_next_pass(kind):
     driver = Driver(sub=1, next_level=1)
-    driver.submit(writes(0x7000), kind=kind)
-    driver.settle()
-    after = driver.submit(reads(0x7000), kind=kind)
-    driver.settle()
+    driver.submit_and_settle(writes(0x7000), kind=kind)
+    after = driver.submit_and_settle(reads(0x7000), kind=kind)
     driver.post_done(int(driver.mem[L.POOL_FIRST + kind]))
     driver.run_pass()  # it dispatches before it collects
     assert driver.ready_queue(kind) == [after]
@@ -145,8 +141,7 @@ def test_an_orch_thread_that_submits_relieves_the_scheduler_and_says_where_it_is
 def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(depth, word):
     driver = Driver(sub=1, depth=depth)
     for _ in range(2 * depth + 1):
-        driver.submit()
-        driver.settle()
+        driver.submit_and_settle()
         driver.mem[word] = L.STANDBY
         driver.x.announce_uncollected(driver.mem, 0)
         assert driver.mem[word] == L.STANDBY, "it has not answered yet"

@@ -27,8 +27,7 @@ def test_the_outcomes_have_their_numbers():
 @pytest.mark.parametrize("outcome", ["SUCCESS", "TASK_FAILURE", "ENDPOINT_FAILURE"])
 def test_the_outcome_decides_the_state_and_is_kept_if_it_is_a_failure(driver, outcome):
     task = driver.submit(writes(4096))
-    after = driver.submit(reads(4096))
-    driver.settle()
+    after = driver.submit_and_settle(reads(4096))
     worker = driver.worker_of(task)
     if outcome == "ENDPOINT_FAILURE":
         driver.kill(worker)
@@ -58,12 +57,10 @@ def test_a_member_that_is_skipped_is_not_what_the_run_raises(driver):
     group = driver.submit_group(member(), member())
     driver.settle()
     first, second = driver.members(group)
-    driver.post_done(second, outcome=L.SKIPPED)
-    driver.settle()
+    driver.answer_and_settle(second, outcome=L.SKIPPED)
     assert driver.mem[L.RUN_ERROR] == L.SUCCESS
     assert driver.state(group) == TaskState.RUNNING
-    driver.post_done(first, ValueError("no"))
-    driver.settle()
+    driver.answer_and_settle(first, ValueError("no"))
     assert driver.mem[L.RUN_ERROR] == L.TASK_FAILURE
     assert driver.state(group) == TaskState.FAILED
 

@@ -84,8 +84,7 @@ def test_a_consumer_never_waits_for_an_alloc_but_keeps_its_slab(driver, releases
         if step == "scope":
             driver.close_scope()
         else:
-            driver.post_done(driver.worker_of(consumers[step]))
-            driver.settle()
+            driver.answer_and_settle(driver.worker_of(consumers[step]))
         assert (driver.state(slot) in (CONSUMED, 0)) == (left == 0)
         driver.reclaim()
     assert driver.held(1) == 0

@@ -235,8 +235,7 @@ def test_a_slot_that_is_used_again_meanwhile_is_not_taken_for_the_task(driver, b
 @pytest.mark.spec("ORCH-API-6")
 def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatch):
     producer = driver.submit(writes(64))
-    slot = driver.submit(reads(64))
-    driver.settle()
+    slot = driver.submit_and_settle(reads(64))
     real = slots.consumers
 
     def go_on(*args):
@@ -275,8 +274,7 @@ def test_what_would_change_the_rings_is_refused_in_a_run_and_after_it(w):
 def test_no_look_changes_a_word(driver):
     driver.submit(auto(64))
     buffer = driver.alloc(100)
-    driver.submit(reads(driver.address(buffer)))
-    driver.settle()
+    driver.submit_and_settle(reads(driver.address(buffer)))
     view = view_of(driver)
     before = driver.words()
     for task in range(4):

@@ -29,8 +29,7 @@ def wait_for_a_move(driver, taken=None):
 @pytest.mark.spec("ORCH-BACK-1")
 def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
     driver.open_scope()
-    task = driver.submit(auto(1 << 16))
-    driver.settle()
+    task = driver.submit_and_settle(auto(1 << 16))
     driver.close_scope()
     driver.open_scope()
     assert driver.try_alloc(8) == driver.try_submit([auto(1)]) == L.WOULD_BLOCK

@@ -152,8 +152,7 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(driver
         with Fork(serve) as worker:
             assert driver.k.wait_ready(mem, me, int(DEADLINE_S * 1e9)) == L.OK
             driver.k.set_usable(mem, 0, 0)  # only the real one takes tasks
-            driver.submit(updates(4096), auto(8), scalars=[1])
-            driver.run_pass()
+            driver.start(updates(4096), auto(8), scalars=[1])
             started.wait()
             mem[sleepers] = L.ACTIVE
             shared = mem[: int(mem[L.PRIVATE])]

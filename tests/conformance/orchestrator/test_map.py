@@ -195,8 +195,7 @@ def test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone(driver):
     driver.close_scope()
     driver.settle()
     new = driver.submit(writes(4096))
-    driver.post_done(driver.worker_of(old))
-    driver.settle()
+    driver.answer_and_settle(driver.worker_of(old))
     assert driver.reclaim() == 1
     assert driver.lookup(4096) == new
     assert driver.lookup(8192) == L.NONE

@@ -61,8 +61,7 @@ def in_state(driver, state):
     producer = driver.submit(writes(A))
     slot = driver.submit(auto(64), reads(A), writes(B))
     slow = driver.submit(writes(OTHER))
-    consumer = driver.submit(reads(B), reads(OTHER))
-    driver.settle()
+    consumer = driver.submit_and_settle(reads(B), reads(OTHER))
     if state != PENDING:
         driver.post_done(driver.worker_of(producer))
         driver.run_pass()

@@ -45,8 +45,7 @@ def test_only_inout_keeps_the_allocating_task_alive_while_the_writer_runs(driver
     driver.settle()  # the writer runs now
     driver.close_scope()
     assert (driver.held(1) == 2048) == keeps
-    driver.post_done(driver.worker_of(writer))
-    driver.settle()
+    driver.answer_and_settle(driver.worker_of(writer))
     driver.reclaim()
     assert driver.held(1) == 0
 

@@ -150,8 +150,7 @@ def test_tasks_behind_the_current_one_have_tickets_of_their_own(driver):
     seen = set()
     for _ in range(3 * DEPTH):
         while len(driver.all_given(0)) < DEPTH:
-            driver.submit()
-            driver.settle()
+            driver.submit_and_settle()
         tickets = [ticket(driver, distance) for distance in range(DEPTH)]
         assert L.NONE not in tickets and len(set(tickets)) == DEPTH
         assert [one & L.LOW_HALF for one in tickets] == driver.frames(0)
@@ -164,11 +163,9 @@ def test_tasks_behind_the_current_one_have_tickets_of_their_own(driver):
 
 @pytest.mark.spec("REMOTE-AHEAD-1")
 def test_a_frame_without_a_task_has_no_ticket(driver):
-    driver.submit()
-    driver.settle()
+    driver.submit_and_settle()
     assert [ticket(driver, distance) for distance in range(1, DEPTH)] == [L.NONE] * (DEPTH - 1)
-    driver.submit()
-    driver.settle()
+    driver.submit_and_settle()
     assert ticket(driver, 1) != L.NONE == ticket(driver, 2)
 
 
@@ -177,8 +174,7 @@ def test_a_task_that_waits_for_those_in_front_of_it_names_their_tickets(driver):
     driver.submit(writes(KEY))
     driver.submit()
     driver.submit(writes(KEY + 8))
-    driver.submit(reads(KEY), reads(KEY + 8))
-    driver.settle()
+    driver.submit_and_settle(reads(KEY), reads(KEY + 8))
     tickets = [ticket(driver, distance) for distance in range(4)]
     assert L.NONE not in tickets
     assert sorted(awaited(driver, tickets[3])) == [tickets[0], tickets[2]]
@@ -193,8 +189,7 @@ def test_a_task_that_waits_for_those_in_front_of_it_names_their_tickets(driver):
 def test_a_task_that_waits_for_one_that_did_not_end_well_has_no_ticket(driver, outcome):
     driver.submit(writes(KEY))
     driver.submit()
-    driver.submit(reads(KEY))
-    driver.settle()
+    driver.submit_and_settle(reads(KEY))
     driver.post_done(0, outcome=outcome)
     assert ticket(driver, 0) != L.NONE == ticket(driver, 1)
 

@@ -477,8 +477,7 @@ def test_one_of_many_runs_a_pass_for_a_group_a_held_task_and_after_a_death(make_
     driver = make_driver(sub=2, next_level=1)
     head = driver.submit(writes(KEY))
     driver.submit()
-    driver.submit(kind=L.NEXT_LEVEL)
-    driver.settle()
+    driver.submit_and_settle(kind=L.NEXT_LEVEL)
     driver.mem[L.DEFERRED_SINCE] = what == "a task is held"
     if what == "a worker has died":
         driver.kill(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]))

@@ -188,8 +188,7 @@ def situations():
     driver.begin_run()
     driver.open_scope()
     for number, address in enumerate((1 << 20, 1 << 21)):
-        driver.submit(updates(address), callable=number)
-        driver.settle()
+        driver.submit_and_settle(updates(address), callable=number)
         note(f"{number} was sent")
         kernels.receive(mem, 0)
         mem[start + L.W_SINCE] = 100 + number  # the clock is too coarse for a test

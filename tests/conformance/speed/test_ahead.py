@@ -76,12 +76,10 @@ def test_a_task_behind_a_group_or_behind_what_is_in_no_frame_is_not_given_ahead(
     assert behind not in driver.all_given(0) + driver.all_given(1)
     other = make_driver(depth=2, sub=1)
     slots = [other.submit(overwrites(KEY + 8 * i)) for i in range(3)]
-    behind = other.submit(reads(KEY + 16))
-    other.settle()
+    behind = other.submit_and_settle(reads(KEY + 16))
     assert other.all_given(0) == slots[:2], "the third has no frame"
     other.post_done(0)
-    other.post_done(0)
-    other.settle()
+    other.answer_and_settle(0)
     assert other.all_given(0) == [slots[2], behind], "now it has one"
 
 

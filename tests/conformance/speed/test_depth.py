@@ -416,8 +416,7 @@ def test_a_second_thread_of_a_worker_sleeps_until_the_worker_is_sent_a_task_or_i
             lookout = pool.submit(driver.x.look_out, driver.mem, 0, distance, 0)
             wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
             assert not lookout.done()
-            driver.submit()
-            driver.settle()
+            driver.submit_and_settle()
             lookout.result(DEADLINE_S)
         assert driver.word(0, L.W_LOOKOUT) == 0
     driver.x.look_out(driver.mem, 0, 1, 0)  # which was filled meanwhile

@@ -40,8 +40,7 @@ def test_a_task_for_any_worker_takes_the_one_that_is_idle(make_driver):
     driver = make_driver(sub=1, next_level=3)
     for worker in (0, 2):
         driver.submit(kind=NEXT, owner=worker)
-    slot = driver.submit(kind=NEXT, owner=-1)
-    driver.settle()
+    slot = driver.submit_and_settle(kind=NEXT, owner=-1)
     assert driver.worker_of(slot) == 1
 
 
@@ -80,8 +79,7 @@ def test_a_slot_that_was_retired_with_others_leads_to_none_when_it_is_used_again
     failed = driver.submit(writes(4096), kind=NEXT, owner=0)
     poisoned = [driver.submit(reads(4096), kind=NEXT, owner=0) for _ in range(2)]
     driver.settle()
-    driver.post_done(0, ValueError("a failure"))
-    driver.settle()
+    driver.answer_and_settle(0, ValueError("a failure"))
     driver.finish_run()
     driver.reclaim()
     driver.end_run()
@@ -103,8 +101,7 @@ def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(make_driver):
     slots = [driver.submit(kind=NEXT, owner=1) for _ in range(4)]
     driver.settle()
     driver.kill(1)
-    other = driver.submit(kind=NEXT, owner=0)
-    driver.settle()
+    other = driver.submit_and_settle(kind=NEXT, owner=0)
     assert [driver.state(s) for s in slots] == [FAILED] * 4
     assert driver.state(other) == RUNNING
     assert driver.mem[L.AFFINITY + NEXT] == 0
@@ -120,8 +117,7 @@ def test_a_cancelled_run_ends_also_with_tasks_for_a_busy_worker(make_driver):
     driver.settle()
     assert driver.mem[L.FAILED_COUNT] == len(waiting) + 1, "the group as well"
     assert driver.state(busy) == RUNNING
-    driver.post_done(0)
-    driver.settle()
+    driver.answer_and_settle(0)
     driver.reclaim()
     assert driver.live() == 0
 

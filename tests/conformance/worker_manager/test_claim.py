@@ -36,8 +36,7 @@ def claim_beside(threads, driver, worker=0):
 @pytest.mark.parametrize("state", [L.INIT_DONE, L.IDLE, "collected"])
 def test_the_mailbox_of_an_idle_worker_is_had_at_once(driver, state):
     if state == "collected":
-        driver.submit()
-        driver.run_pass()
+        driver.start()
         driver.post_done(0)
         driver.run_pass()
         assert driver.mailbox_state(0)[0] == L.TASK_DONE
@@ -76,8 +75,7 @@ def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(driver, threa
     group = driver.submit_group(member(), member())
     driver.settle()
     asked = claim_beside(threads, driver, 1)
-    driver.post_done(1)
-    driver.settle()
+    driver.answer_and_settle(1)
     assert asked.result(DEADLINE_S) == L.OK
     assert driver.state(group) == RUNNING
 
@@ -89,8 +87,7 @@ def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_r
     driver.k.report_ready(driver.mem, 0)
     assert claim(driver) == L.OK
     driver.k.set_usable(driver.mem, 0, 1)
-    slot = driver.submit()
-    driver.settle()
+    slot = driver.submit_and_settle()
     assert driver.state(slot) == READY
     release(driver)
     driver.settle()
@@ -134,8 +131,7 @@ def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(make_driver, word):
     for ready in (False, True):
         assert claim(driver) == L.OK
         if ready:
-            driver.submit()
-            driver.settle()
+            driver.submit_and_settle()
         driver.mem[word] = L.ACTIVE
         release(driver)
         assert (driver.mem[word] == 0) == ready
@@ -146,15 +142,13 @@ def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(make_driver, word):
 @pytest.mark.spec("WM-CLAIM-3")
 def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
     driver = make_driver(sub=1)
-    slot = driver.submit()
-    driver.settle()
+    slot = driver.submit_and_settle()
     assert claim(driver, timeout_ns=1000) == L.TIMED_OUT
     assert driver.word(0, L.W_CLAIM) == 0
     assert driver.word(0, L.W_USABLE) == L.ALIVE
     assert driver.mailbox_state(0) == (L.TASK_READY, 0), "its task is not disturbed"
     driver.finish(slot)
-    after = driver.submit()
-    driver.settle()
+    after = driver.submit_and_settle()
     assert driver.state(after) == RUNNING
 
 
@@ -181,8 +175,7 @@ def test_a_claim_on_a_worker_that_died_in_a_task_does_not_wait_for_a_pass(driver
 @pytest.mark.spec("WM-CLAIM-4")
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_claim_that_waits_for_a_worker_that_dies_ends(driver, threads, answered):
-    slot = driver.submit()
-    driver.settle()
+    slot = driver.submit_and_settle()
     asked = claim_beside(threads, driver)
     if answered:
         driver.post_done(0)

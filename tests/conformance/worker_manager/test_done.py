@@ -28,8 +28,7 @@ def three(make_driver):
     """Give a driver whose three workers run a group with a consumer."""
     driver = make_driver(sub=3)
     driver.group = driver.submit_group(member(writes(KEY)), member(), member())
-    driver.consumer = driver.submit(reads(KEY))
-    driver.settle()
+    driver.consumer = driver.submit_and_settle(reads(KEY))
     return driver
 
 
@@ -70,8 +69,7 @@ def test_a_group_completes_once_with_its_last_member(three, order):
 
 @pytest.mark.spec("WM-DONE-1")
 def test_a_worker_whose_member_is_done_can_have_another_task(three):
-    single = three.submit()
-    three.settle()
+    single = three.submit_and_settle()
     answer(three, 1)
     assert three.worker_of(single) == 1
     assert three.state(single) == three.state(three.group) == RUNNING

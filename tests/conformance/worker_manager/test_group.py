@@ -99,12 +99,10 @@ def test_whoever_reads_what_a_member_wrote_waits_for_the_whole_group(driver):
     readers = [driver.submit(reads(A)), driver.submit(reads(B))]
     assert [driver.lookup(A), driver.lookup(B)] == [group, group]
     driver.settle()
-    driver.post_done(0)
-    driver.settle()
+    driver.answer_and_settle(0)
     assert driver.state(group) == RUNNING
     assert [driver.state(r) for r in readers] == [PENDING, PENDING]
-    driver.post_done(1)
-    driver.settle()
+    driver.answer_and_settle(1)
     assert driver.state(group) == COMPLETED
     assert [driver.state(r) for r in readers] == [RUNNING, RUNNING]
 

@@ -25,12 +25,10 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_drive
         driver.k.report_ready(driver.mem, 0)
         assert waiting.result(DEADLINE_S) == L.OK
     assert driver.mailbox_state(0) == (L.INIT_DONE, 0)
-    slot = driver.submit()
-    driver.settle()
+    slot = driver.submit_and_settle()
     assert driver.state(slot) == RUNNING
     assert driver.mailbox_state(0) == (L.TASK_READY, 0)
-    driver.post_done(0)
-    driver.settle()
+    driver.answer_and_settle(0)
     assert driver.mailbox_state(0) == (L.IDLE, 0), "and never INIT_DONE again"
 
 
@@ -110,8 +108,7 @@ def test_the_report_is_error_1_with_type_and_text(make_driver):
         assert driver.k.wait_ready(driver.mem, 0, int(DEADLINE_S * 1e9)) == L.OK
         try:
             for fails in (1, 0, 1):
-                driver.submit(scalars=[fails])
-                driver.run_pass()
+                driver.start(scalars=[fails])
                 wait_until(lambda: driver.mailbox_state(0)[0] == L.TASK_DONE)
                 assert driver.mailbox_state(0) == (L.TASK_DONE, fails)
                 if fails:

@@ -37,8 +37,7 @@ def test_a_frame_carries_the_configuration_of_its_task(one):
     for index, wire in enumerate(wires[1:], start=1):
         one.engine.view.write_config(index, wire)
     for index in (0, 1, 2, 1, 0, 0, 2):
-        slot = one.submit(config=index)
-        one.settle()
+        slot = one.submit_and_settle(config=index)
         assert config_bytes(one) == wires[index]
         one.finish(slot)
 
@@ -162,8 +161,7 @@ def test_after_a_control_request_a_frame_is_complete_again(one):
     assert one.k.claim_mailbox(one.mem, 0, 0) == L.OK
     one.mailbox(0)[8:1200] = 0xAA
     one.k.release_mailbox(one.mem, 0)
-    slot = one.submit(config=1, callable=2, scalars=[5])
-    one.settle()
+    slot = one.submit_and_settle(config=1, callable=2, scalars=[5])
     box = one.mailbox(0).tobytes()
     assert box[16:1068] == clean[16:1068]
     assert box[1072:1120] == clean[1072:1120]

@@ -28,8 +28,7 @@ NEXT = L.NEXT_LEVEL
 
 def busy_worker(driver, **more):
     """Submit a task and dispatch it."""
-    slot = driver.submit(**more)
-    driver.settle()
+    slot = driver.submit_and_settle(**more)
     return slot
 
 
@@ -114,8 +113,7 @@ def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
     assert driver.state(group) == RUNNING
     assert states(driver, later) == [READY] * 5
     driver.post_done(0)
-    driver.post_done(1)
-    driver.settle()
+    driver.answer_and_settle(1)
     assert driver.state(group) == COMPLETED
     assert states(driver, later[:2]) == [RUNNING] * 2
 
@@ -185,8 +183,7 @@ def test_each_group_that_is_stuck_is_told_of_once(driver):
         assert driver.state(group) == RUNNING
         assert not told(driver)
         driver.post_done(0)
-        driver.post_done(1)
-        driver.settle()
+        driver.answer_and_settle(1)
 
 
 @pytest.mark.spec("WM-PLACE-4")

@@ -94,16 +94,14 @@ def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
     for _ in range(40):
         idle = {w for w in range(4) if driver.given(w) == L.NONE}
         kind = rng.choice([NEXT, SUB])
-        slot = driver.submit(kind=kind)
-        driver.settle()
+        slot = driver.submit_and_settle(kind=kind)
         if driver.state(slot) == RUNNING:
             assert driver.worker_of(slot) in pools[kind] & idle
         else:
             assert not pools[kind] & idle
         busy = [w for w in range(4) if driver.given(w) != L.NONE]
         if rng.random() < 0.7:
-            driver.post_done(rng.choice(busy))
-            driver.settle()
+            driver.answer_and_settle(rng.choice(busy))
     driver.finish_everything()
 
 
