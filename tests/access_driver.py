@@ -186,9 +186,7 @@ class Stream:
                 if not task.ended:
                     self.finish(task)
             self.reclaim(k.forget_all(self.mem))
-            assert self.accesses == 0
-            assert self.by_slot == {}
-            assert int(self.mem[L.LIVE]) == 0
+            assert (self.accesses, self.by_slot, int(self.mem[L.LIVE])) == (0, {}, 0)
             assert self.mem[: L.ORCH].tolist() == self.geometry.tolist()
             assert not self.mem[int(self.mem[L.A_CELLS]) : int(self.mem[L.A_GRIDS])].any()
         finally:

@@ -64,6 +64,5 @@ def test_a_ring_is_drawn_as_it_is_after_each_step(layouts):
     held = [[one.name for one in slabs] for _, slabs, _ in layouts.tell(8192, STORY)]
     assert held == [["a"], ["b", "a"], ["b", "a"], ["c", "b", "a"], ["c"], ["d", "c"]]
     *_, (_, slabs, released) = layouts.tell(8192, STORY)
-    assert [one.start for one in slabs] == [0, 5120]
-    assert released == {"a", "b"}
+    assert ([one.start for one in slabs], released) == ([0, 5120], {"a", "b"})
     assert layouts.draw_ring(8192, STORY).count('class="free"') == 2

@@ -248,8 +248,7 @@ def test_programs_that_say_nothing_of_places_run_anywhere(what, where):
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_endpoints_are_on_both_nodes_of_a_ray_cluster():
     out = output_of("ray_endpoints.py")
-    assert "as in numpy" in out
-    assert "nodes: 2, moved between them: 8,000,000 bytes" in out
+    assert "as in numpy" in out and "nodes: 2, moved between them: 8,000,000 bytes" in out
 
 
 @pytest.mark.slow("runs the demonstration")
@@ -257,8 +256,7 @@ def test_in_a_terminal_the_gaussian_process_shows_how_far_it_is():
     code, shown = run_in_terminal(EXAMPLES / "gaussian_process.py", "--size", "400", "--tile", "64")
     assert code == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
-    assert re.search(r"running ━+", text)
-    assert re.search(r"done ━+ (\d+)/\1 tasks", text)
+    assert re.search(r"running ━+", text) and re.search(r"done ━+ (\d+)/\1 tasks", text)
     assert figure(re.sub(r"\r", "", text).replace("\n ", "\n"), "deviation from numpy") < 1e-10
 
 

@@ -388,8 +388,7 @@ def check_error_words(pair):
 def check_error_bytes(pair):
     message, trace = pair
     text, lines = read_error(message, trace)
-    assert isinstance(text, str)
-    assert isinstance(lines, str)
+    assert isinstance(text, str) and isinstance(lines, str)
     assert len(text) + len(lines) <= len(message) + len(trace)
 
 
@@ -423,8 +422,7 @@ hashids = st.one_of(
 def check_hashid(hashid):
     digest = attempt(lambda: ci.hashid_to_digest(hashid), CallableError)
     if digest is not REFUSED:
-        assert len(digest) == 32
-        assert "sha256:" + digest.hex() == hashid
+        assert (len(digest), "sha256:" + digest.hex()) == (32, hashid)
 
 
 @st.composite

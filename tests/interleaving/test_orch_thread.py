@@ -190,14 +190,11 @@ def test_whoever_has_ended_the_last_task_is_waited_for(monkeypatch):
 
     monkeypatch.setattr(schedule, "orch_pass", look)
     monkeypatch.setattr(thread.world, "offered", lambda: None)
-    assert thread.wait() == L.OK
-    assert len(looks) == 3
-    assert mem[L.PASS_LOCK] == 0
+    assert (thread.wait(), len(looks), mem[L.PASS_LOCK]) == (L.OK, 3, 0)
 
 
 def test_a_failure_ends_a_wait_for_room(monkeypatch):
     thread = Thread([], monkeypatch, goal="room")
     thread.left = [Look()] * 30
     thread.mem[L.RUN_ERROR] = L.TASK_FAILURE
-    assert thread.wait() == L.OK
-    assert len(thread.left) == 29
+    assert (thread.wait(), len(thread.left)) == (L.OK, 29)

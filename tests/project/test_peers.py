@@ -89,8 +89,7 @@ def test_a_random_graph_looks_back_a_thousand_tasks_and_names_nobody_twice(tmp_p
     graph = dags.read_graph(measure.random_graph(5000, tmp_path / "graph"))
     task = np.arange(5000)[:, None]
     used = graph >= 0
-    assert used.any()
-    assert (graph[used] < np.broadcast_to(task, graph.shape)[used]).all()
+    assert used.any() and (graph[used] < np.broadcast_to(task, graph.shape)[used]).all()
     assert (task - graph)[used].max() <= measure.LOOKS_BACK
     for row in graph.tolist():
         named = [one for one in row if one >= 0]
@@ -109,8 +108,7 @@ def test_levels_and_futures_run_a_graph_to_the_same_end():
 def test_the_first_run_warms_up_and_one_that_takes_the_whole_budget_is_not_repeated():
     runs = []
     job = serve.Job(lambda: runs.append(len(runs)), lambda: True, 1)
-    assert len(serve.seconds_of(job, repeats=4, budget_s=60.0)) == 4
-    assert len(runs) == 5
+    assert (len(serve.seconds_of(job, repeats=4, budget_s=60.0)), len(runs)) == (4, 5)
     assert len(serve.seconds_of(job, repeats=4, budget_s=0.0)) == 1
 
 
@@ -253,8 +251,7 @@ def test_what_is_smaller_missing_or_skipped_is_explained_in_the_table():
     lines = report.lines_of(made)
     assert "  Ray: skipped: no wheel for it" in lines
     text = "\n".join(lines)
-    assert "(size 64 instead of 4096)" in text
-    assert "too slow: no answer within 60 s" in text
+    assert "(size 64 instead of 4096)" in text and "too slow: no answer within 60 s" in text
 
 
 def results(**figures):

@@ -356,8 +356,7 @@ def test_the_table_of_this_project_has_every_rule_and_its_tests():
     rows = spec_table.table({"compiled": {}, "interpreted": {}})
     assert [row.rule for row in rows] == list(spec_rules.read_rules().values())
     one = next(row for row in rows if row.rule.id == "ORCH-RING-4")
-    assert one.tests
-    assert all(test.startswith("tests/conformance/") for test in one.tests)
+    assert one.tests and all(test.startswith("tests/conformance/") for test in one.tests)
     assert one.outcomes["compiled"] == {"unknown": len(one.tests)}
 
 

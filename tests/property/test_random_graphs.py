@@ -363,8 +363,7 @@ class Program:
         for ring in range(int(self.mem[L.RINGS])):
             assert [self.driver.ring(ring, field) for field in fields] == [0] * 5
         words = [L.NEXT_TASK_ID, L.LIVE, L.SCOPE_DEPTH, L.MAP_COUNT, L.BUSY, L.CONSUMED_HEAD]
-        assert self.mem[words].tolist() == [0] * 6
-        assert self.driver.map_entries() == {}
+        assert (self.mem[words].tolist(), self.driver.map_entries()) == ([0] * 6, {})
 
     # ------------------------------------------------------------ everything, compared
     def check_has_work(self):

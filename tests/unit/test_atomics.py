@@ -56,23 +56,19 @@ def test_a_store_is_seen_by_a_load(mem):
 
 def test_exchange_returns_what_was_there(mem):
     mem[3] = 7
-    assert kernels.exchange(mem, 3, 9) == 7
-    assert mem[3] == 9
+    assert (kernels.exchange(mem, 3, 9), mem[3]) == (7, 9)
 
 
 def test_compare_exchange_writes_only_over_what_it_expects(mem):
     mem[3] = 7
-    assert kernels.compare_exchange(mem, 3, 8, 9) == 0
-    assert mem[3] == 7
-    assert kernels.compare_exchange(mem, 3, 7, 9) == 1
-    assert mem[3] == 9
+    assert (kernels.compare_exchange(mem, 3, 8, 9), mem[3]) == (0, 7)
+    assert (kernels.compare_exchange(mem, 3, 7, 9), mem[3]) == (1, 9)
 
 
 def test_fetch_add_returns_the_sum_before_and_carries_into_the_high_half(mem):
     mem[3] = 2**32 - 1
     assert kernels.fetch_add(mem, 3, 1) == 2**32 - 1
-    assert kernels.fetch_add(mem, 3, -(2**32)) == 2**32
-    assert mem[3] == 0
+    assert (kernels.fetch_add(mem, 3, -(2**32)), mem[3]) == (2**32, 0)
 
 
 def test_the_clocks_are_the_monotonic_one_and_that_at_a_tick_before():
@@ -117,8 +113,7 @@ def test_a_core_that_may_not_be_used_and_a_thread_that_is_gone_are_left_alone(co
     assert not kernels.keep_off_core(nobody, min(cores))
     os.sched_setaffinity(0, {min(cores)})
     for core in (next(core for core in range(1024) if core != min(cores)), 1023):
-        assert not kernels.visit_core(core)
-        assert not kernels.keep_off_core(0, core)
+        assert not kernels.visit_core(core) and not kernels.keep_off_core(0, core)
         assert os.sched_getaffinity(0) == {min(cores)}
 
 
@@ -227,5 +222,4 @@ def test_a_signal_ends_a_sleep(mem):
             done.set()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert answer == atomics.INTERRUPTED
-    assert set(seen) == {signal.SIGUSR1}
+    assert (answer, set(seen)) == (atomics.INTERRUPTED, {signal.SIGUSR1})

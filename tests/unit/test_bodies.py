@@ -79,8 +79,7 @@ def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclai
     driver.open_scope()
     assert fill_with_big_tasks(driver, 375) == 12
     before = driver.words()
-    assert try_big(driver, 375) == L.WOULD_BLOCK
-    assert driver.changed_since(before) == []
+    assert (try_big(driver, 375), driver.changed_since(before)) == (L.WOULD_BLOCK, [])
     driver.close_scope()
     driver.finish_everything()
     driver.reclaim()
@@ -121,8 +120,7 @@ def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, te
         assert words[: 5 * len(addresses) : L.TENSOR_WORDS] == addresses
         assert words[5 * len(addresses) :] == [value for one in given for value in one.scalars]
         wanted = [(len(one.args), len(one.scalars), one.worker) for one in given]
-        assert members_of(driver, slot) == wanted
-        assert driver.producers(slot) == producers
+        assert (members_of(driver, slot), driver.producers(slot)) == (wanted, producers)
     driver.close()
 
 
@@ -155,8 +153,7 @@ def test_the_block_of_a_group_is_used_again(driver, group):
     for worker in range(2):
         driver.post_done(worker)
     driver.settle()
-    assert driver.reclaim() == 1
-    assert body(driver, driver.submit_group(*group)) == block
+    assert (driver.reclaim(), body(driver, driver.submit_group(*group))) == (1, block)
     assert int(driver.mem[L.SPILL_USED]) == used + L.SPILL_SMALLEST
     assert body(driver, kept) == used
 

@@ -83,8 +83,7 @@ def refused(fleet, one):
 def test_a_daemon_starts_a_session_per_request(fleet, served):
     places = [fleet.start(manifest(), i) for i in range(2)]
     pids = [place.announcement.pid for place in places]
-    assert len(set(pids)) == 2
-    assert [place.why() for place in places] == ["", ""]
+    assert (len(set(pids)), [place.why() for place in places]) == (2, ["", ""])
     assert served.address in places[0].name and str(pids[0]) in places[0].name
     for place in places:
         place.stop(DEADLINE_S)

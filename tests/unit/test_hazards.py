@@ -239,8 +239,7 @@ def test_accesses_of_one_shape_share_a_grid_and_leave_it_to_another(s):
         s.finish(task)
     s.reclaim(k.drop_over(s.mem, L.NONE))
     s.submit("large", writes(AT, nbytes=4096))
-    assert int(s.mem[L.GRIDS_USED]) == 1
-    assert s.kinds(reads(AT + 4000)) == {"large": L.NEEDS}
+    assert (int(s.mem[L.GRIDS_USED]), s.kinds(reads(AT + 4000))) == (1, {"large": L.NEEDS})
 
 
 def test_cells_grow_with_the_accesses_and_are_few_again_at_the_end():
@@ -271,8 +270,7 @@ def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
     old = s.submit("old", reads(1 << 20))
     s.finish(old)
     new = s.submit("new", writes(1 << 12))
-    assert new.slot == old.slot
-    assert s.kinds(writes(1 << 20)) == {}
+    assert (new.slot, s.kinds(writes(1 << 20))) == (old.slot, {})
 
 
 # ---------------------------------------------------------------- reads of the same bytes
@@ -282,8 +280,7 @@ def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
     for i in range(100):
         stream.submit(f"{i}", reads(AT), (T.INPUT, x[:, 3:7]))
         stream.submit(f"other {i}", reads(AT, nbytes=16), (T.INPUT, x[:, 3:8]))
-    assert stream.accesses == 400
-    assert k.find_overlaps(stream.mem, AT, AT + 8, L.NONE, 3) == 2
+    assert (stream.accesses, k.find_overlaps(stream.mem, AT, AT + 8, L.NONE, 3)) == (400, 2)
     low = x.__array_interface__["data"][0]
     assert k.find_overlaps(stream.mem, low, low + x.nbytes, L.NONE, 3) == 2
     assert stream.kinds(writes(AT + 8)).keys() == {f"other {i}" for i in range(100)}
@@ -293,8 +290,7 @@ def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
 
 def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):
     s.submit("task", reads(AT), reads(AT), updates(AT + 8), writes(AT + 8))
-    assert s.accesses == 2
-    assert s.kinds(writes(AT, nbytes=16)) == {"task": L.ORDER}
+    assert (s.accesses, s.kinds(writes(AT, nbytes=16))) == (2, {"task": L.ORDER})
 
 
 @pytest.mark.parametrize("first, second", [*itertools.product(range(4), range(3))])
@@ -367,8 +363,7 @@ def test_a_write_does_not_wait_for_what_the_last_one_of_the_same_bytes_waits_for
     assert second.conflicts == {new: L.ORDER, first: L.ORDER}
     assert s.kinds(writes(AT + 8, nbytes=4)).keys() == {"old", "new", "second"}
     s.finish(source, fails=True)
-    assert first.state == L.FAILED
-    assert s.can_start() == [old]
+    assert (first.state, s.can_start()) == (L.FAILED, [old])
     s.finish(old)
     assert s.can_start() == [second]
 

@@ -209,8 +209,7 @@ def test_two_passes_leave_no_mailbox_uncollected_though_only_a_member_is_done(dr
     driver.settle()
     driver.post_done(0)
     driver.x.two_passes(driver.mem)
-    assert driver.mem[L.UNCOLLECTED] == 0
-    assert driver.mailbox_state(0)[0] == L.IDLE
+    assert (driver.mem[L.UNCOLLECTED], driver.mailbox_state(0)[0]) == (0, L.IDLE)
 
 
 def test_a_ready_queue_keeps_its_order_as_it_grows_and_is_small_again_when_it_is_empty():
@@ -248,8 +247,7 @@ def test_a_task_whose_worker_has_no_frame_holds_no_other_up_and_what_is_given_co
         ahead.x.wire(ahead.mem, ahead.x.pop_wiring(ahead.mem))
     ahead.set_parked(1, True)
     ahead.mem[ahead._worker(1) + L.W_DEATH] = 1  # so that nobody keeps a thread off a core
-    assert ahead.x.dispatch(ahead.mem, L.SUB) == 1
-    assert ahead.all_given(1)[1:] == [slot]
+    assert (ahead.x.dispatch(ahead.mem, L.SUB), ahead.all_given(1)[1:]) == (1, [slot])
     assert ahead.word(1, L.W_UNTOLD) == 0, "it was told"
 
 

@@ -73,8 +73,7 @@ def test_what_nobody_holds_is_dropped_whichever_it_is(parent):
 
 def test_no_more_are_dropped_at_a_time_than_a_frame_takes(parent):
     parent.add(*range(1, 9))
-    assert parent.known.take_dropped(2) == [1, 2]
-    assert parent.known.take_dropped(2) == [3, 4]
+    assert (parent.known.take_dropped(2), parent.known.take_dropped(2)) == ([1, 2], [3, 4])
 
 
 def test_what_the_session_has_not_been_told_to_forget_is_still_there(parent):
@@ -92,8 +91,7 @@ def test_a_session_without_room_for_a_block_keeps_the_bytes():
         raise MemoryError
 
     kept = KeptValues(lambda: SimpleNamespace(put=put), None)
-    assert kept.store(7, memoryview(b"abc")) == b"abc"
-    assert kept.find(7) == b"abc"
+    assert kept.store(7, memoryview(b"abc")) == kept.find(7) == b"abc"
     assert kept.counts()["value_bytes"] == 3
     kept.forget([7, 8])
     assert kept.find(7) is None

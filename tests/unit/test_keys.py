@@ -104,8 +104,7 @@ def test_nobody_is_admitted_when_nobody_answers(context, server, monkeypatch):
 def test_a_file_holds_the_pair_and_is_for_its_owner_alone(tmp_path):
     path = tmp_path / "keys"
     pair = keys.write_pair(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert keys.read_pair(path) == pair
+    assert (path.stat().st_mode & 0o777, keys.read_pair(path)) == (0o600, pair)
     assert pair.secret not in repr(pair)
 
 

@@ -17,15 +17,11 @@ from simpler_ref.task_interface import CallConfig
 
 
 def test_the_constants_of_the_documents():
-    assert L.MAX_RING_DEPTH == 4
-    assert L.MAX_SCOPE_DEPTH == 64
-    assert L.HEAP_ALIGN == 1024
-    assert L.DEFAULT_HEAP_RING_SIZE == 1073741824
-    assert L.DEFAULT_ALLOC_TIMEOUT_S == 10.0
+    assert (L.MAX_RING_DEPTH, L.MAX_SCOPE_DEPTH, L.HEAP_ALIGN) == (4, 64, 1024)
+    assert (L.DEFAULT_HEAP_RING_SIZE, L.DEFAULT_ALLOC_TIMEOUT_S) == (1073741824, 10.0)
     assert L.CONTINUOUS_TENSOR_MAX_DIMS == 5
     assert (L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS) == (128, 128)
-    assert L.MAX_REGISTERED_CALLABLE_IDS == 4096
-    assert L.CALLABLE_HASH_DIGEST_BYTES == 32
+    assert (L.MAX_REGISTERED_CALLABLE_IDS, L.CALLABLE_HASH_DIGEST_BYTES) == (4096, 32)
     for module in (L, ti):
         assert (module.MAILBOX_SIZE, module.MAILBOX_OFF_ERROR_MSG) == (16384, 16128)
         assert module.MAILBOX_ERROR_MSG_SIZE == 256
@@ -77,8 +73,7 @@ def test_areas_that_kernels_copy_as_a_whole_are_lines():
     assert [area % L.LINE for area in areas] == [0] * len(areas)
     assert L.RING.size == L.LINE
     assert [L.SLOT_WORDS % L.LINE, L.WORKER_WORDS % L.LINE, L.HEADER_WORDS % L.LINE] == [0, 0, 0]
-    assert L.SLOT.size == L.SLOT_WORDS
-    assert L.W_KINDS - L.W_MAILBOX == 2048
+    assert (L.SLOT.size, L.W_KINDS - L.W_MAILBOX) == (L.SLOT_WORDS, 2048)
     assert L.KINDS_WORDS * L.WORD >= (L.MAILBOX_ARGS_CAPACITY - L.WORD) // L.WORD
     assert L.NONE not in {field.at for field in L.HEADER.fields}
 

@@ -117,8 +117,7 @@ def test_bytes_that_are_moved_are_those_of_the_window_and_no_others(pair, nbytes
     assert into[0] == into[-1] == 0
     memory, source = np.zeros(nbytes + 100, np.uint8), numbers(nbytes)
     here.store(there.address, offer(there, memory, WRITE), 7, source.ctypes.data, nbytes)
-    assert np.array_equal(memory[7 : 7 + nbytes], source)
-    assert not memory[:7].any()
+    assert np.array_equal(memory[7 : 7 + nbytes], source) and not memory[:7].any()
     assert not memory[7 + nbytes :].any()
 
 
@@ -179,10 +178,8 @@ def test_a_range_that_may_not_be_moved_is_refused_without_change(pair, access, o
             there.withdraw(key)
         ours = np.zeros(nbytes, np.uint8)
         text = refuse(move, there.address, key, offset, ours, nbytes)
-        assert why in text
-        assert name_of(key) in text
-        assert f"{key:x}" not in text
-        assert np.array_equal(memory, before)
+        assert why in text and name_of(key) in text
+        assert f"{key:x}" not in text and np.array_equal(memory, before)
         assert not ours.any()
         here.fetch(there.address, offer(there, memory), 0, ours, 1)
         assert ours[0] == memory[0]
@@ -330,8 +327,7 @@ def test_what_is_no_request_is_refused_logged_once_and_changes_nothing(open_move
             assert chunks.decode(header).kind == Kind.REFUSED
             assert why
         assert [record.name for record in caplog.records] == ["simpler_ref"]
-        assert why.decode() in caplog.text
-        assert np.array_equal(memory, before)
+        assert why.decode() in caplog.text and np.array_equal(memory, before)
         stranger.send(REQUEST.encode())
         _, data = stranger.recv_multipart()
         assert data == memory.tobytes()
@@ -417,8 +413,7 @@ def test_a_transfer_whose_other_side_dies_raises(open_mover, start_peer):
     assert peer.line() == "in the middle"
     peer.kill()
     text = lost(transfer)
-    assert "the connection is lost" in text
-    assert peer.address in text
+    assert "the connection is lost" in text and peer.address in text
     assert here.counters()["lost"] == 1
 
 
@@ -433,8 +428,7 @@ def test_a_fetch_whose_other_side_falls_silent_raises_and_no_byte_is_late(open_m
     kept = into.copy()
     peer.go_on()
     peer.close()  # the rest has been served
-    assert np.array_equal(into, kept)
-    assert (into[-CHUNK:] == 7).all()
+    assert np.array_equal(into, kept) and (into[-CHUNK:] == 7).all()
 
 
 def test_to_close_a_mover_ends_transfers_that_wait(open_mover, start_peer):
@@ -493,8 +487,7 @@ def test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_come
     there.offer(Window(keys[1], made.ctypes.data, made.nbytes, READ))
     there.end_replay(TOKEN)
     assert found.result(10) == [False, True]
-    assert (came[1] == made).all()
-    assert not came[0].any()
+    assert (came[1] == made).all() and not came[0].any()
     assert not there._parked
     assert not caplog.records, "a replay that has failed is told of elsewhere"
     again = fetching(here, there, keys, came)  # what is offered comes even then
@@ -510,8 +503,7 @@ def test_a_window_is_filled_once_one_transfer_has_written_all_of_it(pair):
     key = offer(there, memory)
     here.store(there.address, key, 0, data[:9], 9)
     here.store(there.address, key, 5, data[5:], data.nbytes - 5)
-    assert not there.is_filled(key)
-    assert not told
+    assert not there.is_filled(key) and not told
     here.store(there.address, key, 0, data, data.nbytes)
     assert there.is_filled(key)
     assert told == [key]

@@ -57,8 +57,7 @@ def test_what_comes_early_waits_for_its_replay_and_is_taken_once(bell):
     put(inbox, 7, 1, b"early")
     inbox.begin(7)
     put(inbox, 7, 2, b"later")
-    assert joined(inbox.take(1)) == b"early"
-    assert joined(inbox.take(2)) == b"later"
+    assert (joined(inbox.take(1)), joined(inbox.take(2))) == (b"early", b"later")
     assert inbox.take(1) is None
     put(inbox, 7, 1, b"one")
     inbox.begin(8)

@@ -40,8 +40,7 @@ def test_a_thread_that_pops_while_another_pushes_gets_everything_once_and_whole(
     with ThreadPoolExecutor(2) as threads:
         pushing = threads.submit(k.produce, roomy.mem, count)
         popping = threads.submit(k.consume, roomy.mem, count)
-        assert pushing.result(DEADLINE_S) == L.OK
-        assert popping.result(DEADLINE_S) == count
+        assert (pushing.result(DEADLINE_S), popping.result(DEADLINE_S)) == (L.OK, count)
     unmap(roomy)
 
 

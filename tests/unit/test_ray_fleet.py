@@ -75,8 +75,7 @@ def test_sessions_start_and_end_with_their_place(fleet):
     pids = [place.announcement.pid for place in places]
     places[0].stop(DEADLINE_S)
     os.kill(pids[1], signal.SIGKILL)
-    assert places[1].wait(DEADLINE_S)
-    assert places[1].why().endswith("killed by SIGKILL")
+    assert places[1].wait(DEADLINE_S) and places[1].why().endswith("killed by SIGKILL")
     places[1].stop(DEADLINE_S)
     assert all(map(is_gone, pids))
 

@@ -80,8 +80,7 @@ def test_the_counts_hold_more_consumers_than_tasks_can_live(driver):
     slot = driver.submit()
     many = L.DEFAULT_TASK_WINDOW
     driver.mem[slot + L.S_FANOUT] = many | many << 32
-    assert k.acquire_ref(driver.mem, slot)
-    assert not k.release_ref(driver.mem, slot)
+    assert k.acquire_ref(driver.mem, slot) and not k.release_ref(driver.mem, slot)
     assert driver.refs(slot) == (many + 1, many + 1)
 
 
@@ -92,11 +91,7 @@ def test_a_slot_comes_back_as_if_it_were_new(driver):
     driver.finish(first)
     driver.reclaim()
     again = driver.submit()
-    assert again == first
-    assert driver.state(again) == S.PENDING
-    assert driver.refs(again) == (1, 0)
-    assert driver.counts(again) == (0, 0)
-    assert driver.edges(again) == []
-    assert driver.consumers(again) == []
-    assert driver.worker_of(again) == -1
+    assert (again, driver.state(again), driver.refs(again)) == (first, S.PENDING, (1, 0))
+    assert (driver.counts(again), driver.edges(again)) == ((0, 0), [])
+    assert (driver.consumers(again), driver.worker_of(again)) == ([], -1)
     assert driver.id(again) == 1

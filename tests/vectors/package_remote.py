@@ -59,8 +59,7 @@ def check_message(case):
     kind, encode, decode = MESSAGES[case["kind"]]
     value = task_of(case["value"]) if case["kind"] == "task" else made(kind, case["value"])
     raw = to_bytes(case["bytes"])
-    assert encode(value) == raw
-    assert decode(raw) == value
+    assert (encode(value), decode(raw)) == (raw, value)
 
 
 for _name in MESSAGES.keys() - {"frame"}:

@@ -81,8 +81,7 @@ def w(request):
 def test_without_a_worker_a_call_runs_here(w):
     x, y = np.ones(3), np.zeros(3)
     assert axpy(y, x, 2) is None
-    assert y.tolist() == [2, 2, 2]
-    assert total(x) == 3
+    assert (y.tolist(), total(x)) == ([2, 2, 2], 3)
     with pytest.raises(IndexError, match="negative"):
         half(x, -1, True)
     with pytest.raises(TypeError, match="half: i "):
@@ -148,8 +147,7 @@ def test_numbers_of_other_types_are_compiled_once(w):
     assert made == numbers
     before = ran()
     assert [same(value).result() for value in numbers] == numbers
-    assert [same(same(value)).result() for value in numbers] == numbers
-    assert ran() == before
+    assert ([same(same(value)).result() for value in numbers], ran()) == (numbers, before)
 
 
 @sr.task(compiled=True)
@@ -241,12 +239,10 @@ def test_values_arrive_as_from_any_task(w):
     x = w.share(np.arange(3.0))
     for _ in range(3):
         size, twice = pair(x).result()
-        assert (size, twice.tolist()) == (3, [0, 2, 4])
-        assert int(high().result()) == 1 << 63
+        assert (size, twice.tolist(), int(high().result())) == (3, [0, 2, 4], 1 << 63)
         for number in (np.float32(0.1), np.int8(-5), np.bool_(True)):
             assert single(w.share(np.array([number]))).result() == number
-        assert same("text").result() == "text"
-        assert same((1, 2.5)).result() == (1, 2.5)
+        assert (same("text").result(), same((1, 2.5)).result()) == ("text", (1, 2.5))
 
 
 @compiled_only

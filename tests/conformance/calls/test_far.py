@@ -82,8 +82,7 @@ def test_runs_and_calls_take_turns(w):
         fill(values, float(k))
         several = [add(i, k) for i in range(10)]
         w.run(orch_fn)
-        assert values.tolist() == [k + 1.0] * 8
-        assert total(values).result() == 8 * (k + 1)
+        assert (values.tolist(), total(values).result()) == ([k + 1.0] * 8, 8 * (k + 1))
         assert [one.result() for one in several] == [i + k for i in range(10)]
 
 
@@ -185,8 +184,7 @@ def test_a_call_that_fails_leaves_its_arrays_as_they_were_and_spoils_no_others(w
     x, y = w.share(np.arange(4.0)), w.ones(4)
     with pytest.raises(ZeroDivisionError):
         far_calls.spoil(x).result()
-    assert x.tolist() == [0, 1, 2, 3]
-    assert [total(y).result() for _ in range(3)] == [4] * 3
+    assert (x.tolist(), [total(y).result() for _ in range(3)]) == ([0, 1, 2, 3], [4] * 3)
     fill(x, 3.0)
     scale(x, 2.0).result()
     assert x.tolist() == [6] * 4
@@ -219,8 +217,7 @@ def test_copies_stay_while_calls_use_an_array(w, tmp_path):
     for _ in range(8):
         axpy(y, x, 1.0)
     gate.touch()
-    assert held.result() == 1000
-    assert total(y).result() == 8000
+    assert (held.result(), total(y).result()) == (1000, 8000)
     assert moved(w) - before <= 4  # y where x is, or both to the other one; y again for the total
 
 
@@ -229,8 +226,7 @@ def test_what_the_program_or_another_view_has_written_is_seen(w, tmp_path):
     x = w.zeros(100, np.float64)
     for k in range(10):
         x[:] = k
-        assert total(x).result() == 100 * k
-        assert total(x[10:20]).result() == 10 * k
+        assert (total(x).result(), total(x[10:20]).result()) == (100 * k, 10 * k)
     x[:] = 0
     gate = tmp_path / "gate"
     held = [wait_for(x, str(gate)) for _ in range(2)]
@@ -267,8 +263,7 @@ def test_a_call_that_waits_is_cancelled_and_keeps_no_copy(w, tmp_path):
 def test_values_of_any_kind_and_size_travel_both_ways(w):
     large = np.arange(300_000.0)
     for value in (None, True, -1, 1 << 62, 1 << 70, 0.5, "text", [1, {"a": (2,)}], b"x" * 100_000):
-        assert keep(value).result() == value
-        assert add(keep([value]), []).result() == [value]
+        assert (keep(value).result(), add(keep([value]), []).result()) == (value, [value])
     assert np.array_equal(keep(large).result(), large)
     assert np.array_equal(add(keep(large), large).result(), 2 * large)
     assert type(keep(np.float64(2)).result()) is np.float64
@@ -313,8 +308,7 @@ def test_an_endpoint_imports_only_what_it_allows_and_unpickles_nothing_unless_it
             w.submit(lambda: 1).result()
         x = w.share(np.arange(4.0))
         scale(x, 2.0)
-        assert total(x).result() == 12
-        assert add(add(1, 2), 0.5).result() == 3.5
+        assert (total(x).result(), add(add(1, 2), 0.5).result()) == (12, 3.5)
         assert keep(None).result() is None
         for number in (2**63 - 1, -(2**63), True):
             assert keep(number).result() == number
@@ -338,8 +332,7 @@ def test_independent_calls_go_to_all_endpoints_and_follow_their_arrays(w):
     assert all(one["tasks"] > count for one, count in zip(w.endpoints(), before, strict=True))
     x = w.zeros(200_000, np.float64)
     places = [far_calls.add_one_and_say_where(x) for _ in range(6)]
-    assert len({one.result() for one in places}) == 1
-    assert x[0] == 6
+    assert (len({one.result() for one in places}), x[0]) == (1, 6)
 
 
 @pytest.mark.spec("CALL-FAR-8")
@@ -348,8 +341,7 @@ def test_calls_follow_their_long_values(w):
     assert value.result()[0] == 0  # so its length is known
     for _ in range(10):
         value = far_calls.grow(value)
-    assert value.result()[0] == 10
-    assert moved(w, "values_stored") == before
+    assert (value.result()[0], moved(w, "values_stored")) == (10, before)
 
 
 @pytest.mark.spec("CALL-FAR-9")
@@ -359,8 +351,7 @@ def test_calls_follow_their_long_values(w):
 def test_workers_are_counted_through_all_endpoints(w, count):
     made = [sr.task(workers=k)(far_calls.who) for k in range(count)]
     found = [one().result() for one in made]
-    assert len(set(found)) == count
-    assert [one().result() for one in made] == found
+    assert (len(set(found)), [one().result() for one in made]) == (count, found)
     with pytest.raises(ValueError, match=f"are 0 to {count - 1}"):
         w.submit(sr.task(workers=count)(far_calls.who))
 
@@ -502,8 +493,7 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
         finally:
             gate.touch()
         if retries:
-            assert held.result() == 4
-            assert [one.result() for one in others] == [1, 2, 3, 4]
+            assert (held.result(), [one.result() for one in others]) == (4, [1, 2, 3, 4])
         else:
             for one in [held, *others]:
                 with pytest.raises(WorkerLostError, match="endpoint"):

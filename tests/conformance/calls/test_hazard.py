@@ -67,8 +67,7 @@ def test_a_failed_writer_lets_readers_fail_until_it_is_overwritten(s):
     s.finish(failed, fails=True)
     assert s.kinds(reads(AT)) == s.kinds(updates(AT)) == {"failed": NEEDS}
     half = s.submit("half", writes(AT))
-    assert half.conflicts == {}
-    assert s.kinds(reads(AT + 8)) == {"failed": NEEDS}
+    assert (half.conflicts, s.kinds(reads(AT + 8))) == ({}, {"failed": NEEDS})
     whole = s.submit("whole", writes(AT, nbytes=16))
     assert {task.name for task in whole.conflicts} == {"half"}
     assert s.kinds(reads(AT + 8)) == {"whole": NEEDS}
@@ -88,8 +87,7 @@ def test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for(s):
     s.finish(source, fails=True)
     assert poisoned.state == L.FAILED and not poisoned.ended
     writer = s.submit("writer", writes(AT))
-    assert writer.conflicts == {poisoned: ORDER}
-    assert s.can_start() == [reader]
+    assert (writer.conflicts, s.can_start()) == ({poisoned: ORDER}, [reader])
     s.finish(reader)
     assert s.can_start() == [writer]
 
@@ -259,6 +257,5 @@ def test_a_search_may_be_repeated(s):
 def test_a_task_does_not_wait_for_itself(s, order):
     uses = [reads(AT, nbytes=32), writes(AT + 8, nbytes=16), updates(AT + 16, nbytes=32)][::order]
     task = s.submit("task", *uses)
-    assert task.conflicts == {}
-    assert s.kinds(*uses) == {"task": NEEDS}
+    assert (task.conflicts, s.kinds(*uses)) == ({}, {"task": NEEDS})
     assert s.kinds(writes(AT)) == s.kinds(writes(AT + 40)) == {"task": ORDER}

@@ -108,8 +108,7 @@ def test_values_of_any_kind_and_number_are_kept(both):
 def test_endpoints_forget_what_nobody_needs(both, size):
     assert nothing_is_kept(both)
     value = MADE_HERE(size, 1.0)
-    assert THERE(value).result() == size
-    assert count(both, "values") == 2
+    assert (THERE(value).result(), count(both, "values")) == (size, 2)
     array = value.result()
     del value
     assert add(1, 1).result() == 2
@@ -160,8 +159,7 @@ def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(t
         os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
         wait_until(lambda: not w.endpoints()[0]["alive"])
         for size, value, other in pairs:
-            assert THERE(value).result() == size
-            assert value.result().sum() == size
+            assert (THERE(value).result(), value.result().sum()) == (size, size)
             assert (HERE(other).result(), THERE(other).result()) == (2 * size, 2 * size)
         again = sr.task(retries=1)(far_calls.sum_or_die_once)
         assert again(pairs[0][2], str(tmp_path / "died")).result() == 2.0 * IN_FRAME

@@ -158,10 +158,8 @@ def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     before = look().result()
     for task, *args in 5 * tasks:
         task(*args).result()
-    assert look().result() == before
-    assert same("text").result() == "text"
-    assert look().result() == before + 1
-    assert x.tolist() == [6, 6, 6]
+    assert (look().result(), same("text").result()) == (before, "text")
+    assert (look().result(), x.tolist()) == (before + 1, [6, 6, 6])
     assert [one.result() for one in waiting] == [2, -0.5, None, True, False]
 
 
@@ -393,9 +391,7 @@ def test_a_signal_handler_may_ask_for_what_is_just_fetched(w, monkeypatch, value
     monkeypatch.setattr(stream, "_copy_outcome", interrupted)
     monkeypatch.setattr(stream, "_kernels", Kernels())
     stream.fetch(future)
-    assert handled == [value, 4]
-    assert future.result() == value
-    assert dropped.count(slot) == 1
+    assert (handled, future.result(), dropped.count(slot)) == ([value, 4], value, 1)
     stream._fetch(future)  # a handler has come before its first line
     assert 0 not in dropped
     assert future.result() == value
@@ -472,8 +468,7 @@ def test_methods_leave_what_is_not_usual_to_python(w):
         w.submit(3, 4)
     with pytest.raises(TypeError):
         w.submit([], 4)  # which has no hash
-    assert w.submit(same, value=5).result() == 5
-    assert same(value="a").result() == "a"
+    assert (w.submit(same, value=5).result(), same(value="a").result()) == (5, "a")
 
 
 # ---------------------------------------------------------------- where that code is not used

@@ -57,8 +57,7 @@ def test_the_innermost_with_block_counts_whichever_worker_is_opened_first(w):
     with sr.Worker(**mode) as outer:
         with sr.Worker(**mode) as inner:
             outer.init()
-            assert add(1, 2).result() == 3
-            assert (calls(outer), calls(inner)) == (0, 1)
+            assert (add(1, 2).result(), calls(outer), calls(inner)) == (3, 0, 1)
             with sr.Worker(4, num_sub_workers=0):  # has nobody who could run it
                 assert add(3, 4).result() == 7
             assert (calls(outer), calls(inner)) == (0, 2)
@@ -74,8 +73,7 @@ def test_the_innermost_with_block_counts_whichever_worker_is_opened_first(w):
 @pytest.mark.spec("CALL-STREAM-1")
 def test_a_worker_calls_plain_functions_too(w):
     x = w.share(np.arange(4, dtype=np.float32))
-    assert w.submit(divmod, 7, 2).result() == (3, 1)
-    assert w.submit(np.sum, x).result() == 6
+    assert (w.submit(divmod, 7, 2).result(), w.submit(np.sum, x).result()) == ((3, 1), 6)
     first, second = sr.task(lambda: "first"), sr.task(lambda: "second")
     assert (second().result(), first().result()) == ("second", "first")
     assert w.submit(lambda a, *, b: a - b, 5, b=3).result() == 2
@@ -138,8 +136,7 @@ def test_a_future_is_an_argument_like_its_value(w):
     chain = 0
     for i in range(100):
         chain = add(chain, i)
-    assert chain.result() == 4950
-    assert add(add("a", "b"), add("c", "d")).result() == "abcd"
+    assert (chain.result(), add(add("a", "b"), add("c", "d")).result()) == (4950, "abcd")
     parts = add(list(range(1000)), [1])
     assert add(parts, parts).result() == [*range(1000), 1, *range(1000), 1]
     done = add(1, 1)
@@ -207,8 +204,7 @@ def test_a_signal_ends_a_wait_and_the_call_goes_on(w, gate):
     with pytest.raises(Terminated), terminated_after(0.05):
         held.result()
     gate[0] = 1
-    assert held.result() == 5
-    assert add(held, 1).result() == 6
+    assert (held.result(), add(held, 1).result()) == (5, 6)
 
 
 @pytest.mark.spec("CALL-STREAM-9")
@@ -292,8 +288,7 @@ def test_a_call_waits_for_the_run_of_another_thread(w):
         finally:
             ended.set()
     running.result()
-    assert refused
-    assert all("in an orchestration function" in text for text in refused)
+    assert refused and all("in an orchestration function" in text for text in refused)
 
 
 @pytest.mark.spec("CALL-STREAM-4", "CALL-STREAM-8")

@@ -91,8 +91,7 @@ def test_values_that_nobody_keeps_take_no_memory():
             assert array[0] == array[-1] == i
         for _ in range(2000):
             same("dropped" * 100)
-        assert same(1).result() == 1
-        assert w.submit(len, [0] * 5).result() == 5
+        assert (same(1).result(), w.submit(len, [0] * 5).result()) == (1, 5)
 
 
 @pytest.mark.spec("CALL-VALUE-4")
@@ -104,8 +103,7 @@ def test_a_value_outlives_its_future_and_its_worker():
         w.run(lambda orch, args, config: None)
         kept = same("kept")
     assert (big == 7).all()
-    assert [int(one[5]) for one in others] == [0, 1, 2, 3, 4]
-    assert kept.result() == "kept"
+    assert ([int(one[5]) for one in others], kept.result()) == ([0, 1, 2, 3, 4], "kept")
 
 
 @pytest.mark.spec("CALL-VALUE-4")

@@ -147,8 +147,7 @@ def test_ranks_agree_on_the_size_of_windows(name):
             chip.comm_alloc_windows(comm, 100 * (rank + 1))
         return chip.comm_alloc_windows(comm, 100) != 0 and chip.comm_get_window_size(comm)
 
-    assert together(2, act) == [4096] * 2
-    assert windows() == []
+    assert (together(2, act), windows()) == ([4096] * 2, [])
 
 
 @pytest.mark.spec("CHIP-COMM-2")
@@ -165,8 +164,7 @@ def test_if_a_rank_cannot_open_the_windows_none_keeps_them(name):
             del chip.open_window
         return chip.comm_alloc_windows(comm, 4096) != 0
 
-    assert together(3, act) == [True] * 3
-    assert windows() == []
+    assert (together(3, act), windows()) == ([True] * 3, [])
 
 
 @pytest.mark.spec("CHIP-COMM-2", "CHIP-COMM-4")
@@ -187,8 +185,7 @@ def test_each_rank_reads_what_others_put_until_it_releases_the_windows(name):
             return found[0]
         return found[1]
 
-    assert together(2, act) == [6.0, 5.0]
-    assert windows() == []
+    assert (together(2, act), windows()) == ([6.0, 5.0], [])
 
 
 @pytest.mark.spec("CHIP-COMM-3")

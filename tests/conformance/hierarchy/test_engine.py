@@ -76,8 +76,7 @@ def test_a_nested_task_has_no_edge_to_a_task_above_and_finds_what_that_wrote(tre
         orch.submit_sub(write, make_args((x, T.INOUT)))
         orch.submit_next_level(handle, make_args((x, T.INOUT)))
 
-    assert above.run(orch_fn).edges == 1
-    assert (x[0], edges[0]) == (14, 0)
+    assert (above.run(orch_fn).edges, x[0], edges[0]) == (1, 14, 0)
 
 
 @pytest.mark.spec("HIER-ENGINE-3")
@@ -121,6 +120,5 @@ def test_a_worker_runs_within_the_orch_function_of_another_and_fails_by_itself(t
             with pytest.raises(TaskError, match="ZeroDivisionError"):
                 other.run(lambda inner, *_: inner.submit_sub(fails))
 
-    assert one.run(outer).tasks == 3
-    assert [timing.tasks for timing in timings] == [1, 1, 1]
+    assert (one.run(outer).tasks, [timing.tasks for timing in timings]) == (3, [1, 1, 1])
     assert (x.tolist(), y.tolist()) == ([3, 3], [3, 3])

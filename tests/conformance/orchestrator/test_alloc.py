@@ -38,9 +38,7 @@ def test_an_alloc_is_completed_from_the_start_and_never_dispatched(driver):
     slot = driver.alloc(100)
     assert driver.state(slot) == COMPLETED
     assert driver.producers(slot) == driver.wiring_queue() == []
-    assert driver.run_pass() == 0
-    assert driver.ready_queue() == []
-    assert driver.worker_of(slot) == -1
+    assert (driver.run_pass(), driver.ready_queue(), driver.worker_of(slot)) == (0, [], -1)
 
 
 @pytest.mark.spec("ORCH-ALLOC-3")
@@ -49,8 +47,7 @@ def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
     address = driver.address(slot)
     assert driver.lookup(address) == slot
     reader = driver.submit(reads(address))
-    assert driver.producers(reader) == [slot]
-    assert driver.lookup(address) == slot
+    assert (driver.producers(reader), driver.lookup(address)) == ([slot], slot)
     writer = driver.submit(writes(address))
     assert driver.lookup(address) == writer
 
@@ -59,8 +56,7 @@ def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
 def test_an_alloc_begins_with_its_own_reference_released_and_one_for_an_open_scope(make_driver):
     driver = make_driver(run=False)
     slot = driver.alloc(100)
-    assert driver.refs(slot) == (0, 1)
-    assert driver.state(slot) == COMPLETED
+    assert (driver.refs(slot), driver.state(slot)) == ((0, 1), COMPLETED)
     assert inside(driver.address(slot), 100, driver.ring(0, L.R_BASE), 1 << 16)
     for nbytes in (100, 0):
         driver.open_scope()
@@ -93,13 +89,9 @@ def test_a_consumer_never_waits_for_an_alloc_but_keeps_its_slab(driver, releases
 @pytest.mark.spec("ORCH-ALLOC-6")
 def test_an_alloc_of_zero_bytes_is_a_task_without_slab_and_key(driver):
     slot = driver.alloc(0)
-    assert driver.state(slot) == COMPLETED
-    assert driver.id(slot) == 0
-    assert driver.id(driver.alloc(8)) == 1
-    assert driver.address(slot) == 0
-    assert driver.held(0) == 1024
-    assert driver.map_count() == 1
-    assert driver.refs(slot) == (1, 1)
+    assert (driver.state(slot), driver.id(slot)) == (COMPLETED, 0)
+    assert (driver.id(driver.alloc(8)), driver.address(slot)) == (1, 0)
+    assert (driver.held(0), driver.map_count(), driver.refs(slot)) == (1024, 1, (1, 1))
     task = driver.submit(updates(0))
     assert driver.producers(task) == []
     driver.close_scope()

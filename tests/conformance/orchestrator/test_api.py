@@ -45,8 +45,7 @@ def test_submit_sub_takes_no_config_returns_none_and_passes_an_empty_task_args_i
         assert orch.submit_sub(nothing, TaskArgs()) is None
         assert orch.submit_sub(look) is None
 
-    assert w.run(orch_fn).tasks == 2
-    assert seen.tolist() == [0, 0, 1]
+    assert (w.run(orch_fn).tasks, seen.tolist()) == (2, [0, 0, 1])
 
 
 @pytest.mark.spec("ORCH-API-3")

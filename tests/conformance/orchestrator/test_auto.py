@@ -43,8 +43,7 @@ def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
     driver.finish_run()
     driver.finish(slot)
     assert driver.held(0) == sum(rounded)  # all of them return when the task is reclaimed
-    assert driver.reclaim() == 1
-    assert driver.held(0) == 0
+    assert (driver.reclaim(), driver.held(0)) == (1, 0)
     driver.close()
 
 
@@ -101,6 +100,5 @@ def test_every_output_without_address_is_written_back_and_no_other_tensor(w):
 )
 def test_any_other_tensor_keeps_its_address_and_takes_nothing(driver, arg, address):
     slot = driver.submit(arg)
-    assert driver.address(slot) == address
-    assert driver.held(0) == 0
+    assert (driver.address(slot), driver.held(0)) == (address, 0)
     assert driver.map_count() == bool(address)

@@ -33,11 +33,9 @@ def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
     driver.close_scope()
     driver.open_scope()
     assert driver.try_alloc(8) == driver.try_submit([auto(1)]) == L.WOULD_BLOCK
-    assert wait_for_a_move(driver) == L.TIMED_OUT
-    assert driver.try_alloc(8) == L.WOULD_BLOCK
+    assert (wait_for_a_move(driver), driver.try_alloc(8)) == (L.TIMED_OUT, L.WOULD_BLOCK)
     driver.finish(task)  # in passes of another thread; no pass will move anything any more
-    assert driver.consumed_list() == [task]
-    assert wait_for_a_move(driver) == L.OK
+    assert (driver.consumed_list(), wait_for_a_move(driver)) == ([task], L.OK)
     assert driver.try_alloc(8) >= 0
 
 
@@ -134,8 +132,7 @@ def test_the_message_says_which_ring_is_full_of_what_and_what_to_do():
         text = str(info.value)
         for part in ("ring 1", "8192 bytes", "4096 bytes", "0.125 s", "5120 bytes", "2 tasks"):
             assert part in text, (part, text)
-        assert "heap_ring_size" in text
-        assert "oldest is task 0 (COMPLETED)" in text
+        assert "heap_ring_size" in text and "oldest is task 0 (COMPLETED)" in text
 
     assert Worker(3).alloc_timeout_s == 10.0
     with Worker(3, heap_ring_size=8 * KIB, alloc_timeout_s=0.125) as w:

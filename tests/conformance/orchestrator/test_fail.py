@@ -116,8 +116,7 @@ def test_a_wait_for_room_ends_when_another_thread_has_collected_the_failure(driv
     driver.finish(task, Special("collected by the Scheduler thread"))
     taken, limit_ns = int(driver.mem[L.WIRING_TAKEN]), int(DEADLINE_S * 1e9)
     assert driver.k.help_scheduler(driver.mem, -1, -1, taken, limit_ns) == L.OK
-    assert driver.try_submit() == L.RUN_FAILED
-    assert driver.try_alloc(8) == L.RUN_FAILED
+    assert (driver.try_submit(), driver.try_alloc(8)) == (L.RUN_FAILED, L.RUN_FAILED)
 
 
 @pytest.mark.spec("ORCH-FAIL-3")
@@ -156,8 +155,7 @@ def test_the_message_names_level_kind_and_index_and_ends_with_the_exception(leve
             w.run(orch_fn)
         other = 1 - int(names[0].split()[1])
         text = str(info.value)
-        assert f"level {level}" in text
-        assert f"sub_worker {other}" in text
+        assert f"level {level}" in text and f"sub_worker {other}" in text
         assert text.endswith(": Special: task 1 cannot go on")
         assert (info.value.worker, info.value.pid) == (other, w.worker_pids()[other])
 
@@ -182,8 +180,7 @@ def test_the_workers_traceback_is_attached_and_of_a_long_one_beginning_and_end(w
     if length < L.TRACE_CAPACITY:
         assert trace.rstrip().endswith("x" * length + "!")
     else:
-        assert "(cut)" in trace
-        assert trace.rstrip().endswith("x!")
+        assert "(cut)" in trace and trace.rstrip().endswith("x!")
         assert L.TRACE_CAPACITY - 64 < len(trace.encode()) <= L.TRACE_CAPACITY
 
 

@@ -279,11 +279,9 @@ def test_both_kinds_of_memory_serve_both_kinds_of_workers_and_no_other_keeps_the
         assert held(worker) == held(psutil.Process(worker).ppid()) == []
         listing = ["ls", "-l", "/proc/self/fd"]
         program = subprocess.run(listing, close_fds=False, capture_output=True, text=True)
-        assert "simpler-region" not in program.stdout
-        assert "/dev/shm" not in program.stdout
+        assert "simpler-region" not in program.stdout and "/dev/shm" not in program.stdout
         assert len(held(os.getpid())) == before + 3
-    assert len(held(os.getpid())) == before
-    assert x.tolist() == [0, 2, 4, 6, 8]
+    assert (len(held(os.getpid())), x.tolist()) == (before, [0, 2, 4, 6, 8])
 
 
 # ---------------------------------------------------------------- thread pools

@@ -79,8 +79,7 @@ def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(w, name):
             refusal = other.submit(ORCH_CALLS[name], orch, handle).exception(DEADLINE_S)
         assert isinstance(refusal, RuntimeError)
         assert "belongs to the thread that called Worker.run" in str(refusal)
-        assert orch.live_tasks() == 0
-        assert orch.ring.next_task_id() == 0
+        assert orch.live_tasks() == orch.ring.next_task_id() == 0
         orch.scope_end()
         with pytest.raises(RuntimeError, match="scope_end without scope_begin"):
             orch.scope_end()
@@ -127,8 +126,7 @@ def test_a_worker_process_sees_zeros_where_the_parent_keeps_its_slots():
         with pytest.raises(WorkerLostError):
             w.run(orch_fn, suicide)
         assert np.count_nonzero(mem[private]) > 0  # when the next worker is forked
-        assert w.run(orch_fn, handle).tasks == 10
-        assert seen[0] == 0
+        assert (w.run(orch_fn, handle).tasks, seen[0]) == (10, 0)
         assert seen[1] > 0
 
 

@@ -196,9 +196,7 @@ def test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone(driver):
     driver.settle()
     new = driver.submit(writes(4096))
     driver.answer_and_settle(driver.worker_of(old))
-    assert driver.reclaim() == 1
-    assert driver.lookup(4096) == new
-    assert driver.lookup(8192) == L.NONE
+    assert (driver.reclaim(), driver.lookup(4096), driver.lookup(8192)) == (1, new, L.NONE)
     reader = driver.submit(reads(4096))
     assert driver.producers(reader) == [new]
 

@@ -168,8 +168,7 @@ def test_an_address_given_by_hand_is_believed(w):
         orch.submit_sub(handle, make_args((by_hand, T.INPUT), (no_memory, T.INPUT)))
 
     handle = w.register(look)
-    assert run(w, body).edges == 1
-    assert seen.tolist() == [private.ctypes.data, 0xDEADBEEF00]
+    assert (run(w, body).edges, seen.tolist()) == (1, [private.ctypes.data, 0xDEADBEEF00])
 
 
 @pytest.mark.spec("ORCH-MISUSE-3")
@@ -277,8 +276,7 @@ def test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused(w, tensors, 
         orch.submit_sub(handle, arguments(tensors, scalars))
 
     handle = w.register(look)
-    assert run(w, body).tasks == 1
-    assert seen.tolist() == [tensors, scalars, scalars - 1]
+    assert (run(w, body).tasks, seen.tolist()) == (1, [tensors, scalars, scalars - 1])
 
 
 # ---------------------------------------------------------------- handles
@@ -360,8 +358,7 @@ def test_run_inside_an_orch_function_of_the_same_worker_is_refused(w, other):
         other.run(lambda *_: None)  # another Worker's is fine
         orch.submit_sub(handle)
 
-    assert run(w, body).tasks == 1
-    assert run(w, lambda orch: orch.submit_sub(handle)).tasks == 1
+    assert run(w, body).tasks == run(w, lambda orch: orch.submit_sub(handle)).tasks == 1
 
 
 @pytest.mark.spec("ORCH-MISUSE-9")

@@ -64,8 +64,7 @@ def test_a_consumed_producer_counts_as_absent(driver):
     assert driver.state(producer) == CONSUMED
     assert driver.lookup(address) == producer  # its key is there until it is reclaimed
     consumer = driver.submit(reads(address))
-    assert driver.producers(consumer) == []
-    assert driver.refs(producer) == (1, 2)
+    assert (driver.producers(consumer), driver.refs(producer)) == ([], (1, 2))
     driver.reclaim()
     driver.finish(consumer)
 

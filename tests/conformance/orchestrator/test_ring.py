@@ -56,8 +56,7 @@ def resident_bytes(address):
 def test_there_are_four_rings_of_the_given_size_and_one_gib_by_default():
     assert Worker(3).heap_ring_size == Worker(3, heap_ring_size=None).heap_ring_size == 1 << 30
     ring = Ring()
-    assert ring.ring_count() == 4
-    assert [ring.heap_size(i) for i in range(4)] == [1 << 30] * 4
+    assert (ring.ring_count(), [ring.heap_size(i) for i in range(4)]) == (4, [1 << 30] * 4)
     bases = sorted(ring.heap_base(i) for i in range(4))
     assert all(b - a >= 1 << 30 for a, b in pairwise(bases))
     assert [small_ring(heap=5 * KIB).heap_size(i) for i in range(4)] == [5 * KIB] * 4
@@ -172,8 +171,7 @@ def test_outputs_whose_sum_does_not_fit_64_bits_are_too_large_as_well(driver, co
     half = ContinuousTensor.make(0, (1 << 31, 1 << 30), DataType.UINT8)._wires[T.OUTPUT]
     before = driver.words()
     code = driver.x.submit_task(driver.mem, L.SUB << 32, count, 0, half * count)
-    assert code == L.TOO_LARGE
-    assert driver.changed_since(before) == []
+    assert (code, driver.changed_since(before)) == (L.TOO_LARGE, [])
 
 
 @pytest.mark.spec("ORCH-RING-12")
@@ -184,8 +182,7 @@ def test_a_claim_reports_slot_address_end_offset_and_ring():
     assert ring.alloc(2000, scope_depth=2) == (1, ring.heap_base(2), 2 * KIB, 2)
     assert ring.alloc(1) == (2, ring.heap_base(0) + KIB, 2 * KIB, 0)
     nothing = ring.alloc(0)
-    assert nothing == (3, None, 2 * KIB, 0)
-    assert ring.heap_top(0) == 2 * KIB
+    assert (nothing, ring.heap_top(0)) == ((3, None, 2 * KIB, 0), 2 * KIB)
 
 
 @pytest.mark.spec("ORCH-RING-14")

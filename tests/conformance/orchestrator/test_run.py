@@ -146,8 +146,7 @@ def test_run_returns_when_every_task_has_finished_and_no_task_is_live(w):
             orch.submit_sub(leaf, make_args((key(4096), T.INOUT), scalars=[i]))
 
     assert w.run(orch_fn).tasks == 41
-    assert done.all()
-    assert is_empty(kept[0])
+    assert done.all() and is_empty(kept[0])
 
 
 @pytest.mark.spec("ORCH-RUN-4")

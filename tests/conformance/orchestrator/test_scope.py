@@ -128,8 +128,7 @@ def test_scope_end_without_scope_begin_raises_and_the_runs_own_scope_stays_open(
         Scope().scope_end(lambda slot: None)
     assert driver.close_scope() == L.OK  # the run's own
     before = driver.words()
-    assert driver.close_scope() == L.NO_SCOPE
-    assert driver.changed_since(before) == []
+    assert (driver.close_scope(), driver.changed_since(before)) == (L.NO_SCOPE, [])
 
 
 @pytest.mark.spec("ORCH-SCOPE-5", "ORCH-INV-5")
@@ -199,8 +198,7 @@ def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
     driver.close_scope()
     assert list(map(driver.state, slots)) == [FREE, FREE, *others]  # reclaimed at once
     assert driver.finish_everything() == [driver.id(s) for s in (reader, runs, waits, blocked)]
-    assert driver.reclaim() == 5
-    assert driver.live() == 0
+    assert (driver.reclaim(), driver.live()) == (5, 0)
 
 
 @pytest.mark.spec("ORCH-SCOPE-8")

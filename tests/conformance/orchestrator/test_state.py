@@ -153,8 +153,7 @@ def test_a_submitted_task_is_pending_until_the_scheduler_makes_it_ready(driver):
     assert {driver.state(slot) for slot in (alone, producer, consumer)} == {PENDING}
     slot = driver.x.pop_wiring(driver.mem)
     driver.x.wire(driver.mem, slot)
-    assert (slot, driver.state(slot)) == (alone, READY)
-    assert driver.state(producer) == PENDING
+    assert (slot, driver.state(slot), driver.state(producer)) == (alone, READY, PENDING)
 
 
 COUNTS = [(total, released) for total in range(5) for released in range(total + 1)]
@@ -206,8 +205,7 @@ def test_a_release_after_the_last_one_does_nothing(driver):
     slot = driver.alloc(8)
     assert driver.x.release_ref(driver.mem, slot) == 1
     for _ in range(2):
-        assert driver.state(slot) == CONSUMED
-        assert driver.x.release_ref(driver.mem, slot) == 0
+        assert (driver.state(slot), driver.x.release_ref(driver.mem, slot)) == (CONSUMED, 0)
 
 
 @pytest.mark.spec("ORCH-STATE-6")
@@ -220,8 +218,7 @@ def test_a_finished_task_keeps_slab_and_keys_until_it_is_consumed(driver):
     for _ in range(2):
         driver.settle()
         driver.reclaim()
-        assert driver.state(slot) == COMPLETED
-        assert driver.held(1) == 3072
+        assert (driver.state(slot), driver.held(1)) == (COMPLETED, 3072)
         assert driver.lookup(slab) == driver.lookup(4096) == slot
         assert driver.lookup(8192) == other
     driver.close_scope()

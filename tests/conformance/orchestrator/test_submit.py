@@ -51,8 +51,7 @@ def test_the_slot_stores_callable_and_arguments(driver):
     slot = driver.submit(reads(8192), writes(4096, nbytes=24), scalars=[5, 2**64 - 1], callable=3)
     assert driver.counts(slot) == (2, 2)
     words = driver.argument_words(slot)
-    assert [words[0], words[5]] == [8192, 4096]
-    assert words[10:] == [5, -1]
+    assert ([words[0], words[5]], words[10:]) == ([8192, 4096], [5, -1])
     driver.settle()
     box = driver.mailbox(driver.worker_of(slot))
     start = L.MAILBOX_OFF_DIGEST
@@ -87,8 +86,7 @@ def test_a_task_takes_one_reference_for_the_innermost_scope_only(driver):
     inner = driver.submit()
     assert driver.refs(outer) == driver.refs(inner) == (1, 0)
     driver.close_scope()
-    assert driver.refs(inner) == (1, 1)
-    assert driver.refs(outer) == (1, 0)
+    assert (driver.refs(inner), driver.refs(outer)) == ((1, 1), (1, 0))
 
 
 @pytest.mark.spec("ORCH-SUBMIT-6")

@@ -473,8 +473,7 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
     come(3)
     assert first == bytes(bytes_at(address, 4)) == b"\1\1\1\1"
     assert offered.keys() == {window_key(7, 1), window_key(7, 3)}
-    assert copies.counts()["copy_bytes"] == 8
-    assert taken(3)[0] == b"\3\3\3\3"
+    assert (copies.counts()["copy_bytes"], taken(3)[0]) == (8, b"\3\3\3\3")
     assert offered[window_key(7, 3)].access == REMOTE_BUFFER_ACCESS_READ
     assert (offered.keys(), copies.counts()["copy_bytes"]) == ({window_key(7, 3)}, 4)
     come(4)

@@ -406,8 +406,7 @@ def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
     with Worker(num_sub_workers=1) as worker:
         expected = program(worker)
     with Worker(fleet=ProcessFleet(), endpoints=2, num_sub_workers=1) as worker:
-        assert program(worker) == expected
-        assert (worker.level, worker.num_sub_workers) == (4, 0)
+        assert (program(worker), worker.level, worker.num_sub_workers) == (expected, 4, 0)
         assert all(one["tasks"] for one in worker.endpoints())
 
 

@@ -38,8 +38,7 @@ def refuse(words, call, *args):
 
 def written_as(message, value, raw):
     """Require that a message is these bytes, and is no others."""
-    assert message.encode(value) == raw
-    assert message.decode(raw) == value
+    assert (message.encode(value), message.decode(raw)) == (raw, value)
     for wrong in (*(raw[:end] for end in range(len(raw))), raw + b"x"):
         refuse("", message.decode, wrong)
 
@@ -175,8 +174,7 @@ def test_a_message_survives_its_bytes_and_other_bytes_are_refused_or_another_mes
     _, encode, decode = MESSAGES[name]
     value = data.draw(VALID[name])
     raw = encode(value)
-    assert decode(raw) == value
-    assert decode(memoryview(raw)) == value
+    assert (decode(raw), decode(memoryview(raw))) == (value, value)
     refuse("", decode, raw[: data.draw(st.integers(0, len(raw) - 1))])
     refuse("", decode, raw + data.draw(st.binary(min_size=1, max_size=9)))
     changed = bytearray(raw)

@@ -150,8 +150,7 @@ def test_a_callable_is_usable_once_it_is_committed():
         assert ask(name.ABORT_REGISTER_CALLABLE, by_digest) == ""
         assert "was not prepared" in ask(name.COMMIT_REGISTER_CALLABLE, by_digest)
         assert ask(name.PREPARE_REGISTER_CALLABLE, command) == ""
-        assert ask(name.COMMIT_REGISTER_CALLABLE, by_digest) == ""
-        assert run() == ""
+        assert ask(name.COMMIT_REGISTER_CALLABLE, by_digest) == run() == ""
         assert ask(name.UNREGISTER_CALLABLE, by_digest) == ""
         assert "is not registered" in run()
 

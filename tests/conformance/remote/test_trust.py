@@ -16,8 +16,7 @@ from tests.raw_session import session
 @pytest.mark.spec("REMOTE-TRUST-1")
 def test_connections_are_encrypted_unless_that_is_given_up_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "simpler_ref"):
-        assert RemoteWorkerSpec().secure
-        assert not caplog.records
+        assert RemoteWorkerSpec().secure and not caplog.records
         RemoteWorkerSpec(secure=False)
     assert "in the open" in caplog.text
 

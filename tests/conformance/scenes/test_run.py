@@ -115,8 +115,7 @@ def test_an_exception_is_a_failure_with_its_traceback(run, monkeypatch):
     monkeypatch.setattr(Lazy, "generate_args", broken)
     code, said = run()
     assert code == 1
-    assert "Lazy::small … ERROR" in said
-    assert "ValueError: no such size" in said
+    assert "Lazy::small … ERROR" in said and "ValueError: no such size" in said
     assert "Writing::first … passed" in said
 
 
@@ -134,8 +133,7 @@ def test_manual_cases_run_where_they_are_asked_for_and_others_on_their_platforms
 
 @pytest.mark.spec("SCENE-RUN-2")
 def test_devices_are_numbers_and_ranges_and_diagnostics_fields_of_the_configuration():
-    assert devices_of("0") == (0,)
-    assert devices_of("0,2") == (0, 2)
+    assert (devices_of("0"), devices_of("0,2")) == ((0,), (0, 2))
     assert devices_of("1-3,7") == (1, 2, 3, 7)
     with pytest.raises(ValueError, match="3-1"):
         devices_of("3-1")

@@ -23,8 +23,7 @@ def cancelled(make_driver):
 def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_and_is_not_dispatched(cancelled):
     driver, running, ready, pending = cancelled
     driver.run_pass()
-    assert driver.states(ready, pending) == [FAILED, PENDING]
-    assert driver.ready_queue() == []
+    assert (driver.states(ready, pending), driver.ready_queue()) == ([FAILED, PENDING], [])
     unwired = driver.submit()
     driver.answer(running)
     driver.settle()
@@ -39,8 +38,7 @@ def test_a_cancel_stops_tasks_of_both_types_though_workers_are_idle(make_driver)
     slots = [driver.submit(kind=kind) for kind in (L.SUB, L.NEXT_LEVEL) for _ in range(3)]
     driver.x.request_cancel(driver.mem)
     driver.settle()
-    assert driver.states(*slots) == [FAILED] * 6
-    assert driver.mem[L.BUSY] == 0
+    assert (driver.states(*slots), driver.mem[L.BUSY]) == ([FAILED] * 6, 0)
 
 
 @pytest.mark.spec("SCHED-CANCEL-2")

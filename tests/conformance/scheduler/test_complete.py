@@ -117,12 +117,10 @@ def test_what_a_completion_makes_ready_can_go_to_the_same_worker(make_driver):
     for after in chain[1:]:
         driver.post_done(0)
         driver.x.collect(driver.mem)
-        assert driver.given(0) == L.NONE
-        assert driver.state(after) == READY
+        assert (driver.given(0), driver.state(after)) == (L.NONE, READY)
         assert driver.x.has_work(driver.mem), "a thread about to park sees that it can be placed"
         driver.x.dispatch(driver.mem, L.SUB)
-        assert driver.state(after) == RUNNING
-        assert driver.given(0) == after
+        assert (driver.state(after), driver.given(0)) == (RUNNING, after)
 
 
 # ---------------------------------------------------------------- tensor memory
@@ -157,8 +155,7 @@ def test_the_failure_collected_first_is_the_one_reported(driver):
     first = error_words(driver)
     assert first[1] == driver.id(slots[1])
     driver.answer(slots[0], ValueError("second"))
-    assert error_words(driver) == first
-    assert driver.states(*slots) == [FAILED, FAILED]
+    assert (error_words(driver), driver.states(*slots)) == (first, [FAILED, FAILED])
 
 
 @pytest.mark.spec("SCHED-COMPLETE-6")

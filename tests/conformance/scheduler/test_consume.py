@@ -34,8 +34,7 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, 
         assert driver.state(producer) == COMPLETED
         assert producer not in driver.consumed_list()
         driver.answer(consumers[which])
-    assert driver.state(producer) == CONSUMED
-    assert driver.refs(producer) == (4, 5)
+    assert (driver.state(producer), driver.refs(producer)) == (CONSUMED, (4, 5))
     assert driver.consumed_list().count(producer) == 1
 
 
@@ -46,15 +45,11 @@ def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
     before = driver.words()
     driver.answer(slot)
     driver.settle()
-    assert driver.state(slot) == CONSUMED
-    assert driver.consumed_list() == [slot]
-    assert driver.lookup(slab) == slot
-    assert (driver.held(1), driver.live()) == (2048, 1)
+    assert (driver.state(slot), driver.consumed_list()) == (CONSUMED, [slot])
+    assert (driver.lookup(slab), driver.held(1), driver.live()) == (slot, 2048, 1)
     owned = set(range(L.RING_BLOCK, L.SCHED)) - {L.ORCH_PASSES}
     assert not owned & set(driver.changed_since(before)), "no word of the Orch thread has changed"
-    assert driver.reclaim() == 1
-    assert driver.state(slot) == FREE
-    assert driver.lookup(slab) == L.NONE
+    assert (driver.reclaim(), driver.state(slot), driver.lookup(slab)) == (1, FREE, L.NONE)
     assert driver.held(1) == driver.live() == 0
     assert driver.consumed_list() == []
     assert driver.reclaim() == 0, "once"
@@ -70,5 +65,4 @@ def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
         driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")
     else:
         assert driver.k.help_scheduler(driver.mem, 0, -1, -1, 1 << 40) == L.OK
-    assert driver.live() == (who == "a submit")
-    assert driver.state(slot) == FREE
+    assert (driver.live(), driver.state(slot)) == (who == "a submit", FREE)

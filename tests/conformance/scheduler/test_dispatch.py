@@ -121,8 +121,7 @@ def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first(dri
     assert driver.x.any_deferred(driver.mem)
     driver.answer(first)
     driver.settle()
-    assert driver.state(first) == COMPLETED
-    assert driver.worker_of(held) == 0
+    assert (driver.state(first), driver.worker_of(held)) == (COMPLETED, 0)
     assert not driver.x.any_deferred(driver.mem)
 
 

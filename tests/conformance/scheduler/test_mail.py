@@ -108,8 +108,7 @@ def test_an_unknown_digest_fails_its_task_and_the_worker_stays():
             with pytest.raises(TaskError, match=r"1111.* is not installed in this worker"):
                 w.run(lambda orch, *_: orch.submit_sub(unknown))
             w.run(lambda orch, *_: orch.submit_sub(known))
-        assert ran.tolist() == [2, 0]
-        assert w.worker_pids() == pids
+        assert (ran.tolist(), w.worker_pids()) == ([2, 0], pids)
 
 
 # ---------------------------------------------------------------- what the function receives
@@ -224,8 +223,7 @@ def test_a_message_is_cut_to_fit_and_the_traceback_stands_beside_it(driver, leng
         assert trace == whole
     else:
         assert size <= 65528
-        assert trace.startswith(whole[:1000])
-        assert trace.endswith(whole[-500:])
+        assert trace.startswith(whole[:1000]) and trace.endswith(whole[-500:])
     assert not driver.trace(0).any(), "the other worker's region is its own"
 
 
@@ -342,8 +340,7 @@ def test_the_request_to_stop_is_a_word_of_its_own_that_stays_set(waiting):
     assert driver.changed_since(before) == [stop], "the state of a task at work is left alone"
     assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.STOP
     driver.settle()
-    assert wait().result(DEADLINE_S) == L.STOP
-    assert driver.mem[stop] == 1
+    assert (wait().result(DEADLINE_S), driver.mem[stop]) == (L.STOP, 1)
 
 
 @pytest.mark.spec("SCHED-MAIL-10")

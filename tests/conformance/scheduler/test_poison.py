@@ -21,8 +21,7 @@ def test_consumers_of_a_failed_task_fail_at_once_and_pass_it_on(driver):
     assert driver.states(*descendants) == [PENDING] * 4
     worker = driver.worker_of(root)
     fail(driver, root)
-    assert driver.states(*descendants) == [FAILED] * 4
-    assert driver.ready_queue() == []
+    assert (driver.states(*descendants), driver.ready_queue()) == ([FAILED] * 4, [])
     driver.settle()
     assert [driver.worker_of(slot) for slot in descendants] == [-1] * 4, "never dispatched"
     assert driver.mem[L.FAILED_COUNT] == 5
@@ -38,8 +37,7 @@ def test_a_task_fails_once_however_many_of_its_producers_fail(make_driver):
     consumer = driver.start(*[reads(KEY + 8 * i) for i in range(4)])
     for failed, producer in enumerate(producers, 2):
         fail(driver, producer)
-        assert driver.state(consumer) == FAILED
-        assert driver.mem[L.FAILED_COUNT] == failed
+        assert (driver.state(consumer), driver.mem[L.FAILED_COUNT]) == (FAILED, failed)
     assert [driver.refs(producer) for producer in producers] == [(2, 2)] * 4
     assert driver.refs(consumer) == (1, 1), "it has dropped its own reference once"
 
@@ -51,8 +49,7 @@ def test_a_long_chain_fails_as_one(make_driver):
     chain = [driver.submit(updates(KEY)) for _ in range(length)]
     driver.run_pass()
     fail(driver, chain[0])
-    assert set(driver.states(*chain)) == {FAILED}
-    assert driver.mem[L.FAILED_COUNT] == length
+    assert (set(driver.states(*chain)), driver.mem[L.FAILED_COUNT]) == ({FAILED}, length)
     driver.finish_run()
     driver.reclaim()
     assert driver.live() == 0
@@ -67,8 +64,7 @@ def test_tasks_that_do_not_descend_from_the_failed_one_are_not_touched(make_driv
     before = [RUNNING, RUNNING, READY, PENDING]
     assert driver.states(*untouched) == before
     fail(driver, failing)
-    assert driver.states(*untouched) == before
-    assert driver.states(*doomed) == [FAILED, FAILED]
+    assert (driver.states(*untouched), driver.states(*doomed)) == (before, [FAILED, FAILED])
     driver.finish_everything()
     assert driver.states(*untouched) == [COMPLETED] * 4
 
@@ -86,10 +82,8 @@ def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finishe
         assert driver.state(poisoned) == FAILED
         assert driver.refs(poisoned) == (2, 1), "only the scope has let go"
         assert driver.refs(failing) == (2, 2), "the poisoned task still holds its producers"
-        assert driver.state(descendant) == PENDING
-        assert driver.consumed_list() == []
+        assert (driver.state(descendant), driver.consumed_list()) == (PENDING, [])
         assert driver.consumers(producer) == [poisoned]
         driver.answer(producer)
     assert set(driver.consumed_list()) == {failing, slow, slower, poisoned, descendant}
-    assert driver.reclaim() == 5
-    assert driver.live() == 0
+    assert (driver.reclaim(), driver.live()) == (5, 0)

@@ -35,11 +35,9 @@ def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_dri
     driver.mem[consumer + L.S_FANIN] += 1  # as it was before its wiring ended
     for left, producer in zip(range(wired_so_far - 1, -1, -1), producers, strict=True):
         complete(driver, producer)
-        assert driver.fanin(consumer) == left + 1
-        assert driver.state(consumer) == PENDING
+        assert (driver.fanin(consumer), driver.state(consumer)) == (left + 1, PENDING)
     driver.x.release_fanin(driver.mem, consumer)
-    assert driver.state(consumer) == READY
-    assert driver.ready_queue() == [consumer]
+    assert (driver.state(consumer), driver.ready_queue()) == (READY, [consumer])
 
 
 @pytest.mark.spec("SCHED-READY-1", "SCHED-READY-2")
@@ -64,8 +62,7 @@ def test_whenever_its_producers_complete_a_task_is_ready_once_and_with_the_last(
     assert driver.state(consumer) == PENDING
     driver.wire_next()
     complete_those("after the wiring")
-    assert driver.state(consumer) == READY
-    assert driver.ready_queue() == [consumer]
+    assert (driver.state(consumer), driver.ready_queue()) == (READY, [consumer])
     assert driver.fanin(consumer) == 0
     driver.run_pass()
     assert driver.state(consumer) == RUNNING

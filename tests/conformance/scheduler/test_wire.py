@@ -29,8 +29,7 @@ def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_fan_in(make
     assert driver.state(producer) == state
     consumers = [driver.submit(reads(KEY)) for _ in range(3)]
     for consumer in consumers:
-        assert driver.wire_next() == consumer
-        assert driver.fanin(consumer) == 1
+        assert (driver.wire_next(), driver.fanin(consumer)) == (consumer, 1)
         assert driver.state(consumer) == PENDING
     assert sorted(driver.consumers(producer)) == sorted(consumers)
 
@@ -61,10 +60,8 @@ def test_a_completed_producer_is_kept_until_the_consumer_finishes_but_is_no_live
     driver.finish(producer)
     driver.open_scope()
     consumer = driver.submit(reads(KEY))
-    assert driver.wire_next() == consumer
-    assert driver.fanin(consumer) == 0
-    assert driver.consumers(producer) == []
-    assert driver.state(consumer) == READY
+    assert (driver.wire_next(), driver.fanin(consumer)) == (consumer, 0)
+    assert (driver.consumers(producer), driver.state(consumer)) == ([], READY)
     driver.close_scope()
     driver.close_scope()
     assert driver.state(producer) == COMPLETED
@@ -89,8 +86,7 @@ def test_a_failed_producer_poisons_the_consumer_when_it_is_wired(driver):
     driver.x.collect(driver.mem)
     assert driver.states(failed, *slots) == [FAILED] + [PENDING] * 3
     for slot in slots:
-        assert driver.wire_next() == slot
-        assert driver.state(slot) == FAILED
+        assert (driver.wire_next(), driver.state(slot)) == (slot, FAILED)
     assert driver.state(running) == READY
     assert driver.fanin(slots[2]) == 1, "it waits for its other producer before it lets go"
     assert driver.ready_queue() == [running]
@@ -110,5 +106,4 @@ def test_a_consumer_without_live_fan_in_is_ready_in_the_pass_that_wires_it(make_
     ]
     assert driver.states(*slots) == [PENDING] * 4
     driver.run_pass()
-    assert driver.states(*slots) == [READY] * 4
-    assert driver.ready_queue() == slots
+    assert (driver.states(*slots), driver.ready_queue()) == ([READY] * 4, slots)

@@ -88,8 +88,7 @@ task 6: increase()
 @pytest.mark.spec("SEE-GRAPH-1", "SEE-GRAPH-2", "SEE-GRAPH-3")
 def test_a_graph_has_tasks_tags_and_what_each_waits_for(w, x):
     graph = w.graph(program(w, x, w.zeros(8, np.int64)))
-    assert str(graph) == TEXT
-    assert repr(graph) == "<TaskGraph of 7 tasks and 4 edges>"
+    assert (str(graph), repr(graph)) == (TEXT, "<TaskGraph of 7 tasks and 4 edges>")
     assert graph.pairs == [(0, 1), (1, 2), (2, 3), (4, 5)]
     task = graph.tasks[2]
     assert (task.id, task.name, task.depth, task.is_buffer) == (2, "increase", 1, False)
@@ -396,8 +395,7 @@ def test_another_threads_calls_are_made(w):
 
     graph = w.graph(slow)
     thread.join(60)
-    assert len(graph.tasks) == 50
-    assert [one.result() for one in made] == [23, 5]
+    assert (len(graph.tasks), [one.result() for one in made]) == (50, [23, 5])
 
 
 USES = (
@@ -431,8 +429,7 @@ def test_map_reads_all_items_and_its_results_have_no_values(w):
 
     graph = w.graph(maps)
     assert [one.name for one in graph.tasks] == ["total"] * 4 + ["abs"] * 3 + ["axpy"]
-    assert str(graph.tasks[4]) == "task 4: abs(0)"
-    assert graph.pairs == [(0, 7)]
+    assert (str(graph.tasks[4]), graph.pairs) == ("task 4: abs(0)", [(0, 7)])
 
 
 @pytest.mark.spec("SEE-GRAPH-6", "SEE-GRAPH-10")

@@ -24,8 +24,7 @@ def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
     trace = Trace.open(path)
     assert (len(trace.tasks), len(trace.runs), trace.is_whole) == (10, 2, True)
     assert (trace.runs["end"] > trace.runs["begin"]).all()
-    assert trace.tasks["run"].tolist() == [0] * 5 + [1] * 5
-    assert trace.find(0, 1).number == 6
+    assert (trace.tasks["run"].tolist(), trace.find(0, 1).number) == ([0] * 5 + [1] * 5, 6)
 
 
 @pytest.mark.spec("SEE-ON-2")
@@ -42,8 +41,7 @@ def test_a_block_is_traced_and_nothing_else(path, tmp_path):
             bump(x)
         assert tracing.path == str(second)
         assert x[0] == 5
-    assert len(Trace.open(path).ran) == 2
-    assert Trace.open(second).ran["task"].tolist() == [1]
+    assert (len(Trace.open(path).ran), Trace.open(second).ran["task"].tolist()) == (2, [1])
 
 
 @pytest.mark.spec("SEE-ON-2")

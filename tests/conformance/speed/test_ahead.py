@@ -125,8 +125,7 @@ def test_ready_tasks_take_the_frames_before_others(make_driver):
     head, after = chain(driver, 2)
     ready = [driver.submit() for _ in range(2)]
     driver.settle()
-    assert driver.all_given(0) == [head, *ready]
-    assert driver.state(after) == PENDING
+    assert (driver.all_given(0), driver.state(after)) == ([head, *ready], PENDING)
 
 
 @pytest.mark.spec("SPEED-AHEAD-2")
@@ -264,8 +263,7 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(m
     begin = time.monotonic_ns()
     assert driver.x.receive(driver.mem, 1) == L.PARK
     assert time.monotonic_ns() - begin >= (4 + 1) * 10**6, "four times, and once for the next"
-    assert L.RETURN_BUDGETS == 4
-    assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.RETURNED)
+    assert (L.RETURN_BUDGETS, driver.mailbox_state(1, 0)) == (4, (L.TASK_DONE, L.RETURNED))
     assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.RETURNED)
     driver.settle()
     assert [driver.state(slot) for slot in slots] == [PENDING] * 2
@@ -338,8 +336,7 @@ def test_a_task_waits_ahead_for_eight_others_at_most(make_driver, inputs):
     for i in range(inputs):
         driver.submit(overwrites(KEY + 8 * i))
     last = driver.submit_and_settle(*(reads(KEY + 8 * i) for i in range(inputs)))
-    assert driver.state(last) == PENDING
-    assert (last in driver.all_given(0)) == (inputs == 8)
+    assert (driver.state(last), last in driver.all_given(0)) == (PENDING, inputs == 8)
     for _ in range(inputs):
         driver.post_done(0)
     driver.settle()

@@ -140,8 +140,7 @@ def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_i
         at = driver.frames(worker)
         members = [driver.frame_word(worker, L.W_MEMBER, frame) for frame in at]
         assert members[0] in (1, 2) and members[1:] == [0, 0]
-    assert driver.finish_everything()
-    assert driver.state(group) in (COMPLETED, CONSUMED)
+    assert driver.finish_everything() and driver.state(group) in (COMPLETED, CONSUMED)
 
 
 @pytest.mark.spec("SPEED-DEPTH-4")
@@ -183,8 +182,7 @@ def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver
     assert driver.mailbox_state(0) == (L.IDLE, 0), "where the worker waits"
     driver.k.release_mailbox(driver.mem, 0)
     driver.settle()
-    assert driver.all_given(0) == [own]
-    assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+    assert (driver.all_given(0), driver.mailbox_state(0)) == ([own], (L.TASK_READY, 0))
 
 
 # ---------------------------------------------------------------- 6, 7: failures
@@ -252,8 +250,7 @@ def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make_driver, done):
     driver.kill(0)
     driver.settle()
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * done + [FAILED] * (4 - done)
-    assert driver.state(waiting) == FAILED
-    assert driver.mem[L.RUN_ERROR] == L.ENDPOINT_FAILURE
+    assert (driver.state(waiting), driver.mem[L.RUN_ERROR]) == (FAILED, L.ENDPOINT_FAILURE)
     assert driver.mem[L.ERROR_TASK] == driver.id(slots[done] if done < 4 else waiting)
     assert driver.mem[L.ERROR_WORKER] == 0
     assert (driver.given(0), driver.mem[L.BUSY]) == (L.NONE, 0)
@@ -277,8 +274,7 @@ def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next
     driver.settle()
     assert (driver.state(before), driver.state(behind)) == (COMPLETED, PENDING)
     driver.answer_and_settle(1)
-    assert driver.state(behind) == COMPLETED
-    assert driver.mem[L.RUN_ERROR] == 0
+    assert (driver.state(behind), driver.mem[L.RUN_ERROR]) == (COMPLETED, 0)
 
 
 # ---------------------------------------------------------------- 9: cancelled
@@ -295,8 +291,7 @@ def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make
     assert driver.k.finish_and_receive(driver.mem, 0, 0) == L.PARK, "it has met no other task"
     assert driver.k.finish_and_receive(driver.mem, 1, 0) == L.PARK
     driver.settle()
-    assert driver.mem[L.COMPLETED_COUNT] == 2
-    assert driver.mem[L.FAILED_COUNT] == depth - 1
+    assert (driver.mem[L.COMPLETED_COUNT], driver.mem[L.FAILED_COUNT]) == (2, depth - 1)
     assert driver.mem[L.RUN_ERROR] == 0, "a cancel is no failure of a task"
     assert {driver.state(slot) for slot in [*slots, *other]} == {CONSUMED}
     driver.reclaim()

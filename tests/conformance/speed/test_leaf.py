@@ -315,8 +315,7 @@ def test_a_tensor_without_memory_fails_its_task_and_the_function_has_not_run(w):
     for one in wrong:
         with pytest.raises(TaskError, match=r"ValueError") as failure:
             run(w, handle, a, one, none, tag=T.NO_DEP)
-        assert not isinstance(failure.value, WorkerLostError)
-        assert not a.any()
+        assert not isinstance(failure.value, WorkerLostError) and not a.any()
     run(w, handle, a, b, ContinuousTensor.make(0, (0,), DataType.INT32), tag=T.NO_DEP)
     assert (a.tolist(), b.tolist()) == ([1, 0], [[1]])
 
@@ -415,8 +414,7 @@ def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(w):
         trace = failure.value.remote_traceback
         number = source_line(choosy.py_func, line)
         assert f'{os.path.basename(__file__)}", line {number}, in choosy' in trace
-        assert line in trace
-        assert re.search(words, trace)
+        assert line in trace and re.search(words, trace)
         run(w, handle, a, 10 + n)
         assert a[0] == 10 + n
 
@@ -563,8 +561,7 @@ def test_a_leaf_that_is_called_runs_here_at_once():
         return n + 1
 
     a = np.zeros(2, np.int32)
-    assert put(a, 3) == 4
-    assert a.tolist() == [3, 0]
+    assert (put(a, 3), a.tolist()) == (4, [3, 0])
     assert (put.__name__, put.__doc__) == ("put", "Put a number.")
     assert (put.address != 0) == (not INTERPRETED)
     for wrong, words in [

@@ -363,8 +363,7 @@ def test_task_args_from_outside_have_afterwards_what_the_function_made_of_them(w
         assert x.tolist() == [1, 2, 3, 4]
         assert [args.tag(i) for i in range(3)] == [T.INOUT, T.OUTPUT, T.INPUT]
         assert args.tensor(1).data != 0  # from a ring
-        assert args.tensor(2).shapes == (3,)
-        assert args.scalar(0) == 5
+        assert (args.tensor(2).shapes, args.scalar(0)) == ((3,), 5)
         assert (outer.tensor_count(), outer.scalar_count()) == (20, 0)
 
 

@@ -81,13 +81,10 @@ def test_recording_calls_the_function_once_and_starts_nobody(compiled):
             orchestration(orch_fn) if compiled else orch_fn, ("thing", 5), CallConfig(block_dim=3)
         )
         assert isinstance(graph, Graph)
-        assert graph.tasks == 2
-        assert w.worker_pids() == []
-        assert x.tolist() == [1, 1, 1]
+        assert (graph.tasks, w.worker_pids(), x.tolist()) == (2, [], [1, 1, 1])
         with pytest.raises(TypeError, match="not recorded with TaskArgs"):
             graph.run(TaskArgs())
-        assert [graph.run().tasks for _ in range(3)] == [2, 2, 2]
-        assert x.tolist() == [4, 4, 4]
+        assert ([graph.run().tasks for _ in range(3)], x.tolist()) == ([2, 2, 2], [4, 4, 4])
         assert calls == [(("thing", 5), 3)]
 
 
@@ -182,8 +179,7 @@ def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
 
     graph = w.record(orch_fn, make_args(scalars=[2, 0.25]))
     graph.run()
-    assert x.tolist() == [2, 3, 1]
-    assert graph.run(make_args(scalars=[9, 2.5])).tasks == 2
+    assert (x.tolist(), graph.run(make_args(scalars=[9, 2.5])).tasks) == ([2, 3, 1], 2)
     assert x.tolist() == [9, 3, 10]
 
 
@@ -321,9 +317,7 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     with Worker(3, num_sub_workers=1) as other:
         foreign = other.register(lambda: 1)
         graph = w.record(orch_fn)
-    assert len(caught) == 12
-    assert graph.tasks == 0
-    assert graph.run().tasks == 0
+    assert (len(caught), graph.tasks, graph.run().tasks) == (12, 0, 0)
 
 
 # ---------------------------------------------------------------- callables and configurations
@@ -498,8 +492,7 @@ def test_arrays_live_as_long_as_the_graph_and_replays_leave_nothing_behind(w):
     before = held(w)
     for _ in range(99):
         graph.run()
-    assert held(w) == before
-    assert x.tolist() == [600, 600, 600]
+    assert (held(w), x.tolist()) == (before, [600, 600, 600])
     del graph
     gc.collect()
     assert all(one() is None for one in seen)

@@ -153,8 +153,7 @@ def test_spinning_follows_from_cores_and_threads_or_from_spin_us(
 ):
     monkeypatch.setattr(placement, "find_cores", lambda: Cores(tuple(range(cores)), None))
     with Worker(3, num_sub_workers=workers, spin_us=spin_us) as made:
-        assert times(made) == expected
-        assert made.placement().waits == expected
+        assert (times(made), made.placement().waits) == (expected, expected)
         assert made.placement().threads == workers + 1
 
 
@@ -170,8 +169,7 @@ def test_a_worker_with_endpoints_spins_longer(monkeypatch, cores, spin_us, expec
     inner.add_remote_worker(RemoteWorkerSpec(modules=[__name__]))
     outer.add_worker(inner)
     with outer:
-        assert outer.placement().waits == expected
-        assert times(outer) == expected
+        assert (outer.placement().waits, times(outer)) == (expected, expected)
 
 
 @pytest.mark.spec("SPEED-WAIT-11")
@@ -298,8 +296,7 @@ def test_after_eight_waits_in_vain_64_are_left_out(keeping):
     keeps = lambda waited: bool(keeping.x.keeps_core(keeping.mem, waited))  # noqa: E731
     for _ in range(2):
         for _ in range(8 if keeping.mem[L.ORCH_KEEPS] == 8 else 1):
-            assert keeps(0)
-            assert not keeps(L.KEEP_NS)
+            assert keeps(0) and not keeps(L.KEEP_NS)
         for _ in range(64):
             assert not keeps(0)
     assert keeps(0)
@@ -371,8 +368,7 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
     sharing.wake_from(sharing.home)
     assert os.sched_getaffinity(0) == cores - {sharing.here}, "it has not woken yet"
     sharing.driver.x.stay_apart(sharing.mem, 0)
-    assert os.sched_getaffinity(0) == cores
-    assert sharing.mem[sharing.me + L.W_KEPT_OFF] == 0
+    assert (os.sched_getaffinity(0), sharing.mem[sharing.me + L.W_KEPT_OFF]) == (cores, 0)
 
 
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
@@ -638,8 +634,7 @@ def test_the_command_line_says_what_so_many_workers_would_find(words, code, monk
     out, err = capsys.readouterr()
     if code == 0:
         assert err == ""
-        assert f"{find_cores().available} available" in out
-        assert "threads    17\n" in out
+        assert f"{find_cores().available} available" in out and "threads    17\n" in out
     else:
         assert out == ""
         assert err.startswith("usage:")

@@ -81,8 +81,7 @@ def test_the_orch_function_and_threads_can_register_and_submit_while_workers_are
                 w.run(orch_fn)
             finally:
                 stop.set()
-        assert [one.result() for one in done] == [None] * 3
-        assert seen.tolist() == [1] * 50
+        assert ([one.result() for one in done], seen.tolist()) == ([None] * 3, [1] * 50)
 
 
 @pytest.mark.spec("FLOW-REG-3")

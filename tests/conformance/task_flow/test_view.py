@@ -13,8 +13,7 @@ def test_a_view_reads_like_task_args_and_cannot_be_changed(mode):
     def body(args):
         assert isinstance(args, TaskArgs)
         assert (args.tensor_count(), args.scalar_count(), len(args)) == (2, 3, 5)
-        assert args.tensor(1).shapes == (2, 3)
-        assert args.tensor(0).numpy().tolist() == [1, 2]
+        assert (args.tensor(1).shapes, args.tensor(0).numpy().tolist()) == ((2, 3), [1, 2])
         assert (args.scalar(0), args.scalar(1), args.scalar(2)) == (7, -1, 0.5)
         assert args.scalar_float(2) == 0.5
         for change in (

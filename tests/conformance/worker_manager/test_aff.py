@@ -18,8 +18,7 @@ def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, w
     driver = make_driver(sub=0, next_level=3)
     first, second = (driver.submit(kind=NEXT, owner=worker) for _ in range(2))
     driver.settle()
-    assert driver.worker_of(first) == worker
-    assert driver.state(second) == READY
+    assert (driver.worker_of(first), driver.state(second)) == (worker, READY)
     assert sum(driver.given(w) != L.NONE for w in range(3)) == 1
     driver.finish(first)
     assert (driver.worker_of(second), driver.state(second)) == (worker, RUNNING)
@@ -103,8 +102,7 @@ def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(make_driver):
     driver.kill(1)
     other = driver.submit_and_settle(kind=NEXT, owner=0)
     assert [driver.state(s) for s in slots] == [FAILED] * 4
-    assert driver.state(other) == RUNNING
-    assert driver.mem[L.AFFINITY + NEXT] == 0
+    assert (driver.state(other), driver.mem[L.AFFINITY + NEXT]) == (RUNNING, 0)
 
 
 @pytest.mark.spec("WM-AFF-5")

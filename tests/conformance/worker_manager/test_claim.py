@@ -39,12 +39,10 @@ def test_the_mailbox_of_an_idle_worker_is_had_at_once(driver, state):
         driver.start()
         driver.post_done(0)
         driver.run_pass()
-        assert driver.mailbox_state(0)[0] == L.TASK_DONE
-        assert driver.mem[L.UNCOLLECTED] == 1
+        assert (driver.mailbox_state(0)[0], driver.mem[L.UNCOLLECTED]) == (L.TASK_DONE, 1)
     else:
         driver.x.post(driver.mem, 0, state, 0)
-    assert claim(driver) == L.OK
-    assert driver.mailbox_state(0) == (L.IDLE, 0)
+    assert (claim(driver), driver.mailbox_state(0)) == (L.OK, (L.IDLE, 0))
     assert driver.mem[L.UNCOLLECTED] == 0
 
 
@@ -76,8 +74,7 @@ def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(driver, threa
     driver.settle()
     asked = claim_beside(threads, driver, 1)
     driver.answer_and_settle(1)
-    assert asked.result(DEADLINE_S) == L.OK
-    assert driver.state(group) == RUNNING
+    assert (asked.result(DEADLINE_S), driver.state(group)) == (L.OK, RUNNING)
 
 
 # ---------------------------------------------------------------- meanwhile
@@ -134,8 +131,7 @@ def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(make_driver, word):
             driver.submit_and_settle()
         driver.mem[word] = L.ACTIVE
         release(driver)
-        assert (driver.mem[word] == 0) == ready
-        assert driver.x.has_work(driver.mem) == ready
+        assert (driver.mem[word] == 0, driver.x.has_work(driver.mem)) == (ready, ready)
 
 
 # ---------------------------------------------------------------- not in time
@@ -143,8 +139,7 @@ def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(make_driver, word):
 def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
     driver = make_driver(sub=1)
     slot = driver.submit_and_settle()
-    assert claim(driver, timeout_ns=1000) == L.TIMED_OUT
-    assert driver.word(0, L.W_CLAIM) == 0
+    assert (claim(driver, timeout_ns=1000), driver.word(0, L.W_CLAIM)) == (L.TIMED_OUT, 0)
     assert driver.word(0, L.W_USABLE) == L.ALIVE
     assert driver.mailbox_state(0) == (L.TASK_READY, 0), "its task is not disturbed"
     driver.finish(slot)

@@ -141,8 +141,7 @@ def test_a_request_waits_for_its_workers_task_and_not_for_ever(make, mode, stays
                 assert asked.result() == 42
 
         w.run(orch_fn)
-        assert done[0] == 1
-        assert w.malloc(21, 0) == 42
+        assert (done[0], w.malloc(21, 0)) == (1, 42)
 
 
 # ---------------------------------------------------------------- no answer

@@ -319,8 +319,7 @@ def test_a_name_is_free_again_once_its_domain_is_released():
                 with pytest.raises(ValueError, match="'d' is live"):
                     r.domain(orch)
                 r.domain(orch, name="other")
-            assert first.released
-            assert not r.domain(orch).released
+            assert first.released and not r.domain(orch).released
 
         r.w.run(orch_fn)
 
@@ -391,8 +390,7 @@ def test_domains_are_freed_after_the_drain_the_forgotten_ones_in_reverse_order(m
         assert [one for one in made if one[0] == L.CTRL_RELEASE_DOMAIN] == [
             (L.CTRL_RELEASE_DOMAIN, chip) for _ in "abcd" for chip in (1, 0)
         ]
-        assert r.w.live_domains == {}
-        assert windows() == []
+        assert (r.w.live_domains, windows()) == ({}, [])
 
 
 @pytest.mark.spec("WM-DOMAIN-8")
@@ -786,5 +784,4 @@ def test_ranks_that_run_when_a_run_fails_may_finish(reasons):
 
         with pytest.raises(KeyError, match="stop"):
             r.w.run(orch_fn)
-        assert reasons == {"d": None}
-        assert r.out[:2, 0].tolist() == last
+        assert (reasons, r.out[:2, 0].tolist()) == ({"d": None}, last)

@@ -56,15 +56,12 @@ def submit_members(handle, count):
 def test_a_group_completes_once_with_its_last_member(three, order):
     working = {0, 1, 2}
     for together in order:
-        assert three.state(three.group) == RUNNING
-        assert three.mem[L.COMPLETED_COUNT] == 0
+        assert (three.state(three.group), three.mem[L.COMPLETED_COUNT]) == (RUNNING, 0)
         assert set(three.members(three.group)) == working
         answer(three, *together)
         working -= set(together)
-    assert three.state(three.group) == COMPLETED
-    assert three.mem[L.COMPLETED_COUNT] == 1
-    assert three.state(three.consumer) == RUNNING
-    assert three.refs(three.group) == (2, 1)
+    assert (three.state(three.group), three.mem[L.COMPLETED_COUNT]) == (COMPLETED, 1)
+    assert (three.state(three.consumer), three.refs(three.group)) == (RUNNING, (2, 1))
 
 
 @pytest.mark.spec("WM-DONE-1")
@@ -85,8 +82,7 @@ def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, wor
         assert three.state(three.group) == RUNNING
         answer(three, other, error=KeyError("second"))
     assert three.state(three.group) == three.state(three.consumer) == FAILED
-    assert error_text(three) == "ValueError: first"
-    assert three.mem[L.ERROR_MEMBER] == failed
+    assert (error_text(three), three.mem[L.ERROR_MEMBER]) == ("ValueError: first", failed)
     assert three.mem[L.ERROR_WORKER] == worker
     assert three.mem[L.FAILED_COUNT] == 2, "the group and its consumer"
 
@@ -114,8 +110,7 @@ def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three
     three.settle()
     assert three.state(three.group) == RUNNING
     answer(three, 2)
-    assert three.state(three.group) == FAILED
-    assert error_text(three) == "ValueError: first"
+    assert (three.state(three.group), error_text(three)) == (FAILED, "ValueError: first")
 
 
 @pytest.mark.spec("WM-DONE-3")
@@ -131,8 +126,7 @@ def test_a_member_is_skipped_even_if_its_worker_has_another_frame(make_driver):
 def test_a_member_that_has_started_is_let_finish(three):
     assert three.x.receive(three.mem, 1) == L.RESOLVE, "worker 1 has started"
     answer(three, 0, error=ValueError("first"))
-    assert three.mailbox_state(1) == (L.TASK_READY, 0)
-    assert three.given(1) == three.group
+    assert (three.mailbox_state(1), three.given(1)) == ((L.TASK_READY, 0), three.group)
     answer(three, 1, 2)
     assert three.state(three.group) == FAILED
 
@@ -171,8 +165,7 @@ def test_a_member_whose_worker_dies_has_failed_and_the_others_go_on(three):
     for other in (0, 2):
         assert three.state(three.group) == RUNNING
         answer(three, other)
-    assert three.state(three.group) == FAILED
-    assert three.mem[L.BUSY] == 0
+    assert (three.state(three.group), three.mem[L.BUSY]) == (FAILED, 0)
 
 
 @pytest.mark.spec("WM-DONE-4")

@@ -44,8 +44,7 @@ def test_a_group_is_one_task_with_one_slot_and_one_scope_reference(driver):
     after = driver.submit()
     assert driver.live() == before + 2
     assert driver.id(after) == driver.id(group) + 1
-    assert driver.refs(group) == (1, 0)
-    assert driver.wiring_queue() == [group, after]
+    assert (driver.refs(group), driver.wiring_queue()) == ((1, 0), [group, after])
 
 
 # ---------------------------------------------------------------- what each member gets
@@ -60,8 +59,7 @@ def test_each_member_is_sent_its_own_arguments_with_the_groups_callable(make_dri
     group = driver.submit_group(*members, callable=9)
     driver.run_pass()
     sent = {m: w for w, m in driver.members(group).items()}
-    assert sorted(sent) == [0, 1, 2]
-    assert arguments(driver, sent[0]) == ([A, B], [1])
+    assert (sorted(sent), arguments(driver, sent[0])) == ([0, 1, 2], ([A, B], [1]))
     assert arguments(driver, sent[1]) == ([], [2, 3, 4])
     assert arguments(driver, sent[2]) == ([C], [])
     for worker in sent.values():
@@ -77,8 +75,7 @@ def test_all_members_get_the_groups_configuration_also_one_without_arguments():
         members = [None, make_args(scalars=[1])]
         config = CallConfig(block_dim=7)
         timing = w.run(lambda orch, *_: orch.submit_next_level_group(note, members, config))
-        assert timing.tasks == 1
-        assert seen.tolist() == [7, 7]
+        assert (timing.tasks, seen.tolist()) == (1, [7, 7])
 
 
 # ---------------------------------------------------------------- dependencies
@@ -112,11 +109,9 @@ def test_whoever_reads_what_a_member_wrote_waits_for_the_whole_group(driver):
 def test_a_producer_that_several_members_lead_to_counts_once(driver):
     producer = driver.submit(writes(A), writes(B))
     group = driver.submit_group(member(reads(A), reads(B)), member(reads(B), updates(A)))
-    assert driver.producers(group) == [producer]
-    assert driver.refs(producer) == (2, 0)
+    assert (driver.producers(group), driver.refs(producer)) == ([producer], (2, 0))
     driver.settle()
-    assert driver.fanin(group) == 1
-    assert driver.consumers(producer) == [group]
+    assert (driver.fanin(group), driver.consumers(producer)) == (1, [group])
     driver.finish_everything()
     driver.finish_run()
     assert driver.refs(producer) == (2, 3)
@@ -129,8 +124,7 @@ def test_members_that_name_the_same_buffer_do_not_wait_for_each_other(driver, fi
     group = driver.submit_group(member(first(A)), member(second(A)))
     assert driver.producers(group) == []
     driver.run_pass()
-    assert driver.state(group) == RUNNING
-    assert len(driver.members(group)) == 2
+    assert (driver.state(group), len(driver.members(group))) == (RUNNING, 2)
 
 
 # ---------------------------------------------------------------- outputs without memory
@@ -196,10 +190,8 @@ def test_equal_addresses_of_two_members_are_two_buffers(make_driver):
         member(writes(B, child_memory=True), worker=0),
         kind=L.NEXT_LEVEL,
     )
-    assert driver.producers(group) == [on_1]
-    assert driver.lookup(A, 0) == on_0
-    assert driver.lookup(A, 1) == on_1
-    assert driver.lookup(B, 0) == group
+    assert (driver.producers(group), driver.lookup(A, 0)) == ([on_1], on_0)
+    assert (driver.lookup(A, 1), driver.lookup(B, 0)) == (on_1, group)
     assert driver.lookup(B, 1) == driver.lookup(B, -1) == L.NONE
     driver.finish_everything()
     driver.finish_run()

@@ -90,8 +90,7 @@ def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
         else:
             run_next_level(w, handle, args, CallConfig(block_dim=5, aicpu_thread_num=2))
             assert configs.tolist() == [5, 2]
-        assert data.tolist() == [0, 3, 6, 9, 12]
-        assert notes[4] == 1
+        assert (data.tolist(), notes[4]) == ([0, 3, 6, 9, 12], 1)
 
 
 @pytest.mark.spec("WM-KIND-1")
@@ -180,8 +179,7 @@ def test_what_an_object_holds_is_there_in_its_process(memory):
     try:
         with over(mine) as w:
             run_next_level(w, w.register(lambda: None))
-        assert mine.shared.tolist() == [7, 7]
-        assert os.read(mine.read, 10) == b"done"
+        assert (mine.shared.tolist(), os.read(mine.read, 10)) == ([7, 7], b"done")
     finally:
         os.close(mine.read)
         os.close(mine.write)

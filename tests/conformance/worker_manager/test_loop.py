@@ -26,8 +26,7 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_drive
         assert waiting.result(DEADLINE_S) == L.OK
     assert driver.mailbox_state(0) == (L.INIT_DONE, 0)
     slot = driver.submit_and_settle()
-    assert driver.state(slot) == RUNNING
-    assert driver.mailbox_state(0) == (L.TASK_READY, 0)
+    assert (driver.state(slot), driver.mailbox_state(0)) == (RUNNING, (L.TASK_READY, 0))
     driver.answer_and_settle(0)
     assert driver.mailbox_state(0) == (L.IDLE, 0), "and never INIT_DONE again"
 

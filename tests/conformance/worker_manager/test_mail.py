@@ -82,8 +82,7 @@ def test_configuration_and_digest_are_written_only_when_they_change(one):
     box[16:48] = 0xEE  # nobody but this test writes here
     box[1072:1104] = 0xDD
     one.finish(one.submit(config=1, callable=2))
-    assert set(box[16:48].tolist()) == {0xEE}
-    assert set(box[1072:1104].tolist()) == {0xDD}
+    assert (set(box[16:48].tolist()), set(box[1072:1104].tolist())) == ({0xEE}, {0xDD})
     one.finish(one.submit(config=1, callable=3))
     assert set(box[16:48].tolist()) == {0xEE}
     assert box[1072:1104].tobytes() == one.digest(3)
@@ -121,9 +120,7 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):
             0, L.CTRL_PY_REGISTER, (5, 6, 7), name="a name", digest=bytes(range(32)), timeout_s=30.0
         )
         state, words, names = answering.result(DEADLINE_S)
-    assert result == 99
-    assert state == (L.CONTROL_REQUEST, 0)
-    assert words == (10, 5, 6, 7, 0)
+    assert (result, state, words) == (99, (L.CONTROL_REQUEST, 0), (10, 5, 6, 7, 0))
     assert names == b"a name".ljust(32, b"\0") + bytes(range(32))
     assert one.mailbox_state(0) == (L.IDLE, 0)
 

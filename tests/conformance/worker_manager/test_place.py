@@ -26,12 +26,6 @@ from .own import calling
 NEXT = L.NEXT_LEVEL
 
 
-def busy_worker(driver, **more):
-    """Submit a task and dispatch it."""
-    slot = driver.submit_and_settle(**more)
-    return slot
-
-
 def states(driver, slots):
     return [driver.state(slot) for slot in slots]
 
@@ -41,33 +35,30 @@ def states(driver, slots):
 @pytest.mark.parametrize("busy", [1, 2])
 def test_a_group_gets_all_its_workers_or_none(make_driver, busy):
     driver = make_driver(sub=3)
-    tasks = [busy_worker(driver) for _ in range(busy)]
+    tasks = [driver.submit_and_settle() for _ in range(busy)]
     idle = [w for w in range(3) if driver.given(w) == L.NONE]
     group = driver.submit_group(member(), member(), member())
     driver.settle()
     assert driver.ready_queue() == [group]
     for worker in idle:
-        assert driver.given(worker) == L.NONE
-        assert driver.mailbox_state(worker)[0] == L.IDLE
+        assert (driver.given(worker), driver.mailbox_state(worker)[0]) == (L.NONE, L.IDLE)
         assert driver.word(worker, L.W_MEMBER) == 0, "nothing is reserved"
     for task in tasks:
         assert driver.state(group) == READY
         driver.finish(task)
-    assert driver.state(group) == RUNNING
-    assert sorted(driver.members(group)) == [0, 1, 2]
+    assert (driver.state(group), sorted(driver.members(group))) == (RUNNING, [0, 1, 2])
 
 
 @pytest.mark.spec("WM-PLACE-1")
 def test_a_member_that_must_wait_for_its_worker_keeps_the_group_back(make_driver):
     driver = make_driver(sub=0, next_level=3)
-    task = busy_worker(driver, kind=NEXT, owner=1)
+    task = driver.submit_and_settle(kind=NEXT, owner=1)
     group = driver.submit_group(member(worker=1), member(), kind=NEXT)
     driver.settle()
     assert driver.state(group) == READY
     assert driver.given(0) == driver.given(2) == L.NONE
     driver.finish(task)
-    assert driver.state(group) == RUNNING
-    assert driver.members(group)[1] == 0
+    assert (driver.state(group), driver.members(group)[1]) == (RUNNING, 0)
 
 
 # ---------------------------------------------------------------- which workers
@@ -103,32 +94,29 @@ def test_a_member_gets_the_worker_named_for_it(make_driver, wanted):
 # ---------------------------------------------------------------- a group keeps its place
 @pytest.mark.spec("WM-PLACE-3")
 def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
-    first = busy_worker(driver)
+    first = driver.submit_and_settle()
     group = driver.submit_group(member(), member())
     later = [driver.submit() for _ in range(5)]
     for _ in range(3):
         driver.settle()
         assert states(driver, [group, *later]) == [READY] * 6
     driver.finish(first)
-    assert driver.state(group) == RUNNING
-    assert states(driver, later) == [READY] * 5
+    assert (driver.state(group), states(driver, later)) == (RUNNING, [READY] * 5)
     driver.post_done(0)
     driver.answer_and_settle(1)
-    assert driver.state(group) == COMPLETED
-    assert states(driver, later[:2]) == [RUNNING] * 2
+    assert (driver.state(group), states(driver, later[:2])) == (COMPLETED, [RUNNING] * 2)
 
 
 @pytest.mark.spec("WM-PLACE-3", "WM-AFF-4")
 def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits(make_driver):
     driver = make_driver(sub=0, next_level=2)
-    before = busy_worker(driver, kind=NEXT, owner=0)
+    before = driver.submit_and_settle(kind=NEXT, owner=0)
     group = driver.submit_group(member(), member(), kind=NEXT)
     later = [driver.submit(kind=NEXT, owner=w) for w in (1, 0, 1)]
     driver.settle()
     assert states(driver, [group, *later]) == [READY] * 4
     driver.finish(before)
-    assert driver.state(group) == RUNNING
-    assert states(driver, later) == [READY] * 3
+    assert (driver.state(group), states(driver, later)) == (RUNNING, [READY] * 3)
     driver.finish_everything()
     assert states(driver, later) == [COMPLETED] * 3
 
@@ -136,8 +124,8 @@ def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits(make_driv
 @pytest.mark.spec("WM-PLACE-3")
 def test_what_became_ready_before_a_group_goes_first(make_driver):
     driver = make_driver(sub=0, next_level=2)
-    busy = busy_worker(driver, kind=NEXT, owner=0)
-    earlier = busy_worker(driver, kind=NEXT, owner=0)
+    busy = driver.submit_and_settle(kind=NEXT, owner=0)
+    earlier = driver.submit_and_settle(kind=NEXT, owner=0)
     group = driver.submit_group(member(), member(), kind=NEXT)
     driver.finish(busy)
     assert (driver.state(earlier), driver.state(group)) == (RUNNING, READY)
@@ -148,7 +136,7 @@ def test_what_became_ready_before_a_group_goes_first(make_driver):
 @pytest.mark.spec("WM-PLACE-3")
 def test_groups_start_in_the_order_in_which_they_became_ready(make_driver):
     driver = make_driver(sub=3)
-    busy = busy_worker(driver)
+    busy = driver.submit_and_settle()
     large = driver.submit_group(member(), member(), member())
     small = driver.submit_group(member(), member())
     driver.settle()
@@ -175,10 +163,9 @@ def test_each_group_that_is_stuck_is_told_of_once(driver):
     driver.mem[L.STUCK_NS] = 0
     assert not told(driver), "nobody waits"
     for _ in range(3):
-        busy = busy_worker(driver)
+        busy = driver.submit_and_settle()
         group = driver.submit_group(member(), member())
-        assert told(driver)
-        assert not told(driver)
+        assert told(driver) and not told(driver)
         driver.finish(busy)
         assert driver.state(group) == RUNNING
         assert not told(driver)
@@ -192,12 +179,11 @@ def test_groups_stuck_in_both_pools_are_both_told_of(make_driver, first):
     driver = make_driver(sub=2, next_level=2)
     driver.mem[L.STUCK_NS] = 0
     for kind in (NEXT, L.SUB):
-        busy_worker(driver, kind=kind)
+        driver.submit_and_settle(kind=kind)
     for kind in (first, 1 - first):
         driver.submit_group(member(), member(), kind=kind)
         driver.settle()
-    assert told(driver)
-    assert told(driver)
+    assert told(driver) and told(driver)
     assert not told(driver)
 
 
@@ -206,7 +192,7 @@ def test_groups_stuck_in_both_pools_are_both_told_of(make_driver, first):
 def test_a_group_behind_one_that_has_started_or_failed_is_told_of_as_well(make_driver, fails):
     driver = make_driver(sub=0, next_level=3)
     driver.mem[L.STUCK_NS] = 0
-    busy = busy_worker(driver, kind=NEXT, owner=0)
+    busy = driver.submit_and_settle(kind=NEXT, owner=0)
     first = driver.submit_group(member(worker=1), member(worker=0), kind=NEXT)
     second = driver.submit_group(member(), member(), kind=NEXT)
     assert told(driver)
@@ -216,8 +202,7 @@ def test_a_group_behind_one_that_has_started_or_failed_is_told_of_as_well(make_d
     else:
         driver.finish(busy)
     assert states(driver, [first, second]) == [FAILED if fails else RUNNING, READY]
-    assert told(driver)
-    assert not told(driver)
+    assert told(driver) and not told(driver)
 
 
 @pytest.mark.spec("WM-PLACE-4")
@@ -264,7 +249,7 @@ def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
 @pytest.mark.parametrize("named", [-1, 1])
 def test_a_group_fails_when_it_cannot_have_its_workers_any_more(make_driver, waits, named):
     driver = make_driver(sub=0, next_level=2)
-    busy = busy_worker(driver, kind=NEXT, owner=0)
+    busy = driver.submit_and_settle(kind=NEXT, owner=0)
     if not waits:
         driver.kill(1)
     group = driver.submit_group(member(worker=named), member(), kind=NEXT)
@@ -286,8 +271,7 @@ def test_a_group_fails_whichever_of_its_members_wants_a_worker_that_has_died(mak
     members = [member(worker=3 if i == place else -1) for i in range(3)]
     group = driver.submit_group(*members, kind=NEXT)
     driver.settle()
-    assert driver.state(group) == FAILED
-    assert int(driver.mem[L.ERROR_WORKER]) == 3
+    assert (driver.state(group), int(driver.mem[L.ERROR_WORKER])) == (FAILED, 3)
 
 
 @pytest.mark.spec("WM-PLACE-1")

@@ -190,8 +190,7 @@ def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
     out, err = said_by("-", textwrap.dedent(OPENMP), OPENBLAS_NUM_THREADS="2")
     assert out.splitlines() == ["None False", "None False", "False", "None", "True True False"]
     assert len(err.splitlines()) == 1
-    assert err.startswith("libgomp is in use: ")
-    assert "start_method='spawn'" in err
+    assert err.startswith("libgomp is in use: ") and "start_method='spawn'" in err
 
 
 # ---------------------------------------------------------------- what travels
@@ -206,8 +205,7 @@ def test_compiled_leaves_bound_methods_and_strided_arrays_travel(spawned):
         orch.submit_sub(negate)
 
     spawned.w.run(orch_fn)
-    assert x.tolist() == [10, 10, 10]
-    assert spawned.every.tolist() == [0, -2, -4]
+    assert (x.tolist(), spawned.every.tolist()) == ([10, 10, 10], [0, -2, -4])
 
 
 @pytest.mark.spec("WM-START-3")
@@ -229,8 +227,7 @@ def test_a_tree_of_workers_travels_with_its_callables_and_chips():
         handle = w.register(below)
         w.run(lambda orch, *_: orch.submit_next_level(handle))
         assert is_fresh(w)
-        assert out.tolist() == [7, 7, 7]
-        assert y.tolist() == [8, 8, 8]
+        assert (out.tolist(), y.tolist()) == ([7, 7, 7], [8, 8, 8])
 
 
 class Locked:
@@ -384,8 +381,7 @@ def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
         with pytest.raises(WorkerLostError, match="killed by SIGKILL"):
             run_sub(w, dies)
         run_sub(w, works)
-        assert len(before & set(w.worker_pids())) == 1
-        assert server_of(w) == server
+        assert (len(before & set(w.worker_pids())), server_of(w)) == (1, server)
         assert server.num_threads() == 1
         w.unregister(fails)
         server.kill()

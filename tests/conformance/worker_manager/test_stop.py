@@ -140,8 +140,7 @@ def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(one, ready, fini
             for _ in range(delay % 97):
                 pass
             one.k.request_stop(one.mem, 0)
-            assert serving.result(DEADLINE_S) == L.STOP
-            assert one.mem[stop] == 1
+            assert (serving.result(DEADLINE_S), one.mem[stop]) == (L.STOP, 1)
 
 
 @pytest.mark.spec("WM-STOP-3")

@@ -42,8 +42,7 @@ def test_a_task_sees_the_memory_of_the_process_as_it_is(w):
     handle = w.register(body)
     for i in range(3):
         run_sub(w, handle, make_args(scalars=[i]))
-    assert state == {"count": 3}
-    assert private.tolist() == [1, 2, 3]
+    assert (state, private.tolist()) == ({"count": 3}, [1, 2, 3])
 
 
 @pytest.mark.spec("WM-THREAD-2")
