@@ -101,8 +101,8 @@ def members_of(driver, slot):
     ("size", "tensors"),
     [(1, 0), (1, 6), (2, 5), (2, 6), (3, 1), (7, 32), (12, 33), (30, 1), (30, 375)],
 )
-def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, tensors):
-    driver = Driver(sub=size)
+def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(make_driver, size, tensors):
+    driver = make_driver(sub=size)
     producers = [driver.alloc(8) for _ in range(0 if tensors == 375 else 2)]
     given = [
         Member(
@@ -121,7 +121,6 @@ def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(size, te
         assert words[5 * len(addresses) :] == [value for one in given for value in one.scalars]
         wanted = [(len(one.args), len(one.scalars), one.worker) for one in given]
         assert (members_of(driver, slot), driver.producers(slot)) == (wanted, producers)
-    driver.close()
 
 
 @pytest.mark.parametrize("size", [1, 2, 9])
@@ -159,9 +158,9 @@ def test_the_block_of_a_group_is_used_again(driver, group):
 
 
 @pytest.mark.parametrize("window", [64, 100_000])
-def test_a_group_too_large_for_any_block_is_refused_at_once_and_changes_nothing(window):
+def test_a_group_too_large_for_any_block_is_refused_and_changes_nothing(make_driver, window):
     """It is larger than the area; or it would fit, but not with its block's size rounded up."""
-    driver = Driver(window=window)
+    driver = make_driver(window=window)
     room = int(driver.mem[L.A_SPILL_END] - driver.mem[L.A_SPILL])
     largest_block = 1 << room.bit_length() - 1
     assert window == 64 or largest_block == 1 << 21 < room
@@ -170,7 +169,6 @@ def test_a_group_too_large_for_any_block_is_refused_at_once_and_changes_nothing(
     assert try_big(driver, MOST, size) == L.TOO_MANY_ARGS
     assert driver.changed_since(before) == []
     assert window > 64 or try_big(driver, MOST, size - 20) >= 0
-    driver.close()
 
 
 # ---------------------------------------------------------------- what goes to one worker

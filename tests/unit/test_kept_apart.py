@@ -91,8 +91,8 @@ def test_fewer_members_than_none_are_refused(driver):
 
 # ---------------------------------------------------------------- runs
 @pytest.mark.spec("ORCH-FAIL-1")
-def test_a_failure_without_a_worker_names_no_member_of_the_one_before():
-    driver = Driver(sub=2)
+def test_a_failure_without_a_worker_names_no_member_of_the_one_before(make_driver):
+    driver = make_driver(sub=2)
     driver.submit_group(member(), member())
     driver.settle()
     driver.answer_and_settle(1, outcome=L.TASK_FAILURE)
@@ -100,7 +100,6 @@ def test_a_failure_without_a_worker_names_no_member_of_the_one_before():
     driver.begin_run()
     driver.x.record_error(driver.mem, L.ENDPOINT_FAILURE, driver.mem[L.A_SLOTS], -1, 0)
     assert driver.mem[L.ERROR_MEMBER] == -1
-    driver.close()
 
 
 def test_after_the_run_its_thread_may_submit_no_more(driver):
@@ -110,13 +109,12 @@ def test_after_the_run_its_thread_may_submit_no_more(driver):
     assert driver.k.run_program(driver.mem, program, program) == L.WRONG_THREAD
 
 
-def test_a_program_ends_where_its_words_do():
-    driver = Driver(next_level=1)
+def test_a_program_ends_where_its_words_do(make_driver):
+    driver = make_driver(next_level=1)
     program, variables = Batch([], [], count=3).program(L.NEXT_LEVEL << L.WORD_KIND)
     assert driver.k.run_program(driver.mem, program, variables.reshape(-1)) == L.OK
     assert program[L.PROGRAM_AT] == len(program)
     assert driver.live() == 3
-    driver.close()
 
 
 # ---------------------------------------------------------------- workers
@@ -131,8 +129,8 @@ def test_what_a_worker_ran_last_is_the_task_and_its_callable(driver):
 
 @pytest.mark.spec("WM-CLAIM-2")
 @pytest.mark.parametrize("ended", [0, 1, 2])
-def test_a_claim_given_back_leaves_no_request_in_the_frame_that_is_filled_next(ended):
-    driver = Driver(depth=3)
+def test_a_claim_given_back_leaves_no_request_in_the_frame_that_is_filled_next(make_driver, ended):
+    driver = make_driver(depth=3)
     for _ in range(ended):
         slot = driver.submit(owner=1)
         driver.finish(slot)
@@ -144,33 +142,30 @@ def test_a_claim_given_back_leaves_no_request_in_the_frame_that_is_filled_next(e
     first, stride = driver._worker(1), int(driver.mem[L.WORKER_STRIDE])
     assert set(driver.changed_since(before)) <= {L.PASS_LOCK, *span(first, stride)}
     assert driver.mem[frame + L.W_MAILBOX + L.MAIL_COMMAND] == 0
-    driver.close()
 
 
 @pytest.mark.spec("WM-CLAIM-2")
-def test_a_claim_given_up_leaves_the_frame_of_the_task_that_runs_alone():
-    driver = Driver(sub=1, depth=3)
+def test_a_claim_given_up_leaves_the_frame_of_the_task_that_runs_alone(make_driver):
+    driver = make_driver(sub=1, depth=3)
     driver.submit_and_settle()
     driver.mem[driver._worker(0) + L.W_MAILBOX + L.MAIL_COMMAND] = 7
     before = driver.mailbox(0).copy()
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.TIMED_OUT
     assert (driver.mailbox(0) == before).all()
-    driver.close()
 
 
 @pytest.mark.spec("WM-LOOP-1")
-def test_a_worker_that_died_before_it_is_admitted_is_not_admitted():
-    driver = Driver(usable=False)
+def test_a_worker_that_died_before_it_is_admitted_is_not_admitted(make_driver):
+    driver = make_driver(usable=False)
     driver.kill(0)
     for worker in (0, 1):
         driver.k.set_usable(driver.mem, worker, 1)
     assert [driver.usable(worker) for worker in (0, 1)] == [False, True]
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-MAIL-4")
-def test_digests_are_remembered_side_by_side_and_forgotten_all_at_once():
-    driver = Driver(depth=2)
+def test_digests_are_remembered_side_by_side_and_forgotten_all_at_once(make_driver):
+    driver = make_driver(depth=2)
     mem, first = driver.mem, driver._worker(0)
     where = span(first + L.W_CACHE, L.DIGEST_CACHE * L.DIGEST_CACHE_WORDS)
     for number in range(L.DIGEST_CACHE):
@@ -186,7 +181,6 @@ def test_digests_are_remembered_side_by_side_and_forgotten_all_at_once():
     k.forget_digests(mem, 0)
     assert driver.changed_since(before) == list(where)
     assert not mem[where.start : where.stop].any()
-    driver.close()
 
 
 # ---------------------------------------------------------------- the Scheduler's notes
@@ -212,9 +206,9 @@ def test_two_passes_leave_no_mailbox_uncollected_though_only_a_member_is_done(dr
     assert (driver.mem[L.UNCOLLECTED], driver.mailbox_state(0)[0]) == (0, L.IDLE)
 
 
-def test_a_ready_queue_keeps_its_order_as_it_grows_and_is_small_again_when_it_is_empty():
+def test_a_ready_queue_keeps_its_order_as_it_grows_and_is_small_again_when_it_is_empty(make_driver):
     many = L.CIRCULAR_SMALLEST + 9
-    driver = Driver(window=2 * many)
+    driver = make_driver(window=2 * many)
     for slot in range(1, many + 1):
         driver.x.push_ready(driver.mem, L.SUB, slot)
         if slot in (5, 6, 7):  # so that it does not begin at the start of its array
@@ -223,7 +217,6 @@ def test_a_ready_queue_keeps_its_order_as_it_grows_and_is_small_again_when_it_is
     for slot in range(4, many + 1):
         assert driver.x.pop_ready(driver.mem, L.SUB) == slot
     assert driver.mem[L.READY_MASK + L.SUB] == L.CIRCULAR_SMALLEST - 1
-    driver.close()
 
 
 # ---------------------------------------------------------------- hints at what can be given ahead
@@ -271,9 +264,9 @@ def test_a_group_is_never_given_ahead(ahead):
 
 @pytest.mark.spec("SPEED-AHEAD-8")
 @pytest.mark.parametrize("last", [False, True], ids=["first of its edges", "last of its edges"])
-def test_only_what_is_not_done_counts_among_what_a_task_waits_for(last):
+def test_only_what_is_not_done_counts_among_what_a_task_waits_for(make_driver, last):
     count = L.MOST_WAITS + 4
-    driver = Driver(sub=1, depth=2)
+    driver = make_driver(sub=1, depth=2)
     driver.open_scope()
     done = [driver.submit(overwrites(KEY + 8 * i)) for i in range(count)]
     driver.finish_everything()
@@ -283,7 +276,6 @@ def test_only_what_is_not_done_counts_among_what_a_task_waits_for(last):
     slot = driver.submit_and_settle(*map(reads, keys))
     assert len(driver.edges(slot)) == count + 1 == len(done) + 1
     assert driver.all_given(0) == [runs, slot]
-    driver.close()
 
 
 # ---------------------------------------------------------------- tables
@@ -293,8 +285,8 @@ def test_keys_that_differ_in_any_bits_of_the_address_spread_over_the_table(shift
     assert len({k.home(i << shift, owner, 1023) for i in range(128)}) >= 64
 
 
-def test_a_table_grows_to_the_whole_of_its_area():
-    driver = Driver(window=64)
+def test_a_table_grows_to_the_whole_of_its_area(make_driver):
+    driver = make_driver(window=64)
     mem = driver.mem
     mem[L.MAP_AREA] = 4 * L.MAP_SMALLEST
     assert table.has_room(mem, L.MAP_SMALLEST // 2)
@@ -306,7 +298,6 @@ def test_a_table_grows_to_the_whole_of_its_area():
     before = driver.words()
     assert not table.has_room(mem, L.MAP_SMALLEST + 1)
     assert driver.changed_since(before) == []
-    driver.close()
 
 
 @pytest.mark.parametrize("value", range(70))

@@ -78,8 +78,8 @@ def test_bodies_take_the_blocks_they_need_and_no_more_than_there_are(area, steps
     driver.close()
 
 
-def test_ids_go_on_when_all_of_a_window_is_reclaimed():
-    driver = Driver(rings=1, window=4)
+def test_ids_go_on_when_all_of_a_window_is_reclaimed(make_driver):
+    driver = make_driver(rings=1, window=4)
     driver.mem[L.ID_WINDOW] = 4
     for _ in range(3):
         driver.open_scope()
@@ -90,12 +90,11 @@ def test_ids_go_on_when_all_of_a_window_is_reclaimed():
         driver.finish_everything()
         driver.reclaim()
         assert driver.live() == 0
-    driver.close()
 
 
 @pytest.mark.parametrize("ring", [0, 1, 2, 3])
-def test_the_queue_of_a_ring_is_used_to_its_last_entry_before_it_grows(ring):
-    driver = Driver(window=64)
+def test_the_queue_of_a_ring_is_used_to_its_last_entry_before_it_grows(make_driver, ring):
+    driver = make_driver(window=64)
     for _ in range(ring):
         driver.open_scope()
     driver.mem[L.FIFO_MASK + ring] = 3
@@ -104,7 +103,6 @@ def test_the_queue_of_a_ring_is_used_to_its_last_entry_before_it_grows(ring):
     assert driver.mem[L.FIFO_MASK + ring] == 3
     driver.submit()
     assert driver.mem[L.FIFO_MASK + ring] == 7
-    driver.close()
 
 
 def test_a_full_queue_of_which_half_is_released_does_not_grow():

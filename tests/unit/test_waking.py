@@ -10,7 +10,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import MailboxState
 
-from ..support import Driver, reads, writes
+from ..support import reads, writes
 
 pytestmark = pytest.mark.kernels
 NEVER_NS = 1 << 60
@@ -26,8 +26,8 @@ def changed_words_of(driver, worker, before):
 
 @pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-3")
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_worker_that_waits_in_vain_writes_how_patient_it_is_and_where_it_runs(at):
-    driver = Driver(depth=2)
+def test_a_worker_that_waits_in_vain_writes_how_patient_it_is_and_where_it_runs(make_driver, at):
+    driver = make_driver(depth=2)
     if at == 1:
         driver.submit_and_settle()
         driver.answer_and_settle(0)
@@ -37,13 +37,12 @@ def test_a_worker_that_waits_in_vain_writes_how_patient_it_is_and_where_it_runs(
     before = driver.words()
     assert driver.x.receive(driver.mem, 0) == L.PARK
     assert changed_words_of(driver, 0, before) == {L.W_BACK_OFF, L.W_CORE}
-    driver.close()
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_worker_with_the_next_task_waiting_looks_where_it_runs_once_a_lap(at):
-    driver = Driver(sub=1, depth=2)
+def test_a_worker_with_the_next_task_waiting_looks_where_it_runs_once_a_lap(make_driver, at):
+    driver = make_driver(sub=1, depth=2)
     for _ in range(3):
         driver.submit()
     driver.settle()
@@ -52,7 +51,6 @@ def test_a_worker_with_the_next_task_waiting_looks_where_it_runs_once_a_lap(at):
         driver.post_done(0)
     assert driver.x.receive(driver.mem, 0) == L.RESOLVE
     assert (driver.word(0, L.W_CORE) != 0) == (at == 0)
-    driver.close()
 
 
 @pytest.mark.spec("SPEED-WAIT-14")
@@ -104,8 +102,8 @@ def test_the_scheduler_thread_is_woken_for_groups_unless_it_watches(driver, sinc
 
 @pytest.mark.spec("SCHED-WAKE-2")
 @pytest.mark.parametrize("kind", [L.NEXT_LEVEL, L.SUB])
-def test_a_task_that_a_collected_end_makes_ready_is_work_for_the_next_pass(kind):
-    driver = Driver(sub=1, next_level=1)
+def test_a_task_that_a_collected_end_makes_ready_is_work_for_the_next_pass(make_driver, kind):
+    driver = make_driver(sub=1, next_level=1)
     driver.submit_and_settle(writes(0x7000), kind=kind)
     after = driver.submit_and_settle(reads(0x7000), kind=kind)
     driver.post_done(int(driver.mem[L.POOL_FIRST + kind]))
@@ -115,7 +113,6 @@ def test_a_task_that_a_collected_end_makes_ready_is_work_for_the_next_pass(kind)
     assert driver.x.has_work(driver.mem)
     driver.settle()
     assert not driver.x.has_work(driver.mem)
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-DEATH-1")
@@ -138,8 +135,8 @@ def test_an_orch_thread_that_submits_relieves_the_scheduler_and_says_where_it_is
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
-def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(depth, word):
-    driver = Driver(sub=1, depth=depth)
+def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(make_driver, depth, word):
+    driver = make_driver(sub=1, depth=depth)
     for _ in range(2 * depth + 1):
         driver.submit_and_settle()
         driver.mem[word] = L.STANDBY
@@ -149,7 +146,6 @@ def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(depth, w
         driver.x.announce_uncollected(driver.mem, 0)
         assert driver.mem[word] == 0
         driver.settle()
-    driver.close()
 
 
 @pytest.mark.spec("SCHED-WAKE-7")

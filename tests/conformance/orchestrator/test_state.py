@@ -121,8 +121,8 @@ ANSWERS = {
 @pytest.mark.spec("ORCH-STATE-1")
 @pytest.mark.parametrize("event", HAPPEN, ids=[event.name for event in EVENTS])
 @pytest.mark.parametrize("state", list(TaskState), ids=lambda state: state.name)
-def test_an_event_happens_where_the_table_has_it_and_changes_nothing_elsewhere(state, event):
-    driver = Driver(window=8)
+def test_an_event_happens_where_the_table_has_it_and_nowhere_else(make_driver, state, event):
+    driver = make_driver(window=8)
     slot = in_state(driver, state)
     task = slice(slot, slot + L.SLOT_WORDS)
     words = driver.words()
@@ -142,7 +142,6 @@ def test_an_event_happens_where_the_table_has_it_and_changes_nothing_elsewhere(s
         if event in ANSWERS:
             assert answer == L.ILLEGAL
         assert driver.changed_since(words) == []
-    driver.close()
 
 
 @pytest.mark.spec("ORCH-STATE-2")

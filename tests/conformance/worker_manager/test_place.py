@@ -26,10 +26,6 @@ from .own import calling
 NEXT = L.NEXT_LEVEL
 
 
-def states(driver, slots):
-    return [driver.state(slot) for slot in slots]
-
-
 # ---------------------------------------------------------------- all or nothing
 @pytest.mark.spec("WM-PLACE-1")
 @pytest.mark.parametrize("busy", [1, 2])
@@ -99,12 +95,12 @@ def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
     later = [driver.submit() for _ in range(5)]
     for _ in range(3):
         driver.settle()
-        assert states(driver, [group, *later]) == [READY] * 6
+        assert driver.states(group, *later) == [READY] * 6
     driver.finish(first)
-    assert (driver.state(group), states(driver, later)) == (RUNNING, [READY] * 5)
+    assert (driver.state(group), driver.states(*later)) == (RUNNING, [READY] * 5)
     driver.post_done(0)
     driver.answer_and_settle(1)
-    assert (driver.state(group), states(driver, later[:2])) == (COMPLETED, [RUNNING] * 2)
+    assert (driver.state(group), driver.states(*later[:2])) == (COMPLETED, [RUNNING] * 2)
 
 
 @pytest.mark.spec("WM-PLACE-3", "WM-AFF-4")
@@ -114,11 +110,11 @@ def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits(make_driv
     group = driver.submit_group(member(), member(), kind=NEXT)
     later = [driver.submit(kind=NEXT, owner=w) for w in (1, 0, 1)]
     driver.settle()
-    assert states(driver, [group, *later]) == [READY] * 4
+    assert driver.states(group, *later) == [READY] * 4
     driver.finish(before)
-    assert (driver.state(group), states(driver, later)) == (RUNNING, [READY] * 3)
+    assert (driver.state(group), driver.states(*later)) == (RUNNING, [READY] * 3)
     driver.finish_everything()
-    assert states(driver, later) == [COMPLETED] * 3
+    assert driver.states(*later) == [COMPLETED] * 3
 
 
 @pytest.mark.spec("WM-PLACE-3")
@@ -201,7 +197,7 @@ def test_a_group_behind_one_that_has_started_or_failed_is_told_of_as_well(make_d
         driver.settle()
     else:
         driver.finish(busy)
-    assert states(driver, [first, second]) == [FAILED if fails else RUNNING, READY]
+    assert driver.states(first, second) == [FAILED if fails else RUNNING, READY]
     assert told(driver) and not told(driver)
 
 
