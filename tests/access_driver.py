@@ -99,8 +99,7 @@ class Stream:
             before = self.accesses
             self.reclaim(k.drop_over(self.mem, L.NONE))
             assert self.accesses < before
-        found = self.conflicts(*uses)
-        slot = k.alloc(self.mem, 0, -1)
+        found, slot = self.conflicts(*uses), k.alloc(self.mem, 0, -1)
         assert slot > 0, slot
         k.prepare(self.mem, slot, 0, 0, 0)
         views = [use for use in uses if not isinstance(use, Arg)]

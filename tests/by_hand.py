@@ -69,8 +69,7 @@ class ByHand:
         """
         mem = self.mem
         kernels.pass_after_submit(mem)
-        driver = self.looks()
-        base = int(mem[L.RING_BLOCK + L.R_BASE])
+        driver, base = self.looks(), int(mem[L.RING_BLOCK + L.R_BASE])
         return {
             "slots": self.relative(
                 mem[mem[L.A_SLOTS] :][: mem[L.SLOTS_USED] * L.SLOT_WORDS]

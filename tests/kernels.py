@@ -158,8 +158,7 @@ kernels = Kernels(
 @entry(WORDS)
 def reclaim_consumed(mem):
     """What the Orch thread does after a pass: take the consumed chain and reclaim it."""
-    count = 0
-    slot = queues.take_consumed(mem)
+    count, slot = 0, queues.take_consumed(mem)
     while slot != L.NONE:
         after = int(mem[slot + L.S_LINK])
         submit.reclaim(mem, slot)
@@ -183,8 +182,7 @@ def check_frames(mem, worker, rounds):
     The test submits callable `number % 7`, whose digest is that number plus one in every byte, and
     `1 + number % 90` scalars. Returns how many frames were not complete when they were seen.
     """
-    w = mailbox.worker_at(mem, worker)
-    wrong = 0
+    w, wrong = mailbox.worker_at(mem, worker), 0
     for number in range(1, rounds + 1):
         frame = w + int(mem[w + L.W_AT])
         box = frame + L.W_MAILBOX
@@ -217,8 +215,7 @@ def answer_again_and_again(mem, worker, rounds):
 @entry(WORDS, INT, INT)
 def watch_answers(mem, worker, rounds):
     """Look at a mailbox until the last answer; return how often something was older than the error."""
-    box = mailbox.worker_at(mem, worker) + L.W_MAILBOX
-    stale = 0
+    box, stale = mailbox.worker_at(mem, worker) + L.W_MAILBOX, 0
     error = 0
     while error < rounds:
         word = load(mem, box + L.MAIL_STATE)
@@ -245,8 +242,7 @@ def answer_after_a_while(mem, worker, rounds):
 @entry(WORDS, INT)
 def serve(mem, worker):
     """Play a worker whose functions do nothing until it is asked to stop; return how many it did."""
-    done = 0
-    answer = _serve.park_and_receive(mem, worker)
+    done, answer = 0, _serve.park_and_receive(mem, worker)
     while answer != L.STOP:
         done += 1
         answer = _serve.finish_and_receive(mem, worker, 0)
@@ -293,8 +289,7 @@ def consume(mem, count):
 # ---------------------------------------------------------------- atomics, alone and against each other
 @entry(BYTES)
 def sum_of_words(wire):
-    total = 0
-    words = wire_words(wire)
+    total, words = 0, wire_words(wire)
     for i in range(len(words)):
         total += words[i]
     return total
@@ -377,8 +372,7 @@ def tell(mem, rounds):
 @entry(WORDS, INT)
 def believe(mem, rounds):
     """Look what was said, then at the word; return how often the word was older."""
-    stale = 0
-    said = 0
+    stale, said = 0, 0
     while said < rounds:
         said = load(mem, FLAG)
         if mem[TALLY] < said:

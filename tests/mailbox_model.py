@@ -144,8 +144,7 @@ class MailboxModel:
 
 def explore(depth: int) -> set[tuple[str, MailboxState, MailboxState]]:
     """Take every step in every situation; return who made which step of a mailbox's state."""
-    model = MailboxModel(depth)
-    found = set()
+    model, found = MailboxModel(depth), set()
 
     def take(party: str, step: Callable[[], Any]) -> None:
         before = model.states()

@@ -139,8 +139,7 @@ class Host:
 @contextlib.contextmanager
 def two_hosts(folder: Path):
     """Yield two hosts with daemons, linked to this one and to each other, and the file of their keys."""
-    number = next(NUMBERS)
-    key_file = str(folder / "keys")
+    number, key_file = next(NUMBERS), str(folder / "keys")
     keys.write_pair(key_file)
     hosts: list[Host] = []
     try:

@@ -127,8 +127,7 @@ def drawn(rng, length, arrays):
 
 def submit_all(ops, orch, handle, args):
     """Submit a program; the arrays and two numbers are those of the arguments."""
-    made = []
-    arrays = [args.tensor(i) for i in range(args.tensor_count())]
+    made, arrays = [], [args.tensor(i) for i in range(args.tensor_count())]
     for op in ops:
         task = TaskArgs()
         for i in op.reads:

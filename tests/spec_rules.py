@@ -100,8 +100,7 @@ def read_groups(root: Path = ROOT) -> dict[str, Group]:
     """Return every group of rules by its name, in the order of the files."""
     groups: dict[str, Group] = {}
     for path in rule_files(root):
-        group = None
-        text = path.read_text()
+        group, text = None, path.read_text()
         for line, paragraph in _paragraphs(text):
             if paragraph.startswith("## "):
                 heading = _HEADING.fullmatch(paragraph.splitlines()[0])
@@ -191,8 +190,7 @@ def mentioned(text: str, groups: Iterable[str]) -> set[str]:
 
 def read_code(root: Path = ROOT) -> list[Place]:
     """Return the places of the package whose docstrings, or comments in C, name rules."""
-    groups = read_groups(root)
-    folder = root / "simpler_ref"
+    groups, folder = read_groups(root), root / "simpler_ref"
     places = []
     for path in sorted(folder.rglob("*.py")):
         for name, node in _documented(ast.parse(path.read_text())):
@@ -301,8 +299,7 @@ def unmirrored(root: Path = ROOT) -> list[str]:
 def uncovered(root: Path = ROOT) -> list[str]:
     """Return a line for each rule without a test in its group's file, and each test without a rule."""
     cited: dict[Path, set[str]] = {}
-    found = []
-    groups = read_groups(root)
+    found, groups = [], read_groups(root)
     not_built = {rule.id for g in groups.values() if g.not_built for rule in g.rules}
     for test in all_tests(root):
         cited.setdefault(test.path, set()).update(test.rules)
@@ -360,8 +357,7 @@ def drifted_quotes(root: Path = ROOT) -> list[str]:
 
     A quote is a paragraph that begins like a rule, with the bold id, outside the files of rules.
     """
-    rules = read_rules(root)
-    spec = set(rule_files(root))
+    rules, spec = read_rules(root), set(rule_files(root))
     folders = ("spec", "docs", "simpler_ref", "benchmarks", "examples")
     files = [path for name in folders for path in sorted((root / name).rglob("*.*"))]
     found = []

@@ -20,8 +20,7 @@ def walk(model, take=lambda name, step: step(), most=float("inf")):
     more than `most`. A model has `steps`, which yields what can happen, by name and function; `save` and
     `restore`; `key`, which tells situations apart; and `end`, which is called where no step leads on.
     """
-    known = {model.key()}
-    todo = deque([(model.save(), None)])
+    known, todo = {model.key()}, deque([(model.save(), None)])
     while todo and len(known) <= most:
         situation, way = todo.popleft()
         model.restore(situation)
@@ -61,8 +60,7 @@ def live_words(driver):
     Left out are the places of buffers in the TensorMap; and what no kernel acts on: what stands in a
     mailbox behind its state, and when a task began.
     """
-    mem = driver.mem
-    few = 32
+    mem, few = driver.mem, 32
     ahead = [L.CANDIDATES + kind * L.CANDIDATES_CAPACITY for kind in range(2)]
     parts = [
         (L.RING_BLOCK, L.SCOPE_STACK + few),

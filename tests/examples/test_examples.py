@@ -44,8 +44,7 @@ def run(name, *options, change=""):
     pid = os.fork()
     if pid == 0:
         os._exit(be_example(name, options, change, places))
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    said = []
+    code, said = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), []
     for place in places:
         with place:
             place.seek(0)
@@ -204,8 +203,7 @@ def test_k_means_agrees_with_numpy():
 def test_the_gaussian_process_agrees_with_numpy_and_recognises_digits(sizes):
     size, tile, where = sizes
     out = output_of("gaussian_process.py", f"--size={size}", f"--tile={tile}", f"--workers={where}")
-    rows = -(-size // tile)
-    blocks = -(-360 // min(tile, 128))
+    rows, blocks = -(-size // tile), -(-360 // min(tile, 128))
     upper = rows * (rows - 1) // 2
     factorisation = rows + 2 * upper + rows * (rows - 1) * (rows - 2) // 6
     solves = 2 * (rows + upper)

@@ -40,8 +40,7 @@ def main() -> int:
 
 def fuzz(seconds: float, seed: int, names: list[str]) -> int:
     """Give the targets in turn inputs that follow from a seed."""
-    end = time.monotonic() + seconds
-    rounds = 0
+    end, rounds = time.monotonic() + seconds, 0
     try:
         while not rounds or time.monotonic() < end:
             for name in names:

@@ -161,8 +161,7 @@ def damaged_mailboxes(draw):
 
 
 def check_mailbox(raw):
-    box = bytearray(raw)
-    args = ReceivedArgs.__new__(ReceivedArgs)
+    box, args = bytearray(raw), ReceivedArgs.__new__(ReceivedArgs)
     args._box = memoryview(box)
     tensors, scalars = struct.unpack_from("<ii", raw, L.MAILBOX_OFF_ARGS)
     fits = tensors >= 0 and scalars >= 0 and 8 + 40 * tensors + 8 * scalars <= 15024
@@ -253,11 +252,9 @@ def requests(draw):
 
 def check_request(request):
     payload, command, args, name, digest = request
-    mailbox = MailboxView(shared_engine(), 0)
-    kind = Recording()
+    mailbox, kind = MailboxView(shared_engine(), 0), Recording()
     kind.start(mailbox)
-    callables = LocalCallables(kind, {})
-    box = mailbox.box(mailbox.awaited)
+    callables, box = LocalCallables(kind, {}), mailbox.box(mailbox.awaited)
     with payloads.staged(payload) as staged:
         raw = bytearray(L.MAILBOX_SIZE)
         struct.pack_into("<Q", raw, L.MAILBOX_OFF_COMMAND, command)
@@ -342,8 +339,7 @@ def check_submit(request):
     mem, kernels = engine.mem, engine.kernels
     if mem[L.SCOPE_DEPTH] == 0:
         assert kernels.begin_run(mem) == L.OK
-    before = mem.copy()
-    word = L.SUB << L.WORD_KIND
+    before, word = mem.copy(), L.SUB << L.WORD_KIND
     refusals = (L.ILLEGAL, L.TOO_MANY_ARGS, L.TOO_LARGE, L.WOULD_BLOCK)
     fits = is_what_was_announced(mem, counts, members, wire)
     codes = [kernels.submit_group_and_pass(mem, word, counts, members, wire)]

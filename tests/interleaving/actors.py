@@ -216,8 +216,7 @@ class World:
     # ------------------------------------------------------------ sleeping and waking
     def futex_wait(self, i, expected, timeout_ns):
         self.step()
-        me = self.current
-        seen = self.memory.newest(i)
+        me, seen = self.current, self.memory.newest(i)
         if seen & 0xFFFFFFFF != expected & 0xFFFFFFFF:
             self.note("does not sleep on", i, seen)
             return atomics.CHANGED

@@ -88,8 +88,7 @@ class Scene:
 
     def started(self):
         """Return the words of an engine whose workers are ready."""
-        memory = Memory({})
-        pools = {"next_level": 0, "sub": self.workers}
+        memory, pools = Memory({}), {"next_level": 0, "sub": self.workers}
         _, geometry = L.plan(window=self.window, rings=1, depth=self.depth, **pools)
         L.initialise(
             memory,
@@ -443,8 +442,7 @@ class Play:
         peek = self.mem.peek
         events = [(number, event) for number, event, _ in self.world.history]
         for number, task in enumerate(self.program[: len(self.slots)]):
-            name = NAMES[number]
-            completed = (number, "complete") in events
+            name, completed = NAMES[number], (number, "complete") in events
             failed = (number, "fail") in events or (number, "poison") in events
             assert completed != failed, f"{name}: completed {completed}, failed {failed}"
             if self.went_well(number):

@@ -51,8 +51,7 @@ def test_a_call_that_makes_room_does_not_wait_for_itself():
 @pytest.mark.parametrize("scene", sample(SCENES[:4], 2))
 def test_so_it_is_when_a_worker_has_died_after_any_store(scene):
     program, how = scene
-    scene = CallScene(program, depth=2, runs=2, **how)
-    died = 0
+    scene, died = CallScene(program, depth=2, runs=2, **how), 0
     for stores in range(1, 60):
         play = attempt(scene, InTurn(), deaths={0: stores})
         attempt(scene, Drawn(stores), deaths={0: stores})

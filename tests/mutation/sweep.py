@@ -88,8 +88,7 @@ def spread(found: Iterable[Mutant], seed: int) -> list[Mutant]:
     strata: dict[tuple[str, str], list[Mutant]] = defaultdict(list)
     for mutant in found:
         strata[mutant.key.file, mutant.kind].append(mutant)
-    chance = random.Random(seed)
-    placed = []
+    chance, placed = random.Random(seed), []
     for stratum in strata.values():
         chance.shuffle(stratum)
         start = chance.random()

@@ -96,8 +96,7 @@ class Coverage:
         for item in items:
             by_file.setdefault(item.path, []).append(item)
         files = sorted(by_file)
-        mine = files[part - 1 :: parts]
-        missing = 0
+        mine, missing = files[part - 1 :: parts], 0
         for file in sorted(files, key=lambda file: file not in mine):
             which = slice(TOGETHER) if file in mine else slice(-TOGETHER, None)
             while left := [test for test in by_file[file] if test.nodeid not in self.known(file)]:
@@ -139,8 +138,7 @@ def _noted(step: Step, notes: Notes, told: Path) -> Step:
 
     def run(after: Step | None) -> bool:
         notes.clear()
-        start = time.monotonic()
-        passed = step.run(after)
+        start, passed = time.monotonic(), step.run(after)
         seconds = round(time.monotonic() - start, 3)
         with told.open("a") as file:
             file.write(json.dumps([step.name, seconds, passed, notes.read()]) + "\n")

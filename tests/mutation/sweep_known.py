@@ -8,8 +8,7 @@ from .sweep_changes import Key
 
 def read(text: str) -> dict[Key, str]:
     """Read entries of three lines: file, function, `nth` if it is not 0, and why; before; after."""
-    lines = [line.strip() for line in text.strip().splitlines()]
-    known = {}
+    lines, known = [line.strip() for line in text.strip().splitlines()], {}
     for first, before, after in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
         place, _, why = first.partition(": ")
         file, function, *nth = place.split()

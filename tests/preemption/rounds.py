@@ -98,8 +98,7 @@ def build(folder: Path) -> Path:
         raise NoTracer("single steps break the exclusive loads of a processor without LSE atomics")
     if shutil.which("cc") is None:
         raise NoTracer("there is no C compiler: cc")
-    made = folder / "tracer"
-    strict = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    made, strict = folder / "tracer", ["-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", *strict, "-o", made, SOURCE, "-lm"], check=True)
     with subprocess.Popen(
         [sys.executable, "-c", SUBJECT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT

@@ -87,8 +87,7 @@ def test_a_level_holds_only_tasks_whose_producers_are_in_earlier_levels():
 
 def test_a_random_graph_looks_back_a_thousand_tasks_and_names_nobody_twice(tmp_path):
     graph = dags.read_graph(measure.random_graph(5000, tmp_path / "graph"))
-    task = np.arange(5000)[:, None]
-    used = graph >= 0
+    task, used = np.arange(5000)[:, None], graph >= 0
     assert used.any() and (graph[used] < np.broadcast_to(task, graph.shape)[used]).all()
     assert (task - graph)[used].max() <= measure.LOOKS_BACK
     for row in graph.tolist():

@@ -287,8 +287,7 @@ A, B = (f"tests/conformance/engine/test_ring.py::test_{name}" for name in "ab")
 
 
 def test_results_are_kept_and_added_to(project):
-    root = project()
-    unit = Report("tests/unit/test_x.py::test_x", "passed")
+    root, unit = project(), Report("tests/unit/test_x.py::test_x", "passed")
     assert recorded(root, Report(A, "passed"), unit) == {A: "passed"}
     assert recorded(root, Report(B, "failed")) == {A: "passed", B: "failed"}
     assert recorded(root) == {A: "passed", B: "failed"}

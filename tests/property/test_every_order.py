@@ -82,8 +82,7 @@ class EveryOrder(AheadModel):
 
     def explore(self, most=float("inf")):
         """Go everywhere; return how many situations there are."""
-        before = self.driver.words()
-        start = self.save()
+        before, start = self.driver.words(), self.save()
         found = walk(self, self.take, most)
         self.restore(start)
         changed = np.array(self.driver.changed_since(before))

@@ -102,8 +102,7 @@ class Oracle:
 
 def draw(rng, oracle, care):
     """Return one tensor and its tag; with care, most are ordered by themselves."""
-    what = rng.random()
-    bold = rng.random() > care
+    what, bold = rng.random(), rng.random() > care
     every = range(len(oracle.buffers)) if bold and rng.random() < 0.5 else oracle.open
     if what < 0.15:
         return ("new", 0, rng.choice([0, 8, 40])), T.OUTPUT

@@ -128,8 +128,7 @@ class Program:
 
     def claim(self, of_engine, of_reference):
         """Take a step that may be refused; then nothing may have changed."""
-        before = self.words()
-        code = of_engine()
+        before, code = self.words(), of_engine()
         try:
             task = of_reference()
         except Refused as refusal:
@@ -474,8 +473,7 @@ class Program:
         assert [word % 2**64 for word in d.argument_words(slot)] == words
 
     def check_free_slots(self):
-        free = []
-        slot = int(self.mem[L.FREE_SLOT])
+        free, slot = [], int(self.mem[L.FREE_SLOT])
         while slot != L.NONE:
             free.append(slot)
             slot = int(self.mem[slot + L.S_LINK])

@@ -282,8 +282,7 @@ def check_graph(driver, expected, bodies=None):
         assert waited == {one.id for one in task.producers}
         assert kept == {one.id for one in task.kept}
         if bodies is not None:
-            at = 8 * driver._tensors_at(slot)
-            body = bodies[task]
+            at, body = 8 * driver._tensors_at(slot), bodies[task]
             assert mem.view(np.uint8)[at : at + len(body)].tobytes() == body
     slabs = {key: slots[task.id] for key, task in model.slabs.items()}
     rows = {key: (slots[task.id], slabs.get(key, L.NONE)) for key, task in model.map.items()}

@@ -124,8 +124,7 @@ def test_a_tile_covers_a_tile_if_and_only_if_it_has_its_bytes(layouts, pair):
     item=st.sampled_from([1, 2, 4]),
 )
 def test_views_of_any_strides_that_share_a_byte_overlap(layouts, shapes, item):
-    memory = np.zeros(1000, np.uint8)
-    kind = np.dtype(f"u{item}")
+    memory, kind = np.zeros(1000, np.uint8), np.dtype(f"u{item}")
     made = [
         np.ndarray([n for n, _ in axes], kind, memory, 400 + start, [step for _, step in axes])
         for start, axes in shapes
@@ -184,8 +183,7 @@ def s():
 
 def test_accesses_of_more_shapes_than_there_are_grids_are_found():
     """The last grid takes those that have no other."""
-    stream = Stream(window=256)
-    count = L.MAX_GRIDS + 20
+    stream, count = Stream(window=256), L.MAX_GRIDS + 20
     x = np.zeros(200 * 300, np.uint8)
     views = [x[i * 300 :][: 2 * (i + 3)].reshape(2, -1)[:, :1] for i in range(count)]
     for i, view in enumerate(views):
@@ -213,8 +211,7 @@ def test_accesses_are_found_from_whichever_cell_they_reach(tile):
     (rows, columns), (start, width) = tile
     rng = np.random.default_rng(rows)
     x = np.zeros(90 + 60 * width, np.uint8)[start:][: 60 * width].reshape(60, width)
-    stream = Stream(window=256)
-    tiles = []
+    stream, tiles = Stream(window=256), []
     for n in range(200):
         i, j = rng.integers(0, 61 - rows), rng.integers(0, 97 - columns)
         height, width = (rng.integers(1 + size // 2, size + 1) for size in (rows, columns))
@@ -275,8 +272,7 @@ def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
 
 # ---------------------------------------------------------------- reads of the same bytes
 def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
-    stream = Stream(window=256)
-    x = np.zeros((20, 20))
+    stream, x = Stream(window=256), np.zeros((20, 20))
     for i in range(100):
         stream.submit(f"{i}", reads(AT), (T.INPUT, x[:, 3:7]))
         stream.submit(f"other {i}", reads(AT, nbytes=16), (T.INPUT, x[:, 3:8]))
@@ -334,8 +330,7 @@ def test_readers_of_memory_that_is_given_back_are_forgotten_and_no_others(s):
 
 
 def test_readers_of_the_same_bytes_stay_together_when_cells_are_added():
-    stream = Stream(window=2048)
-    each = 8
+    stream, each = Stream(window=2048), 8
 
     def use(i):
         return [reads(AT + 64 * (each * i + j)) for j in range(each)]

@@ -21,10 +21,8 @@ def tensor(tag, start, end):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_lineage_has_what_can_be_reached_in_any_order_of_questions(seed):
-    rng = np.random.default_rng(seed)
-    count = 60
-    order = Order()
-    reached = np.eye(count, dtype=bool)
+    rng, count = np.random.default_rng(seed), 60
+    order, reached = Order(), np.eye(count, dtype=bool)
     for task in range(count):
         first = rng.choice(task, min(task, int(rng.integers(3))), replace=False).tolist()
         for producer in first:
@@ -42,8 +40,7 @@ def test_a_lineage_looks_at_no_task_before_the_one_asked_for():
     order.add(Lineage(order, []))
     for task in range(1, 100):
         order.add(Lineage(order, [task - 1]))
-    asked = []
-    before = order.before
+    asked, before = [], order.before
     order.before = lambda place: asked.append(place) or before(place)
     lineage = Lineage(order, [99])
     assert 95 in lineage and 97 in lineage and min(asked) == 96
@@ -84,8 +81,7 @@ def described(view):
 
 def test_views_of_one_dimension_share_what_their_elements_do():
     numbers = np.arange(SIZE, dtype=np.int16)
-    array = np.zeros_like(numbers)
-    views = {}
+    array, views = np.zeros_like(numbers), {}
     for first, end, step in itertools.product(range(SIZE), [*range(SIZE), None], STEPS):
         part = slice(first, end, step)
         if array[part].size:

@@ -265,8 +265,7 @@ def test_a_group_is_never_given_ahead(ahead):
 @pytest.mark.spec("SPEED-AHEAD-8")
 @pytest.mark.parametrize("last", [False, True], ids=["first of its edges", "last of its edges"])
 def test_only_what_is_not_done_counts_among_what_a_task_waits_for(make_driver, last):
-    count = L.MOST_WAITS + 4
-    driver = make_driver(sub=1, depth=2)
+    count, driver = L.MOST_WAITS + 4, make_driver(sub=1, depth=2)
     driver.open_scope()
     done = [driver.submit(overwrites(KEY + 8 * i)) for i in range(count)]
     driver.finish_everything()

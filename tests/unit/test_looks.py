@@ -151,8 +151,7 @@ class Looks(AheadModel):
         return [w for w in self.pools[kind] if self.driver.usable(w) and self.given_to(w) < depth]
 
     def look_for_a_worker(self, kind, asleep):
-        mem = self.driver.mem
-        fit = self.may_have(kind)
+        mem, fit = self.driver.mem, self.may_have(kind)
         idle = [worker for worker in fit if not self.given_to(worker)]
         awake = [worker for worker in idle if not asleep[worker]]
         at_work = sorted(fit, key=self.given_to)

@@ -461,8 +461,7 @@ def test_windows_come_when_they_are_offered_in_any_order(pair):
     nbytes = 3 * CHUNK + 1
     made = [numbers(nbytes, seed) for seed in range(3)]
     came = [np.zeros_like(one) for one in made]
-    keys = [new_key() for _ in made]
-    told = []
+    keys, told = [new_key() for _ in made], []
     here.on_moved = lambda *one: told.append((time.monotonic_ns(), *one))
     found = fetching(here, there, keys, came)
     for i in (2, 0, 1):

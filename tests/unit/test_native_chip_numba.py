@@ -54,8 +54,7 @@ def adder():
 @pytest.mark.parametrize(("count", "block_dim"), [(1, 0), (5, 1), (1001, 7), (1001, 24)])
 def test_a_kernel_from_python_does_what_numpy_does(run, adder, count, block_dim):
     x = np.arange(count, dtype=np.float32)
-    y = np.full(count, 0.5, np.float32)
-    out = np.zeros(count, np.float32)
+    y, out = np.full(count, 0.5, np.float32), np.zeros(count, np.float32)
     run(adder, x, y, out, scalars=[count], block_dim=block_dim)
     assert np.array_equal(out, x + y)
 

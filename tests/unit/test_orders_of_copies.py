@@ -184,8 +184,7 @@ RACES = {
 @pytest.mark.parametrize("name", RACES)
 def test_of_tasks_that_no_edge_orders_the_reader_has_its_version_or_an_error(name):
     program = RACES[name]
-    right = sequentially(program, TENSORS)[-1]
-    ends = set()
+    right, ends = sequentially(program, TENSORS)[-1], set()
     for seed in range(MOST_PLAYS):
         rng = random.Random(seed)
         play = Play(

@@ -52,8 +52,7 @@ def test_a_thread_that_pops_while_another_pushes_gets_everything_once_and_whole(
 )
 def test_ready_queues_are_first_in_first_out_and_do_not_mix(steps):
     engine = small_engine(window=8)
-    mem = engine.mem
-    references = {L.NEXT_LEVEL: deque(), L.SUB: deque()}
+    mem, references = engine.mem, {L.NEXT_LEVEL: deque(), L.SUB: deque()}
     number = 0
     for kind, amount in steps:
         for _ in range(amount):

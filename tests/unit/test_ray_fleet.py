@@ -41,8 +41,7 @@ def address():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        pipe = subprocess.PIPE
-        command = [sys.executable, "-c", HEAD]
+        pipe, command = subprocess.PIPE, [sys.executable, "-c", HEAD]
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as head:
             yield head.stdout.readline().strip()
             head.stdin.close()

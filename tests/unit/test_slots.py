@@ -20,8 +20,7 @@ def test_a_step_writes_the_state_alone_and_only_where_the_table_has_it(driver, e
     slot = driver.submit()
     for before in S:
         driver.mem[slot + L.S_STATE] = before
-        words = driver.words()
-        legal = before in slots.EVENTS[event].before
+        words, legal = driver.words(), before in slots.EVENTS[event].before
         assert k.step(driver.mem, slot, event) == (L.OK if legal else L.ILLEGAL)
         assert driver.state(slot) == (slots.EVENTS[event].after if legal else before)
         assert driver.changed_since(words) == ([slot + L.S_STATE] if legal else [])
@@ -77,8 +76,7 @@ def test_step_alone_writes_a_state():
 
 # ---------------------------------------------------------------- references
 def test_the_counts_hold_more_consumers_than_tasks_can_live(driver):
-    slot = driver.submit()
-    many = L.DEFAULT_TASK_WINDOW
+    slot, many = driver.submit(), L.DEFAULT_TASK_WINDOW
     driver.mem[slot + L.S_FANOUT] = many | many << 32
     assert k.acquire_ref(driver.mem, slot) and not k.release_ref(driver.mem, slot)
     assert driver.refs(slot) == (many + 1, many + 1)

@@ -115,8 +115,7 @@ def tensor_of(value):
 
 
 def check_tensor(case):
-    raw = to_bytes(case["bytes"])
-    wanted = tensor_of(case["value"])
+    raw, wanted = to_bytes(case["bytes"]), tensor_of(case["value"])
     assert wanted._wire == raw
     read = ContinuousTensor._from_wire(raw)
     assert (read.data, read.shapes) == (wanted.data, tuple(case["value"]["shapes"]))

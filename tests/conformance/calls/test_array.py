@@ -118,8 +118,7 @@ def test_memory_that_others_have_shared_is_passed_as_it_is():
 @pytest.mark.spec("CALL-ARRAY-4")
 def test_there_are_always_numbers_for_more_layouts(w):
     x = w.share(np.arange(1000.0))
-    first = describe(x[:10])
-    mem = w._life.live().engine.mem
+    first, mem = describe(x[:10]), w._life.live().engine.mem
     mem[L.LAYOUTS_USED] = L.LAYOUTS_CAPACITY - 40  # as if there had been thousands of them
     for i, one in enumerate([describe(x[:: i + 1]) for i in range(20)]):
         np.testing.assert_array_equal(one.result()[3], x[:: i + 1])
@@ -164,8 +163,7 @@ def test_that_an_array_became_read_only_is_noticed_and_that_it_is_no_longer(w):
 @pytest.mark.parametrize("dtype", ["f8", "i1", "c16", "M8[s]", "U3", "i4,f8", "?"])
 def test_arrays_of_one_value_whatever_was_in_their_memory(w, dtype):
     for _ in range(2):
-        x = w.zeros((3, 5), dtype)
-        expected = np.zeros((3, 5), dtype)
+        x, expected = w.zeros((3, 5), dtype), np.zeros((3, 5), dtype)
         assert x.dtype == expected.dtype and x.tobytes() == expected.tobytes()
         x.view(np.uint8)[:] = 0xFF
         del x
@@ -179,8 +177,7 @@ def test_zeros_over_memory_that_was_used_and_in_fresh_memory_which_they_do_not_t
         w.full(100, 7.0)
         assert not w.zeros(1000).any()
         assert w.zeros(0).shape == (0,) and w.zeros(()).shape == ()
-        before = psutil.Process().memory_info().rss
-        x = w.zeros(1 << 25)
+        before, x = psutil.Process().memory_info().rss, w.zeros(1 << 25)
         assert psutil.Process().memory_info().rss - before < 1 << 26
         assert x[0] == x[-1] == 0
 

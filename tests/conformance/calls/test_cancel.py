@@ -81,11 +81,9 @@ def test_a_call_that_has_begun_or_ended_is_not_cancelled(w, gate):
 
 @pytest.mark.spec("CALL-CANCEL-2")
 def test_calls_that_need_the_value_fail_with_it_and_others_do_not(w, gate):
-    held = keep_busy(gate)
-    first = add(1, 1)
+    held, first = keep_busy(gate), add(1, 1)
     needs = add(first, 1)
-    needs_that = add(needs, 1)
-    needs_both = add(held[0], first)
+    needs_that, needs_both = add(needs, 1), add(held[0], first)
     assert first.cancel()
     for one in (needs, needs_that):
         with pytest.raises(sr.TaskCancelledError, match=r"call \d+ \(add\) was cancelled"):
@@ -102,8 +100,7 @@ def test_calls_that_need_what_it_should_have_written_fail_until_it_is_written(w,
     keep_busy(gate)
     lost = update(x)
     reads, updates = total(x), update(x)
-    writes = fill(x, 3)
-    after = total(x)
+    writes, after = fill(x, 3), total(x)
     assert lost.cancel()
     gate[0] = 1
     for one in (reads, updates):
@@ -126,8 +123,7 @@ def test_calls_that_only_wait_for_it_are_made_after_those_that_it_waits_for(w, g
     def read_late(x: sr.In, gate: sr.In):
         return wait_at(gate, float(x.sum()))
 
-    early = read_late(x, gate)
-    between = fill(x, 1)
+    early, between = read_late(x, gate), fill(x, 1)
     late = fill(x, 2)
     assert between.cancel()
     assert not late.done(), "it waits for what the cancelled call waits for"
@@ -138,8 +134,7 @@ def test_calls_that_only_wait_for_it_are_made_after_those_that_it_waits_for(w, g
 # ---------------------------------------------------------------- many calls, many threads
 @pytest.mark.spec("CALL-CANCEL-3")
 def test_cancelled_calls_leave_nothing_behind(w, emptied, gate):
-    x = w.share(np.zeros(4))
-    held = keep_busy(gate)
+    x, held = w.share(np.zeros(4)), keep_busy(gate)
     for _ in range(10):
         calls = [add(i, "text" * 1000) for i in range(30)]
         calls += [add(calls[0], np.zeros(1000)) for _ in range(30)]
@@ -161,8 +156,7 @@ def test_cancelled_calls_leave_nothing_behind(w, emptied, gate):
 @pytest.mark.spec("CALL-CANCEL-1", "CALL-CANCEL-2", "CALL-CANCEL-3")
 def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
     def work(seed):
-        draw = random.Random(seed)
-        told = []
+        draw, told = random.Random(seed), []
         for _ in range(10):
             chain = [add(0, 1)]
             for _ in range(draw.randrange(8)):
@@ -192,10 +186,8 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
 # ---------------------------------------------------------------- as others see it
 @pytest.mark.spec("CALL-CANCEL-4")
 def test_wait_as_completed_and_callbacks_see_a_cancelled_call(w, gate):
-    held = keep_busy(gate)
-    calls = [add(i, i) for i in range(4)]
-    seen = []
-    told = threading.Event()
+    held, calls = keep_busy(gate), [add(i, i) for i in range(4)]
+    seen, told = [], threading.Event()
     calls[2].add_done_callback(lambda one: (seen.append(one.cancelled()), told.set()))
     for one in calls[:3]:
         assert one.cancel()
@@ -298,8 +290,7 @@ def test_a_shutdown_makes_all_calls_unless_told_otherwise_and_refuses_what_is_no
 def test_a_block_that_ends_with_an_exception_does_not_make_all_calls():
     with pytest.raises(KeyboardInterrupt), sr.Worker(num_sub_workers=2) as w:
         gate = w.share(np.zeros(1, np.int32))
-        held = keep_busy(gate)
-        calls = [add(i, i) for i in range(1000)]
+        held, calls = keep_busy(gate), [add(i, i) for i in range(1000)]
         opening = opens(gate, calls[-1].cancelled)
         raise KeyboardInterrupt
     opening.join()
@@ -320,8 +311,7 @@ def test_ctrl_c_while_the_end_waits_cancels_and_once_more_terminates(kind):
 
     with pytest.raises(KeyboardInterrupt), sr.Worker(num_sub_workers=2, child_mode=kind) as w:
         gate = w.share(np.zeros(1, np.int32))
-        held = keep_busy(gate)
-        calls = [add(i, i) for i in range(100)]
+        held, calls = keep_busy(gate), [add(i, i) for i in range(100)]
         assert calls[0].cancel()
         pressing = threading.Thread(target=press)
         pressing.start()

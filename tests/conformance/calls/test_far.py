@@ -70,8 +70,7 @@ def test_a_program_of_calls_runs_at_endpoints_unchanged(w):
 
 @pytest.mark.spec("CALL-FAR-1")
 def test_runs_and_calls_take_turns(w):
-    values = w.zeros(8, np.float64)
-    handle = w.register(far_calls.add_one)
+    values, handle = w.zeros(8, np.float64), w.register(far_calls.add_one)
     nothing = w.register(RemoteCallable(far_side.name(far_side.nothing)))
 
     def orch_fn(orch, args, config):
@@ -229,8 +228,7 @@ def test_what_the_program_or_another_view_has_written_is_seen(w, tmp_path):
         assert (total(x).result(), total(x[10:20]).result()) == (100 * k, 10 * k)
     x[:] = 0
     gate = tmp_path / "gate"
-    held = [wait_for(x, str(gate)) for _ in range(2)]
-    totals = []
+    held, totals = [wait_for(x, str(gate)) for _ in range(2)], []
     for k in range(1, 6):
         fill(x[10 * k : 10 * k + 20], float(k))
         totals.append((total(x), total(x[::3]), total(x[15:35])))
@@ -433,8 +431,7 @@ def test_arrays_that_share_some_bytes_are_refused_if_one_is_written(w):
 @one_endpoint
 def test_an_endpoint_runs_calls_at_the_same_time_that_come_one_after_another(w, tmp_path):
     for k in range(3):
-        here = [str(tmp_path / f"{k}.{i}") for i in range(3)]
-        met = []
+        here, met = [str(tmp_path / f"{k}.{i}") for i in range(3)], []
         for i, mine in enumerate(here):
             met.append(far_calls.meet(mine, here))
             if i < 2:
@@ -450,8 +447,7 @@ def test_an_endpoint_runs_calls_at_the_same_time_that_come_one_after_another(w, 
 @pytest.mark.spec("CALL-FAR-12")
 @one_endpoint
 def test_calls_that_wait_or_cannot_be_sent_ahead_are_in_nobodys_way(w, tmp_path):
-    gate = tmp_path / "gate"
-    lock = threading.Lock()
+    gate, lock = tmp_path / "gate", threading.Lock()
     held = wait_for(w.ones(4, np.float64), str(gate))
     after = add(held, 1)
     wait_until((tmp_path / "gate.pid").exists)
@@ -513,8 +509,7 @@ def test_random_programs_do_what_they_do_in_sequence(w):
 def run_at_random(w, chance):
     """Make random calls, and the same in sequence on other arrays."""
     arrays = [w.share(np.arange(48.0) + k) for k in range(3)]
-    models = [one.copy() for one in arrays]
-    pending = []
+    models, pending = [one.copy() for one in arrays], []
 
     def view(a):
         """Return a random part of an array, of which its model has the same."""

@@ -83,8 +83,7 @@ def test_wait_and_as_completed_take_them(gate):
 
 @pytest.mark.spec("CALL-FUTURE-2")
 def test_callbacks_are_called_once_with_the_future(w):
-    told = threading.Event()
-    seen = []
+    told, seen = threading.Event(), []
 
     def note(future):
         seen.append((future, future.result(), add(future, 1).result()))
@@ -163,8 +162,7 @@ def test_what_a_callback_raises_keeps_no_other_future_from_being_told(w, gate, c
 
     held = wait_at(gate, 1)
     held.add_done_callback(fail)
-    behind = add(held, 1)
-    told = threading.Event()
+    behind, told = add(held, 1), threading.Event()
     behind.add_done_callback(lambda one: told.set())
     gate[0] = 1
     assert told.wait(30)

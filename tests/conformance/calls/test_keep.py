@@ -179,8 +179,7 @@ def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_
     monkeypatch.setattr(fail_points, "armed", armed)  # for links
     monkeypatch.setattr(at_link, "MOST_KEPT", 5 * 8 * BESIDE)
     with opened() as w:
-        seen = []
-        deadline = time.monotonic() + 60
+        seen, deadline = [], time.monotonic() + 60
         while once.exists() and time.monotonic() < deadline:
             draw = random.Random(len(seen))
             tasks = [sr.task(workers=k)(far_calls.grown) for k in range(2)]

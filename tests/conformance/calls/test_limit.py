@@ -66,10 +66,8 @@ def w(request):
 @pytest.mark.spec("CALL-LIMIT-1")
 @pytest.mark.parametrize("task", [spin_with_alarms_of_its_own, sleep_with_the_lock])
 def test_a_call_over_its_limit_is_ended_with_its_worker(w, task):
-    before = [add(i, i) for i in range(20)]
-    late = task()
-    needs = add(late, 1)
-    after = [add(i, i) for i in range(20)]
+    before, late = [add(i, i) for i in range(20)], task()
+    needs, after = add(late, 1), [add(i, i) for i in range(20)]
     with pytest.raises(TimeoutError, match=rf"sub_worker \d.*{task.__name__}.* 0.05 s") as caught:
         late.result()
     error = caught.value
@@ -77,8 +75,7 @@ def test_a_call_over_its_limit_is_ended_with_its_worker(w, task):
     assert (error.limit, error.callable_name) == (0.05, task.__name__) and error.worker in range(3)
     assert isinstance(needs.exception(), sr.TaskTimeoutError)
     assert [one.result() for one in before + after] == [2 * i for i in range(20)] * 2
-    workers = [psutil.Process(pid) for pid in w.worker_pids()]
-    late = task()
+    workers, late = [psutil.Process(pid) for pid in w.worker_pids()], task()
     wait_until(lambda: sum(one.is_running() for one in workers) == 2)  # though nothing else waits
     assert isinstance(late.exception(), sr.TaskTimeoutError)
 
@@ -169,8 +166,7 @@ def test_calls_behind_the_one_that_is_lost_are_made():
     with sr.Worker(num_sub_workers=4, mailbox_depth=8) as w:
         x = w.share(np.zeros(1))
         for _ in range(3):
-            ended = [add(i, i) for i in range(8)]
-            lost = die()
+            ended, lost = [add(i, i) for i in range(8)], die()
             ended += [add(i, i) for i in range(8)]
             chain = [add(ended[-1], 1)]
             for _ in range(8):
@@ -193,11 +189,9 @@ def test_workers_may_be_killed_at_any_moment(w):
     def total(x: sr.In, before):
         return float(x.sum()) + before
 
-    draw = random.Random(3)
-    x = w.share(np.arange(100.0))
+    draw, x = random.Random(3), w.share(np.arange(100.0))
     for _ in range(6):
-        ys = [w.share(np.zeros(100)) for _ in range(4)]
-        sums = 0.0
+        ys, sums = [w.share(np.zeros(100)) for _ in range(4)], 0.0
         for y in ys * 5:
             square(x, y)
             sums = total(y, sums)

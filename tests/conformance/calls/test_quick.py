@@ -251,8 +251,7 @@ def test_arrays_of_which_a_part_is_outside_shared_memory_are_refused_each_time(w
 @pytest.mark.spec("CALL-QUICK-3")
 @pytest.mark.filterwarnings("ignore:Setting the")
 def test_an_array_that_has_another_shape_or_type_by_now_arrives_so(w):
-    x = w.share(np.arange(6.0))
-    seen = []
+    x, seen = w.share(np.arange(6.0)), []
     for _ in range(2):
         for shape in (6,), (2, 3), (3, 2):
             x.shape = shape
@@ -330,8 +329,7 @@ def test_a_call_waits_for_futures_and_keeps_their_values_when_they_are_gone(w, g
 
 @pytest.mark.spec("CALL-QUICK-3")
 def test_many_threads_call_wait_and_forget_at_the_same_time(w):
-    x = w.share(np.zeros(8, np.int64))
-    wrong = []
+    x, wrong = w.share(np.zeros(8, np.int64)), []
 
     def work(k):
         for n in range(100):

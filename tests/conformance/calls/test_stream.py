@@ -210,8 +210,7 @@ def test_a_signal_ends_a_wait_and_the_call_goes_on(w, gate):
 @pytest.mark.spec("CALL-STREAM-9")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_calls_in_a_forked_process_are_plain_and_futures_are_refused(w):
-    future = w.submit(time.sleep, 0.05)
-    pid = os.fork()
+    future, pid = w.submit(time.sleep, 0.05), os.fork()
     if pid == 0:
         try:
             plain = add(1, 2) == 3
@@ -226,10 +225,8 @@ def test_calls_in_a_forked_process_are_plain_and_futures_are_refused(w):
 
 @pytest.mark.spec("CALL-STREAM-4")
 def test_a_run_begins_when_all_calls_have_ended_and_calls_go_on_after_it_but_not_in_it(w):
-    x = w.share(np.zeros(4, np.int32))
-    seen = []
-    early = add("ear", "ly")
-    slow = w.submit(time.sleep, 0.05)
+    x, seen = w.share(np.zeros(4, np.int32)), []
+    early, slow = add("ear", "ly"), w.submit(time.sleep, 0.05)
     filled = fill(x, 7)
     for _ in range(2):
         w.run(lambda orch, args, config: seen.append((slow.done(), filled.done(), x[0])))
@@ -313,8 +310,7 @@ def test_a_signal_ends_the_wait_for_a_run(w):
 @pytest.mark.spec("CALL-STREAM-6")
 def test_the_end_of_the_block_waits_for_the_calls():
     with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
-        x = w.share(np.zeros(4, np.int32))
-        slow = w.submit(time.sleep, 0.05)
+        x, slow = w.share(np.zeros(4, np.int32)), w.submit(time.sleep, 0.05)
         fill(x, 3)
     assert slow.done()
     assert list(x) == [3] * 4

@@ -178,8 +178,7 @@ def test_compiled_calls_for_one_worker_wait_for_it(three):
 
 @pytest.mark.spec("CALL-WORKER-4")
 def test_calls_for_a_worker_that_dies_run_on_its_successor(three):
-    dead = three.worker_pids()[1]
-    lost = kill_me()
+    dead, lost = three.worker_pids()[1], kill_me()
     after = [who() for _ in range(50)]
     assert isinstance(lost.exception(), sr.WorkerLostError)
     found = {one.result()[0] for one in after}

@@ -69,8 +69,7 @@ def meet(rank, chip, name, size, what=k.MEET, timeout_s=HOUR):
     comm = chip.comm_init(rank, size, name, timeout_s=timeout_s)
     device_ctx = chip.comm_alloc_windows(comm, 4096)
     base = chip.comm_get_local_window_base(comm)
-    handle = chip.prepare_callable(k.in_c())
-    out = np.zeros(8, np.int64)
+    handle, out = chip.prepare_callable(k.in_c()), np.zeros(8, np.int64)
     chip.run(handle, args_for(base, device_ctx, out, what), k.ONE_BLOCK)
     assert chip.comm_get_window_size(comm) == 4096
     chip.comm_barrier(comm)
@@ -102,10 +101,7 @@ def test_ranks_in_processes_meet_whichever_comes_first(name):
 
 @pytest.mark.spec("CHIP-COMM-1")
 def test_who_does_not_come_is_named_and_a_name_that_another_program_uses(name):
-    def alone(rank, chip):
-        return chip.comm_init(rank * 2, 3, name, timeout_s=0.05)
-
-    host, guest = together(2, alone)
+    host, guest = together(2, lambda rank, chip: chip.comm_init(rank * 2, 3, name, timeout_s=0.05))
     assert "rank 1 has not come within 0.05 s" in str(host)
     assert "has not come" in str(guest) or "rank 0 has gone" in str(guest)
     with ChipWorker(0) as chip, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
@@ -192,8 +188,7 @@ def test_each_rank_reads_what_others_put_until_it_releases_the_windows(name):
 def test_domains_of_some_ranks_may_overlap(name):
     def act(rank, chip):
         comm = chip.comm_init(rank, 3, name)
-        handle = chip.prepare_callable(k.in_c())
-        seen = []
+        handle, seen = chip.prepare_callable(k.in_c()), []
         for ranks in ([2, 0], [1, 2], [2, 0]):
             if rank not in ranks:
                 with pytest.raises(ValueError, match="only members call this"):

@@ -52,8 +52,7 @@ def test_allocations_do_not_overlap_and_come_back(sizes, data):
 def test_misuse_of_device_memory_is_refused(monkeypatch):
     monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(4 << 20))
     with ChipWorker() as chip:
-        at = chip.malloc(1000)
-        buffer = bytearray(2000)
+        at, buffer = chip.malloc(1000), bytearray(2000)
         host = np.frombuffer(buffer, np.uint8).ctypes.data
         for code, words, call in (
             (ChipStatus.ADDRESS, "no live allocation", lambda: chip.free(at + 64)),

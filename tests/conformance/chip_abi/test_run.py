@@ -63,8 +63,7 @@ def test_tensors_that_are_the_same_or_overlap_do_so_on_the_device_too(adder):
     wanted = x + y
     adder.run_args(0, host_args(x, y, x), CallConfig(block_dim=1))
     assert np.array_equal(x, wanted)
-    memory = np.arange(10, dtype=np.float32)
-    ones = np.ones(9, np.float32)
+    memory, ones = np.arange(10, dtype=np.float32), np.ones(9, np.float32)
     adder.run_args(0, host_args(memory[:-1], ones, memory[1:]), CallConfig(block_dim=1))
     assert memory.tolist() == [float(k) for k in range(10)]  # each read what was written before it
 

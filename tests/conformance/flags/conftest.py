@@ -81,10 +81,11 @@ def flagging(*functions, **options):
         x = w.zeros((4, 6), np.int64)
 
         def run(build, folder, **flags):
+            files = Files(folder)
+
             def main(orch, args, config):
                 build(orch, x, *handles)
 
-            files = Files(folder)
             w.run(main, None, files.config(**flags))
             return files
 

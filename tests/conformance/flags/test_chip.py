@@ -143,8 +143,7 @@ def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
     assert len(rows) == blocks and {row[0] for row in rows} == {0}
     for _, _, queued, begin, end, known in rows:
         assert 0 < queued <= begin <= end <= known
-    cores = {row[1] for row in rows}
-    metadata = records["metadata"]
+    cores, metadata = {row[1] for row in rows}, records["metadata"]
     assert cores <= set(range(metadata["num_cores"])) and max(cores) + 1 == metadata["num_cores"]
     assert metadata["core_types"] == ["aiv"] * metadata["num_cores"]
     assert metadata["core_to_thread"] == [0] * metadata["num_cores"]

@@ -79,11 +79,8 @@ def test_compiled_tasks_are_dumped_and_counted_and_compiled_again_afterwards(fil
         handle, x = w.register(double), w.zeros(4, np.int64)
         x[:] = [1, 2, 3, 4]
 
-        def main(orch, *_):
-            orch.submit_sub(handle, make((x, T.INOUT)))
-
         for given in (None, config, None):
-            w.run(main, None, given)
+            w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.INOUT))), None, given)
         before, after = files.dump["args"]
         assert files.elements(before).tolist() == [2, 4, 6, 8]
         assert files.elements(after).tolist() == [4, 8, 12, 16]
@@ -150,8 +147,7 @@ def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
 
 @pytest.mark.spec("FLAG-RUN-7")
 def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
-    path = str(tmp_path / "a.trace")
-    config = files.config(**ALL)
+    path, config = str(tmp_path / "a.trace"), files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros((4, 6), np.int64)
         for given in (None, config, None):

@@ -30,8 +30,7 @@ def test_another_value_is_refused_and_changes_nothing(w, flag, value, words, tmp
     folder = tmp_path / "out"
     config = CallConfig(**{flag: value, "output_prefix": str(folder)})
     said = f"{flag} is {value}; it can be .*{words}"
-    handle = w.register(lambda: None)
-    mem = w._session.engine.mem
+    handle, mem = w.register(lambda: None), w._session.engine.mem
 
     def orch_fn(orch, args, given):
         before = mem[L.RING_BLOCK : L.SCHED].copy()

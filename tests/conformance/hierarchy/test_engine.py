@@ -107,8 +107,7 @@ def test_a_worker_runs_within_the_orch_function_of_another_and_fails_by_itself(t
     x, y = one.share(np.zeros(2, np.int64)), other.share(np.zeros(2, np.int64))
     ones = one.register(lambda args: np.add(x, 1, out=x))
     others = other.register(lambda args: np.add(y, 1, out=y))
-    fails = other.register(lambda: 1 // 0)
-    timings = []
+    fails, timings = other.register(lambda: 1 // 0), []
 
     def inner(orch, args, config):
         orch.submit_sub(others, make_args((y, T.INOUT)))

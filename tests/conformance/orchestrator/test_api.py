@@ -32,8 +32,7 @@ def test_run_calls_the_orch_function_once_on_the_calling_thread(w, given):
 
 @pytest.mark.spec("ORCH-API-2")
 def test_submit_sub_takes_no_config_returns_none_and_passes_an_empty_task_args_if_given_none(w):
-    seen = w.share([-1, -1, -1])
-    nothing = w.register(lambda: None)
+    seen, nothing = w.share([-1, -1, -1]), w.register(lambda: None)
 
     @w.register
     def look(args):
@@ -234,8 +233,7 @@ def test_a_slot_that_is_used_again_meanwhile_is_not_taken_for_the_task(driver, b
 @pytest.mark.spec("ORCH-API-6")
 def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatch):
     producer = driver.submit(writes(64))
-    slot = driver.submit_and_settle(reads(64))
-    real = slots.consumers
+    slot, real = driver.submit_and_settle(reads(64)), slots.consumers
 
     def go_on(*args):
         if driver.state(producer) == TaskState.RUNNING:
@@ -274,8 +272,7 @@ def test_no_look_changes_a_word(driver):
     driver.submit(auto(64))
     buffer = driver.alloc(100)
     driver.submit_and_settle(reads(driver.address(buffer)))
-    view = view_of(driver)
-    before = driver.words()
+    view, before = view_of(driver), driver.words()
     for task in range(4):
         with suppress(KeyError):
             view.slot_state(task)

@@ -38,8 +38,7 @@ def test_memory_is_told_of_before_it_is_given_out_again_and_a_signal_loses_none(
 @pytest.mark.spec("ORCH-ARRAY-2")
 def test_a_view_keeps_the_memory_of_an_array_that_is_gone(arena):
     array = arena.empty((4, 4), np.int64)
-    address = array.ctypes.data
-    view = array[1:].view(np.uint8).T
+    address, view = array.ctypes.data, array[1:].view(np.uint8).T
     del array
     assert arena.empty((4, 4), np.int64).ctypes.data != address
     del view
@@ -81,8 +80,7 @@ def add_address(args):
 )
 def test_workers_see_an_array_where_it_is_whenever_it_was_made(mode, when):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
-        handle = w.register(add_address)
-        made = []
+        handle, made = w.register(add_address), []
 
         def make():
             made[:] = w.empty((2, 3), np.int32), w.share(np.arange(6)[::2]), w.empty(1, np.uint64)

@@ -20,8 +20,7 @@ def output(n):
 def test_an_output_without_address_gets_a_slab_of_the_ring_of_its_depth(driver, scopes):
     for _ in range(scopes):
         driver.open_scope()
-    slot = driver.submit(auto(3000))
-    ring = min(scopes, 3)
+    slot, ring = driver.submit(auto(3000)), min(scopes, 3)
     assert inside(driver.address(slot), 3000, driver.ring(ring, L.R_BASE), 1 << 16)
     assert [driver.held(i) for i in range(4)] == [3072 * (i == ring) for i in range(4)]
 

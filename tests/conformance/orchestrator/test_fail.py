@@ -153,8 +153,7 @@ def test_the_message_names_level_kind_and_index_and_ends_with_the_exception(leve
 
         with pytest.raises(RuntimeError) as info:
             w.run(orch_fn)
-        other = 1 - int(names[0].split()[1])
-        text = str(info.value)
+        other, text = 1 - int(names[0].split()[1]), str(info.value)
         assert f"level {level}" in text and f"sub_worker {other}" in text
         assert text.endswith(": Special: task 1 cannot go on")
         assert (info.value.worker, info.value.pid) == (other, w.worker_pids()[other])

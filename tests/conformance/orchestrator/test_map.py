@@ -152,8 +152,7 @@ def test_the_map_equals_a_dictionary_while_it_grows_and_shrinks(seeds, count, st
 @pytest.mark.spec("ORCH-MAP-2")
 def test_a_reader_waits_for_the_latest_writer_submitted_before_it(driver):
     first, second = driver.submit(writes(4096)), driver.submit(writes(4096))
-    reader = driver.submit(reads(4096))
-    later = driver.submit(writes(4096))
+    reader, later = driver.submit(reads(4096)), driver.submit(writes(4096))
     assert driver.producers(reader) == [second]
     driver.finish(first)
     assert driver.state(reader) != RUNNING

@@ -79,8 +79,7 @@ def test_a_refused_call_changes_no_word_of_the_engine_and_no_argument(other):
             orch.alloc(100, "uint8")
             orch.submit_sub(handle, make_args((key(64), T.INOUT)))
             orch.drain()
-            mem = orch._mem
-            calls = refused_calls(orch, w, handle, foreign)
+            mem, calls = orch._mem, refused_calls(orch, w, handle, foreign)
             wait_until(lambda: mem[int(mem[L.A_WORKERS]) + L.W_PARKED] == 1)
             for name, call in calls.items():
                 before = mem.copy()
@@ -173,8 +172,7 @@ def test_an_address_given_by_hand_is_believed(w):
 
 @pytest.mark.spec("ORCH-MISUSE-3")
 def test_arrays_of_python_objects_and_what_is_no_array_are_refused(w):
-    args = TaskArgs()
-    square = w.empty((4, 4), np.int32)
+    args, square = TaskArgs(), w.empty((4, 4), np.int32)
     for dtype in (object, [("name", object), ("size", int)]):
         with pytest.raises(TypeError, match=r"elements of type .*Python objects; convert them"):
             args.add_tensor(np.zeros(4, dtype))

@@ -90,8 +90,7 @@ def test_the_ring_is_the_depth_but_at_most_the_last(rings):
 def test_allocations_are_rounded_up_to_the_heap_alignment(nbytes, before):
     ring = small_ring(heap=2 << 20)
     ring.alloc(before)
-    top = ring.heap_top(0)
-    claim = ring.alloc(nbytes)
+    top, claim = ring.heap_top(0), ring.alloc(nbytes)
     assert ring.heap_top(0) - top == L.round_up(nbytes, L.HEAP_ALIGN)
     assert claim.heap_ptr == ring.heap_base(0) + top
     assert claim.heap_ptr % L.HEAP_ALIGN == 0

@@ -47,8 +47,7 @@ def ring_in_use(orch):
 @pytest.mark.kernels
 @pytest.mark.parametrize(("scopes", "depth", "current", "ring"), TABLE)
 def test_depth_and_ring_follow_the_table(scopes, depth, current, ring):
-    scope = Scope()
-    driver = Driver(run=False)
+    scope, driver = Scope(), Driver(run=False)
     for _ in range(0 if scopes is None else scopes + 1):
         scope.scope_begin()
         assert driver.open_scope() == L.OK
@@ -205,8 +204,7 @@ def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
 @pytest.mark.kernels
 def test_a_task_claimed_without_an_open_scope_has_no_scope_reference():
     driver = Driver(run=False)
-    before = driver.words()
-    slot = driver.submit(auto(8))
+    before, slot = driver.words(), driver.submit(auto(8))
     assert driver.refs(slot) == (0, 0)
     stack = range(L.SCOPE_STACK - L.LINE, L.SCOPE_STACK + L.SCOPE_STACK_WORDS)
     assert not {L.SCOPE_DEPTH, *stack} & set(driver.changed_since(before))

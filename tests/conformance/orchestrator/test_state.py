@@ -124,8 +124,7 @@ ANSWERS = {
 def test_an_event_happens_where_the_table_has_it_and_nowhere_else(make_driver, state, event):
     driver = make_driver(window=8)
     slot = in_state(driver, state)
-    task = slice(slot, slot + L.SLOT_WORDS)
-    words = driver.words()
+    task, words = slice(slot, slot + L.SLOT_WORDS), driver.words()
     answer = HAPPEN[event](driver, slot)
     if state in EVENTS[event].before:
         if event in ANSWERS:
@@ -146,8 +145,7 @@ def test_an_event_happens_where_the_table_has_it_and_nowhere_else(make_driver, s
 
 @pytest.mark.spec("ORCH-STATE-2")
 def test_a_submitted_task_is_pending_until_the_scheduler_makes_it_ready(driver):
-    alone = driver.submit()
-    producer = driver.submit(writes(4096))
+    alone, producer = driver.submit(), driver.submit(writes(4096))
     consumer = driver.submit(reads(4096))
     assert {driver.state(slot) for slot in (alone, producer, consumer)} == {PENDING}
     slot = driver.x.pop_wiring(driver.mem)

@@ -342,8 +342,7 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
         submitted.append(number)
         return SimpleNamespace(cancel=lambda: cancelled.append(number), done=lambda: False)
 
-    submitted = []
-    stream = SimpleNamespace(submit=submit)
+    submitted, stream = [], SimpleNamespace(submit=submit)
     leaves = LeafTasks(
         lambda: stream, Copies(None, None), FailedTasks(), ThreadPoolExecutor(1), lambda: None
     )

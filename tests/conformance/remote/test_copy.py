@@ -242,10 +242,7 @@ def test_the_program_reads_and_writes_arrays_between_runs_and_after_drain(mixed)
     assert (x[0], y[0]) == (11, 11)
     x[:] = 20
 
-    def once_more(orch, args, config):
-        mixed.copy(orch, 0, x, y)
-
-    mixed.worker.run(once_more)
+    mixed.worker.run(lambda orch, *_: mixed.copy(orch, 0, x, y))
     assert y.tolist() == [20] * COUNT
 
 
@@ -511,15 +508,13 @@ def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are(n
 @pytest.mark.parametrize("seed", range(5))
 def test_random_programs_end_as_if_run_in_order(seed, checked):
     """Operations that would race are refused by the check, and left out."""
-    rng = random.Random(seed)
-    count = PAGE // 4
+    rng, count = random.Random(seed), PAGE // 4
     arrays = [checked.shared(np.arange(count, dtype=np.float32) * k) for k in range(3)]
     model = [one.copy() for one in arrays]
     half, quarter = count // 2, count // 4
     halves = slice(half), slice(half, None), slice(quarter, 3 * quarter)
     parts = [slice(None), slice(None), slice(None), *halves]
-    places = [0, 1, -1, None]
-    accepted = 0
+    places, accepted = [0, 1, -1, None], 0
 
     def orch_fn(orch, args, config):
         nonlocal accepted

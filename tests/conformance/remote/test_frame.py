@@ -151,8 +151,7 @@ def without_limits(encode, value, name):
 def test_errors_that_are_too_long_say_whose_they_are():
     text = "x" * (wire.MAX_ERROR_BYTES + 1)
     refuse("completion error message too long: 4097", wire.encode_completion, 0, 1, text)
-    reply = wire.encode_control_reply
-    name = wire.ControlName.COMM_INIT
+    reply, name = wire.encode_control_reply, wire.ControlName.COMM_INIT
     refuse("control reply error message too long: 4097", reply, 0, name, 1, 1, text)
 
 

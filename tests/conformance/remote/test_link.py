@@ -35,8 +35,7 @@ def two():
 
 @pytest.mark.spec("REMOTE-LINK-1")
 def test_endpoints_are_next_level_workers_after_those_of_this_machine():
-    worker = Worker(level=4)
-    child = Worker(level=3, num_sub_workers=1)
+    worker, child = Worker(level=4), Worker(level=3, num_sub_workers=1)
     worker.add_worker(child)
     assert worker.add_remote_worker(RemoteWorkerSpec()) == 1
     with pytest.raises(RuntimeError, match="before the endpoints"):

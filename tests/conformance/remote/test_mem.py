@@ -110,8 +110,7 @@ def test_a_part_is_imported_with_the_access_that_both_name(two):
 
 @pytest.mark.spec("REMOTE-MEM-4")
 def test_bytes_move_between_the_two_endpoints_when_tasks_read_and_write(two):
-    before = two.worker.transfers()
-    size = 1 << 20
+    before, size = two.worker.transfers(), 1 << 20
     values = np.arange(size, dtype=np.float32)
     source, target = two.buffer(two.ids[0], values), two.buffer(two.ids[0], np.zeros(size))
     here = [

@@ -85,11 +85,8 @@ def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
     with opened(retries=retries) as made:
         x = made.shared()
 
-        def orch_fn(orch, args, config):
-            made.submit(orch, far_side.die, 0, (x, INOUT))
-
         with pytest.raises(WorkerLostError, match="endpoint 0"):
-            made.worker.run(orch_fn)
+            made.worker.run(lambda orch, *_: made.submit(orch, far_side.die, 0, (x, INOUT)))
         with pytest.raises(RemoteError, match="is lost"):
             made.worker.run(lambda orch, args, config: made.copy(orch, None, x, made.shared()))
         assert len([one for one in caplog.messages if "tasks run again" in one]) == retries
@@ -139,8 +136,7 @@ def test_a_version_that_nothing_can_be_computed_from_fails_the_run(mixed):
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-3")
 def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_path):
-    file = tmp_path / "no more"
-    worker = Worker(level=4, retries=1)
+    file, worker = tmp_path / "no more", Worker(level=4, retries=1)
     for _ in range(2):
         worker.add_remote_worker(RemoteWorkerSpec(Moody(file)))
     add = worker.register(RemoteCallable(far_side.name(far_side.add_scalar)))
@@ -166,8 +162,7 @@ def test_tasks_of_an_endpoint_that_cannot_be_started_again_run_at_another(tmp_pa
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-4")
 def test_tasks_with_memory_of_an_endpoint_do_not_run_again(mixed):
-    buffer = mixed.buffer(0, [1] * COUNT)
-    x = mixed.shared()
+    buffer, x = mixed.buffer(0, [1] * COUNT), mixed.shared()
 
     def orch_fn(orch, args, config):
         mixed.submit(orch, far_side.copy, 0, (reference(buffer), INPUT), (x, INOUT))

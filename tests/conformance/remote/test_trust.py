@@ -45,8 +45,7 @@ def test_only_the_parents_key_is_admitted_and_its_hello_once():
 
 @pytest.mark.spec("REMOTE-TRUST-3")
 def test_callables_are_imported_from_allowed_modules_only():
-    made = Program(0)
-    allowed = [["json"], ["tests.far_side"]]
+    made, allowed = Program(0), [["json"], ["tests.far_side"]]
     made.ids = [made.worker.add_remote_worker(RemoteWorkerSpec(modules=one)) for one in allowed]
     with made.worker as worker:
         worker.init()

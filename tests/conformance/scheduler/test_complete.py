@@ -46,8 +46,7 @@ def test_error_0_makes_a_task_completed_and_any_other_report_failed(driver, erro
 @pytest.mark.spec("SCHED-COMPLETE-1")
 def test_the_error_is_kept_though_the_mailbox_is_used_again(driver):
     driver.submit()
-    slot = driver.submit()
-    after = driver.start()
+    slot, after = driver.submit(), driver.start()
     worker = driver.worker_of(slot)
     driver.answer(slot, ValueError("so it went"))
     kept = error_words(driver)

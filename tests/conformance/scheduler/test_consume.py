@@ -41,8 +41,7 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, 
 @pytest.mark.spec("SCHED-CONSUME-1", "SCHED-CONSUME-2", "SCHED-CONSUME-3")
 def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
     slot = start_in_a_scope_that_ends(driver, auto(2000))
-    slab = driver.address(slot)
-    before = driver.words()
+    slab, before = driver.address(slot), driver.words()
     driver.answer(slot)
     driver.settle()
     assert (driver.state(slot), driver.consumed_list()) == (CONSUMED, [slot])

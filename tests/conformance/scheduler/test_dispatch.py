@@ -63,8 +63,7 @@ def test_when_nothing_moves_no_idle_worker_is_left_beside_a_ready_task(make_driv
     kinds = [L.NEXT_LEVEL] * sizes[L.NEXT_LEVEL] + [L.SUB] * sizes[L.SUB]
     for _ in range(60):
         if driver.live() < 40:
-            kind = rng.choice(kinds)
-            key = KEY + 8 * rng.randrange(6)
+            kind, key = rng.choice(kinds), KEY + 8 * rng.randrange(6)
             driver.submit(rng.choice([reads, writes, updates])(key), kind=kind)
         busy = [w for w in range(len(kinds)) if driver.given(w)]
         if busy and rng.random() < 0.6:

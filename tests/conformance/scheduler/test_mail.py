@@ -97,8 +97,7 @@ def test_an_unknown_digest_fails_its_task_and_the_worker_stays():
         known = w.register(lambda: ran.__setitem__(0, ran[0] + 1))
         unknown = w.register(lambda: ran.__setitem__(1, 1))
         w.start()
-        pids = w.worker_pids()
-        mem = w._session.engine.mem
+        pids, mem = w.worker_pids(), w._session.engine.mem
         at = (
             int(mem[L.A_CALLABLES])
             + (w._tree.words(w._registry)[1][unknown] & L.CALLABLE_MASK) * L.DIGEST_WORDS
@@ -295,8 +294,7 @@ def test_a_parked_worker_sleeps_through_states_not_for_it_and_is_woken_by_a_task
 def test_no_wake_is_lost_at_whatever_moment_of_falling_asleep_it_comes(waiting, what):
     rounds = 100 if INTERPRETED else 1_000
     driver, wait = waiting
-    rng = random.Random(0)
-    slot = driver.start()
+    rng, slot = random.Random(0), driver.start()
     word = driver._worker(0) + L.W_MAILBOX
     for _ in range(rounds):
         driver.mem[word] = L.IDLE

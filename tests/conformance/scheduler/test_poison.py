@@ -44,8 +44,7 @@ def test_a_task_fails_once_however_many_of_its_producers_fail(make_driver):
 
 @pytest.mark.spec("SCHED-POISON-1")
 def test_a_long_chain_fails_as_one(make_driver):
-    length = 200
-    driver = make_driver(window=256)
+    length, driver = 200, make_driver(window=256)
     chain = [driver.submit(updates(KEY)) for _ in range(length)]
     driver.run_pass()
     fail(driver, chain[0])

@@ -30,8 +30,7 @@ def kind(request, monkeypatch):
 @pytest.mark.spec("SEE-BAR-1", "SEE-BAR-2")
 def test_it_shows_the_tasks_that_have_ended_at_the_end_all(kind, capsys):
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        good = w.register(increase)
-        x = w.zeros(8, np.int64)
+        good, x = w.register(increase), w.zeros(8, np.int64)
 
         def build(orch, args, config):
             orch.alloc((8,), np.int64)
@@ -72,8 +71,7 @@ def test_it_shows_where_a_run_is_that_waits(monkeypatch, capsys):
 def test_of_a_run_that_fails_the_end_is_not_shown(kind, capsys, monkeypatch):
     monkeypatch.setattr(Progress, "show", lambda self: None)  # only the end would show tasks
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        bad = w.register(fail)
-        x = w.zeros(8, np.int64)
+        bad, x = w.register(fail), w.zeros(8, np.int64)
         with pytest.raises(TaskError, match="on purpose"):
             w.run(lambda orch, *_: orch.submit_sub(bad, make((x, T.INOUT))), progress=True)
         assert w._session.progress is None

@@ -108,8 +108,7 @@ def test_what_is_no_trace_is_refused(path, content, words):
 def test_a_file_that_cannot_grow_ends_the_trace_with_a_warning_and_no_task(caplog, path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        handle = w.register(increase)
-        x = w.zeros(8, np.int64)
+        handle, x = w.register(increase), w.zeros(8, np.int64)
         with caplog.at_level(logging.WARNING, "simpler_ref"):
             try:
                 with w.trace(path):

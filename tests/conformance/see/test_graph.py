@@ -316,8 +316,7 @@ def calls(w):
 
 @pytest.mark.spec("SEE-GRAPH-8", "SEE-GRAPH-3")
 def test_the_graph_of_calls_has_what_each_waits_for_by_its_bytes(w, calls):
-    before = w.progress()
-    graph = w.graph(calls)
+    before, graph = w.progress(), w.graph(calls)
     assert str(graph) == CALLS_TEXT == str(w.graph(calls))
     assert [pair for pair in graph.pairs if pair[1] < 4] == [(0, 1), (1, 2), (1, 3), (2, 3)]
     assert graph.pairs[4:] == [(1, 4), (2, 4), (0, 5), (1, 5), (2, 6), (6, 7)]

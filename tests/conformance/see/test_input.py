@@ -71,8 +71,7 @@ def submitted(w, function, which):
     """Run one task, whose second tensor alone may be written."""
     x = w.zeros((3, 32))
     places = {0: x[0], 1: x[1], "column": x[::2, ::8].T}
-    tags = [T.INPUT, T.OUTPUT_EXISTING]
-    handle = w.register(function)
+    tags, handle = [T.INPUT, T.OUTPUT_EXISTING], w.register(function)
     w.run(
         lambda orch, args, config: orch.submit_sub(
             handle, make(*((places[one], tag) for one, tag in zip(which, tags, strict=True)))
@@ -87,7 +86,7 @@ def test_a_planted_write_is_found(w, name):
     with pytest.raises(TaskError) as caught:
         submitted(w, function, which)
     text, story = str(caught.value), caught.value.story
-    line = submitted.__code__.co_firstlineno + 7
+    line = submitted.__code__.co_firstlineno + 6
     assert f"  task 0 ({function.__name__}) was RUNNING on " in story
     assert f"\n  submitted at {__file__}:{line}" in story
     assert f", task 0 ({function.__name__}): HazardError: write to INPUT: " in text

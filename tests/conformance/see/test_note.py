@@ -111,8 +111,7 @@ def test_tensors_and_dependencies_are_noted(traced):
         seen.append(x.ctypes.data)
         chain(orch, handle, x)
 
-    trace = traced(build)
-    address = seen[0]
+    trace, address = traced(build), seen[0]
     first = trace.arguments_of(1)[0]
     assert (first["address"], first["nbytes"], first["tag"]) == (address, 64, T.INOUT)
     assert [int(one["tag"]) for one in trace.arguments_of(5)] == [T.INPUT, T.INOUT]
@@ -171,16 +170,14 @@ def test_dependencies_of_calls_are_noted_with_the_tensor_that_each_is_owed_to(pa
 @pytest.mark.spec("SEE-NOTE-6")
 def test_without_a_trace_journals_are_empty_and_their_pages_untouched():
     with Worker(level=3, num_sub_workers=1) as w:
-        handle = w.register(increase)
-        x = w.zeros(8, np.int64)
+        handle, x = w.register(increase), w.zeros(8, np.int64)
         w.run(lambda orch, args, config: chain(orch, handle, x))
         mem = w._session.engine.mem
         first, count = int(mem[L.A_JOURNALS]), L.JOURNALS_OF_WORKERS + 1
         for number in range(count):
             assert mem[journal.journal_at(mem, number) + L.J_PUSHED] == 0
         end = journal.journal_at(mem, count)
-        start = mem.ctypes.data + first * L.WORD
-        page = mmap.PAGESIZE
+        start, page = mem.ctypes.data + first * L.WORD, mmap.PAGESIZE
         with open("/proc/self/pagemap", "rb") as pages:
             pages.seek(start // page * 8)
             entries = np.frombuffer(pages.read((end - first) * L.WORD // page * 8), np.uint64)

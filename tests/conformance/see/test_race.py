@@ -220,8 +220,7 @@ def test_random_programs_have_races_where_no_way_leads_along_the_edges(tmp_path)
     programs = [random_tasks(rng) for _ in range(300)]
     path = str(tmp_path / "random.trace")
     with Worker(3, num_sub_workers=2, trace=path, child_mode="thread") as w:
-        handle = w.register(rest)
-        x = w.zeros((8, 8), np.int64)
+        handle, x = w.register(rest), w.zeros((8, 8), np.int64)
         expected = []
         for tasks in programs:
             build = several(*tasks)

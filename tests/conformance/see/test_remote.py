@@ -369,8 +369,7 @@ def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
         asked = records.TRACE.encode(records.TraceRequest(records.TraceDetail.ALL))
         told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
         assert not told.error
-        context = zmq.Context()
-        pieces = []
+        context, pieces = zmq.Context(), []
         for keys in (pair, new_pair(), None):
             socket = context.socket(zmq.DEALER)
             socket.linger = 0

@@ -85,8 +85,7 @@ def w():
 def test_the_error_of_a_run_names_state_worker_and_neighbours(function):
     with Worker(level=3, num_sub_workers=1, check=function is fail) as w:
         w.start()
-        name = w._life.session.manager.name(0)
-        error = chained(w, function)
+        name, error = w._life.session.manager.name(0), chained(w, function)
     assert isinstance(error, WorkerLostError) == (function is die_in_run)
     lines = error.story.splitlines()
     assert lines[0] == f"  task 3 ({function.__name__}) was RUNNING on {name}"
@@ -121,8 +120,7 @@ def test_the_error_of_a_call_tells_what_it_had_waited_for_and_what_waits(task, k
     with Worker(num_sub_workers=1) as w:
         x, gate = w.zeros(8, np.int64), w.zeros(1, np.int64)
         begin(x, gate)
-        failing = task(x)
-        poisoned = bump(x)
+        failing, poisoned = task(x), bump(x)
         gate[0] = 1
         with pytest.raises(kind) as first:
             failing.result()
@@ -173,8 +171,7 @@ def test_a_checked_worker_names_the_line_of_a_call():
         x = w.zeros(8, np.int64)
         for _ in range(2):
             bump(x).result()
-            line = sys._getframe().f_lineno + 1
-            failed = refuse(x)
+            line, failed = sys._getframe().f_lineno, refuse(x)
             with pytest.raises(KeyError) as caught:
                 failed.result()
             assert f"\n  submitted at {__file__}:{line}" in origin_of(caught.value).story

@@ -113,8 +113,7 @@ def test_it_tells_what_each_worker_runs_and_what_waits(mode):
 @pytest.mark.spec("SEE-TOP-1")
 def test_the_queue_of_a_worker_has_what_it_was_given_and_what_waits_for_it():
     with Worker(num_sub_workers=2, mailbox_depth=2, child_mode="thread") as w:
-        gate = w.zeros(1, np.int64)
-        task = sr.task(stay, workers=[1])
+        gate, task = w.zeros(1, np.int64), sr.task(stay, workers=[1])
         futures = [task(gate) for _ in range(5)]
         until(w.top, lambda one: one.workers[1].state == "running")
         one = until(w.top, lambda one: one.workers[1].queue == 4)
@@ -134,8 +133,7 @@ def stay(gate):
 @pytest.mark.spec("SEE-TOP-3")
 def test_it_tells_that_the_program_waits_for_room():
     with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, child_mode="thread") as w:
-        waits = w.register(wait_at_gate)
-        gate = w.zeros(1, np.int64)
+        waits, gate = w.register(wait_at_gate), w.zeros(1, np.int64)
 
         def build(orch, args, config):
             for _ in range(2):
@@ -225,8 +223,7 @@ def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situati
 @pytest.mark.spec("SEE-TOP-4")
 def test_a_program_whose_threads_are_in_kernels_answers_another_process():
     with Worker(level=3, num_sub_workers=1) as w:
-        waits = w.register(wait_at_gate)
-        gate = w.zeros(1, np.int64)
+        waits, gate = w.register(wait_at_gate), w.zeros(1, np.int64)
         us = os.getpid()
         w.start()
 

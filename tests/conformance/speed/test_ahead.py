@@ -132,8 +132,7 @@ def test_ready_tasks_take_the_frames_before_others(make_driver):
 @pytest.mark.parametrize("why", ["failure", "cancel"])
 def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     driver = make_driver(depth=2, sub=2)
-    failing = driver.submit(owner=1)
-    slots = chain(driver, 4, owner=0)
+    failing, slots = driver.submit(owner=1), chain(driver, 4, owner=0)
     driver.settle()
     assert driver.all_given(0) == slots[:2] and driver.given(1) == failing
     driver.open_scope()  # so that nothing is gone when the run is cancelled

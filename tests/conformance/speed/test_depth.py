@@ -168,8 +168,7 @@ def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(driver.k.claim_mailbox, driver.mem, 0, FOREVER_NS)
         wait_until(lambda: driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS)
-        own = driver.submit(owner=0)
-        other = driver.submit()
+        own, other = driver.submit(owner=0), driver.submit()
         for _ in slots:
             driver.settle()
             assert driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS and not asked.done()
@@ -212,8 +211,7 @@ def in_python(function):
 def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode, kind):
     with Gate() as go, Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=6) as w:
         handle, hold = w.register(kind(choose)), w.register(go.wait)
-        marks = w.share(np.zeros(6, np.int64))
-        mem = w._session.engine.mem
+        marks, mem = w.share(np.zeros(6, np.int64)), w._session.engine.mem
 
         def task(number):
             return make_args((marks, T.NO_DEP), scalars=[number])
@@ -282,8 +280,7 @@ def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next
 @pytest.mark.spec("SPEED-DEPTH-9")
 def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make_driver, depth):
     driver = busy_driver(make_driver, depth, [depth, 1, 0])
-    slots = driver.all_given(0)
-    other = driver.all_given(1)
+    slots, other = driver.all_given(0), driver.all_given(1)
     driver.finish_run(cancel=True)
     skipped = [driver.frame_word(0, L.W_SKIP, frame) for frame in driver.frames(0)]
     assert skipped == [0] + [L.SKIPPED] * (depth - 1)

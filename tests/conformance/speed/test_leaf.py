@@ -306,8 +306,7 @@ def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(w):
 
 @pytest.mark.spec("SPEED-LEAF-11")
 def test_a_tensor_without_memory_fails_its_task_and_the_function_has_not_run(w):
-    handle = w.register(touch_all)
-    a = w.share(np.zeros(2, np.int32))
+    handle, a = w.register(touch_all), w.share(np.zeros(2, np.int32))
     b, none = w.share(np.zeros((1, 1), np.int32)), w.share(np.zeros(0, np.int32))
     addresses = (0, 8, 4095, 1 << 47, 0x7FF9 << 48, 0x7FFF << 48, (1 << 64) - 8)
     wrong = [ContinuousTensor.make(data, (1, 1), DataType.INT32) for data in addresses]
@@ -406,8 +405,7 @@ def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(w):
         3: ("RuntimeError", "raise RuntimeError"),
         4: ("Ours: it is ours", 'raise Ours("it is ours")'),
     }
-    handle = w.register(choosy)
-    a = w.share(np.zeros(1, np.int64))
+    handle, a = w.register(choosy), w.share(np.zeros(1, np.int64))
     for n, (words, line) in expected.items():
         with pytest.raises(TaskError, match=rf"sub_worker 0.*\(choosy\): {words}") as failure:
             run(w, handle, a, n)
@@ -427,8 +425,7 @@ def test_what_compiled_code_raises_by_itself_keeps_type_and_text(w):
         a[0] = 10 // n
         a[n] = 1
 
-    handle = w.register(trouble)
-    a = w.share(np.zeros(2, np.int64))
+    handle, a = w.register(trouble), w.share(np.zeros(2, np.int64))
     with pytest.raises(TaskError, match=r"\(.*trouble\): ZeroDivisionError: "):
         run(w, handle, a, 0)
     with pytest.raises(TaskError, match=r"\(.*trouble\): IndexError: .*out of bounds"):

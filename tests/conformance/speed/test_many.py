@@ -63,8 +63,7 @@ def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
     for number in range(3):
         worker.add_next_level(Note(number))
     with worker as w:
-        handle = w.register(repr)
-        table = w.empty((20, 3), np.int64)
+        handle, table = w.register(repr), w.empty((20, 3), np.int64)
         workers = [i * i % 3 for i in range(19)]
         config = CallConfig(block_dim=5)
 
@@ -81,8 +80,7 @@ def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
 # ---------------------------------------------------------------- columns
 @pytest.mark.spec("SPEED-MANY-2", "SPEED-MANY-4")
 def test_rows_of_an_array_a_list_one_tensor_for_all_and_outputs_are_columns(hand):
-    one = make_tensor(BLOCK[7])
-    backwards = BLOCK[::-1][:3]
+    one, backwards = make_tensor(BLOCK[7]), BLOCK[::-1][:3]
     listed = [make_tensor(BLOCK[3]), BLOCK[5], BLOCK[4]]
     named = Rows(BLOCK, [3, 0, 3])
     tags = [T.INPUT, [T.INPUT, T.NO_DEP, T.INOUT], T.INPUT, T.INPUT, T.OUTPUT, T.OUTPUT]
@@ -233,8 +231,7 @@ def test_where_there_is_no_room_the_call_waits(limit):
         args.tensor(1).numpy()[:] += args.tensor(0).numpy()[:2]
 
     with Worker(3, num_sub_workers=2, **limit) as w:
-        handle = w.register(fill)
-        table = w.empty((n, 2), np.uint8)
+        handle, table = w.register(fill), w.empty((n, 2), np.uint8)
         table[:] = 0
 
         def orch_fn(orch, args, config):

@@ -100,8 +100,7 @@ SUBMIT, GROUP, ALLOC, BEGIN, END, WITH, OUTPUT = range(7)
 def test_random_programs_leave_the_graph_that_the_function_as_written_leaves():
     def program(orch, plan, config):
         """Each row of the plan is what to do, how many tensors, then memory and tag of each."""
-        buffers = [orch.alloc((4,), np.int64)]
-        opened = 0
+        buffers, opened = [orch.alloc((4,), np.int64)], 0
         for row in range(len(plan)):
             what, count = plan[row, 0], plan[row, 1]
             if what == ALLOC:
@@ -372,8 +371,7 @@ def test_task_args_from_outside_have_afterwards_what_the_function_made_of_them(w
 @pytest.mark.parametrize("mode", ["process", pytest.param("thread", marks=pytest.mark.long)])
 def test_a_nested_worker_runs_it_on_the_arguments_it_received(mode):
     child = Worker(level=3, num_sub_workers=2)
-    adding = child.register(add_one)
-    w = Worker(level=4, child_mode=mode)
+    adding, w = child.register(add_one), Worker(level=4, child_mode=mode)
     w.add_worker(child)
 
     def below(orch, args, config):

@@ -147,8 +147,7 @@ def replayed_with(worker, graph, path, ways=3):
 def test_a_tensor_is_pushed_while_the_next_task_runs(w, tmp_path):
     path = tmp_path / "told"
     makes, listens = at(w, copy_to, 0), at(w, part_programs.listen, 0)
-    tells = at(w, part_programs.tell, 1)
-    name = tensor_of_path(w, path)
+    tells, name = at(w, part_programs.tell, 1), tensor_of_path(w, path)
     x, y, z = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
 
     def orchestrate(orch, args, config):
@@ -165,8 +164,7 @@ def test_a_tensor_is_pushed_while_the_next_task_runs(w, tmp_path):
 def test_a_task_that_needs_nothing_of_others_does_not_wait_for_what_is_pushed(w, tmp_path):
     path = tmp_path / "told"
     reads, tells = at(w, part_programs.copy_there, 1), at(w, part_programs.tell, 1)
-    listens = at(w, part_programs.listen, 0)
-    name = tensor_of_path(w, path)
+    listens, name = at(w, part_programs.listen, 0), tensor_of_path(w, path)
     x, y, z = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
 
     def orchestrate(orch, args, config):
@@ -374,8 +372,7 @@ def test_graphs_with_other_things_are_replayed_task_by_task(kind, mixed):
                 orch.submit_sub(copy, make_args((x, INPUT), (tile, INOUT)))
                 orch.submit_sub(copy, make_args((tile, INPUT), (y, INOUT)))
 
-    graph = mixed.record(orchestrate)
-    added = kind != "overlapping tiles"
+    graph, added = mixed.record(orchestrate), kind != "overlapping tiles"
     for number in range(2):
         x[:] = number
         assert not is_in_parts(mixed, graph)
@@ -418,8 +415,7 @@ def test_a_signal_in_a_replay_ends_it(w):
 # ---------------------------------------------------------------- what sessions keep
 @pytest.mark.spec("SPEED-PARTS-7")
 def test_a_part_travels_once_and_is_forgotten_with_its_graph(w, monkeypatch):
-    asked = []
-    encode = parts.PART_REQUEST.encode
+    asked, encode = [], parts.PART_REQUEST.encode
 
     def noting(request):
         asked.append(request)

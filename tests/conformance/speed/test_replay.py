@@ -315,8 +315,7 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     gone = w.register(lambda: None)
     w.unregister(gone)
     with Worker(3, num_sub_workers=1) as other:
-        foreign = other.register(lambda: 1)
-        graph = w.record(orch_fn)
+        foreign, graph = other.register(lambda: 1), w.record(orch_fn)
     assert (len(caught), graph.tasks, graph.run().tasks) == (12, 0, 0)
 
 
@@ -371,8 +370,7 @@ def test_configurations_keep_their_meaning_when_they_are_numbered_anew(monkeypat
 @pytest.mark.parametrize("limit", [{"heap_ring_size": 8 * KIB}, {"task_window": 4}], ids=str)
 def test_a_replay_waits_for_room(limit):
     with Worker(3, num_sub_workers=2, **limit) as w:
-        handle = w.register(add)
-        x = w.share(np.zeros(3, np.uint8))
+        handle, x = w.register(add), w.share(np.zeros(3, np.uint8))
 
         def orch_fn(orch, args, config):
             for _ in range(20):
@@ -436,8 +434,7 @@ def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
 # ---------------------------------------------------------------- when it is refused
 @pytest.mark.spec("SPEED-REPLAY-10")
 def test_replays_and_recordings_during_a_run_or_a_recording_are_refused(w):
-    graph = w.record(lambda *_: None)
-    refused = []
+    graph, refused = w.record(lambda *_: None), []
 
     def orch_fn(orch, args, config):
         for call in (
@@ -516,8 +513,7 @@ def runtime(request):
 @pytest.mark.spec("SPEED-REPLAY-12")
 @pytest.mark.parametrize("seed", sample(range(6), 3))
 def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
-    ops = drawn(random.Random(seed), 50)
-    worker = runtime.worker
+    ops, worker = drawn(random.Random(seed), 50), runtime.worker
     fixed = worker.share(np.arange(COUNT, dtype=np.float32))
     before = fixed.copy()
 

@@ -406,8 +406,7 @@ def test_offers_that_nobody_takes_raise_the_back_off_time_in_steps(driver, monke
     if INTERPRETED:  # Python itself takes longer than an offer may
         monkeypatch.setattr("simpler_ref.jit.cores.now_ns", itertools.count().__next__)
     back_off = driver._worker(0) + L.W_BACK_OFF
-    limit = int(driver.mem[L.YIELD_NS])
-    seen = [0]
+    limit, seen = int(driver.mem[L.YIELD_NS]), [0]
     deadline = time.monotonic() + DEADLINE_S
     while seen[-1] < YIELD:
         driver.mem[L.YIELD_NS] = YIELD
@@ -474,8 +473,7 @@ def as_sorted(sets) -> list[set[int]]:
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-8")
 @pytest.mark.parametrize(("mode", "more"), [("process", 2), ("thread", 0)])
 def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, more):
-    workers = max(1, len(order()) + more)
-    before = os.sched_getaffinity(0)
+    workers, before = max(1, len(order()) + more), os.sched_getaffinity(0)
     with Worker(3, num_sub_workers=workers, pin=True, child_mode=mode) as w:
         handle = w.register(tell_mask)
         assert w.placement().seats == ()
@@ -502,8 +500,7 @@ def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, mor
 @pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-5")
 @MODES
 def test_a_nested_worker_comes_before_those_below_it_and_waits_as_its_parent_says(mode):
-    width = 1 + max(find_cores().mask)
-    child = Worker(3, num_sub_workers=2)
+    width, child = 1 + max(find_cores().mask), Worker(3, num_sub_workers=2)
     leaf = child.register(tell_mask)
     parent = Worker(4, num_sub_workers=1, pin=True, spin_us=7, child_mode=mode)
     parent.add_worker(child)
@@ -551,8 +548,7 @@ def test_a_child_with_settings_for_the_whole_tree_is_refused(setting):
 def test_a_successor_stands_where_the_dead_worker_stood():
     with Worker(3, num_sub_workers=2, pin=True) as w:
         handle = w.register(tell_mask)
-        before = masks(w, handle, 2)
-        first = w.worker_pids()[0]
+        before, first = masks(w, handle, 2), w.worker_pids()[0]
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: first not in w.worker_pids())
         assert masks(w, handle, 2) == before

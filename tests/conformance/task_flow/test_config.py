@@ -129,8 +129,7 @@ def test_a_diagnostic_is_refused_for_want_of_a_prefix():
     w = Worker(3, num_sub_workers=1)
     w.add_next_level(Notes(None))
     with w:
-        handle = w.register(lambda: None)
-        mem = w._session.engine.mem
+        handle, mem = w.register(lambda: None), w._session.engine.mem
 
         def refused(config, kind, words):
             def orch_fn(orch, *_):
@@ -158,8 +157,7 @@ def test_a_diagnostic_is_refused_for_want_of_a_prefix():
 
 @pytest.mark.spec("FLOW-CONFIG-7")
 def test_true_is_the_most_detailed_level():
-    config = CallConfig(enable_l2_swimlane=True)
-    again = CallConfig()
+    config, again = CallConfig(enable_l2_swimlane=True), CallConfig()
     again.enable_l2_swimlane = True
     for one in (config, again, copy.copy(config), pickle.loads(pickle.dumps(config))):
         assert repr(one.enable_l2_swimlane) == "4"

@@ -95,8 +95,7 @@ def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
 @pytest.mark.parametrize("mode, depth", [("process", 3), ("thread", 1)])
 def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
     with Worker(3, device_ids=[0, 1], child_mode=mode, mailbox_depth=depth) as w:
-        out = w.zeros((9, 12), np.uint64)
-        handle = w.register(noting())
+        out, handle = w.zeros((9, 12), np.uint64), w.register(noting())
         envs = [ENV, None, RuntimeEnv(ring_heap=9)] * 3
 
         def orch_fn(orch, args, config):
@@ -122,8 +121,7 @@ def test_a_nested_orch_function_gets_the_sizes_and_passes_them_on(mode):
         def orch3(orch, args, config):
             orch.submit_next_level(inner, make_args((args.tensor(0), T.INOUT)), config)
 
-        handle = w.register(orch3)
-        args = make_args((out, T.INOUT))
+        handle, args = w.register(orch3), make_args((out, T.INOUT))
         config = CallConfig(runtime_env=ENV)
         w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
         assert out.tolist() == SEEN
@@ -160,8 +158,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
 def test_what_the_simulated_chip_does_not_do_is_said_once(monkeypatch, caplog):
     monkeypatch.setattr(configs, "_told", False)
     with caplog.at_level(logging.WARNING, "simpler_ref"), Worker(2) as w:
-        handle = w.register(noting())
-        out = np.zeros(12, np.uint64)
+        handle, out = w.register(noting()), np.zeros(12, np.uint64)
         w.run(handle, make_args((out, T.INOUT)), CallConfig(runtime_env=RuntimeEnv()))
         assert not caplog.records
         for _ in range(2):

@@ -172,8 +172,7 @@ def test_a_task_gets_the_view_that_was_passed(w):
 def test_tasks_and_members_of_groups_write_through_views(options):
     with Worker(3, num_sub_workers=2, **options) as w:
         x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 12), complex))
-        handle = w.register(double)
-        z = w.zeros((4, 6))
+        handle, z = w.register(double), w.zeros((4, 6))
         parts = [make_args((x[:, k::2], T.INPUT), (z[:, k::2], T.INOUT)) for k in range(2)]
 
         def orch_fn(orch, *_):
@@ -423,8 +422,7 @@ def test_on_the_wire_it_has_the_number_of_its_layout_and_its_bytes():
 @pytest.mark.spec("FLOW-LAYOUT-8")
 def test_the_address_of_the_first_element_makes_the_dependencies():
     with Worker(3, num_sub_workers=1) as w:
-        x = w.share(values("f8", 4, 6))
-        handle = w.register(lambda: None)
+        x, handle = w.share(values("f8", 4, 6)), w.register(lambda: None)
 
         def edges(first, second):
             def orch_fn(orch, *_):

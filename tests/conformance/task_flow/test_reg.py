@@ -41,8 +41,7 @@ def test_after_the_start_every_worker_has_it_when_register_returns(mode):
     w.add_next_level(SubWorker())
     with w:
         w.run(lambda orch, *_: None)
-        pids = w.worker_pids()
-        seen = w.share(np.zeros(3, np.int64))
+        pids, seen = w.worker_pids(), w.share(np.zeros(3, np.int64))
         for round_ in range(1, 4):
             handle = w.register(lambda args, r=round_: seen.__setitem__(args.scalar(0), r))
 
@@ -249,8 +248,7 @@ def test_only_nested_workers_that_run_in_this_process_take_registrations(mode):
 
 @pytest.mark.spec("FLOW-REG-3", "FLOW-REG-7")
 def test_a_nested_orch_function_can_register_with_its_own_worker(mode):
-    below = Worker(3, num_sub_workers=1)
-    w = Worker(4, child_mode=mode)
+    below, w = Worker(3, num_sub_workers=1), Worker(4, child_mode=mode)
     w.add_worker(below)
     with w:
         seen = w.share(np.zeros(1, np.int64))
@@ -310,8 +308,7 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
 
     for method in ("start", "run", "stop"):
         methods = {"run": lambda self, callable, view, config: None, method: function}
-        made = type("Mine", (), methods)()
-        w = Worker(3)
+        made, w = type("Mine", (), methods)(), Worker(3)
         for add in (w.add_sub, w.add_next_level):
             with pytest.raises(TypeError, match=rf"worker\.{method} {words}"):
                 add(made)

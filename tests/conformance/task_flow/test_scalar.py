@@ -130,8 +130,7 @@ def same_as(expected):
 
 @pytest.mark.spec("FLOW-SCALAR-5")
 def test_a_nested_worker_passes_scalars_on_as_they_are():
-    inner = Worker(3, num_sub_workers=1)
-    w = Worker(4)
+    inner, w = Worker(3, num_sub_workers=1), Worker(4)
     w.add_worker(inner)
     leaf = inner.register(require_all)
 
@@ -171,8 +170,7 @@ def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
             (2.5, (1 << 64) - 1, scalar_to_uint64(1.5)),
             (np.float32(-2), 3, 0.5),
         ):
-            args = make_args(scalars=values)
-            found = []
+            args, found = make_args(scalars=values), []
             for run in (lambda args: w.run(orch_fn, args), graph.run):
                 seen[:] = 0
                 run(args)
@@ -218,8 +216,7 @@ def test_a_chip_finds_integers_and_floats_of_either_size():
     callable_ = ChipCallable.from_kernel(core)
     values = [-3, 0.25, np.float32(1.5)]
     with Worker(3, device_ids=[0]) as w, ChipWorker() as chip:
-        out = w.share(np.ones(4, np.float32))
-        handle = w.register(callable_)
+        out, handle = w.share(np.ones(4, np.float32)), w.register(callable_)
         chip.prepare(0, callable_)
         args = make_args((out, T.INOUT), scalars=values)
         config = CallConfig(block_dim=1)

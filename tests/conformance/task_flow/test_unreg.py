@@ -89,8 +89,7 @@ def test_tasks_submitted_before_still_run(make, mode):
 @pytest.mark.spec("FLOW-UNREG-2")
 def test_what_is_registered_again_before_the_run_ends_stays(make, mode):
     w, words = make(mode)
-    handle = w.register(function)
-    again = []
+    handle, again = w.register(function), []
 
     def orch_fn(orch, *_):
         orch.submit_next_level(handle)

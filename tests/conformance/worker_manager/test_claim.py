@@ -170,8 +170,7 @@ def test_a_claim_on_a_worker_that_died_in_a_task_does_not_wait_for_a_pass(driver
 @pytest.mark.spec("WM-CLAIM-4")
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_claim_that_waits_for_a_worker_that_dies_ends(driver, threads, answered):
-    slot = driver.submit_and_settle()
-    asked = claim_beside(threads, driver)
+    slot, asked = driver.submit_and_settle(), claim_beside(threads, driver)
     if answered:
         driver.post_done(0)
     driver.kill(0)

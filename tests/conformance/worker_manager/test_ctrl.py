@@ -164,8 +164,7 @@ def test_a_process_that_does_not_answer_is_killed_and_replaced(make):
 def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, what):
     w = make("thread", py_control_timeout_s=0.2)
     mem = w._session.engine.mem
-    first = int(mem[L.A_WORKERS])
-    seen = []
+    first, seen = int(mem[L.A_WORKERS]), []
     handle = w.register(lambda: seen.append(1))
     with pytest.raises(ControlTimeoutError, match=r"memory_worker 0.*0\.2 s"):
         w.malloc(SILENT, 0)

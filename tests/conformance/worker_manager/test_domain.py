@@ -366,8 +366,7 @@ def test_a_released_domain_refuses_to_be_indexed_and_its_tasks_run_on():
 @pytest.mark.parametrize("fails", [False, True])
 def test_domains_are_freed_after_the_drain_the_forgotten_ones_in_reverse_order(monkeypatch, fails):
     with Ranks(child_mode="process" if fails else "thread") as r:
-        made = requests(r.w, monkeypatch)
-        freed = []
+        made, freed = requests(r.w, monkeypatch), []
         drop = r.w._session.domains._drop
         note = lambda one: (freed.append(one.name), drop(one))  # noqa: E731
         monkeypatch.setattr(r.w._session.domains, "_drop", note)
@@ -714,8 +713,7 @@ def test_a_rank_whose_producer_has_failed_does_not_keep_the_others_waiting(mode,
         make = behind(gate, r)
 
         def orch_fn(orch, *_):
-            domain = r.domain(orch, [2, 0, 1])
-            args = TaskArgs()
+            domain, args = r.domain(orch, [2, 0, 1]), TaskArgs()
             args.add_tensor(r.out[1], k.T.INOUT)
             args.add_tensor(gate, k.T.INPUT)
             orch.submit_sub(make, args)

@@ -78,8 +78,7 @@ def test_whoever_forks_a_worker_or_its_successor_has_no_other_thread_though_the_
         thread.start()
     try:
         with Worker(3) as memory:
-            births = memory.share(np.zeros((4, 3), np.int64))
-            w = Worker(3)
+            births, w = memory.share(np.zeros((4, 3), np.int64)), Worker(3)
             w.add_next_level(SeesItsBirth(births))
             with w:
                 die = w.register(lambda: os.kill(os.getpid(), signal.SIGKILL))

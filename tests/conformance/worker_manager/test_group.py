@@ -130,8 +130,7 @@ def test_members_that_name_the_same_buffer_do_not_wait_for_each_other(driver, fi
 # ---------------------------------------------------------------- outputs without memory
 @pytest.mark.spec("WM-GROUP-5")
 def test_the_outputs_of_all_members_come_from_one_claim(driver):
-    top = driver.ring(0, L.R_TOP)
-    base = driver.ring(0, L.R_BASE)
+    top, base = driver.ring(0, L.R_TOP), driver.ring(0, L.R_BASE)
     group = driver.submit_group(member(auto(10), auto(1025)), member(auto(1)))
     assert driver.ring(0, L.R_TOP) - top == 1024 + 2048 + 1024
     assert [driver.address(group, i) - base for i in range(3)] == [0, 1024, 3072]
@@ -202,8 +201,7 @@ def test_equal_addresses_of_two_members_are_two_buffers(make_driver):
 # ---------------------------------------------------------------- limits
 @pytest.mark.spec("WM-GROUP-7")
 def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
-    most = tuple(range((15024 - 8) // 8))
-    driver = make_driver(sub=4)
+    most, driver = tuple(range((15024 - 8) // 8)), make_driver(sub=4)
     group = driver.submit_group(*[member(scalars=most) for _ in range(4)])
     driver.run_pass()
     for worker in range(4):
@@ -220,13 +218,10 @@ def test_the_limit_on_arguments_is_that_of_each_member(make_driver):
 @pytest.mark.spec("WM-GROUP-8")
 def test_groups_that_cannot_be_are_refused_and_change_nothing():
     with calling(2, num_sub_workers=2) as w:
-        handle = w.register(lambda *_: None)
-        other = Worker(3)
-        foreign = other.register(lambda: None)
-        stale = w.register(lambda: 1)
+        handle, other = w.register(lambda *_: None), Worker(3)
+        foreign, stale = other.register(lambda: None), w.register(lambda: 1)
         w.unregister(stale)
-        one = TaskArgs()
-        pmu = CallConfig(enable_pmu=1)
+        one, pmu = TaskArgs(), CallConfig(enable_pmu=1)
 
         def orch_fn(orch, *_):
             sub, following = orch.submit_sub_group, orch.submit_next_level_group

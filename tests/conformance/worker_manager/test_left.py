@@ -54,8 +54,7 @@ WAYS_BACK = {
 def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth, capfd):
     with Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=depth) as w:
         done = w.share(np.zeros(1, np.int64))
-        ended = w.share(np.full(1, -1, np.int64))
-        children = []
+        ended, children = w.share(np.full(1, -1, np.int64)), []
 
         def forking(come_back):
             def forks():

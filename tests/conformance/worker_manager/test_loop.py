@@ -38,8 +38,7 @@ def test_the_start_waits_until_every_worker_is_ready():
             ready[self.number] += 1
 
     with Worker(3) as memory:
-        ready = memory.share(np.zeros(3, np.int64))
-        w = Worker(3)
+        ready, w = memory.share(np.zeros(3, np.int64)), Worker(3)
         for number in range(3):
             w.add_next_level(Starts(number))
         with w:

@@ -140,8 +140,7 @@ def test_a_payload_is_announced_with_name_and_size():
     """What a registration in a running Worker leaves in the mailbox."""
     with Worker(3, num_sub_workers=1) as w:
         w.start()
-        handle = w.register(lambda args: None)
-        mem = w._session.engine.mem
+        handle, mem = w.register(lambda args: None), w._session.engine.mem
         start = 8 * (int(mem[L.A_WORKERS]) + L.W_MAILBOX)
         box = mem.view(np.uint8)[start : start + L.MAILBOX_SIZE].tobytes()
         assert struct.unpack_from("<Q", box, 16)[0] > 16, "the envelope alone has 16 bytes"

@@ -66,8 +66,7 @@ def test_workers_are_numbered_in_the_order_in_which_they_were_added():
 # ---------------------------------------------------------------- fixed by init
 @pytest.mark.spec("WM-POOL-2")
 def test_nothing_can_be_added_after_init():
-    child = Worker(3)
-    w = Worker(4, num_sub_workers=1)
+    child, w = Worker(3), Worker(4, num_sub_workers=1)
     w.add_worker(Worker(3))
     w.init()
     for add, what in ((w.add_worker, child), (w.add_next_level, Calls()), (w.add_sub, Calls())):
@@ -88,8 +87,7 @@ def test_nothing_can_be_added_after_init():
 @pytest.mark.spec("WM-POOL-3")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
-    rng = random.Random(seed)
-    driver = make_driver(sub=2, next_level=2)
+    rng, driver = random.Random(seed), make_driver(sub=2, next_level=2)
     pools = {NEXT: {0, 1}, SUB: {2, 3}}
     for _ in range(40):
         idle = {w for w in range(4) if driver.given(w) == L.NONE}
@@ -110,8 +108,7 @@ def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
 @pytest.mark.parametrize("stuck", [NEXT, SUB])
 @pytest.mark.parametrize("what", ["single", "group", "for one worker"])
 def test_what_waits_in_one_pool_does_not_hold_up_the_other(make_driver, stuck, what):
-    driver = make_driver(sub=2, next_level=2)
-    free = 1 - stuck
+    driver, free = make_driver(sub=2, next_level=2), 1 - stuck
     first = {NEXT: 0, SUB: 2}[stuck]
     for worker in range(first, first + (2 if what == "single" else 1)):
         driver.submit(kind=stuck, owner=worker)

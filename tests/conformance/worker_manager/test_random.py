@@ -150,8 +150,7 @@ def test_a_successor_draws_other_numbers():
 @pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
 def test_torch_is_seeded_where_it_is_loaded(monkeypatch):
     """A stand-in with the three names that are used."""
-    seeds = []
-    torch = types.ModuleType("torch")
+    seeds, torch = [], types.ModuleType("torch")
     torch.get_rng_state = lambda: types.SimpleNamespace(numpy=lambda: np.arange(16, dtype=np.uint8))
     torch.default_generator = types.SimpleNamespace(manual_seed=seeds.append)
     monkeypatch.setitem(sys.modules, "torch", torch)

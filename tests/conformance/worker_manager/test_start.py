@@ -210,8 +210,7 @@ def test_compiled_leaves_bound_methods_and_strided_arrays_travel(spawned):
 
 @pytest.mark.spec("WM-START-3")
 def test_a_tree_of_workers_travels_with_its_callables_and_chips():
-    child = Worker(3, num_sub_workers=1, device_ids=[0])
-    tree = spawning(4)
+    child, tree = Worker(3, num_sub_workers=1, device_ids=[0]), spawning(4)
     tree.add_worker(child)
     with tree as w:
         out = w.share(np.zeros(3, np.int32))

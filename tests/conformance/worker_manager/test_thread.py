@@ -32,8 +32,7 @@ def test_one_thread_of_this_process_serves_all_tasks_of_a_worker(w):
 
 @pytest.mark.spec("WM-THREAD-1")
 def test_a_task_sees_the_memory_of_the_process_as_it_is(w):
-    state = {"count": 0}
-    private = np.zeros(3)
+    state, private = {"count": 0}, np.zeros(3)
 
     def body(args):
         state["count"] += 1
