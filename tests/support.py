@@ -66,13 +66,7 @@ def sample(values: Iterable, count: int = 5) -> list:
 DEADLINE_S = 30.0
 """A guard against hangs: no test asserts how long anything takes."""
 
-FREE, PENDING, READY, RUNNING = (
-    TaskState.FREE,
-    TaskState.PENDING,
-    TaskState.READY,
-    TaskState.RUNNING,
-)
-COMPLETED, CONSUMED, FAILED = TaskState.COMPLETED, TaskState.CONSUMED, TaskState.FAILED
+FREE, PENDING, READY, RUNNING, COMPLETED, CONSUMED, FAILED = TaskState
 
 
 # ---------------------------------------------------------------- tensors with tags

@@ -479,16 +479,10 @@ def check_chip_blob(raw):
 # ---------------------------------------------------------------- columns
 arrays = st.sampled_from(
     [
-        np.zeros((), np.int64),
-        np.zeros(3),
-        np.zeros((3, 2), np.complex64),
-        np.zeros((3, 2), ">f4"),
-        np.array([None, 1, "x"], object),
-        np.array([0, 1, 2], np.uint8),
-        np.array([1 << 63, (1 << 64) - 1, 0], np.uint64),
-        np.zeros((0, 3)),
-        np.zeros((3, 1, 1, 1, 1, 1, 1)),
-        np.zeros((6, 4)).T,
+        *(np.zeros((), np.int64), np.zeros(3), np.zeros((3, 2), np.complex64)),
+        *(np.zeros((3, 2), ">f4"), np.array([None, 1, "x"], object)),
+        *(np.array([0, 1, 2], np.uint8), np.array([1 << 63, (1 << 64) - 1, 0], np.uint64)),
+        *(np.zeros((0, 3)), np.zeros((3, 1, 1, 1, 1, 1, 1)), np.zeros((6, 4)).T),
     ]
 )
 anything = st.one_of(numbers, st.floats(), texts, st.none(), st.booleans(), st.binary(max_size=3))

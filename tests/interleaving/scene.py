@@ -542,9 +542,6 @@ def tensor(tag, task, member):
     """Return the words of a tensor of eight bytes on its way into submit."""
     shape = 8 | 0 << 32
     return [
-        KEY + 8 * (MOST_MEMBERS * task + member),
-        shape,
-        0,
-        1 << 32,
+        *(KEY + 8 * (MOST_MEMBERS * task + member), shape, 0, 1 << 32),
         4 | tag << L.TENSOR_TAG_SHIFT,
     ]

@@ -16,14 +16,9 @@ from .schedules import Drawn, InTurn
 from .search import Found, attempt, search
 
 pytestmark = pytest.mark.kernels
-SCENES = [
-    ("a b<a c<b", {"depth": 1}),
-    ("a@0 b@0<a c@1<b", {"depth": 2}),
-    ("a@0 b@1<a c@0<b", {"depth": 3}),
-    ("a b c*2<a d<c", {"depth": 1}),
-    ("a b c d e", {"depth": 2, "bulk": True}),
-    ("a@0 b", {"depth": 1, "requests": 2}),
-]
+SCENES = [("a b<a c<b", {"depth": 1}), ("a@0 b@0<a c@1<b", {"depth": 2})]
+SCENES += [("a@0 b@1<a c@0<b", {"depth": 3}), ("a b c*2<a d<c", {"depth": 1})]
+SCENES += [("a b c d e", {"depth": 2, "bulk": True}), ("a@0 b", {"depth": 1, "requests": 2})]
 STORES = 150
 """More than a worker makes in any of these."""
 

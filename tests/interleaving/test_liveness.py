@@ -17,12 +17,9 @@ UNSEEN_END = "a@0 b@0 c@1<a"
 """b never ends: nobody but its worker knows that a has."""
 
 SCENES = [
-    (UNSEEN_END, {"services": "b"}),
-    ("a b c<a d<b e<c", {"services": "b"}),
-    ("a b c<a d<c", {"services": "b"}),
-    ("a b*2<a c", {"services": "c"}),
-    ("a@0 b@0<a c@1<b d", {"services": "d"}),
-    ("a b<a c<b d<c", {"workers": 3, "spin_ns": 0}),
+    *((UNSEEN_END, {"services": "b"}), ("a b c<a d<b e<c", {"services": "b"})),
+    *(("a b c<a d<c", {"services": "b"}), ("a b*2<a c", {"services": "c"})),
+    *(("a@0 b@0<a c@1<b d", {"services": "d"}), ("a b<a c<b d<c", {"workers": 3, "spin_ns": 0})),
 ]
 
 

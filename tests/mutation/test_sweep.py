@@ -74,15 +74,11 @@ CONDITION = "if mem[w + L.W_B] < LIMIT and (not mem[0]):"
             ["if mem[w + L.W_B] < LIMIT and mem[0]:", f"if not ({CONDITION[3:-1]}):"],
         ),
         ("constant", "mem[w] = 3", ["mem[w] = 2", "mem[w] = 4"]),
-        ("constant", "return True", ["return False"]),
-        ("statement", "return True", ["pass"]),
+        *(("constant", "return True", ["return False"]), ("statement", "return True", ["pass"])),
         ("operator", "return max(w, 2) == 5", ["return min(w, 2) == 5"]),
         ("branches", "if x:\n  y = a\n else:\n  y = b", ["if not x:"]),
-        ("return", "return g(x)", ["return 0"]),
-        ("operator", "x = w + L.W_ZERO", []),
-        (None, "x: A | B = y", []),
-        (None, "fail_point(mem, 0, 3)", []),
-        (None, "'text'", []),
+        *(("return", "return g(x)", ["return 0"]), ("operator", "x = w + L.W_ZERO", [])),
+        *((None, "x: A | B = y", []), (None, "fail_point(mem, 0, 3)", []), (None, "'text'", [])),
     ],
 )
 def test_these_changes_of_a_kind_are_made(kind, statement, made):

@@ -65,21 +65,15 @@ class Shape(NamedTuple):
 
 
 IN_THE_WAY = [
-    (6, [Victim(SCHEDULER, SLOW)]),
-    (5, [Victim(SCHEDULER, STOP)]),
-    (5, [Victim(MAIN, STOP)]),
-    (2, [Victim(MAIN, SLOW)]),
-    (4, [Victim(WORKER, SLOW)]),
-    (4, [Victim(WORKER, STOP)]),
+    *((6, [Victim(SCHEDULER, SLOW)]), (5, [Victim(SCHEDULER, STOP)]), (5, [Victim(MAIN, STOP)])),
+    *((2, [Victim(MAIN, SLOW)]), (4, [Victim(WORKER, SLOW)]), (4, [Victim(WORKER, STOP)])),
     (2, [Victim(WORKER, STOP), Victim(MAIN, STOP)]),
     (2, [Victim(SCHEDULER, STOP), Victim(MAIN, STOP)]),
-    (2, [Victim(SCHEDULER, STOP), Victim(WORKER, STOP)]),
-    (5, [Victim(WORKER, KILL)]),
+    *((2, [Victim(SCHEDULER, STOP), Victim(WORKER, STOP)]), (5, [Victim(WORKER, KILL)])),
     (3, [Victim(WORKER, KILL), Victim(SCHEDULER, STOP)]),
     (3, [Victim(WORKER, KILL), Victim(MAIN, STOP)]),
     (2, [Victim(WORKER, KILL), Victim(MONITOR, STOP)]),
-    (1, [Victim(WORKER, KILL), Victim(SERVER, STOP)]),
-    (1, [Victim(SERVER, KILL)]),
+    *((1, [Victim(WORKER, KILL), Victim(SERVER, STOP)]), (1, [Victim(SERVER, KILL)])),
 ]
 """Who may be got in the way of, and how often that is chosen."""
 

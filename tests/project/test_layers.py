@@ -18,24 +18,13 @@ import simpler_ref
 
 PACKAGE = Path(simpler_ref.__file__).parent
 LAYERS = [
-    {"errors", "version"},
-    {"jit"},
-    {"system"},
-    {"model"},
-    {"engine"},
-    {"trace"},
-    {"callables"},
-    {"native_chip"},
-    {"workers"},
-    {"remote"},
-    {"orch"},
-    {"calls"},
+    *({"errors", "version"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
+    *({"callables"}, {"native_chip"}, {"workers"}, {"remote"}, {"orch"}, {"calls"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
         *("env_manager", "log_levels"),
     },
-    {"scenes"},
-    {"", "__main__", "compat", "endpoint"},
+    *({"scenes"}, {"", "__main__", "compat", "endpoint"}),
 ]
 """From the lowest to the highest; the last ones are what is imported and what is run."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)

@@ -175,14 +175,10 @@ def test_all_interfaces_are_announced_as_the_host():
 @pytest.mark.parametrize(
     ("error", "options"),
     [
-        (TypeError, {"hosts": "node1"}),
-        (TypeError, {"ssh": "ssh"}),
-        (ValueError, {"hosts": []}),
-        (ValueError, {"hosts": ["-oProxyCommand=x"]}),
-        (ValueError, {"hosts": [""]}),
-        (TypeError, {"python": -1}),
-        (ValueError, {"python": ""}),
-        (TypeError, {"interface": 5}),
+        *((TypeError, {"hosts": "node1"}), (TypeError, {"ssh": "ssh"})),
+        *((ValueError, {"hosts": []}), (ValueError, {"hosts": ["-oProxyCommand=x"]})),
+        *((ValueError, {"hosts": [""]}), (TypeError, {"python": -1})),
+        *((ValueError, {"python": ""}), (TypeError, {"interface": 5})),
         (ValueError, {"interface": ""}),
     ],
 )

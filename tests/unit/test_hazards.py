@@ -19,13 +19,8 @@ from tests.support import reads, sample, small_engine, unmap, updates, writes
 
 pytestmark = pytest.mark.kernels
 RECORD = np.dtype([("a", "f4"), ("b", "i8"), ("c", "u1")])
-ARRAYS = [
-    np.zeros((12, 16)),
-    np.zeros((6, 5, 8), np.complex128),
-    np.zeros((10, 8), RECORD),
-    np.zeros(60, np.int16),
-    np.zeros((4, 3, 4, 5), np.uint8),
-]
+ARRAYS = [np.zeros((12, 16)), np.zeros((6, 5, 8), np.complex128), np.zeros((10, 8), RECORD)]
+ARRAYS += [np.zeros(60, np.int16), np.zeros((4, 3, 4, 5), np.uint8)]
 TAGS = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT, T.OUTPUT_EXISTING]
 AT = 1 << 20
 MORE = 1 if INTERPRETED else 4
@@ -155,17 +150,11 @@ def any_view(rng, array):
 @pytest.mark.parametrize(
     ("shape", "strides", "run", "loops"),
     [
-        ((4, 8), (64, 8), 256, []),
-        ((8, 4), (8, 64), 256, []),
-        ((4, 8), (-64, -8), 256, []),
-        ((4, 4), (64, 8), 32, [(4, 64)]),
-        ((4, 4), (128, 16), 8, [(4, 128), (4, 16)]),
-        ((1, 5, 1), (1000, 24, 8), 8, [(5, 24)]),
-        ((7, 3), (0, 8), 24, []),
-        ((4, 8), (16, 8), 0, []),
-        ((3, 3), (8, 8), 0, []),
-        ((2,) * 7, (6400, 3200, 1600, 800, 400, 200, 100), 0, []),
-        ((), (), 8, []),
+        *(((4, 8), (64, 8), 256, []), ((8, 4), (8, 64), 256, []), ((4, 8), (-64, -8), 256, [])),
+        *(((4, 4), (64, 8), 32, [(4, 64)]), ((4, 4), (128, 16), 8, [(4, 128), (4, 16)])),
+        *(((1, 5, 1), (1000, 24, 8), 8, [(5, 24)]), ((7, 3), (0, 8), 24, [])),
+        *(((4, 8), (16, 8), 0, []), ((3, 3), (8, 8), 0, [])),
+        *(((2,) * 7, (6400, 3200, 1600, 800, 400, 200, 100), 0, []), ((), (), 8, [])),
     ],
 )
 def test_the_bytes_of_a_view_are_runs_in_loops(shape, strides, run, loops):

@@ -17,28 +17,18 @@ TENSORS = 2
 MOST_PLAYS = 40
 """Of one program; small ones have fewer orders."""
 
-PLAYS = {
-    "one at a time": Play,
-    "two ahead": partial(Play, depth=2),
-    "four ahead": partial(Play, depth=4),
-    "side by side": partial(SideBySidePlay, depth=4),
-}
+PLAYS = {"one at a time": Play, "two ahead": partial(Play, depth=2)}
+PLAYS |= {"four ahead": partial(Play, depth=4), "side by side": partial(SideBySidePlay, depth=4)}
 PROGRAMS = {
     "a chain over both": [Task(0, "x!"), Task(1, "x!"), Task(0, "x!")],
     "two readers of one version": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x", "y!")],
     "home and away": [Task(0, "x!"), Task(HOME, "x!"), Task(1, "x!"), Task(HOME, "x", "y!")],
     "both at once": [Task(0, "x!"), Task(1, "y!"), Task(0, "x", "y!"), Task(1, "x!", "y!")],
     "written blindly": [
-        Task(0, "x!"),
-        Task(HOME, "x", "y!"),
-        Task(1, "y", "x="),
-        Task(HOME, "y", "x!"),
+        *(Task(0, "x!"), Task(HOME, "x", "y!"), Task(1, "y", "x="), Task(HOME, "y", "x!")),
     ],
     "blindly here": [
-        Task(0, "x!", "y!"),
-        Task(1, "x", "y!"),
-        Task(HOME, "y", "x="),
-        Task(0, "x", "y!"),
+        *(Task(0, "x!", "y!"), Task(1, "x", "y!"), Task(HOME, "y", "x="), Task(0, "x", "y!")),
     ],
     "read again": [Task(0, "x", "y!"), Task(0, "x", "y!"), Task(1, "x", "y!"), Task(0, "x!", "y!")],
     "a chain": [Task(0, "x!")] * 5,

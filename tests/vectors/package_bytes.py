@@ -264,14 +264,8 @@ def require_refusal(case, call, *args):
 ENUMS = {
     kind.__name__: {one.name: int(one) for one in kind}
     for kind in (
-        DataType,
-        ti.TensorArgType,
-        ArgDirection,
-        ti.WorkerType,
-        ti.TaskState,
-        ti.MailboxState,
-        CallableKind,
-        TargetNamespace,
+        *(DataType, ti.TensorArgType, ArgDirection, ti.WorkerType, ti.TaskState, ti.MailboxState),
+        *(CallableKind, TargetNamespace),
     )
 }
 ENUMS["ControlCommand"] = {

@@ -17,14 +17,9 @@ BLOBS = {
     *("payload", "result", "digest", "descriptor", "blob_sha256", "inline_blob", "staged_token"),
     *("transport_descriptor", "callable_digest", "inline_arena"),
 }
-ENUMS = {
-    "ready": wire.ReadyState,
-    "name": wire.ControlName,
-    "target_registry": wire.RemoteRegistryTarget,
-    "callable_kind": wire.CallableKind,
-    "location": wire.ChipCallableBlobLocation,
-    "address_space": wire.RemoteAddressSpace,
-}
+ENUMS = {"ready": wire.ReadyState, "name": wire.ControlName}
+ENUMS |= {"target_registry": wire.RemoteRegistryTarget, "callable_kind": wire.CallableKind}
+ENUMS |= {"location": wire.ChipCallableBlobLocation, "address_space": wire.RemoteAddressSpace}
 
 
 def plain(name, value):

@@ -82,16 +82,12 @@ def test_a_file_as_described_is_read():
 @pytest.mark.parametrize(
     ("where", "key", "value", "words"),
     [
-        ("file", "format", 2, "format 2"),
-        ("file", "more", 1, "unknown keys"),
+        *(("file", "format", 2, "format 2"), ("file", "more", 1, "unknown keys")),
         ("file", "about", None, "is no str"),
         ("file", "cases", TINY["cases"] * 2, "the same name"),
-        ("case", "more", 1, "unknown keys"),
-        ("case", "kind", "no such", "none of"),
-        ("case", "payload", "0", "not bytes"),
-        ("case", "payload", "00*0", "not bytes"),
-        ("case", "bytes", None, "not bytes"),
-        ("case", "rules", ["FLOW"], "not a rule"),
+        *(("case", "more", 1, "unknown keys"), ("case", "kind", "no such", "none of")),
+        *(("case", "payload", "0", "not bytes"), ("case", "payload", "00*0", "not bytes")),
+        *(("case", "bytes", None, "not bytes"), ("case", "rules", ["FLOW"], "not a rule")),
         ("case", "rules", "FLOW-ID-1", "no list"),
     ],
 )

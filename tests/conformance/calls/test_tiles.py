@@ -97,13 +97,10 @@ def test_a_halo_goes_as_far_as_the_array_and_inner_leaves_it_out(shape, data):
 @pytest.mark.parametrize(
     "shape, halo, error, text",
     [
-        (0, 0, ValueError, "shape=0"),
-        (-1, 0, ValueError, "shape=-1"),
+        *((0, 0, ValueError, "shape=0"), (-1, 0, ValueError, "shape=-1")),
         ((1, 1, 1), 0, ValueError, "3 axes, the array has 2"),
-        (1.5, 0, TypeError, "shape is an int"),
-        ("ab", 0, TypeError, "shape is an int"),
-        (1, -1, ValueError, "halo=-1"),
-        (1, (1, 1), ValueError, "more axes than shape"),
+        *((1.5, 0, TypeError, "shape is an int"), ("ab", 0, TypeError, "shape is an int")),
+        *((1, -1, ValueError, "halo=-1"), (1, (1, 1), ValueError, "more axes than shape")),
         ((1, 1), (1, 1, 1), ValueError, "3 axes"),
         ((1.5, 1), 0, TypeError, "shape=1.5 is not a whole number"),
         (1, "1", TypeError, "halo is an int"),

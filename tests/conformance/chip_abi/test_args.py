@@ -149,16 +149,13 @@ def test_knobs_out_of_range_are_refused(adder):
 @pytest.mark.spec("CHIP-ARGS-5")
 def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
     for kind, call in (
-        (ValueError, lambda: chip.malloc(0)),
-        (TypeError, lambda: chip.malloc(1.5)),
-        (ValueError, lambda: chip.free(-1)),
-        (ValueError, lambda: chip.copy_to(0, 1)),
+        *((ValueError, lambda: chip.malloc(0)), (TypeError, lambda: chip.malloc(1.5))),
+        *((ValueError, lambda: chip.free(-1)), (ValueError, lambda: chip.copy_to(0, 1))),
         (ValueError, lambda: chip.copy_to(0, b"abc", 4)),
         (ValueError, lambda: chip.copy_from(b"abc", 0)),
         (TypeError, lambda: chip.prepare("0", b"")),
         (ValueError, lambda: chip.run(0, bytes(8), 8, b"short")),
-        (ValueError, lambda: ChipWorker(-1)),
-        (TypeError, lambda: ChipWorker("0")),
+        *((ValueError, lambda: ChipWorker(-1)), (TypeError, lambda: ChipWorker("0"))),
         (TypeError, lambda: chip.run(0, bytes(8), 8, None)),
         (TypeError, lambda: chip.run_args(0, TaskArgs(), 3)),
     ):

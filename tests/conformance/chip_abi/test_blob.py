@@ -74,10 +74,7 @@ def test_a_blob_reads_back_as_what_it_was_made_from(made):
     read = ChipCallable.from_bytes(made.to_bytes())
     assert read == made
     assert (read.signature, read.func_name, read.config_name, read.children) == (
-        made.signature,
-        made.func_name,
-        made.config_name,
-        made.children,
+        *(made.signature, made.func_name, made.config_name, made.children),
     )
 
 

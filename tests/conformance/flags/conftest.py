@@ -16,13 +16,8 @@ from ..see.conftest import increase, make
 __all__ = ["Files", "increase", "make"]
 
 
-ALL = {
-    "enable_l2_swimlane": True,
-    "enable_dep_gen": 1,
-    "enable_dump_tensor": 2,
-    "enable_scope_stats": 1,
-    "enable_pmu": 1,
-}
+ALL = {"enable_l2_swimlane": True, "enable_dep_gen": 1, "enable_dump_tensor": 2}
+ALL |= {"enable_scope_stats": 1, "enable_pmu": 1}
 
 
 class Files:

@@ -15,15 +15,9 @@ from simpler_ref.jit import layout as L
 from ..see.conftest import fail
 from .conftest import ALL, flagging, increase, make
 
-FILES = [
-    "args_dump/args.bin",
-    "args_dump/args_dump.json",
-    "deps.json",
-    "l2_swimlane_records.json",
-    "name_map_main.json",
-    "pmu.csv",
-    "scope_stats/scope_stats.jsonl",
-]
+FILES = ["args_dump/args.bin", "args_dump/args_dump.json", "deps.json"]
+FILES += ["l2_swimlane_records.json", "name_map_main.json", "pmu.csv"]
+FILES += ["scope_stats/scope_stats.jsonl"]
 
 
 @sr.leaf

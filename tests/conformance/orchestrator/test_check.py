@@ -185,13 +185,9 @@ def test_a_buffer_is_refused_after_its_scope_or_run_even_if_its_bytes_are_anothe
 @pytest.mark.parametrize(
     ("first", "steps", "kept"),
     [
-        (0, [T.INOUT], True),
-        (0, [T.INPUT], True),
-        (4, [T.INPUT], False),
-        (0, [T.NO_DEP], True),
-        (0, [T.OUTPUT_EXISTING], False),
-        (0, [T.OUTPUT_EXISTING, T.INPUT], True),
-        (0, [T.OUTPUT_EXISTING, "drain"], True),
+        *((0, [T.INOUT], True), (0, [T.INPUT], True), (4, [T.INPUT], False)),
+        *((0, [T.NO_DEP], True), (0, [T.OUTPUT_EXISTING], False)),
+        *((0, [T.OUTPUT_EXISTING, T.INPUT], True), (0, [T.OUTPUT_EXISTING, "drain"], True)),
         (0, [T.INPUT, "drain", T.OUTPUT_EXISTING], False),
     ],
 )

@@ -225,14 +225,9 @@ def test_a_task_after_others_names_their_frames_behind_what_a_task_copies_has():
     refuse("", after.TASK_AFTER.decode, raw[:-8] + bytes(8))
 
 
-LAYOUTS = [
-    ("f8", (3, 4), (32, 8)),
-    ("f8", (3, 4), (8, 24)),
-    ("c16", (), ()),
-    ("M8[us]", (0, 3), (24, 8)),
-    ([("a", "<i4"), ("b", "<f8", (2,))], (5,), (20,)),
-    ("i4", (1, 2, 1, 2, 1, 2, 1), (32, 16, 16, 8, 8, 4, 4)),
-]
+LAYOUTS = [("f8", (3, 4), (32, 8)), ("f8", (3, 4), (8, 24)), ("c16", (), ())]
+LAYOUTS += [("M8[us]", (0, 3), (24, 8)), ([("a", "<i4"), ("b", "<f8", (2,))], (5,), (20,))]
+LAYOUTS += [("i4", (1, 2, 1, 2, 1, 2, 1), (32, 16, 16, 8, 8, 4, 4))]
 
 
 @pytest.mark.spec("REMOTE-TASK-8")

@@ -57,16 +57,11 @@ def test_what_generate_args_has_made_stays_as_it_is():
 @pytest.mark.parametrize(
     ("got", "golden", "rtol", "atol", "is_right"),
     [
-        (10.0, 10.1, 0.01, 0.0, True),
-        (10.0, 10.2, 0.01, 0.0, False),
-        (0.0, 0.1, 0.0, 0.1, True),
-        (1.0 + 1j, 1.0 + 1.05j, 0.1, 0.0, True),
-        (1.0 + 1j, 1.0 + 2j, 0.1, 0.0, False),
-        (np.nan, np.nan, 0.0, 0.0, True),
-        (np.nan, 0.0, 1.0, 1.0, False),
-        (np.inf, np.inf, 0.0, 0.0, True),
-        (100, 101, 1.0, 1.0, False),
-        (True, False, 1.0, 1.0, False),
+        *((10.0, 10.1, 0.01, 0.0, True), (10.0, 10.2, 0.01, 0.0, False)),
+        *((0.0, 0.1, 0.0, 0.1, True), (1.0 + 1j, 1.0 + 1.05j, 0.1, 0.0, True)),
+        *((1.0 + 1j, 1.0 + 2j, 0.1, 0.0, False), (np.nan, np.nan, 0.0, 0.0, True)),
+        *((np.nan, 0.0, 1.0, 1.0, False), (np.inf, np.inf, 0.0, 0.0, True)),
+        *((100, 101, 1.0, 1.0, False), (True, False, 1.0, 1.0, False)),
     ],
 )
 def test_floats_may_differ_a_little_and_others_not(got, golden, rtol, atol, is_right):

@@ -150,14 +150,9 @@ def received(tensors, scalars):
     return args
 
 
-READS = (
-    ReceivedArgs.__len__,
-    ReceivedArgs.tensor_count,
-    ReceivedArgs.scalar_count,
-    lambda args: args.tensor(0),
-    lambda args: args.scalar(0),
-    lambda args: args.scalar_float(0),
-)
+READS = (ReceivedArgs.__len__, ReceivedArgs.tensor_count, ReceivedArgs.scalar_count)
+READS += (lambda args: args.tensor(0), lambda args: args.scalar(0))
+READS += (lambda args: args.scalar_float(0),)
 MOST = 2**31 - 1
 NO_COUNTS = [(-1, 0), (0, -1), (-1, -1), (-1, 5), (-1, 10), (1, -5), (-MOST - 1, MOST)]
 TOO_MANY = [(376, 0), (0, 1878), (375, 3), (375, 5), (MOST, 0), (MOST, MOST)]

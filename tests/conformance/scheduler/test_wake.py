@@ -204,12 +204,8 @@ def a_ready_task_of_a_cancelled_run(driver):
 @pytest.mark.parametrize(
     "bring_about",
     [
-        a_wiring_entry,
-        a_completion,
-        a_mailbox_to_set_idle,
-        a_death,
-        a_ready_task_and_an_idle_worker,
-        a_ready_task_of_a_cancelled_run,
+        *(a_wiring_entry, a_completion, a_mailbox_to_set_idle, a_death),
+        *(a_ready_task_and_an_idle_worker, a_ready_task_of_a_cancelled_run),
     ],
     ids=lambda function: function.__name__,
 )
@@ -331,11 +327,8 @@ def test_a_parked_worker_sleeps_until_it_is_woken(driver):
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
     for name in (
-        "engine.memory.PARK_NS",
-        "engine.scheduler.TIMER_NS",
-        "orch.room.PARK_NS",
-        "workers.ending.PARK_NS",
-        "workers.manager.PARK_NS",
+        *("engine.memory.PARK_NS", "engine.scheduler.TIMER_NS", "orch.room.PARK_NS"),
+        *("workers.ending.PARK_NS", "workers.manager.PARK_NS"),
     ):
         monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)
 

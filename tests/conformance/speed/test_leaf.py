@@ -122,22 +122,10 @@ def test_every_element_type_comes_as_itself(w, types):
         assert b.tolist() == a[::-1].tolist(), a.dtype
 
 
-SCALARS = [
-    (int, -5),
-    (int, (1 << 63) - 1),
-    (float, -2.75),
-    (bool, 256),
-    (float32, np.float32(-0.25)),
-    (np.float64, 1e30),
-    (int8, 127),
-    (np.int16, -32768),
-    (int32, -(1 << 31)),
-    (uint8, 255),
-    (uint32, (1 << 32) - 1),
-    (np.uint64, (1 << 64) - 1),
-    (uint64, 1 << 63),
-    (float64, float("inf")),
-]
+SCALARS = [(int, -5), (int, (1 << 63) - 1), (float, -2.75), (bool, 256)]
+SCALARS += [(float32, np.float32(-0.25)), (np.float64, 1e30), (int8, 127), (np.int16, -32768)]
+SCALARS += [(int32, -(1 << 31)), (uint8, 255), (uint32, (1 << 32) - 1)]
+SCALARS += [(np.uint64, (1 << 64) - 1), (uint64, 1 << 63), (float64, float("inf"))]
 
 
 @pytest.mark.spec("SPEED-LEAF-1")
@@ -326,15 +314,9 @@ def touch_all(a: int32[:], b: int32[:, :], none: int32[:]):
     a[1] = len(none)
 
 
-WRONG_SCALARS = {
-    np.int8: (128, 1.0, 1 << 63),
-    np.uint8: (-1, 255.0),
-    np.int32: (1 << 31, float("nan")),
-    np.uint16: (1 << 16, np.float32(1)),
-    np.int64: (2.5, (1 << 64) - 1),
-    np.uint64: (-1, 0.0),
-    np.bool_: (1.0,),
-}
+WRONG_SCALARS = {np.int8: (128, 1.0, 1 << 63), np.uint8: (-1, 255.0)}
+WRONG_SCALARS |= {np.int32: (1 << 31, float("nan")), np.uint16: (1 << 16, np.float32(1))}
+WRONG_SCALARS |= {np.int64: (2.5, (1 << 64) - 1), np.uint64: (-1, 0.0), np.bool_: (1.0,)}
 RIGHT_SCALARS = {np.int8: -128, np.uint8: 255, np.int32: -5, np.uint16: 9}
 RIGHT_SCALARS |= {np.int64: -7, np.uint64: 1 << 63, np.bool_: 1}
 

@@ -96,15 +96,10 @@ def test_rows_of_an_array_a_list_one_tensor_for_all_and_outputs_are_columns(hand
 
 
 COLUMNS = [
-    np.array([-1, 2, 3], np.int8),
-    np.array([1, 2, 1 << 63], np.uint64),
-    np.array([1.5, -0.0, np.inf]),
-    np.array([1.5, -2.0, np.nan], np.float32),
-    np.array([1.5, -2.0, 3.0], np.float16),
-    np.array([True, False, True]),
-    np.array([1, 2, 3], ">i4"),
-    np.arange(6, dtype=np.float64)[::2],
-    [1, -1, 2.5],
+    *(np.array([-1, 2, 3], np.int8), np.array([1, 2, 1 << 63], np.uint64)),
+    *(np.array([1.5, -0.0, np.inf]), np.array([1.5, -2.0, np.nan], np.float32)),
+    *(np.array([1.5, -2.0, 3.0], np.float16), np.array([True, False, True])),
+    *(np.array([1, 2, 3], ">i4"), np.arange(6, dtype=np.float64)[::2], [1, -1, 2.5]),
     [ctypes.c_float(1.5), np.float32(2.5), (1 << 64) - 1],
     *(-7, 0.25, np.float32(0.25), np.array(3)),
 ]

@@ -137,14 +137,10 @@ def times(worker: Worker) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("cores", "workers", "spin_us", "expected"),
     [
-        (1, 1, None, (SPIN, 0, DEFER)),
-        (1, 16, None, (SPIN, 0, DEFER)),
-        (2, 1, None, (SPIN, YIELD, DEFER)),
-        (2, 16, None, (SPIN, YIELD, DEFER)),
-        (4, 3, None, (SPIN, YIELD, DEFER)),
-        (4, 2, None, (SPARE, YIELD, DEFER)),
-        (2, 1, 0, (0, 0, 0)),
-        (2, 1, 1.5, (1500, 1500, 1500)),
+        *((1, 1, None, (SPIN, 0, DEFER)), (1, 16, None, (SPIN, 0, DEFER))),
+        *((2, 1, None, (SPIN, YIELD, DEFER)), (2, 16, None, (SPIN, YIELD, DEFER))),
+        *((4, 3, None, (SPIN, YIELD, DEFER)), (4, 2, None, (SPARE, YIELD, DEFER))),
+        *((2, 1, 0, (0, 0, 0)), (2, 1, 1.5, (1500, 1500, 1500))),
         (2, 1, 700, (700_000, YIELD, DEFER)),
     ],
 )
@@ -175,11 +171,8 @@ def test_a_worker_with_endpoints_spins_longer(monkeypatch, cores, spin_us, expec
 @pytest.mark.spec("SPEED-WAIT-11")
 def test_what_is_no_time_or_no_truth_value_is_refused():
     for name, value, error in [
-        ("spin_us", -1, ValueError),
-        ("spin_us", 2000000.0, ValueError),
-        ("spin_us", "long", TypeError),
-        ("pin", 1, TypeError),
-        ("pin", None, TypeError),
+        *(("spin_us", -1, ValueError), ("spin_us", 2000000.0, ValueError)),
+        *(("spin_us", "long", TypeError), ("pin", 1, TypeError), ("pin", None, TypeError)),
     ]:
         with pytest.raises(error, match=f"{name}={value!r}"):
             Worker(3, **{name: value})
@@ -270,12 +263,9 @@ def keeping(make_driver):
 @pytest.mark.parametrize(
     ("why", "word", "value"),
     [
-        ("nothing", None, 0),
-        ("the time is up", None, 0),
-        ("no task is ready", None, 0),
+        *(("nothing", None, 0), ("the time is up", None, 0), ("no task is ready", None, 0)),
         ("a group waits", L.STUCK_SINCE + L.SUB, 1),
-        ("workers are more than cores", L.BUSY, 3),
-        ("the worker is here", "W_CORE", None),
+        *(("workers are more than cores", L.BUSY, 3), ("the worker is here", "W_CORE", None)),
         ("nobody says where the worker is", "W_CORE", 0),
     ],
 )

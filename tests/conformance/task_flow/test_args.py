@@ -19,11 +19,8 @@ KEY = 0x7000_0000
 @pytest.mark.spec("FLOW-ARGS-1")
 def test_slot_and_mailbox_hold_what_was_submitted_without_tags(driver):
     args = [
-        updates(KEY, nbytes=3),
-        reads(KEY + 8, nbytes=5),
-        writes(KEY + 16),
-        overwrites(KEY + 32),
-        ignores(0, nbytes=0),
+        *(updates(KEY, nbytes=3), reads(KEY + 8, nbytes=5), writes(KEY + 16)),
+        *(overwrites(KEY + 32), ignores(0, nbytes=0)),
     ]
     scalars = [2**64 - 1, 0, 7]
     slot = driver.start(*args, scalars=scalars)

@@ -13,13 +13,8 @@ from simpler_ref.jit import layout as L
 from tests.spec_rules import tables
 from tests.support import make_args
 
-DIAGNOSTICS = (
-    "enable_l2_swimlane",
-    "enable_dump_tensor",
-    "enable_pmu",
-    "enable_dep_gen",
-    "enable_scope_stats",
-)
+DIAGNOSTICS = ("enable_l2_swimlane", "enable_dump_tensor", "enable_pmu", "enable_dep_gen")
+DIAGNOSTICS += ("enable_scope_stats",)
 FIELDS = ("block_dim", "aicpu_thread_num", *DIAGNOSTICS)
 
 

@@ -75,13 +75,10 @@ def test_the_bytes_of_a_tensor_are_its_elements_times_their_size(tensor):
 @pytest.mark.parametrize(
     ("data", "shapes", "dtype", "word"),
     [
-        (-1, (1,), DataType.INT8, "-1"),
-        (2**64, (1,), DataType.INT8, str(2**64)),
+        *((-1, (1,), DataType.INT8, "-1"), (2**64, (1,), DataType.INT8, str(2**64))),
         (0, (1, 1, 1, 1, 1, 1), DataType.INT8, "at most 5"),
-        (0, (-1,), DataType.INT8, "outside"),
-        (0, (2**32,), DataType.INT8, "outside"),
-        (0, (2**31, 2**31), DataType.INT8, "address space"),
-        (0, (1,), 12, "12"),
+        *((0, (-1,), DataType.INT8, "outside"), (0, (2**32,), DataType.INT8, "outside")),
+        *((0, (2**31, 2**31), DataType.INT8, "address space"), (0, (1,), 12, "12")),
     ],
 )
 def test_what_is_no_tensor_is_refused(data, shapes, dtype, word):

@@ -179,13 +179,8 @@ def test_a_change_of_any_field_gives_another_hashid():
         return compute_callable_hashid(descriptor)
 
     found = [
-        of(),
-        of(on="sim2"),
-        of(runtime="r2"),
-        of(arch="a2"),
-        of(chip("other")),
-        of(chip(directions=(D.OUT, D.SCALAR))),
-        of(on="simr", runtime=""),
+        *(of(), of(on="sim2"), of(runtime="r2"), of(arch="a2"), of(chip("other"))),
+        *(of(chip(directions=(D.OUT, D.SCALAR))), of(on="simr", runtime="")),
         of(on="", runtime="simr"),
         compute_callable_hashid(build_python_serialized_descriptor(b"x")),
         compute_callable_hashid(build_python_import_descriptor("a", "bc")),
