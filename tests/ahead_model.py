@@ -283,8 +283,7 @@ class AheadModel:
 
     def post(self, worker, outcome):
         """Let a worker answer; the second of its two stores, W_ENDED, waits for `show`."""
-        mem = self.driver.mem
-        place = self.driver._frame(worker, None) + L.W_ENDED
+        mem, place = self.driver.mem, self.driver._frame(worker, None) + L.W_ENDED
         before = int(mem[place])
         if worker in self.at_work:
             number = self.at_work.pop(worker)
@@ -342,8 +341,7 @@ class AheadModel:
 
     def check_ends(self):
         """Each task has run once and well if all that it waits for has; the others have failed."""
-        well = [work.went_well() for work in self.works]
-        mem = self.driver.mem
+        well, mem = [work.went_well() for work in self.works], self.driver.mem
         assert (mem[L.COMPLETED_COUNT], mem[L.FAILED_COUNT]) == (
             well.count(True),
             well.count(False),

@@ -145,8 +145,7 @@ def descs(draw, arena):
         }
         return draw(with_span(wire.RemoteTensorDesc, **fields))
     at = draw(st.integers(0, arena))
-    size = draw(st.integers(0, arena - at))
-    owner = draw(st.sampled_from((0, -1)))
+    size, owner = draw(st.integers(0, arena - at)), draw(st.sampled_from((0, -1)))
     inline = {"inline_payload_offset": at, "inline_payload_len": size}
     return wire.RemoteTensorDesc(space, owner, nbytes=size, **inline)
 

@@ -103,8 +103,7 @@ def read_groups(root: Path = ROOT) -> dict[str, Group]:
         group, text = None, path.read_text()
         for line, paragraph in _paragraphs(text):
             if paragraph.startswith("## "):
-                heading = _HEADING.fullmatch(paragraph.splitlines()[0])
-                group = None
+                heading, group = _HEADING.fullmatch(paragraph.splitlines()[0]), None
                 if heading:
                     end = text.find("\n## ", sum(map(len, text.splitlines(True)[:line])) - 1)
                     lines = text[: end if end >= 0 else None].count("\n") - line + 1

@@ -139,8 +139,7 @@ def check_tensor(raw):
 def mailboxes(draw):
     """Draw a mailbox with a task in it."""
     wires = draw(st.lists(tensors(), max_size=4))
-    scalars = draw(st.lists(words, max_size=4))
-    box = bytearray(L.MAILBOX_SIZE)
+    scalars, box = draw(st.lists(words, max_size=4)), bytearray(L.MAILBOX_SIZE)
     struct.pack_into("<i", box, 0, L.TASK_READY)
     box[L.MAILBOX_OFF_CONFIG :][: L.CALL_CONFIG_SIZE] = draw(configs())
     config = draw(configs())

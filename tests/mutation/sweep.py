@@ -224,8 +224,7 @@ class Sweep:
     def judge_all(self, mutants: Iterable[Mutant]) -> None:
         """Judge what was not judged before, or with fewer tests if survivors are to be judged again."""
         for mutant in mutants:
-            steps = self.choose(mutant)
-            before = self.results.get(mutant.key)
+            steps, before = self.choose(mutant), self.results.get(mutant.key)
             if not self.is_done(mutant) and (before is None or len(steps) > before.tests):
                 self.judge(mutant, steps)
 

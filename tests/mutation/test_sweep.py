@@ -146,8 +146,7 @@ def test_functions_of_every_sort_become_mutants(load, function, after, see):
     module = load(NESTED)
     key = (function, after)
     mutant = next(m for m in mutants("sample.py", NESTED) if (m.key[1], m.key.after) == key)
-    changes = of_mutant(mutant)
-    seen = Step("seen", 5.0, lambda _: not see(module))
+    changes, seen = of_mutant(mutant), Step("seen", 5.0, lambda _: not see(module))
     assert judge([seen], lambda: put_in(changes)).caught_by == "seen"
 
 

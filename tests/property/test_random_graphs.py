@@ -626,8 +626,7 @@ def draw_run(rng, length):
 
 def draw_size(rng, depth):
     """Return window, rings, bytes of each, workers of both pools, and their mailboxes."""
-    window = rng.choice([64, 64, 64, 16, 3, 1])
-    nbytes = rng.choice([65536, 16384])
+    window, nbytes = rng.choice([64, 64, 64, 16, 3, 1]), rng.choice([65536, 16384])
     return window, rng.randint(1, 4), nbytes, rng.randint(0, 3), rng.randint(1, 4), depth
 
 

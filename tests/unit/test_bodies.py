@@ -23,8 +23,7 @@ MOST = (L.MAILBOX_ARGS_CAPACITY - 8) // 40
 def try_big(driver, tensors, members=0):
     """Submit a task of so many tensors, or a group whose members have as many each, without a pass."""
     count = tensors * max(members, 1)
-    table = struct.pack("<iiQ", tensors, 0, 0) * members
-    word = L.SUB << L.WORD_KIND
+    table, word = struct.pack("<iiQ", tensors, 0, 0) * members, L.SUB << L.WORD_KIND
     return driver.x.submit_task(driver.mem, word, count, members, TENSOR * count + table)
 
 
@@ -145,16 +144,14 @@ def test_a_body_stands_in_its_slot_as_long_as_it_fits_with_its_members(driver, s
 def test_the_block_of_a_group_is_used_again(driver, group):
     driver.open_scope()
     block = body(driver, driver.submit_group(*group))
-    used = int(driver.mem[L.SPILL_USED])
-    kept = driver.submit(*[ignores(KEY)] * 7)
+    used, kept = int(driver.mem[L.SPILL_USED]), driver.submit(*[ignores(KEY)] * 7)
     driver.close_scope()
     driver.settle()
     for worker in range(2):
         driver.post_done(worker)
     driver.settle()
     assert (driver.reclaim(), body(driver, driver.submit_group(*group))) == (1, block)
-    assert int(driver.mem[L.SPILL_USED]) == used + L.SPILL_SMALLEST
-    assert body(driver, kept) == used
+    assert (int(driver.mem[L.SPILL_USED]), body(driver, kept)) == (used + L.SPILL_SMALLEST, used)
 
 
 @pytest.mark.parametrize("window", [64, 100_000])
@@ -166,8 +163,7 @@ def test_a_group_too_large_for_any_block_is_refused_and_changes_nothing(make_dri
     assert window == 64 or largest_block == 1 << 21 < room
     before = driver.words()
     size = (room if window == 64 else largest_block) // (5 * MOST) + 1
-    assert try_big(driver, MOST, size) == L.TOO_MANY_ARGS
-    assert driver.changed_since(before) == []
+    assert (try_big(driver, MOST, size), driver.changed_since(before)) == (L.TOO_MANY_ARGS, [])
     assert window > 64 or try_big(driver, MOST, size - 20) >= 0
 
 

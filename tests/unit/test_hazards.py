@@ -52,8 +52,7 @@ def extent(layouts, view):
 @st.composite
 def slices(draw, size, steps):
     """Return a slice of an axis that is not empty."""
-    start = draw(st.integers(0, size - 1))
-    step = draw(st.sampled_from(steps))
+    start, step = draw(st.integers(0, size - 1)), draw(st.sampled_from(steps))
     return slice(start, draw(st.integers(start + 1, size)) if step > 0 else None, step)
 
 

@@ -65,8 +65,7 @@ def test_a_submit_writes_its_own_words_and_the_references_of_its_producers(tasks
         body = int(mem[L.A_SLOTS]) + i * L.SLOT_WORDS + L.S_INLINE
         mem[body : body + L.INLINE_WORDS] = 7
     for uses, scalars, members in tasks:
-        before = driver.words()
-        args = [how(data[which]) for how, which in uses]
+        before, args = driver.words(), [how(data[which]) for how, which in uses]
         if members:
             rest = [member()] * (members - 1)
             slot = driver.submit_group(member(*args, scalars=range(scalars)), *rest)

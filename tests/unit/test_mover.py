@@ -190,8 +190,7 @@ def test_a_window_can_be_withdrawn_during_a_transfer(pair, direction, monkeypatc
     here, there = pair
     nbytes = (CREDIT + 6) * CHUNK
     memory = np.zeros(nbytes, np.uint8)
-    key = offer(there, memory)
-    step = {"fetch": "read", "store": "write"}[direction]
+    key, step = offer(there, memory), {"fetch": "read", "store": "write"}[direction]
     serve, at = getattr(there._windows, step), 4 * CHUNK
     kept = []
 

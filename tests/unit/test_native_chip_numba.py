@@ -142,8 +142,7 @@ def quotient_in_place(x):
     [(quotient, "int8"), (remainder, "uint32"), (both, "int64"), (quotient_in_place, "int64")],
 )
 def test_an_integer_division_by_zero_fails_the_run(run, function, kind):
-    kernel = core_kernel(x=InOut(kind))(function)
-    x = np.array([9, 7, 0], kind)
+    kernel, x = core_kernel(x=InOut(kind))(function), np.array([9, 7, 0], kind)
     with pytest.raises(ChipError, match=r"raised an exception.* division by zero"):
         run(kernel, x, block_dim=1)
     assert x.tolist() == [9, 7, 0]

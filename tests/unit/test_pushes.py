@@ -132,8 +132,7 @@ def offered(mover, access):
 
 def test_many_windows_are_fetched_and_stored(two):
     first, second, _ = two
-    there = offered(second, 3)
-    here = [np.zeros(size, np.uint8) for size in SIZES]
+    there, here = offered(second, 3), [np.zeros(size, np.uint8) for size in SIZES]
     spans = [Span(key, one, one.nbytes) for key, one in enumerate(here, 1)]
     first.fetch_all(second.address, spans)
     for one, right in zip(here, there, strict=True):

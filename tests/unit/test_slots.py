@@ -91,5 +91,4 @@ def test_a_slot_comes_back_as_if_it_were_new(driver):
     again = driver.submit()
     assert (again, driver.state(again), driver.refs(again)) == (first, S.PENDING, (1, 0))
     assert (driver.counts(again), driver.edges(again)) == ((0, 0), [])
-    assert (driver.consumers(again), driver.worker_of(again)) == ([], -1)
-    assert driver.id(again) == 1
+    assert (driver.consumers(again), driver.worker_of(again), driver.id(again)) == ([], -1, 1)

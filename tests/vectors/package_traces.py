@@ -170,8 +170,7 @@ def as_open_as(expected, found, key=""):
 # ---------------------------------------------------------------- scheduler traces
 class Trace(Player):
     def take(self, do, **words):
-        told = super().take(do, **words)
-        states = dict.fromkeys(self.free, "FREE")
+        told, states = super().take(do, **words), dict.fromkeys(self.free, "FREE")
         states |= {name: self.driver.state(slot).name for name, slot in self.slots.items()}
         return told | {
             "states": states,

@@ -295,8 +295,7 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # ---------------------------------------------------------------- files
 def parse(name: str, text: str) -> dict[str, Any]:
     """Return a file's contents once they are found to be right."""
-    whole = json.loads(text, object_pairs_hook=_no_key_twice)
-    shapes = FILES[name]
+    whole, shapes = json.loads(text, object_pairs_hook=_no_key_twice), FILES[name]
     cases = whole.get("cases", []) if isinstance(whole, dict) else []
     require(whole, {"format": int, "about": str, "cases": [dict]}, name)
     if whole["format"] != FORMAT:

@@ -93,8 +93,7 @@ def test_a_compiled_task_is_called_as_any_other(w):
     x, y = w.share(np.arange(5.0)), w.share(np.zeros(5))
     calls = [axpy(y, x, 0.5) for _ in range(10)]
     calls.append(axpy(a=1, x=x, y=y))
-    assert [one.result() for one in calls] == [None] * 11
-    assert y.tolist() == [0, 6, 12, 18, 24]
+    assert ([one.result() for one in calls], y.tolist()) == ([None] * 11, [0, 6, 12, 18, 24])
     assert total(y).result() == w.submit(total, y).result() == 60
     inside = sr.task(lambda x: (total(x), same(2)))
     assert inside(y).result() == (60, 2)
@@ -183,8 +182,7 @@ def test_records_arrive_as_records(w):
     for _ in range(3):
         rise(planes).result()
     rise(planes[1:]).result()
-    assert planes["height"].tolist() == [107.5, 3]
-    assert total(planes["height"]).result() == 110.5
+    assert (planes["height"].tolist(), total(planes["height"]).result()) == ([107.5, 3], 110.5)
 
 
 @compiled_only

@@ -74,8 +74,7 @@ def test_a_failed_writer_lets_readers_fail_until_it_is_overwritten(s):
     s.finish(half)
     s.finish(whole, fails=True)
     heir = s.submit("heir", updates(AT, nbytes=16))
-    assert heir.state == L.FAILED
-    assert s.submit("reader", reads(AT)).conflicts == {heir: NEEDS}
+    assert (heir.state, s.submit("reader", reads(AT)).conflicts) == (L.FAILED, {heir: NEEDS})
 
 
 @pytest.mark.spec("CALL-HAZARD-4")

@@ -217,8 +217,7 @@ def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch,
 
 def run_at_random(w, chance):
     """Make random calls with values, and the same in sequence."""
-    pool = [(made_of(IN_FRAME, 1.0), 1.0), (made_of(BESIDE, 2.0), 2.0)]
-    asked = []
+    pool, asked = [(made_of(IN_FRAME, 1.0), 1.0), (made_of(BESIDE, 2.0), 2.0)], []
     for _ in range(60):
         what = chance.randrange(10)
         value, model = chance.choice(pool)

@@ -320,8 +320,7 @@ def test_the_end_of_the_block_waits_for_the_calls():
 def test_a_worker_without_a_level_has_a_worker_for_each_core():
     w = sr.Worker()
     assert (w.level, w.num_sub_workers) == (3, find_cores().available)
-    assert sr.Worker(num_sub_workers=3).num_sub_workers == 3
-    assert sr.Worker(3).num_sub_workers == 0
+    assert (sr.Worker(num_sub_workers=3).num_sub_workers, sr.Worker(3).num_sub_workers) == (3, 0)
 
 
 @pytest.mark.spec("CALL-STREAM-10")

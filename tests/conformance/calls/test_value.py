@@ -109,8 +109,7 @@ def test_a_value_outlives_its_future_and_its_worker():
 @pytest.mark.spec("CALL-VALUE-4")
 def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program():
     with sr.Worker(num_sub_workers=1):
-        kept = [same(np.full(1 << 18, 7, np.float32)).result()]
-        child = os.fork()
+        kept, child = [same(np.full(1 << 18, 7, np.float32)).result()], os.fork()
         if child == 0:
             kept.clear()
             gc.collect()

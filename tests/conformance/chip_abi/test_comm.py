@@ -196,8 +196,7 @@ def test_domains_of_some_ranks_may_overlap(name):
                 continue
             device_ctx = chip.comm_alloc_domain(comm, ranks, 4096)
             memory = chip._comms[comm].memory(device_ctx)
-            out = np.zeros(8, np.int64)
-            base = memory.window(ranks.index(rank))
+            out, base = np.zeros(8, np.int64), memory.window(ranks.index(rank))
             chip.run(handle, args_for(base, device_ctx, out, k.LOOK), k.ONE_BLOCK)
             seen.append(out[:2].tolist())
             chip.run(handle, args_for(base, device_ctx, out, k.BARRIER), k.ONE_BLOCK)

@@ -19,8 +19,7 @@ from .conftest import refused
 @pytest.mark.parametrize("count", [1, 3, 1001, 4096])
 def test_a_kernel_in_c_does_what_numpy_does(adder, block_dim, count):
     x, y = numbers(count)
-    out = np.full(count, -1, np.float32)
-    empty = np.zeros((3, 0), np.float32)
+    out, empty = np.full(count, -1, np.float32), np.zeros((3, 0), np.float32)
     adder.run_args(0, host_args(empty, empty, empty), CallConfig(block_dim=block_dim))
     adder.run_args(0, host_args(x, y, out), CallConfig(block_dim=block_dim))
     assert np.array_equal(out, x + y)

@@ -34,8 +34,7 @@ def test_slots_are_taken_and_given_back(adder):
 @pytest.mark.spec("CHIP-SLOT-3")
 def test_a_callable_is_run_by_its_handle_and_no_other(chip):
     x, y = numbers(8)
-    out = np.zeros(8, np.float32)
-    callable_ = ChipCallable.from_kernel(K.add_core())
+    out, callable_ = np.zeros(8, np.float32), ChipCallable.from_kernel(K.add_core())
     first, second = chip.prepare_callable(callable_), chip.prepare_callable(callable_)
     chip.run(first, host_args(x, y, out))
     assert np.array_equal(out, x + y)

@@ -26,8 +26,7 @@ def test_the_outcomes_have_their_numbers():
 @pytest.mark.spec("FAIL-OUTCOME-2")
 @pytest.mark.parametrize("outcome", ["SUCCESS", "TASK_FAILURE", "ENDPOINT_FAILURE"])
 def test_the_outcome_decides_the_state_and_is_kept_if_it_is_a_failure(driver, outcome):
-    task = driver.submit(writes(4096))
-    after = driver.submit_and_settle(reads(4096))
+    task, after = driver.submit(writes(4096)), driver.submit_and_settle(reads(4096))
     worker = driver.worker_of(task)
     if outcome == "ENDPOINT_FAILURE":
         driver.kill(worker)
@@ -60,8 +59,7 @@ def test_a_member_that_is_skipped_is_not_what_the_run_raises(driver):
     driver.answer_and_settle(second, outcome=L.SKIPPED)
     assert (driver.mem[L.RUN_ERROR], driver.state(group)) == (L.SUCCESS, TaskState.RUNNING)
     driver.answer_and_settle(first, ValueError("no"))
-    assert driver.mem[L.RUN_ERROR] == L.TASK_FAILURE
-    assert driver.state(group) == TaskState.FAILED
+    assert (driver.mem[L.RUN_ERROR], driver.state(group)) == (L.TASK_FAILURE, TaskState.FAILED)
 
 
 @pytest.mark.spec("FAIL-OUTCOME-3")

@@ -134,8 +134,7 @@ def waves(chip, tmp_path_factory):
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2")
 @pytest.mark.parametrize("blocks", [1, 7, BLOCKS])
 def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
-    files = Files(tmp_path / "deep" / "er")
-    seen = np.zeros(BLOCKS, np.int32)
+    files, seen = Files(tmp_path / "deep" / "er"), np.zeros(BLOCKS, np.int32)
     chip.run_args(0, host_args(seen), files.config(enable_l2_swimlane=4, block_dim=blocks))
     assert seen.sum() == blocks
     records = files.swimlane

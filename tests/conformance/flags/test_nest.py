@@ -75,8 +75,7 @@ def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
             orch.submit_next_level(below, args, files.config(**flags))
 
     with w:
-        x = w.share(np.repeat([[1], [2], [3]], 4, axis=1))
-        below = w.register(child)
+        x, below = w.share(np.repeat([[1], [2], [3]], 4, axis=1)), w.register(child)
         w.run(main)
     assert len(files.deps["tasks"]) in (2, 3)
     assert files.scopes[0]["total"] == 2 and len(files.scopes) == 3
@@ -110,8 +109,7 @@ def test_who_writes_files_waits_for_another_who_does(tmp_path):
 def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
     files = Files(tmp_path / "out")
     with program(endpoints=1, num_sub_workers=1) as made:
-        buffer = made.buffer(0, np.arange(4))
-        handle = made.handle(far_side.add_one)
+        buffer, handle = made.buffer(0, np.arange(4)), made.handle(far_side.add_one)
 
         def orch_fn(orch, args, config):
             orch.submit_next_level(handle, made.args((buffer, INOUT)), files.config(**ALL))

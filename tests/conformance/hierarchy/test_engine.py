@@ -54,8 +54,7 @@ def test_a_nested_run_starts_as_if_it_were_alone(tree):
                 orch.alloc((3000,), np.uint8)
 
     bases = []
-    assert above.run(orch_fn).tasks == 5
-    assert seen[:, [0, 1, 2, 4]].tolist() == [[0, 0, 0, 0]] * 2
+    assert (above.run(orch_fn).tasks, seen[:, [0, 1, 2, 4]].tolist()) == (5, [[0, 0, 0, 0]] * 2)
     assert bases[0] not in seen[:, 3]
 
 

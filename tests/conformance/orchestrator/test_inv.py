@@ -45,8 +45,7 @@ def orch_words(driver):
 @pytest.mark.kernels
 @given(data=st.data())
 def test_a_scheduler_pass_leaves_rings_map_and_scopes_as_they_were(data):
-    driver = Driver()
-    steps = ["submit", "submit", "open", "close", "alloc", "done"]
+    driver, steps = Driver(), ["submit", "submit", "open", "close", "alloc", "done"]
     for step in data.draw(st.lists(st.sampled_from(steps), min_size=1, max_size=12)):
         if step == "submit":
             tags = data.draw(st.lists(st.sampled_from(list(T)), max_size=3))

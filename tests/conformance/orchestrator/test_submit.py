@@ -53,8 +53,7 @@ def test_the_slot_stores_callable_and_arguments(driver):
     words = driver.argument_words(slot)
     assert ([words[0], words[5]], words[10:]) == ([8192, 4096], [5, -1])
     driver.settle()
-    box = driver.mailbox(driver.worker_of(slot))
-    start = L.MAILBOX_OFF_DIGEST
+    box, start = driver.mailbox(driver.worker_of(slot)), L.MAILBOX_OFF_DIGEST
     assert bytes(box[start : start + 32]) == driver.digest(3)
 
 

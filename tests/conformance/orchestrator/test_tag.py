@@ -39,8 +39,7 @@ def test_a_tag_says_whether_a_task_waits_and_whether_it_produces(driver, tag):
 def test_only_inout_keeps_the_allocating_task_alive_while_the_writer_runs(driver, tag):
     driver.open_scope()
     buffer = driver.alloc(2048)
-    writer = driver.submit(tag(driver.address(buffer)))
-    keeps = tag is updates
+    writer, keeps = driver.submit(tag(driver.address(buffer))), tag is updates
     assert driver.refs(buffer) == (1 + keeps, 1)
     driver.settle()  # the writer runs now
     driver.close_scope()

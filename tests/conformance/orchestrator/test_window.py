@@ -33,8 +33,7 @@ def test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it(rings, n
                 orch.alloc(0, "uint8")
         assert orch.live_tasks() == 1
         look = orch.ring.slot_state(0)
-        assert look.ring_idx == rings - 1
-        assert look.slab == ((kept.data, 1024) if nbytes else None)
+        assert (look.ring_idx, look.slab) == (rings - 1, (kept.data, 1024) if nbytes else None)
 
     with Worker(3, ring_depth=rings, task_window=64, alloc_timeout_s=0) as w:
         for _ in range(2):

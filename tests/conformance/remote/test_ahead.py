@@ -245,8 +245,7 @@ def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_pa
 # ---------------------------------------------------------------- 2, 3: what waits for its turn
 def held_copies(it):
     """Run a task that needs a tensor of the parent among others; return what was sent when."""
-    x = it.worker.zeros(COUNT, np.float32)
-    y = it.worker.zeros(COUNT, np.float32)
+    x, y = it.worker.zeros(COUNT, np.float32), it.worker.zeros(COUNT, np.float32)
     for function in (far_side.copy, far_side.nothing):
         it.made.handle(function)
 
@@ -285,8 +284,7 @@ class Stop(Exception):
 @pytest.mark.spec("REMOTE-AHEAD-4")
 def test_what_tasks_of_a_cancelled_run_have_written_is_known(tmp_path, monkeypatch):
     with held(tmp_path, monkeypatch) as it:
-        x = it.worker.zeros(COUNT, np.float32)
-        mem = it.worker._session.engine.mem
+        x, mem = it.worker.zeros(COUNT, np.float32), it.worker._session.engine.mem
         for function in (far_side.clear, far_side.add_one, far_side.nothing):
             it.made.handle(function)
 

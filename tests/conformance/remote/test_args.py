@@ -67,8 +67,7 @@ def test_workers_of_this_machine_are_not_given_references():
 
 @pytest.mark.spec("REMOTE-ARGS-3")
 def test_references_travel_with_their_shape_and_offset(two):
-    buffer = two.buffer(1, np.arange(12))
-    target = two.buffer(1, np.zeros(4))
+    buffer, target = two.buffer(1, np.arange(12)), two.buffer(1, np.zeros(4))
     part = RemoteTensorRef(buffer, 16, (2, 2), np.float32)
     there = RemoteTensorRef(target, 0, (2, 2), np.float32)
     two.run((far_side.copy, two.args((part, INPUT), (there, EXISTING))))
@@ -120,8 +119,7 @@ def test_a_reference_needs_a_shape_and_an_offset_that_are_some(two):
 
 @pytest.mark.spec("REMOTE-ARGS-5")
 def test_few_bytes_travel_with_the_task(two):
-    target = two.buffer(0, np.zeros(4))
-    values = np.arange(4, dtype=np.float32)
+    target, values = two.buffer(0, np.zeros(4)), np.arange(4, dtype=np.float32)
     inline = RemoteTensorRef.host_inline(values)
     values[:] = 9  # it was copied
     two.run((far_side.copy, two.args((inline, INPUT), (target, EXISTING))))

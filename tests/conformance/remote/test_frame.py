@@ -157,8 +157,7 @@ def test_errors_that_are_too_long_say_whose_they_are():
 
 @pytest.mark.spec("REMOTE-FRAME-3")
 def test_a_payload_that_no_frame_can_hold_is_refused_before_there_is_a_frame():
-    name = wire.ControlName.COPY_TO_REMOTE
-    most = wire.MAX_PAYLOAD_BYTES - 12
+    name, most = wire.ControlName.COPY_TO_REMOTE, wire.MAX_PAYLOAD_BYTES - 12
     assert len(wire.encode_control(name, 1, BIG[:most])) == wire.MAX_PAYLOAD_BYTES
     refuse("payload too long", wire.encode_control, name, 1, BIG[: most + 1])
     for _, _, decode in MESSAGES.values():

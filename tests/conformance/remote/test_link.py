@@ -75,8 +75,7 @@ def test_a_session_is_ready_at_a_unix_socket_when_it_says_hello_and_takes_nothin
         assert connect().ask(FrameType.TASK, b"", timeout_s=0.5) is None
         client = connect()
         hello = client.greet()
-        assert hello.ready == ReadyState.READY
-        assert (hello.session_id, hello.endpoint_id) == (77, 3)
+        assert (hello.ready, hello.session_id, hello.endpoint_id) == (ReadyState.READY, 77, 3)
         for _ in range(3):
             assert client.ask(FrameType.CONTROL, b"") is not None  # refuses another number
         assert client.order.received == 4
@@ -145,8 +144,7 @@ def test_the_options_of_its_worker_travel_in_the_manifest():
     spec = RemoteWorkerSpec(num_sub_workers=2, modules=["a"], start_timeout_s=9, silence_s=1)
     made = spec.manifest(5, 1, None, None)
     assert (made.session_id, made.endpoint_id, made.modules) == (5, 1, ("a",))
-    assert made.worker["num_sub_workers"] == 2
-    assert (made.start_timeout_s, made.silence_s) == (9, 1)
+    assert (made.worker["num_sub_workers"], made.start_timeout_s, made.silence_s) == (2, 9, 1)
     for wrong in (0, -1, "x", 10**9):
         with pytest.raises(ValueError, match="start_timeout_s"):
             RemoteWorkerSpec(start_timeout_s=wrong)

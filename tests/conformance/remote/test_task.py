@@ -234,8 +234,7 @@ LAYOUTS += [("i4", (1, 2, 1, 2, 1, 2, 1), (32, 16, 16, 8, 8, 4, 4))]
 @pytest.mark.parametrize(("dtype", "shape", "strides"), LAYOUTS)
 def test_a_layout_travels_as_text(dtype, shape, strides):
     layout = np.dtype(dtype), shape, strides
-    nbytes = np.dtype(dtype).itemsize * math.prod(shape)
-    text = layout_text(layout)
+    nbytes, text = np.dtype(dtype).itemsize * math.prod(shape), layout_text(layout)
     assert json.loads(text)[1:] == [list(shape), list(strides)]
     assert read_layout(text, nbytes) == layout
     with pytest.raises(ValueError, match="no layout of"):

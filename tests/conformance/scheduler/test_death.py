@@ -150,8 +150,7 @@ def test_a_worker_that_dies_idle_or_before_it_is_admitted_gets_no_task(make_driv
 def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting(make_driver):
     driver = make_driver(sub=2, next_level=1)
     waiting = [driver.submit() for _ in range(4)]
-    dependent = driver.submit(reads(KEY))
-    other = driver.start(kind=L.NEXT_LEVEL)
+    dependent, other = driver.submit(reads(KEY)), driver.start(kind=L.NEXT_LEVEL)
     assert driver.states(*waiting) == [RUNNING, RUNNING, READY, READY]
     for worker in (1, 2):
         driver.kill(worker)
@@ -283,8 +282,7 @@ def test_when_the_parent_dies_every_process_it_started_ends(how):
 @pytest.mark.parametrize("who", sample(["below", "worker", "fork server"], 2))
 def test_a_run_ends_when_all_processes_below_a_killed_one_have_ended(who, method):
     level3 = Worker(3, num_sub_workers=1, start_method=method)
-    level4 = Worker(4, start_method=method)
-    w = Worker(5, start_method=method)
+    level4, w = Worker(4, start_method=method), Worker(5, start_method=method)
     level4.add_worker(level3)
     w.add_worker(level4)
 

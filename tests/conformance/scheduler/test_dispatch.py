@@ -128,8 +128,7 @@ def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first(dri
 @pytest.mark.spec("SCHED-DISPATCH-4")
 def test_a_task_without_an_idle_worker_stays_at_the_head_and_the_pass_goes_on(make_driver):
     driver = make_driver(sub=1)
-    running = driver.start(writes(KEY))
-    waiting = [driver.submit(), driver.start()]
+    running, waiting = driver.start(writes(KEY)), [driver.submit(), driver.start()]
     assert driver.ready_queue() == waiting
     late = driver.start(reads(KEY))
     assert driver.state(late) == PENDING

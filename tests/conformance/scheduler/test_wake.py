@@ -477,8 +477,7 @@ def test_one_of_many_runs_a_pass_for_a_group_a_held_task_and_after_a_death(make_
     group = what == "a group"
     slot = driver.submit_group(Member(), Member()) if group else driver.submit(reads(KEY))
     driver.x.pass_in_bulk(driver.mem, slot)
-    assert bool(driver.wiring_queue()) == (what == "none of them")
-    assert driver.state(head) == RUNNING
+    assert (bool(driver.wiring_queue()), driver.state(head)) == (what == "none of them", RUNNING)
 
 
 @pytest.mark.spec("SCHED-WAKE-7")

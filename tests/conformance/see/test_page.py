@@ -254,8 +254,7 @@ def test_search_dims_all_else_and_enter_goes_on(shown):
         seen.append(title(page))
     assert seen == [f"task {i} (rest)" for i in (0, 3, 6, 9, 0, 3, 6, 9, 0)]
     page.click(page.place("tr[data-function=work]"))
-    assert page.value("$('search').value") == "work"
-    assert colour_at(page, places[2]) == work_was
+    assert (page.value("$('search').value"), colour_at(page, places[2])) == ("work", work_was)
 
 
 @pytest.mark.long

@@ -144,8 +144,7 @@ def test_it_tells_that_the_program_waits_for_room():
         with in_background(w, build, gate):
             one = until(w.top, lambda one: one.program.startswith("waits for room"))
         assert one.program == "waits for room for another task in ring 1"
-        assert (one.rings[1].used, one.rings[1].size) == (4096, 4096)
-        assert w.top().program == "no run"
+        assert (one.rings[1].used, one.rings[1].size, w.top().program) == (4096, 4096, "no run")
 
 
 @pytest.mark.spec("SEE-TOP-1")
@@ -329,8 +328,7 @@ def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
         first.start()
         second.start()
         (name,) = names_of(us)
-        assert len(answering_threads()) == 1
-        assert [len(one.workers) for one in ask(us)] == [1, 2]
+        assert (len(answering_threads()), [len(one.workers) for one in ask(us)]) == (1, [1, 2])
         assert main(["top", str(us), "--once"]) == 0
         assert capsys.readouterr().out == f"{first.top()}\n\n{second.top()}\n"
         first.close()

@@ -265,8 +265,7 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(m
     assert (L.RETURN_BUDGETS, driver.mailbox_state(1, 0)) == (4, (L.TASK_DONE, L.RETURNED))
     assert driver.mailbox_state(1, 1) == (L.TASK_DONE, L.RETURNED)
     driver.settle()
-    assert [driver.state(slot) for slot in slots] == [PENDING] * 2
-    assert driver.all_given(1) == []
+    assert ([driver.state(slot) for slot in slots], driver.all_given(1)) == ([PENDING] * 2, [])
     driver.finish(head)
     assert driver.state(slots[0]) == RUNNING, "given again, when it is ready"
     assert driver.state(head) == COMPLETED

@@ -250,8 +250,7 @@ def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make_driver, done):
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * done + [FAILED] * (4 - done)
     assert (driver.state(waiting), driver.mem[L.RUN_ERROR]) == (FAILED, L.ENDPOINT_FAILURE)
     assert driver.mem[L.ERROR_TASK] == driver.id(slots[done] if done < 4 else waiting)
-    assert driver.mem[L.ERROR_WORKER] == 0
-    assert (driver.given(0), driver.mem[L.BUSY]) == (L.NONE, 0)
+    assert (driver.mem[L.ERROR_WORKER], driver.given(0), driver.mem[L.BUSY]) == (0, L.NONE, 0)
     assert driver.k.claim_mailbox(driver.mem, 0, 0) == L.ILLEGAL
     driver.k.set_usable(driver.mem, 0, 0)
     assert driver.at(0) == 0 and driver.frames(0) == [], "its successor starts at the first frame"

@@ -64,8 +64,7 @@ def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
         worker.add_next_level(Note(number))
     with worker as w:
         handle, table = w.register(repr), w.empty((20, 3), np.int64)
-        workers = [i * i % 3 for i in range(19)]
-        config = CallConfig(block_dim=5)
+        workers, config = [i * i % 3 for i in range(19)], CallConfig(block_dim=5)
 
         def orch_fn(orch, args, _):
             many, last = ([rows] for rows in (table[:19], table[19:]))

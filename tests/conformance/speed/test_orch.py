@@ -383,8 +383,7 @@ def test_a_nested_worker_runs_it_on_the_arguments_it_received(mode):
 
     early, late = ways(below)
     with w:
-        x = w.share(np.zeros((2, 4, 3), np.float32))
-        handles = [w.register(early)]
+        x, handles = w.share(np.zeros((2, 4, 3), np.float32)), [w.register(early)]
         w.start()
         handles.append(w.register(late))
 

@@ -583,8 +583,7 @@ def test_workers_map_it_before_their_first_task():
 
     handle = w.register(below)
     with w:
-        pid = w.empty(1, np.int64)
-        array = w.empty(BIG, np.uint8, populate=True)
+        pid, array = w.empty(1, np.int64), w.empty(BIG, np.uint8, populate=True)
         gone = w.empty(BIG, np.uint8, populate=True)
         del gone  # nobody will need it
         w.start()

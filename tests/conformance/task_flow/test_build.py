@@ -40,8 +40,7 @@ def test_arguments_are_what_was_added_in_order(given_tensors, scalars):
 
 @pytest.mark.spec("FLOW-BUILD-2")
 def test_a_tag_can_be_set_and_changes_nothing_else():
-    tensor = ContinuousTensor.make(4096, (2, 3), DataType.INT16)
-    args = TaskArgs()
+    tensor, args = ContinuousTensor.make(4096, (2, 3), DataType.INT16), TaskArgs()
     args.add_tensor(tensor)
     assert args.tag(0) == T.INPUT
     args.set_tag(0, T.INOUT)

@@ -179,8 +179,7 @@ def test_a_tensor_without_memory_of_the_host_has_no_view():
 def test_element_types_have_a_size_and_names(dtype):
     if dtype in NUMPY:
         numpys = NUMPY[dtype]
-        assert ti.get_element_size(dtype) == numpys.itemsize
-        assert ti.numpy_dtype(dtype) == numpys
+        assert (ti.get_element_size(dtype), ti.numpy_dtype(dtype)) == (numpys.itemsize, numpys)
         names = [numpys.type, numpys, numpys.name]
     else:
         assert ti.get_element_size(dtype) == 2

@@ -71,8 +71,7 @@ def test_the_chip_finds_counts_tensors_and_scalars_as_submitted(mode):
 @pytest.mark.spec("FLOW-EDGE-3")
 def test_more_arguments_than_a_chip_takes_fail_the_task_with_the_numbers():
     with Worker(3, device_ids=[0]) as w:
-        memory = w.share(np.zeros(8, np.uint8))
-        handle = w.register(report(1, 1))
+        memory, handle = w.share(np.zeros(8, np.uint8)), w.register(report(1, 1))
         good = w.register(orchestration("nothing"))
         for tensors, scalars in ((129, 0), (0, 129), (200, 300)):
             args = make_args(*[(memory, T.INPUT)] * tensors, scalars=range(scalars))

@@ -137,8 +137,7 @@ def test_the_death_of_a_nested_worker_takes_its_tree_along_and_the_next_run_has_
         kill = memory.share(np.ones(1, np.int64))
         ran = memory.share(np.zeros(1, np.int64))
         below = Worker(3, num_sub_workers=1)
-        leaf = below.register(lambda: ran.__setitem__(0, ran[0] + 1))
-        w = Worker(4)
+        leaf, w = below.register(lambda: ran.__setitem__(0, ran[0] + 1)), Worker(4)
         w.add_worker(below)
 
         def orch3(orch, args, config):

@@ -23,8 +23,7 @@ def two_levels(mode, **more):
 def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
     w, below = two_levels(mode)
     with w:
-        data = w.share(np.zeros(8, np.int64))
-        seen = w.share(np.zeros(1, np.int64))
+        data, seen = w.share(np.zeros(8, np.int64)), w.share(np.zeros(1, np.int64))
 
         def add(args):
             args.tensor(0).numpy()[args.scalar(0)] += 1

@@ -184,8 +184,7 @@ def test_the_blob_has_the_64_bits_and_nothing_else(driver):
     wire = b"".join(make_args(scalars=ALL)._scalars)
     slot = driver.x.submit_task(driver.mem, L.SUB << L.WORD_KIND, len(ALL) << 32, 0, wire)
     driver.run_pass()
-    box = driver.mailbox(driver.worker_of(slot)).tobytes()
-    used = 8 + 8 * len(ALL)
+    box, used = driver.mailbox(driver.worker_of(slot)).tobytes(), 8 + 8 * len(ALL)
     bits = [scalar_to_uint64(value) for value in ALL]
     assert box[L.MAILBOX_OFF_ARGS :][:used] == struct.pack(f"<ii{len(ALL)}Q", 0, len(ALL), *bits)
     assert not any(box[L.MAILBOX_OFF_ARGS + used : L.MAILBOX_OFF_ERROR_MSG])
@@ -213,8 +212,7 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 @pytest.mark.spec("FLOW-SCALAR-6")
 def test_a_chip_finds_integers_and_floats_of_either_size():
     core = CoreCallable.build([D.INOUT, *[D.SCALAR] * 3], compile_kernel(KERNEL))
-    callable_ = ChipCallable.from_kernel(core)
-    values = [-3, 0.25, np.float32(1.5)]
+    callable_, values = ChipCallable.from_kernel(core), [-3, 0.25, np.float32(1.5)]
     with Worker(3, device_ids=[0]) as w, ChipWorker() as chip:
         out, handle = w.share(np.ones(4, np.float32)), w.register(callable_)
         chip.prepare(0, callable_)

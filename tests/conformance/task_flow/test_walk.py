@@ -52,8 +52,7 @@ def test_one_chip_adds_two_inputs_into_the_users_memory(mode):
         a = w3.share(np.random.default_rng(1).random(1000, np.float32))
         b = w3.share(np.random.default_rng(2).random(1000, np.float32))
         c = w3.share(np.zeros(1000, np.float32))
-        kernel = w3.register(ChipCallable.from_kernel(add_core()))
-        args = TaskArgs()
+        kernel, args = w3.register(ChipCallable.from_kernel(add_core())), TaskArgs()
         for tensor, tag in ((a, T.INPUT), (b, T.INPUT), (c, T.OUTPUT)):
             args.add_tensor(tensor, tag)
 

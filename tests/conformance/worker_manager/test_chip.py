@@ -262,8 +262,7 @@ def test_by_default_a_level_2_worker_takes_private_memory_and_makes_no_process()
         w.copy_from(back.ctypes.data, at, x.nbytes)
         w.free(at)
         assert (back == x).all()
-        assert psutil.Process().children(recursive=True) == before
-        assert w.child_mode == "thread"
+        assert (psutil.Process().children(recursive=True), w.child_mode) == (before, "thread")
 
 
 @pytest.mark.spec("WM-CHIP-9")

@@ -83,8 +83,7 @@ class Ranks:
     def read(self, orch, domain, chip, buffer="data", count=4):
         """Return what a window holds now."""
         dtype = np.int32 if buffer == "signals" else np.int64
-        found = self.w.zeros(count, dtype)
-        at = domain[chip].buffer_ptrs[buffer]
+        found, at = self.w.zeros(count, dtype), domain[chip].buffer_ptrs[buffer]
         orch.copy_from(chip, dst=found.ctypes.data, src=at, size=found.nbytes)
         return found.tolist()
 
@@ -497,8 +496,7 @@ def test_when_a_rank_dies_all_waits_in_its_domain_end():
     with Ranks(4) as r:
 
         def orch_fn(orch, *_):
-            domain = r.domain(orch)
-            intact = r.domain(orch, [0, 2], name="intact")
+            domain, intact = r.domain(orch), r.domain(orch, [0, 2], name="intact")
             whats = [k.NOTE_BARRIER, k.NOTE_BARRIER, k.DIE, k.NOTE_BARRIER]
             r.together(orch, domain, *whats, n=3)
             with pytest.raises(WorkerLostError, match=r"chip_worker 2 .*SIGKILL"):

@@ -72,8 +72,7 @@ def test_all_members_get_the_groups_configuration_also_one_without_arguments():
     with calling(2) as w:
         seen = w.share(np.zeros(2, np.int64))
         note = w.register(lambda _, args, config: seen.__setitem__(len(args), config.block_dim))
-        members = [None, make_args(scalars=[1])]
-        config = CallConfig(block_dim=7)
+        members, config = [None, make_args(scalars=[1])], CallConfig(block_dim=7)
         timing = w.run(lambda orch, *_: orch.submit_next_level_group(note, members, config))
         assert (timing.tasks, seen.tolist()) == (1, [7, 7])
 

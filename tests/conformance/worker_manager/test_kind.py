@@ -82,8 +82,7 @@ def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
 
         if when == "after it":
             w.start()
-        handle = w.register(scale)
-        args = make_args((data, T.INOUT), scalars=[3])
+        handle, args = w.register(scale), make_args((data, T.INOUT), scalars=[3])
         if pool == "sub":
             w.run(lambda orch, *_: orch.submit_sub(handle, args))
             assert configs.tolist() == [0, 3], "the default"

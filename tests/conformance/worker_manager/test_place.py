@@ -254,8 +254,7 @@ def test_a_group_fails_when_it_cannot_have_its_workers_any_more(make_driver, wai
         assert driver.state(group) == READY
         driver.kill(1)
     driver.settle()
-    assert driver.state(group) == FAILED
-    assert int(driver.mem[L.RUN_ERROR]) == L.ENDPOINT_FAILURE
+    assert (driver.state(group), int(driver.mem[L.RUN_ERROR])) == (FAILED, L.ENDPOINT_FAILURE)
     assert driver.state(busy) == RUNNING
 
 

@@ -351,8 +351,7 @@ def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkey
             "ctypes.c_size_t(4096), 0, 0x100022, -1, ctypes.c_long(0)); "
         )
         monkeypatch.setattr(fresh_interpreter, "_PROGRAM", squat + fresh_interpreter._PROGRAM)
-        before = psutil.Process().children()
-        out = w.share(np.zeros(1, np.int32))
+        before, out = psutil.Process().children(), w.share(np.zeros(1, np.int32))
         handle = w.register(lambda: out.__iadd__(1))
         with pytest.raises(
             WorkerStartError, match=r"2 fresh interpreters had.*start_method='fork'"

@@ -108,8 +108,7 @@ def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(o
     ready, answer, finish = REQUESTS[what]
     one.x.post(one.mem, 0, ready, 0)
     one.k.request_stop(one.mem, 0)
-    assert one.mailbox_state(0) == (ready, 0)
-    assert getattr(one.k, finish)(one.mem, 0, 1) == L.STOP
+    assert (one.mailbox_state(0), getattr(one.k, finish)(one.mem, 0, 1)) == ((ready, 0), L.STOP)
     assert one.mailbox_state(0) == (answer, 1), "the answer can be collected"
     assert one.word(0, L.W_SHUTDOWN) == 1
 
@@ -148,8 +147,7 @@ def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(one, ready, fini
 def test_any_state_without_work_becomes_shutdown(one, state):
     one.x.post(one.mem, 0, state, 0)
     one.k.request_stop(one.mem, 0)
-    assert one.mailbox_state(0)[0] == L.SHUTDOWN
-    assert one.k.park_and_receive(one.mem, 0) == L.STOP
+    assert (one.mailbox_state(0)[0], one.k.park_and_receive(one.mem, 0)) == (L.SHUTDOWN, L.STOP)
 
 
 @pytest.mark.spec("WM-STOP-3")
