@@ -11,27 +11,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+from importlib import import_module
 
 import numpy as np
 from numba.core.extending import _Intrinsic
 
-from simpler_ref.jit import (
-    atomics,
-    claims,
-    collect,
-    cores,
-    dispatch,
-    graph,
-    journal,
-    lock,
-    mailbox,
-    queues,
-    ring,
-    schedule,
-    slots,
-    submit,
-    tensormap,
-)
+from simpler_ref.jit import atomics, mailbox, queues, submit
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import serve as _serve
@@ -135,24 +120,9 @@ def _from_python(bound, parameters):
     return call
 
 
-kernels = Kernels(
-    atomics,
-    claims,
-    collect,
-    cores,
-    dispatch,
-    graph,
-    journal,
-    lock,
-    mailbox,
-    queues,
-    ring,
-    schedule,
-    _serve,
-    slots,
-    submit,
-    tensormap,
-)
+MODULES = "atomics claims collect cores dispatch graph journal lock mailbox queues ring schedule"
+MODULES += " serve slots submit tensormap"
+kernels = Kernels(*(import_module(f"simpler_ref.jit.{name}") for name in MODULES.split()))
 
 
 @entry(WORDS)

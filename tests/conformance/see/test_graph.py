@@ -24,6 +24,7 @@ from simpler_ref import (
 )
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
+from tests.far_calls import axpy, total
 from tests.far_programs import COUNT, add_up, fleet, fresh
 
 from .conftest import Below, increase, make
@@ -255,16 +256,6 @@ def test_a_hazard_is_found_without_running():
 
 
 # ---------------------------------------------------------------- calls
-@sr.task
-def axpy(y: sr.InOut, x: sr.In, a: float):
-    y += a * x
-
-
-@sr.task
-def total(x: sr.In):
-    return float(x.sum())
-
-
 @sr.task
 def fill(x: sr.Out, value, *more):
     x[:] = value
