@@ -29,17 +29,11 @@ FIELDS: dict[str, Field] = {
 """Every word of the engine that has a name, a second one included."""
 
 
-def test_a_word_is_where_its_name_says():
+def test_a_word_is_where_its_name_says_behind_the_others_and_described_once():
     assert all(getattr(L, name) == field.at for name, field in FIELDS.items())
     assert all(type(getattr(L, name)) is int for name in FIELDS), "kernels freeze plain numbers"
-
-
-def test_no_word_has_two_descriptions():
     names = [one.name for record in L.RECORDS.values() for one in record.fields]
     assert len(names) == len(set(names)) > 150
-
-
-def test_words_of_a_record_follow_each_other():
     for record in L.RECORDS.values():
         fields = list(record.fields)
         ends = [one.at + one.words for one in fields]
@@ -69,12 +63,9 @@ def test_a_line_of_which_every_word_changes_rarely_is_no_part_of_another():
     assert all(section.begins_a_line for section in sections if section.rare)
 
 
-def test_the_page_shows_the_words_of_every_record():
+def test_the_page_shows_every_record_and_descriptions_name_words_that_there_are():
     shown = re.findall(r"^```{words} (.+)$", (DOCS / "ownership.md").read_text(), re.MULTILINE)
     assert sorted(shown) == sorted(L.RECORDS)
-
-
-def test_a_description_names_words_that_there_are():
     told = {
         name
         for one in FIELDS.values()

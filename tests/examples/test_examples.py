@@ -131,22 +131,16 @@ def code_blocks(language):
 FIRST = ["first_calls.py", "first_program.py"]
 
 
-def test_the_programs_in_the_readme_are_the_examples():
+def test_the_readme_has_the_first_programs_all_examples_and_no_dead_links():
     assert code_blocks("python") == [(EXAMPLES / name).read_text() for name in FIRST]
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert all(f"examples/{path.name})" in README for path in EXAMPLES.glob("*.py"))
 
 
 def test_the_first_programs_print_what_the_readme_says():
     assert [output_for_a_stranger(name) for name in FIRST] == code_blocks("text")
-
-
-def test_every_file_that_the_readme_links_to_exists():
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
-def test_every_example_is_in_the_readme():
-    assert all(f"examples/{path.name})" in README for path in EXAMPLES.glob("*.py"))
 
 
 # ---------------------------------------------------------------- calls, here and with other libraries

@@ -31,7 +31,7 @@ def test_bytes_become_something_that_encodes_to_them_or_are_refused(name):
     run_fixed_and_new(name, EXAMPLES)
 
 
-def test_a_tensor_marked_as_read_only_is_read_only():
+def test_tensors_that_are_read_only_or_that_a_layout_describes_say_so():
     wire = bytearray(ContinuousTensor.make(4096, [2], DataType.FLOAT32)._wire)
     for mark in (0, 1, L.TENSOR_READ_ONLY):
         wire[33] = mark
@@ -39,9 +39,6 @@ def test_a_tensor_marked_as_read_only_is_read_only():
     wire[33] = L.TENSOR_READ_ONLY | 1
     with pytest.raises(ValueError, match="is no tensor"):
         ContinuousTensor._from_wire(bytes(wire))
-
-
-def test_a_tensor_that_a_layout_describes_says_so_twice():
     extents, ranks = (-1, 0, 64, (1 << 62) - 1, 1 << 62), (0, 5, 6, 0xFF, 0xFFFFFFFF)
     others = [(64, ndims, dtype) for ndims in ranks for dtype in (0, 0xFE)]
     for extent, ndims, dtype in [*itertools.product(extents, ranks, [0xFF]), *others]:

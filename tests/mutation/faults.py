@@ -758,7 +758,7 @@ FAULTS = (
     fault(
         "future-not-awaited",
         "What a call gets from a future is taken without waiting for it.",
-        f"{CALLS}/test_stream.py::test_a_future_is_an_argument_like_its_value",
+        f"{CALLS}/test_stream.py::test_futures_of_any_number_are_arguments_like_their_values",
         Patch(
             "jit/calls.py",
             "            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | "

@@ -15,12 +15,9 @@ FOLDERS = {
 }
 
 
-def test_every_folder_of_tests_is_in_a_part_that_runs_what_is_long():
+def test_parts_name_every_folder_of_tests_and_nothing_else():
     long = [path for part in PARTS.values() if part.marks == "long" for path in part.paths]
     assert sorted(long) == sorted(FOLDERS)
-
-
-def test_every_part_names_folders_and_files_that_exist():
     for part in PARTS.values():
         for path in part.paths:
             assert (ROOT / "tests" / path).exists()

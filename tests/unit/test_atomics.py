@@ -48,24 +48,15 @@ def beside_a_fork(theirs, ours):
 
 
 # ---------------------------------------------------------------- alone
-def test_a_store_is_seen_by_a_load(mem):
+def test_each_operation_writes_and_returns_what_it_should(mem):
     kernels.store(mem, 3, -(2**63))
     assert kernels.load(mem, 3) == -(2**63)
     assert mem[2] == mem[4] == 0
-
-
-def test_exchange_returns_what_was_there(mem):
     mem[3] = 7
     assert (kernels.exchange(mem, 3, 9), mem[3]) == (7, 9)
-
-
-def test_compare_exchange_writes_only_over_what_it_expects(mem):
     mem[3] = 7
     assert (kernels.compare_exchange(mem, 3, 8, 9), mem[3]) == (0, 7)
     assert (kernels.compare_exchange(mem, 3, 7, 9), mem[3]) == (1, 9)
-
-
-def test_fetch_add_returns_the_sum_before_and_carries_into_the_high_half(mem):
     mem[3] = 2**32 - 1
     assert kernels.fetch_add(mem, 3, 1) == 2**32 - 1
     assert (kernels.fetch_add(mem, 3, -(2**32)), mem[3]) == (2**32, 0)
@@ -168,13 +159,10 @@ def test_who_sees_a_store_sees_what_was_written_before_it(mem):
 
 
 # ---------------------------------------------------------------- sleeping in the kernel
-def test_a_sleep_ends_when_its_time_is_up(mem):
+def test_a_sleep_ends_in_time_and_lasts_while_the_low_half_of_its_word_does(mem):
     mem[3] = 5
     assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
     assert kernels.futex_wait(mem, 3, 5, 0) == atomics.TIMED_OUT
-
-
-def test_only_the_low_half_of_a_word_keeps_a_sleeper_asleep(mem):
     mem[3] = 5 | 9 << 32
     assert kernels.futex_wait(mem, 3, 5, 1_000_000) == atomics.TIMED_OUT
     mem[3] = 6 | 9 << 32

@@ -21,22 +21,16 @@ def imported(name=None, hashid=HASHID):
 
 
 # ---------------------------------------------------------------- handles
-def test_a_handle_with_a_bad_hashid_kind_or_namespace_is_refused():
+def test_handles_are_checked_told_apart_and_arrive_as_themselves():
     with pytest.raises(CallableError, match="HASHID_FORMAT_INVALID"):
         imported(hashid="sha256:")
     with pytest.raises(ValueError, match="9"):
         CallableHandle(HASHID, 9, TargetNamespace.LOCAL_PYTHON)
     with pytest.raises(ValueError, match="9"):
         CallableHandle(HASHID, CallableKind.PYTHON_IMPORT, 9)
-
-
-def test_two_handles_of_one_callable_are_two_handles():
     one, other = imported("f"), imported("f")
     assert len({one, other}) == 2
     assert "f" in repr(one)
-
-
-def test_a_handle_that_travels_arrives_as_itself():
     handle = imported("f")
     wire = pickle.dumps(handle)
     assert pickle.loads(wire) is handle

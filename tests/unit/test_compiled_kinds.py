@@ -33,7 +33,7 @@ def values(kinds):
     ]
 
 
-def test_values_of_the_same_kind_have_the_same_numba_type():
+def test_values_of_a_kind_have_one_numba_type_and_what_numba_has_to_look_at_has_no_kind():
     from simpler_ref.orch.compiled import kinds
 
     known = 0
@@ -43,11 +43,6 @@ def test_values_of_the_same_kind_have_the_same_numba_type():
             known += 1
             assert numba.typeof(a) == numba.typeof(b), (a, b)
     assert known > 60
-
-
-def test_what_numba_has_to_look_at_itself_has_no_kind():
-    from simpler_ref.orch.compiled import kinds
-
     for value in (1 << 63, np.float32(1), Pair(1, 2), (1, Pair(1, 2)), [1], np.ma.zeros(2)):
         assert kinds.kind_of(value) is None
 

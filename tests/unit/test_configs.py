@@ -39,19 +39,13 @@ def run_with(driver, config):
     return config_area(driver).tobytes()
 
 
-def test_each_task_finds_its_own_configuration_in_the_mailbox(configured):
+def test_a_task_finds_its_configuration_which_is_written_where_it_does_not_stand(configured):
     for config in (0, 1, 1, 0, 3, 2, 2, 2, 0):
         assert run_with(configured, config) == pattern(config)
-
-
-def test_a_configuration_that_stands_there_already_is_not_written_again(configured):
     run_with(configured, 2)
     config_area(configured)[:] = 0xEE
     assert run_with(configured, 2) == b"\xee" * L.CALL_CONFIG_SIZE
     assert run_with(configured, 1) == pattern(1)
-
-
-def test_configurations_that_are_numbered_anew_are_written_again(configured):
     run_with(configured, 2)
     configured.engine.view.write_config(2, pattern(9))
     configured.k.forget_configs(configured.mem)

@@ -146,16 +146,13 @@ def test_other_keys_and_none_are_refused_and_the_daemon_serves_on(served, fleet,
     fleet.start(manifest(), 0).stop(DEADLINE_S)
 
 
-def test_a_request_that_is_sent_again_is_refused(fleet):
+def test_a_request_that_is_sent_again_of_another_version_or_without_keys_is_refused(fleet):
     one = manifest()
     place = fleet.start(one, 0)
     assert f"session {one.session_id} has been asked for before" in refused(fleet, one)
     assert place.why() == ""
     place.stop(DEADLINE_S)
     assert "has been asked for before" in refused(fleet, one)
-
-
-def test_another_version_and_sessions_without_keys_are_refused_by_name(fleet):
     assert "the parent has simpler_ref 9.9" in refused(fleet, replace(manifest(), version="9.9"))
     assert "--insecure" in refused(fleet, manifest(OPEN))
 
@@ -208,15 +205,12 @@ def test_a_session_listens_where_the_parent_reaches_the_daemon(tmp_path, key_fil
 
 
 # ---------------------------------------------------------------- the command and its arguments
-def test_make_keys_makes_a_file_for_both_sides(tmp_path, capsys):
+def test_keys_are_made_once_and_a_daemon_wants_them_or_to_be_told_otherwise(tmp_path, capsys):
     path = tmp_path / "new"
     assert endpoint.main(["--make-keys", str(path)]) == 0
     assert keys.read_pair(path)
     assert endpoint.main(["--make-keys", str(path)]) == 1
     assert "File exists" in capsys.readouterr().err
-
-
-def test_a_daemon_wants_keys_or_to_be_told_otherwise(tmp_path, capsys):
     with pytest.raises(SystemExit):
         endpoint.main(["--listen", "tcp://127.0.0.1:*"])
     assert "--keys FILE" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_a_lineage_looks_at_no_task_before_the_one_asked_for():
     assert 95 in lineage and 97 in lineage and min(asked) == 96
 
 
-def test_a_plan_changes_nothing_until_it_is_added():
+def test_a_plan_changes_nothing_until_it_is_added_and_then_all_hazards_are_told():
     history = History()
     for _ in range(2):
         plan = history.plan("a", "here", [tensor(L.INOUT, 100, 200)])
@@ -55,9 +55,6 @@ def test_a_plan_changes_nothing_until_it_is_added():
     late = history.expect("b", "there", [tensor(L.OUTPUT_EXISTING, 150, 160)])
     assert [one.kind for one in history.hazards(late)] == ["write after write"]
     assert [one.kind for one in history.hazards(late)] == ["write after write"]
-
-
-def test_all_hazards_of_a_task_are_told():
     history = History()
     for i in range(3):
         history.add(history.plan("a", "here", [tensor(L.INPUT, 100, 200)]), [])

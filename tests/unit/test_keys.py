@@ -101,16 +101,11 @@ def test_nobody_is_admitted_when_nobody_answers(context, server, monkeypatch):
 
 
 # ---------------------------------------------------------------- files
-def test_a_file_holds_the_pair_and_is_for_its_owner_alone(tmp_path):
+def test_a_file_holds_the_pair_and_is_refused_unless_it_is_for_its_owner_alone(tmp_path):
     path = tmp_path / "keys"
     pair = keys.write_pair(path)
     assert (path.stat().st_mode & 0o777, keys.read_pair(path)) == (0o600, pair)
     assert pair.secret not in repr(pair)
-
-
-def test_a_file_that_others_can_read_is_refused(tmp_path):
-    path = tmp_path / "keys"
-    keys.write_pair(path)
     path.chmod(0o640)
     with pytest.raises(PermissionError, match=r"mode 0640\): chmod 600"):
         keys.read_pair(path)

@@ -42,7 +42,7 @@ def test_a_call_config_has_the_fields_of_its_table():
 
 
 # ---------------------------------------------------------------- words
-def test_a_record_hands_out_places_one_after_the_other():
+def test_a_record_hands_out_places_one_after_the_other_also_behind_another():
     record = Record("bench")
     record.line("tools", written_by="Ann", read_by="Bob", ordering="lock")
     assert [record.word("SAW", "a saw"), record.word("NAILS", "nails", words=3)] == [0, 1]
@@ -57,9 +57,6 @@ def test_a_record_hands_out_places_one_after_the_other():
     assert (plank.written_by, plank.read_by, plank.rare) == ("Bob", "Cy", True)
     assert (list(nails.lines), list(plank.lines)) == ([0], [1])
     assert [section.begins_a_line for section in record.sections] == [True, True]
-
-
-def test_a_record_can_begin_as_another_does():
     start = Record("start")
     start.section(written_by="Ann", read_by="Bob", ordering="own")
     start.word("KIND", "which it is")

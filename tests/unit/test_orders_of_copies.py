@@ -210,13 +210,10 @@ def side_by_side(program):
         yield play
 
 
-def test_tasks_that_share_nothing_run_at_the_same_time():
+def test_tasks_that_share_nothing_run_at_the_same_time_and_wait_for_none():
     orders = {tuple(play.has_run) for play in side_by_side(PROGRAMS["two chains"])}
     assert len(orders) > 1
     assert all([one for one in order if one % 2 == 0] == [0, 2, 4] for order in orders)
-
-
-def test_a_task_that_uses_no_tensor_waits_for_none():
     program = [Task(0, "x!"), Task(0), Task(0), Task(0, "x!")]
     orders = {tuple(play.has_run) for play in side_by_side(program)}
     assert any(order[0] != 0 for order in orders)

@@ -55,7 +55,7 @@ def written_in(function):
     yield from (ast.unparse(args[1]) for name, args in calls_in(function) if name in WRITERS)
 
 
-def test_each_event_is_taken_by_the_kernels_that_the_table_names_and_by_no_other():
+def test_events_have_their_kernels_and_step_alone_writes_a_state():
     taken = {event.name: set() for event in slots.EVENTS}
     for module, function in functions():
         for name, args in calls_in(function):
@@ -63,9 +63,6 @@ def test_each_event_is_taken_by_the_kernels_that_the_table_names_and_by_no_other
                 event = slots.EVENTS[getattr(slots, args[2].id)]
                 taken[event.name].add(f"{module}.{function.name}")
     assert taken == {event.name: set(event.kernels) for event in slots.EVENTS}
-
-
-def test_step_alone_writes_a_state():
     writers = {
         function.name
         for _, function in functions()

@@ -45,20 +45,14 @@ def times(count):
     return act, calls
 
 
-def test_it_is_told_what_it_has_raised_each_in_the_context_of_the_one_before():
+def test_it_is_told_what_it_has_raised_and_an_error_that_comes_each_time_is_raised():
     act, calls = times(3)
     failures = until_done(act, (), os.getpid())
     assert [failure.args for failure in failures] == [(1,), (2,), (3,)]
     assert [failure.__context__ for failure in failures] == [None, *failures[:2]]
     assert calls == [failures[:n] for n in range(4)]
-
-
-def test_nothing_that_raises_nothing_is_done_twice():
     act, calls = times(0)
     assert (until_done(act, (), os.getpid()), calls) == ((), [()])
-
-
-def test_an_error_that_comes_each_time_is_raised_in_the_end():
     act, calls = times(MOST_FAILURES)
     with pytest.raises(KeyboardInterrupt) as caught:
         until_done(act, (), os.getpid())

@@ -132,7 +132,7 @@ def test_wrong_arguments_are_refused_at_the_call(w):
 
 
 @pytest.mark.spec("CALL-STREAM-2")
-def test_a_future_is_an_argument_like_its_value(w):
+def test_futures_of_any_number_are_arguments_like_their_values(w):
     chain = 0
     for i in range(100):
         chain = add(chain, i)
@@ -142,11 +142,7 @@ def test_a_future_is_an_argument_like_its_value(w):
     done = add(1, 1)
     done.result()
     assert add(done, 1).result() == 3
-
-
-@pytest.mark.spec("CALL-STREAM-2")
-def test_calls_may_have_many_futures_as_arguments(w):
-    """What they wait for has room of its own, beside that of others."""
+    # What they wait for has room of its own, beside that of others
     items = [add(i, 0) for i in range(60)]
     sums = [total(*items[i:]) for i in range(8)]
     again = [total(*sums[:i], *items) for i in range(8)]

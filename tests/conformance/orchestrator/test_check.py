@@ -94,7 +94,7 @@ def test_a_task_that_shares_bytes_with_an_earlier_one_is_reported(w, x, first, s
 
 
 @pytest.mark.spec("ORCH-CHECK-1", "ORCH-CHECK-2")
-def test_tasks_that_wait_are_not_reported_directly_or_through_others(w, x):
+def test_what_waits_directly_through_others_or_by_a_drain_is_not_reported(w, x):
     y, z = w.empty(WORDS), w.empty(WORDS)
     w.run(submits(w, [(x, T.OUTPUT_EXISTING)], [(x, T.INPUT)], [(x, T.INPUT)]))
     w.run(submits(w, [(x, T.INOUT)], [(x, T.INOUT)], [(x, T.INPUT)]))
@@ -102,10 +102,6 @@ def test_tasks_that_wait_are_not_reported_directly_or_through_others(w, x):
     through = [(y, T.INPUT), (z, T.INOUT)]
     w.run(submits(w, [(x, T.INPUT), (y, T.INOUT)], through, [(x, T.INOUT), (z, T.INPUT)]))
     hazard_of(w, submits(w, [(x, T.INPUT), (y, T.INOUT)], through, [(x, T.INOUT)]))
-
-
-@pytest.mark.spec("ORCH-CHECK-1", "ORCH-CHECK-2")
-def test_a_drain_orders_and_so_does_the_end_of_the_run(w, x):
     w.run(submits(w, [(x, T.INPUT)], "drain", [(x, T.INOUT)], "drain", [(x[2:], T.INPUT)]))
     w.run(submits(w, [(x, T.INOUT)]))
     w.run(submits(w, [(x[1:], T.OUTPUT_EXISTING)]))

@@ -148,15 +148,11 @@ def without_limits(encode, value, name):
 
 
 @pytest.mark.spec("REMOTE-FRAME-3")
-def test_errors_that_are_too_long_say_whose_they_are():
+def test_errors_and_payloads_that_are_too_long_say_whose_they_are():
     text = "x" * (wire.MAX_ERROR_BYTES + 1)
     refuse("completion error message too long: 4097", wire.encode_completion, 0, 1, text)
     reply, name = wire.encode_control_reply, wire.ControlName.COMM_INIT
     refuse("control reply error message too long: 4097", reply, 0, name, 1, 1, text)
-
-
-@pytest.mark.spec("REMOTE-FRAME-3")
-def test_a_payload_that_no_frame_can_hold_is_refused_before_there_is_a_frame():
     name, most = wire.ControlName.COPY_TO_REMOTE, wire.MAX_PAYLOAD_BYTES - 12
     assert len(wire.encode_control(name, 1, BIG[:most])) == wire.MAX_PAYLOAD_BYTES
     refuse("payload too long", wire.encode_control, name, 1, BIG[: most + 1])

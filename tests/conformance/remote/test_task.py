@@ -156,17 +156,13 @@ def test_a_tensor_is_either_inline_or_in_a_live_buffer(desc, wrong, words, arena
 
 
 @pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
-def test_tensors_of_nobody_and_in_each_space_are_written():
+def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused():
     descs = [dataclasses.replace(INLINE, owner_endpoint_id=owner) for owner in (0, -1)]
     descs += [dataclasses.replace(BUFFER, address_space=a) for a in list(RemoteAddressSpace)[1:]]
     descs.append(dataclasses.replace(BUFFER, offset=TOP - 24))
     for desc in descs:
         args = args_with(desc, bytes(8))
         assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
-
-
-@pytest.mark.spec("REMOTE-TASK-3", "REMOTE-TASK-4")
-def test_a_descriptor_of_no_space_or_with_numbers_that_do_not_fit_is_refused():
     where = r"TASK.args.sidecars\[0\]"
     for space in (0, 5, None):
         both_refuse(where + ".address_space", dataclasses.replace(BUFFER, address_space=space))

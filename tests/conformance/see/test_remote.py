@@ -207,15 +207,11 @@ def answers(ahead, *trips, when=0):
 
 
 @pytest.mark.spec("SEE-REMOTE-3")
-def test_a_clock_is_known_as_well_as_its_answers_were_quick():
+def test_a_clock_is_known_as_well_as_its_answers_were_quick_and_followed_if_it_is_fast():
     for ahead in (0, 5, -123456789, 10**15):
         clock = Clock(answers(ahead, (900, 100), (100, 100), (100, 5000)))
         found = int(clock.to_parent(np.array([7_000_000 + ahead]))[0])
         assert clock.error_ns <= 101 and abs(found - 7_000_000) <= clock.error_ns
-
-
-@pytest.mark.spec("SEE-REMOTE-3")
-def test_a_clock_that_runs_fast_is_followed():
     told, drift = [], 40  # ns in each ms: 40 ppm
     for i in range(0, 60_000, 20):
         told += answers(10**12 + i * drift, (200, 300), when=i * 1_000_000)

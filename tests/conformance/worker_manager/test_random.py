@@ -94,7 +94,7 @@ def test_a_generator_that_the_user_has_put_in_place_is_seeded_too():
 
 
 @pytest.mark.spec("WM-RANDOM-2")
-def test_a_start_draws_nothing_from_the_parents_generators():
+def test_a_start_draws_nothing_and_the_same_seed_gives_the_same_numbers():
     def numbers():
         return np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
 
@@ -103,10 +103,6 @@ def test_a_start_draws_nothing_from_the_parents_generators():
     after = numbers()
     seed(8)
     assert after == numbers()
-
-
-@pytest.mark.spec("WM-RANDOM-2")
-def test_the_same_seed_gives_the_same_numbers_and_another_one_others():
     draws = []
     for number in (9, 9, 10):
         seed(number)
