@@ -19,6 +19,7 @@ import pytest
 from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import SlotView, view_slot
+from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, TaskState
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
@@ -626,3 +627,8 @@ def tasks_given(w, worker: int = 0) -> int:
 def inside(address: int, nbytes: int, base: int, size: int) -> bool:
     """Say whether bytes [address, address + n) are within [base, base + size)."""
     return base <= address and address + nbytes <= base + size
+
+
+def shared_pages():
+    """Return the bytes of shared memory that the system has for this process and its workers."""
+    return sum(512 * os.fstat(one.fd).st_blocks for one in regions._owned)

@@ -31,8 +31,8 @@ class TooManyError(Exception):
     """Arguments enclose more than fits beside them."""
 
 
-class FutureFailedError(Exception):
-    """The call of a future within an argument has failed."""
+class RefusedError(Exception):
+    """The call of a future within an argument has failed, or an array there must not be used."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -83,6 +83,8 @@ class Enclosed:
             wire = self._wire(found)
         except (TypeError, ValueError):  # it is copied, as any object is
             return found.__reduce_ex__(5)
+        except RuntimeError as error:
+            raise RefusedError(error) from None
         if not self._most:
             return _read_only, (found.copy(),)
         self.parts += wire, _INPUT
@@ -94,7 +96,7 @@ class Enclosed:
             try:
                 return _itself, (future.result(),)
             except Exception as error:
-                raise FutureFailedError(error) from None
+                raise RefusedError(error) from None
         self.scalars.append(INTEGER.pack(slot, L.FUTURE))
         self.futures.append((future, slot))
         return self._take_out(INNER_VALUE)

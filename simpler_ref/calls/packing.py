@@ -15,7 +15,7 @@ from ..model.scalars import INTEGER, NUMBER
 from ..model.wire import with_tag
 from ..workers.session import Session
 from .arrays import SentArrays
-from .enclosed import Enclosed, FutureFailedError, TooManyError, Viewed, is_like_an_array
+from .enclosed import Enclosed, RefusedError, TooManyError, Viewed, is_like_an_array
 from .forms import (
     ARRAY,
     FALSE,
@@ -233,8 +233,8 @@ class Packer:
         """
         try:
             return self._take_out((names, items), items)
-        except FutureFailedError as failed:
-            raise failed.error from None
+        except RefusedError as refused:
+            raise refused.error from None
         except Exception:
             left_out = (MISSING,) * (len(plan.forms) - len(bound))
             flat, named = plan.signature.flatten(bound + left_out)

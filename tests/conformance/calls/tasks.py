@@ -64,3 +64,15 @@ def wait_at(gate: sr.In, value=None):
     while not gate[0]:
         time.sleep(0.001)
     return value
+
+
+@sr.task
+def fill_at(gate: sr.In, x: sr.Out, value):
+    while not gate[0]:
+        time.sleep(0.001)
+    x[...] = value
+
+
+def have_others_run(w):
+    """Return once all calls have run that do not wait for others."""
+    w.submit(int).result()

@@ -351,3 +351,16 @@ def test_a_program_that_only_submits_is_told_soon(mode, caplog, monkeypatch):
         wait_until(lambda: has_told(103) or any("more calls failed" in one for one in messages))
     assert not has_told(2)
     assert tellers() == before
+
+
+@pytest.mark.spec("CALL-FAIL-8")
+def test_what_cannot_come_of_an_exception_is_left_out_and_said(w):
+    def fail():
+        error = KeyError("name", threading.Lock())
+        error.lock, error.code = threading.Lock(), 7
+        raise error
+
+    error = w.submit(fail).exception()
+    assert type(error) is KeyError and error.args[0] == "name" and error.code == 7
+    assert not hasattr(error, "lock")
+    assert all(part in "".join(error.__notes__) for part in ("args[1]", "lock"))

@@ -8,6 +8,7 @@ import inspect
 import math
 import operator
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ import simpler_ref as sr
 from simpler_ref.calls import sent_functions
 from simpler_ref.calls.sending import Guards, name_of
 from tests.support import wait_until
+
+from .tasks import fill_at, have_others_run, update
 
 FACTOR = 3
 LOCK = threading.Lock()
@@ -568,3 +571,31 @@ def test_an_object_that_cannot_be_pickled_is_refused_at_each_call():
             with pytest.raises(TypeError, match=r"step.* cannot be pickled: .*lock"):
                 w.submit(simulation.step, 1)
         assert w.submit(abs, -3).result() == 3
+
+
+@pytest.mark.spec("CALL-SENT-7")
+def test_calls_wait_for_writers_of_arrays_that_functions_refer_to_and_these_for_them():
+    with sr.Worker(num_sub_workers=2) as w:
+        gate = w.share(np.zeros(1, np.int32))
+        x = w.zeros((20, 20))
+        rows, column, is_open = list(x), x[::2, 3], w.share(np.ones(1, np.int32))
+
+        def looked(start):
+            while not start[0][0]:
+                time.sleep(0.001)
+            return float(column.sum())
+
+        fill_at(gate, x, 2)
+        several = w.submit(lambda: sum(map(np.sum, rows)))
+        found = [w.submit(looked, [is_open]), w.submit(functools.partial(np.sum, column))]
+        mapped = w.map(lambda i: float(column[i]), range(3))
+        have_others_run(w)
+        gate[0] = 1
+        assert [one.result() for one in found] == [20, 20]
+        assert several.result() == 800 and list(mapped) == [2, 2, 2]
+        gate[0] = 0
+        before = w.submit(looked, [gate])
+        after = update(x, 2)
+        have_others_run(w)
+        gate[0] = 1
+        assert before.result() == 20 and after.result() is None and x.sum() == 1600

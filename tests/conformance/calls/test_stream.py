@@ -21,7 +21,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
 
 from ...support import DEADLINE_S, Terminated, terminated_after, wait_until
-from .tasks import add, fill, wait_at, without_worker
+from .tasks import add, fill, same, update, wait_at, without_worker
 
 
 @sr.task
@@ -353,3 +353,13 @@ def test_each_thread_calls_the_worker_that_it_has_opened():
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(serve, ("cats", "dogs")))
     assert answers == {name: [name] * 3 for name in ("cats", "dogs")}
+
+
+@pytest.mark.spec("CALL-STREAM-11")
+def test_an_array_of_another_open_worker_is_refused(w):
+    x = w.ones(3)
+    with sr.Worker(num_sub_workers=1, child_mode="thread") as other:
+        for call in (lambda: update(x), lambda: same([x]), lambda: list(other.map(len, [x]))):
+            with pytest.raises(RuntimeError, match="another open Worker"):
+                call()
+        assert w.submit(np.sum, x).result() == other.submit(np.sum, other.share(x)).result() == 3

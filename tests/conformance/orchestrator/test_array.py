@@ -1,12 +1,15 @@
 """ORCH-ARRAY: arrays of the user."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from simpler_ref import Worker
+from simpler_ref.engine import shared_arrays
 from simpler_ref.engine.shared_arrays import ARENA_ALIGN, Arena
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import make_args
+from tests.support import DEADLINE_S, make_args, shared_pages
 
 
 @pytest.fixture
@@ -197,3 +200,28 @@ def test_arguments_and_graphs_keep_their_arrays():
         graph.run()
         assert result.tolist() == [0, 1, 2, 3, 4, 5]
         del others
+
+
+@pytest.mark.spec("ORCH-ARRAY-6")
+def test_large_arrays_that_are_gone_give_their_memory_back_once_no_task_may_use_them(monkeypatch):
+    monkeypatch.setattr(shared_arrays, "_MOST_FREE", 0)
+    nbytes = 8 << 20
+    with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
+        gate, begun = threading.Event(), threading.Event()
+        wait = w.register(lambda args: (begun.set(), gate.wait(DEADLINE_S)))
+        before = shared_pages()
+        x, y = w.ones(nbytes, np.int8), w.ones(nbytes, np.int8)
+        assert shared_pages() > before + nbytes
+        del x
+        assert before + nbytes / 2 < shared_pages() < before + 3 * nbytes / 2
+        assert (y == 1).all() and not w.zeros(2 * nbytes, np.int8).any()
+
+        def orch(orch, args, config):
+            nonlocal y
+            orch.submit_sub(wait, make_args((y, T.INPUT)))
+            assert begun.wait(DEADLINE_S)
+            y = None
+            assert shared_pages() > before + nbytes / 2, "the task may use it"
+            gate.set()
+
+        w.run(orch)
