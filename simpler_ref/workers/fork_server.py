@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
+from ..system.fork_locks import fork_locks_taken
 from . import asked
 from .containment import end_as_python_does, flush_output, forget_endings
 from .kinds import WorkerKind
@@ -116,9 +117,8 @@ class _Server:
         self.births = [0] * len(kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
         self.lifelines: dict[int, Lifeline] = {}  # of workers with others below them
-        self.has_stopped = mmap.mmap(
-            -1, 1 + len(kinds)
-        )  # which workers have, and end as Python does
+        # which workers have, and end as Python does
+        self.has_stopped = mmap.mmap(-1, 1 + len(kinds))
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
         self.poll.register(parent_fd, select.POLLIN)
@@ -281,8 +281,9 @@ def _end_group(leader: int) -> None:
 
 def fork_server(serve_in_child: Callable[[], NoReturn]) -> int:
     """Fork the server process and return its pid."""
-    flush_output()  # or each process would write buffered output
-    pid = os.fork()
+    with fork_locks_taken():
+        flush_output()  # or each process would write buffered output
+        pid = os.fork()
     if pid == 0:
         serve_in_child()
     return pid

@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numba
 import numpy as np
 import psutil
 import pytest
@@ -23,7 +26,7 @@ from simpler_ref.system import regions, thread_pools
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import hygiene
 from tests.support import make_args
-from tests.system.programs import Fork
+from tests.system.programs import Concurrently, Fork
 
 VARIABLES = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"
 TOLERANCE = "KMP_DUPLICATE_LIB_OK"
@@ -337,3 +340,51 @@ def test_an_openmp_that_is_loaded_has_one_thread_in_workers_or_what_the_variable
             assert (seen[0], gomp.omp_get_max_threads()) == (2 if given else 1, 3)
 
     as_a_new_program(body, **given)
+
+
+# ---------------------------------------------------------------- locks of other threads
+def log(go_on):
+    """Write more than a pipe holds to a log, which is read once the thread may go on."""
+    reads, writes = os.pipe()
+    size = 1 << 17
+    with open(reads) as out, open(writes, "w") as file:
+        logger, handler = logging.Logger("a"), logging.StreamHandler(file)
+        logger.addHandler(handler)
+        with Concurrently(lambda: go_on.wait() and out.read(size)):
+            yield lambda: logger.info("by a task")
+            logger.info("x" * size)
+
+
+def import_slowly(go_on):
+    sys.modules["go_on"] = go_on
+    yield lambda: importlib.import_module("slow_module")
+    importlib.import_module("slow_module")
+
+
+def draw(go_on):
+    yield lambda: np.random.uniform()
+    while not go_on.is_set():  # now and then it is free
+        with np.random.mtrand._rand._bit_generator.lock:
+            time.sleep(0.02)
+
+
+def compile_something(go_on):
+    yield lambda: numba.njit(lambda x: x + 1)(1)
+    with numba.core.compiler_lock.global_compiler_lock:
+        go_on.wait()
+
+
+@pytest.mark.spec("ORCH-FORK-8")
+@pytest.mark.parametrize("way", [log, import_slowly, draw, compile_something])
+def test_workers_are_forked_when_no_other_thread_has_a_lock_of_these(way, tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("import go_on; go_on.wait()")
+    monkeypatch.syspath_prepend(tmp_path)
+    go_on = threading.Event()
+    busy = way(go_on)
+    task = next(busy)
+    with Worker(3, num_sub_workers=1) as w, Concurrently(lambda: next(busy, None)):
+        time.sleep(0.05)  # it has the lock
+        threading.Timer(0.1, go_on.set).start()
+        run_task(w, task)
+    sys.modules.pop("slow_module", None)
+    sys.modules.pop("go_on", None)
