@@ -125,7 +125,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         How worker processes come into being. ``"fork"``: they inherit this process. ``"spawn"``: they
         are made by a fresh interpreter, which has the Worker's memory at the same addresses and what
         was registered, and inherits nothing else. None: spawn where a library in this process has
-        threads that a fork would leave behind (OpenMP), fork otherwise. A child Worker has its own.
+        threads that a fork would leave behind (OpenMP, polars), fork otherwise. A child Worker has its
+        own.
     device_id : int | None
         Level 2: the chip; 0 if it is not given.
     device_ids : Sequence[int]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
 import os
+import re
+import sys
 import threading
 import time
 import warnings
@@ -131,41 +134,51 @@ def _loaded() -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------- threads that a fork leaves behind
-_OPENMP = ("libgomp", "libomp", "libiomp")
+_HARMLESS = "libpython", "blas", "workqueue.", "libarrow", "libzmq"
+"""Parts of the names of libraries whose threads a forked process can do without: OpenBLAS, numba and
+Arrow start them again, and ZeroMQ's contexts are not used there."""
+_NEUTRAL = "libc.", "libc-", "libpthread", "libm.", "librt", "ld-linux", "libstdc++", "libgcc_s"
+"""Libraries through which others wait."""
+_TELLING = "/proc/self/syscall", "/proc/self/mem"
+_OPENMP = "libgomp", "libomp", "libiomp"
+"""What is taken for strangers if a system has no such files."""
 _SETTLE_S, _LOOKS = 0.005, 100
 """After this many looks at such intervals an idle thread sleeps; one that does not is working."""
+_STACK = 1 << 14
+"""How many bytes of a thread's stack are looked at: who waits has called few functions."""
 
 
 def why_not_fork() -> str | None:
     """Say why processes forked from this one could hang; None if they cannot.
 
-    A forked process would wait for a pool of OpenMP threads that it does not have. OpenBLAS ends its own
-    threads before a fork, and restarts them. The system does not tell which library a thread belongs to,
-    but OpenBLAS's threads sleep on a word of that library; so where OpenMP is loaded, all threads count
-    as its own that are neither OpenBLAS's nor Python's.
+    A forked process would wait for a pool of threads that it does not have: of OpenMP, or polars. The
+    system does not tell which library a thread belongs to, but the stack of one that sleeps has the
+    addresses to which its functions return. So all threads count that are neither Python's nor in a
+    library which is known to survive a fork.
 
     Rule     WM-START-2
     """
-    openmp, openblas = _openmp_and_openblas(_loaded())
-    if not openmp or not _threads_of_libraries():
-        return None
-    for look in range(_LOOKS):
+    can_tell = all(map(os.path.exists, _TELLING))
+    for look in range(_LOOKS if can_tell else 1):
         if look:
             time.sleep(_SETTLE_S)
-        waits = [_sleeps_on(thread) for thread in _threads_of_libraries()]
-        strangers = sum(
-            not any(start <= word < end for start, end in openblas.values()) for word in waits
-        )
-        if 0 not in waits:
+        threads = _threads_of_libraries()
+        if not threads:
+            return None
+        stacks = [_stack(thread) for thread in threads]
+        if all(stacks):
             break
+    code = _code()
+    owners = [_owner(stack, code) for stack in stacks]
+    if not can_tell:
+        owners = [name for _, _, name in code if name.startswith(_OPENMP)]
+    strangers = [name for name in owners if not any(part in name for part in _HARMLESS)]
     if not strangers:
         return None
-    names = " and ".join(
-        sorted({os.path.basename(path).split("-")[0].split(".")[0] for path in openmp})
-    )
+    names = sorted({re.split("[-.]", name)[0] or "a native library" for name in strangers})
     return (
-        f"{names} is in use: forked workers would wait for its threads ({strangers} of this process), "
-        "which a fork leaves behind"
+        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} in use: forked workers could wait "
+        f"for threads ({len(strangers)} of this process) which a fork leaves behind"
     )
 
 
@@ -175,40 +188,37 @@ def _threads_of_libraries() -> set[int]:
     return {int(name) for name in os.listdir("/proc/self/task")} - ours
 
 
-def _sleeps_on(thread: int) -> int:
-    """Return the address of the word that a thread waits for; 0 if it runs, or that cannot be told."""
+def _stack(thread: int) -> bytes:
+    """Return the top of the stack of a thread that sleeps; else nothing, or if that cannot be told."""
     try:
         with open(f"/proc/self/task/{thread}/syscall") as file:
-            fields = file.read().split()
-        return int(fields[1], 16)
+            at = int(file.read().split()[-2], 16)
+        with open("/proc/self/mem", "rb", 0) as memory:  # unlike a pointer it may lead nowhere
+            return os.pread(memory.fileno(), _STACK, at)
     except (OSError, ValueError, IndexError):
-        return 0
+        return b""
 
 
-_Images = dict[str, tuple[int, int]]
-
-
-@functools.lru_cache(maxsize=1)
-def _openmp_and_openblas(_at: tuple[int, int]) -> tuple[_Images, _Images]:
-    """Return the addresses of the libraries of either kind loaded at a time."""
-    with open("/proc/self/maps") as file:
-        maps = file.read()
-    return _images(maps, *_OPENMP), _images(maps, "blas")
-
-
-def _images(maps: str, *parts: str) -> _Images:
-    """Return the addresses of libraries whose file names contain one of `parts`: path → (start, end)."""
-    found: _Images = {}
-    last = ""
-    for line in maps.splitlines():
-        span, _, _, _, _, *rest = line.split(maxsplit=5)
-        start, end = (int(number, 16) for number in span.split("-"))
-        path = rest[0] if rest else ""
-        if not path and last in found and found[last][1] == start:
-            path = last  # its data that begins as zeros
-        elif not any(part in os.path.basename(path) for part in parts):
-            path = ""
-        if path:
-            found[path] = found.get(path, (start, end))[0], end
-        last = path
+def _code() -> list[tuple[int, int, str]]:
+    """Return where the code of libraries is, sorted: start, end, name of the file."""
+    found = []
+    python = os.path.realpath(sys.executable)
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, mode, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            if "x" in mode and path:
+                start, end = (int(number, 16) for number in span.split("-"))
+                is_python = path[0] == python or "/lib-dynload/" in path[0]
+                name = "libpython" if is_python else os.path.basename(path[0])
+                found.append((start, end, name))
     return found
+
+
+def _owner(stack: bytes, code: list[tuple[int, int, str]]) -> str:
+    """Return the name of the library in which a thread waits; empty if none is found."""
+    starts = [start for start, _, _ in code]
+    for word in memoryview(stack)[: len(stack) // 8 * 8].cast("Q"):
+        at = bisect.bisect(starts, word) - 1
+        if at >= 0 and word < code[at][1] and not code[at][2].startswith((*_NEUTRAL, "[")):
+            return code[at][2]
+    return ""

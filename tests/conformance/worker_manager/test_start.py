@@ -141,9 +141,10 @@ def test_a_start_method_must_be_one(monkeypatch):
 
 # ---------------------------------------------------------------- the choice
 OPENMP = """
-    import ctypes, glob, importlib.util, logging, os, psutil
+    import _thread, ctypes, faulthandler, glob, importlib.util, logging, os, psutil, time, zmq
     from pathlib import Path
     import numpy as np
+    from numba.np.ufunc import workqueue
     from simpler_ref import Worker
     from simpler_ref.system import thread_pools
 
@@ -168,7 +169,12 @@ OPENMP = """
 
     a = np.ones((400, 400))
     a @ a
-    assert thread_pools._threads_of_libraries()  # OpenBLAS has threads
+    faulthandler.dump_traceback_later(1000)
+    _thread.start_new_thread(time.sleep, (1000,))
+    context = zmq.Context()
+    socket = context.socket(zmq.PULL)
+    ctypes.CFUNCTYPE(None, ctypes.c_int)(workqueue.launch_threads)(2)
+    assert len(thread_pools._threads_of_libraries()) > 5  # OpenBLAS has some, too
     ctypes.CDLL(path)
     print(thread_pools.why_not_fork(), is_fresh(nothing))
     a @ a
@@ -180,15 +186,21 @@ OPENMP = """
         os._exit(0)
     os.wait()
     print(is_fresh(compute), is_fresh(compute), is_fresh(nothing, start_method="fork"))
+    libc = ctypes.CDLL(None)
+    libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
+    print(thread_pools.why_not_fork(), flush=True)
+    os._exit(0)
 """
 
 
 @pytest.mark.spec("WM-START-1", "WM-START-2")
 @pytest.mark.slow("a program imports scikit-learn's OpenMP and starts fresh interpreters")
 def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
-    """Neither OpenBLAS nor an OpenMP that is only loaded is a reason. The program comes from stdin."""
+    """Threads of Python, OpenBLAS, ZeroMQ and numba are no reason, nor is an OpenMP only loaded."""
     out, err = said_by("-", textwrap.dedent(OPENMP), OPENBLAS_NUM_THREADS="2")
-    assert out.splitlines() == ["None False", "None False", "False", "None", "True True False"]
+    *lines, last = out.splitlines()
+    assert lines == ["None False", "None False", "False", "None", "True True False"]
+    assert last.startswith("a native library and libgomp are in use: ")
     assert len(err.splitlines()) == 1
     assert err.startswith("libgomp is in use: ") and "start_method='spawn'" in err
 
