@@ -12,6 +12,7 @@ import functools
 import logging
 import operator
 import pickle
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -353,14 +354,17 @@ class Results:
         """Calls opened since then."""
         self._asking = False
         """Whether somebody waits for the next values."""
+        self._lock = threading.RLock()
+        """Of the thread that submits, or that closes the results."""
         self._was_asked = False
         """Whether anybody ever did, or closed it."""
         self._has_raised = False
         """Whether anybody has got an error."""
         self._none_under_way = False
         """Whether all calls ahead are known to have ended."""
-        stream.maps.add(self)
-        self._fill()
+        with self._lock:
+            stream.maps.add(self)
+            self._fill()
 
     def __iter__(self) -> Results:
         return self
@@ -380,7 +384,8 @@ class Results:
                 )
             try:
                 self._asking = True
-                self._advance()
+                with self._lock:
+                    self._advance()
             finally:
                 self._asking = False
 
@@ -397,11 +402,12 @@ class Results:
     def close(self) -> None:
         """Submit nothing more, cancel what has not started, and end."""
         self._was_asked = True
-        for call in self._ahead:
-            call.cancel()
-        self._ready, self._input, self._end = iter(()), None, None
-        self._ahead.clear()
-        self._unsent = []
+        with self._lock:
+            for call in self._ahead:
+                call.cancel()
+            self._ready, self._input, self._end = iter(()), None, None
+            self._ahead.clear()
+            self._unsent = []
         if self._bar is not None:
             self._bar.close()
 
@@ -417,10 +423,21 @@ class Results:
     def finish(self) -> None:
         """Call the function for all items if nobody has asked for results; the values stay.
 
-        Items of an iterable that has no length, and may be endless, are left.
+        Items of an iterable that has no length, and may be endless, are left; so are those that another
+        thread submits.
 
         Rule     CALL-MAP-10
         """
+        try:
+            if self._lock.acquire(blocking=False):
+                self._finish()
+        finally:
+            try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
+                self._lock.release()
+            except RuntimeError:  # another thread has it
+                pass
+
+    def _finish(self) -> None:
         ended = 0
         while not self._was_asked and self.has_uncalled and self._total is not None:
             self._window = ended + self._least

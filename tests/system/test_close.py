@@ -141,11 +141,7 @@ def at_once(used, names, rng, span_s):
         *[("thread", 30), ("process", 20)],
         *[
             pytest.param(*one, marks=pytest.mark.long)
-            for one in (("thread", 2000), ("process", 1000))
-        ],
-        *[
-            pytest.param(*one, marks=pytest.mark.long)
-            for one in (("spawn", 200), ("endpoints", 60))
+            for one in (("thread", 2000), ("process", 1000), ("spawn", 100), ("endpoints", 40))
         ],
     ],
 )
@@ -172,8 +168,9 @@ def test_threads_that_use_a_worker_at_once_and_close_it_get_answers_or_clear_ref
                 before = Holdings()
             before.assert_no_more()
 
-    for first in range(0, rounds, 40):
-        in_a_fork(partial(program, chosen[first : first + 40]))
+    many = int(5 / SPAN_S[kind])
+    for first in range(0, rounds, many):
+        in_a_fork(partial(program, chosen[first : first + many]))
 
 
 @rounds(15, 60)
