@@ -135,6 +135,7 @@ def at_once(used, names, rng, span_s):
 
 
 @pytest.mark.spec("ORCH-RUN-9")
+@pytest.mark.slow("many pairs, a Worker each")
 @pytest.mark.parametrize(
     ("kind", "rounds"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ from simpler_ref.errors import ControlError
 from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import make_args, wait_until
-from .programs import Concurrently, dies, in_a_fork, interrupt_after, terminate
+from .programs import Concurrently, dies, in_a_fork, terminate
 from .workers import mark, rounds, shared_words
 
 
@@ -172,28 +171,5 @@ def test_a_second_ctrl_c_in_a_request_gives_the_worker_up():
                 rig.told[0] = 0
                 rig.assert_works()
                 assert rig.w.malloc(8, worker_id=1) == 9
-
-    in_a_fork(program)
-
-
-@rounds(30, 1000)
-def test_ctrl_c_at_any_moment_of_a_registration_leaves_a_worker_that_works(rounds):
-    def program():
-        rng = random.Random(4)
-        with Rig(2) as rig:
-            for i in range(rounds):
-                handles = []
-
-                def change(handles=handles, i=i):
-                    handles.append(rig.w.register(lambda args: (i, mark(args))))
-                    rig.w.malloc(8, worker_id=i % 2)
-                    rig.w.unregister(handles.pop())
-
-                interrupt_after(rng.uniform(1e-5, 4e-3), change)
-                for handle in handles:
-                    with contextlib.suppress(KeyError):
-                        rig.w.unregister(handle)
-                rig.assert_works()
-            rig.assert_works(rig.w.register(lambda args: mark(args)))
 
     in_a_fork(program)

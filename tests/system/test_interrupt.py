@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import psutil
@@ -27,7 +28,7 @@ from .programs import (
     signals_as_of_a_profiler,
 )
 from .programs import terminate as send
-from .uses import ALL, ENDS, Holdings, Uses
+from .uses import ALL, BEGINS, ENDS, Holdings, Uses
 from .workers import Bench, assert_works, mark
 
 
@@ -212,13 +213,14 @@ def test_an_unhandled_ctrl_c_ends_the_program_with_one_traceback():
 
 # ---------------------------------------------------------------- at any moment
 @pytest.mark.spec("ORCH-RUN-8", "CALL-STREAM-8", "SEE-ON-2")
+@pytest.mark.slow("many moments of every use, and Workers for them")
 @pytest.mark.parametrize(
     "kind", ["thread", "process", pytest.param("spawn", marks=pytest.mark.long)]
 )
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside calls"])
 @pytest.mark.parametrize(
     ("uses", "times"),
-    [(ALL, 3), *(pytest.param([one] * 8, 60, marks=pytest.mark.long) for one in ALL)],
+    [(ALL, 3), *(pytest.param([one] * 32, 20, marks=pytest.mark.long) for one in ALL)],
     ids=["each", *ALL],
 )
 def test_whatever_is_interrupted_once_or_twice_the_worker_works_and_leaves_nothing(
@@ -235,14 +237,14 @@ def test_whatever_is_interrupted_once_or_twice_the_worker_works_and_leaves_nothi
                 with contextlib.suppress(RuntimeError):  # a run is in progress, or it is closed
                     used.w.submit(abs, -1).result(DEADLINE_S)
 
-        if name not in ("init", "block"):
-            used.opened().submit_and_forget()
-        with (
-            Concurrently(call_until_over)
-            if beside and name != "block"
-            else contextlib.nullcontext()
-        ):
-            for _ in range(1 if name in (*ENDS, "init") else times):
+        if name not in BEGINS:
+            used.init()
+            used.submit_and_forget()
+        elif name == "start":
+            used.init()
+        calls = beside and name != "block"
+        with Concurrently(call_until_over) if calls else contextlib.nullcontext():
+            for _ in range(1 if name in BEGINS + ENDS else times):
                 span = 1.2 * took.get(name, 0.1)
                 again = rng.choice([0, 0, 1e-4, span]) * rng.random()
                 started = time.perf_counter()
@@ -256,15 +258,16 @@ def test_whatever_is_interrupted_once_or_twice_the_worker_works_and_leaves_nothi
             over.set()
         used.close()
 
-    def program():
+    def program(uses):
         sys.unraisablehook = lambda _: None  # of signals in finalizers
         rng = random.Random(f"{kind} {beside} {uses[0]}")
         with signals_as_of_a_profiler():
-            use("submit", rng)
+            use("run", rng)
             before = Holdings()
             for name in uses:
                 use(name, rng)
                 before.assert_no_more(descriptors=False)
             assert len(Holdings().descriptors) <= len(before.descriptors) + 1
 
-    in_a_fork(program)
+    for first in range(0, len(uses), 10):
+        in_a_fork(partial(program, uses[first : first + 10]))

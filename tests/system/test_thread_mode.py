@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ from simpler_ref import Worker, WorkerLostError, WorkerStartError
 
 from ..support import wait_until
 from .programs import in_a_fork
-from .workers import assert_works, mark, only, rounds
+from .workers import assert_works, mark, only
 
 
 def thread_worker(subs=2, **config):
@@ -55,42 +54,6 @@ def test_a_second_ctrl_c_ends_a_task_at_its_next_line():
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 for _ in range(3):  # no later task gets what was meant for this one
                     assert_works(w, ok, marks)
-
-    in_a_fork(program)
-
-
-@rounds(20, 1000)
-def test_two_ctrl_c_at_any_moment_hit_no_later_task(rounds):
-    def program():
-        rng = random.Random(3)
-        with thread_worker(2, heap_ring_size=1 << 16) as w:
-            marks = w.share(np.zeros(4, np.int64))
-            ok, nap = w.register(mark), w.register(lambda: time.sleep(2e-4))
-
-            def graph(orch, _args, _config):
-                for _ in range(10):
-                    orch.submit_sub(nap)
-
-            shots = []
-
-            def shoot(*_):
-                if shots:
-                    shots.pop()
-                    raise KeyboardInterrupt
-
-            signal.signal(signal.SIGALRM, shoot)
-            for _ in range(rounds):
-                with contextlib.suppress(KeyboardInterrupt):
-                    try:
-                        shots[:] = [1, 2]
-                        signal.setitimer(
-                            signal.ITIMER_REAL, rng.uniform(1e-4, 3e-3), rng.uniform(1e-4, 1e-3)
-                        )
-                        w.run(graph)
-                    finally:
-                        shots.clear()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                assert_works(w, ok, marks)
 
     in_a_fork(program)
 

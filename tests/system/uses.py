@@ -50,10 +50,6 @@ class Uses:
         self.nothing, self.fail = self.w.register(nothing), self.w.register(fail)
         self._file = folder / "trace"
 
-    def opened(self) -> Uses:
-        self.w.init()
-        return self
-
     def _graph(self, orch, *_):
         for _ in range(3):
             with orch.scope():
@@ -142,9 +138,9 @@ class Uses:
 
 
 ALL = [name for name, one in vars(Uses).items() if callable(one) and name[0] != "_"]
-ALL = [name for name in ALL if name not in ("opened", "assert_works")]
-ENDS = ["block", "shutdown", "close"]
-"""Those after which a Worker is closed."""
+ALL.remove("assert_works")
+BEGINS, ENDS = ["init", "start", "block"], ["block", "shutdown", "close"]
+"""Those that a new Worker is needed for, and those after which it is closed."""
 
 
 class Holdings:

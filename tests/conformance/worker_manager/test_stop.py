@@ -3,8 +3,6 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from itertools import count
 
 import psutil
 import pytest
@@ -161,24 +159,3 @@ def test_the_end_of_a_control_request_does_not_take_a_request_to_stop_back(one, 
         one.k.request_stop(one.mem, 0)
     one.k.release_mailbox(one.mem, 0)
     assert one.mailbox_state(0)[0] == L.SHUTDOWN
-
-
-@pytest.mark.spec("WM-STOP-3")
-def test_registrations_while_the_worker_closes_do_not_hang(mode):
-    """Another thread registers and unregisters for as long as the Worker lets it."""
-
-    def again_and_again(w, rounds):
-        with suppress(Exception):
-            for number in count():
-                w.unregister(w.register(lambda number=number: number))
-                rounds.append(number)
-
-    for _ in range(3):
-        with ThreadPoolExecutor(1) as threads:
-            w, rounds = Worker(3, num_sub_workers=2, child_mode=mode), []
-            w.init()
-            w.start()
-            registering = threads.submit(again_and_again, w, rounds)
-            wait_until(lambda rounds=rounds: len(rounds) > 2)
-            w.close()
-            registering.result(DEADLINE_S)
