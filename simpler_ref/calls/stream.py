@@ -1005,7 +1005,7 @@ class Stream:
             future = self._quick.find(slot)
             if future is None:
                 self._failures.note(self._error_of(slot))
-            elif self.has_settled(slot):
+            elif slot not in self._fetching and self.has_settled(slot):
                 self._fetch(future)  # which keeps the error, to be logged if nobody asks
             self._kernels.drop_call(self._mem, slot)
 
