@@ -47,6 +47,7 @@ from .workers.host import Host
 from .workers.life import Life
 from .workers.memory_methods import MemoryMethods
 from .workers.options import DEFAULT_ARENA_SIZE, Option, Options
+from .workers.reports import without_own_frames
 from .workers.session import Session
 from .workers.top import Top, look
 from .workers.tree import Tree
@@ -457,7 +458,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         -----
         Rule     ORCH-RUN-1
         """
-        self._life.start()
+        try:
+            self._life.start()
+        except BaseException as error:
+            raise without_own_frames(error)  # noqa: B904 (the same one)
 
     def close(self) -> None:
         """Wait for all calls, stop the workers, and give the memory back. Again and again is fine.
@@ -713,7 +717,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
-        return runs.run(self._life, function, args, knobs, start, progress)
+        try:
+            return runs.run(self._life, function, args, knobs, start, progress)
+        except BaseException as error:
+            raise without_own_frames(error)  # noqa: B904 (the same one)
 
     def record(
         self,

@@ -161,8 +161,10 @@ class CallMethods:
 
     def _nobody_for_calls(self) -> RuntimeError:
         """Return the error for a call that no worker could run."""
+        level = self._life.options.level
         return RuntimeError(
-            "this Worker has no workers for Python tasks: give num_sub_workers"
+            f"this Worker of level {level} has no workers for Python tasks: give num_sub_workers, as in "
+            f"Worker(num_sub_workers={level})"
             if self._life.endpoints is None
             else "no endpoint of this Worker has sub workers for calls: give "
             "RemoteWorkerSpec(num_sub_workers=…)"

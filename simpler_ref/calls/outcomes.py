@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import pickle
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +22,13 @@ from ..callables.by_value import ByValue
 from ..errors import RemoteTraceback, TaskError
 from ..jit import layout as L
 from ..system.types import Array
-from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
+from ..workers.reports import (
+    cut_traceback,
+    cut_utf8,
+    describe_exception,
+    format_traceback,
+    with_sources,
+)
 from .task_errors import Remains, pickles_itself, restore, state_of
 
 NONE, BOOL, INT, FLOAT = L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT
@@ -339,14 +343,13 @@ def _unpickle(text: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
 
 # ---------------------------------------------------------------- exceptions
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def encode_error(exception: BaseException) -> Outcome:
     """Return an exception as an outcome; whatever the exception does, this raises none."""
     try:
         text = describe_exception(exception)
-        lines = format_traceback(exception, _users_frames(exception.__traceback__))
+        lines = format_traceback(exception)
     except BaseException:
         text, lines = "an exception that cannot be described", ""
     block, left = _pickle_exception(exception)
@@ -376,14 +379,6 @@ def _bytes_of(outcome: Outcome) -> bytes:
     block = bytearray(outcome.nbytes)
     write(outcome.parts, memoryview(block))
     return bytes(block)
-
-
-def _users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of this package that lead to the user's function."""
-    frame = trace
-    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.tb_next
-    return frame or trace
 
 
 def _pickle_exception(exception: BaseException) -> tuple[bytes, list[str]]:
@@ -432,6 +427,7 @@ def decode_error(memory: memoryview, where: str, **details: Any) -> Exception:
     Rule     CALL-FAIL-3, -6
     """
     text, trace, block = read_report(memory)
+    trace = with_sources(trace)
     original: object = None
     if block:
         try:

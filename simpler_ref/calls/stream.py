@@ -34,6 +34,7 @@ from ..orch.checked import caller
 from ..system.signals import signals_blocked
 from ..workers.failures import describe_lost
 from ..workers.life import NO_WAIT, Life
+from ..workers.reports import without_own_frames
 from ..workers.session import Session
 from ..workers.story import story_of_call, story_of_item
 from . import current, limits, outcomes, quick
@@ -435,7 +436,10 @@ class Stream:
             self._life.let_run_end()
             with self.turns.entrance, self.turns.turn:
                 if not self._open:
-                    self._begin()
+                    try:
+                        self._begin()
+                    except BaseException as error:
+                        raise without_own_frames(error)  # noqa: B904 (the same one)
         return known is not self._session.inherited
 
     def _begin(self) -> None:

@@ -15,7 +15,7 @@ def report_of(error: BaseException) -> str:
     """
     text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES // 2).decode()
     room = MAX_ERROR_BYTES - len(text.encode()) - 1
-    lines = cut_traceback(format_traceback(error, error.__traceback__), room - _HEADROOM)
+    lines = cut_traceback(format_traceback(error), room - _HEADROOM)
     return f"{text}\n{lines.decode(errors='replace')}"
 
 

@@ -32,7 +32,7 @@ from . import asked
 from .containment import end_as_python_does, flush_output, forget_endings
 from .kinds import WorkerKind
 from .lifeline import Lifeline
-from .loop import become_worker, serve_mailbox
+from .loop import NotStartedError, become_worker, serve_mailbox
 from .random_streams import Entropy
 
 REQUEST = struct.Struct("<ci")
@@ -214,6 +214,8 @@ class _Server:
             callables = self.snapshot.get(kind.target_namespace, {})
             serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
             status = 0
+        except NotStartedError:
+            flush_output()
         except BaseException:
             sys.excepthook(*sys.exc_info())
             flush_output()

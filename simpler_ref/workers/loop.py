@@ -140,6 +140,10 @@ def become_worker(inherited: Sequence[int]) -> None:
         os.close(null)
 
 
+class NotStartedError(Exception):
+    """A worker has not started; whoever waits for it has the reason."""
+
+
 def serve_mailbox(
     engine: Engine, worker: int, kind: WorkerKind, snapshot: Mapping[bytes, Any], in_thread: bool
 ) -> None:
@@ -167,7 +171,7 @@ def serve_mailbox(
         except BaseException as exception:
             origin.require(exception)
             write_error(mailbox.box(0), mailbox.trace(0), exception)
-            raise
+            raise NotStartedError from exception
         _loop(mailbox, callables, origin, in_thread)
         die_here(engine.mem, mailbox.start, FAIL_STOPPING)
     finally:

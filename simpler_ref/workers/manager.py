@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 
 from ..callables.identity import TargetNamespace
@@ -31,6 +31,8 @@ from .kinds import WorkerKind
 from .reports import read_error
 
 log = logging.getLogger("simpler_ref")
+_AT_ONCE_NS = 200_000_000
+"""How long others are waited for, when one has not started, to count those with which it is the same."""
 
 
 def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
@@ -195,8 +197,16 @@ class WorkerManager:
                 continue
             why = self._why(worker)
             if not (again and self.do_without(worker, why, time.monotonic() - begun)):
-                raise WorkerStartError(f"{self.name(worker)} did not start: {why}")
+                more = self._count_failed(set(workers) - {worker, *ready})
+                others = f", nor did {more} more" if more else ""
+                raise WorkerStartError(f"{self.name(worker)} did not start{others}: {why}")
         return ready
+
+    def _count_failed(self, workers: Collection[int]) -> int:
+        """Return how many workers have not started either, as far as they say so at once."""
+        deadline = time.monotonic_ns() + _AT_ONCE_NS
+        answers = [self._wait_ready(worker, deadline) for worker in workers]
+        return sum(answer not in (L.OK, L.TIMED_OUT) for answer in answers)
 
     def do_without(self, worker: int, why: str, took_s: float = 0.0) -> bool:
         """Leave a worker lost that could not be made anew, if the others can go on without it.

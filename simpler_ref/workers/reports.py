@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+import linecache
+import os
+import re
 import traceback
 from types import TracebackType
+from typing import TypeVar
 
 from ..engine.view.mailbox import write_message, write_trace
 from ..errors import TaskError
 from ..jit import layout as L
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in .*\n(?!    )', re.MULTILINE)
+"""A frame of a traceback, without its line."""
+_E = TypeVar("_E", bound=BaseException)
+
+
+def users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of this package that lead to the user's function; None if there is none."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace
+
+
+def without_own_frames(error: _E) -> _E:
+    """Return an error for the program, whose traceback has no frames of this package but the last ones.
+
+    What is neither from the user nor raised on purpose keeps all of them.
+    """
+    trace = users_frames(error.__traceback__)
+    is_meant = type(error).__module__ == TaskError.__module__
+    return error if trace is None and not is_meant else error.with_traceback(trace)
+
+
+def with_sources(trace: str) -> str:
+    """Return a worker's traceback with the lines that only the program knows, of a notebook's cells."""
+
+    def add(frame: re.Match[str]) -> str:
+        line = linecache.getline(frame[1], int(frame[2])).strip()
+        return f"{frame[0]}    {line}\n" if line else frame[0]
+
+    return _FRAME.sub(add, trace)
 
 
 def cut_utf8(text: str, limit: int) -> bytes:
@@ -30,9 +66,10 @@ def describe_exception(exception: BaseException) -> str:
     return text.replace("\0", "\\0")
 
 
-def format_traceback(exception: BaseException, start: TracebackType | None) -> str:
-    """Return an exception with its chain as Python prints it, its own frames from `start` on."""
+def format_traceback(exception: BaseException) -> str:
+    """Return an exception with its chain as Python prints it, its own frames from the user's on."""
     try:
+        start = users_frames(exception.__traceback__) or exception.__traceback__
         lines = traceback.format_exception(type(exception), exception, start)
     except BaseException:
         return describe_exception(exception)
@@ -62,7 +99,7 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
     head = b""
     if isinstance(exception, TaskError) and len(message) < len(text.encode(errors="replace")):
         head = cut_utf8(text, L.TRACE_CAPACITY // 4) + b"\0"
-    lines = format_traceback(exception, exception.__traceback__)
+    lines = format_traceback(exception)
     write_trace(trace, head + cut_traceback(lines, L.TRACE_CAPACITY - len(head)))
 
 
@@ -72,4 +109,4 @@ def read_error(message: bytes, trace: bytes) -> tuple[str, str]:
     lines = trace.decode(errors="replace")
     if "\0" in lines:
         text, lines = lines.split("\0", 1)
-    return text, lines
+    return text, with_sources(lines)

@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -411,6 +412,18 @@ def test_the_traceback_begins_at_the_users_function():
     assert "in chained" in text and "in run_task" not in text and "in call" not in text
     text = decode_error(block_of(names["run_task"](None)), WHERE).__cause__.text
     assert "in run_task" in text and "in call" in text, "an error of the package itself"
+
+
+def test_the_traceback_has_lines_that_only_the_program_knows(monkeypatch):
+    names: dict = {}
+    cell = "def in_cell():\n    raise KeyError('of a cell')  # a notebook keeps this line\n"
+    exec(compile(cell, "/tmp/ipykernel_1/2.py", "exec"), names)
+    block = block_of(raised_by(names["in_cell"]))
+    monkeypatch.setitem(
+        linecache.cache, "/tmp/ipykernel_1/2.py", (len(cell), None, cell.splitlines(True), "")
+    )
+    text = decode_error(block, WHERE).__cause__.text
+    assert "line 2, in in_cell\n    raise KeyError('of a cell')  # a notebook" in text
 
 
 def test_long_texts_and_tracebacks_are_cut():

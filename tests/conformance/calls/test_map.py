@@ -605,7 +605,8 @@ def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
         assert "a task cannot submit tasks" in text and value == 4
     with pytest.raises(RuntimeError, match="closed"):
         w.map(double, [1])
-    with sr.Worker(3) as w, pytest.raises(RuntimeError, match="num_sub_workers"):
+    words = r"this Worker of level 3 has no workers .*, as in Worker\(num_sub_workers=3\)"
+    with sr.Worker(3) as w, pytest.raises(RuntimeError, match=words):
         w.map(double, [1])
 
 

@@ -57,11 +57,15 @@ def refuse():
 @pytest.mark.spec("CALL-WORKER-2")
 @pytest.mark.parametrize("mode", MODES[:2], ids=str)
 def test_an_initializer_that_raises_makes_the_start_fail(mode, capfd):
-    with sr.Worker(num_sub_workers=2, initializer=refuse, **mode) as w:
+    more = r"did not start, nor did \d more: OSError: no licence left\nTrace"
+    with sr.Worker(num_sub_workers=4, initializer=refuse, **mode) as w:
         for begin in (w.start, lambda: add(1, 2), lambda: w.run(lambda *_: None)):
-            with pytest.raises(sr.WorkerStartError, match="OSError: no licence left") as raised:
+            with pytest.raises(sr.WorkerStartError, match=more) as raised:
                 begin()
-            assert "in refuse" in str(raised.value)
+            text = str(raised.value)
+            assert "in refuse" in text and "simpler_ref" not in text, "frames of the user alone"
+            assert len(raised.traceback) <= 6
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.spec("CALL-WORKER-2")

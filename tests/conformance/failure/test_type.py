@@ -48,6 +48,7 @@ def test_a_task_error_says_which_task_where_and_why():
         assert (error.task, error.callable_name, error.worker) == (1, breaks.__qualname__, 0)
         assert error.pid == w.worker_pids()[0]
         assert error.remote_traceback.rstrip().endswith("KeyError: 'the reason'")
+        assert error.remote_traceback.count('  File "') == 1 and len(caught.traceback) == 2
         assert isinstance(error.__cause__, RemoteTraceback)
         assert error.__cause__.text == error.remote_traceback
 
