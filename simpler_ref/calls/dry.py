@@ -112,7 +112,12 @@ class DryStream:
             return self._real.submit(task, args, kwargs)
         bound = task.signature.bind(args, kwargs)
         plan = self._plans.get(task) or self._plan(task)
-        counts, wire, data, _, _ = self._packer.pack(plan, bound)
+        try:
+            counts, wire, data, _, _ = self._packer.pack(plan, bound)
+        except TypeError as error:
+            if any(isinstance(one, NoValue) for one in (*args, *kwargs.values())):
+                raise error.__cause__ or error from None  # which says why it has no value
+            raise
         if data:  # the block that it would have
             wire += INTEGER.pack(0, L.SIGNED)
             counts += 1 << L.HALF

@@ -140,11 +140,7 @@ class _Values:
         return self
 
     def __next__(self) -> Any:
-        place = next(self._places)
-        try:
-            return self._take(place)
-        except StopIteration as error:  # would end the loop of whoever asks
-            raise TaskError(str(error)) from error
+        return self._take(next(self._places))
 
 
 class _Call:

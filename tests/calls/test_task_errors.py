@@ -251,6 +251,7 @@ class Computed(Exception):
         (Computed("loud"), {"message": "LOUD"}),
         (OfRuntime(1, 2), {"first": 1}),
         (HazardError("it races", kind="write", tasks=(3,)), {"kind": "write", "tasks": (3,)}),
+        (WorkerLostError("killed", status=-9, task=1), {"status": -9, "task": 1}),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -353,11 +354,6 @@ def test_the_traceback_of_an_error_of_a_level_below_names_all_places():
     assert (type(outer), outer.args) == (ValueError, ("boom",))
     assert f"{inner.__cause__.where}\n" in outer.__cause__.text
     assert inner.__cause__.text.strip() in outer.__cause__.text
-
-
-def test_task_errors_of_a_level_below_come_back_as_they_were():
-    plain = through(WorkerLostError("level 3: killed", status=-9, task=1))
-    assert (plain.status, plain.task, str(plain)) == (-9, 1, "level 3: killed")
 
 
 # ---------------------------------------------------------------- tracebacks

@@ -356,8 +356,8 @@ FAULTS = (
         f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",
         Patch(
             "workers/life.py",
-            "    def _refuse_in_run(self) -> None:\n        if self.running:",
-            "    def _refuse_in_run(self) -> None:\n        if False:",
+            "        self.refuse_in_task()\n        if self.running:",
+            "        if False:",
         ),
     ),
     fault(

@@ -334,20 +334,6 @@ def test_an_error_is_raised_in_its_place_and_the_others_go_on(w, chunksize):
         assert "1 / value" in cause.text and cause.callable_name == "inverse"
 
 
-@pytest.mark.spec("CALL-MAP-4")
-def test_a_stop_iteration_of_a_task_does_not_end_the_results(w):
-    @sr.task
-    def stop(value):
-        if value == 1:
-            raise StopIteration("no more")
-        return value
-
-    for results in (w.map(stop, range(3), chunksize=3), w.starmap(stop, [(0,), (1,), (2,)])):
-        first, error, last = each(results)
-        assert (first, last) == (0, 2)
-        assert isinstance(error, sr.TaskError) and "no more" in str(error)
-
-
 class Unpicklable:
     def __reduce__(self):
         raise RuntimeError("stays here")
@@ -374,11 +360,14 @@ def test_an_item_that_cannot_travel_fails_alone_on_both_ways(w):
 
     @sr.task
     def lock(value):
-        return [[value], threading.Lock(), (i for i in range(3)), NotBack(), [value]][value]
+        if value == 4:
+            raise StopIteration("no more")
+        return [[value], threading.Lock(), (i for i in range(3)), NotBack(), 0, [value]][value]
 
-    first, *errors, last = each(w.map(lock, range(5), chunksize=5))
-    assert (first, last) == ([0], [4])
-    for error, words in zip(errors, ("cannot be pickled", "nobody runs", "item 3: "), strict=True):
+    first, *errors, last = each(w.map(lock, range(6), chunksize=6))
+    assert (first, last) == ([0], [5])
+    wanted = ("cannot be pickled", "nobody runs", "item 3: ", "StopIteration: no more")
+    for error, words in zip(errors, wanted, strict=True):
         assert isinstance(error, (TypeError, sr.TaskError)) and words in str(error)
 
 

@@ -258,7 +258,7 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
         handle, y = w.register(fill), w.share(np.zeros(4, np.int64))
         with nullcontext() if own else pytest.raises(TaskError, match="read-only"):
             w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))))
-        with nullcontext() if own else pytest.raises(TaskError, match="write to INPUT"):
+        with nullcontext() if own else pytest.raises(HazardError, match="write to INPUT"):
             w.submit(fill_below, y).result()
         assert not y.any()
         for tag in (T.INOUT, T.OUTPUT_EXISTING):
