@@ -84,7 +84,7 @@ def current() -> Any:
     if not opened or here.in_task:
         return None
     innermost = opened[-1]
-    if len(opened) == 1 and type(innermost) is not Entrance:
+    if len(opened) == 1 and type(innermost) is not Entrance and not innermost.is_gone:
         return innermost
     return _first_stream()
 

@@ -21,7 +21,7 @@ import resource
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,8 @@ class Region(NamedTuple):
 
 _regions: dict[int, Region] = {}
 """The regions that this process has mapped, until their owner releases them: address → region."""
+_owners: dict[Region, weakref.ref[Any]] = {}
+"""What keeps each region mapped."""
 _owned: set[Region] = set()
 """Those whose descriptors this process has."""
 
@@ -154,6 +156,9 @@ def region_of(array: Array) -> Region:
 
 
 def _create(nbytes: int, shared: int, huge: bool, window: bool) -> Array:
+    for region, owner in list(_owners.items()):
+        if owner() is None:  # a signal has cut its finalizer short
+            _unmap(region)
     fd = -1
     try:
         fd, in_shm = _open_memory(shared)
@@ -312,6 +317,7 @@ def _map(region: Region, fd: int) -> Array:
         _libc.munmap(region.address, region.nbytes)
         raise
     owner = (ctypes.c_uint8 * region.nbytes).from_address(region.address)
+    _owners[region] = weakref.ref(owner)
     weakref.finalize(owner, _unmap, region).atexit = False
     array: Array = np.frombuffer(memoryview(owner), np.uint8)
     return array
@@ -319,8 +325,9 @@ def _map(region: Region, fd: int) -> Array:
 
 def _unmap(region: Region) -> None:
     with signals_blocked():
-        _libc.munmap(region.address, region.nbytes)
-        _forget(region)
+        if _owners.pop(region, None) is not None:
+            _libc.munmap(region.address, region.nbytes)
+            _forget(region)
 
 
 def map_file(fd: int, nbytes: int) -> int:

@@ -290,10 +290,12 @@ def signals_as_of_a_profiler(hertz: float = 100.0) -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGUSR2)
 
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
-    with Concurrently(send):
-        yield
-        ended.set()
-    signal.signal(signal.SIGUSR2, before)
+    try:
+        with Concurrently(send), contextlib.ExitStack() as stack:
+            stack.callback(ended.set)
+            yield
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 def _end_of_file(lifeline: int) -> bool:
