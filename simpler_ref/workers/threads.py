@@ -98,4 +98,3 @@ class ThreadManager(WorkerManager):
         for worker, kind in enumerate(self.kinds):
             if worker not in self._threads:
                 kind.abandon()
-        self._threads.clear()
