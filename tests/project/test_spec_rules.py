@@ -209,19 +209,25 @@ def add_unit_test(root, rule):
     (root / "tests/unit/test_it.py").write_text(text)
 
 
-def test_unknown_rules_and_rules_and_groups_without_tests_are_found(project):
+def test_a_test_that_cites_an_unknown_rule_is_found_wherever_it_is(project):
     root = project()
     add_unit_test(root, "ENG-RING-7")
     assert found(root, "tests/unit/test_it.py::test_it cites ENG-RING-7, which is no rule")
+
+
+def test_a_rule_without_a_test_in_the_file_of_its_group_is_found(project):
     root = project(tests=TESTS.replace('"ENG-RING-2", ', ""))
     add_unit_test(root, "ENG-RING-2")
     assert found(root, "ENG-RING-2", "engine.md:16", "has no test in", "engine/test_ring.py")
+
+
+def test_a_group_without_a_file_of_tests_is_found(project):
     root = project(engine=ENGINE.replace("> Not built: there is\n> no network.\n\n", ""))
     lines = spec_rules.unmirrored(root)
     assert lines == ["ENG-FAR has no file tests/conformance/engine/test_far.py"]
 
 
-def test_files_of_tests_without_rules_and_rules_without_code_are_found(project):
+def test_files_and_folders_of_tests_without_rules_are_found(project):
     root = project()
     (root / "tests/conformance/engine/test_far.py").write_text("")
     (root / "tests/conformance/motor").mkdir()
@@ -230,12 +236,15 @@ def test_files_of_tests_without_rules_and_rules_without_code_are_found(project):
         "tests/conformance/engine/test_far.py is the file of no group that is built",
         "tests/conformance/motor is the folder of no file of rules",
     ]
+
+
+def test_a_rule_that_no_code_names_is_found(project):
     root = project(code=CODE.replace("ENG-RING-1, -2", "ENG-RING-1"))
     (root / "simpler_ref/ring.py").write_text('"""ENG-RING-1."""\n')
     assert found(root, "no docstring of simpler_ref/ names ENG-RING-2")
 
 
-def test_code_is_named_by_class_and_function_in_c_too(project):
+def test_a_group_named_in_a_comment_in_c_stands_for_its_rules(project):
     root = project(code="")
     text = "/* Round.\n * Rule ENG-RING */\nstatic int *turn(int by)\n{\n}\n/* See ENG-RING-1 */\n"
     (root / "simpler_ref/ring.c").write_text(text)
@@ -244,6 +253,9 @@ def test_code_is_named_by_class_and_function_in_c_too(project):
         (2, "turn", {"ENG-RING"}),
         (6, "ring.c", {"ENG-RING-1"}),
     ]
+
+
+def test_code_is_named_by_class_and_function(project):
     places = {place.name: place.names for place in spec_rules.read_code(project())}
     assert places == {"ring.py": {"ENG-RING-2"}, "Ring.size": {"ENG-RING-1", "ENG-RING-2"}}
 

@@ -314,7 +314,8 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     gone = w.register(lambda: None)
     w.unregister(gone)
     with Worker(3, num_sub_workers=1) as other:
-        foreign, graph = other.register(lambda: 1), w.record(orch_fn)
+        foreign = other.register(lambda: 1)
+        graph = w.record(orch_fn)
     assert (len(caught), graph.tasks, graph.run().tasks) == (12, 0, 0)
 
 
