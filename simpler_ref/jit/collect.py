@@ -295,7 +295,7 @@ def lose_tasks(mem):
         w = worker_at(mem, worker)
         if mem[w + L.W_USABLE] != 0:
             continue
-        began = True
+        began = mem[w + L.W_SINCE] != 0
         while mem[w + L.W_GIVEN] != 0:  # its current one comes first
             frame = w + int(mem[w + L.W_HEAD])
             slot = int(mem[frame + L.W_SLOT])

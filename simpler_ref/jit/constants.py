@@ -51,6 +51,8 @@ IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE 
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
 RETURNED = 4
 """No outcome: a worker did not start a pre-dispatched task."""
+ANSWERING = -1
+"""In W_SINCE: the task has run, and may not be answered yet."""
 # what a call of a stream has returned: the kind of its value
 (
     VALUE_NONE,

@@ -136,15 +136,17 @@ def post(mem, w, state, error):
 def post_done(mem, w, outcome):
     """Answer the task in the current frame, and go on to the next one (worker side).
 
-    Effects  W_SINCE is 0 before the answer, so nobody takes it for when the next task began
+    Effects  W_SINCE is not positive before the answer, so nobody takes it for when the next task began;
+             nor 0, so the death of a worker in between is not one before its task
     Ordering the release of W_ENDED pairs with the load in `may_start`: a worker that sees the end sees
              the results; and a thread that sees that worker's answer sees this one
     Rule     SCHED-MAIL-2; SPEED-DEPTH-2
     """
     if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
         note_ran(mem, w, outcome)
-    mem[w + L.W_SINCE] = 0
+    mem[w + L.W_SINCE] = L.ANSWERING
     post(mem, w, L.TASK_DONE, outcome)
+    mem[w + L.W_SINCE] = 0
     if mem[L.DEPTH] == 1:
         return
     at = int(mem[w + L.W_AT])

@@ -193,8 +193,8 @@ W_BEGAN = WORKER.word(
 W_NUMBER = WORKER.word("W_NUMBER", "likewise: the number of its task in the trace")
 W_SINCE = WORKER.word(
     "W_SINCE",
-    "when its task or request began, ns, by a clock that ticks every few ms; 0: it has none",
-    read_by="worker; anyone as hint",
+    "when its task or request began, by a clock that ticks every few ms; 0: it has none; or `ANSWERING`",
+    read_by="worker; anyone as hint; Scheduler after the worker's death",
     ordering="hint",
 )
 

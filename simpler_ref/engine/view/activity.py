@@ -75,7 +75,7 @@ def _frame_words(mem: Array, start: int) -> tuple[int, int, int, int] | None:
     since, slot = mem.item(start + L.W_SINCE), mem.item(frame + L.W_SLOT)
     first = mem.item(L.A_SLOTS)
     is_slot = first <= slot < first + mem.item(L.WINDOW) * L.SLOT_WORDS
-    if state != L.TASK_READY or not since or not is_slot:
+    if state != L.TASK_READY or since <= 0 or not is_slot:
         return None
     return frame, mem.item(frame + L.W_FILLED), slot, since
 

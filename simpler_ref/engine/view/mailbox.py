@@ -293,7 +293,7 @@ class MailboxView(NamedTuple):
     @property
     def has_begun(self) -> bool:
         """Whether the worker has begun a task or a request, and not answered it; also of a dead one."""
-        return self._word(L.W_SINCE) != 0
+        return self._word(L.W_SINCE) > 0
 
     @property
     def given(self) -> int:

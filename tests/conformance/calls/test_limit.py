@@ -179,6 +179,21 @@ def test_calls_behind_the_one_that_is_lost_are_made():
             assert again.result() == 3
 
 
+@pytest.mark.spec("CALL-LIMIT-4")
+@pytest.mark.parametrize("depth", [1, 4])
+def test_calls_that_idle_workers_had_been_given_before_they_were_killed_are_made(depth):
+    with sr.Worker(num_sub_workers=2, mailbox_depth=depth) as w:
+        for _ in range(3):
+            assert add(1, 2).result() == 3
+            pids = w.worker_pids()
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            calls = [add(i, i) for i in range(12)]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            assert [one.result() for one in calls] == [2 * i for i in range(12)]
+
+
 @pytest.mark.spec("CALL-LIMIT-3", "CALL-LIMIT-4")
 def test_workers_may_be_killed_at_any_moment(w):
     @sr.task(retries=1000)
