@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -88,26 +87,6 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
                 assert (done[0], ended[0]) == (20, status), way
     said = capfd.readouterr().err
     assert said.count("ValueError: in the child") == said.count("that was all") == 3
-
-
-@pytest.mark.spec("WM-LEFT-1")
-def test_what_children_are_for_works():
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.share(np.zeros(3, np.int64))
-
-        def uses_children():
-            seen[0] = int(subprocess.check_output(["echo", "5"]))
-            fork = multiprocessing.get_context("fork")
-            process = fork.Process(target=seen.__setitem__, args=(1, 6))
-            process.start()
-            process.join()
-            seen[2] = process.exitcode == 0
-
-        handle = w.register(uses_children)
-        for _ in range(2):
-            seen[:] = 0
-            run_sub(w, handle)
-            assert seen.tolist() == [5, 6, 1]
 
 
 @pytest.mark.spec("WM-LEFT-5")
