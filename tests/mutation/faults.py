@@ -632,8 +632,8 @@ FAULTS = (
     fault(
         "unseen-end",
         "Nobody keeps a clock for the end of a task whose worker has gone on to its next one.",
-        f"{SCHED}/test_wake.py::test_an_end_may_stay_unseen_while_a_task_waits_and_one_worker_"
-        "of_several_is_idle",
+        f"{SCHED}/test_wake.py::"
+        "test_an_end_may_stay_unseen_while_a_task_waits_and_one_of_several_is_idle",
         Patch(
             "jit/schedule.py",
             "    return load(mem, L.WIRING_PUSHED) != mem[L.DEALT]\n",
