@@ -91,8 +91,11 @@ class Stream:
         self.native = self._quick.native
         self._call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
-        self._arrays = SentArrays(session.engine.layouts, self._why_invisible, self._quick)
-        self._packer = Packer(self._arrays, session, self._wait_for_submitted)
+        me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
+        self._arrays = SentArrays(
+            session.engine.layouts, lambda *about: me._why_invisible(*about), self._quick
+        )
+        self._packer = Packer(self._arrays, session, lambda: me._wait_for_submitted())
         self._pack = self._packer.pack
         self._plans: dict[Task, tuple[Plan, Guards]] = {}
         self._names = session.call_names

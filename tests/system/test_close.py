@@ -47,7 +47,7 @@ def test_close_leaves_nothing_but_the_arrays_somebody_holds():
 
     gc.collect()
     before = shared_bytes()
-    w = Worker(level=3, num_sub_workers=2, arena_size=1 << 20)
+    w = Worker(level=3, num_sub_workers=2, arena_size=1 << 20, values_size=1 << 20)
     w.init()
     w.start()
     pids, server = w.worker_pids(), server_of(w)

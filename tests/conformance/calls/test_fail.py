@@ -363,4 +363,4 @@ def test_what_cannot_come_of_an_exception_is_left_out_and_said(w):
     error = w.submit(fail).exception()
     assert type(error) is KeyError and error.args[0] == "name" and error.code == 7
     assert not hasattr(error, "lock")
-    assert all(part in "".join(error.__notes__) for part in ("args[1]", "lock"))
+    assert all(part in error.__cause__.text for part in ("args[1]", "lock"))
