@@ -56,7 +56,7 @@ PARTS = {
         environment=INTERPRETED,
     ),
     "processes": Part(
-        "deaths, signals, forks and limits of processes, again and again", 15, ("system",)
+        "deaths, signals, forks and limits of processes, again and again", 20, ("system",)
     ),
     "kills": Part(
         "every kind of worker killed at every fail point",

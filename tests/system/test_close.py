@@ -142,7 +142,7 @@ def at_once(used, names, rng, span_s):
         *[("thread", 30), ("process", 20)],
         *[
             pytest.param(*one, marks=pytest.mark.long)
-            for one in (("thread", 2000), ("process", 1000), ("spawn", 100), ("endpoints", 40))
+            for one in (("thread", 1000), ("process", 500), ("spawn", 60), ("endpoints", 24))
         ],
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import sys
@@ -214,14 +215,17 @@ def test_an_unhandled_ctrl_c_ends_the_program_with_one_traceback():
 # ---------------------------------------------------------------- at any moment
 @pytest.mark.spec("ORCH-RUN-8", "CALL-STREAM-8", "SEE-ON-2")
 @pytest.mark.slow("many moments of every use, and Workers for them")
-@pytest.mark.parametrize(
-    "kind", ["thread", "process", pytest.param("spawn", marks=pytest.mark.long)]
-)
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside calls"])
 @pytest.mark.parametrize(
-    ("uses", "times"),
-    [(ALL, 3), *(pytest.param([one] * 30, 20, marks=pytest.mark.long) for one in ALL)],
-    ids=["each", *ALL],
+    ("kind", "uses", "times"),
+    [
+        *[pytest.param(kind, ALL, 3, id=f"{kind}-each") for kind in ("thread", "process")],
+        pytest.param("spawn", ALL, 3, id="spawn-each", marks=pytest.mark.long),
+        *[
+            pytest.param(kind, [one] * 20, 20, id=f"{kind}-{one}", marks=pytest.mark.long)
+            for kind, one in itertools.product(("thread", "process"), ALL)
+        ],
+    ],
 )
 def test_whatever_is_interrupted_once_or_twice_the_worker_works_and_leaves_nothing(
     kind, beside, uses, times, tmp_path
