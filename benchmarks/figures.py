@@ -69,14 +69,6 @@ FIGURES: dict[str, Figure] = {
     "submit_3": Figure("submit", "three tensors", target=1.3),
     "submit_1_array": Figure("submit", "one numpy array"),
     "submit_3_array": Figure("submit", "three numpy arrays"),
-    # the same in compiled orchestration
-    "submit_compiled_0": Figure("compiled", "submit from compiled orchestration, no arguments"),
-    "submit_compiled_1": Figure("compiled", "submit from compiled orchestration, one tensor"),
-    "submit_compiled_3": Figure(
-        "compiled", "submit from compiled orchestration, three tensors", target=0.15
-    ),
-    "submit_compiled_3_behind": Figure("compiled", "the same, behind a long task"),
-    "submit_compiled_3_again": Figure("compiled", "the same, and one TaskArgs for all of them"),
     # kernels only, no other core
     "alone_submit_1": Figure("one thread", "submit kernel, one tensor"),
     "alone_pass_1": Figure("one thread", "wire, dispatch, collect, one tensor"),

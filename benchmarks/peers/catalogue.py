@@ -38,7 +38,7 @@ WAITING = "none: the caller waits for each level"
 NONE = "none: one after another"
 OWN = "run_simpler_ref.py"
 CALLS = "run_simpler_ref_calls.py"
-COMPILED = "run_simpler_ref_compiled.py"
+BULK = "run_simpler_ref_bulk.py"
 ENDPOINTS = "run_simpler_ref_endpoints.py"
 
 PEERS: dict[str, Peer] = {
@@ -61,17 +61,8 @@ PEERS: dict[str, Peer] = {
         "simpler_ref, many in a call",
         "processes",
         INFERRED,
-        COMPILED,
+        BULK,
         ("many", "processes"),
-        own=True,
-        stays=True,
-    ),
-    "own_compiled": Peer(
-        "simpler_ref, compiled",
-        "processes",
-        INFERRED,
-        COMPILED,
-        ("compiled", "processes"),
         own=True,
         stays=True,
     ),
@@ -79,17 +70,17 @@ PEERS: dict[str, Peer] = {
         "simpler_ref, compiled, run again",
         "processes",
         INFERRED,
-        COMPILED,
+        BULK,
         ("again", "processes"),
         own=True,
         stays=True,
     ),
-    "own_compiled_threads": Peer(
-        "simpler_ref, compiled, threads",
+    "own_many_threads": Peer(
+        "simpler_ref, many in a call, threads",
         "threads",
         INFERRED,
-        COMPILED,
-        ("compiled", "threads"),
+        BULK,
+        ("many", "threads"),
         own=True,
         stays=True,
     ),
@@ -97,7 +88,7 @@ PEERS: dict[str, Peer] = {
         "simpler_ref, compiled, run again at endpoints",
         "processes",
         INFERRED,
-        COMPILED,
+        BULK,
         ("again", "endpoints"),
         own=True,
     ),
@@ -318,38 +309,37 @@ NATIVE = ("openmp", "onetbb", "taskflow")
 
 Target = Bound | Ahead | Growth | Touching
 TARGETS: tuple[Target, ...] = (
-    Bound("submit, compiled orchestration, three tensors", "own_compiled", "submit", 0.15),
     Bound("many in one call, per task", "own_many", "submit", 0.1),
-    Bound("chain of compiled leaves", "own_compiled", "chain", 0.5),
-    Bound("independent compiled leaves, one worker", "own_compiled", "one_worker", 0.35),
-    Bound("METG(50 %), width 8, compiled", "own_compiled", "metg_8", 1.5),
-    Bound("METG(50 %), width 2, compiled", "own_compiled", "metg_2", 1.5),
+    Bound("chain of compiled leaves", "own_many", "chain", 0.5),
+    Bound("independent compiled leaves, one worker", "own_many", "one_worker", 0.35),
+    Bound("METG(50 %), width 8, compiled leaves", "own_many", "metg_8", 1.5),
+    Bound("METG(50 %), width 2, compiled leaves", "own_many", "metg_2", 1.5),
     Bound("METG(50 %), width 8, Python leaves", "own", "metg_8", 5.0),
     Bound("METG(50 %), width 2, Python leaves", "own", "metg_2", 5.0),
     Bound("METG(50 %), width 8, Python leaves, run again", "own_python_again", "metg_8", 5.0),
     Bound("METG(50 %), width 2, Python leaves, run again", "own_python_again", "metg_2", 5.0),
     Growth(
-        "10⁶ random tasks beside 10³, compiled", "own_compiled", "random_1e6", "random_1e3", 1.2
+        "10⁶ random tasks beside 10³, many in a call", "own_many", "random_1e6", "random_1e3", 1.2
     ),
     Growth("10⁶ random tasks beside 10³, Python leaves", "own", "random_1e6", "random_1e3", 1.2),
     Touching("64 MiB in or out of a task: touching it once", "own", ("send", "receive"), 1.1),
     Ahead(
         "ahead of StarPU on every row",
-        "own_compiled",
+        "own_many",
         ("starpu",),
         ("submit", *PER_TASK, *SHORTEST),
         1.0,
     ),
     Ahead(
         "within 2 × of OpenMP, oneTBB and Taskflow, processes",
-        "own_compiled",
+        "own_many",
         NATIVE,
         (*PER_TASK, *SHORTEST),
         0.5,
     ),
     Ahead(
         "level with OpenMP, oneTBB and Taskflow, threads",
-        "own_compiled_threads",
+        "own_many_threads",
         NATIVE,
         (*PER_TASK, *SHORTEST),
         0.9,

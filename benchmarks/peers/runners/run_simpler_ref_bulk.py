@@ -1,14 +1,12 @@
-"""simpler_ref with compiled leaves, submitted by a compiled orchestration function or many in one call.
+"""simpler_ref with compiled leaves, submitted many in a call by an orchestration function in Python.
 
-The first argument says which: ``compiled``, ``many``, or ``again`` for what ``compiled`` submits,
-recorded once and run again. The second one says whether workers are processes or threads, or each the
-only one of an endpoint. The graphs are those of `dags`; each value is a tensor of one number, which
-the leaf gets as an array.
+The first argument says how: ``many``, or ``again`` for the same functions, recorded once and run again.
+The second one says whether workers are processes or threads, or each the only one of an endpoint. The
+graphs are those of `dags`; each value is a tensor of one number, which the leaf gets as an array.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -30,19 +28,12 @@ from serve import (
     versions,
 )
 
-from simpler_ref import (
-    Rows,
-    TaskArgs,
-    Worker,
-    __version__,
-    leaf,
-    orchestration,
-)
+from simpler_ref import Rows, TaskArgs, Worker, __version__, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.remote import ProcessFleet
 from simpler_ref.task_interface import make_tensor
 
-SCOPE = 1024
+SCOPE = 4096
 BUFFERS = 64
 
 
@@ -104,17 +95,7 @@ def add_and_one(x: int64[:], y: int64[:], new: int64[:]):
 
 
 @leaf
-def mix_one(a: int64[:], new: int64[:], number: int):
-    new[0] = (number + a[0]) & MASK
-
-
-@leaf
-def mix_two(a: int64[:], b: int64[:], new: int64[:], number: int):
-    new[0] = (number + a[0] + b[0]) & MASK
-
-
-@leaf
-def mix_three(a: int64[:], b: int64[:], c: int64[:], new: int64[:], number: int):
+def mix(a: int64[:], b: int64[:], c: int64[:], new: int64[:], number: int):
     new[0] = (number + a[0] + b[0] + c[0]) & MASK
 
 
@@ -128,154 +109,18 @@ def fill(words: int64[:]):
     words.view(float64)[:] = 2.0
 
 
-# ---------------------------------------------------------------- compiled orchestration
-@orchestration
+# ---------------------------------------------------------------- orchestration functions
 def independent(orch, args, config):
-    handle, marks, n = args
-    for i in range(n):
-        a = TaskArgs()
-        a.add_tensor(marks, T.NO_DEP)
-        a.add_scalar(i)
-        orch.submit_sub(handle, a)
-
-
-@orchestration
-def chain(orch, args, config):
-    handle, cell, n = args
-    for _ in range(n):
-        a = TaskArgs()
-        a.add_tensor(cell, T.INOUT)
-        orch.submit_sub(handle, a)
-
-
-@orchestration
-def stencil(orch, args, config):
-    handle, cells, width, steps, spins = args
-    for step in range(steps):
-        new = step % 2 * width
-        old = width - new
-        for i in range(width):
-            left, right = (i + width - 1) % width, (i + 1) % width
-            a = TaskArgs()
-            a.add_tensor(cells[old + left : old + left + 1], T.INPUT)
-            a.add_tensor(cells[old + i : old + i + 1], T.INPUT)
-            a.add_tensor(cells[old + right : old + right + 1], T.INPUT)
-            a.add_tensor(cells[new + i : new + i + 1], T.OUTPUT_EXISTING)
-            a.add_scalar(spins)
-            orch.submit_sub(handle, a)
-
-
-@orchestration
-def stencil_of_two(orch, args, config):
-    handle, cells, steps, spins = args
-    for step in range(steps):
-        new = step % 2 * 2
-        old = 2 - new
-        for i in range(2):
-            a = TaskArgs()
-            a.add_tensor(cells[old + 1 - i : old + 2 - i], T.INPUT)
-            a.add_tensor(cells[old + i : old + i + 1], T.INPUT)
-            a.add_tensor(cells[new + i : new + i + 1], T.OUTPUT_EXISTING)
-            a.add_scalar(spins)
-            orch.submit_sub(handle, a)
-
-
-@orchestration
-def tree(orch, args, config):
-    leaf_handle, sum_handle, cells, leaves = args
-    for i in range(leaves):
-        a = TaskArgs()
-        a.add_tensor(cells[i : i + 1], T.OUTPUT_EXISTING)
-        a.add_scalar(i)
-        orch.submit_sub(leaf_handle, a)
-    for k in range(leaves - 1):
-        a = TaskArgs()
-        a.add_tensor(cells[2 * k : 2 * k + 1], T.INPUT)
-        a.add_tensor(cells[2 * k + 1 : 2 * k + 2], T.INPUT)
-        a.add_tensor(cells[leaves + k : leaves + k + 1], T.OUTPUT_EXISTING)
-        orch.submit_sub(sum_handle, a)
-
-
-@orchestration
-def random(orch, args, config):
-    none, one, two, three, cells, graph = args
-    n = len(graph)
-    for start in range(0, n, SCOPE):
-        with orch.scope():
-            for i in range(start, min(start + SCOPE, n)):
-                a = TaskArgs()
-                count = 0
-                for k in range(3):
-                    p = graph[i, k]
-                    if p >= 0:
-                        a.add_tensor(cells[p : p + 1], T.INPUT)
-                        count += 1
-                a.add_tensor(cells[i : i + 1], T.OUTPUT_EXISTING)
-                a.add_scalar(i)
-                if count == 0:
-                    orch.submit_sub(none, a)
-                elif count == 1:
-                    orch.submit_sub(one, a)
-                elif count == 2:
-                    orch.submit_sub(two, a)
-                else:
-                    orch.submit_sub(three, a)
-
-
-@orchestration
-def groups(orch, args, config):
-    handle, marks, n = args
-    for i in range(n):
-        a = TaskArgs()
-        a.add_tensor(marks, T.NO_DEP)
-        a.add_scalar(2 * i)
-        b = TaskArgs()
-        b.add_tensor(marks, T.NO_DEP)
-        b.add_scalar(2 * i + 1)
-        orch.submit_sub_group(handle, (a, b))
-
-
-@orchestration
-def three(orch, args, config):
-    handle, cells, n = args
-    for i in range(n):
-        x, y, z = i % BUFFERS, (i + 1) % BUFFERS, (i + 2) % BUFFERS
-        a = TaskArgs()
-        a.add_tensor(cells[x : x + 1], T.INPUT)
-        a.add_tensor(cells[y : y + 1], T.INPUT)
-        a.add_tensor(cells[z : z + 1], T.OUTPUT_EXISTING)
-        orch.submit_sub(handle, a)
-
-
-@orchestration
-def pass_on(orch, args, config):
-    handle, given, got = args
-    a = TaskArgs()
-    a.add_tensor(given, T.INPUT)
-    a.add_tensor(got, T.OUTPUT_EXISTING)
-    orch.submit_sub(handle, a)
-
-
-@orchestration
-def bring_back(orch, args, config):
-    handle, got = args
-    a = TaskArgs()
-    a.add_tensor(got, T.OUTPUT_EXISTING)
-    orch.submit_sub(handle, a)
-
-
-# ---------------------------------------------------------------- many in one call
-def many_independent(orch, args, config):
     handle, marks, n = args
     orch.submit_sub_many(handle, [make_tensor(marks)], [T.NO_DEP], [np.arange(n)])
 
 
-def many_in_a_chain(orch, args, config):
+def chain(orch, args, config):
     handle, cell, n = args
     orch.submit_sub_many(handle, [make_tensor(cell)], [T.INOUT], count=n)
 
 
-def many_in_rows(orch, args, config):
+def stencil(orch, args, config):
     """Submit a stencil: what is left and right of a cell, round the edge, in two rows by turns."""
     handle, cells, shifts, width, steps, spins = args
     step, cell = np.divmod(np.arange(steps * width), width)
@@ -286,7 +131,7 @@ def many_in_rows(orch, args, config):
     orch.submit_sub_many(handle, columns, tags, [spins])
 
 
-def many_in_a_tree(orch, args, config):
+def tree(orch, args, config):
     put_handle, add_handle, cells, leaves = args
     first, rest = cells[:leaves].reshape(-1, 1), cells[leaves:].reshape(-1, 1)
     pairs = cells[:-1].reshape(-1, 2)
@@ -295,22 +140,55 @@ def many_in_a_tree(orch, args, config):
     orch.submit_sub_many(add_handle, [pairs[:, :1], pairs[:, 1:], rest], tags)
 
 
-def many_of_three(orch, args, config):
+def random(orch, args, config):
+    """Submit a random graph; the cell that stands for a missing producer is one that no task writes."""
+    handle, cells, producers, numbers = args
+    tags = [T.INPUT] * len(producers) + [T.OUTPUT_EXISTING]
+    for start in range(0, len(numbers), SCOPE):
+        part = slice(start, start + SCOPE)
+        columns = [Rows(cells, row[part]) for row in (*producers, numbers)]
+        with orch.scope():
+            orch.submit_sub_many(handle, columns, tags, [numbers[part]])
+
+
+def three(orch, args, config):
     handle, cells, n = args
     first = np.arange(n)
     columns = [Rows(cells, (first + shift) % BUFFERS) for shift in range(3)]
     orch.submit_sub_many(handle, columns, [T.INPUT, T.INPUT, T.OUTPUT_EXISTING])
 
 
+def groups(orch, args, config):
+    handle, marks, n, members = args
+    for first in range(0, n * members, members):
+        several = []
+        for i in range(first, first + members):
+            a = TaskArgs()
+            a.add_tensor(marks, T.NO_DEP)
+            a.add_scalar(i)
+            several.append(a)
+        orch.submit_sub_group(handle, several)
+
+
+def pass_on(orch, args, config):
+    handle, given, got = args
+    tensors = [make_tensor(given), make_tensor(got)]
+    orch.submit_sub_many(handle, tensors, [T.INPUT, T.OUTPUT_EXISTING], count=1)
+
+
+def bring_back(orch, args, config):
+    handle, got = args
+    orch.submit_sub_many(handle, [make_tensor(got)], [T.OUTPUT_EXISTING], count=1)
+
+
 # ---------------------------------------------------------------- jobs
-class Compiled:
+class Bulk:
     """Opens a Worker for each request. What was compiled for one request serves the next."""
 
     def __init__(self, way: str, child_mode: str) -> None:
         self.versions = {"simpler_ref": __version__, **versions("numba", "numpy")}
         self._way = way
         self._child_mode = child_mode
-        self._compiled: set[Any] = set()
 
     @contextmanager
     def job(self, workload: str, parameters: dict[str, Any]):
@@ -320,14 +198,10 @@ class Compiled:
         at_endpoints = self._child_mode == "endpoints"
         if at_endpoints and (workload not in AT_ENDPOINTS or parameters.get("spins")):
             raise UnsupportedError(f"at endpoints only these are run: {', '.join(AT_ENDPOINTS)}")
-        workers = parameters.pop("workers", WORKERS)
-        width = parameters.get("width")
-        if (workload, width) not in self._compiled:
-            self._compiled.add((workload, width))
-            with self._open(WORKERS) as worker:
-                self._make(worker, workload, parameters | SMALL).run()
-        with self._open(workers) as worker:
-            job = self._make(worker, workload, parameters)
+        if self._way == "again" and workload == "random":
+            require_short(dags.read_graph(parameters["path"]))
+        with self._open(parameters.pop("workers", WORKERS)) as worker:
+            job = JOBS[workload](worker, **parameters)
             worker.start()
             for _ in range(PLACED_AFTER if at_endpoints else 0):
                 job.reset()
@@ -340,14 +214,6 @@ class Compiled:
         if mode == "endpoints":
             return kind(fleet=ProcessFleet(), endpoints=workers, num_sub_workers=1)
         return kind(level=3, num_sub_workers=workers, child_mode=mode, mailbox_depth=DEPTH)
-
-    def _make(self, worker: Worker, workload: str, parameters: dict[str, Any]) -> Job:
-        make = JOBS[workload]
-        if self._way == "again" and workload == "random" and "tasks" not in parameters:
-            require_short(dags.read_graph(parameters["path"]))
-        wanted = inspect.signature(make).parameters
-        known = {name: value for name, value in parameters.items() if name in wanted}
-        return make(worker, self._way == "many", **known)
 
 
 class Again(Worker):
@@ -372,43 +238,36 @@ def running(worker: Worker, function: Any, arguments: tuple[Any, ...]) -> Callab
     return run
 
 
-def independent_job(worker: Worker, many: bool, n: int) -> Job:
+def independent_job(worker: Worker, n: int) -> Job:
     marks = cells_of(worker, n)
-    function = many_independent if many else independent
     right = np.arange(1, n + 1)
     return Job(
-        running(worker, function, (worker.register(mark), marks, n)),
+        running(worker, independent, (worker.register(mark), marks, n)),
         lambda: bool((marks == right).all()),
         n,
         lambda: marks.fill(0),
     )
 
 
-def chain_job(worker: Worker, many: bool, n: int) -> Job:
+def chain_job(worker: Worker, n: int) -> Job:
     cell = cells_of(worker, 1)
-    function = many_in_a_chain if many else chain
     return Job(
-        running(worker, function, (worker.register(add_one), cell, n)),
+        running(worker, chain, (worker.register(add_one), cell, n)),
         lambda: cell[0] == n,
         n,
         lambda: cell.fill(0),
     )
 
 
-def stencil_job(worker: Worker, many: bool, width: int, steps: int, spins: int) -> Job:
+def stencil_job(worker: Worker, width: int, steps: int, spins: int) -> Job:
     cells = cells_of(worker, 2 * width)
     first = np.arange(width)
     right = dags.stencil_values(width, steps)
     last = (1 - steps & 1) * width
     combine_row = worker.register(combine if width > 2 else combine_two)
-    if many:
-        shifts = (-1, 0, 1) if width > 2 else (-1, 0)
-        rows = cells.reshape(-1, 1)
-        run = running(worker, many_in_rows, (combine_row, rows, shifts, width, steps, spins))
-    elif width > 2:
-        run = running(worker, stencil, (combine_row, cells, width, steps, spins))
-    else:
-        run = running(worker, stencil_of_two, (combine_row, cells, steps, spins))
+    shifts = (-1, 0, 1) if width > 2 else (-1, 0)
+    rows = cells.reshape(-1, 1)
+    run = running(worker, stencil, (combine_row, rows, shifts, width, steps, spins))
 
     def reset() -> None:
         cells[width:] = first
@@ -416,33 +275,34 @@ def stencil_job(worker: Worker, many: bool, width: int, steps: int, spins: int) 
     return Job(run, lambda: cells[last : last + width].tolist() == right, width * steps, reset)
 
 
-def tree_job(worker: Worker, many: bool, leaves: int) -> Job:
+def tree_job(worker: Worker, leaves: int) -> Job:
     cells = cells_of(worker, 2 * leaves - 1)
     handles = worker.register(put), worker.register(add)
-    function = many_in_a_tree if many else tree
     right = leaves * (leaves - 1) // 2
     return Job(
-        running(worker, function, (*handles, cells, leaves)),
+        running(worker, tree, (*handles, cells, leaves)),
         lambda: cells[-1] == right,
         2 * leaves - 1,
         lambda: cells.fill(0),
     )
 
 
-def random_job(worker: Worker, many: bool, path: str, tasks: int | None = None) -> Job:
-    graph = dags.read_graph(path)[:tasks]
-    cells = cells_of(worker, len(graph))
-    handles = tuple(worker.register(one) for one in (put, mix_one, mix_two, mix_three))
+def random_job(worker: Worker, path: str) -> Job:
+    graph = dags.read_graph(path)
+    n = len(graph)
+    cells = cells_of(worker, n + 1)
+    producers = np.ascontiguousarray(np.where(graph < 0, n, graph).T)
+    arguments = worker.register(mix), cells.reshape(-1, 1), producers, np.arange(n)
     right = dags.random_values(graph)
     return Job(
-        running(worker, random, (*handles, cells, graph)),
-        lambda: bool((cells == right).all()),
-        len(graph),
+        running(worker, random, arguments),
+        lambda: bool((cells[:n] == right).all()),
+        n,
         lambda: cells.fill(0),
     )
 
 
-def submit_job(worker: Worker, many: bool, n: int) -> Job:
+def submit_job(worker: Worker, n: int) -> Job:
     cells = cells_of(worker, BUFFERS)
     handle = worker.register(add_and_one)
     spent = 0.0
@@ -450,10 +310,7 @@ def submit_job(worker: Worker, many: bool, n: int) -> Job:
     def orchestrate(orch, args, config):
         nonlocal spent
         start = time.perf_counter()
-        if many:
-            many_of_three(orch, (handle, cells.reshape(-1, 1), n), config)
-        else:
-            three(orch, (handle, cells, n), config)
+        three(orch, (handle, cells.reshape(-1, 1), n), config)
         spent = time.perf_counter() - start
 
     def run() -> float:
@@ -464,19 +321,18 @@ def submit_job(worker: Worker, many: bool, n: int) -> Job:
     return Job(run, lambda: cells[(n + 1) % BUFFERS] == right, n, lambda: cells.fill(0))
 
 
-def group_job(worker: Worker, many: bool, n: int, members: int) -> Job:
-    assert members == 2, members
-    marks = cells_of(worker, 2 * n)
-    right = np.arange(1, 2 * n + 1)
+def group_job(worker: Worker, n: int, members: int) -> Job:
+    marks = cells_of(worker, members * n)
+    right = np.arange(1, members * n + 1)
     return Job(
-        running(worker, groups, (worker.register(mark), marks, n)),
+        running(worker, groups, (worker.register(mark), marks, n, members)),
         lambda: bool((marks == right).all()),
         n,
         lambda: marks.fill(0),
     )
 
 
-def send_job(worker: Worker, many: bool, mib: int) -> Job:
+def send_job(worker: Worker, mib: int) -> Job:
     words, result = cells_of(worker, mib << 17), cells_of(worker, 1)
     words.view(np.float64).fill(1.0)
     return Job(
@@ -487,7 +343,7 @@ def send_job(worker: Worker, many: bool, mib: int) -> Job:
     )
 
 
-def receive_job(worker: Worker, many: bool, mib: int) -> Job:
+def receive_job(worker: Worker, mib: int) -> Job:
     words = cells_of(worker, mib << 17)
     return Job(
         running(worker, bring_back, (worker.register(fill), words)),
@@ -508,18 +364,14 @@ JOBS: dict[str, Callable[..., Job]] = {
     "send": send_job,
     "receive": receive_job,
 }
-SMALL = {"n": 64, "steps": 4, "spins": 1, "leaves": 16, "mib": 1, "tasks": 64}
-"""For the run that compiles."""
 WORKLOADS = {
-    "compiled": tuple(JOBS),
-    "many": ("independent", "chain", "stencil", "tree", "submit"),
+    "many": tuple(name for name in JOBS if name != "group"),
     "again": tuple(name for name in JOBS if name != "submit"),
 }
 AT_ENDPOINTS = "chain", "stencil"
 WORDS = {
-    "many": "many tasks of one kind in a call",
+    "many": "many tasks in a call: no groups, and BLAS is called from Python",
     "again": "recorded graphs: no task is submitted by itself",
-    "compiled": "compiled leaves: BLAS is called from Python",
 }
 
 
@@ -539,7 +391,7 @@ def start():
     """Give the peer that the command line names."""
     way, workers = sys.argv[1:]
     modes = {"processes": "process", "threads": "thread", "endpoints": "endpoints"}
-    peer = Compiled(way, modes[workers])
+    peer = Bulk(way, modes[workers])
     with peer.job("chain", {"n": 100}) as job:
         job.run()
     yield peer
