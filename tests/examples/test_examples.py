@@ -323,7 +323,7 @@ RUNS = {
     "paged_attention.py --steps=6 --sequences=3 --heads=2 --length=40": (
         rf" *5 +\d+ +\d+ +\d+ +\d+ +{NUMBER} ms +{NUMBER}$",
     ),
-    "compiled_orchestration.py --tiles=6 --tile=9": (
+    "many_in_a_call.py --tiles=6 --tile=9": (
         r"distance \d+ of 54 letters, 36 tasks, 60 edges; equal to numpy: yes$",
     ),
 }
@@ -405,7 +405,7 @@ WRONG = {
     "nested_workers.py --rows=20 --columns=3": "example.plain_numpy = lambda matrix: matrix",
     "compiled_leaves.py --size=9 --blocks=3": "example.np.bincount = lambda *x, **y: 0",
     "recorded_graph.py --size=9 --steps=2": "example.plain_numpy = lambda x, *y: x",
-    "compiled_orchestration.py --tiles=2": "example.plain_numpy = lambda *x: -1",
+    "many_in_a_call.py --tiles=2": "example.plain_numpy = lambda *x: -1",
     "task_flow.py": "usual = example.add_on_a_chip\n"
     "example.add_on_a_chip = lambda a, b, c: usual(b, b, c)",
 }
@@ -444,7 +444,7 @@ REFUSED = {
     "nested_workers.py --top=fiber": "argument --top: invalid choice: 'fiber'",
     "compiled_leaves.py --size=3 --blocks=4": "--blocks 4 is too many for 3 values",
     "recorded_graph.py --parts=101": "--parts 101 is too many: at most 100",
-    "compiled_orchestration.py --tiles=1 --tile=100001": "the texts are too long",
+    "many_in_a_call.py --tiles=1 --tile=100001": "the texts are too long",
 }
 REFUSED_BY_CHIPS = {
     "feed_forward.py --chips=17": "--chips 17 is too many: at most 16",

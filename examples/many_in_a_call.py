@@ -1,8 +1,8 @@
-"""The edit distance of two texts in thousands of small tasks, submitted by compiled code.
+"""The edit distance of two texts in thousands of small tasks, submitted in one call.
 
 The table of distances is split into tiles. A tile needs the lowest row of the tile above and the last
-column of the tile to the left, and keeps only its own last row and column. The loop states no order:
-the order follows from what each task reads and writes.
+column of the tile to the left, and keeps only its own last row and column. Nothing states an order: it
+follows from what each task reads and writes.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 import numpy as np
 from numba import int64, uint8
 
-from simpler_ref import TaskArgs, Worker, leaf, orchestration
+from simpler_ref import Rows, Worker, leaf
 from simpler_ref import TensorArgType as T
 
 LETTERS = 4
@@ -41,22 +41,18 @@ def tile(
 
 # ---------------------------------------------------------------- the graph
 def distances(tile_handle, one, other, rows, columns):
-    """Return the compiled orchestration function; texts and borders are already split into tiles."""
-
-    @orchestration
-    def orchestrate(orch, args, config):
-        for i in range(len(one)):
-            for j in range(len(other)):
-                task = TaskArgs()
-                task.add_tensor(one[i], T.INPUT)
-                task.add_tensor(other[j], T.INPUT)
-                task.add_tensor(rows[i, j], T.INPUT)
-                task.add_tensor(columns[i, j], T.INPUT)
-                task.add_tensor(rows[i + 1, j], T.OUTPUT_EXISTING)
-                task.add_tensor(columns[i, j + 1], T.OUTPUT_EXISTING)
-                orch.submit_sub(tile_handle, task)
-
-    return orchestrate
+    """Return the orchestration function; texts and borders are already split into tiles."""
+    tiles, letters = one.shape
+    i, j = np.divmod(np.arange(tiles * tiles), tiles)  # of each task
+    left = (tiles + 1) * i + j
+    columns = columns.reshape(-1, letters + 1)
+    tensors = [
+        *(Rows(one, i), Rows(other, j)),
+        *(rows[:-1].reshape(-1, letters), Rows(columns, left)),
+        *(rows[1:].reshape(-1, letters), Rows(columns, left + 1)),
+    ]
+    tags = [T.INPUT] * 4 + [T.OUTPUT_EXISTING] * 2
+    return lambda orch, args, config: orch.submit_sub_many(tile_handle, tensors, tags)
 
 
 def plain_numpy(one, other):
