@@ -18,7 +18,6 @@ from .errors import (
     LocalSlotExhaustedError,
     NoMemoryError,
     NoPythonWorkerError,
-    OrchestrationError,
     RemoteError,
     RemoteTraceback,
     RingFullError,
@@ -41,7 +40,6 @@ from .worker import RunTiming, Worker
 from .workers.kinds import WorkerKind
 
 if TYPE_CHECKING:
-    from .orch.compiled import orchestration
     from .remote import (
         ProcessFleet,
         RemoteBufferHandle,
@@ -62,10 +60,6 @@ _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 
 def __getattr__(name: str) -> Any:
     """Return the names whose modules are imported only on access."""
-    if name == "orchestration":
-        from .orch.compiled import orchestration
-
-        return orchestration
     if name == "Trace":
         from .trace import Trace
 
@@ -99,7 +93,6 @@ __all__ = [
     "LocalSlotExhaustedError",
     "NoMemoryError",
     "NoPythonWorkerError",
-    "OrchestrationError",
     "Orchestrator",
     "Out",
     "ProcessFleet",
@@ -128,6 +121,5 @@ __all__ = [
     "get_inner_handle",
     "leaf",
     "local",
-    "orchestration",
     "task",
 ]

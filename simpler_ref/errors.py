@@ -315,26 +315,6 @@ class NoPythonWorkerError(CallableError, RuntimeError):
     """
 
 
-class OrchestrationError(TypeError):
-    """An orchestration function cannot be compiled; the cause has the compiler's message.
-
-    Attributes
-    ----------
-    reason : str
-        What cannot be compiled, and what to do instead.
-    filename : str
-        File of the function; empty if it is about no line of it.
-    lineno : int
-        The line in that file.
-    """
-
-    def __init__(self, reason: str, *, filename: str = "", lineno: int = 0) -> None:
-        super().__init__(f"{filename}, line {lineno}: {reason}" if filename else reason)
-        self.reason = reason
-        self.filename = filename
-        self.lineno = lineno
-
-
 class LocalSlotExhaustedError(RuntimeError):
     """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``).
 

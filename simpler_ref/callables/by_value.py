@@ -61,7 +61,7 @@ def _complete(made: Any, function: Any) -> None:
 class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, with the names of the files that functions are from.
 
-    Tracebacks and compiled orchestration need them; cloudpickle 3.1.3 and later leave them out.
+    Tracebacks need them; cloudpickle 3.1.3 and later leave them out.
     Functions of the global generators, such as `random.random`, are methods. They go by name, so that
     each worker draws from its own.
 

@@ -53,21 +53,6 @@ def run_program(mem, words, variables):
     return code
 
 
-@entry(WORDS, INT, INT, INT, WORDS, nogil=False)
-def submit_words(mem, callable_word, counts, members, words):
-    """Submit a task or a group in bulk, for compiled code; see `submit_task`."""
-    slot = submit.submit_task(mem, callable_word, counts, members, words)
-    if slot >= 0:
-        schedule.pass_in_bulk(mem, slot)
-    return slot
-
-
-@entry(WORDS, WORDS, nogil=False)
-def alloc_words(mem, words):
-    """Claim a buffer for compiled code; see `submit.alloc_buffer`."""
-    return submit.alloc_buffer(mem, words)
-
-
 @entry(WORDS, INT, nogil=False)
 def note_submit(mem, began):
     """Note that a submit of Python has lasted until now."""

@@ -90,22 +90,19 @@ class _Entry:
         return found
 
 
-def entry(
-    *signature: Any, nogil: bool, stamp: str = STAMP, allocates: bool = False
-) -> Callable[[F], F]:
+def entry(*signature: Any, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
     """Make a kernel that Python calls: compiled for `signature` only, cached on disk.
 
     `nogil=False` is for short, non-blocking entries, where releasing the GIL would cost more than the
     work; entries that may wait have `nogil=True`. `bind` compiles, not the import. `stamp` is the digest
-    of the sources; `allocates` says that the entry makes arrays.
+    of the sources.
     """
 
     def wrap(func: F) -> F:
         if INTERPRETED:
             func.entry_signature = signature  # type: ignore[attr-defined]
             return func
-        options = _OPTIONS | {"_nrt": allocates, "nogil": nogil}
-        return cast(F, _Entry(func, signature, stamp, **options))
+        return cast(F, _Entry(func, signature, stamp, nogil=nogil, **_OPTIONS))
 
     return wrap
 
@@ -116,13 +113,6 @@ def bind(func: F) -> F:
     Arguments must have the declared types; numba's unboxing rejects others with a TypeError.
     """
     return func if INTERPRETED else cast(F, cast(_Entry, func).compiled.entry_point)
-
-
-def address_of(func: Callable[..., Any]) -> int:
-    """Return the address of an entry's machine code, for compiled code that calls it."""
-    compiled = cast(_Entry, func).compiled
-    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return address
 
 
 def c_address_of(func: Callable[..., Any]) -> int:

@@ -109,18 +109,6 @@ def alloc(mem, nbytes, depth):
 
 
 @kernel
-def next_task_id(mem):
-    """Return the id of the next allocation: how many there were."""
-    return int(mem[L.NEXT_TASK_ID])
-
-
-@kernel
-def live_tasks(mem):
-    """Return how many tasks, buffers included, are not reclaimed."""
-    return int(mem[L.LIVE])
-
-
-@kernel
 def outside_window(mem):
     """Say whether the next id would be too far above the oldest live task's: one ring, and a window.
 

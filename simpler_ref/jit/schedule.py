@@ -601,7 +601,7 @@ def scheduler_loop(mem, timer_ns):
 
     Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: the caller should
              warn, and call again
-    Rule     SCHED-WAKE-2 to -4, -7; SPEED-ORCH-6
+    Rule     SCHED-WAKE-2 to -4, -7
     """
     seen = -1
     slept = 0

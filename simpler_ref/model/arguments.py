@@ -26,10 +26,6 @@ _SIGNED, _FLOAT64 = L.SIGNED, L.FLOAT64
 
 WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
 """Tags of tensors that a task writes."""
-READ_ONLY = (
-    "the array is read-only, and its tag lets the task write it: tag it INPUT if the task only reads, or "
-    "give the array that it is a view of, or a copy (Worker.share(array))"
-)
 TENSOR_AFTER_SCALAR = "cannot add tensor after scalar: add all tensors first"
 
 
@@ -248,7 +244,11 @@ def require_reads(array: Any, tag: Any, what: str = "this array") -> None:
     written = next((one for one in np.ravel(tag).tolist() if one in WRITES), None)
     if written is not None:
         name = TensorArgType(written).name
-        raise ValueError(f"{what} of shape {array.shape}, tagged {name}: {READ_ONLY}")
+        raise ValueError(
+            f"{what} of shape {array.shape}, tagged {name}: the array is read-only, and its tag lets the "
+            "task write it: tag it INPUT if the task only reads, or give the array that it is a view of, "
+            "or a copy (Worker.share(array))"
+        )
 
 
 def check_tag(tag: Any) -> int:

@@ -1,1 +1,1 @@
-"""What an orchestration function holds, and its tasks in bulk, recorded or compiled."""
+"""What an orchestration function holds, and its tasks in bulk or recorded."""

@@ -48,7 +48,6 @@ class CheckedOrchestrator(Orchestrator):
     Rule     ORCH-CHECK-4, -8, -11
     """
 
-    _in_python = True
     _history: History
     _places: dict[int, str]
     """Where each task of the run was submitted."""

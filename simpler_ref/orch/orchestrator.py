@@ -46,7 +46,7 @@ from .configs import Configs
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
-from .scopes import NO_SCOPE_OPEN, TOO_MANY_SCOPES, ScopeGuard
+from .scopes import ScopeGuard
 
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
@@ -61,9 +61,6 @@ class Orchestrator:
 
     Rule     ORCH-API-3; HIER-API-2; FLOW-NEST-3
     """
-
-    _in_python = False
-    """Whether compiled orchestration functions run as Python on it: on those that record or check."""
 
     def __init__(self, host: Host, engine: Engine, configs: Configs) -> None:
         self._host = host
@@ -682,7 +679,9 @@ class Orchestrator:
         """
         self._require_mine()
         if self._open_scope() != L.OK:
-            raise RuntimeError(TOO_MANY_SCOPES)
+            raise RuntimeError(
+                f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
+            )
 
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
@@ -698,7 +697,7 @@ class Orchestrator:
         """
         self._require_mine()
         if self._depth() <= 1:
-            raise RuntimeError(NO_SCOPE_OPEN)
+            raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
         self._close_scope()
 
     def _depth(self) -> int:

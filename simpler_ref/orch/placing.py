@@ -38,7 +38,6 @@ class PlacingOrchestrator(Orchestrator):
     Rule     REMOTE-COPY-1, -3, -6
     """
 
-    _in_python = True
     _handle: CallableHandle
     _recovery: Recovery | None = None
 

@@ -180,7 +180,6 @@ class Recorder(Orchestrator):
     Rule     SPEED-REPLAY-1
     """
 
-    _in_python = True
     has_unordered = False
     """Whether tasks may write what others have as INPUT; only with ``check=True`` that is known."""
 

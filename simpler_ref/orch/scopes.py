@@ -1,17 +1,9 @@
-"""``with orch.scope():``, and what is said where scopes do not pair."""
+"""``with orch.scope():``."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Protocol
-
-from ..jit import layout as L
-
-NO_SCOPE_OPEN = "scope_end without scope_begin: no scope of yours is open"
-SCOPE_ENDED_INSIDE = "scope_end without scope_begin: this scope was ended inside its with block"
-TOO_MANY_SCOPES = (
-    f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
-)
 
 
 class Scoped(Protocol):
@@ -58,7 +50,9 @@ class ScopeGuard:
             return
         if orch._depth() < depth:
             if error is None:
-                raise RuntimeError(SCOPE_ENDED_INSIDE)
+                raise RuntimeError(
+                    "scope_end without scope_begin: this scope was ended inside its with block"
+                )
             return
         while orch._depth() >= depth:
             orch.scope_end()

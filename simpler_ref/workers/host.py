@@ -8,7 +8,6 @@ from ..callables.handles import CallableHandle
 from ..callables.leaves import Leaf
 from ..errors import TaskError
 from ..jit.kernel import INTERPRETED
-from ..system.types import Array
 from .chip_memory import ChipMemory
 from .failures import read_failure
 from .life import Life
@@ -41,11 +40,6 @@ class Host:
         found: Endpoints | None = self._life.endpoints
         assert found is not None, "the Worker has a callable for endpoints"
         return found
-
-    def own_memory(self) -> tuple[Array, ...]:
-        """Return the memory that the workers have shared from the start: arena and heap rings."""
-        session = self._life.live()
-        return session.arena.memory, session.engine.heap
 
     def callable_name(self, word: int, key: int) -> str:
         """Return the name of the callable in a callable word."""

@@ -232,7 +232,7 @@ GROUPS = spec_rules.read_groups()
 
 def test_a_docstring_names_its_rules_last():
     for path in (ROOT / "simpler_ref").rglob("*.py"):
-        if {"jit", "compiled"} & {*path.parts}:
+        if "jit" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):

@@ -82,7 +82,7 @@ PARTIES = (
 
 CALLERS = {
     "Orch": (
-        *("submit_and_pass", "submit_group_and_pass", "submit_words", "alloc_words"),
+        *("submit_and_pass", "submit_group_and_pass"),
         *("alloc_buffer", "begin_stream", "call_and_pass", "help_stream", "forget_memory"),
         *("end_stream", "reset_stream"),
         *("run_program", "open_scope", "close_scope", "newest_tasks", "help_scheduler"),

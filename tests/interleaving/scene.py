@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from simpler_ref.jit import claims, entries
+from simpler_ref.jit import claims, entries, schedule, submit
 from simpler_ref.jit import layout as L
 from tests.ahead_model import NAMES, parse
 
@@ -47,7 +47,7 @@ class Scene:
     fails: str = ""
     """Names of tasks that fail."""
     bulk: bool = False
-    """It is submitted as compiled code does."""
+    """Its tasks are some of a bulk that has not come to its end."""
     away: bool = False
     """After its submits the Orch thread never comes back."""
     drains: bool = False
@@ -264,7 +264,9 @@ class Play:
             taken = mem[L.WIRING_TAKEN]
             if self.scene.bulk:
                 rest = members if task.members else []
-                code = entries.submit_words(mem, word, counts, task.members, wire + rest)
+                code = submit.submit_task(mem, word, counts, task.members, wire + rest)
+                if code >= 0:
+                    schedule.pass_in_bulk(mem, code)
             elif task.members:
                 code = entries.submit_group_and_pass(
                     mem, word, counts, task.members, wire + members

@@ -154,8 +154,8 @@ MORE_VALUES = {
     ("engine.memory", "initialise"),
     ("model.enums", "MAILBOX_OFF_ERROR_MSG"),  # a name of the documents, which programs import
 }
-INDEXING = {"workers.loop", "orch.compiled.steps"}
-"""What indexes the engine's words by what it was told: a worker's leaf word, the tensors of a slot."""
+INDEXING = {"workers.loop"}
+"""What indexes the engine's words by what it was told: a worker's leaf word."""
 
 
 def knows_places(module: str) -> bool:

@@ -20,7 +20,6 @@ from simpler_ref import (
     TaskArgs,
     TaskError,
     Worker,
-    orchestration,
 )
 from simpler_ref import TensorArgType as T
 from tests.by_hand import ByHand
@@ -268,20 +267,6 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
 
 
 # ---------------------------------------------------------------- all kinds of submits
-@pytest.mark.spec("ORCH-CHECK-8")
-def test_compiled_orchestration_is_checked(w, x):
-    handle = w.look
-
-    @orchestration
-    def orch_fn(orch, args, config):
-        for tag in (T.INPUT, T.INOUT):
-            task = TaskArgs()
-            task.add_tensor(x, tag)
-            orch.submit_sub(handle, task)
-
-    assert hazard_of(w, orch_fn).kind == "write after read"
-
-
 @pytest.mark.spec("ORCH-CHECK-8", "ORCH-CHECK-9")
 def test_no_dep_members_of_a_group_and_memory_of_other_workers_are_not_compared(w, x):
     w.run(submits(w, [(x, T.NO_DEP)], [(x, T.INOUT)], [(x, T.NO_DEP)]))

@@ -20,7 +20,6 @@ from simpler_ref import (
     RemoteWorkerSpec,
     TaskArgs,
     Worker,
-    orchestration,
 )
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
@@ -112,20 +111,10 @@ def test_a_function_gets_its_arguments_and_no_task_runs_or_has_memory(w, x):
 
 
 @pytest.mark.spec("SEE-GRAPH-1")
-def test_tasks_of_compiled_orchestration_and_many_at_once_are_there_with_lines(w, x):
-    handle = w.increase
-
-    @orchestration
-    def twice(orch, args, config):
-        for _ in range(2):
-            task = TaskArgs()
-            task.add_tensor(args.tensor(0), T.INOUT)
-            orch.submit_sub(handle, task)
-
+def test_many_tasks_at_once_are_there_with_lines(w, x):
     def many(orch, args, config):
-        orch.submit_sub_many(handle, [args.tensor(0)], [T.INOUT], count=3)
+        orch.submit_sub_many(w.increase, [args.tensor(0)], [T.INOUT], count=3)
 
-    assert w.graph(twice, make((x, T.INOUT))).pairs == [(0, 1)]
     graph, line = w.graph(many, make((x, T.INOUT))), many.__code__.co_firstlineno + 1
     assert graph.pairs == [(0, 1), (1, 2)]
     assert graph.tasks[0].line == f"{__file__}:{line}"

@@ -17,7 +17,6 @@ from simpler_ref import (
     TaskArgs,
     TaskError,
     Worker,
-    orchestration,
 )
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable
@@ -65,8 +64,7 @@ def numbers(w, *values):
 
 # ---------------------------------------------------------------- recording
 @pytest.mark.spec("SPEED-REPLAY-1")
-@pytest.mark.parametrize("compiled", [False, True])
-def test_recording_calls_the_function_once_and_starts_nobody(compiled):
+def test_recording_calls_the_function_once_and_starts_nobody():
     calls = []
 
     def orch_fn(orch, args, config):
@@ -77,9 +75,7 @@ def test_recording_calls_the_function_once_and_starts_nobody(compiled):
 
     with Worker(3, num_sub_workers=1) as w:
         handle, (x,) = w.register(add), numbers(w, 1)
-        graph = w.record(
-            orchestration(orch_fn) if compiled else orch_fn, ("thing", 5), CallConfig(block_dim=3)
-        )
+        graph = w.record(orch_fn, ("thing", 5), CallConfig(block_dim=3))
         assert isinstance(graph, Graph)
         assert (graph.tasks, w.worker_pids(), x.tolist()) == (2, [], [1, 1, 1])
         with pytest.raises(TypeError, match="not recorded with TaskArgs"):

@@ -6,11 +6,9 @@ import struct
 import numpy as np
 import pytest
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker, orchestration
+from simpler_ref import ContinuousTensor, DataType, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.errors import OrchestrationError
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.model.tensor import DescribedTensor
 from simpler_ref.native_chip import ChipCallable
 from tests.chip_kernels import add_core
@@ -293,36 +291,6 @@ def test_submits_of_many_refuse_them_by_name():
                     orch.submit_sub_many(handle, [column], [T.INPUT], count=1)
 
         assert w.run(orch_fn).tasks == 0
-
-
-@pytest.mark.long  # three functions are compiled
-@pytest.mark.spec("FLOW-LAYOUT-5")
-@pytest.mark.skipif(INTERPRETED, reason="interpreted, such a function is a Python function")
-def test_compiled_orchestration_refuses_them_by_name():
-    @orchestration
-    def does_nothing(orch, args, config):
-        pass
-
-    @orchestration
-    def adds(orch, args, config):
-        one = TaskArgs()
-        one.add_tensor(args, T.INPUT)
-
-    @orchestration
-    def adds_a_part(orch, args, config):
-        one = TaskArgs()
-        one.add_tensor(args[:, ::2], T.INPUT)
-
-    with Worker(3, num_sub_workers=1) as w:
-        x, y = w.share(np.ones((4, 6))), w.share(np.ones((4, 6), np.float32))
-        args = make_args((x, T.INPUT))
-        for given in (args, args.tensor(0), (3, args)):
-            with pytest.raises(OrchestrationError, match=r"has no compiled form.*from Python"):
-                w.run(does_nothing, given)
-        with pytest.raises(OrchestrationError, match="float64"):
-            w.run(adds, x)
-        with pytest.raises(ValueError, match=r"strides \(24, 8\) is not contiguous.*from Python"):
-            w.run(adds_a_part, y)
 
 
 # ---------------------------------------------------------------- numbers

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker, leaf, orchestration
+from simpler_ref import TaskArgs, TaskError, Worker, leaf
 from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.workers.kinds import SubWorker
@@ -300,9 +300,8 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
             for take in (w.register, w.run, w.record):
                 with pytest.raises(TypeError, match=words):
                     take(form)
-        for decorator in (leaf, orchestration):
-            with pytest.raises(TypeError, match=words):
-                decorator(function)
+        with pytest.raises(TypeError, match=words):
+            leaf(function)
         assert not w._registry._used
 
     for method in ("start", "run", "stop"):
