@@ -33,7 +33,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.remote import ProcessFleet
 from simpler_ref.task_interface import make_tensor
 
-SCOPE = 4096
+SCOPE = 2048
 BUFFERS = 64
 
 
