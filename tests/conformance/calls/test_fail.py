@@ -16,7 +16,7 @@ import simpler_ref as sr
 
 from ...support import DEADLINE_S, wait_until
 from ...system.workers import shared_words
-from .tasks import add, die, fill, same, total, update, wait_at
+from .tasks import add, die, fill, same, stay, total, update, wait_at
 
 
 @sr.task
@@ -118,9 +118,9 @@ def test_a_dead_worker_fails_its_call_and_its_successor_makes_the_others():
 @pytest.mark.spec("CALL-FAIL-4")
 def test_calls_outlive_the_process_that_makes_the_workers():
     with sr.Worker(num_sub_workers=2) as w:
-        server = w.submit(os.getppid).result()
-        lost = [w.submit(signal.pause) for _ in range(2)]
-        wait_until(lambda: all(one.running() for one in lost))
+        server, begun = w.submit(os.getppid).result(), w.zeros(2, np.int8)
+        lost = [stay(begun[i : i + 1]) for i in range(2)]
+        wait_until(begun.all)
         os.kill(server, signal.SIGKILL)
         for one in lost:
             assert isinstance(one.exception(), sr.WorkerLostError)
