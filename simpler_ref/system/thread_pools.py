@@ -134,9 +134,9 @@ def _loaded() -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------- threads that a fork leaves behind
-_HARMLESS = "libpython", "blas", "workqueue.", "libarrow", "libzmq"
+_HARMLESS = "libpython", "libllvmlite", "blas", "workqueue.", "libarrow", "libzmq"
 """Parts of the names of libraries whose threads a forked process can do without: OpenBLAS, numba and
-Arrow start them again, and ZeroMQ's contexts are not used there."""
+Arrow start them again, LLVM has none of its own, and ZeroMQ's contexts are not used there."""
 _NEUTRAL = "libc.", "libc-", "libpthread", "libm.", "librt", "ld-linux", "libstdc++", "libgcc_s"
 """Libraries through which others wait."""
 _TELLING = "/proc/self/syscall", "/proc/self/mem"
