@@ -215,10 +215,14 @@ def _code() -> list[tuple[int, int, str]]:
 
 
 def _owner(stack: bytes, code: list[tuple[int, int, str]]) -> str:
-    """Return the name of the library in which a thread waits; empty if none is found."""
-    starts = [start for start, _, _ in code]
+    """Return the name of the library in which a thread waits; empty if none is found.
+
+    A harmless one comes first: some words are what functions that have returned left there.
+    """
+    starts, found = [start for start, _, _ in code], []
     for word in memoryview(stack)[: len(stack) // 8 * 8].cast("Q"):
         at = bisect.bisect(starts, word) - 1
         if at >= 0 and word < code[at][1] and not code[at][2].startswith((*_NEUTRAL, "[")):
-            return code[at][2]
-    return ""
+            found.append(code[at][2])
+    harmless = [name for name in found if any(part in name for part in _HARMLESS)]
+    return (harmless or found or [""])[0]
