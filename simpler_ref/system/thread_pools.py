@@ -142,7 +142,7 @@ _NEUTRAL = "libc.", "libc-", "libpthread", "libm.", "librt", "ld-linux", "libstd
 _TELLING = "/proc/self/syscall", "/proc/self/mem"
 _OPENMP = "libgomp", "libomp", "libiomp"
 """What is taken for strangers if a system has no such files."""
-_SETTLE_S, _LOOKS = 0.005, 100
+_SETTLE_S, _LOOKS, _TIMES = 0.005, 100, 3
 """After this many looks at such intervals an idle thread sleeps; one that does not is working."""
 _STACK = 1 << 14
 """How many bytes of a thread's stack are looked at: who waits has called few functions."""
@@ -158,13 +158,28 @@ def why_not_fork() -> str | None:
 
     Rule     WM-START-2
     """
+    for again in range(_TIMES):  # a thread that begins or ends just now looks strange only once
+        if again:
+            time.sleep(4 * _SETTLE_S)
+        strangers = _strangers()
+        if not strangers:
+            return None
+    names = sorted({re.split("[-.]", name)[0] or "a native library" for name in strangers})
+    return (
+        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} in use: forked workers could wait "
+        f"for threads ({len(strangers)} of this process) which a fork leaves behind"
+    )
+
+
+def _strangers() -> list[str]:
+    """Return the libraries of threads that a fork may break."""
     can_tell = all(map(os.path.exists, _TELLING))
     for look in range(_LOOKS if can_tell else 1):
         if look:
             time.sleep(_SETTLE_S)
         threads = _threads_of_libraries()
         if not threads:
-            return None
+            return []
         stacks = [_stack(thread) for thread in threads]
         if all(stacks):
             break
@@ -172,14 +187,7 @@ def why_not_fork() -> str | None:
     owners = [_owner(stack, code) for stack in stacks]
     if not can_tell:
         owners = [name for _, _, name in code if name.startswith(_OPENMP)]
-    strangers = [name for name in owners if not any(part in name for part in _HARMLESS)]
-    if not strangers:
-        return None
-    names = sorted({re.split("[-.]", name)[0] or "a native library" for name in strangers})
-    return (
-        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} in use: forked workers could wait "
-        f"for threads ({len(strangers)} of this process) which a fork leaves behind"
-    )
+    return [name for name in owners if not any(part in name for part in _HARMLESS)]
 
 
 def _threads_of_libraries() -> set[int]:
