@@ -32,7 +32,10 @@ class TooManyError(Exception):
 
 
 class RefusedError(Exception):
-    """The call of a future within an argument has failed, or an array there must not be used."""
+    """What is within an argument cannot be sent, and `error` says why; it is no failure to pickle.
+
+    The call of a future has failed, an array must not be used, or there is no room for its layout.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -83,7 +86,7 @@ class Enclosed:
             wire = self._wire(found)
         except (TypeError, ValueError):  # it is copied, as any object is
             return found.__reduce_ex__(5)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise RefusedError(error) from None
         if not self._most:
             return _read_only, (found.copy(),)
