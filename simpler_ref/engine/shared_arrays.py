@@ -245,7 +245,7 @@ class Arena:
 
     def _take(self, length: int) -> tuple[Array, int]:
         """Return free memory as an array, and how much of it arrays have had before."""
-        since, is_full = time.monotonic(), False
+        since, is_full, is_over = time.monotonic(), False, False
         while True:
             if is_full:
                 self._find_lost()
@@ -261,8 +261,10 @@ class Arena:
                     finally:
                         self._waiters -= 1
                     continue
-            if is_full and not self._wait_for_tasks(since):
+            if is_over:
                 raise self._no_room(length)
+            # once none is left to wait for, another look: the last one may have ended after this one
+            is_over = is_full and not self._wait_for_tasks(since)
             is_full = True
 
     def _wait_for_tasks(self, since: float) -> bool:

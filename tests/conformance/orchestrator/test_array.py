@@ -156,6 +156,10 @@ def test_who_finds_no_room_waits_for_tasks(arena, tasks):
     with pytest.raises(MemoryError, match="arena_size"):
         arena.empty(1, np.uint8)
     tasks.submitted, tasks.running = 2, [1]
+    tasks.wait = tasks.running.clear  # the last one ends before it is waited for: there is none
+    del kept
+    kept = arena.empty(1 << 16, np.uint8)
+    tasks.submitted, tasks.running = 3, [2]
     del kept
     with pytest.raises(MemoryError, match="have not ended may use 65536 that were dropped"):
         tasks.unended = lambda: None
