@@ -156,7 +156,7 @@ def region_of(array: Array) -> Region:
 
 
 def _create(nbytes: int, shared: int, huge: bool, window: bool) -> Array:
-    for region, owner in list(_owners.items()):
+    for region, owner in _owners.copy().items():  # a copy of it in one step: finalizers change it
         if owner() is None:  # a signal has cut its finalizer short
             _unmap(region)
     fd = -1
