@@ -22,8 +22,9 @@ _HOLDS, _SIZE, _SLOT = range(3)  # words of a block before its data; of a task a
 _KEY = 4
 _HAS_PAGES = 5
 """Word of a free block: it counts among those whose pages the system does not have."""
-_FREE = 1
-"""Word of a part behind the first: how many words such blocks have."""
+_FREED, _TAKEN = 1, 2
+"""Words of a part behind the first: how many words such blocks had that were ever freed, as the program
+counts them, and taken again, as the party does; each is written by one of them."""
 _MUCH = 1 << 17
 """Words from which on a block's pages may go back to the system."""
 _MOST_FREE = 1 << 25
@@ -122,7 +123,7 @@ class Blocks:
             if mem[offset] == 0:
                 if mem[offset + _HAS_PAGES]:
                     mem[offset + _HAS_PAGES] = 0
-                    mem[self._top + _FREE] -= size
+                    mem[self._top + _TAKEN] += size
                 return offset
         return None
 
@@ -161,7 +162,7 @@ class Blocks:
     def _merge(self) -> None:
         """Merge free blocks that are neighbours; what is free at the end is room again."""
         mem, free = self._mem, 0
-        mem[self._top + _FREE] = 0
+        mem[self._top + _TAKEN] = mem[self._top + _FREED]
         for offset in self:  # which reads the size of a block when it goes on
             mem[offset + _HAS_PAGES] = 0
             if mem[offset] != 0:
@@ -207,9 +208,9 @@ def give_back(mem: Array, offset: int) -> None:
     if size < _MUCH or mem[offset] != 1:
         return
     start, stride = int(mem[L.A_BLOCKS]), int(mem[L.BLOCKS_STRIDE])
-    free = start + (offset - start) // stride * stride + _FREE
-    if mem[free] + size <= _MOST_FREE:
-        mem[free] += size
+    top = start + (offset - start) // stride * stride
+    if mem[top + _FREED] - mem[top + _TAKEN] + size <= _MOST_FREE:
+        mem[top + _FREED] += size
         mem[offset + _HAS_PAGES] = 1
     else:
         regions.give_back(address_of(mem) + (offset + _HEAD) * L.WORD, (size - _HEAD) * L.WORD)
