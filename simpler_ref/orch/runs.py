@@ -118,7 +118,7 @@ def run(
 
     def act(session: Session) -> RunTiming:
         ending.recover(session)
-        life.start_workers(session)
+        life.start_missing(session)
         session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
         words = life.tree.words(life.registry)
@@ -200,7 +200,8 @@ def _call(
     Rule     ORCH-RUN-7; ORCH-API-1
     """
     orch = session.orch
-    outer = visibility.current.check, visibility.current.kept, visibility.current.spawned
+    before = visibility.current
+    outer = before.check, before.kept, before.spawned
     try:
         visibility.set_current(session.why_invisible, spawned=session.method.spawn)
         session.engine.kernels.begin_run(session.engine.mem)

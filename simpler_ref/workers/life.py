@@ -181,6 +181,7 @@ class Life:
         Rule     ORCH-MISUSE-8; SPEED-REPLAY-10
         """
         mine = False
+        self.refuse_in_task()
         try:
             while not mine:
                 self._refuse_in_run()
@@ -203,7 +204,6 @@ class Life:
                 self.running = False
 
     def _refuse_in_run(self) -> None:
-        self.refuse_in_task()
         if self.running:
             raise RuntimeError(
                 "a run is in progress on this Worker: runs cannot be nested, and one Worker serves one "
@@ -418,9 +418,10 @@ class Life:
         with self.lock:  # they are not started beside `release`, or after it
             if session is not self.session:
                 raise RuntimeError(self._why_not_open())
-            self._start_workers(session, dead)
+            self.start_missing(session, dead)
 
-    def _start_workers(self, session: Session, dead: Sequence[int] | None) -> None:
+    def start_missing(self, session: Session, dead: Sequence[int] | None = None) -> None:
+        """Do so in a run, beside which nobody closes, or with the lock."""
         manager = session.manager
         anew = self.needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
