@@ -55,6 +55,12 @@ def inherited() -> dict[str, Any]:
     return found
 
 
+def _is_plain(value: Any) -> bool:
+    """Say whether a value has no objects within it."""
+    kind = type(value)
+    return kind in _PLAIN and (kind is not np.ndarray or not value.dtype.hasobject)
+
+
 class ArgumentPickler:
     """Pickles arguments, one after another.
 
@@ -81,7 +87,7 @@ class ArgumentPickler:
         """Return arguments as bytes; `values` are the arguments in what is pickled."""
         if self._only_by_value:
             return self._by_value(items)
-        is_plain = _PLAIN.issuperset(map(type, values))
+        is_plain = all(map(_is_plain, values))
         try:
             data = pickle.dumps(items, 5) if is_plain else self._quickly(items)
         except Exception:

@@ -57,10 +57,12 @@ def test_calls_wait_for_writers_of_arrays_within_arguments_and_cannot_write_thes
         w.submit(look_at, is_open, take, put(row))
         for row, (put, take) in zip(x, INSIDE.values(), strict=True)
     ]
+    alone = w.submit(np.sum, objects(x[0])[1:])
     mapped = w.map(sum, [[x[0, 0], 1], [2, 3]])
     have_others_run(w)
     gate[0] = 1
     assert [one.result() for one in found] == [(14, False)] * len(INSIDE)
+    assert alone.result().tolist() == [7, 7]
     assert list(mapped) == [1, 5], "a number of an array is a number"
 
 
