@@ -13,6 +13,7 @@ from .view.slots import Names, TaskView, group_of, unfinished
 
 MOST_TOLD = 8
 """Tasks that a report describes."""
+_UNFINISHED = ("PENDING", "READY", "RUNNING")
 
 
 def waiting_tasks(engine: Engine, names: Names) -> list[str]:
@@ -25,6 +26,7 @@ def waiting_tasks(engine: Engine, names: Names) -> list[str]:
     looks = RingView(engine, names)
     ids = unfinished(engine.mem)
     found = [one for one in (_look(looks, task) for task in ids[:MOST_TOLD]) if one is not None]
+    found = [one for one in found if one.state.name in _UNFINISHED]  # some end meanwhile
     if len(ids) <= MOST_TOLD and all(one.state.name == "RUNNING" for one in found):
         return []
     lines = [f"{_called(one)} is {one.state.name}{_reason(engine, looks, one)}" for one in found]
@@ -53,7 +55,7 @@ def ring_cycle(engine: Engine, names: Names, depth: int) -> list[str]:
     lines = [
         f"ring {number}: the oldest memory{size} is that of {_called(oldest)}, {oldest.state.name}"
     ]
-    if oldest.state.name in ("PENDING", "READY", "RUNNING"):
+    if oldest.state.name in _UNFINISHED:
         return [*lines, f"it must end first{_reason(engine, looks, oldest)}"]
     for task in oldest.consumers[:MOST_TOLD]:
         consumer = _look(looks, task)

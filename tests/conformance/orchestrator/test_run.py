@@ -17,7 +17,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.segments import segments
 from tests.support import Gate, key, make_args, no_passes, wait_until
-from tests.system.programs import Fork, Program
+from tests.system.programs import Concurrently, Fork, Program
 
 
 def is_empty(orch):
@@ -296,18 +296,19 @@ def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(c
                     ran[0] = 1
 
                 def orch_fn(orch, *_):
-                    try:
-                        for handle in (blocked, after):  # one worker is busy, the other idle
-                            orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
-                        while True:
-                            time.sleep(0.001)
-                    finally:
-                        go.open()
+                    for handle in (blocked, after):  # one worker is busy, the other idle
+                        orch.submit_sub(handle, make_args((key(4096), T.INOUT)))
+                    while True:
+                        time.sleep(0.001)
+
+                def let_go():  # once the run waits for its end, cancelled
+                    wait_until(lambda: w._session.engine.mem[L.PARK_ORCH] != 0)
+                    go.open()
 
                 blocked, after = w.register(first), w.register(lambda args: ran.__setitem__(1, 1))
                 w.start()
                 pids = w.worker_pids()
-                with pytest.raises(KeyboardInterrupt):
+                with Concurrently(let_go), pytest.raises(KeyboardInterrupt):
                     w.run(orch_fn)
                 assert (ran.tolist(), w.worker_pids()) == ([1, 0], pids)
                 w.run(lambda orch, *_: orch.submit_sub_group(after, [TaskArgs()] * 2))
