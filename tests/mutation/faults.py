@@ -356,8 +356,8 @@ FAULTS = (
         f"{ORCH}/test_misuse.py::test_run_inside_an_orch_function_of_the_same_worker_is_refused",
         Patch(
             "workers/life.py",
-            "        if self.running:\n            raise RuntimeError(\n                \"a run",
-            "        if False:\n            raise RuntimeError(\n                \"a run",
+            '        if self.running:\n            raise RuntimeError(\n                "a run',
+            '        if False:\n            raise RuntimeError(\n                "a run',
         ),
     ),
     fault(
