@@ -94,8 +94,8 @@ setup(
         ),
         Extension(
             "simpler_ref.calls._quick",
-            [f"simpler_ref/calls/src/{source}.c" for source in ("quick", "inside", "methods")],
-            depends=[f"simpler_ref/calls/src/{name}.h" for name in ("python_abi", "quick")],
+            [f"simpler_ref/calls/src/{source}.c" for source in ("quick", "inside")],
+            depends=["simpler_ref/calls/src/python_abi.h"],
             extra_compile_args=FLAGS,  # what it refers to is in the interpreter that loads it
         ),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
 from ..workers.life import IN_TASK
-from . import mapping, quick
+from . import mapping
 from .current import here
 from .dry import DryStream, NoValues
 from .far_leaves import LeafTasks
@@ -54,6 +54,11 @@ class CallMethods:
         -----
         Rule     CALL-STREAM-1, -5
         """
+        usual = self._life.stream
+        if usual is not None and not kwargs and not here.in_task:
+            future: Future | None = usual.call_quickly(usual, function, args)
+            if future is not None:
+                return future
         stream = self._stream()
         made = function if isinstance(function, Task) else stream.task_of(function)
         return stream.submit(made, args, kwargs)
@@ -247,6 +252,3 @@ class CallMethods:
         Rule     CALL-TILES-1 to -3
         """
         return Tiles(array, shape, halo)
-
-
-quick.adopt(CallMethods, Task, Stream)

@@ -25,7 +25,6 @@ from ..jit import entries, kernel
 from ..jit import layout as L
 from ..model.wire import TAG_AT, TENSOR_BYTES
 from . import forms
-from .current import here, opened
 from .futures import Future
 from .signatures import MISSING
 
@@ -57,7 +56,8 @@ class Quick:
     Attributes
     ----------
     call : Callable
-        ``call(stream, task, args)`` submits a call and returns its future; None if that is not usual.
+        ``call(stream, task, args)`` submits a call, of a task or of a plain function that has one, and
+        returns its future; None if that is not usual.
     take : Callable
         ``take(future)`` gives a future its value, if that is there and a word, and says whether it has.
     keep : Callable
@@ -75,8 +75,6 @@ class Quick:
         ``drop_later(future)`` says that a future dies: its call will be dropped.
     drop_all : Callable
         ``drop_all()`` drops all calls whose futures have died; with the turn.
-    native
-        By which methods.c knows it.
 
     Notes
     -----
@@ -104,7 +102,7 @@ class Quick:
         self._learn: Callable[[bytes], None]
         self.call, self.take, self.keep, self.enter, self.leave, *rest = made
         self.find, self.futures, self.drop_later, self.drop_all, *rest = rest
-        self._learn, self._forget, self._start, look, self.native = rest
+        self._learn, self._forget, self._start, look = rest
         _require_numpy(look)
 
     def start(self, word: int, dead: dict[int, int]) -> None:
@@ -179,8 +177,6 @@ class Slow:
 
     Rule     CALL-QUICK-4
     """
-
-    native = None
 
     def __init__(self, engine: Engine) -> None:
         self._mem, self._drop = engine.mem, engine.kernels.drop_call
@@ -264,33 +260,6 @@ def _place_of(kind: type, name: str) -> int:
     return place
 
 
-# ---------------------------------------------------------------- methods
-def adopt(workers: type, tasks: type, streams: type) -> None:
-    """Let usual calls of methods be native: those that submit, and those of futures.
-
-    Rule     CALL-QUICK-5
-    """
-    if not _is_possible():
-        return
-    classes = workers, tasks, Future, Future
-    names = "submit", "__call__", "__del__", "__setattr__"
-    before = [getattr(one, name) for one, name in zip(classes, names, strict=True)]
-    objects = (
-        *before,
-        *(opened, here, "in_task", "_life", "stream", streams, tasks, False, None),
-    )
-    parts = (Future, "_stream"), (Future, "_slot"), (streams, "native")
-    places = _words([_place_of(*one) for one in parts])
-    _made("methods", places, objects, tuple(zip(classes, map(_text_of, before), strict=True)))
-
-
-def _text_of(method: Any) -> bytes:
-    """Return the parameters and the docstring of a method, as the interpreter keeps those of its own."""
-    parameters = inspect.signature(method).parameters.values()
-    plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters])
-    return f"{method.__name__}{plain}\n--\n\n{method.__doc__}".replace("(", "($", 1).encode()
-
-
 # ---------------------------------------------------------------- in a worker
 def run_inside(
     mem: Array,
@@ -355,14 +324,14 @@ def _sizes(source: str) -> _Sizes:
     return _Sizes(*words)
 
 
-def _made(source: str, numbers: bytes, objects: tuple[Any, ...], *more: Any) -> Any:
+def _made(source: str, numbers: bytes, objects: tuple[Any, ...]) -> Any:
     """Return what a source makes of numbers and objects."""
     sizes = _sizes(source)
     assert (len(numbers), len(objects)) == (sizes.numbers, sizes.objects)
     make = _library()[f"simpler_ref_{source}"]
     make.restype = ctypes.py_object
-    make.argtypes = [ctypes.py_object] * (2 + len(more))
-    return make(numbers, objects, *more)
+    make.argtypes = [ctypes.py_object] * 2
+    return make(numbers, objects)
 
 
 @functools.cache

@@ -73,8 +73,6 @@ class Stream:
     Rule     CALL-STREAM-1 to -5
     """
 
-    __slots__ = ("__dict__", "__weakref__", "native")  # the last one is read by methods.c
-
     def __init__(self, life: Life, session: Session, register: Any) -> None:
         self._life = life
         self._session = session
@@ -88,8 +86,7 @@ class Stream:
         self.turns = Turns(session.engine)
         self._tasks: dict[Any, Task] = {}
         self._quick = quick.make(session, self.turns, self._fetching, self._tasks)
-        self.native = self._quick.native
-        self._call_quickly = self._quick.call
+        self.call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
         me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
         self._arrays = SentArrays(
@@ -133,7 +130,7 @@ class Stream:
         Rule     CALL-ARRAY-4
         """
         if not kwargs:
-            future: Future | None = self._call_quickly(self, task, args)
+            future: Future | None = self.call_quickly(self, task, args)
             if future is not None:
                 return future
         bound = task.signature.bind(args, kwargs)

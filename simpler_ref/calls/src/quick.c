@@ -6,7 +6,7 @@
  * no other thread, signal handler or garbage collection sees it half done. What it does with the turn
  * allocates no object that the garbage collector knows.
  */
-#include "quick.h"
+#include "python_abi.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -132,14 +132,9 @@ static bool is_future(const struct quick *q, const PyObject *value) {
     return (PyObject *)value->type == q->o[FUTURE_TYPE];
 }
 
-/* Return a future that the garbage collector need not look at, as long as nothing is set in it but what is here:
- * the stream, while its call is in it, and numbers. See `Future.__setattr__` in methods.c.
- *
- * The collector looks at all objects that it knows whenever these have grown by a quarter. */
 static PyObject *new_future(struct quick *q, PyObject *stream) {
     PyObject *future = q->new(q->o[FUTURE_TYPE], q->o[NOTHING], NULL);
     if (future != NULL) {
-        PyObject_GC_UnTrack(future);
         set_part(future, q->n.at_stream, stream);
         set_part(future, q->n.at_slot, q->o[ZERO]);
     }
@@ -191,7 +186,8 @@ static PyObject *future_of(const struct entry *entry) {
     return lives ? new_reference(entry->future) : NULL;
 }
 
-void drop_later(struct quick *q, PyObject *future) {
+/* Leave the call of a future that dies to be dropped at the next occasion; from now on nothing finds the future. */
+static void drop_later(struct quick *q, PyObject *future) {
     int64_t slot = slot_of(q, future);
     if (slot == 0)
         return;
@@ -355,40 +351,38 @@ static int submit(struct quick *q, const PyObject *stream, const struct plan *pl
     return -1;
 }
 
-PyObject *call_quickly(struct quick *q, PyObject *stream, PyObject *task, PyObject *const *args, intptr_t given) {
-    PyObject *known = q->dead == NULL ? NULL : PyDict_GetItemWithError(q->o[PLANS], task);
-    const struct plan *plan = known == NULL ? NULL : (const void *)PyBytes_AsString(known);
-    if (plan == NULL || given < plan->least || given > plan->most) {
-        PyErr_Clear();
-        return NULL;
+static const struct plan *plan_of(struct quick *q, PyObject *task) {
+    PyObject *known = PyDict_GetItemWithError(q->o[PLANS], task);
+    if (known == NULL) { /* a plain function has a task that Python has made for it */
+        task = PyDict_GetItemWithError(q->o[TASKS], task);
+        known = task == NULL ? NULL : PyDict_GetItemWithError(q->o[PLANS], task);
     }
-    PyObject *future = new_future(q, stream);
+    PyErr_Clear(); /* it may have no hash */
+    return known == NULL ? NULL : (const void *)PyBytes_AsString(known);
+}
+
+/* call(stream, task, args): submit a call of a task, or of a plain function that has one, and return its future;
+ * None if that is not usual; raises MemoryError alone. */
+static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct quick *q = of(self);
+    intptr_t length = count == 3 && q->dead != NULL ? PyTuple_Size(given[2]) : -1;
+    const struct plan *plan = length < 0 ? NULL : plan_of(q, given[1]);
+    if (plan == NULL || length < plan->least || length > plan->most)
+        return new_reference(q->o[NONE]);
+    PyObject *args[MOST_ARGUMENTS];
+    for (intptr_t i = 0; i < length; i++)
+        args[i] = PyTuple_GetItem(given[2], i);
+    PyObject *future = new_future(q, given[0]);
     int submitted = 0;
     if (future != NULL && take_turn(q)) {
-        submitted = submit(q, stream, plan, args, given, future);
+        submitted = submit(q, given[0], plan, args, length, future);
         leave_turn(q);
     }
     PyErr_Clear();
     if (submitted > 0)
         return future;
     Py_DecRef(future);
-    return submitted < 0 ? PyErr_NoMemory() : NULL;
-}
-
-PyObject *quick_task_of(const struct quick *q, PyObject *function) {
-    return PyDict_GetItemWithError(q->o[TASKS], function);
-}
-
-/* call(stream, task, args): submit a call and return its future, or None; raises MemoryError if `submit` had none. */
-static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
-    struct quick *q = of(self);
-    PyObject *args[MOST_ARGUMENTS], *future = NULL;
-    intptr_t length = count == 3 ? PyTuple_Size(given[2]) : -1;
-    for (intptr_t i = 0; i < length && i < MOST_ARGUMENTS; i++)
-        args[i] = PyTuple_GetItem(given[2], i);
-    if (length >= 0 && length <= MOST_ARGUMENTS)
-        future = call_quickly(q, given[0], given[1], args, length);
-    return future != NULL || PyErr_Occurred() != NULL ? future : new_reference(q->o[NONE]);
+    return submitted < 0 ? PyErr_NoMemory() : new_reference(q->o[NONE]);
 }
 
 /* ---------------------------------------------------------------- a value */
@@ -625,7 +619,7 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
         q->o[i] = PyTuple_GetItem(objects, i);
     q->new = PyType_GetSlot(q->o[FUTURE_TYPE], PY_TP_NEW);
     PyObject *self = PyCapsule_New(q, NULL, release);
-    PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS + 1);
+    PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS);
     for (int i = 0; made != NULL && i < METHODS; i++) {
         PyObject *function = PyCFunction_NewEx(&methods[i], self, objects);
         if (function != NULL) {
@@ -635,10 +629,7 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
             made = NULL;
         }
     }
-    if (made != NULL)
-        PyTuple_SetItem(made, METHODS, self);
-    else
-        Py_DecRef(self);
+    Py_DecRef(self); /* the functions keep it */
     return made;
 }
 
