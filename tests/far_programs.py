@@ -67,10 +67,6 @@ class Runtime:
         members = [make_args((source, INOUT), (target, INOUT)) for source, target in pairs]
         self.orch.submit_next_level_group(self.handles["add"], members)
 
-    def mix_many(self, sources, targets):
-        handle = self.handles["mix", "far"]
-        self.orch.submit_sub_many(handle, [sources, targets], [INOUT, INOUT], [1])
-
 
 class Sequential:
     """Carries them out one after the other: the oracle."""
@@ -102,14 +98,9 @@ class Sequential:
         for source, target in pairs:
             self.add(-1, source, target)
 
-    def mix_many(self, sources, targets):
-        for source, target in zip(sources, targets, strict=True):
-            self.mix(-1, source, target)
-
 
 KINDS = [
-    *("begin", "end", "mix", "mix", "output", "buffer", "add", "add", "add_number"),
-    *("add_together", "mix_many"),
+    *("begin", "end", "mix", "mix", "output", "buffer", "add", "add", "add_number", "add_together"),
 ]
 
 
@@ -146,8 +137,6 @@ def play(ops, on, known):
             getattr(on, kind)(where, source, target)
         elif len({a, b, c, d}) == 4 and kind == "add_together":
             on.add_together((source, target), (usable[c], usable[d]))
-        elif len({a, b, c, d}) == 4 and kind == "mix_many":
-            on.mix_many([source, usable[c]], [target, usable[d]])
 
 
 def halves(tensor):

@@ -15,13 +15,12 @@ import numpy as np
 from ..jit import layout as L
 from ..jit import ops
 from ..model.arguments import check_tag, require_reads
-from ..model.enums import to_dtype
+from ..model.enums import TensorArgType, to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..model.visibility import (
     current,
     keep_alive,
-    make_tensor,
     require_visible,
     require_wires_visible,
 )
@@ -74,14 +73,13 @@ class _Tensors(NamedTuple):
     """Addresses: an int64, or (tasks,) of them."""
     rest: Array
     """Shape, dtype, tag: the other four words, (4,) or (tasks, 4)."""
-    places: Any = None
-    """Where those in endpoints' memory are: a `RemoteWire.place`, or a list of them; None: here."""
+    place: Any = None
+    """Where one in an endpoint's memory is: a `RemoteWire.place`; None: here."""
 
     def wire(self, task: int) -> bytes:
         """Return the tensor of a task."""
         raw = _row(self.data, task) + _row(self.rest, task, 1)
-        place = self.places[task] if isinstance(self.places, list) else self.places
-        return raw if place is None else RemoteWire(raw, place)
+        return raw if self.place is None else RemoteWire(raw, self.place)
 
 
 class _Scalars(NamedTuple):
@@ -91,6 +89,8 @@ class _Scalars(NamedTuple):
     """An int64, or (tasks,) of them."""
     kind: Any
     """What they were added as: an int64, or (tasks,) of them."""
+    bound: BoundWord | None = None
+    """The word of one number for all, to which a replay may give another value."""
 
 
 class Batch:
@@ -133,7 +133,6 @@ class Batch:
             _tagged_column(f"[{j}]", tensors[j], tags[j], agreed) for j in range(len(tensors))
         ]
         self.scalars = _scalar_columns(scalars, agreed)
-        self._given = () if isinstance(scalars, np.ndarray) else scalars or ()
         self.workers = _worker_column(workers, agreed)
         self.size = agreed.count
         if self.size < 0:
@@ -145,15 +144,6 @@ class Batch:
         for column in self.tensors:
             found = found | (column.rest[..., _KIND] & L.TENSOR_CHILD_MASK != 0)
         return found
-
-    def _bound(self, column: int, task: int) -> BoundWord | None:
-        """Return the word of a scalar that a replay may give another value; None for all others."""
-        if not self._given:
-            return None
-        value = self._given[column]
-        if isinstance(value, (list, tuple)):
-            value = value[task]
-        return value.word if isinstance(value, (BoundInt, BoundFloat)) else None
 
     def program(self, word: Any) -> tuple[Array, Array]:
         """Return a program that submits all tasks, and its variables, (tasks, words that differ).
@@ -170,15 +160,15 @@ class Batch:
         Rule     SPEED-MANY-1, -4
         """
         tensors = [(one.data, one.rest) for one in self.tensors]
-        return ops.repeated(self.size, word, tensors, self.scalars)
+        scalars = [(one.bits, one.kind) for one in self.scalars]
+        return ops.repeated(self.size, word, tensors, scalars)
 
     def rows(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the tensors and the scalars of each task, as a submit takes them."""
         for task in range(self.size):
             tensors = [one.wire(task) for one in self.tensors]
             scalars = [
-                self._bound(j, task) or _row(one.bits, task) + _row(one.kind, task)
-                for j, one in enumerate(self.scalars)
+                one.bound or _row(one.bits, task) + _row(one.kind, task) for one in self.scalars
             ]
             yield tensors, scalars
 
@@ -206,7 +196,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors: rows of an array, a list, or one tensor for all.
+    """Read a column of tensors: rows of an array, or one tensor for all.
 
     Rule     SPEED-MANY-2
     """
@@ -225,20 +215,9 @@ def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
         return _rows(name, column, np.arange(len(column)), agreed)
     if isinstance(column, Rows):
         return _rows(name, column.array, _row_numbers(name, *column), agreed)
-    if isinstance(column, (list, tuple)):
-        agreed.on(name, len(column))
-        wires = []
-        for i, one in enumerate(column):
-            try:
-                wires.append(_plain(make_tensor(one)))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{name}[{i}]: {error}") from None
-        table = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.TENSOR_WORDS)
-        places = [getattr(wire, "place", None) for wire in wires]
-        return _Tensors(table[:, 0], table[:, 1:].copy(), places)
     raise TypeError(
-        f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, a list "
-        "of tensors, or one ContinuousTensor for all tasks"
+        f"{name} is a {type(column).__name__}; give an array with a row for each task, Rows, or one "
+        "ContinuousTensor for all; tasks whose tensors are no rows of one array are submitted one by one"
     )
 
 
@@ -314,10 +293,6 @@ def _require_reads(name: str, column: Any, tags: Any) -> None:
     whole = column.array if isinstance(column, Rows) else column
     if isinstance(whole, np.ndarray) and not whole.flags.writeable:
         require_reads(whole, tags, name)
-    if isinstance(whole, (list, tuple)) and np.any(tags):
-        for i, one in enumerate(whole):
-            if isinstance(one, np.ndarray) and not one.flags.writeable:
-                require_reads(one, tags if np.ndim(tags) == 0 else tags[i], f"{name}[{i}]")
 
 
 def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
@@ -325,7 +300,10 @@ def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
     if not isinstance(tag, (list, tuple, np.ndarray)):
         return check_tag(tag)
     agreed.on(name, len(tag))
-    return np.array([check_tag(one) for one in tag], np.int64)
+    numbers = np.asarray(tag, np.int64)
+    for wrong in numbers[(numbers < 0) | (numbers >= len(TensorArgType))][:1].tolist():
+        check_tag(wrong)
+    return numbers
 
 
 def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
@@ -333,7 +311,7 @@ def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
     if np.ndim(tags) and rest.ndim == 1:
         rest = np.tile(rest, (len(tags), 1))
     rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
-    return _Tensors(column.data, rest, column.places)
+    return column._replace(rest=rest)
 
 
 def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[_Scalars]:
@@ -364,21 +342,14 @@ def _scalar_column(name: str, column: Any, agreed: _Agreed) -> _Scalars:
             )
         agreed.on(name, len(column))
         return _words_of(name, column)
-    one_for_all = not isinstance(column, (list, tuple))
-    if not one_for_all:
-        agreed.on(name, len(column))
-    wires = []
-    for i, one in enumerate([column] if one_for_all else column):
-        try:
-            wires.append(scalar_wire(one))
-        except (TypeError, OverflowError) as error:
-            where = name if one_for_all else f"{name}[{i}]"
-            raise type(error)(f"{where}: {error}") from None
-    bits, kinds = np.frombuffer(b"".join(wires), np.int64).reshape(-1, L.SCALAR_WORDS).T
-    if one_for_all:
-        return _Scalars(bits[0], kinds[0])
-    same = len(kinds) > 0 and bool((kinds == kinds[0]).all())
-    return _Scalars(bits, kinds[0] if same else kinds)
+    try:
+        bits, kind = np.frombuffer(scalar_wire(column), np.int64)
+    except (TypeError, OverflowError) as error:
+        raise type(error)(
+            f"{name}: {error}; a column is one number for all tasks, or an array"
+        ) from None
+    bound = column.word if isinstance(column, (BoundInt, BoundFloat)) else None
+    return _Scalars(bits, kind, bound)
 
 
 def _words_of(name: str, numbers: Array) -> _Scalars:

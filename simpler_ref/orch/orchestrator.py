@@ -325,13 +325,12 @@ class Orchestrator:
         tensors : list
             A column for each tensor that a task has. A column is a numpy array in shared memory whose
             row ``i`` (which must be contiguous) is the tensor of task ``i``; or `Rows`, which names the
-            row of each task; or a list of tensors or arrays, one for each task; or one
-            `ContinuousTensor`, the same for all.
+            row of each task; or one `ContinuousTensor`, the same for all.
         tags : list
             For each column its tag, or a list with one for each task.
         scalars : numpy.ndarray or list, optional
-            An array (tasks, scalars); or a list of columns, each an array or a list with a number for
-            each task, or one number for all. A task's scalars are what `TaskArgs.add_scalar` would make
+            An array (tasks, scalars); or a list of columns, each an array with a number for each
+            task, or one number for all. A task's scalars are what `TaskArgs.add_scalar` would make
             of each number.
         count : int, optional
             The number of tasks, where no column has it.

@@ -139,7 +139,7 @@ def draw_step(rng, oracle, on, care):
     given = [[(oracle.tensor(*what), tag) for what, tag in choices] for choices in members]
     wrong = oracle.submit(members, how == "group")
     if how == "many":
-        columns = ([([one], [one]) for one in part] for part in zip(*given[0], strict=True))
+        columns = ([(one, [one]) for one in part] for part in zip(*given[0], strict=True))
         return wrong, lambda: on.many(*columns, [], 1)
     return wrong, lambda: on.submit([(tensors, []) for tensors in given], how == "group")
 

@@ -95,7 +95,7 @@ def draw_columns(rng):
     count = rng.randint(0, 6 if INTERPRETED else 30)
     tensors = [draw_column(rng, count) for _ in range(rng.randint(0, 6))]
     tags = [draw_same_or_each(rng, count, lambda: rng.choice(list(T))) for _ in tensors]
-    scalars = [draw_same_or_each(rng, count, lambda: draw_scalar(rng)) for _ in range(2)]
+    scalars = [(one, [one] * count) for one in (draw_scalar(rng), draw_scalar(rng))]
     numbers = (np.arange(count) * 3).astype(rng.choice(DTYPES))
     return tensors, tags, [*scalars, (numbers, list(numbers))], count
 
@@ -110,7 +110,7 @@ def draw_same_or_each(rng, count, draw_one):
 
 def draw_column(rng, count):
     """Return a column of tensors, and the same as a list."""
-    kind = rng.choice(["rows", "named", "list", "same", "broadcast"])
+    kind = rng.choice(["rows", "named", "given", "same", "broadcast"])
     array = BLOCKS.view(rng.choice(ELEMENTS))[rng.randint(0, 4) :][:: rng.choice([1, 2, -1])]
     if kind == "rows":
         return array[:count], [make_tensor(row) for row in array[:count]]
@@ -121,10 +121,8 @@ def draw_column(rng, count):
     if kind == "broadcast":
         array = as_strided(BLOCKS[rng.randint(0, 4)], (count, 1024), (0, 1))
         return array, [make_tensor(row) for row in array]
-    if kind == "list":
-        some = [*map(make_tensor, BLOCKS[:6]), tensor(0, 100), tensor(0, 0), tensor(0, 3000)]
-        return draw_same_or_each(rng, count, lambda: rng.choice(some))
-    one = draw_tensor(rng)
+    some = [*map(make_tensor, BLOCKS[:6]), tensor(0, 100), tensor(0, 0), tensor(0, 3000)]
+    one = rng.choice(some) if kind == "given" else draw_tensor(rng)
     return one, [one] * count
 
 

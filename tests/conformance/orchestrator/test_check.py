@@ -235,7 +235,7 @@ def test_a_task_that_writes_its_input_fails(mode):
         for submit in (
             lambda orch, *_: orch.submit_sub(handle, make_args((y, T.INPUT))),
             lambda orch, *_: orch.submit_sub_group(handle, [make_args((y, T.INPUT))]),
-            lambda orch, *_: orch.submit_sub_many(handle, [[y]], [T.INPUT]),
+            lambda orch, *_: orch.submit_sub_many(handle, [y[None]], [T.INPUT]),
         ):
             with pytest.raises(TaskError, match="read-only") as caught:
                 w.run(submit)
@@ -348,7 +348,7 @@ def test_a_program_without_hazards_leaves_the_same_graph():
                 task = make_args((buffer, T.INOUT), (output, T.OUTPUT))
                 orch.submit_sub(handle, task)
                 orch.submit_sub_group(handle, [make_args((task.tensor(1), T.INOUT)), TaskArgs()])
-                orch.submit_sub_many(handle, [buffer], [T.INOUT], [[1, 2.5]])
+                orch.submit_sub_many(handle, [buffer], [T.INOUT], [np.array([1, 2.5])])
             orch.submit_sub(handle)
         assert checked.picture() == plain.picture()
 

@@ -15,7 +15,17 @@ from simpler_ref.jit import tensormap
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.orchestrator import INVALID, TensorMap
 from tests.kernels import Kernels
-from tests.support import COMPLETED, FREE, RUNNING, Driver, overwrites, reads, updates, writes
+from tests.support import (
+    COMPLETED,
+    FREE,
+    RUNNING,
+    Driver,
+    make_args,
+    overwrites,
+    reads,
+    updates,
+    writes,
+)
 
 pytestmark = pytest.mark.kernels
 
@@ -238,21 +248,22 @@ def test_a_tensor_of_no_bytes_is_no_buffer_at_any_address(driver):
 
 
 @pytest.mark.spec("ORCH-MAP-7", "ORCH-CHECK-1")
-@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("in_bulk", [False, True])
 @pytest.mark.parametrize("check", [False, True])
-def test_an_empty_tile_takes_no_other_ones_place(check, one_by_one):
+def test_an_empty_tile_takes_no_other_ones_place(check, in_bulk):
     with sr.Worker(level=3, num_sub_workers=2, check=check) as w:
         fill = w.register(fill_slowly)
         copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
         x, y = w.zeros(8, np.float32), w.zeros(8, np.float32)
 
         def tiles(orch, args, config):
-            if one_by_one:
+            if in_bulk:
                 for i in (0, 8):
-                    orch.submit_sub_many(fill, [[x[i : i + 8]]], [T.OUTPUT_EXISTING])
+                    orch.submit_sub_many(fill, [x[None, i : i + 8]], [T.OUTPUT_EXISTING])
             else:
-                orch.submit_sub_many(fill, [[x, x[8:]]], [T.OUTPUT_EXISTING])
-            orch.submit_sub_many(copy, [[x], [y]], [T.INPUT, T.OUTPUT_EXISTING])
+                for i in (0, 8):
+                    orch.submit_sub(fill, make_args((x[i : i + 8], T.OUTPUT_EXISTING)))
+            orch.submit_sub(copy, make_args((x, T.INPUT), (y, T.OUTPUT_EXISTING)))
 
         assert w.run(tiles).edges == 1
         assert (y == 7).all()

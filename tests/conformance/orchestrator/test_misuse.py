@@ -220,15 +220,14 @@ def test_no_column_has_read_only_arrays_that_tasks_write(w):
     mixed = [T.INPUT, T.INOUT, T.INPUT]
 
     def body(orch):
-        for column in (view, Rows(view, [0, 2, 1]), [y[0], view[1], y[2]]):
+        for column in (view, Rows(view, [0, 2, 1])):
             for tag in (T.INOUT, mixed):
                 refused = r"^tensors\[1\].*INOUT: the array is read-only"
                 with pytest.raises(ValueError, match=refused):
                     orch.submit_sub_many(handle, [y, column], [T.INPUT, tag])
             orch.submit_sub_many(handle, [y, column], [T.INPUT, T.INPUT])
-        orch.submit_sub_many(handle, [[view[0], y[0], view[2]]], [mixed])
 
-    assert run(w, body).tasks == 12
+    assert run(w, body).tasks == 6
 
 
 # ---------------------------------------------------------------- TaskArgs

@@ -389,7 +389,7 @@ def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
 
     def program(worker):
         add, scale = worker.register(add_offset), worker.register(far_side.scale)
-        arrays = [worker.share(np.full(COUNT, k, np.float32)) for k in range(3)]
+        arrays = worker.share(np.arange(3, dtype=np.float32)[:, None] + np.zeros(COUNT, np.float32))
 
         def orch_fn(orch, args, config):
             for one in arrays:

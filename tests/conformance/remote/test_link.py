@@ -200,10 +200,11 @@ def test_many_tasks_of_endpoints_are_those_of_a_loop(two):
 
     def orch_fn(orch, args, config):
         many = orch.submit_next_level_many
-        given = many(add, [x], [INOUT], [[1, 2, 3, 4, 5, 6]])
+        given = many(add, [x], [INOUT], [np.arange(1, 7)])
         assert given.tolist() == [[row.ctypes.data] for row in x]
-        many(add, [there[0]], [INOUT], [[1, 2]])
-        many(add, [there[:2] * 2], [INOUT], [10], workers=[0, 1, 0, 1])
+        many(add, [there[0]], [INOUT], [np.arange(1, 3)])
+        many(add, [there[0]], [INOUT], [20], workers=[0], count=1)
+        many(add, [there[1]], [INOUT], [20], workers=1, count=1)
         many(two.handle(far_side.copy), [inline, there[2]], [INPUT, EXISTING], count=1)
         for tensor, workers, words in (
             (there[1], 0, "needs memory of the endpoints"),

@@ -445,7 +445,7 @@ def anywhere(handle, x, fixed):
             made = make((buffer, T.INPUT), (fresh(), T.OUTPUT), scalars=[number])
             orch.submit_sub(handle, made)
             orch.submit_sub(handle, make((made.tensor(1), T.INPUT), (x, T.INOUT), scalars=[0]))
-        orch.submit_sub_many(handle, [[fixed[:4], fixed[4:8]]], [T.INOUT], [np.arange(2)])
+        orch.submit_sub_many(handle, [fixed[:8].reshape(2, 4)], [T.INOUT], [np.arange(2)])
         orch.submit_sub(handle, make((fixed[:4], T.INPUT), (x[:4], T.INOUT), scalars=[1]))
 
     return orch_fn

@@ -21,6 +21,7 @@ from simpler_ref import (
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import TensorArgType as T
+from simpler_ref.task_interface import make_tensor
 from tests import far_side
 from tests.chip_kernels import add_core
 from tests.endpoints import INOUT, INPUT, Program
@@ -100,7 +101,7 @@ def test_a_replay_gives_the_results_of_a_fresh_run(w):
                 orch.submit_sub(copy, made)
                 one = make_args((buffer, T.INPUT), (made.tensor(1), T.INPUT), (y, T.INOUT))
                 orch.submit_sub_group(w.add, [one])
-        scalars = [args.scalar(0), [args.scalar(1), 1, 2]]
+        scalars = [args.scalar(0), np.arange(3)]
         orch.submit_sub_many(w.add, [y], [T.INOUT], scalars, count=3)
 
     fresh = w.run(orch_fn, make_args((x, T.INPUT), (y, T.INOUT), scalars=[10, 20]))
@@ -475,7 +476,7 @@ def test_arrays_live_as_long_as_the_graph_and_replays_leave_nothing_behind(w):
             buffer = orch.alloc((3,), np.int64)
             orch.submit_sub(w.set, make_args((buffer, T.INOUT), scalars=[0]))
             orch.submit_sub(w.add, make_args((new, T.INPUT), (buffer, T.INPUT), (x, T.INOUT)))
-        orch.submit_sub_many(w.add, [column, [x, x]], [T.INPUT, T.INOUT])
+        orch.submit_sub_many(w.add, [column, make_tensor(x)], [T.INPUT, T.INOUT])
 
     graph = w.record(orch_fn)
     gc.collect()

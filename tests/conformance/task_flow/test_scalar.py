@@ -111,7 +111,8 @@ def test_values_keep_it_in_groups_and_in_bulk(mode):
             orch.submit_sub_group(everything, [make_args(scalars=ALL), make_args(scalars=ALL)])
             orch.submit_sub(everything, make_args(scalars=ALL + 40 * ALL))
             orch.submit_sub_many(everything, scalars=ALL, count=3)
-            orch.submit_sub_many(one, scalars=[list(range(len(ALL))), ALL])
+            for i, value in enumerate(ALL):
+                orch.submit_sub_many(one, scalars=[i, value], count=1)
             for dtype in (np.int8, np.uint16, np.float16, np.float32, np.float64, np.bool_):
                 column = np.array([1, 0, 1], dtype)
                 expected = column.astype(float) if column.dtype.kind == "f" else column.astype(int)
@@ -160,7 +161,7 @@ def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
             for i in range(3):
                 scalars = [args.scalar(i), args.scalar_float(i), i]
                 orch.submit_sub(handle, make_args((seen[i], T.INOUT), scalars=scalars))
-            columns = [args.scalar(0), [args.scalar_float(1)], args.scalar(2)]
+            columns = [args.scalar(0), args.scalar_float(1), args.scalar(2)]
             orch.submit_sub_many(handle, tensors=[seen[3:]], tags=[T.INOUT], scalars=columns)
 
         graph = w.record(orch_fn, make_args(scalars=[1, 2, 3]))
