@@ -95,7 +95,7 @@ def forgive_all(mem, slots):
     slot = int(mem[L.A_SLOTS])
     for _ in range(slots):
         forgive(mem, slot)
-        mem[slot + L.S_VALUE] = 0
+        mem[slot + L.S_BEGAN] = 0
         slot += L.SLOT_WORDS
     mem[L.COMPLETED_COUNT] += mem[L.FAILED_COUNT]
     mem[L.FAILED_COUNT] = 0

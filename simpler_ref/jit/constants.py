@@ -71,7 +71,7 @@ KEY_BITS = 40
 CALL_KEY = (1 << KEY_BITS) - 1
 """Bits of the first scalar of a call: its key, the block of its task; see `calls/forms.py`."""
 BLOCK_AGAIN = 3
-NEVER_BEGAN, MAY_HAVE_BEGUN = 1, 2  # S_VALUE of tasks that have failed
+NEVER_BEGAN, MAY_HAVE_BEGUN = 1, 2  # S_BEGAN of tasks that have failed
 """Word of that block: how often a call is run again whose worker has died."""
 VALUE_LOST = 16
 """None: the worker has died; its number and exit code are in the word."""

@@ -89,11 +89,11 @@ def has_ended(mem, producer):
 def note_how(mem, slot, how):
     """Note whether a task that has failed may have begun, for who runs it again.
 
-    Effects  S_VALUE, unless it is a call
+    Effects  S_BEGAN, unless it is a call
     Rule     REMOTE-RETRY-1
     """
     if mem[L.STREAM] == 0:
-        mem[slot + L.S_VALUE] = how
+        mem[slot + L.S_BEGAN] = how
 
 
 @kernel
@@ -117,7 +117,7 @@ def poison(mem, slot):
 def fail_with(mem, consumer, producer):
     """Let the consumer of an edge share a producer's failure, unless it only waits for the end.
 
-    Effects  of a call also S_VALUE: the call that failed by itself, with a reference to it
+    Effects  of a call also S_ORIGIN: the call that failed by itself, with a reference to it
 
     Rule     SCHED-POISON-1; CALL-FAIL-1, -2
     """
@@ -125,11 +125,11 @@ def fail_with(mem, consumer, producer):
         return
     slot = consumer & L.CONSUMER_MASK
     poison(mem, slot)
-    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] >= 0:
-        origin = int(mem[producer + L.S_VALUE])
+    if mem[L.STREAM] != 0 and mem[slot + L.S_ORIGIN] >= 0:
+        origin = int(mem[producer + L.S_ORIGIN])
         origin = origin if origin < 0 else -producer
         if acquire_ref(mem, -origin):
-            mem[slot + L.S_VALUE] = origin
+            mem[slot + L.S_ORIGIN] = origin
 
 
 @kernel
@@ -178,16 +178,15 @@ def queue_ready(mem, slot):
 def may_run_again(mem, slot):
     """Say whether a call that its worker had begun may be run once more, and count that.
 
-    Effects  S_VALUE
+    Effects  S_RUNS
     Rule     CALL-LIMIT-3
     """
     word = int(mem[scalars_at(mem, slot) + L.SCALAR_BITS])
-    if (
-        mem[slot + L.S_VALUE] < 0
-        or mem[slot + L.S_VALUE] >= mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]
-    ):
+    if mem[slot + L.S_ORIGIN] < 0:
         return False
-    mem[slot + L.S_VALUE] += 1
+    if mem[slot + L.S_RUNS] >= mem[(word & L.CALL_KEY) + L.BLOCK_AGAIN]:
+        return False
+    mem[slot + L.S_RUNS] += 1
     return True
 
 
@@ -261,12 +260,12 @@ def fail(mem, slot):
 def note_cancelled(mem, slot):
     """Note that a call fails because it is cancelled, unless it shares the failure of another.
 
-    Effects  of a call S_VALUE: it names itself as the call that failed
+    Effects  of a call S_ORIGIN: it names itself as the call that failed
 
     Rule     CALL-CANCEL-1
     """
-    if mem[L.STREAM] != 0 and mem[slot + L.S_VALUE] >= 0:
-        mem[slot + L.S_VALUE] = -slot
+    if mem[L.STREAM] != 0 and mem[slot + L.S_ORIGIN] >= 0:
+        mem[slot + L.S_ORIGIN] = -slot
 
 
 @kernel
@@ -358,9 +357,9 @@ def settle_failed_call(mem, slot):
     Effects  S_KIND; EDGE_NEXT, whose chain is over, becomes minus the producer's id, minus 1
     Rule     CALL-CANCEL-1; SEE-STORY-2
     """
-    value = int(mem[slot + L.S_VALUE])
-    if value < 0:
-        mem[slot + L.S_KIND] = L.VALUE_CANCELLED if value == -slot else L.VALUE_POISONED
+    origin = int(mem[slot + L.S_ORIGIN])
+    if origin < 0:
+        mem[slot + L.S_KIND] = L.VALUE_CANCELLED if origin == -slot else L.VALUE_POISONED
     edge = edges_at(mem, slot)
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         mem[edge + L.EDGE_NEXT] = -1 - mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_ID]

@@ -715,15 +715,15 @@ def free_value(mem, slot):
 
     Returns  the slot of that call if this consumed it, else NONE
     """
-    kind, value = int(mem[slot + L.S_KIND]), int(mem[slot + L.S_VALUE])
+    kind = int(mem[slot + L.S_KIND])
     scalars = scalars_in(int(mem[slot + L.S_COUNTS]))
     last = scalars_at(mem, slot) + (scalars - 1) * L.SCALAR_WORDS
     if scalars > 0 and mem[last + L.SCALAR_KIND] == L.PAYLOAD:
         release_block(mem, int(mem[last + L.SCALAR_BITS]))
     if kind == L.VALUE_BLOCK or kind == L.VALUE_ERROR:
-        release_block(mem, value)
-    elif kind == L.VALUE_POISONED and release_ref(mem, -value):
-        return -value
+        release_block(mem, int(mem[slot + L.S_VALUE]))
+    elif kind == L.VALUE_POISONED and release_ref(mem, -int(mem[slot + L.S_ORIGIN])):
+        return -int(mem[slot + L.S_ORIGIN])
     return L.NONE
 
 

@@ -143,12 +143,17 @@ S_MEMBERS = SLOT.word(
 )
 S_VALUE = SLOT.word(
     "S_VALUE",
-    "of a call: what it has returned, see `VALUE_INT`; or minus the slot of the call whose failure it "
-    "shares, its own if it was cancelled; before it has ended, how often it was run again; of a task "
-    "that has failed: `NEVER_BEGAN` or `MAY_HAVE_BEGUN`",
+    "of a call that has ended by itself: what it has returned or how it failed, see `S_KIND`",
     written_by="Orch: 0; Scheduler",
     read_by="Orch; any thread that waits for it",
     ordering="by `S_STATE`",
+)
+S_ORIGIN = SLOT.also(
+    "S_ORIGIN", "below 0: minus the slot of the call whose failure it shares, its own if cancelled;"
+)
+S_RUNS = SLOT.also("S_RUNS", "of a call that has not ended: how often it was run again;")
+S_BEGAN = SLOT.also(
+    "S_BEGAN", "of a task of a run that has failed: `NEVER_BEGAN` or `MAY_HAVE_BEGUN`;"
 )
 INLINE_WORDS = SLOT_WORDS - SLOT.size
 S_INLINE = SLOT.word(

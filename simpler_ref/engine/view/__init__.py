@@ -224,10 +224,10 @@ class View:
         """
         first, used = self._word(L.A_SLOTS), self._word(L.SLOTS_USED)
         slots = self._mem[first : slot_at(first, used)].reshape(used, L.SLOT_WORDS)
-        found = slots[slots[:, L.S_VALUE] != 0]
+        found = slots[slots[:, L.S_BEGAN] != 0]
         if len(found) != self._word(L.FAILED_COUNT):
             return None
-        began = (found[:, L.S_VALUE] == L.MAY_HAVE_BEGUN).tolist()
+        began = (found[:, L.S_BEGAN] == L.MAY_HAVE_BEGUN).tolist()
         return dict(zip(found[:, L.S_ID].tolist(), began, strict=True))
 
     @property

@@ -60,7 +60,7 @@ def call_story(mem: Array, slot: int) -> Story:
     """
     needed = _needed(mem, slot)
     slots = used_slots(mem)
-    shares = (slots[:, L.S_STATE] == L.FAILED) & (slots[:, L.S_VALUE] == -slot)
+    shares = (slots[:, L.S_STATE] == L.FAILED) & (slots[:, L.S_ORIGIN] == -slot)
     shares[(slot - mem.item(L.A_SLOTS)) // L.SLOT_WORDS] = False
     needing = slots[np.flatnonzero(shares), L.S_ID].tolist()
     return Story(TaskState.FAILED, _others(needed), _others(needing))
