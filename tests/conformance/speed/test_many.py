@@ -207,7 +207,7 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
 def test_a_task_without_room_stops_the_call_after_those_before_it():
     with ByHand(alloc_timeout_s=0.01) as hand:
         with pytest.raises(RingFullError):
-            hand.orch.submit_sub_many(hand.sub, [output(400 * KIB)], [T.OUTPUT], count=4)
+            hand.orch.submit_sub_many(hand.sub, [output(24 * KIB)], [T.OUTPUT], count=4)
         assert int(hand.mem[L.NEXT_TASK_ID]) == 2
 
 
