@@ -427,6 +427,7 @@ class Orchestrator:
             code = attempt()
             if code < 0:
                 code = self._retry(code, attempt, lambda: asked_for(*asked_by(program)))
+            self._room.let_catch_up(self._view.pushed - self._pushed_before)
 
     # ------------------------------------------------------------ what they share
     def _require_handle(

@@ -9,10 +9,20 @@ import pytest
 from simpler_ref import CallConfig, ContinuousTensor, DataType, RingFullError, Rows, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.orch import room
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
-from tests.support import READY, RUNNING, Terminated, make_args, reads, terminated_after, writes
+from tests.support import (
+    READY,
+    RUNNING,
+    Gate,
+    Terminated,
+    make_args,
+    reads,
+    terminated_after,
+    writes,
+)
 
 KIB = 1024
 
@@ -251,6 +261,30 @@ def test_signals_are_seen_during_the_call(window):
         with pytest.raises(Terminated):
             w.run(orch_fn)
         assert w.run(lambda orch, *_: orch.submit_sub_many(handle, count=3)).tasks == 3
+
+
+@pytest.mark.spec("SPEED-MANY-9")
+def test_short_tasks_may_catch_up_and_tasks_that_wait_for_the_program_need_not(monkeypatch):
+    monkeypatch.setattr(room, "MOST_BEHIND", 16)
+    monkeypatch.setattr(room, "FEWEST_PER_SLICE", 1)
+    behind = []
+    with Gate() as go, Worker(3, num_sub_workers=2) as w:
+        quick, waits = w.register(lambda args: None), w.register(lambda args: go.wait())
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(waits)
+            orch.submit_sub_many(waits, count=100)
+            behind.append(orch._view.pushed - orch._view.ended)
+            go.open(101)
+            orch.drain()
+            monkeypatch.setattr(room, "SLICE_NS", 60 * 10**9)
+            for _ in range(10):
+                orch.submit_sub_many(quick, count=50)
+                behind.append(orch._view.pushed - orch._view.ended)
+
+        w.run(orch_fn)
+    assert behind[0] == 101
+    assert max(behind[1:]) <= 8
 
 
 # ---------------------------------------------------------------- passes in bulk
