@@ -244,7 +244,8 @@ class HazardError(RuntimeError):
     Attributes
     ----------
     kind : str
-        ``"write after read"``, ``"write after write"``, ``"read after write"`` or ``"use after scope"``.
+        ``"write after read"``, ``"write after write"``, ``"read after write"``, ``"use after scope"``,
+        ``"write to INPUT"`` or ``"write before start"``.
     tasks : tuple[int, ...]
         The ids of the tasks in their run, the one that was submitted last at the end.
     places : tuple[str, ...]

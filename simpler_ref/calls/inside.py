@@ -20,8 +20,20 @@ from .arrays import ReceivedArrays
 from .compiled import Code
 from .current import here
 from .enclosed import load
-from .forms import ARRAY, CONSTANTS, INNER_VALUE, ITEM, READ_ARRAY, VALUE, Form, Forms, float_of
+from .forms import (
+    ARRAY,
+    CONSTANTS,
+    INNER_ARRAY,
+    INNER_VALUE,
+    ITEM,
+    READ_ARRAY,
+    VALUE,
+    Form,
+    Forms,
+    float_of,
+)
 from .limits import within
+from .refills import require_unchanged
 from .sending import How, Payload, number_in
 from .tasks import received
 
@@ -211,7 +223,7 @@ class Inside:
 class GuardedInside(Inside):
     """Runs calls, each by Python, and has a guard compare the arrays that these only read.
 
-    Rule     SEE-INPUT-1
+    Rule     SEE-INPUT-1, -6
     """
 
     def __init__(self, mailbox: MailboxView, guard: Guard) -> None:
@@ -225,6 +237,25 @@ class GuardedInside(Inside):
     def _learn(self, code: Code, form: Form, wires: list[bytes], values: list[Any]) -> None:
         """Leave all calls to Python."""
 
+    def _arguments(
+        self, form: Form, wires: list[bytes], words: list[int], kinds: memoryview
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments, none of whose arrays was written since the submit; see `refills.Sums`."""
+        end = len(words) - (kinds[len(words) - 1] == L.PAYLOAD)
+        first = end - len(wires)
+        sums = words[first:end]
+        kinds = memoryview(bytes(kinds[:first]) + bytes(kinds[end : len(words)]))
+        del words[first:end]
+        positional, named = super()._arguments(form, wires, words, kinds)
+        names = ["an array within an argument"] * form.inner.count(INNER_ARRAY)
+        names += [
+            name
+            for code, name in zip(form.codes, _names(positional, named), strict=True)
+            if code in (ARRAY, READ_ARRAY)
+        ]
+        require_unchanged((self._arrays.array(one, False) for one in wires), names, sums)
+        return positional, named
+
     def _made(
         self,
         form: Form,
@@ -233,7 +264,7 @@ class GuardedInside(Inside):
         named: dict[str, Any],
     ) -> Any:
         values = [*positional, *named.values()]
-        names = [*(f"argument {i}" for i in range(len(positional))), *named]
+        names = _names(positional, named)
         remedy = "Annotate it with InOut"
         inputs = [
             Input(i, names[i], value, remedy)
@@ -245,3 +276,8 @@ class GuardedInside(Inside):
         made = function(*positional, **named)
         self._guard.require_unchanged(seen)
         return made
+
+
+def _names(positional: list[Any], named: dict[str, Any]) -> list[str]:
+    """Return what messages call arguments."""
+    return [*(f"argument {i}" for i in range(len(positional))), *named]

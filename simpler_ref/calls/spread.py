@@ -40,6 +40,7 @@ class SpreadStream(Stream):
 
     def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:
         super().__init__(life, session, register)
+        self._sums = None  # what arrives there are copies
         self._add_callable, self._endpoints = add, life.endpoints
         self._far_arrays = FarArrays(session.engine)
         self._far_values = FarValues(session.engine)

@@ -44,6 +44,7 @@ from .futures import Future
 from .inside import Caller
 from .leases import Lease, Leases
 from .packing import Packer, Plan
+from .refills import Sums
 from .sending import Guards, Payload
 from .sent_functions import SentFunctions
 from .signatures import Signature
@@ -101,6 +102,7 @@ class Stream:
         self._inherited = session.inherited
         self._places: dict[int, str] | None = {} if life.options.check else None
         """With ``check=True``: where the calls of slots were submitted."""
+        self._sums = Sums(session.engine) if life.options.check else None
         self._word = -1
         self._failures = Failures()
         self._teller: Teller | None = None
@@ -161,6 +163,8 @@ class Stream:
                 word = self._word
                 if plan.workers is not None:
                     word |= next(plan.workers)
+                if self._sums is not None:
+                    counts, wire = self._sums.add(counts, wire, plan.key)
                 slot = self._submit(word, counts, wire, data)
                 if slot != L.WOULD_BLOCK:
                     future = _new_future(Future)
@@ -168,6 +172,8 @@ class Stream:
                     self._quick.enter(slot, future)
                     if self._places is not None:
                         self._places[slot] = caller()
+                    if self._sums is not None:
+                        self._sums.note(slot)
                     return future
             self._make_room()
 

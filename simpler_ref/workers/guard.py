@@ -120,10 +120,10 @@ def look(inputs: Sequence[Input], others: Sequence[Array]) -> list[Seen]:
 def _sums(array: Array) -> bytes | list[int]:
     if array.nbytes <= MOST_COPIED:
         return array.tobytes()
-    return [zlib.crc32(one) for one in _pieces(array)]
+    return [zlib.crc32(one) for one in pieces(array)]
 
 
-def _pieces(array: Array) -> Iterator[Any]:
+def pieces(array: Array) -> Iterator[Any]:
     """Yield the bytes of an array in C order, without a copy if it is contiguous."""
     if array.flags.c_contiguous:
         octets = array.reshape(-1).view(np.uint8)
@@ -143,7 +143,7 @@ def _changed(seen: Seen) -> tuple[int, int] | None:
         places = np.flatnonzero(np.not_equal(*pair))
         return int(places[0]), int(places[-1])
     places = np.flatnonzero(np.not_equal(np.array(seen.before), np.array(after)))
-    sizes = [len(one) for one in _pieces(array)]
+    sizes = [len(one) for one in pieces(array)]
     ends = np.cumsum(sizes)
     return int(ends[places[0]]) - sizes[int(places[0])], int(ends[places[-1]]) - 1
 

@@ -221,6 +221,11 @@ def set_retries(mem: Array, offset: int, retries: int) -> None:
     mem[offset + L.BLOCK_AGAIN] = retries
 
 
+def retries_of(mem: Array, offset: int) -> int:
+    """Return how often the calls of a task are run again, from the block of that."""
+    return int(mem[offset + L.BLOCK_AGAIN])
+
+
 def set_value_key(mem: Array, offset: int, key: int) -> None:
     """Note under which key endpoints know the value in a block; 0: under none."""
     mem[offset + _KEY] = key

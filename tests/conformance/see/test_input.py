@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -315,3 +316,87 @@ def test_a_trace_has_the_writes_of_runs_and_of_calls(path, mode):
         (0, address + 16, address + 24),
         (0, address + 80, address + 83),
     ]
+
+
+# ---------------------------------------------------------------- before the start
+def wait_in_front(is_open: sr.InOut):
+    wait_for(is_open, 0)
+
+
+@sr.task
+def reads_by_name(*, x: sr.In):
+    return x.sum()
+
+
+@contextmanager
+def waiting_calls(w):
+    """Keep both workers busy until the end of the block."""
+    is_open = w.zeros(2)
+    calls = [sr.task(retries=1)(wait_in_front)(is_open[i:][:1]) for i in range(2)]
+    yield
+    is_open[:] = 1
+    assert [one.exception() for one in calls] == [None] * 2  # those with retries are not compared
+
+
+READERS = {
+    "by position": (lambda w, x: w.submit(np.sum, x), "argument 0 (512 bytes)"),
+    "by name": (lambda w, x: reads_by_name(x=x), "x (512 bytes)"),
+    "updated": (lambda w, x: call_reads(w.zeros(64), x), "argument 1 (512 bytes)"),
+    "a view": (lambda w, x: w.submit(np.sum, x[::-2]), "argument 0 (256 bytes)"),
+    "in a list": (lambda w, x: w.submit(len, ["text", x]), "an array within an argument (512"),
+    "beside much else": (lambda w, x: w.submit(np.array_equal, bytes(5000), x), "argument 1 (512"),
+    "compiled": (lambda w, x: code_reads(x, w.zeros(64)), "argument 0 (512 bytes)"),
+}
+
+
+@pytest.mark.spec("SEE-INPUT-6")
+@pytest.mark.parametrize("name", READERS)
+def test_what_the_program_writes_before_a_call_begins_is_found(w, name):
+    call, words = READERS[name]
+    x = w.share(np.arange(64.0))
+    with waiting_calls(w):
+        found = call(w, x)
+        x[3] = 7.5
+    with pytest.raises(HazardError) as caught:
+        found.result()
+    error = caught.value
+    assert error.kind == "write before start" and words in str(error)
+    assert "wait for the call's future first, or give the call a copy" in str(error)
+    assert error.places[0].startswith(f"{__file__}:{call.__code__.co_firstlineno}")
+    assert call(w, w.share(np.arange(64.0))).exception() is None
+
+
+@pytest.mark.spec("SEE-INPUT-6")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_workers_of_each_start_method_find_it(method):
+    with Worker(num_sub_workers=2, check=True, start_method=method) as w:
+        x = w.zeros(64)
+        with waiting_calls(w):
+            found = w.submit(np.sum, x)
+            x += 1
+        with pytest.raises(HazardError, match="write before start"):
+            found.result()
+
+
+@pytest.mark.spec("SEE-INPUT-6")
+def test_what_calls_write_before_others_begin_is_no_hazard(w):
+    x, y = w.zeros((64, 64)), w.zeros(64)
+    with waiting_calls(w):
+        for i in range(100):  # more than are looked at
+            call_reads(y, x[i % 64])
+            call_reads(x[i % 64], y)
+        last = [w.submit(np.sum, x), w.submit(np.sum, x[:, ::2]), w.submit(sum, [x[0], y])]
+    assert [one.exception() for one in last] == [None] * 3
+    assert w.submit(np.sum, x).exception() is None
+
+
+@pytest.mark.spec("SEE-INPUT-6")
+def test_of_a_large_array_a_sample_is_compared(w):
+    x = w.zeros(MOST_COPIED // 2)  # four times as much
+    with waiting_calls(w):
+        seen, unseen = w.submit(np.sum, x), w.submit(len, x[1:])
+        x[:] = 1
+        little = w.submit(np.sum, x)
+        x[PIECE // 8] = 2  # the second piece
+    assert [type(one.exception()) for one in (seen, unseen)] == [HazardError] * 2
+    assert little.exception() is None
