@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..callables.handles import CallableHandle
-from ..errors import ControlError, RemoteError, TaskError
+from ..errors import ControlError, RemoteError, TaskError, tell
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, TAG_AT, RemoteWire, replaced
@@ -95,7 +95,7 @@ class Recovery:
             replay = self._bring_what_is_left(outcomes, dead, moved)
         except (Gone, MemoryError) as why:
             if self._endpoints.lost() or self._endpoints.losses() > self._losses:
-                log.warning("a run cannot go on after the loss of an endpoint: %s", why)
+                tell(failure, f"  the run cannot go on after the loss of an endpoint: {why}")
             raise failure from None
         self._endpoints.tensors.forget()
         orch._forgive()

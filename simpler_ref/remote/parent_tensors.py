@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from ..errors import ControlError, RemoteError, WorkerLostError
+from ..errors import ControlError, RemoteError, WorkerLostError, tell
 from ..jit import layout as L
 from ..workers.life import Life
 from .directory import HOME, Directory, Held, Use
@@ -25,9 +25,9 @@ LEAST_AT_ONCE = 1 << 20
 class LostTensor:
     """A tensor whose newest version went with an endpoint, and what this machine's memory has instead."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, where: str) -> None:
         self._held = held
-        self.text = f"the newest version of {_name(held)} was only at an endpoint"
+        self.text = f"the newest version of {_name(held)} was only at {where}"
         self._digest = self._look()
 
     def _look(self) -> bytes:
@@ -139,19 +139,21 @@ class ParentTensors:
     def end_run(self, failure: BaseException | None) -> BaseException | None:
         """Bring home what endpoints have written in a run; return the run's failure.
 
-        After a failed run, the newest version that still exists comes home. What was lost is noted.
+        After a failed run, the newest version that still exists comes home. What was lost is noted, and
+        the failure tells it.
 
         Rule     REMOTE-COPY-5, -8
         """
         self._forget_heap()
-        waiting = list(self.directory)
+        waiting, known = list(self.directory), len(self._lost)
         try:
             if failure is None:
                 try:
                     self._bring_current()
                     waiting.clear()
                 except (RemoteError, WorkerLostError, ControlError) as error:
-                    failure = error
+                    failure = error  # all tasks have ended, also those that have brought some home
+                    waiting = [held for held in waiting if not held.is_home]
             while waiting:
                 if not self._bring_newest(waiting[-1]):
                     self._note_lost(waiting[-1])
@@ -164,7 +166,22 @@ class ParentTensors:
                 self._note_lost(Held(*span, b""))
             self.owed.clear()
             self.forget()
+        if failure is not None:
+            for lost in self._lost[known:]:
+                tell(failure, f"  {lost.text}: {self._remedy}")
         return failure
+
+    @property
+    def _remedy(self) -> str:
+        """What messages say that the program can do about a lost tensor."""
+        again = (
+            "; with Worker(retries=…) the tasks that made it run again when its endpoint is lost"
+        )
+        return (
+            "write it before it is read, in the program or by a task that has it as OUTPUT_EXISTING; or, "
+            "if what it has is right, call Worker.renew(array)"
+            f"{'' if self._life.options.retries else again}"
+        )
 
     def _note_lost(self, held: Held) -> None:
         """Note that a tensor is lost; a child Worker's parent may use the memory for something else.
@@ -172,8 +189,16 @@ class ParentTensors:
         Rule     REMOTE-LINK-12
         """
         if not self._life.parent_level:
-            self._lost.append(LostTensor(held))
+            self._lost.append(LostTensor(held, self._where(held)))
         log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
+
+    def _where(self, held: Held) -> str:
+        """Return who alone had the newest version of a tensor, as messages say it."""
+        manager = self._life.live().manager
+        if held.maker == HOME:
+            return "an endpoint"
+        is_dead = manager is not None and held.maker in manager.dead
+        return f"endpoint {held.maker}{', which was lost' if is_dead else ''}"
 
     def _forget_heap(self) -> None:
         """Forget tensors in the memory of rings: nobody can use them after the run."""
@@ -222,11 +247,7 @@ class ParentTensors:
                 if not lost.overlaps(use):
                     continue
                 if use.reads and lost.is_unchanged():
-                    raise RemoteError(
-                        f"tensor {use.index} is lost: {lost.text}; write it before it is read, in the "
-                        "program or by a task that has it as OUTPUT_EXISTING; if what it has is right, "
-                        "call Worker.renew(array)"
-                    )
+                    raise RemoteError(f"tensor {use.index} is lost: {lost.text}; {self._remedy}")
                 self._lost.remove(lost)
 
     def forget_lost(self, address: int, nbytes: int) -> None:

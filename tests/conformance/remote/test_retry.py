@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 
@@ -109,6 +110,47 @@ def test_a_task_that_raises_does_not_run_again_also_beside_a_loss(mixed, where):
 
     with pytest.raises((TaskError, ValueError)):
         mixed.worker.run(orch_fn)
+
+
+# ---------------------------------------------------------------- graphs
+def kill_here(args):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(args.scalar(0), signal.SIGKILL)
+
+
+@pytest.mark.spec("REMOTE-RETRY-1", "REMOTE-COPY-8")
+@pytest.mark.parametrize("retries", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.slow("starts the session of an endpoint twice")
+def test_a_replay_that_loses_an_array_says_what_helps_and_with_retries_goes_on(retries):
+    made = Mixed(endpoints=1, retries=retries)
+    ending = made.worker.register(kill_here)
+    with made.worker as worker:
+        worker.init()
+        made.handle(far_side.add_first)
+        x, y = made.shared(), made.shared()
+
+        def orch_fn(orch, args, config):
+            made.add(orch, 0, x)
+            made.copy(orch, 0, x, y)
+            orch.submit_sub(ending, make_args((y, INOUT), scalars=[first]))
+            made.submit(orch, far_side.add_first, 0, (y, INPUT), (x, INOUT))
+
+        worker.run(lambda orch, *_: made.add(orch, 0, y))  # which starts the endpoints
+        first = worker.endpoints()[0]["pid"]
+        graph = worker.record(orch_fn)
+        if retries:
+            graph.run()
+        else:
+            words = "only at endpoint 0, which was lost.*write it before .*Worker.renew.*retries="
+            with pytest.raises(WorkerLostError) as caught:
+                graph.run()
+            assert re.search(words, caught.value.story)
+            with pytest.raises(RemoteError, match=words):
+                graph.run()
+            worker.renew(x)
+            x[:] = 2
+        graph.run()
+        assert (x.tolist(), y.tolist()) == ([6] * COUNT, [3] * COUNT)
 
 
 # ---------------------------------------------------------------- lineage
