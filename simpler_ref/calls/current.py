@@ -84,7 +84,11 @@ def current() -> Any:
     if not opened or here.in_task:
         return None
     innermost = opened[-1]
-    if len(opened) == 1 and type(innermost) is not Entrance and not innermost.is_gone:
+    if (
+        len(opened) == 1
+        and type(innermost) is not Entrance
+        and innermost._life.stream is innermost  # as `is_gone` says, without calling it
+    ):
         return innermost
     return _first_stream()
 
