@@ -6,10 +6,13 @@ import concurrent.futures
 import functools
 import inspect
 import math
+import multiprocessing
 import operator
+import pickle
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numba
@@ -326,38 +329,58 @@ def w(mode):
         yield made
 
 
-def wanted_of(kind, items, *, shares):
-    """Return what plain calls give that each have a copy of their own, or one object together."""
-    made = {
+@pytest.fixture(scope="module")
+def executors():
+    """Give an executor of the standard library with processes, and one with a thread."""
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, fresh) as processes, ThreadPoolExecutor(1) as threads:
+        assert processes.submit(abs, -1).result() == threads.submit(abs, -1).result() == 1
+        yield {"fork": processes, "spawn": processes, "thread": threads}
+
+
+def wanted_of(kind, executor):
+    """Return what an executor gives, or plain calls with a copy each if it cannot send what it has to."""
+    make = {
         "a task": lambda: a_task.py_func,
         "a method that is a task": lambda: functools.partial(
             Simulation.as_task.py_func, Simulation(6)
         ),
     }.get(kind, KINDS[kind])
-    if shares:
-        function = made()
-        return [function(item) for item in items]
-    return [made()(item) for item in items]
+    function, items = make(), ITEMS.get(kind, [2, 3])
+    try:
+        return [executor.submit(function, item).result() for item in items]
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return [make()(item) for item in items]
+
+
+def first_calls():
+    """Return each start method with each way, and kinds: a fifth often, of fresh interpreters one."""
+    kinds = list(KINDS)
+    for start in MODES:
+        for i, way in enumerate(WAYS):
+            some, others = kinds[i :: len(WAYS)], kinds
+            if start == "spawn":  # two seconds each
+                some, others = kinds[9 * i : 9 * i + 1], some
+            yield pytest.param(start, way, some, id=f"{start}, {way}, some")
+            yield pytest.param(start, way, others, id=f"{start}, {way}", marks=pytest.mark.long)
 
 
 @pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5", "CALL-SENT-6")
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_callable_gives_what_a_plain_call_gives(w, mode, kind):
-    items = ITEMS.get(kind, [2, 3])
+def test_each_kind_of_callable_gives_what_an_executor_gives(w, mode, kind, executors):
+    wanted = wanted_of(kind, executors[mode])
     for way, run in WAYS.items():
-        found = run(w, KINDS[kind](), items)
-        wanted = wanted_of(kind, items, shares=mode == "thread")
-        assert all(map(same, found, wanted)), way
+        assert all(map(same, run(w, KINDS[kind](), ITEMS.get(kind, [2, 3])), wanted)), way
 
 
-@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2")
-@pytest.mark.parametrize(
-    "kind", ["a function", "a function with a lock", "a single dispatch", "a closure", "an object"]
-)
-def test_the_first_call_of_a_worker_is_like_a_later_one(mode, kind):
-    with sr.Worker(num_sub_workers=1, **MODES[mode]) as made:
-        assert made.submit(KINDS[kind](), 2).result() == KINDS[kind]()(2)
-        assert made.submit(KINDS[kind](), 2).result() == KINDS[kind]()(2)
+@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5", "CALL-SENT-6")
+@pytest.mark.parametrize(("start", "way", "kinds"), list(first_calls()))
+def test_the_first_calls_of_a_worker_give_the_same(start, way, kinds, executors):
+    for kind in kinds:
+        wanted, function = wanted_of(kind, executors[start]), KINDS[kind]()
+        with sr.Worker(num_sub_workers=1, **MODES[start]) as made:
+            found = WAYS[way](made, function, ITEMS.get(kind, [2, 3]))
+        assert all(map(same, found, wanted)), kind
 
 
 # ---------------------------------------------------------------- as it is at each call
