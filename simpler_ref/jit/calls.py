@@ -35,10 +35,10 @@ from .submit import (
     scalars_at,
     spill_has_room,
     store_arguments,
-    tag_of,
     take_body,
     tensors_at,
 )
+from .tensors import tag_of
 
 
 @kernel

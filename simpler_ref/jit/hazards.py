@@ -29,7 +29,7 @@ from .atomics import load
 from .kernel import inlined, kernel
 from .overlap import covers, overlap
 from .slots import release_ref
-from .submit import nbytes_of, reads, tag_of, writes
+from .tensors import nbytes_of, reads, tag_of, writes
 
 TENSOR_WORDS = L.TENSOR_WORDS
 READS, WRITES = 1, 2

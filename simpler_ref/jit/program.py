@@ -23,11 +23,11 @@ from .schedule import pass_after_submit, pass_in_bulk
 from .submit import (
     alloc_buffer,
     close_scope,
-    is_auto_output,
     open_scope,
     submit_task,
     tensors_at,
 )
+from .tensors import is_auto_output
 
 TENSOR_WORDS = L.TENSOR_WORDS
 

@@ -29,6 +29,7 @@ from .slots import (
     step,
 )
 from .tensormap import erase, find, has_room, insert, insert_slab
+from .tensors import has_key, is_auto_output, is_child_memory, nbytes_of, reads, tag_of, writes
 
 TENSOR_WORDS = L.TENSOR_WORDS
 EDGE_WORDS = L.EDGE_WORDS
@@ -39,41 +40,7 @@ TOO_MANY_BYTES = 1 << 62
 """More than any ring has; adding one more tensor does not overflow 64 bits."""
 
 
-# ---------------------------------------------------------------- wire tensors
-@kernel
-def tag_of(words, t):
-    """Return the tag that a tensor has in its padding on its way into submit.
-
-    Rule     ORCH-SUBMIT-3; ORCH-INV-2
-    """
-    return int(words[t + L.TENSOR_KIND]) >> L.TENSOR_TAG_SHIFT & 0xFF
-
-
-@kernel
-def nbytes_of(words, t):
-    """Return the bytes of a tensor: product of its dimensions times its element size.
-
-    Of a described one, how many it spans.
-
-    Rule     FLOW-LAYOUT-4
-    """
-    dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
-    kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
-    if kind == L.TENSOR_DESCRIBED:
-        return int(words[t + L.TENSOR_EXTENT])
-    count = DTYPE_SIZES[kind]
-    for d in range(L.CONTINUOUS_TENSOR_MAX_DIMS):  # a number that compilers know: they unroll it
-        if d < dims:
-            count *= int(words[t + L.TENSOR_SHAPE + (d >> 1)]) >> (L.HALF * (d & 1)) & L.LOW_HALF
-    return count
-
-
-@kernel
-def is_child_memory(words, t):
-    """Say whether a tensor's address is in the memory of a next-level worker, not the host's."""
-    return int(words[t + L.TENSOR_KIND]) & L.TENSOR_CHILD != 0
-
-
+# ---------------------------------------------------------------- tensors of a task
 @kernel
 def owner_of(mem, slot, t, i):
     """Return the owner of the memory that a task's tensor `i` is in: -1 the host, else a worker.
@@ -93,46 +60,10 @@ def owner_of(mem, slot, t, i):
 
 
 @kernel
-def reads(tag):
-    """Say whether a tag looks its buffer up: INPUT and INOUT do.
-
-    Rule     ORCH-TAG-1, -3
-    """
-    return tag == L.INPUT or tag == L.INOUT
-
-
-@kernel
-def writes(tag):
-    """Say whether a tag makes the task the producer: OUTPUT, INOUT and OUTPUT_EXISTING do.
-
-    Rule     ORCH-TAG-2 to -4
-    """
-    return tag == L.OUTPUT or tag == L.INOUT or tag == L.OUTPUT_EXISTING
-
-
-@kernel
-def has_key(words, t, data):
-    """Say whether a tensor is a buffer that tasks may wait for: it has an address, and some bytes there.
-
-    Rule     ORCH-AUTO-7; ORCH-MAP-7
-    """
-    return data != 0 and nbytes_of(words, t) != 0
-
-
-@kernel
 def in_a_ring(mem, data):
     """Say whether an address is in the heap rings, which are contiguous."""
     offset = data - int(mem[L.RING_BLOCK + L.R_BASE])
     return 0 <= offset < mem[L.RINGS] * mem[L.RING_BLOCK + L.R_SIZE]
-
-
-@kernel
-def is_auto_output(words, t):
-    """Say whether the runtime must provide the buffer: an OUTPUT without an address.
-
-    Rule     ORCH-AUTO-1, -5 to -7
-    """
-    return tag_of(words, t) == L.OUTPUT and words[t + L.TENSOR_DATA] == 0
 
 
 # ---------------------------------------------------------------- bodies that do not fit the slot

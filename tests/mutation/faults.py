@@ -202,7 +202,7 @@ FAULTS = (
         "Memory for a tensor with a layout has one element's bytes.",
         f"{FLOW}/test_layout.py::test_buffers_and_outputs_have_the_bytes_of_their_layouts",
         Patch(
-            "jit/submit.py",
+            "jit/tensors.py",
             "        return int(words[t + L.TENSOR_EXTENT])\n",
             "        return 8\n",
         ),
