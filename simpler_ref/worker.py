@@ -155,6 +155,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Whether a submit in a run or recording that would let tasks race for memory raises a
         `HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker has
         its own.
+    track_reads : bool
+        Whether a task of a run that writes bytes in the host's memory waits for the earlier ones that
+        read them, as calls do; the design documents leave that order to the program. A child Worker has
+        its own.
     trace : str | os.PathLike[str] | None
         A file into which a trace of all that happens is written, from the start to the end; see `trace`.
         None: if the environment variable SIMPLER_REF_TRACE names one, that.
@@ -182,7 +186,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     Notes
     -----
     Rule     ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
-             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1
+             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1; ORCH-READS-1
     """
 
     def __init__(
@@ -210,6 +214,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         pin: bool = False,
         spin_us: float | None = None,
         check: bool = False,
+        track_reads: bool = False,
         trace: str | os.PathLike[str] | None = None,
         trace_detail: str = "all",
         hang_report_s: float | None = None,
@@ -239,6 +244,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             pin=pin,
             spin_us=spin_us,
             check=check,
+            track_reads=track_reads,
             trace=trace,  # type: ignore[arg-type]  # converted there
             trace_detail=trace_detail,
             hang_report_s=hang_report_s,
@@ -290,6 +296,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     mailbox_depth = Option[int]()
     child_mode = Option[str]()
     check = Option[bool]()
+    track_reads = Option[bool]()
     platform = Option[str]()
     runtime = Option[str | None]()
 

@@ -137,6 +137,7 @@ def small_engine(
     sub: int = 2,
     next_level: int = 0,
     depth: int = 1,
+    track_reads: bool = False,
 ) -> Engine:
     """Return a small engine; no process serves its mailboxes."""
     return Engine(
@@ -146,6 +147,7 @@ def small_engine(
         sub=sub,
         next_level=next_level,
         depth=depth,
+        track_reads=track_reads,
     )
 
 

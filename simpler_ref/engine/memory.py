@@ -78,6 +78,7 @@ class Engine:
         endpoints: int = 0,
         depth: int = 1,
         blocks_size: int = 0,
+        track_reads: bool = False,
         placement: Placement | None = None,
     ) -> None:
         self.kernels = _kernels()
@@ -113,6 +114,7 @@ class Engine:
             defer_ns=hold_ns,
             cores=self.placement.cores.available,
             beside=self.placement.beside,
+            track_reads=track_reads,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )

@@ -8,16 +8,15 @@ failed, in S_VALUE and S_KIND, until its future drops it.
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import load, now_ns, stay_aside, unlikely
+from .atomics import load, now_ns, unlikely
 from .hazards import (
     collect_conflicts,
     drop_over,
-    extent_of,
     forget_all,
     forget_range,
     has_access_room,
     note_accesses,
-    owed_to,
+    note_conflict,
 )
 from .journal import note, note_edge, number_of
 from .kernel import kernel
@@ -38,7 +37,6 @@ from .submit import (
     take_body,
     tensors_at,
 )
-from .tensors import tag_of
 
 
 @kernel
@@ -137,25 +135,6 @@ def add_edges(mem, slot, words, conflicts):
             edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
         scalar += L.SCALAR_WORDS
     return edges
-
-
-@kernel
-def note_conflict(mem, slot, words, conflict):
-    """Note that a call, which is being submitted, waits for another: its tensor, and where both begin.
-
-    Rule     SEE-NOTE-5
-    """
-    stay_aside()
-    tensors = int(mem[slot + L.S_COUNTS]) & L.LOW_HALF
-    tensor = owed_to(mem, words, tensors, conflict)
-    tag, address = 0, 0
-    if tensor != L.NO_TENSOR:
-        t = tensor * L.TENSOR_WORDS
-        tag = tag_of(words, t)
-        address = extent_of(mem, words, t)[0]
-        address = max(address, int(mem[int(mem[conflict + L.CONFLICT_ACCESS]) + L.ACCESS_LOW]))
-    kind = L.OWED_DATA if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else L.OWED_ORDER
-    note_edge(mem, slot, int(mem[conflict + L.CONFLICT_SLOT]), tensor, tag, kind, address)
 
 
 @kernel

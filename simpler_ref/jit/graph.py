@@ -78,11 +78,13 @@ def wire(mem, slot):
 def has_ended(mem, producer):
     """Say whether a later task need not wait for one that has failed.
 
-    A call may stand for earlier ones, which it waits for; so it ends only after them.
+    Where reads are tracked it may stand for earlier ones, which it waits for; so it ends only after them.
 
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-5; ORCH-READS-1
     """
-    return mem[L.STREAM] == 0 or mem[producer + L.S_FANIN] == 0
+    if mem[L.STREAM] == 0 and mem[L.TRACK_READS] == 0:
+        return True
+    return mem[producer + L.S_FANIN] == 0
 
 
 @inlined

@@ -19,17 +19,22 @@ each task, even one that fails without a start, has to end after all that it wai
 of a failed task is not 0, whoever depends on it waits. For the same reason a write does not wait for
 accesses older than the last write of the same bytes.
 
+In a run the dependencies are those of the TensorMap. With TRACK_READS its tasks also wait for readers of
+what they write; only reads are noted then, see `note_reads`.
+
 The Orch thread owns all of it.
 """
 
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import load
+from .atomics import load, stay_aside
+from .journal import note_edge
 from .kernel import inlined, kernel
 from .overlap import covers, overlap
 from .slots import release_ref
-from .tensors import nbytes_of, reads, tag_of, writes
+from .tensormap import find
+from .tensors import is_child_memory, nbytes_of, reads, tag_of, writes
 
 TENSOR_WORDS = L.TENSOR_WORDS
 READS, WRITES = 1, 2
@@ -87,6 +92,8 @@ def is_over(mem, access):
         return state == L.COMPLETED
     if mem[slot + L.S_ID] != mem[access + L.ACCESS_ID]:
         return True
+    if state == L.FAILED and mem[L.STREAM] == 0:  # it may stand for others, see `note_reads`
+        return mem[slot + L.S_FANIN] == 0
     return state != L.PENDING and state != L.READY and state != L.RUNNING
 
 
@@ -405,6 +412,25 @@ def owed_to(mem, words, tensors, conflict):
     return L.NO_TENSOR
 
 
+@kernel
+def note_conflict(mem, slot, words, conflict):
+    """Note that a task, which is being submitted, waits for another: its tensor, and where both begin.
+
+    Rule     SEE-NOTE-5
+    """
+    stay_aside()
+    tensors = int(mem[slot + L.S_COUNTS]) & L.LOW_HALF
+    tensor = owed_to(mem, words, tensors, conflict)
+    tag, address = 0, 0
+    if tensor != L.NO_TENSOR:
+        t = tensor * TENSOR_WORDS
+        tag = tag_of(words, t)
+        address = extent_of(mem, words, t)[0]
+        address = max(address, int(mem[int(mem[conflict + L.CONFLICT_ACCESS]) + L.ACCESS_LOW]))
+    kind = L.OWED_DATA if mem[conflict + L.CONFLICT_KIND] == L.NEEDS else L.OWED_ORDER
+    note_edge(mem, slot, int(mem[conflict + L.CONFLICT_SLOT]), tensor, tag, kind, address)
+
+
 # ---------------------------------------------------------------- changes
 @kernel
 def has_access_room(mem, tensors):
@@ -677,3 +703,92 @@ def forget_all(mem):
     mem[L.CELL_MASK] = L.ACCESSES_SMALLEST - 1
     mem[L.SWEEP_AT] = L.SWEEP_SMALLEST
     return consumed
+
+
+# ---------------------------------------------------------------- runs that track reads
+@kernel
+def is_tracked_in_runs(words, t):
+    """Say whether a tensor's accesses are tracked in a run: it is in memory of the host.
+
+    Rule     ORCH-READS-3
+    """
+    return is_tracked(words, t) and not is_child_memory(words, t)
+
+
+@kernel
+def make_access_room(mem, tensors):
+    """Drop accesses that are over if there are many; say whether those of so many tensors fit."""
+    if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
+        drop_over(mem, L.NONE)
+    return has_access_room(mem, tensors)
+
+
+@kernel
+def collect_readers(mem, words, tensors):
+    """Find the tasks of a run that read what a new one with these tensors writes, each once.
+
+    They are noted as conflicts; see `collect_conflicts`.
+
+    Returns  their number
+    Rule     ORCH-READS-1
+    """
+    readers = 0
+    for i in range(tensors):
+        t = i * TENSOR_WORDS
+        if writes(tag_of(words, t)) and is_tracked_in_runs(words, t):
+            readers = collect_of(mem, words, t, 1, readers)
+    mem[L.CONFLICT_STAMP] -= readers
+    return readers
+
+
+@kernel
+def note_reads(mem, slot, words, tensors):
+    """Note what a task of a run reads, which is in its slot but not yet submitted, and no producer yet.
+
+    What it writes is not noted: later writers do not wait for it. So a write supersedes no read. A read
+    supersedes others if its task waits for theirs, maybe through tasks in between. So there are few of
+    them, even if a buffer is used again and again:
+
+        the task updates all bytes of theirs              it waits for them itself
+        the producer of the same bytes came after them    it waits for that, which has waited for them
+
+    Effects  accesses, for which `make_access_room` has found room
+    Rule     ORCH-READS-1
+    """
+    for kind in (1, 0):
+        for k in range(tensors):  # the last tensor that is written was searched for last
+            t = (tensors - 1 - k) * TENSOR_WORDS
+            tag = tag_of(words, t)
+            if int(writes(tag)) == kind and reads(tag) and is_tracked_in_runs(words, t):
+                low, high, layout = extent_of(mem, words, t)
+                if low < high and kind == 1:
+                    drop_covered(mem, low, high, layout)
+                elif low < high:
+                    drop_before(mem, int(words[t + L.TENSOR_DATA]), low, high, layout)
+                if low < high:
+                    note_read(mem, slot, low, high, layout)
+
+
+@kernel
+def drop_covered(mem, low, high, layout):
+    """Drop the reads all of whose bytes a tensor has."""
+    for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
+        access = int(mem[int(mem[L.A_OVERLAPS]) + k])
+        other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
+        other = int(mem[access + L.ACCESS_LAYOUT])
+        if covers(mem, low, high, layout, other_low, other_high, other):
+            drop_all(mem, access, L.NONE)
+
+
+@kernel
+def drop_before(mem, data, low, high, layout):
+    """Drop the reads of just these bytes up to that of the producer of the buffer at `data`.
+
+    A producer that was given this memory has waited for nobody.
+    """
+    entry = find(mem, data, -1)
+    producer = int(mem[entry + L.E_SLOT])
+    if producer != L.NONE and producer != mem[entry + L.E_SLAB]:
+        access = find_reads(mem, low, high, layout)
+        if access != L.NONE and mem[access + L.ACCESS_ID] <= mem[producer + L.S_ID]:
+            drop_all(mem, access, L.NONE)

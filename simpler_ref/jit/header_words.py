@@ -216,6 +216,13 @@ ID_WINDOW = HEADER.word(
     written_by="none after the start",
     ordering="fork",
 )
+TRACK_READS = HEADER.word(
+    "TRACK_READS",
+    "1: in runs, a task waits for earlier ones that read bytes which it writes",
+    written_by="none after the start",
+    read_by="Orch, Scheduler",
+    ordering="fork",
+)
 ORCH_KEEPS = HEADER.word(
     "ORCH_KEEPS",
     "times that it still keeps its core when due to back off; below 0: times that it does not",

@@ -129,7 +129,8 @@ def plan(
     area(A_SPILL, max(1 << 21, window * INLINE_WORDS))
     words[A_SPILL_END] = end
     area(A_CONFIGS, MAX_CONFIGS * CONFIG_ENTRY_WORDS)
-    accesses = max(ACCESSES_SMALLEST, 2 * circular)
+    most_tensors = workers * (MAILBOX_ARGS_CAPACITY // (TENSOR_WORDS * WORD))
+    accesses = round_up_pow2(max(2 * circular, most_tensors))
     area(A_ACCESSES, accesses * ACCESS_WORDS)
     words[A_ACCESSES_END] = end
     area(A_CELLS, CELL_WORDS * accesses)
@@ -156,6 +157,7 @@ def initialise(
     defer_ns: int,
     cores: int,
     beside: bool,
+    track_reads: bool,
     park_ns: int,
     stuck_ns: int,
 ) -> None:
@@ -170,5 +172,6 @@ def initialise(
     mem[DEFER_NS] = defer_ns
     mem[CORES] = cores
     mem[BESIDE] = beside
+    mem[TRACK_READS] = track_reads
     mem[PARK_NS] = park_ns
     mem[STUCK_NS] = stuck_ns

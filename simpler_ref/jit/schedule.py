@@ -46,6 +46,7 @@ from .collect import collect, handle_deaths, set_idle
 from .cores import offer_core
 from .dispatch import dispatch
 from .graph import wire
+from .hazards import forget_all
 from .journal import note_run, note_span
 from .kernel import inlined, kernel
 from .lock import try_lock, unlock
@@ -583,6 +584,8 @@ def end_run(mem):
 
     Rule     ORCH-RUN-5; SCHED-CANCEL-4
     """
+    if mem[L.TRACK_READS] != 0:
+        forget_all(mem)
     reset_to_empty(mem)
     reset_map(mem)
     note_run(mem, 0)

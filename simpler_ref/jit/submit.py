@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import fetch_add, load, stay_aside, store, unlikely
+from .hazards import collect_readers, conflict_at, make_access_room, note_conflict, note_reads
 from .journal import note, note_edge, note_scope, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
@@ -197,11 +198,11 @@ def submit_task(mem, callable_word, counts, members, words):
     kind in a second word, then a group's members, two words each. A group is one task with the tensors of
     all its members.
 
-    Reads    the TensorMap, the open scope, the run's error
+    Reads    the TensorMap, the open scope, the run's error; with TRACK_READS the reads of earlier tasks
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are invalid
-    Rule     ORCH-SUBMIT-1 to -8; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1
+    Rule     ORCH-SUBMIT-1 to -8; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1; ORCH-READS-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -225,6 +226,13 @@ def submit_task(mem, callable_word, counts, members, words):
     room = body_words(tensors, scalars, members, most_edges)
     if not could_have_room(mem, room):
         return L.TOO_MANY_ARGS
+    readers = 0
+    if unlikely(mem[L.TRACK_READS] != 0):
+        if not make_access_room(mem, tensors):
+            return L.WOULD_BLOCK
+        readers = collect_readers(mem, words, tensors)
+        most_edges += readers
+        room = body_words(tensors, scalars, members, most_edges)
     if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
         return L.WOULD_BLOCK
 
@@ -239,6 +247,9 @@ def submit_task(mem, callable_word, counts, members, words):
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
         note_arguments(mem, slot, words)
     edges = find_producers(mem, slot, words)  # steps 3 and 4
+    if unlikely(mem[L.TRACK_READS] != 0):
+        edges = add_readers(mem, slot, words, edges, readers)
+        note_reads(mem, slot, words, tensors)
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     register_outputs(mem, slot, words)
     register_task(mem, slot)  # step 5
@@ -380,17 +391,37 @@ def find_producers(mem, slot, words):
             continue
         if unlikely(mem[L.TRACING] == L.TRACE_ALL):
             note_edge(mem, slot, producer, i, tag_of(words, t), L.OWED_DATA, data)
-        edges += add_edge(mem, slot, first, edges, producer, stamp, True)
+        edges += add_edge(mem, first, edges, producer, stamp, slot)
         owner = int(mem[entry + L.E_SLAB])
         if owner != L.NONE:
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_edge(mem, slot, owner, i, tag_of(words, t), L.OWED_MEMORY, data)
-            edges += add_edge(mem, slot, first, edges, owner, stamp, False)
+            edges += add_edge(mem, first, edges, owner, stamp, L.NONE)
     return edges
 
 
 @kernel
-def add_edge(mem, slot, first, edges, producer, stamp, waits):
+def add_readers(mem, slot, words, edges, readers):
+    """Have a task wait for the end of those that `collect_readers` has found.
+
+    Effects  an edge for each that it does not wait for anyway
+    Returns  the number of edges
+    Rule     ORCH-READS-1, -2
+    """
+    stamp = int(mem[slot + L.S_ID]) + 1
+    first = edges_at(mem, slot)
+    for i in range(readers):
+        conflict = conflict_at(mem, i)
+        reader = int(mem[conflict + L.CONFLICT_SLOT])
+        before = mem[L.EDGE_COUNT]
+        edges += add_edge(mem, first, edges, reader, stamp, slot | L.ORDER_ONLY)
+        if unlikely(mem[L.TRACING] == L.TRACE_ALL) and mem[L.EDGE_COUNT] != before:
+            note_conflict(mem, slot, words, conflict)
+    return edges
+
+
+@kernel
+def add_edge(mem, first, edges, producer, stamp, consumer):
     """Reference a producer and note the edge, unless this task has it already or it is CONSUMED.
 
     An edge to a task kept only for its memory names no consumer: `wire` skips it, since the task does not
@@ -401,8 +432,8 @@ def add_edge(mem, slot, first, edges, producer, stamp, waits):
     Rule     ORCH-DEDUP-1, -2; ORCH-PIN-1, -2; WM-GROUP-4
     """
     if mem[producer + L.S_SEEN] == stamp:
-        if waits:
-            wait_for_kept(mem, slot, first, edges, producer)
+        if consumer != L.NONE:
+            wait_for_kept(mem, first, edges, producer, consumer)
         return 0
     mem[producer + L.S_SEEN] = stamp
     if not acquire_ref(mem, producer):
@@ -410,18 +441,18 @@ def add_edge(mem, slot, first, edges, producer, stamp, waits):
     edge = first + edges * EDGE_WORDS
     mem[edge + L.EDGE_PRODUCER] = producer
     mem[edge + L.EDGE_NEXT] = L.NONE
-    mem[edge + L.EDGE_CONSUMER] = slot if waits else L.NONE
-    mem[L.EDGE_COUNT] += waits
+    mem[edge + L.EDGE_CONSUMER] = consumer
+    mem[L.EDGE_COUNT] += consumer != L.NONE
     return 1
 
 
 @kernel
-def wait_for_kept(mem, slot, first, edges, producer):
-    """Wait also for a task kept for its memory, which is the producer of another buffer too."""
+def wait_for_kept(mem, first, edges, producer, consumer):
+    """Wait also for a task kept for its memory, which is the producer of another buffer too, or reads."""
     for k in range(edges):
         edge = first + k * EDGE_WORDS
         if mem[edge + L.EDGE_PRODUCER] == producer and mem[edge + L.EDGE_CONSUMER] == L.NONE:
-            mem[edge + L.EDGE_CONSUMER] = slot
+            mem[edge + L.EDGE_CONSUMER] = consumer
             mem[L.EDGE_COUNT] += 1
 
 

@@ -197,7 +197,7 @@ class CheckedOrchestrator(Orchestrator):
         self._history.drain()
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
-        self._history = History([_span(self._engine.heap)])
+        self._history = History([_span(self._engine.heap)], self._host.track_reads)
         self._places = {}
         self._view.forget_unordered()
         super()._open(next_level, subs)
@@ -223,7 +223,8 @@ def _tensor_of(wire: bytes, worker: int) -> Tensor:
             layout = wire.layout
     start = data - below
     memory = worker if child else HOST
-    return Tensor(wire[TAG_AT], memory, start, start + bytes_of(wire), number, below, layout)
+    end = start + bytes_of(wire)
+    return Tensor(wire[TAG_AT], memory, start, end, number, below, layout, child == 1)
 
 
 def caller() -> str:

@@ -35,10 +35,10 @@ from ..trace.graphs import (
     TensorNames,
 )
 from ..trace.history import History
-from ..trace.tasks import KINDS, TAGS, WRITING
+from ..trace.tasks import KINDS, READING, TAGS, WRITING
 from ..workers.session import Session
 from .checked import CheckedOrchestrator, caller
-from .orchestrator import is_remote
+from .orchestrator import is_remote, number_layouts
 from .recording import _MEMBER, Recorder, listen
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class DryRun(Recorder):
             ring_depth=view.ring_count,
             next_level=len(view.pool(L.NEXT_LEVEL)),
             sub=len(view.pool(L.SUB)),
+            track_reads=worker.track_reads,
         )
         room = (self._end - self._first) // view.ring_count
         self._dry.view.place_rings(self._first, room // L.HEAP_ALIGN * L.HEAP_ALIGN)
@@ -71,6 +72,8 @@ class DryRun(Recorder):
         for one in range(self._dry.view.workers):
             kernels.set_usable(self._mem, one, 1)
         self._names = TensorNames()
+        self._extents: list[list[tuple[int, int]]] = []
+        """Of each task: where its tensors begin and end."""
         self.made: list[GraphTask] = []
         self.steps: list[tuple[int, str | int]] = []
 
@@ -84,15 +87,16 @@ class DryRun(Recorder):
     ) -> dict[int, int]:
         """Submit a task; return the address of each tensor that the runtime has provided."""
         self._require_mine()
-        arguments = b"".join(tensors) + b"".join(scalars)
-        self._require_possible(arguments, len(tensors), len(scalars), members)
-        counts = counts_of(len(tensors), len(scalars))
+        wires, provided = list(tensors), {}
+        number_layouts(wires, self._dry.layouts)
+        arguments = b"".join(wires) + b"".join(scalars)
+        self._require_possible(arguments, len(wires), len(scalars), members)
+        counts = counts_of(len(wires), len(scalars))
         whole = arguments + b"".join(members)
         submit = self._dry.kernels.submit_group_and_pass
         slot = self._require_slot(submit(self._mem, word, counts, len(members), whole))
-        wires, provided = list(tensors), {}
         if slot & L.AUTO_OUTPUT:
-            made = self._dry.view.provided(slot ^ L.AUTO_OUTPUT, len(tensors))
+            made = self._dry.view.provided(slot ^ L.AUTO_OUTPUT, len(wires))
             for i, wire in enumerate(tensors):
                 octets = made[i * TENSOR_BYTES : i * TENSOR_BYTES + SHAPE_AT]
                 if wire[TAG_AT] == L.OUTPUT and not has_address(wire) and any(octets):
@@ -147,6 +151,7 @@ class DryRun(Recorder):
         line = caller().partition(", called at ")[0]
         self.steps.append((depth, len(self.made)))
         mine = [one for member in members for one in member.arguments]
+        self._extents.append([_span_of(wire) for wire in wires])
         edges = self._edges(mine)
         self.made.append(GraphTask(len(self.made), name, line, depth, tuple(members), edges))
         self.tasks += 1
@@ -161,11 +166,14 @@ class DryRun(Recorder):
     def _edges(self, mine: Sequence[GraphArgument]) -> tuple[GraphEdge, ...]:
         """Return the edges to the task just submitted, as the kernels have noted them."""
         edges, waited = [], set()
-        for what, _, _, producer in self._dry.view.take_notes(L.JOURNAL_OF_ORCH).tolist():
+        for what, _, address, producer in self._dry.view.take_notes(L.JOURNAL_OF_ORCH).tolist():
             if what & 0xFF == L.NOTED_EDGE:
                 operand = what >> 8
                 waits = operand >> 24 != L.OWED_MEMORY
                 one = mine[operand & 0xFFFF]
+                if operand >> 24 == L.OWED_ORDER:
+                    edges.append(self._order(producer - 1, one, address))
+                    continue
                 uses = [
                     BUFFER if self.made[producer - 1].is_buffer else other.tag
                     for other in self.made[producer - 1].arguments
@@ -177,6 +185,16 @@ class DryRun(Recorder):
                 kind = KINDS[operand >> 24]
                 edges.append(GraphEdge(producer - 1, waits, one.tensor, one.tag, uses[-1], kind))
         return tuple(edge for edge in edges if edge.waits or edge.producer + 1 not in waited)
+
+    def _order(self, producer: int, one: GraphArgument, address: int) -> GraphEdge:
+        """Return the edge to a task that reads, at an address, what the one just submitted writes."""
+        arguments, extents = self.made[producer].arguments, self._extents[producer]
+        other = next(
+            other
+            for other, (start, end) in zip(arguments, extents, strict=True)
+            if start <= address < end and other.worker < 0 and other.tag in READING
+        )
+        return GraphEdge(producer, True, one.tensor, one.tag, other.tag, "order", other.tensor)
 
     # ------------------------------------------------------------ scopes, and what does not run
     def _open_scope(self) -> int:
@@ -214,7 +232,8 @@ class CheckedDryRun(CheckedOrchestrator, DryRun):
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
         DryRun.__init__(self, worker, engine, args)
         heap = engine.heap.ctypes.data
-        self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
+        rings = [(heap, heap + engine.heap.nbytes), (self._first, self._end)]
+        self._history = History(rings, worker.track_reads)
         self._places = {}
 
     def _widen_unordered(self, low: int, high: int) -> None:
@@ -234,6 +253,11 @@ def graph_argument(
         nbytes,
         owner,
     )
+
+
+def _span_of(wire: bytes) -> tuple[int, int]:
+    start, nbytes = ContinuousTensor._from_wire(wire)._span()
+    return start, start + nbytes
 
 
 def _number(raw: bytes) -> str:

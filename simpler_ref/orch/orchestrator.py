@@ -491,6 +491,7 @@ class Orchestrator:
         except MemoryError:
             self._require_mine()
             self._until_idle()
+            self._engine.kernels.end_stream(self._mem)  # forgets who reads what by these numbers
             layouts.reset()
             for wires in members:
                 number_layouts(wires, layouts)

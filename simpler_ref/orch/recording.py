@@ -464,7 +464,8 @@ class CheckedRecorder(CheckedOrchestrator, Recorder):
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
         Recorder.__init__(self, worker, engine, args)
         heap = engine.heap.ctypes.data
-        self._history = History([(heap, heap + engine.heap.nbytes), (self._first, self._end)])
+        rings = [(heap, heap + engine.heap.nbytes), (self._first, self._end)]
+        self._history = History(rings, worker.track_reads)
         self._places = {}
 
     def _widen_unordered(self, low: int, high: int) -> None:
@@ -627,7 +628,10 @@ class Graph:
         Rule     SPEED-PARTS-5
         """
         life = self._worker._life
-        if not self._steps or not self._has_run or life.options.check or life.options.retries:
+        options = life.options
+        if options.check or options.retries or options.track_reads:
+            return  # a part has only the order that follows from its data
+        if not self._steps or not self._has_run:
             return
         if self._parted is not None and not self._parted.are_all_there():
             self._parted = None

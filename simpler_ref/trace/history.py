@@ -110,6 +110,7 @@ class Tensor(NamedTuple):
     """Bytes from its lowest address to its first element."""
     layout: Layout | None = None
     """Which of the bytes between start and end it has; None: all."""
+    child_memory: bool = False
 
     @property
     def data(self) -> int:
@@ -254,17 +255,32 @@ class Bytes:
 
         Rule     ORCH-CHECK-12
         """
+        for part in self._parts_with(tensor):
+            yield from _missing(part, tensor, lineage)
+
+    def readers(self, tensor: Tensor) -> Iterator[int]:
+        """Yield the places in the order of the tasks that read bytes of a tensor.
+
+        Rule     ORCH-READS-1
+        """
+        for part in self._parts_with(tensor):
+            yield from (use.task.turn for use in part.readers)
+            if part.writer is not None and part.writer.tensor.tag in _READS:
+                yield part.writer.task.turn
+
+    def _parts_with(self, tensor: Tensor) -> Iterator[_Part]:
+        """Yield the parts and the views that share a byte with a tensor."""
         at = max(0, bisect_right(self._starts, tensor.start) - 1)
         while at < len(self._parts) and self._starts[at] < tensor.end:
             part = self._parts[at]
             bytes_of_it = tensor._replace(start=part.start, end=part.end, below=0, layout=None)
             if share(tensor, bytes_of_it):
-                yield from _missing(part, tensor, lineage)
+                yield part
             at += 1
         known = None if tensor.layout is None else self._sharing.get(_key(tensor))
         for view in self._views_with(tensor) if known is None else known:
             if view in self._views:
-                yield from _missing(self._views[view], tensor, lineage)
+                yield self._views[view]
 
     def add(self, use: Use, lineage: Lineage) -> None:
         """Note what a task does."""
@@ -345,14 +361,17 @@ class History:
     ----------
     rings
         The addresses of the memory that the runtime provides.
+    track_reads
+        Whether a task that writes waits for those that read the same bytes before.
 
     Notes
     -----
     Rule     ORCH-CHECK-1, -2, -9
     """
 
-    def __init__(self, rings: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, rings: Iterable[tuple[int, int]] = (), track_reads: bool = False) -> None:
         self._rings = list(rings)
+        self._track_reads = track_reads
         self._bytes: dict[int, Bytes] = {}
         self._producers: dict[tuple[int, int], tuple[int | None, Owner | None]] = {}
         self._starts: list[int] = []
@@ -391,6 +410,9 @@ class History:
                     producers[before] = None
                 buffer = self._buffers.get(one.data) if one.memory == HOST else None
                 keeps |= {found: None for found in (owner, buffer and buffer.owner) if found}
+            if self._track_reads and one.tag in _WRITES and one.data and not one.child_memory:
+                known = self._bytes.get(one.memory)
+                producers |= dict.fromkeys(known.readers(one) if known and one.nbytes else ())
         return Plan(task, list(tensors), Lineage(self._order, producers), list(keeps))
 
     def hazards(self, plan: Plan) -> Iterator[HazardError]:
@@ -420,6 +442,8 @@ class History:
             self._scopes[-1].append(own)
         for owner in keeps:
             owner.keepers.add(task.turn)
+        if self._track_reads:  # what a task itself overwrites it reads all the same
+            tensors = sorted(tensors, key=lambda one: (one.tag in _READS) + (one.tag == L.INPUT))
         for one in tensors:
             if one.tag == L.NO_DEP or not one.start or not one.nbytes:
                 continue
@@ -530,7 +554,8 @@ def _race(earlier: Use, later: Use) -> HazardError:
         )
         if first.data == second.data:
             remedy = (
-                f"Tag the tensor INOUT in both tasks: they run in this order then. Or: {remedy}"
+                "Tag the tensor INOUT in both tasks, or give the Worker track_reads=True: they run in "
+                f"this order then. Or: {remedy}"
             )
     elif first.data == second.data:
         remedy = f"Tag it INOUT in {later.task}, so that it waits for the writer before"

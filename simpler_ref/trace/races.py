@@ -105,6 +105,7 @@ def _written(trace: Trace) -> Iterator[Race]:
 def _in_order(trace: Trace) -> Iterator[Race]:
     """Yield what is wrong with the order of tasks, and with their memory."""
     tensors = _Tensors(trace)
+    tracks_reads = bool(trace.about.get("track_reads", False))
     history: History | None = None
     run, is_whole = -1, False
     buffers, lines = trace.tasks["buffer"], trace.tasks["line"]
@@ -112,7 +113,8 @@ def _in_order(trace: Trace) -> Iterator[Race]:
     for what, which in _events(trace):
         if what == _RUN:
             run = which
-            history = History([tensors.heap]) if trace.runs["kind"][run] == _OF_RUN else None
+            is_run = trace.runs["kind"][run] == _OF_RUN
+            history = History([tensors.heap], tracks_reads) if is_run else None
             is_whole = bool((trace.tasks["outcome"][trace.tasks["run"] == run] == 1).all())
         elif history is None:
             continue
@@ -187,5 +189,5 @@ class _Tensors:
             start = address - below
             if is_provided and address:
                 provided[i], start = address, 0
-            made.append(Tensor(tag, memory, start, start + nbytes, 0, below, layout))
+            made.append(Tensor(tag, memory, start, start + nbytes, 0, below, layout, memory > HOST))
         return made, provided

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .reader import Trace
 
 TAGS = ("INPUT", "OUTPUT", "INOUT", "OUTPUT_EXISTING", "NO_DEP")
+READING = ("INPUT", "INOUT")
 WRITING = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
 """Those that write."""
 KINDS = ("data", "order", "future", "memory")

@@ -30,6 +30,11 @@ class Host:
         return self._life.options.alloc_timeout_s
 
     @property
+    def track_reads(self) -> bool:
+        """Whether tasks of a run that write wait for those that read the same bytes."""
+        return self._life.options.track_reads
+
+    @property
     def domains(self) -> Domains:
         """The communication domains of the Worker."""
         return self._life.live().domains

@@ -282,6 +282,7 @@ class Life:
             endpoints=len(self.tree.endpoints()),
             depth=options.mailbox_depth,
             blocks_size=options.values_size if self.takes_calls else 0,
+            track_reads=options.track_reads,
             placement=self._place(),
         )
         arena = Arena(options.arena_size)

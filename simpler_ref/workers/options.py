@@ -91,6 +91,7 @@ class Options:
     pin: bool = _checked(flag)
     spin_us: float | None = _checked(_optional, number, 1_000_000)
     check: bool = _checked(flag)
+    track_reads: bool = _checked(flag)
     trace: str | None = _checked(_optional, file_path)
     trace_detail: str = _checked(trace_detail)
     retries: int = _checked(whole, 0, 1 << L.HALF)

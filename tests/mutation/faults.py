@@ -258,6 +258,34 @@ FAULTS = (
         ),
     ),
     fault(
+        "fails-with-a-reader",
+        "With `track_reads`, a task fails if one that has read what it overwrites has failed.",
+        f"{ORCH}/test_reads.py::test_a_writer_starts_after_a_reader_that_has_failed",
+        Patch("jit/submit.py", "reader, stamp, slot | L.ORDER_ONLY)", "reader, stamp, slot)"),
+    ),
+    fault(
+        "overtakes-a-reader",
+        "With `track_reads`, a task that fails before it starts no longer stands for the readers that it "
+        "waits for.",
+        f"{ORCH}/test_reads.py::"
+        "test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_for",
+        Patch(
+            "jit/graph.py",
+            "    if mem[L.STREAM] == 0 and mem[L.TRACK_READS] == 0:\n",
+            "    if mem[L.STREAM] == 0:\n",
+        ),
+    ),
+    fault(
+        "readers-add-up",
+        "With `track_reads`, tasks that overwrite a buffer again and again wait for all of its readers.",
+        f"{ORCH}/test_reads.py::test_a_buffer_that_is_used_again_and_again_gives_no_more_edges",
+        Patch(
+            "jit/hazards.py",
+            "    if producer != L.NONE and producer != mem[entry + L.E_SLAB]:\n",
+            "    if False:\n",
+        ),
+    ),
+    fault(
         "freed-under-a-reader",
         "A producer is pinned when its consumer is wired and not when it is submitted: its slot and "
         "its memory may be gone by then.",

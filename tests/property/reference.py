@@ -68,6 +68,7 @@ class Task:
     keys: list = field(default_factory=list)  # (address, owner), as they were inserted
     producers: list = field(default_factory=list)
     kept: list = field(default_factory=list)  # owners of slabs, for their memory alone
+    after: list = field(default_factory=list)  # those that read what it writes, for their end alone
     consumers: list = field(default_factory=list)  # those that still wait for this task
     fanin: int = 0
     total: int = 0
@@ -103,6 +104,13 @@ class Task:
     @property
     def finished(self):
         return self.state in ("COMPLETED", "FAILED")
+
+    @property
+    def ended(self):
+        """Whether it has come to an end, and so has all that it waits for."""
+        return self.state in ("COMPLETED", "CONSUMED", "FREE") or (
+            self.state == "FAILED" and self.fanin == 0
+        )
 
     @property
     def holds_producers(self):
@@ -184,7 +192,10 @@ class Ring:
 class Reference:
     """One engine: the Orch thread's half, the Scheduler's half, and the workers."""
 
-    def __init__(self, *, bases, ring_bytes, window, next_level, sub, depth, order):
+    def __init__(
+        self, *, bases, ring_bytes, window, next_level, sub, depth, order, track_reads=False
+    ):
+        self.track_reads = track_reads
         self.order = order  # which of the tasks that one step made ready the engine puts first
         self.bases = bases
         self.ring_bytes = ring_bytes
@@ -213,6 +224,7 @@ class Reference:
         self.live = []
         self.map = {}
         self.slabs = {}  # key → the live task that owns the slab there
+        self.reads = []  # (task, first address, size) if they are tracked
         self.scopes = [[]]
         self.wiring = []
         self.held = [False, False]  # per kind: its head waits a moment for a worker that is awake
@@ -253,6 +265,8 @@ class Reference:
         task, address = self.refuse_or_claim(sum(rounded(t.nbytes) for t in autos))
         task.kind, task.callable, task.config, task.group = kind, callable_index, config, group
         before, slabs = dict(self.map), dict(self.slabs)
+        if self.track_reads:
+            self.order_after_readers(task, every)
         for tensors, scalars, worker in members:
             member = Member([], tuple(scalars), worker)
             task.members.append(member)
@@ -273,14 +287,38 @@ class Reference:
                     task.keys.append(key)
                     if t in autos:
                         self.slabs[key] = task
-        task.kept = [one for one in task.kept if one not in task.producers]
-        for one in [*task.producers, *task.kept]:
+        task.after = [one for one in task.after if one not in task.producers]
+        task.kept = [one for one in task.kept if one not in [*task.producers, *task.after]]
+        for one in [*task.producers, *task.kept, *task.after]:
             one.total += 1
-        self.edges += len(task.producers)
+        self.edges += len(task.producers) + len(task.after)
         task.state = "PENDING"
         self.register(task)
         self.wiring.append(task)
         return task
+
+    def order_after_readers(self, task, every):
+        """Have a task wait for all that read what it writes; then note what it reads.
+
+        A new read takes the place of those that its task waits for.
+        """
+        tracked = [t for t in every if t.data and t.nbytes and not t.child_memory]
+        for t in tracked:
+            for reader, data, nbytes in self.reads:
+                together = data < t.data + t.nbytes and t.data < data + nbytes
+                if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING) and together and not reader.ended:
+                    task.depend_on(reader, task.after)
+        tracked.reverse()
+        for t in sorted(tracked, key=lambda t: t.tag != INOUT):
+            key, span = (t.data, -1), (t.data, t.nbytes)
+            if t.tag == INOUT:
+                end = t.data + t.nbytes
+                self.reads = [r for r in self.reads if r[1] < t.data or r[1] + r[2] > end]
+            elif t.tag == INPUT and key in self.map and self.slabs.get(key) is not self.map[key]:
+                last = self.map[key].id
+                self.reads = [r for r in self.reads if r[1:] != span or r[0].id > last]
+            if t.tag in (INPUT, INOUT):
+                self.reads.append((task, *span))
 
     def alloc(self, nbytes):
         if self.error:
@@ -347,14 +385,18 @@ class Reference:
         if not self.wiring:
             return
         task = self.wiring.pop(0)
-        for producer in task.producers:
-            if producer.state == "FAILED":
+        for producer in [*task.producers, *task.after]:
+            if producer.state == "FAILED" and producer in task.producers:
                 self.poison(task)
-            elif producer.state != "COMPLETED":
+            if not self.is_terminal(producer):
                 producer.consumers.append(task)
                 task.fanin += 1
         if task.fanin == 0:
             self.unblock(task)
+
+    def is_terminal(self, producer):
+        """Say whether nobody has to wait for a task; one that stands for others must have ended."""
+        return producer.ended if self.track_reads else producer.finished
 
     def poison(self, task):
         if task.state == "PENDING":
@@ -395,12 +437,12 @@ class Reference:
         """Tell the consumers, then drop the references on the producers and the task's own."""
         consumers, task.consumers = task.consumers, []
         for consumer in consumers:
-            if task.state == "FAILED":
+            if task.state == "FAILED" and task not in consumer.after:
                 self.poison(consumer)
             consumer.fanin -= 1
             if consumer.fanin == 0:
                 self.unblock(consumer)
-        for one in [*task.producers, *task.kept, task]:
+        for one in [*task.producers, *task.kept, *task.after, task]:
             self.drop(one, self.consumed.append)
 
     def note_error(self, what, task, worker, member=-1):

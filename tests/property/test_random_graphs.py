@@ -40,7 +40,7 @@ CLAIMS = {None: 0, "WAITS": L.CLAIM_WAITS, "GRANTED": L.CLAIM_GRANTED}
 CONFIGS = [bytes([i + 1]) * L.CALL_CONFIG_SIZE for i in range(3)]
 REFUSALS = {L.WOULD_BLOCK: "BLOCK", L.TOO_LARGE: "LARGE", L.RUN_FAILED: "FAILED"}
 REFUSALS |= {L.TOO_MANY_ARGS: "ARGS"}
-ADDRESSES = [*(0x7000_0000 + (i << 16) for i in range(5)), 0xFFFF_8000_0000_0040]
+ADDRESSES = [*(0x7000_0000 + (i << 16) for i in range(5)), 0xFFFF_8000_0000_0040, 0x7000_0200]
 
 ANSWERS = ["OK"] * 40 + ["SKIPPED"] * 40 + ["ERROR"]
 ANY = 99
@@ -49,8 +49,8 @@ ANY = 99
 class Program:
     """The engine and its reference, taking the same steps."""
 
-    def __init__(self, window, rings, ring_bytes, next_level, sub, depth):
-        pools = {"next_level": next_level, "sub": sub, "depth": depth}
+    def __init__(self, window, rings, ring_bytes, next_level, sub, depth, track_reads):
+        pools = {"next_level": next_level, "sub": sub, "depth": depth, "track_reads": track_reads}
         self.driver = d = Driver(heap=ring_bytes, rings=rings, window=window, **pools)
         self.mem = d.mem
         self.mem[L.DEFER_NS] = 1  # ns: the next look ends it
@@ -67,6 +67,7 @@ class Program:
         self.threads = None
         self.waiting = {}  # worker → what the thread will be told that waits for its mailbox
         self.slots = {}  # task → slot, while it is live
+        self.reads = {}  # task → the bytes that it reads, if that is tracked
         self.slabs = []  # every address the rings handed out in this run
         self.deaths = set()
         self.half_done = False
@@ -111,10 +112,35 @@ class Program:
             of_engine, lambda: self.reference.submit(plain, group, callable_index, kind, config)
         )
         if task is not None:
+            if self.reference.track_reads:
+                self.check_order(task, [t for tensors, _, _ in plain for t in tensors])
             every = [t for tensors, _, _ in plain for t in tensors]
             for t, (data, _, _) in zip(every, task.tensors, strict=True):
                 if t.data == 0 and data:
                     self.slabs.append(data)
+
+    def check_order(self, task, every):
+        """A new task waits, maybe through others, for all that read bytes that it writes."""
+        reads, writes = [], []
+        for t in every:
+            if t.data and not t.child_memory:
+                octets = range(t.data, t.data + t.nbytes)
+                reads += [octets] if t.tag in (INPUT, INOUT) else []
+                writes += [octets] if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING) else []
+        waits, todo = set(), [*task.producers, *task.after]
+        while todo:
+            one = todo.pop()
+            if one not in waits:
+                waits.add(one)
+                todo += [*one.producers, *one.after]
+        readers = {
+            one
+            for one, spans in self.reads.items()
+            if any(range(max(a.start, b.start), min(a.stop, b.stop)) for a in spans for b in writes)
+        }
+        assert waits >= {one for one in readers if not one.ended}
+        assert readers >= set(task.after)
+        self.reads[task] = reads
 
     def alloc(self, nbytes):
         driver, reference = self.driver, self.reference
@@ -140,7 +166,11 @@ class Program:
 
     def words(self):
         """Return a copy of every word, but for those that no body has reached yet."""
-        return self.mem[: int(self.mem[L.SPILL_USED]) + 4096].copy()
+        words = self.mem[: int(self.mem[L.SPILL_USED]) + 4096].copy()
+        if self.reference.track_reads:  # a refused submit may have looked for readers
+            words[L.ACCESS_FREE : L.CONFLICT_STAMP + 1] = 0
+            words[int(self.mem[L.A_SLOTS]) + L.S_SEEN :: L.SLOT_WORDS] = 0
+        return words
 
     def open_scope(self):
         assert (self.driver.open_scope() == L.OK) == self.reference.open_scope()
@@ -349,6 +379,7 @@ class Program:
             reference.revive(worker)
         self.deaths.clear()
         self.slabs.clear()
+        self.reads.clear()
         reference.begin_run()
         d.begin_run()
         self.check()
@@ -358,7 +389,8 @@ class Program:
         for ring in range(int(self.mem[L.RINGS])):
             assert [self.driver.ring(ring, field) for field in fields] == [0] * 5
         words = [L.NEXT_TASK_ID, L.LIVE, L.SCOPE_DEPTH, L.MAP_COUNT, L.BUSY, L.CONSUMED_HEAD]
-        assert (self.mem[words].tolist(), self.driver.map_entries()) == ([0] * 6, {})
+        words += [L.ACCESS_COUNT, L.GRIDS_USED]
+        assert (self.mem[words].tolist(), self.driver.map_entries()) == ([0] * 8, {})
 
     # ------------------------------------------------------------ everything, compared
     def check_has_work(self):
@@ -446,19 +478,22 @@ class Program:
         assert (view.task_id, view.ring_idx) == (task.id, task.ring)
         assert (view.fanout_total, view.fanout_released) == (task.total, task.released), task
         edges = d.edges(slot)
-        assert len(edges) == len(task.producers) + len(task.kept)
-        assert {edge.consumer for edge in edges} <= {slot, L.NONE}
+        assert len(edges) == len(task.producers) + len(task.kept) + len(task.after)
+        assert {edge.consumer for edge in edges} <= {slot, slot | L.ORDER_ONLY, L.NONE}
         if task.holds_producers:
-            waited = [by_slot[edge.producer] for edge in edges if edge.consumer != L.NONE]
+            waited = [by_slot[edge.producer] for edge in edges if edge.consumer == slot]
             kept = [by_slot[edge.producer] for edge in edges if edge.consumer == L.NONE]
+            after = [by_slot[edge.producer] for edge in edges if edge.consumer > slot]
             assert set(waited) == set(task.producers)
             assert set(kept) == set(task.kept)
-        found = [by_slot[place] for place in d.consumers(slot)]
+            assert set(after) == set(task.after)
+        found = [by_slot[place & L.CONSUMER_MASK] for place in d.consumers(slot)]
         assert sorted(one.id for one in found) == sorted(one.id for one in task.consumers)
         if task.callable >= 0 and task not in self.reference.wiring:
             assert d.fanin(slot) == task.fanin
         if task.state in ("READY", "RUNNING", "COMPLETED") and task.callable >= 0:
             assert all(one.state in ("COMPLETED", "CONSUMED", "FREE") for one in task.producers)
+            assert all(one.ended for one in task.after)
         words = []
         for data, nbytes, child in task.tensors:
             words += [data, nbytes, 0, 1 << 32, 5 | child << 8]
@@ -625,9 +660,10 @@ def draw_run(rng, length):
 
 
 def draw_size(rng, depth):
-    """Return window, rings, bytes of each, workers of both pools, and their mailboxes."""
+    """Return window, rings and their bytes; workers of both pools and mailboxes; whether reads count."""
     window, nbytes = rng.choice([64, 64, 64, 16, 3, 1]), rng.choice([65536, 16384])
-    return window, rng.randint(1, 4), nbytes, rng.randint(0, 3), rng.randint(1, 4), depth
+    pools = rng.randint(0, 3), rng.randint(1, 4), depth
+    return window, rng.randint(1, 4), nbytes, *pools, rng.random() < 0.4
 
 
 PARTS = ("wire", "dispatch", "set_idle", "collect", "handle_deaths")

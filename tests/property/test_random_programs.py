@@ -221,6 +221,7 @@ class OnReference:
             sub=2,
             depth=1,
             order=None,
+            track_reads=bool(driver.mem[L.TRACK_READS]),
         )
         self.bodies = {}  # task → its tensors and scalars
         self.begin, self.end = self.model.open_scope, self.model.close_scope
@@ -275,10 +276,13 @@ def check_graph(driver, expected, bodies=None):
         assert driver.view(slot).ring_idx == task.ring
         assert driver.refs(slot) == (task.total, task.released)
         edges = driver.edges(slot)
-        waited = {driver.id(edge.producer) for edge in edges if edge.consumer != L.NONE}
-        kept = {driver.id(edge.producer) for edge in edges if edge.consumer == L.NONE}
-        assert waited == {one.id for one in task.producers}
-        assert kept == {one.id for one in task.kept}
+        for consumer, those in (
+            (slot, task.producers),
+            (slot | L.ORDER_ONLY, task.after),
+            (L.NONE, task.kept),
+        ):
+            found = [driver.id(edge.producer) for edge in edges if edge.consumer == consumer]
+            assert sorted(found) == sorted(one.id for one in those)
         if bodies is not None:
             at, body = 8 * driver._tensors_at(slot), bodies[task]
             assert mem.view(np.uint8)[at : at + len(body)].tobytes() == body
@@ -312,14 +316,15 @@ def replayed(program, hand, bound):
 
 
 @pytest.mark.spec("SPEED-MANY-1", "SPEED-REPLAY-2", "SPEED-REPLAY-3", "SPEED-REPLAY-4")
+@pytest.mark.parametrize("track_reads", [False, True])
 @pytest.mark.parametrize("way", [one_by_one, in_bulk, replayed])
 @settings(max_examples=3 if INTERPRETED else 20, phases=[Phase.generate])
 @given(seed=st.integers(0, 2**32 - 1))
 @pytest.mark.slow("the reference model is plain Python")
-def test_the_graph_is_that_of_the_reference_model(way, seed):
+def test_the_graph_is_that_of_the_reference_model(way, track_reads, seed):
     program = draw(random.Random(seed), 8 if INTERPRETED else 25)
     bound = make_args(*((make_tensor(row), T.INOUT) for row in BOUND), scalars=[5, 1 << 63])
-    with ByHand(heap_ring_size=RING_BYTES, task_window=2048) as hand:
+    with ByHand(heap_ring_size=RING_BYTES, task_window=2048, track_reads=track_reads) as hand:
         expected = OnReference(hand.looks())
         play(program, expected, bound)
         way(program, hand, bound)

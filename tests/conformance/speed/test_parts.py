@@ -322,7 +322,9 @@ def test_where_an_endpoint_has_no_room_for_a_part_or_no_feature_it_goes_task_by_
 
 
 @pytest.mark.spec("SPEED-PARTS-5")
-@pytest.mark.parametrize("option", ["check", pytest.param("retries", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "option", ["check", "track_reads", pytest.param("retries", marks=pytest.mark.long)]
+)
 def test_workers_that_check_or_retry_replay_task_by_task(option):
     with endpoints(1, **{option: 1 if option == "retries" else True}) as worker:
         graph, x, y = chain(worker)
