@@ -25,7 +25,7 @@ import numpy as np
 from ..callables.runnable import refuse_unrun
 from ..errors import TaskError, tell
 from ..orch.checked import caller
-from ..system.values import flag, integer, limit
+from ..system.values import integer, limit
 from . import outcomes
 from .current import here
 from .dry import DryStream, NoValues
@@ -312,7 +312,6 @@ class Results:
         workers: int,
         chunksize: int | None,
         timeout: float | None,
-        bar: Any,
     ) -> None:
         self._stream, self._task, self._star, self._of = stream, task, star, of
         self._alone_payload, self._payload, self._lasts = stream.function_for_items(task)
@@ -325,7 +324,6 @@ class Results:
         self._chunksize = chunksize
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._bar = bar
         self._alone = not _are_values(task) or task.has_limits or not stream.takes_pickles
         self._apart = False
         """Whether each item that is read and not yet submitted is a call of its own."""
@@ -404,8 +402,6 @@ class Results:
             self._ready, self._input, self._end = iter(()), None, None
             self._ahead.clear()
             self._unsent = []
-        if self._bar is not None:
-            self._bar.close()
 
     def __del__(self) -> None:
         if not getattr(self, "_was_asked", True) and not self._stream.is_gone:
@@ -505,8 +501,6 @@ class Results:
         if self._ahead:
             self._open(self._ahead[0])
             return
-        if self._bar is not None:
-            self._bar.close()
         end, self._end = self._end, None
         raise StopIteration if end is None else end
 
@@ -521,8 +515,6 @@ class Results:
             ) from None
         self._given += call.count
         self._since += 1
-        if self._bar is not None:
-            self._bar.update(call.count)
         if self._chunksize is None and isinstance(call, _Chunk):
             self._learn(call)
 
@@ -670,7 +662,6 @@ def results(
     star: bool = False,
     chunksize: int | None,
     timeout: float | None,
-    progress: bool,
 ) -> Results | NoValues:
     """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`."""
     what = "starmap" if star else "map"
@@ -683,7 +674,6 @@ def results(
     if chunksize is not None and integer("chunksize", chunksize) < 1:
         raise ValueError(f"chunksize is at least 1, not {chunksize}")
     limit_s = limit("timeout", timeout)
-    flag("progress", progress)
     if not star:
         task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
@@ -701,7 +691,6 @@ def results(
         workers=len(task.workers) or workers,
         chunksize=chunksize,
         timeout=limit_s,
-        bar=_bar(task, total) if progress else None,
     )
 
 
@@ -715,17 +704,3 @@ def _arguments_in(item: Any) -> tuple[Any, ...]:
             "map takes single arguments"
         ) from None
     return tuple(found)
-
-
-def _bar(task: Task, total: int | None) -> Any:
-    """Return a progress bar.
-
-    Rule     CALL-MAP-9
-    """
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError(
-            "progress=True needs tqdm: pip install tqdm, or simpler_ref[progress]"
-        ) from error
-    return tqdm(total=total, desc=task.__qualname__, unit="items")

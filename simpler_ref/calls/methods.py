@@ -70,7 +70,6 @@ class CallMethods:
         *iterables: Iterable[Any],
         chunksize: int | None = None,
         timeout: float | None = None,
-        progress: bool = False,
     ) -> Results | NoValues:
         """Call a function for each item, and return the results in order, in an iterator.
 
@@ -90,15 +89,11 @@ class CallMethods:
         timeout : float | None
             In seconds, from this call on: a result that is not there by then, when it is asked for, is a
             `TimeoutError`.
-        progress : bool
-            Show a bar, by tqdm.
 
         Raises
         ------
         TypeError, ValueError
             The function takes another number of arguments; a parameter is wrong.
-        ImportError
-            `progress` without tqdm.
         RuntimeError
             Not open; inside a task.
 
@@ -113,7 +108,6 @@ class CallMethods:
             iterables,
             chunksize=chunksize,
             timeout=timeout,
-            progress=progress,
         )
 
     def starmap(
@@ -124,7 +118,6 @@ class CallMethods:
         *,
         chunksize: int | None = None,
         timeout: float | None = None,
-        progress: bool = False,
     ) -> Results | NoValues:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`.
 
@@ -138,7 +131,6 @@ class CallMethods:
             star=True,
             chunksize=chunksize,
             timeout=timeout,
-            progress=progress,
         )
 
     @property

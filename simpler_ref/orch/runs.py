@@ -17,7 +17,6 @@ from ..system.signals import Failures
 from ..workers import ending, flagged
 from ..workers.life import Life
 from ..workers.manager import log
-from ..workers.progress import shown
 from ..workers.session import Session
 from .configs import require_supported
 from .orchestrator import Orchestrator
@@ -112,7 +111,6 @@ def run(
     args: Any,
     config: CallConfig,
     start: int,
-    progress: bool = False,
 ) -> RunTiming:
     """Run an orchestration function, after what the last run may have left behind."""
 
@@ -123,10 +121,7 @@ def run(
         session.configs.forget_many()
         words = life.tree.words(life.registry)
         flags = life.options.level != 2 and flagged.is_asked(config)
-        with (
-            flagged.recorded(life, session, orch_fn, config) if flags else nullcontext(),
-            shown(session, getattr(orch_fn, "__qualname__", "run")) if progress else nullcontext(),
-        ):
+        with flagged.recorded(life, session, orch_fn, config) if flags else nullcontext():
             return _run(session, words, orch_fn, args, config, start)
 
     return life.alone(act)

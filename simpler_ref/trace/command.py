@@ -11,16 +11,14 @@ from .reader import Trace
 WRITERS = {
     "chrome": (Trace.write_chrome, ".json", "JSON for Perfetto and Chrome's trace viewer"),
     "csv": (Trace.write_csv, ".csv", "a table of tasks"),
-    "parquet": (Trace.write_parquet, ".parquet", "the same table; needs pyarrow"),
     "dot": (Trace.write_dot, ".dot", "the graph, for graphviz"),
-    "svg": (Trace.write_svg, ".svg", "a drawing of the graph; needs graphviz"),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print a summary and write FILE.html, or what the options say; return the exit code.
 
-    Rule     SEE-READ-5; SEE-EXPORT-1 to -4; SEE-PAGE-1; SEE-RACE-5
+    Rule     SEE-READ-5; SEE-EXPORT-1, -2, -4; SEE-PAGE-1; SEE-RACE-5
     """
     parser = argparse.ArgumentParser(
         prog="python -m simpler_ref trace",
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         if not asked:
             trace.write_page(given.file + ".html")
             print(f"written: {given.file}.html")
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError) as error:
         text = error.args[0] if isinstance(error, KeyError) else error
         print(f"{parser.prog}: {text}", file=sys.stderr)
         return 1

@@ -1,17 +1,15 @@
 """A trace for other programs: Chrome and Perfetto, tables, graphviz.
 
-Rule     SEE-EXPORT-1 to -4
+Rule     SEE-EXPORT-1, -2, -4
 """
 
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
-import subprocess
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -139,53 +137,8 @@ def write_csv(trace: Trace, path: str | os.PathLike[str]) -> None:
         writer.writerows(zip(*lists, strict=True))
 
 
-def write_parquet(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write the same table for data frames.
-
-    Raises
-    ------
-    ImportError
-        pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            "a Parquet file needs pyarrow: pip install pyarrow, or use --csv"
-        ) from error
-    pyarrow.parquet.write_table(pyarrow.table(table(trace)), path)
-
-
 def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write the graph of the tasks, with what each edge is owed to; at most MOST_DRAWN tasks."""
-    with open(path, "w", encoding="utf-8") as file:
-        _write_dot(trace, file)
-
-
-def write_svg(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Have graphviz draw the graph; at most MOST_DRAWN tasks.
-
-    Raises
-    ------
-    OSError
-        It is not installed, or cannot draw that.
-    """
-    text = io.StringIO()
-    _write_dot(trace, text)
-    command = ["dot", "-Tsvg", "-o", os.fspath(path)]
-    try:
-        done = subprocess.run(command, input=text.getvalue(), capture_output=True, text=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            "graphviz, which draws the graph, is not installed (on Debian: apt-get install graphviz); "
-            "or write the graph itself, with --dot or write_dot"
-        ) from None
-    if done.returncode != 0:
-        raise OSError(f"graphviz cannot draw the graph into {path}: {done.stderr.strip()[-500:]}")
-
-
-def _write_dot(trace: Trace, file: IO[str]) -> None:
     most = min(len(trace.tasks), MOST_DRAWN)
     critical = set(trace.critical_path)
     tasks = [trace.task(number) for number in range(1, most + 1)]
@@ -197,11 +150,11 @@ def _write_dot(trace: Trace, file: IO[str]) -> None:
             label = f"{TAGS[edge['tag']]} {edge['tensor']}"
         ends = int(edge["producer"]), int(edge["consumer"])
         arrows.append((*ends, label, bool(edge["kind"] != L.OWED_MEMORY)))
-    draw(file, nodes, arrows, len(trace.tasks))
+    draw(path, nodes, arrows, len(trace.tasks))
 
 
 def draw(
-    file: IO[str],
+    path: str | os.PathLike[str],
     nodes: list[tuple[int, str, bool, bool]],
     arrows: list[tuple[int, int, str, bool]],
     tasks: int,
@@ -217,17 +170,18 @@ def draw(
     tasks
         How many there are in all.
     """
-    file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
-    for number, name, is_buffer, is_critical in nodes:
-        shape = ", shape=ellipse" if is_buffer else ""
-        colour = ", color=red, penwidth=2" if is_critical else ""
-        file.write(f'  t{number} [label="{_quoted(name)}"{shape}{colour}];\n')
-    for first, second, label, waits in arrows:
-        style = "" if waits else ", style=dotted"
-        file.write(f'  t{first} -> t{second} [label="{label}"{style}];\n')
-    if len(nodes) < tasks:
-        file.write(f'  more [label="… {tasks - len(nodes)} more tasks", shape=plaintext];\n')
-    file.write("}\n")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
+        for number, name, is_buffer, is_critical in nodes:
+            shape = ", shape=ellipse" if is_buffer else ""
+            colour = ", color=red, penwidth=2" if is_critical else ""
+            file.write(f'  t{number} [label="{_quoted(name)}"{shape}{colour}];\n')
+        for first, second, label, waits in arrows:
+            style = "" if waits else ", style=dotted"
+            file.write(f'  t{first} -> t{second} [label="{label}"{style}];\n')
+        if len(nodes) < tasks:
+            file.write(f'  more [label="… {tasks - len(nodes)} more tasks", shape=plaintext];\n')
+        file.write("}\n")
 
 
 def _quoted(text: str) -> str:

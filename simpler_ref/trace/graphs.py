@@ -10,7 +10,6 @@ import difflib
 import os
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from .exports import MOST_DRAWN, draw
 
@@ -197,8 +196,7 @@ class TaskGraph:
             for one in shown
             for edge in one.edges
         ]
-        with Path(path).open("w", encoding="utf-8") as file:
-            draw(file, nodes, arrows, len(self.tasks))
+        draw(path, nodes, arrows, len(self.tasks))
 
 
 @dataclass(slots=True)

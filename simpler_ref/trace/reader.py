@@ -17,7 +17,7 @@ from ..system.types import Array
 from . import tables
 from .clocks import Chained, Clock, SameClock
 from .critical import critical_path
-from .exports import write_chrome, write_csv, write_dot, write_parquet, write_svg
+from .exports import table, write_chrome, write_csv, write_dot
 from .file import TraceFile
 from .lanes import GOALS, LANES, ORCH, WAITED
 from .page import write_page
@@ -132,8 +132,8 @@ class Trace:
         """Return the trace of a Worker below, in the time of this one's file's reader."""
         trace = Trace(file)
         trace._clock = Chained(clock, self._clock)
-        for table in ("tasks", "ran", "waits", "held", "scopes", "runs", "frames", "moves"):
-            rows = getattr(trace, table)
+        for each in ("tasks", "ran", "waits", "held", "scopes", "runs", "frames", "moves"):
+            rows = getattr(trace, each)
             for name in {*self.TIMES, "begin", "end", "time"} & set(rows.dtype.names):
                 rows[name] = np.where(rows[name] > 0, trace._clock.to_parent(rows[name]), 0)
         return trace
@@ -513,29 +513,18 @@ class Trace:
         """Write JSON for Perfetto, and for the viewer of Chrome."""
         write_chrome(self.whole, path)
 
+    def table(self) -> dict[str, Array | list[str]]:
+        """Return the columns of a table of all tasks: names as strings, times in ns since the start.
+
+        ``pandas.DataFrame(trace.table())`` makes a data frame of it. An unknown time is -1.
+
+        Rule     SEE-EXPORT-2
+        """
+        return table(self.whole)
+
     def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write a table of tasks; times in ns since the start, -1 where unknown."""
+        """Write the same table."""
         write_csv(self.whole, path)
-
-    def write_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write the same table for data frames.
-
-        Raises
-        ------
-        ImportError
-            pyarrow is not installed.
-        """
-        write_parquet(self.whole, path)
-
-    def write_svg(self, path: str | os.PathLike[str]) -> None:
-        """Draw the graph, by graphviz; at most 5000 tasks.
-
-        Raises
-        ------
-        OSError
-            Graphviz is not installed, or the file cannot be written.
-        """
-        write_svg(self, path)
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""

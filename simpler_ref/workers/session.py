@@ -26,7 +26,6 @@ from .kinds import WorkerKind
 from .manager import WorkerManager
 from .options import Options
 from .processes import ProcessManager
-from .progress import Progress
 from .start_method import StartMethod
 from .threads import ThreadManager
 from .watch import OF_CALLS, Watch
@@ -89,8 +88,6 @@ class Session:
         self.below = TracesBelow(self.kinds)
         """The traces of the Workers below this one."""
         self._watch: Watch | None = None
-        self.progress: Progress | None = None
-        """The progress bar of the run, if it is wanted."""
         self.pushed_before = 0
         """How many tasks were submitted before the run."""
 
@@ -180,12 +177,10 @@ class Session:
         return self.watch().stuck_group()
 
     def look(self, failures: Failures = ()) -> None:
-        """Do what is due while a run waits, about ten times a second: messages, domains, progress."""
+        """Do what is due while a run waits, about ten times a second: messages, domains."""
         if self.manager is not None:
             self.watch().look(failures[-1] if failures else None)
             self.domains.look(self, failures)
-        if self.progress is not None:
-            self.progress.show()
 
     def look_at_calls(self) -> None:
         """Do what is due while a thread waits for calls: messages."""

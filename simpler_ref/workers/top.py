@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..engine.introspection import mib
@@ -109,13 +108,6 @@ class Top:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
-
-    def _repr_html_(self) -> str:
-        """Return the table for notebooks.
-
-        Rule     SEE-TOP-8
-        """
-        return "<table>" + "".join(_html_rows(self, 0)) + "</table>"
 
 
 # ---------------------------------------------------------------- looking
@@ -289,21 +281,3 @@ def _lines(top: Top) -> Iterator[str]:
         if row.silent:
             yield "      its Worker does not answer"
     yield from ("  " + line for line in _sums(top))
-
-
-def _html_rows(top: Top, depth: int) -> Iterator[str]:
-    def wide(text: str) -> str:
-        return f'<tr><td colspan="{len(COLUMNS)}" {indent}>{escape(text)}</td></tr>'
-
-    indent = f'style="text-align: left; padding-left: {1 + 2 * depth}em"'
-    yield wide(_headline(top))
-    yield "<tr>" + "".join(f"<th>{name}</th>" for name in COLUMNS) + "</tr>"
-    for row in top.workers:
-        first, *others = map(escape, _cells(row))
-        yield f"<tr><td {indent}>{first}</td>" + "".join(f"<td>{one}</td>" for one in others)
-        yield "</tr>"
-        for inner in row.below:
-            yield from _html_rows(inner, depth + 1)
-        if row.silent:
-            yield wide("its Worker does not answer")
-    yield from map(wide, _sums(top))

@@ -110,7 +110,6 @@ def test_wrong_arguments_are_refused_at_the_call(w):
         ((double, items), {"chunksize": "x"}, TypeError, "chunksize='x' is not a whole"),
         ((double, items), {"timeout": "x"}, TypeError, "timeout='x' is not a number of sec"),
         ((double, items), {"timeout": float("nan")}, ValueError, "timeout=nan is no time"),
-        ((double, items), {"progress": None}, TypeError, "progress=None is neither True"),
     ]:
         with pytest.raises(error, match=text):
             w.map(*args, **options)
@@ -599,25 +598,10 @@ def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
         w.map(double, [1])
 
 
-# ---------------------------------------------------------------- progress
-@pytest.mark.spec("CALL-MAP-9")
-def test_progress_is_shown_and_without_tqdm_refused(w, capsys, monkeypatch):
-    import tqdm
-
-    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # it would start a thread for good
-    assert len(list(w.map(double, range(50), progress=True))) == 50
-    assert "50/50" in capsys.readouterr().err
-    results = w.starmap(double, ([i] for i in itertools.count()), progress=True)
-    next(results)
-    results.close()
-    assert "double: " in capsys.readouterr().err
+@pytest.mark.spec("CALL-MAP-1")
+def test_results_say_how_many_of_them_were_returned(w):
     results = w.map(double, range(10), chunksize=2)
     next(results)
     assert repr(results).startswith("<results of double: 2 of 10 returned, ")
     with pytest.raises(TypeError, match="list"):
         w.submit(len, results)
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    items, taken = counted(range(5))
-    with pytest.raises(ImportError, match="pip install tqdm"):
-        w.map(double, items, progress=True)
-    assert not taken

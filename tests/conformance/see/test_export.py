@@ -3,10 +3,6 @@
 import csv
 import json
 import re
-import shutil
-import sys
-from types import ModuleType
-from xml.etree import ElementTree
 
 import pytest
 
@@ -45,23 +41,8 @@ def test_a_table_has_a_row_for_each_task(chained, path):
     assert [one["line"] for one in rows] == [chained.task(i).line for i in range(1, 6)]
     assert int(rows[0]["begun"]) == chained.task(1).begun - chained.start
     assert rows[0]["outcome"] == "completed" and rows[4]["id"] == "4"
-
-
-@pytest.mark.spec("SEE-EXPORT-3")
-def test_parquet_has_the_same_or_says_what_to_install(chained, path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["trace", path, "--parquet"]) == 1
-    assert "a Parquet file needs pyarrow: pip install pyarrow" in capsys.readouterr().err
-    written = {}
-    library, parquet = ModuleType("pyarrow"), ModuleType("pyarrow.parquet")
-    library.table = dict
-    parquet.write_table = lambda table, name: written.update({name: table})
-    library.parquet = parquet
-    monkeypatch.setitem(sys.modules, "pyarrow", library)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
-    assert main(["trace", path, "--parquet"]) == 0
-    columns = written[f"{path}.parquet"]
-    assert columns["number"].tolist() == [1, 2, 3, 4, 5] and columns["function"][0] == "increase"
+    columns = chained.table()
+    assert list(rows[0]) == list(columns) and columns["number"].tolist() == [1, 2, 3, 4, 5]
     assert len({len(column) for column in columns.values()}) == 1
 
 
@@ -76,21 +57,3 @@ def test_graphviz_gets_tasks_and_what_edges_are_owed_to(chained, path):
     edges = re.findall(r't(\d) -> t(\d) \[label="(.*?)"(.*?)\]', text)
     assert ("1", "2", "INOUT 0", "") in edges and ("3", "5", "INPUT 0", "") in edges
     assert ("4", "5", "INOUT 1", ", style=dotted") in edges
-
-
-@pytest.mark.spec("SEE-EXPORT-4")
-@pytest.mark.skipif(shutil.which("dot") is None, reason="no graphviz")
-def test_graphviz_draws_the_graph(chained, path):
-    assert main(["trace", path, "--svg"]) == 0
-    with open(f"{path}.svg", encoding="utf-8") as file:
-        drawn = ElementTree.parse(file)
-    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert [f"task {i} (increase)" in texts for i in range(5)] == [True] * 3 + [False, True]
-    assert "INPUT 0" in texts and len(texts) == 5 + len(chained.edges)
-
-
-@pytest.mark.spec("SEE-EXPORT-4")
-def test_without_graphviz_it_says_what_to_install(path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", "")
-    assert main(["trace", path, "--svg"]) == 1
-    assert "is not installed (on Debian: apt-get install graphviz)" in capsys.readouterr().err
