@@ -31,7 +31,7 @@ test-long: $(STAMP)
 	@$(BIN)/python -m tests.parts $(ARGS)
 
 # Branches of the sources that tests take while the kernels run as Python, forked workers included.
-COVERED ?= tests/conformance tests/unit tests/vectors tests/system/test_kernel_cache.py
+COVERED ?= tests/conformance tests/extras tests/unit tests/vectors tests/system/test_kernel_cache.py
 coverage: $(STAMP)
 	@rm -rf .coverage-data && mkdir .coverage-data
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(SHARED) --timeout 600 $(COVERED); status=$$?; \

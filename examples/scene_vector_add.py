@@ -9,7 +9,7 @@ import numpy as np
 
 from simpler_ref import TaskArgs
 from simpler_ref import TensorArgType as T
-from simpler_ref.scenes import SceneTestCase, TaskArgsBuilder, Tensor, scene_test
+from simpler_ref.extras.scenes import SceneTestCase, TaskArgsBuilder, Tensor, scene_test
 from simpler_ref.task_interface import ArgDirection as D
 
 ADD = """

@@ -11,9 +11,12 @@ import runpy
 import sys
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+
+from .system import extras
 
 SUBMODULES = {
     "callable_identity": "simpler_ref.callable_identity",
@@ -27,10 +30,11 @@ SUBMODULES = {
 """The modules of the package `simpler`."""
 MODULES: Mapping[str, str] = {
     "_task_interface": "simpler_ref.task_interface",
-    "simpler_setup": "simpler_ref.scenes",
     **{f"simpler.{name}": module for name, module in SUBMODULES.items()},
 }
 """The original's names of modules, and what they stand for here."""
+EXTRAS: Mapping[str, str] = {"simpler_setup": "scenes"}
+"""Those that stand for an extra, if that is installed."""
 _USAGE = "usage: python -m simpler_ref.compat (program.py | -m module) [argument …]"
 
 
@@ -61,6 +65,9 @@ def install() -> None:
     Rule     COMPAT-NAMES-1; COMPAT-RUN-4
     """
     modules = {name: importlib.import_module(module) for name, module in MODULES.items()}
+    for name, extra in EXTRAS.items():
+        with suppress(ModuleNotFoundError):
+            modules[name] = extras.load(extra)
     package = sys.modules.get("simpler")
     if not isinstance(package, _Package):
         package = _Package()
@@ -88,7 +95,7 @@ def is_installed() -> bool:
 def uninstall() -> None:
     """Undo `install`."""
     if is_installed():
-        for name in ("simpler", *MODULES):
+        for name in ("simpler", *MODULES, *EXTRAS):
             sys.modules.pop(name, None)
 
 

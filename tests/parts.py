@@ -40,12 +40,12 @@ PARTS = {
     "cases": Part(
         "all cases of rules and modules of which `make test` runs a sample",
         15,
-        ("conformance", "unit", "calls", "property"),
+        ("conformance", "extras", "unit", "calls", "property"),
     ),
     "interpreted": Part(
         "rules and modules with interpreted kernels, as far as `make test` runs them compiled only",
         15,
-        ("conformance", "unit", "vectors"),
+        ("conformance", "extras", "unit", "vectors"),
         marks="not kernels and not long",
         environment=INTERPRETED,
     ),

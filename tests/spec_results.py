@@ -1,4 +1,4 @@
-"""The last results of tests/conformance: pytest writes, `make spec` and the pages read them.
+"""The last results of tests of rules: pytest writes, `make spec` and the pages read them.
 
 There are two, one compiled and one with ``NUMBA_DISABLE_JIT=1``. Each carries a digest of the sources it
 belongs to: results of other sources count as none. Runs of some tests add to what is there.
@@ -19,6 +19,7 @@ SOURCES = {
     "simpler_ref": ("*.py", "*.c", "*.h"),
     "spec": ("*.md", "*.json"),
     "tests/conformance": ("*.py",),
+    "tests/extras": ("*.py",),
 }
 
 
@@ -65,7 +66,7 @@ class Recorder:
         """Note how a phase of a test has ended."""
         name = report.nodeid.partition("[")[0]
         told = report.when == "call" or report.outcome != "passed"
-        if told and name.startswith("tests/conformance/"):
+        if told and name.startswith(("tests/conformance/", "tests/extras/")):
             ranks = (self.outcomes.get(name, "skipped"), report.outcome)
             self.outcomes[name] = max(ranks, key=self.RANK.index)
 

@@ -56,7 +56,8 @@ class Group(NamedTuple):
     def test_file(self, root: Path) -> Path:
         """Return the file of tests that mirrors this group."""
         folder = self.path.stem.replace("-", "_")
-        return root / "tests/conformance" / folder / f"test_{self.name.split('-')[1].lower()}.py"
+        above = "extras" if (root / "tests/extras" / folder).is_dir() else "conformance"
+        return root / "tests" / above / folder / f"test_{self.name.split('-')[1].lower()}.py"
 
 
 class Citation(NamedTuple):
@@ -274,11 +275,11 @@ def uneven_rules(root: Path = ROOT) -> list[str]:
 
 
 def unmirrored(root: Path = ROOT) -> list[str]:
-    """Return a line for each file that spec/ and tests/conformance/ do not have in common."""
-    conformance = root / "tests/conformance"
+    """Return a line for each file that spec/ does not have in common with the tests of its rules."""
+    mirrors = [root / "tests/conformance", root / "tests/extras"]
     built = [group for group in read_groups(root).values() if not group.not_built]
     wanted = {group.test_file(root): group for group in built}
-    there = set(conformance.rglob("test_*.py"))
+    there = {path for one in mirrors for path in one.rglob("test_*.py")}
     found = [
         f"{wanted[path].name} has no file {path.relative_to(root).as_posix()}"
         for path in sorted(set(wanted) - there)
@@ -287,10 +288,10 @@ def unmirrored(root: Path = ROOT) -> list[str]:
         f"{path.relative_to(root).as_posix()} is the file of no group that is built"
         for path in sorted(there - set(wanted))
     ]
-    folders = {path.name for path in conformance.iterdir() if any(path.glob("*.py"))}
-    stray = folders - {path.parent.name for path in wanted}
+    folders = {path for one in mirrors for path in one.glob("*/") if any(path.glob("*.py"))}
+    stray = sorted(folders - {path.parent for path in wanted})
     found += [
-        f"tests/conformance/{name} is the folder of no file of rules" for name in sorted(stray)
+        f"{path.relative_to(root).as_posix()} is the folder of no file of rules" for path in stray
     ]
     return found
 
@@ -302,7 +303,7 @@ def uncovered(root: Path = ROOT) -> list[str]:
     not_built = {rule.id for g in groups.values() if g.not_built for rule in g.rules}
     for test in all_tests(root):
         cited.setdefault(test.path, set()).update(test.rules)
-        if not test.rules and test.path.is_relative_to(root / "tests/conformance"):
+        if not test.rules and test.path.relative_to(root).parts[1] in ("conformance", "extras"):
             found.append(f"{test.node(root)} cites no rule")
         found += [
             f"{test.node(root)} cites {rule}, which is not built"

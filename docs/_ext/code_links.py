@@ -33,6 +33,7 @@ PLACES = (
     "simpler_ref/native_chip/",
     "simpler_ref/native_chip/include/",
     "tests/conformance/",
+    "tests/extras/",
 )
 FILE = re.compile(r"[\w/]+\.(py|[ch])")
 MEMBER = re.compile(r"(?:simpler_ref\.)?((?:\w+\.)*\w+)\.(?!json$|md$)(\w+)")

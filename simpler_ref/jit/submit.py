@@ -487,10 +487,7 @@ def note_arguments(mem, slot, words):
 
 @kernel
 def note_extras(mem, slot, words, i, kind):
-    """Note the dimensions of a tensor; tell a sub worker, beside the tensor's `kind`, when to dump it.
-
-    Rule     FLAG-DEPS-2; FLAG-DUMP-1
-    """
+    """Note the dimensions of a tensor; tell a sub worker, beside the tensor's `kind`, when to dump it."""
     t = i * TENSOR_WORDS
     dims = int(words[t + L.TENSOR_DIMS])
     operand = i | (dims >> L.HALF & 0xFF) << 16 | (dims & L.NUMBER_MASK) << 24

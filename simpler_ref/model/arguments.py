@@ -193,10 +193,6 @@ class TaskArgs:
             There is no tensor of that number, or none at that address.
         TypeError, ValueError
             See `make_tensor`.
-
-        Notes
-        -----
-        Rule     FLAG-DUMP-2
         """
         wires = self._tensors
         found = [i for one in tensors for i in self._places(one)] if tensors else range(len(wires))

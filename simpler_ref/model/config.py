@@ -76,6 +76,11 @@ class CallConfig:
         self._swimlane = _MOST_DETAIL if level is True else level
 
     @property
+    def _flags_on(self) -> list[str]:
+        """The names of the diagnostics flags that are on."""
+        return [name for name in self._FIELDS[2:] if getattr(self, name)]
+
+    @property
     def runtime_env(self) -> RuntimeEnv:
         """The sizes for the chip's runtime."""
         if self._runtime_env is None:
@@ -114,7 +119,7 @@ class CallConfig:
         self._check_prefix()
         if self._runtime_env is not None:
             self._runtime_env.validate()
-        on = [name for name in self._FIELDS[2:] if getattr(self, name)]
+        on = self._flags_on
         if on and not self.output_prefix:
             raise ValueError(
                 f"CallConfig.{on[0]} is on without output_prefix: say where diagnostics shall go"

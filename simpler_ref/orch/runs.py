@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,9 @@ from ..callables.runnable import require_runnable
 from ..errors import ControlError
 from ..model import visibility
 from ..model.config import CallConfig
+from ..system import extras
 from ..system.signals import Failures
-from ..workers import ending, flagged
+from ..workers import ending
 from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
@@ -65,18 +65,15 @@ def require_function(
     *,
     on_the_chip: bool,
 ) -> tuple[OrchFunction, CallConfig]:
-    """Return what `Worker.run` or `record` was given, once it is found to be right.
-
-    Rule     FLAG-RUN-6
-    """
+    """Return what `Worker.run` or `record` was given, once it is found to be right."""
     if config is None:
         config = CallConfig()
     else:
         require_supported(config)
-    if what == "record" and flagged.is_asked(config):
+    if what == "record" and (flags := config._flags_on):
         raise NotImplementedError(
-            f"{flagged.first_of(config)}: record runs no tasks, and the runs of a graph have no "
-            "configuration; run the function itself with it"
+            f"CallConfig.{flags[0]}={getattr(config, flags[0])}: record runs no tasks, and the runs of a "
+            "graph have no configuration; run the function itself with it"
         )
     if on_the_chip:
         orch_fn = _run_on_the_chip(orch_fn, config)
@@ -120,8 +117,9 @@ def run(
         session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
         words = life.tree.words(life.registry)
-        flags = life.options.level != 2 and flagged.is_asked(config)
-        with flagged.recorded(life, session, orch_fn, config) if flags else nullcontext():
+        if life.options.level == 2 or not config._flags_on:
+            return _run(session, words, orch_fn, args, config, start)
+        with extras.load("diagnostics").recorded(life, session, orch_fn, config):
             return _run(session, words, orch_fn, args, config, start)
 
     return life.alone(act)

@@ -95,7 +95,7 @@ class SessionTasks:
     def serve(self, frame: Frame) -> None:
         """Run a task, or a part of a graph, and send its outcome; or have it run beside other ones.
 
-        Rule     REMOTE-FAIL-1, -2; FLAG-NEST-3
+        Rule     REMOTE-FAIL-1, -2
         """
         outcome: int | None = L.SUCCESS
         sequence, text = frame.header.sequence, ""

@@ -203,7 +203,7 @@ class CustomWorker(WorkerKind):
 class NestedWorker(WorkerKind):
     """Runs orchestration functions on a Worker of its own, one level down.
 
-    Rule     FLOW-NEST-1, -2, -5; HIER-ENGINE-2, -3; WM-MODE-3; FLAG-NEST-1
+    Rule     FLOW-NEST-1, -2, -5; HIER-ENGINE-2, -3; WM-MODE-3
     """
 
     label = "child_worker"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat, starmap
-from typing import Any
+from typing import Any, Protocol
 
 from ..callables.payloads import answer_staged
 from ..callables.runnable import refuse_unrun
@@ -25,12 +26,22 @@ from ..engine.view.mailbox import (
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
 from ..jit.kernel import FAIL_POINTS
+from ..system import extras
 from ..system.signals import do_nothing
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
 from .output import is_relayed, then_flush
-from .probes import Probe, probe_of
 from .reports import write_error
+
+
+class Probe(Protocol):
+    """What a worker does around each task while the flags of a run ask for it."""
+
+    def around(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
+        """Return a leaf that does it, too."""
+
+    def close(self) -> None:
+        """Give everything back."""
 
 
 # ---------------------------------------------------------------- a worker's own table
@@ -75,14 +86,12 @@ class LocalCallables:
         return leaf if self._probe is None else self._probe.around(leaf)
 
     def probe(self, mailbox: MailboxView, request: bytes) -> bytes:
-        """Run tasks with a probe from now on, or without: then kernels call compiled code again.
-
-        Rule     FLAG-RUN-4
-        """
+        """Run tasks with a probe from now on, or without: then kernels call compiled code again."""
         if self._probe is not None:
             self._probe.close()
             self._probe = None
-        self._probe = probe_of(mailbox, request)
+        if asked := json.loads(request):
+            self._probe = extras.load("diagnostics").Probe(mailbox, asked)
         for slot in self.slots.values():
             self.leaves[slot] = self._probed(self._bare[slot])
         mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)

@@ -38,8 +38,14 @@ KERNELS = "jit"
 """The part of the package that has to be interpreted to be changed; with others kernels are compiled."""
 PYTHON = ("calls", "workers", "orch")
 TESTS = {
-    True: ["tests/unit", "tests/conformance", "tests/interleaving", "tests/vectors"],
-    False: ["tests/unit", "tests/conformance", "tests/calls", "tests/property"],
+    True: [
+        "tests/unit",
+        "tests/conformance",
+        "tests/extras",
+        "tests/interleaving",
+        "tests/vectors",
+    ],
+    False: ["tests/unit", "tests/conformance", "tests/extras", "tests/calls", "tests/property"],
 }
 MARKS = {True: "kernels and not long", False: "not long"}
 """Which of the tests make test runs: with interpreted kernels, and with compiled ones."""

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -24,9 +28,9 @@ LAYERS = [
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
         *("env_manager", "log_levels"),
     },
-    *({"scenes"}, {"", "__main__", "compat", "endpoint"}),
+    *({"", "__main__", "compat", "endpoint"}, {"extras"}),
 ]
-"""From the lowest to the highest; the last ones are what is imported and what is run."""
+"""From the lowest to the highest: what is imported and what is run, and extras, which nothing imports."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
 LATE = {
     ("workers.fresh_interpreter", "worker"),
@@ -110,6 +114,50 @@ def test_kernels_import_only_kernels():
     found = {*arrows(late=False), *arrows(late=True)}
     assert {(a, b) for a, b in found if is_kernels(a) and not is_kernels(b)} == set()
     assert not any(ABSOLUTE.search(path.read_text()) for path in MODULES.values())
+
+
+def test_an_extra_imports_no_other():
+    found = {*arrows(late=False), *arrows(late=True)}
+    pairs = {(a, b) for a, b in found if a.startswith("extras.") and b.startswith("extras.")}
+    assert len(pairs) > 10
+    assert {(a, b) for a, b in pairs if a.split(".")[1] != b.split(".")[1]} == set()
+
+
+@pytest.mark.slow("imports every module in an interpreter of its own")
+def test_the_rest_works_without_extras(tmp_path):
+    """Delete both folders in a copy, import all that is left, and ask for an extra."""
+    without = shutil.ignore_patterns("extras", "__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "simpler_ref", ignore=without)
+    shutil.copytree(PACKAGE.parent / "tests", tmp_path / "tests", ignore=without)
+    left = [name for name in MODULES if name.split(".")[0] != "extras"]
+    program = f"""
+import importlib, sys
+sys.path.insert(0, {str(tmp_path)!r})
+# an editable installation would find extras among the sources
+sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in repr(one)]
+for name in {left!r}:
+    importlib.import_module(f"simpler_ref.{{name}}".rstrip("."))
+assert not [name for name in sys.modules if name.startswith("simpler_ref.extras")]
+import simpler_ref, tests.spec_rules
+assert simpler_ref.__path__ == [{str(tmp_path / "simpler_ref")!r}]
+with simpler_ref.Worker(3, num_sub_workers=1, child_mode="thread") as w:
+    w.run(lambda orch, *_: None)
+    config = simpler_ref.CallConfig(enable_dep_gen=1, output_prefix={str(tmp_path / "out")!r})
+    try:
+        w.run(lambda orch, *_: None, None, config)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},  # nothing is compiled for a few calls
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("simpler_ref has no diagnostics here: install the package again")
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_modules_import_each_other():

@@ -7,7 +7,7 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
-from simpler_ref.trace.flags import write
+from simpler_ref.extras.diagnostics import write
 from tests import far_side
 from tests.endpoints import INOUT, program
 

@@ -20,8 +20,8 @@ from simpler_ref.native_chip.header import EVENTS, events_text
 from simpler_ref.task_interface import get_element_size
 from tests import chip_kernels as K
 from tests.chip_kernels import D, host_args
+from tests.conformance.chip_abi.conftest import refused
 
-from ..chip_abi.conftest import refused
 from .conftest import ALL, Files, make
 from .test_dump import NAMES
 from .test_pmu import FIRST

@@ -1,8 +1,10 @@
-"""Writing the files of the flags that a configuration has."""
+"""Writing the files of the flags that a configuration has, and the contents of `pmu.csv`."""
 
 from __future__ import annotations
 
+import csv
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -11,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...jit import layout as L
 from ...model.config import CallConfig
-from .counted import counted
 from .deps import dependencies
 from .dump import BIN, arguments
 from .run import FlaggedRun
@@ -27,6 +29,8 @@ FILES = {
     "enable_scope_stats": "scope_stats/scope_stats.jsonl",
 }
 """The file of each flag, below `output_prefix`."""
+_OF_A_TASK = ("thread_id", "core_id", "task_id", "func_id", "core_type", "pmu_total_cycles")
+"""The columns before the counters."""
 
 
 class Circumstances(NamedTuple):
@@ -106,3 +110,25 @@ def _names(run: FlaggedRun, about: Circumstances) -> dict[str, Any]:
         "orchestrator_name": about.function,
         "callable_id_to_name": {str(i): name for i, name in enumerate(run.names)},
     }
+
+
+def counted(run: FlaggedRun, event_type: int, names: tuple[str, ...]) -> str:
+    """Return the contents of `pmu.csv`: a row for each task, or member of a group.
+
+    Rule     FLAG-PMU-1, -3
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow((*_OF_A_TASK, *names, "event_type"))
+    for worker in range(run.workers):
+        values: dict[int, dict[int, int]] = {}
+        for what, number, first, second in run.of_worker(worker, L.NOTED_COUNTED).tolist():
+            at = what >> 8
+            values.setdefault(number, {}).update({at: first, at + 1: second})
+        for number, found in values.items():
+            task = run.tasks.get(number)
+            function = -1 if task is None else run.functions.get(task.function, -1)
+            counts = [found.get(i, 0) for i in range(len(names) + 1)]
+            row = (0, worker, f"{run.id_of(number):#x}", function, "aiv", *counts, event_type)
+            rows.writerow(row)
+    return text.getvalue()

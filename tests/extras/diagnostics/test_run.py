@@ -11,8 +11,8 @@ from simpler_ref import TaskError, Trace, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
+from tests.conformance.see.conftest import fail
 
-from ..see.conftest import fail
 from .conftest import ALL, flagging, increase, make
 
 FILES = ["args_dump/args.bin", "args_dump/args_dump.json", "deps.json"]

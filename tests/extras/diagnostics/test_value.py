@@ -4,8 +4,7 @@ import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.jit import layout as L
-
-from ..see.conftest import Below
+from tests.conformance.see.conftest import Below
 
 REFUSED = [
     ("enable_dump_tensor", 4, "0 to 3"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..system.types import Array
+from ...system.types import Array
 from .arguments import SceneArgs, as_array
 
 

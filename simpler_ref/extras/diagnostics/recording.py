@@ -8,35 +8,22 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ..callables.payloads import exchanged
-from ..errors import ControlError, WorkerLostError
-from ..jit import layout as L
-from ..model.config import CallConfig
-from ..system.counters import has_hardware, names_of
-from ..trace.file import TraceFile
-from ..trace.flags import FILES, Circumstances, FlaggedRun, write_files
-from ..trace.flags.dump import WITHOUT_BYTES
-from . import tracing
-from .life import Life
-from .manager import log
-from .session import Session
-
-_flags_of = attrgetter(*FILES)
-
-
-def is_asked(config: CallConfig) -> bool:
-    """Say whether a configuration has a flag."""
-    return any(_flags_of(config))
-
-
-def first_of(config: CallConfig) -> str:
-    """Return the first flag of a configuration, for messages."""
-    name = next(name for name in FILES if getattr(config, name))
-    return f"CallConfig.{name}={getattr(config, name)}"
+from ...callables.payloads import exchanged
+from ...errors import ControlError, WorkerLostError
+from ...jit import layout as L
+from ...model.config import CallConfig
+from ...system.counters import has_hardware, names_of
+from ...trace.file import TraceFile
+from ...workers import tracing
+from ...workers.life import Life
+from ...workers.manager import log
+from ...workers.session import Session
+from .dump import WITHOUT_BYTES
+from .run import FlaggedRun
+from .write import Circumstances, write_files
 
 
 @contextmanager
@@ -56,7 +43,7 @@ def recorded(
 
     Notes
     -----
-    Rule     FLAG-RUN-1 to -5, -7, -8
+    Rule     FLAG-RUN-1 to -8; FLAG-NEST-1 to -3
     """
     _require_targets(session, config)
     _require_detail(session)

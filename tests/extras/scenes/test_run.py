@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simpler_ref.scenes import SceneTestCase, scene_test
-from simpler_ref.scenes.options import RunOptions, devices_of
+from simpler_ref.extras.scenes import SceneTestCase, scene_test
+from simpler_ref.extras.scenes.options import RunOptions, devices_of
 
 from .programs import Adding
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[3]
 
 
 SCENES_OF_A_FILE = """
-from tests.conformance.scenes.test_run import Lazy, Writing
+from tests.extras.scenes.test_run import Lazy, Writing
 
 class TestWriting(Writing): pass
 class TestLazy(Lazy): pass
@@ -63,7 +63,7 @@ def run(capfd):
 @pytest.mark.parametrize(
     "plugin",
     [
-        ["-p", "simpler_ref.scenes.plugin", "--platform=a5sim"],
+        ["-p", "simpler_ref.extras.scenes.plugin", "--platform=a5sim"],
         pytest.param([], marks=pytest.mark.long),
     ],
 )

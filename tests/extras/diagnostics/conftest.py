@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, Worker
-
-from ..see.conftest import increase, make
+from tests.conformance.see.conftest import increase, make
 
 __all__ = ["Files", "increase", "make"]
 

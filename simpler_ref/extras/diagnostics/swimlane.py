@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import tables
+from ...trace import tables
 from .run import FlaggedRun, Task
 
 CLOCK_HZ = 1_000_000_000

@@ -16,9 +16,9 @@ from ...jit import layout as L
 from ...model.enums import DataType
 from ...model.wire import Layout, row_major, span_of
 from ...system.types import Array
-from .. import tables
-from ..file import NOTE, TraceFile
-from ..tasks import TAGS
+from ...trace import tables
+from ...trace.file import NOTE, TraceFile
+from ...trace.tasks import TAGS
 
 READS, WRITES = ("INPUT", "INOUT"), ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
 BLOCK = 1 << 16

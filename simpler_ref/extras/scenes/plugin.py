@@ -1,4 +1,7 @@
-"""Options of scenes for pytest: ``pytest_plugins = ["simpler_ref.scenes.plugin"]`` in a conftest.py."""
+"""Options of scenes for pytest.
+
+A conftest.py has them by ``pytest_plugins = ["simpler_ref.extras.scenes.plugin"]``.
+"""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 It writes the task's tensors into a file, reads counters, and notes both in its journal. A control request
 sets a probe before the run and removes it afterwards; without one, tasks run as ever.
+
+Rule     FLAG-RUN-4; FLAG-DUMP-1, -2; FLAG-PMU-1
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.view.layouts import Layouts
-from ..engine.view.mailbox import MailboxView, ReceivedArgs
-from ..jit import layout as L
-from ..model.wire import bytes_of, has_layout, layout_number, span_of
-from ..system.counters import Counters
+from ...engine.view.layouts import Layouts
+from ...engine.view.mailbox import MailboxView, ReceivedArgs
+from ...jit import layout as L
+from ...model.wire import bytes_of, has_layout, layout_number, span_of
+from ...system.counters import Counters
 
 Leaf = Callable[[ReceivedArgs], Any]
 CHUNK = 1 << 24
@@ -158,9 +159,3 @@ class Probe:
         view = memoryview(octets)
         while view:
             view = view[os.write(self._file, view) :]
-
-
-def probe_of(mailbox: MailboxView, request: bytes) -> Probe | None:
-    """Return the probe that a request asks for; None if tasks are to run as ever."""
-    asked = json.loads(request)
-    return Probe(mailbox, asked) if asked else None

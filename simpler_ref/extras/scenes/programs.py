@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..native_chip import ChipCallable, CoreCallable, compile_kernel
+from ...native_chip import ChipCallable, CoreCallable, compile_kernel
 
 _FORMS = (
     'a chip callable is {"orchestration": {"source": …, "function_name": …, "signature": […]}, '

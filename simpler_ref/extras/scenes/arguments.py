@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..model.arguments import TaskArgs
-from ..model.enums import TensorArgType
-from ..system.types import Array
+from ...model.arguments import TaskArgs
+from ...model.enums import TensorArgType
+from ...system.types import Array
 
 
 class Tensor(NamedTuple):

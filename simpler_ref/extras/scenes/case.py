@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from ..model.config import CallConfig
-from ..worker import Worker
+from ...model.config import CallConfig
+from ...worker import Worker
 from .arguments import SceneArgs, TaskArgsBuilder
 from .compare import deviations
 from .options import SIMULATED, RunOptions, from_command_line, options_of

@@ -1,0 +1,10 @@
+"""The files of the documents' diagnostics flags, made from the notes of a trace.
+
+The package loads it, by its entry point, for a run whose configuration has a flag: `recorded` is around
+the run, and a `Probe` around each task in a worker.
+"""
+
+from .probe import Probe
+from .recording import recorded
+
+__all__ = ["Probe", "recorded"]

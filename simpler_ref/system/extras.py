@@ -1,0 +1,25 @@
+"""Extras: parts of the package that nothing in it imports, found by their names when asked for."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+GROUP = "simpler_ref.extras"
+"""The group of entry points in which extras stand."""
+
+
+def load(name: str) -> Any:
+    """Return the module of an extra.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not there; the cause says what is missing.
+    """
+    try:
+        return next(iter(entry_points(group=GROUP, name=name))).load()
+    except (StopIteration, ModuleNotFoundError) as error:
+        raise ModuleNotFoundError(
+            f"simpler_ref has no {name} here: install the package again, with its extras/"
+        ) from error
