@@ -22,8 +22,7 @@ import numpy as np
 
 from ..jit import layout as L
 from ..system.polling import wait_readable
-from ..trace.file import NOTE
-from ..trace.recorder import MAGIC, VERSION, head_of, text_notes
+from ..trace.tables import MAGIC, NOTE, VERSION, head_of, text_notes
 from .connection import Order, zmq
 from .fields import U64, Blob, Message, OneOf, Text
 from .frames import OwnFrameType

@@ -1,9 +1,9 @@
 """Traces: what ran when and why. `Trace.open` reads a file that ``Worker(trace=…)`` has written."""
 
-from .file import TraceFileError
 from .graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph
 from .races import Race
 from .reader import Trace
+from .tables import TraceFileError
 from .tasks import Argument, Dependency, TracedTask
 
 __all__ = [

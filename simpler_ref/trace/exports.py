@@ -1,4 +1,4 @@
-"""A trace for other programs: Chrome and Perfetto, tables, graphviz.
+"""A trace as text for a terminal, and for other programs: Chrome and Perfetto, tables, graphviz.
 
 Rule     SEE-EXPORT-1, -2, -4
 """
@@ -6,26 +6,71 @@ Rule     SEE-EXPORT-1, -2, -4
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
-from .lanes import SPANS
-from .marks import marks
-from .tasks import TAGS
+from .tables import SPANS
+from .tasks import TAGS, span
 
 if TYPE_CHECKING:
     from .reader import Trace
 
 MOST_DRAWN = 5000
 """Tasks of a graph for graphviz, which takes minutes for more."""
+MOST_ROWS = 12
+"""Functions, workers and tasks that a summary names."""
+FRAMES = {
+    1: "HELLO",
+    2: "TASK",
+    3: "CONTROL",
+    4: "CONTROL_REPLY",
+    5: "COMPLETION",
+    7: "SHUTDOWN",
+    64: "TASK",
+    65: "COUNTERS",
+    66: "TASK",
+    67: "OPEN_COPIES",
+    68: "CALL",
+    69: "VALUE_TAKEN",
+    70: "TRACE",
+    72: "TASK",
+    73: "PART",
+    74: "STOP_PART",
+}
+"""Names of frames, by their types."""
 
 
+class Mark(NamedTuple):
+    """What is drawn of a frame, which begins when it ends, or of a tensor that was moved."""
+
+    lane: int
+    begin: int
+    end: int
+    text: str
+
+
+def marks(trace: Trace) -> Iterator[Mark]:
+    """Yield the frames and transfers of a trace.
+
+    Rule     SEE-REMOTE-2
+    """
+    for row in trace.frames:
+        name = FRAMES.get(int(row["type"]), f"frame {row['type']}")
+        text = f"{name} {'sent' if row['sent'] else 'received'}, {row['nbytes']} bytes"
+        yield Mark(int(row["lane"]), int(row["time"]), int(row["time"]), text)
+    for row in trace.moves:
+        one = trace.transfer(row)
+        yield Mark(int(row["lane"]), one.begin, one.end, str(one))
+
+
+# ---------------------------------------------------------------- Chrome
 def write_chrome(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write the JSON of Chrome's trace viewer, which Perfetto reads, too."""
     with open(path, "w", encoding="utf-8") as file:
@@ -36,74 +81,55 @@ def write_chrome(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Yield what is drawn; each Worker is a process, each lane a thread of it."""
     for which, part in enumerate(trace.parts):
         worker = {"name": part.name or "this machine"}
         yield {"ph": "M", "name": "process_name", "pid": which + 1, "args": worker}
+
+    @functools.cache
+    def place(lane: int) -> dict[str, int]:
+        tid = lane + 10 if lane >= 0 else 9 - (-lane - 1) % 2
+        return {"pid": trace.part_of(lane) + 1, "tid": tid}
+
+    def at(lane: int, time: int) -> dict[str, Any]:
+        return place(lane) | {"ts": (time - trace.start) / 1000}
+
+    def box(name: str, lane: int, begin: int, end: int) -> dict[str, Any]:
+        return {"ph": "X", "name": name, "dur": (end - begin) / 1000} | at(lane, begin)
+
+    def arrow(kind: str, number: int, *ends: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        what: dict[str, Any] = {"cat": kind, "name": kind, "id": number}
+        yield what | {"ph": "s"} | ends[0]
+        yield what | {"ph": "f", "bp": "e"} | ends[1]
+
     for lane in trace.rows:
         thread = {"name": trace.worker_name(lane)}
-        yield {"ph": "M", "name": "thread_name", **_place(trace, lane), "args": thread}
-
-    def at(time: int) -> float:
-        return (time - trace.start) / 1000
-
-    for one in trace.ran:
-        name = trace.function_name(int(one["function"]))
-        begin, end = int(one["begin"]), int(one["end"])
-        task = {"task": int(one["task"])}
-        place = _place(trace, int(one["worker"]))
-        yield (
-            {"ph": "X", "name": name, "ts": at(begin), "dur": (end - begin) / 1000}
-            | place
-            | {"args": task}
-        )
-    for one in trace.waits:
-        begin, end = int(one["begin"]), int(one["end"])
-        name = SPANS[int(one["what"])]
-        place = _place(trace, int(one["lane"]))
-        yield {"ph": "X", "name": name, "ts": at(begin), "dur": (end - begin) / 1000} | place
+        yield {"ph": "M", "name": "thread_name", **place(lane), "args": thread}
+    for task, worker, _, function, begin, end in trace.ran.tolist():
+        name = trace.function_name(function)
+        yield box(name, worker, begin, end) | {"args": {"task": task}}
+    for lane, what, begin, end in trace.waits.tolist():
+        yield box(SPANS[what], lane, begin, end)
     for mark in marks(trace):
-        what = {"name": mark.text, "ts": at(mark.begin)} | _place(trace, mark.lane)
-        span = (mark.end - mark.begin) / 1000
-        yield what | ({"ph": "X", "dur": span} if span else {"ph": "i", "s": "t"})
-    yield from _chrome_flows(trace)
-    yield from _frame_flows(trace)
-    for one in trace.held:
-        name = f"ring {one['ring']}"
-        args = {"bytes": int(one["bytes"])}
-        yield {"ph": "C", "name": name, "pid": 1, "ts": at(int(one["time"])), "args": args}
+        if mark.end > mark.begin:
+            yield box(mark.text, mark.lane, mark.begin, mark.end)
+        else:
+            yield {"ph": "i", "s": "t", "name": mark.text} | at(mark.lane, mark.begin)
+    edges = trace.edges[trace.edges["kind"] != L.OWED_MEMORY]
+    before, after = trace.tasks[edges["producer"] - 1], trace.tasks[edges["consumer"] - 1]
+    ran = (before["worker"] >= 0) & (before["begun"] > 0) & (after["begun"] > 0)
+    starts = before[["worker", "ended"]][ran].tolist()
+    ends = after[["worker", "begun"]][ran].tolist()
+    for i, (one, other), end in zip(np.flatnonzero(ran).tolist(), starts, ends, strict=True):
+        yield from arrow("edge", i, at(one, other - 1), at(*end))
+    for i, pair in enumerate(trace.frame_pairs(), len(trace.edges)):
+        yield from arrow("frame", i, *(at(int(one["lane"]), int(one["time"])) for one in pair))
+    for time, ring, nbytes in trace.held.tolist():
+        when = {"pid": 1, "ts": (time - trace.start) / 1000}
+        yield {"ph": "C", "name": f"ring {ring}", "args": {"bytes": nbytes}} | when
 
 
-def _chrome_flows(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Yield an arrow for each edge between two tasks that ran."""
-    tasks = trace.tasks
-    for i, edge in enumerate(trace.edges[trace.edges["kind"] != L.OWED_MEMORY]):
-        before, after = tasks[edge["producer"] - 1], tasks[edge["consumer"] - 1]
-        if before["worker"] < 0 or not before["begun"] or not after["begun"]:
-            continue
-        what: dict[str, Any] = {"cat": "edge", "name": "edge", "id": i}
-        start, end = int(before["ended"]) - 1, int(after["begun"])
-        yield what | {"ph": "s"} | _place(trace, int(before["worker"])) | _ts(trace, start)
-        yield what | {"ph": "f", "bp": "e"} | _place(trace, int(after["worker"])) | _ts(trace, end)
-
-
-def _frame_flows(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Yield an arrow for each frame that both sides have noted."""
-    for i, (sent, received) in enumerate(trace.frame_pairs()):
-        what: dict[str, Any] = {"cat": "frame", "name": "frame", "id": len(trace.edges) + i}
-        yield what | {"ph": "s"} | _place(trace, int(sent["lane"])) | _ts(trace, int(sent["time"]))
-        place = _place(trace, int(received["lane"]))
-        yield what | {"ph": "f", "bp": "e"} | place | _ts(trace, int(received["time"]))
-
-
-def _place(trace: Trace, lane: int) -> dict[str, int]:
-    """Return the process and the thread of a lane; each Worker is a process."""
-    return {"pid": trace.part_of(lane) + 1, "tid": lane + 10 if lane >= 0 else 9 - (-lane - 1) % 2}
-
-
-def _ts(trace: Trace, time: int) -> dict[str, float]:
-    return {"ts": (time - trace.start) / 1000}
-
-
+# ---------------------------------------------------------------- tables
 def table(trace: Trace) -> dict[str, Array | list[str]]:
     """Return the columns of a table of tasks: names as strings, times in ns since the start."""
     tasks = trace.tasks
@@ -128,7 +154,7 @@ def table(trace: Trace) -> dict[str, Array | list[str]]:
 
 
 def write_csv(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write a table of tasks; times in ns since the start, -1 where unknown."""
+    """Write a table of tasks."""
     columns = table(trace)
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -137,6 +163,7 @@ def write_csv(trace: Trace, path: str | os.PathLike[str]) -> None:
         writer.writerows(zip(*lists, strict=True))
 
 
+# ---------------------------------------------------------------- graphviz
 def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write the graph of the tasks, with what each edge is owed to; at most MOST_DRAWN tasks."""
     most = min(len(trace.tasks), MOST_DRAWN)
@@ -173,9 +200,10 @@ def draw(
     with open(path, "w", encoding="utf-8") as file:
         file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
         for number, name, is_buffer, is_critical in nodes:
+            quoted = name.replace("\\", "\\\\").replace('"', '\\"')
             shape = ", shape=ellipse" if is_buffer else ""
             colour = ", color=red, penwidth=2" if is_critical else ""
-            file.write(f'  t{number} [label="{_quoted(name)}"{shape}{colour}];\n')
+            file.write(f'  t{number} [label="{quoted}"{shape}{colour}];\n')
         for first, second, label, waits in arrows:
             style = "" if waits else ", style=dotted"
             file.write(f'  t{first} -> t{second} [label="{label}"{style}];\n')
@@ -184,5 +212,99 @@ def draw(
         file.write("}\n")
 
 
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+# ---------------------------------------------------------------- a summary
+def summary(trace: Trace) -> str:
+    """Return what a trace says, in some twenty lines.
+
+    Rule     SEE-READ-5
+    """
+    return "\n".join(_lines(trace))
+
+
+def _lines(trace: Trace) -> Iterator[str]:
+    tasks = trace.tasks
+    failed, buffers = int((tasks["outcome"] == 2).sum()), int(tasks["buffer"].sum())
+    yield f"{trace.path}: {trace.about.get('program', '')}, process {trace.about.get('pid')}"
+    yield (
+        f"{len(tasks) - buffers} tasks ({failed} failed), {buffers} buffers, "
+        f"{len(trace.edges)} edges, {len(trace.runs)} runs in {span(trace.end - trace.start)}"
+    )
+    if trace.dropped:
+        yield f"{trace.dropped} notes were dropped: journals were full, so something is missing here"
+    if not trace.is_whole:
+        yield "the file was cut off: the program did not end the trace"
+    yield ""
+    yield f"{'function':<40} {'tasks':>9} {'in all':>10} {'mean':>10} {'longest':>10}"
+    yield from _functions(trace, 40)
+    if (more := len(trace.functions()) - MOST_ROWS) > 0:
+        yield f"… and {more} more"
+    yield ""
+    busy = list(trace.busy().items())
+    for name, share in busy[:MOST_ROWS]:
+        yield f"{name:<40} busy {share:6.1%}"
+    if len(busy) > MOST_ROWS:
+        yield f"… and {len(busy) - MOST_ROWS} more workers"
+    yield ""
+    yield "tasks waited, all together:"
+    yield from (f"  {reason:<38} {span(total):>10}" for reason, total in trace.reasons().items())
+    waits = {reason: total for reason, total in trace.orch_waits().items() if total}
+    if waits:
+        yield "the thread that submits waited:"
+        yield from (f"  {reason:<38} {span(total):>10}" for reason, total in waits.items())
+    yield from _path(trace)
+    if len(trace.held):
+        peaks = [
+            f"ring {ring}: {int(trace.held['bytes'][trace.held['ring'] == ring].max())}"
+            for ring in np.unique(trace.held["ring"]).tolist()
+        ]
+        yield f"most bytes held: {', '.join(peaks)}"
+    yield from _below(trace)
+
+
+def _functions(trace: Trace, width: int) -> Iterator[str]:
+    """Say what the functions took that took longest."""
+    for name, (count, total, longest) in list(trace.functions().items())[:MOST_ROWS]:
+        yield (
+            f"{name[:width]:<{width}} {count:>9} {span(total):>10} {span(total / count):>10} "
+            f"{span(longest):>10}"
+        )
+
+
+def _path(trace: Trace) -> Iterator[str]:
+    path = trace.critical_path
+    if not path:
+        return
+    rows = trace.tasks[np.array(path) - 1]
+    total = int(np.maximum(rows["ended"] - rows["begun"], 0)[rows["begun"] > 0].sum())
+    yield ""
+    yield (
+        f"critical path: {len(path)} tasks that depend on each other took {span(total)}, "
+        f"{total / max(1, trace.end - trace.start):.0%} of the time"
+    )
+    names, counts = np.unique(rows["function"], return_counts=True)
+    most = sorted(zip(counts.tolist(), names.tolist(), strict=True), reverse=True)
+    yield "  " + ", ".join(f"{count} × {trace.function_name(one)}" for count, one in most[:4])
+
+
+def _below(trace: Trace) -> Iterator[str]:
+    """Say what is known of the Workers below, and what is missing.
+
+    Rule     SEE-REMOTE-4, -7
+    """
+    for part in trace.whole.parts[1:]:
+        one = part.trace
+        took = span(int((one.ran["end"] - one.ran["begin"]).sum()))
+        error = f"; times ± {span(one.error_ns)}" if one.error_ns else ""
+        place = f"process {one.about.get('pid')} on {one.about.get('host')}"
+        yield ""
+        yield f"{part.name}, {place}: {len(one.runs)} runs, {len(one.ran)} tasks in {took}{error}"
+        yield from ("  " + line for line in _functions(one, 38))
+        if one.dropped:
+            yield f"  {one.dropped} notes were dropped there"
+    yield from trace.problems()
+    if len(trace.frames):
+        moves = trace.whole.moves
+        yield (
+            f"{len(trace.frames)} frames of {int(trace.frames['nbytes'].sum())} bytes; "
+            f"{len(moves)} transfers of {int(moves['nbytes'].sum())} bytes"
+        )

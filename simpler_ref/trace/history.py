@@ -35,22 +35,8 @@ _numbers = itertools.count(1)
 _DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
 
 
-class Order:
-    """What each task waits for directly, by places in the order since the last drain."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[int, ...]] = []
-
-    def __len__(self) -> int:
-        return len(self._before)
-
-    def add(self, lineage: Lineage) -> None:
-        """Add the next task."""
-        self._before.append(lineage.first)
-
-    def before(self, place: int) -> tuple[int, ...]:
-        """Return what a task waits for directly."""
-        return self._before[place]
+Order = list[tuple[int, ...]]
+"""What each task waits for directly, by places in the order since the last drain."""
 
 
 class Lineage:
@@ -73,7 +59,7 @@ class Lineage:
         if place in self._found:
             return True
         while self._todo and -self._todo[0] > place:
-            for one in self._order.before(-heapq.heappop(self._todo)):
+            for one in self._order[-heapq.heappop(self._todo)]:
                 if one not in self._found:
                     self._found.add(one)
                     heapq.heappush(self._todo, -one)
@@ -378,7 +364,7 @@ class History:
         self._buffers: dict[int, Buffer] = {}
         self._scopes: list[list[Owner]] = [[]]
         self._tasks = 0
-        self._order = Order()
+        self._order: Order = []
 
     # ------------------------------------------------------------ submits
     def plan(self, name: str, place: str, tensors: Sequence[Tensor]) -> Plan:
@@ -431,7 +417,7 @@ class History:
         """Note a task that was submitted, and the buffers that it was provided with: tensor, address."""
         task, tensors, lineage, keeps = plan
         self._tasks += 1
-        self._order.add(lineage)
+        self._order.append(lineage.first)
         own = Owner(task.place) if provided else None
         for i, address in provided:
             one = tensors[i]
@@ -468,7 +454,7 @@ class History:
     def drain(self) -> None:
         """Note that all tasks have ended."""
         self._bytes.clear()
-        self._order = Order()
+        self._order = []
         self._producers = {
             key: (None, owner) for key, (_, owner) in self._producers.items() if owner is not None
         }

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..system.types import Array
-from .lanes import SPANS
-from .marks import marks
+from .exports import marks
+from .tables import SPANS
 from .tasks import TAGS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..errors import HazardError
 from ..jit import layout as L
 from ..system.types import Array
 from .history import HOST, History, Tensor
-from .lanes import ORCH, WAITED
+from .tables import ORCH, WAITED
 
 if TYPE_CHECKING:
     from .reader import Trace

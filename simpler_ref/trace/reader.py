@@ -1,4 +1,4 @@
-"""Reading a trace: tasks, edges, waits and memory as numpy tables, made from the notes.
+"""Reading a trace: its tables, and what they say of a task, a worker, or all of them.
 
 Rule     SEE-READ-1 to -4
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +15,38 @@ from ..engine.view.layouts import loops_of
 from ..jit import layout as L
 from ..model.wire import Layout, span_of
 from ..system.types import Array
-from . import tables
-from .clocks import Chained, Clock, SameClock
-from .critical import critical_path
-from .exports import table, write_chrome, write_csv, write_dot
-from .file import TraceFile
-from .lanes import GOALS, LANES, ORCH, WAITED
-from .page import write_page
+from . import exports, page
 from .races import Race, races
-from .summary import summary
+from .tables import GOALS, LANES, ORCH, TIMES, WAITED, TraceFile, tables_of
 from .tasks import TracedTask
-from .whole import Below, Part, Transfer, children_of, parts_of, put_together, short
+from .whole import (
+    Child,
+    Clock,
+    Part,
+    Transfer,
+    children_of,
+    critical_path,
+    parts_of,
+    put_together,
+    short,
+)
 
 Form = tuple["Layout | None", int, bool]
 """See `Trace.form`."""
+
+
+class Groups:
+    """The rows of a table that have the same number in a column, in their order."""
+
+    def __init__(self, rows: Array, column: str) -> None:
+        self._rows = rows[np.argsort(rows[column], kind="stable")]
+        self._keys = self._rows[column].astype(np.int64)
+
+    def __call__(self, number: int) -> Array:
+        """Return the rows of a number."""
+        first, end = np.searchsorted(self._keys, (number, number + 1))
+        rows: Array = self._rows[first:end]
+        return rows
 
 
 class Trace:
@@ -57,31 +76,33 @@ class Trace:
         Whether the trace was ended, and not cut off when the program was killed.
     """
 
-    TIMES = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
+    TIMES = TIMES
+    tasks: Array
+    ran: Array
+    edges: Array
+    arguments: Array
+    waits: Array
+    held: Array
+    scopes: Array
+    runs: Array
+    wrote: Array
+    frames: Array
+    moves: Array
 
-    def __init__(self, file: TraceFile) -> None:
+    def __init__(self, file: TraceFile, clocks: tuple[Clock, ...] = ()) -> None:
         self.path, self.about, self.is_whole = file.path, file.about, file.is_whole
         self.dropped = sum(file.dropped.values())
         self.submits_dropped = file.dropped.get(L.JOURNAL_OF_ORCH, 0)
-        self._forms: dict[int, Form] = {}
-        notes = tables.Notes(file)
-        names = self.about.get("workers", [])
-        self.worker_count = max(len(names), *(one + 1 for one in notes.workers), 0)
-        self.ran = tables.ran_of(notes)
-        self.runs = tables.runs_of(notes)
-        self.edges = tables.edges_of(notes)
-        self.arguments = tables.arguments_of(notes)
-        self.tasks = tables.tasks_of(notes, self.ran, self.runs)
-        ends = np.maximum(self.edges["consumer"], self.edges["producer"])
-        self.edges = self.edges[ends <= len(self.tasks)]
-        self.waits = tables.waits_of(notes)
-        self.held = tables.held_of(notes)
-        self.scopes = tables.scopes_of(notes)
-        self.wrote = tables.wrote_of(notes)
-        self.frames = tables.frames_of(notes)
-        self.moves = tables.moves_of(notes)
+        self.clocks = clocks
+        """What makes its times those of the uppermost Worker, in this order."""
         self.parts: tuple[Part, ...] = ()
-        self._clock: Clock = SameClock()
+        journals = (journal - L.JOURNALS_OF_WORKERS + 1 for journal in file.journals)
+        self.worker_count = max(len(self.about.get("workers", [])), 0, *journals)
+        for name, rows in tables_of(file).items():
+            for column in {*TIMES, "begin", "end", "time"} & set(rows.dtype.names or ()):
+                for clock in clocks:
+                    rows[column] = np.where(rows[column] > 0, clock.to_parent(rows[column]), 0)
+            setattr(self, name, rows)
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Trace:
@@ -98,7 +119,7 @@ class Trace:
 
     # ------------------------------------------------------------ those below
     @cached_property
-    def children(self) -> list[Below]:
+    def children(self) -> list[Child]:
         """The traces of the Workers below this one, from the files beside this one, in its time.
 
         Rule     SEE-REMOTE-2, -4
@@ -120,23 +141,12 @@ class Trace:
 
         Rule     SEE-REMOTE-4
         """
-        parts = self.whole.parts or parts_of(self)
         return [
             f"{part.name} › {one.name}: {one.problem}".removeprefix(" › ")
-            for part in parts
+            for part in self.whole.parts or parts_of(self)
             for one in part.trace.children
             if one.problem
         ]
-
-    def below(self, file: TraceFile, clock: Clock) -> Trace:
-        """Return the trace of a Worker below, in the time of this one's file's reader."""
-        trace = Trace(file)
-        trace._clock = Chained(clock, self._clock)
-        for each in ("tasks", "ran", "waits", "held", "scopes", "runs", "frames", "moves"):
-            rows = getattr(trace, each)
-            for name in {*self.TIMES, "begin", "end", "time"} & set(rows.dtype.names):
-                rows[name] = np.where(rows[name] > 0, trace._clock.to_parent(rows[name]), 0)
-        return trace
 
     @property
     def error_ns(self) -> int:
@@ -144,7 +154,7 @@ class Trace:
 
         Rule     SEE-REMOTE-3
         """
-        return self._clock.error_ns
+        return sum(clock.error_ns for clock in self.clocks)
 
     @cached_property
     def within(self) -> Array:
@@ -158,31 +168,24 @@ class Trace:
         return dict(zip(known["exchange"].tolist(), known["task"].tolist(), strict=True))
 
     @cached_property
-    def _exchange_of_task(self) -> dict[int, list[int]]:
+    def _exchanges_of_task(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
         for exchange, task in self.task_of_exchange.items():
             found.setdefault(task, []).append(exchange)
         return found
 
     @cached_property
-    def _frames_in_order(self) -> tuple[Array, Array]:
-        order = np.lexsort((self.frames["time"], self.frames["exchange"]))
-        rows: Array = self.frames[order]
-        return rows["exchange"], rows
+    def _frames_by_exchange(self) -> Groups:
+        return Groups(self.frames[np.argsort(self.frames["time"], kind="stable")], "exchange")
 
     def frames_about(self, number: int) -> Array:
         """Return the rows of the frames about a task, on both sides."""
-        keys, rows = self._frames_in_order
-        found = [
-            rows[np.searchsorted(keys, one) : np.searchsorted(keys, one, "right")]
-            for one in self._exchange_of_task.get(number, ())
-        ]
-        about: Array = np.concatenate([rows[:0], *found])
-        return about
+        found = [self._frames_by_exchange(one) for one in self._exchanges_of_task.get(number, ())]
+        return np.concatenate([self.frames[:0], *found])
 
     def frame_pairs(self) -> list[tuple[np.void, np.void]]:
         """Return the frames that both sides have noted: the rows of sender and receiver."""
-        rows = self._frames_in_order[1]
+        rows = self.frames[np.lexsort((self.frames["time"], self.frames["exchange"]))]
         ways = rows["sent"] == (rows["lane"] >= 0)  # from a link to a session, or back
         keys = list(zip(rows["exchange"].tolist(), ways.tolist(), strict=True))
         sent = {key: row for key, row in zip(keys, rows, strict=True) if row["sent"]}
@@ -198,10 +201,11 @@ class Trace:
         return rows
 
     @cached_property
-    def _sizes(self) -> Array:
+    def _tasks_of_run(self) -> Array:
+        """How many tasks each run has."""
         run = self.tasks["run"][self.tasks["run"] >= 0]
-        sizes: Array = np.bincount(run, minlength=len(self.runs))
-        return sizes
+        counts: Array = np.bincount(run, minlength=len(self.runs))
+        return counts
 
     @cached_property
     def runs_within(self) -> dict[int, list[tuple[int, int, int, int]]]:
@@ -209,7 +213,7 @@ class Trace:
         found: dict[int, list[tuple[int, int, int, int]]] = {}
         for run in np.flatnonzero(self.within).tolist():
             begin, end = self.runs[["begin", "end"]][run].item()
-            row = run, begin, end, int(self._sizes[run])
+            row = run, begin, end, int(self._tasks_of_run[run])
             found.setdefault(int(self.within[run]), []).append(row)
         return found
 
@@ -217,9 +221,8 @@ class Trace:
         """Return the rows of the tensors that were moved for a task, by its link or at its endpoint."""
         rows = self._moves_in_order
         first, end = np.searchsorted(rows["begin"], [task.begun, task.ended])
-        rows = rows[first:end]
-        lanes = {task.worker, *(int(one) for one in self.frames_about(task.number)["lane"])}
-        mine: Array = rows[np.isin(rows["lane"], list(lanes))]
+        lanes = {task.worker, *self.frames_about(task.number)["lane"].tolist()}
+        mine: Array = rows[first:end][np.isin(rows["lane"][first:end], list(lanes))]
         return mine
 
     def transfers(self) -> list[Transfer]:
@@ -231,20 +234,22 @@ class Trace:
 
     def transfer(self, row: np.void) -> Transfer:
         """Return a row of `moves` by names."""
-        here, peer = (
-            self.side(int(row["lane"])),
-            self._peers.get(int(row["peer"]), "another session"),
-        )
+        here = self.side(int(row["lane"]))
+        peer = self._peers.get(int(row["peer"]), "another session")
         ends = (here, peer) if row["stored"] else (peer, here)
         return Transfer(*ends, int(row["nbytes"]), int(row["begin"]), int(row["end"]))
 
+    @property
+    def _parts(self) -> tuple[Part, ...]:
+        """The parts; of a trace that is not put together, itself."""
+        return self.parts or (Part("", self),)
+
     @cached_property
     def _peers(self) -> dict[int, str]:
-        parts = [(part.name, part.trace) for part in self.parts] or [("", self)]
         return {
-            int(peer): f"{name} › {short(trace.worker_name(worker))}".removeprefix(" › ")
-            for name, trace in parts
-            for peer, worker in trace.about.get("movers", {}).items()
+            int(peer): f"{part.name} › {short(part.trace.worker_name(worker))}".removeprefix(" › ")
+            for part in self._parts
+            for peer, worker in part.trace.about.get("movers", {}).items()
         }
 
     def side(self, lane: int) -> str:
@@ -255,18 +260,15 @@ class Trace:
         """Return which of the parts a lane belongs to."""
         if lane < 0:
             return (-lane - 1) // len(LANES)
-        if not self.parts:
-            return 0
-        return int(np.searchsorted([part.workers for part in self.parts], lane, "right")) - 1
+        firsts = [part.workers for part in self._parts]
+        return int(np.searchsorted(firsts, lane, "right")) - 1
 
     @cached_property
     def rows(self) -> list[int]:
         """The lanes of the timeline from top to bottom: threads and workers, without vacant places."""
         vacant = set(self.about.get("vacant", []))
-        if not self.parts:
-            return [*LANES, *(one for one in range(self.worker_count) if one not in vacant)]
         found = []
-        for part in self.parts:
+        for part in self._parts:
             workers = range(part.workers, part.workers + part.trace.worker_count)
             found += [part.lane(lane) for lane in LANES]
             found += [one for one in workers if one not in vacant]
@@ -296,7 +298,7 @@ class Trace:
         """
         if not 0 <= run < len(self.runs):
             raise KeyError(f"the trace has {_all('run', len(self.runs))}, and no run {run}")
-        count = int(self._sizes[run])
+        count = int(self._tasks_of_run[run])
         if not 0 <= task_id < count:
             raise KeyError(f"run {run} has {_all('task', count)}, and no task {task_id}")
         return self.task(self.first_of_run(run) + task_id)
@@ -306,58 +308,38 @@ class Trace:
         return int(self.runs["first"][run]) if 0 <= run < len(self.runs) else 1
 
     @cached_property
-    def _argument_order(self) -> Array:
-        return np.searchsorted(self.arguments["task"], np.arange(1, len(self.tasks) + 2))
+    def arguments_of(self) -> Groups:
+        """The rows of the tensors of each task."""
+        return Groups(self.arguments, "task")
 
-    def arguments_of(self, number: int) -> Array:
-        """Return the rows of a task's tensors."""
-        first, end = self._argument_order[number - 1 : number + 1]
-        rows: Array = self.arguments[first:end]
-        return rows
+    @cached_property
+    def edges_to(self) -> Groups:
+        """The rows of the edges to each task."""
+        return Groups(self.edges, "consumer")
+
+    @cached_property
+    def edges_from(self) -> Groups:
+        """The rows of the edges from each task."""
+        return Groups(self.edges, "producer")
+
+    @cached_property
+    def _forms(self) -> dict[int, Form]:
+        """What is known of the layouts of views."""
+        found: dict[int, Form] = {}
+        for number, (item, shape, strides) in self.about.get("layouts", {}).items():
+            made: Layout = np.dtype(f"V{item}"), tuple(shape), tuple(strides)
+            below, extent = span_of(made)
+            has_gaps = loops_of(made[1], made[2], made[0].itemsize) != (extent, [])
+            found[int(number)] = (made if has_gaps else None), below, True
+        return found
 
     def form(self, layout: int) -> Form:
         """Return a layout, None if it has no gaps; the bytes below its first element; if it is known."""
-        found = self._forms.get(layout)
-        if found is None:
-            found = self._forms[layout] = self._form(layout)
-        return found
-
-    def _form(self, layout: int) -> Form:
-        told = self.about.get("layouts", {}).get(str(layout))
-        if told is None:
-            return None, 0, False
-        item, shape, strides = told
-        made: Layout = np.dtype(f"V{item}"), tuple(shape), tuple(strides)
-        below, extent = span_of(made)
-        has_gaps = loops_of(made[1], made[2], made[0].itemsize) != (extent, [])
-        return (made if has_gaps else None), below, True
+        return self._forms.get(layout, (None, 0, False))
 
     def low_of(self, argument: np.void) -> int:
         """Return the lowest address of a tensor; only in views its first element may be above."""
-        number = int(argument["layout"])
-        return int(argument["address"]) - (self.form(number)[1] if number >= 0 else 0)
-
-    @cached_property
-    def _edge_order(self) -> Array:
-        return np.searchsorted(self.edges["consumer"], np.arange(1, len(self.tasks) + 2))
-
-    def edges_to(self, number: int) -> Array:
-        """Return the rows of the edges to a task."""
-        first, end = self._edge_order[number - 1 : number + 1]
-        rows: Array = self.edges[first:end]
-        return rows
-
-    @cached_property
-    def _by_producer(self) -> tuple[Array, Array]:
-        order = np.argsort(self.edges["producer"], kind="stable")
-        return order, self.edges["producer"][order]
-
-    def edges_from(self, number: int) -> Array:
-        """Return the rows of the edges from a task."""
-        order, producers = self._by_producer
-        first, end = np.searchsorted(producers, [number, number + 1])
-        rows: Array = self.edges[order[first:end]]
-        return rows
+        return int(argument["address"]) - self.form(int(argument["layout"]))[1]
 
     # ------------------------------------------------------------ names and times
     def function_name(self, function: int) -> str:
@@ -368,10 +350,7 @@ class Trace:
     def line_name(self, line: int) -> str:
         """Return a line as ``file:number``; "" if it is not known."""
         lines = self.about.get("lines", [])
-        if not 1 <= line <= len(lines):
-            return ""
-        file, number, _ = lines[line - 1]
-        return f"{file}:{number}"
+        return f"{lines[line - 1][0]}:{lines[line - 1][1]}" if 1 <= line <= len(lines) else ""
 
     def worker_name(self, worker: int) -> str:
         """Return the name of a worker, or of a lane."""
@@ -385,16 +364,18 @@ class Trace:
     @cached_property
     def start(self) -> int:
         """When the first thing happened, ns of the monotonic clock."""
-        firsts = [self.runs["begin"], self.ran["begin"]]
-        if len(self.tasks):
-            firsts.append(self.tasks["submitted"])
+        firsts = [self.runs["begin"], self.ran["begin"], self.tasks["submitted"]]
         return min((int(one[one > 0].min()) for one in firsts if (one > 0).any()), default=0)
 
     @cached_property
     def end(self) -> int:
         """When the last thing happened."""
-        lasts = [self.runs["end"], self.ran["end"]]
-        lasts += [self.tasks[name] for name in ("submitted", "collected")]
+        lasts = [
+            self.runs["end"],
+            self.ran["end"],
+            self.tasks["submitted"],
+            self.tasks["collected"],
+        ]
         return max((int(one.max()) for one in lasts if len(one)), default=self.start)
 
     def relative(self, time: int) -> str:
@@ -406,20 +387,15 @@ class Trace:
         slept = self.waits[(self.waits["lane"] == worker) & (self.waits["what"] == L.NOTED_PARKED)]
         if ((slept["begin"] < since) & (slept["end"] > since) & (slept["end"] <= until)).any():
             return ": it slept and had to wake up"
-        mine = self._by_worker.get(worker)
-        if mine is not None:
-            i = int(np.searchsorted(mine["begin"], until)) - 1
-            if i >= 0 and mine["end"][i] > since:
-                return f": it ran {self.task(int(mine['task'][i])).name}"
+        mine = self._ran_by(worker)
+        i = int(np.searchsorted(mine["begin"], until)) - 1
+        if i >= 0 and mine["end"][i] > since:
+            return f": it ran {self.task(int(mine['task'][i])).name}"
         return ""
 
     @cached_property
-    def _by_worker(self) -> dict[int, Array]:
-        found = {}
-        for worker in np.unique(self.ran["worker"]).tolist():
-            rows = self.ran[self.ran["worker"] == worker]
-            found[worker] = rows[np.argsort(rows["begin"], kind="stable")]
-        return found
+    def _ran_by(self) -> Groups:
+        return Groups(self.ran[np.argsort(self.ran["begin"], kind="stable")], "worker")
 
     # ------------------------------------------------------------ sums
     def functions(self) -> dict[str, tuple[int, int, int]]:
@@ -429,8 +405,7 @@ class Trace:
         """
         found, which = np.unique(self.ran["function"], return_inverse=True)
         spans = self.ran["end"] - self.ran["begin"]
-        counts = np.bincount(which, minlength=len(found))
-        sums = np.bincount(which, spans, minlength=len(found))
+        counts, sums = np.bincount(which), np.bincount(which, spans)
         longest = np.zeros(len(found), np.int64)
         np.maximum.at(longest, which, spans)
         rows: dict[str, tuple[int, int, int]] = {}
@@ -442,10 +417,10 @@ class Trace:
 
     def busy(self) -> dict[str, float]:
         """Return for each worker the share of the trace during which it ran tasks."""
-        whole = max(1, self.end - self.start)
+        span = max(1, self.end - self.start)
         spans = self.ran["end"] - self.ran["begin"]
         sums = np.bincount(self.ran["worker"], spans, minlength=self.worker_count)
-        return {self.worker_name(i): float(sums[i]) / whole for i in self.rows if i >= 0}
+        return {self.worker_name(i): float(sums[i]) / span for i in self.rows if i >= 0}
 
     def reasons(self) -> dict[str, int]:
         """Return for what tasks waited before they began, and how long in all, ns."""
@@ -497,38 +472,38 @@ class Trace:
     def __repr__(self) -> str:
         return f"<Trace of {len(self.tasks)} tasks on {self.worker_count} workers: {self.path}>"
 
+    # ------------------------------------------------------------ for people and other programs
     def summary(self) -> str:
         """Return a summary for a terminal."""
-        return summary(self)
+        return exports.summary(self)
 
-    # ------------------------------------------------------------ files
-    def write_page(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of HTML that needs no other file.
-
-        Rule     SEE-PAGE-1
-        """
-        write_page(self.whole, path)
-
-    def write_chrome(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON for Perfetto, and for the viewer of Chrome."""
-        write_chrome(self.whole, path)
-
-    def table(self) -> dict[str, Array | list[str]]:
+    def table(self) -> dict[str, Any]:
         """Return the columns of a table of all tasks: names as strings, times in ns since the start.
 
         ``pandas.DataFrame(trace.table())`` makes a data frame of it. An unknown time is -1.
 
         Rule     SEE-EXPORT-2
         """
-        return table(self.whole)
+        return exports.table(self.whole)
+
+    def write_page(self, path: str | os.PathLike[str]) -> None:
+        """Write a page of HTML that needs no other file.
+
+        Rule     SEE-PAGE-1
+        """
+        page.write_page(self.whole, path)
+
+    def write_chrome(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON for Perfetto, and for the viewer of Chrome."""
+        exports.write_chrome(self.whole, path)
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the same table."""
-        write_csv(self.whole, path)
+        """Write the columns of `table`."""
+        exports.write_csv(self.whole, path)
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""
-        write_dot(self, path)
+        exports.write_dot(self, path)
 
 
 def _all(what: str, count: int) -> str:

@@ -6,7 +6,6 @@ interpreter's lock, writes these notes to the file. Before and after them the fi
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -19,19 +18,16 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from ..engine.memory import Engine
 from ..engine.view import View
 from ..jit import layout as L
 from ..jit.entries import Entries
 from ..system.signals import in_one_piece
 from ..version import __version__
+from .tables import VERSION, head_of, text_notes
 
 log = logging.getLogger("simpler_ref")
 
-MAGIC = b"simpler_ref trace\n"
-VERSION = 1
 DETAILS = {"tasks": L.TRACE_TASKS, "all": L.TRACE_ALL}
 """How much is noted: what workers do, or everything."""
 VARIABLE = "SIMPLER_REF_TRACE"
@@ -288,15 +284,6 @@ class Recorder:
             _write_all(fd, text_notes(news))
 
 
-def text_notes(value: dict[str, Any]) -> bytes:
-    """Return JSON as it stands in a file: after a note that says how long it is, padded."""
-    text = json.dumps(value).encode()
-    size = L.NOTE_WORDS * L.WORD
-    count = -(-len(text) // size)
-    head = np.array([L.NOTED_TEXT, count, time.monotonic_ns(), len(text)], np.int64)
-    return head.tobytes() + text.ljust(count * size, b" ")
-
-
 def clock_name() -> str:
     """Return what names the monotonic clock of this process: others with the same name share it."""
     with suppress(OSError):
@@ -321,13 +308,6 @@ def _head() -> bytes:
         "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
     }
     return head_of(about)
-
-
-def head_of(about: dict[str, Any]) -> bytes:
-    """Return the beginning of a file that says this."""
-    line = MAGIC + json.dumps(about).encode()
-    size = L.NOTE_WORDS * L.WORD
-    return line.ljust(-(-(len(line) + 1) // size) * size - 1, b" ") + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..jit import layout as L
-from .whole import COMPLETION, Transfer
 
 if TYPE_CHECKING:
     from .reader import Trace
@@ -19,6 +18,8 @@ WRITING = ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
 KINDS = ("data", "order", "future", "memory")
 """Of dependencies; see `Dependency.kind`."""
 SUCCEEDED, FAILED, UNFINISHED = "completed", "failed", "unfinished"
+COMPLETION = 5
+"""The type of a frame that says that a task has ended."""
 QUICK_NS = 1000
 """A wait that is shorter is not worth a line."""
 
@@ -65,15 +66,9 @@ class TracedTask:
         self.outcome = (UNFINISHED, SUCCEEDED, FAILED)[int(row["outcome"])]
         self.is_buffer = bool(row["buffer"])
         self.sent_ahead = bool(row["ahead"])
-        (
-            self.submitted,
-            self.ready,
-            self.sent,
-            self.begun,
-            self.ended,
-            self.collected,
-            self.freed,
-        ) = (int(row[name]) for name in trace.TIMES)
+        self.submitted, self.ready, self.sent = (int(row[name]) for name in trace.TIMES[:3])
+        self.begun, self.ended = int(row["begun"]), int(row["ended"])
+        self.collected, self.freed = int(row["collected"]), int(row["freed"])
 
     @property
     def name(self) -> str:
@@ -171,7 +166,7 @@ class TracedTask:
         elif self.ready and not self.is_buffer:
             lines.append(f"  {at(self.ready)}  ready")
             if self.sent - self.ready > QUICK_NS:
-                lines.append(f"      {'':>9}  waited {_span(self.sent - self.ready)} for a worker")
+                lines.append(f"      {'':>9}  waited {span(self.sent - self.ready)} for a worker")
             if self.sent:
                 lines.append(f"  {at(self.sent)}  sent to {trace.worker_name(self.worker)}")
         return lines
@@ -192,7 +187,7 @@ class TracedTask:
             found.append((int(row["time"]), f"{kind} {how}{where}, {row['nbytes']} bytes"))
         for row in trace.moves_for(self):
             one = trace.transfer(row)
-            found.append((one.begin, f"{moved(one)} in {_span(one.end - one.begin)}"))
+            found.append((one.begin, f"{one} in {span(one.end - one.begin)}"))
         for _, begin, end, tasks in trace.runs_within.get(self.number, ()):
             found.append((begin, f"a run of {tasks} task{'s' * (tasks != 1)} begins there"))
             if end:
@@ -204,30 +199,23 @@ class TracedTask:
         lines = []
         start = max(self.sent, self.ready) if self.sent else 0
         if start and self.begun - start > QUICK_NS:
-            span = _span(self.begun - start)
+            late = span(self.begun - start)
             was = trace.state_before(self.worker, start, self.begun)
-            lines.append(f"      {'':>9}  waited {span} until the worker took it{was}")
+            lines.append(f"      {'':>9}  waited {late} until the worker took it{was}")
         place = trace.worker_name(self.worker)
-        span = _span(self.ended - self.begun) if self.ended else "unknown"
         lines.append(f"  {at(self.begun)}  began on {place}")
         lines += [f"  {at(time)}    {text}" for time, text in self.journey()]
         if self.ended:
             how = "failed" if self.outcome == FAILED else "ended"
-            lines.append(f"  {at(self.ended)}  {how} after {span}")
+            lines.append(f"  {at(self.ended)}  {how} after {span(self.ended - self.begun)}")
         if self.collected and self.collected - self.ended > QUICK_NS:
             lines.append(
-                f"  {at(self.collected)}  seen to have ended, {_span(self.collected - self.ended)} later"
+                f"  {at(self.collected)}  seen to have ended, {span(self.collected - self.ended)} later"
             )
         return lines
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.outcome}, {_span(max(0, self.ended - self.begun))}>"
-
-
-def moved(one: Transfer) -> str:
-    """Return a transfer for people."""
-    source, target = one.source or "this machine", one.target or "this machine"
-    return f"{one.nbytes} bytes from {source} to {target}"
+        return f"<{self.name}: {self.outcome}, {span(max(0, self.ended - self.begun))}>"
 
 
 def _through(one: Dependency) -> str:
@@ -240,7 +228,7 @@ def _through(one: Dependency) -> str:
     return f"(tensor {one.tensor} at {one.address:#x}, {tags})"
 
 
-def _span(ns: float) -> str:
+def span(ns: float) -> str:
     """Return a time span for people."""
     if ns < 1e3:
         return f"{ns:.0f} ns"
@@ -249,6 +237,3 @@ def _span(ns: float) -> str:
     if ns < 1e9:
         return f"{ns / 1e6:.2f} ms"
     return f"{ns / 1e9:.2f} s"
-
-
-span = _span

@@ -10,40 +10,107 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..jit import layout as L
 from ..system.types import Array
-from .clocks import Clock, SameClock
-from .critical import critical_path
-from .file import TraceFile
-from .lanes import LANES, ORCH
+from .tables import LANES, ORCH, TABLES, TraceFile
 
 if TYPE_CHECKING:
     from .reader import Trace
 
 TASK_FRAMES = (2, 64, 66, 72)
 """TASK, TASK_MORE, TASK_COPIES and TASK_AFTER."""
-COMPLETION = 5
 _EXCHANGE_BITS = 47
+_STRETCH_NS = 5_000_000_000
+"""How long the difference of two clocks counts as one number; from one stretch to the next it changes."""
+_MOST_STRETCHES = 64
 
 
-class Below(NamedTuple):
+# ---------------------------------------------------------------- clocks
+class Clock:
+    """The clock of another machine, which was asked several times for its time.
+
+    Parameters
+    ----------
+    samples : sequence of (int, int, int)
+        When, by the parent's clock; how far it was ahead; plus or minus what.
+
+    Attributes
+    ----------
+    error_ns : int
+        A time is wrong by at most so much.
+
+    Notes
+    -----
+    Rule     SEE-REMOTE-3
+    """
+
+    def __init__(self, samples: Sequence[tuple[int, int, int]]) -> None:
+        when, ahead, half = np.array(samples, np.int64).T
+        self._zero, self._base = int(when[0]), int(ahead[0])  # floats have too few digits for times
+        when, ahead = when - self._zero, ahead - self._base
+        least, most = ahead - half, ahead + half
+        count = int(np.clip(np.ptp(when) // _STRETCH_NS, 1, _MOST_STRETCHES))
+        stretch = (when - when.min()) * count // (np.ptp(when) + 1)
+        places, values, errors = [], [], []
+        for one in np.unique(stretch):
+            mine = stretch == one
+            low, high = int(least[mine].max()), int(most[mine].min())
+            if low > high:  # it has gained or lost time meanwhile: the quickest answer says most
+                best = np.flatnonzero(mine)[half[mine].argmin()]
+                low, high = int(least[best]), int(most[best])
+            places.append(float(when[mine].mean()))
+            values.append((low + high) / 2)
+            errors.append((high - low + 1) // 2)
+        self._places = np.array(places)
+        self._values = np.array(values)
+        found = np.interp(when, self._places, self._values)
+        outside = np.maximum(np.maximum(least - found, found - most), 0).max()
+        self.error_ns = int(max(errors)) + int(np.ceil(outside))
+
+    def to_parent(self, times: Array) -> Array:
+        """Return times of the parent's clock for times of this one."""
+        apart = times.astype(np.int64) - (self._zero + self._base)
+        ahead = np.interp(apart, self._places + self._values, self._values)
+        shifted: Array = apart - np.rint(ahead).astype(np.int64) + self._zero
+        return shifted
+
+
+def clocks_of(parent: Trace, file: TraceFile) -> list[Clock]:
+    """Return the clock of a trace; none if it is that of its parent.
+
+    Rule     SEE-REMOTE-3
+    """
+    mine, its = parent.about.get("clock"), file.about.get("clock")
+    agree = all(abs(ahead) <= half for _, ahead, half in file.clocks)
+    if (its and its == mine and agree) or not (its or file.clocks):
+        return []
+    if not file.clocks:
+        raise ValueError("it does not say how its clock goes")
+    return [Clock(file.clocks)]
+
+
+# ---------------------------------------------------------------- children
+class Child(NamedTuple):
     """A Worker below one that was traced."""
 
     name: str
     """As in messages: ``endpoint 0``."""
     worker: int
     """The worker of the parent that runs it."""
-    file: str
     trace: Trace | None
     """In the parent's time; None if it cannot be read."""
-    error_ns: int
-    """Its times are wrong by at most so much."""
     problem: str
     """What is missing, and why; "" if nothing is."""
+
+    @property
+    def error_ns(self) -> int:
+        """By how much its times may be wrong."""
+        return self.trace.error_ns if self.trace is not None else 0
 
 
 class Transfer(NamedTuple):
@@ -56,84 +123,86 @@ class Transfer(NamedTuple):
     begin: int
     end: int
 
+    def __str__(self) -> str:
+        source, target = self.source or "this machine", self.target or "this machine"
+        return f"{self.nbytes} bytes from {source} to {target}"
+
 
 def short(name: str) -> str:
     """Return a worker's name without where it is."""
     return " ".join(name.split()[:2])
 
 
-def children_of(trace: Trace) -> list[Below]:
+def children_of(trace: Trace) -> list[Child]:
     """Return the Workers below, those that could not be traced at the end."""
-    found = []
     files = trace.about.get("children", [])
-    for file, worker in zip(
-        files, trace.about.get("child_workers", range(len(files))), strict=False
-    ):
-        path = os.path.join(os.path.dirname(trace.path), file)
-        found.append(_read(trace, trace.worker_name(worker), worker, path))
+    workers = trace.about.get("child_workers", range(len(files)))
+    found = [_child(trace, worker, file) for file, worker in zip(files, workers, strict=False)]
     names = [trace.worker_name(worker) for worker in range(trace.worker_count)]
     for name, why in trace.about.get("untraced", {}).items():
         worker = names.index(name) if name in names else -1
-        found.append(Below(short(name), worker, "", None, 0, f"it was not traced: {why}"))
+        found.append(Child(short(name), worker, None, f"it was not traced: {why}"))
     return found
 
 
-def _read(parent: Trace, name: str, worker: int, path: str) -> Below:
-    name = short(name)
-    if turn := re.search(r"-(\d+)$", path):
-        name += f" ({turn[1]})"
+def _child(parent: Trace, worker: int, name: str) -> Child:
+    called = short(parent.worker_name(worker))
+    if turn := re.search(r"-(\d+)$", name):
+        called += f" ({turn[1]})"
     try:
-        file = TraceFile(path)
-        trace = parent.below(file, clock_of(parent, file))
+        file = TraceFile(os.path.join(os.path.dirname(parent.path), name))
+        trace = type(parent)(file, (*clocks_of(parent, file), *parent.clocks))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        return Below(name, worker, path, None, 0, f"{os.path.basename(path)} is missing: {why}")
+        return Child(called, worker, None, f"{os.path.basename(name)} is missing: {why}")
     problem = ""
     if not trace.is_whole:
         problem = trace.about.get("records", "it was lost, or the program did not end the trace")
         problem = f"its records are cut off: {problem}"
-    return Below(name, worker, path, trace, trace.error_ns, problem)
-
-
-def clock_of(parent: Trace, file: TraceFile) -> Clock:
-    """Return the clock of a trace.
-
-    Rule     SEE-REMOTE-3
-    """
-    mine, its = parent.about.get("clock"), file.about.get("clock")
-    agree = all(abs(ahead) <= half for _, ahead, half in file.clocks)
-    if (its and its == mine and agree) or not (its or file.clocks):
-        return SameClock()
-    if not file.clocks:
-        raise ValueError("it does not say how its clock goes")
-    return Clock(file.clocks)
+    return Child(called, worker, trace, problem)
 
 
 # ---------------------------------------------------------------- the parts
 class Part(NamedTuple):
-    """A trace in the whole, and where its numbers begin there."""
+    """A trace in the whole, and what is added to its numbers there."""
 
     name: str
     trace: Trace
-    parent: int
+    parent: int = -1
     """Which part is above it; -1 for the first."""
-    worker: int
+    worker: int = -1
     """By which worker of the whole its tasks come."""
-    tasks: int
-    workers: int
-    runs: int
-    lines: int
-    threads: int
-    """What is added to the lanes that are no workers."""
-
-    def lanes(self, lanes: Array) -> Array:
-        """Return lanes of the whole."""
-        found: Array = np.where(lanes < 0, lanes - self.threads, lanes + self.workers)
-        return found
+    tasks: int = 0
+    workers: int = 0
+    runs: int = 0
+    lines: int = 0
+    threads: int = 0
+    """What is taken from the lanes that are no workers."""
 
     def lane(self, lane: int) -> int:
         """Return a lane of the whole."""
         return lane - self.threads if lane < 0 else lane + self.workers
+
+    def moved(self, name: str) -> Array:
+        """Return a table with the numbers of the whole."""
+        rows: Array = getattr(self.trace, name).copy()
+        columns = set(rows.dtype.names or ())
+        by_column = {
+            **dict.fromkeys(("consumer", "producer", "first", "task"), self.tasks),
+            "worker": self.workers,
+            "run": self.runs,
+            "line": self.lines,
+        }
+        if "exchange" in columns:  # those of one exchange have the same number on both sides
+            link = np.where(rows["lane"] == ORCH, self.worker, rows["lane"] + self.workers)
+            rows["exchange"] |= link.astype(np.int64) << _EXCHANGE_BITS
+        for column, by in by_column.items():
+            if column in columns:
+                least = 0 if column in ("worker", "run") else 1  # below it, none is known
+                rows[column] += np.where(rows[column] >= least, by, 0).astype(rows[column].dtype)
+        if "lane" in columns:
+            rows["lane"] += np.where(rows["lane"] < 0, -self.threads, self.workers).astype("<i4")
+        return rows
 
 
 def parts_of(trace: Trace) -> list[Part]:
@@ -147,17 +216,13 @@ def parts_of(trace: Trace) -> list[Part]:
         worker += parts[parent].workers if parent >= 0 else 0
         numbers = tasks, workers, runs, lines, here * len(LANES)
         parts.append(Part(name, one, parent, worker, *numbers))
-        tasks, workers, runs = (
-            tasks + len(one.tasks),
-            workers + one.worker_count,
-            runs + len(one.runs),
-        )
-        lines += len(one.about.get("lines", []))
+        tasks, workers = tasks + len(one.tasks), workers + one.worker_count
+        runs, lines = runs + len(one.runs), lines + len(one.about.get("lines", []))
         prefix = f"{name} › " if name else ""
         todo[:0] = [
-            (prefix + below.name, below.trace, here, below.worker)
-            for below in one.children
-            if below.trace is not None
+            (prefix + child.name, child.trace, here, child.worker)
+            for child in one.children
+            if child.trace is not None
         ]
     return parts
 
@@ -166,34 +231,32 @@ def put_together(trace: Trace) -> Trace:
     """Return one trace of all parts."""
     parts = parts_of(trace)
     whole = type(trace).__new__(type(trace))
-    whole.path, whole.parts = trace.path, tuple(parts)
+    whole.path, whole.clocks, whole.parts = trace.path, (), tuple(parts)
     whole.is_whole = all(part.trace.is_whole for part in parts)
     whole.dropped = sum(part.trace.dropped for part in parts)
     whole.submits_dropped = sum(part.trace.submits_dropped for part in parts)
     whole.worker_count = sum(part.trace.worker_count for part in parts)
-    names, functions = _functions(parts)
-    whole.about = {**trace.about, **_told(parts), "functions": names}
-    for table in ("tasks", "ran", "edges", "arguments", "waits", "held", "scopes", "runs"):
-        setattr(whole, table, np.concatenate([_moved(part, table, functions) for part in parts]))
-    whole.frames = np.concatenate([_frames(parts, part) for part in parts])
-    whole.moves = np.concatenate([_moved(part, "moves", functions) for part in parts])
-    vars(whole)["children"] = trace.children
-    vars(whole)["whole"] = whole
-    vars(whole)["within"] = _within(whole)
-    vars(whole)["critical_path"] = list(_path(whole))
+    tables = [{name: part.moved(name) for name in TABLES} for part in parts]
+    whole.about = {**trace.about, **_told(parts), "functions": _name_functions(parts, tables)}
+    for name in TABLES:
+        setattr(whole, name, np.concatenate([one[name] for one in tables]))
+    known = vars(whole)
+    known["children"], known["whole"] = trace.children, whole
+    known["within"] = _within(whole)
+    known["critical_path"] = list(_path(whole))
     return whole
 
 
-def _functions(parts: list[Part]) -> tuple[dict[str, str], dict[tuple[int, int], int]]:
-    """Return names of functions by new numbers, and the new number of each function of each part."""
+def _name_functions(parts: list[Part], tables: list[dict[str, Array]]) -> dict[str, str]:
+    """Give each name of a function one number in all tables; return the names by these."""
     numbers: dict[str, int] = {}
-    functions: dict[tuple[int, int], int] = {}
-    for which, part in enumerate(parts):
-        used = np.concatenate([part.trace.tasks["function"], part.trace.ran["function"]])
-        for one in np.unique(used).tolist():
-            name = part.trace.function_name(one)
-            functions[which, one] = numbers.setdefault(name, len(numbers))
-    return {str(number): name for name, number in numbers.items()}, functions
+    for part, mine in zip(parts, tables, strict=True):
+        for rows in (mine["tasks"], mine["ran"]):
+            used, at = np.unique(rows["function"], return_inverse=True)
+            names = [part.trace.function_name(one) for one in used.tolist()]
+            new = [numbers.setdefault(name, len(numbers)) for name in names]
+            rows["function"] = np.array(new, np.int64)[at]
+    return {str(number): name for name, number in numbers.items()}
 
 
 def _told(parts: list[Part]) -> dict[str, Any]:
@@ -204,41 +267,6 @@ def _told(parts: list[Part]) -> dict[str, Any]:
         lines += part.trace.about.get("lines", [])
     vacant = [one + part.workers for part in parts for one in part.trace.about.get("vacant", [])]
     return {"workers": workers, "lines": lines, "vacant": vacant}
-
-
-def _moved(part: Part, table: str, functions: dict[tuple[int, int], int]) -> Array:
-    """Return a table of a part with the numbers of the whole."""
-    rows: Array = getattr(part.trace, table).copy()
-    fields = rows.dtype.names or ()
-    for name, by in (("consumer", part.tasks), ("producer", part.tasks), ("first", part.tasks)):
-        if name in fields:
-            rows[name] += by
-    if "task" in fields:
-        rows["task"] += part.tasks
-    if "worker" in fields:
-        rows["worker"] = np.where(rows["worker"] < 0, -1, rows["worker"] + part.workers)
-    if "run" in fields:
-        rows["run"] = np.where(rows["run"] < 0, -1, rows["run"] + part.runs)
-    if "line" in fields:
-        rows["line"] = np.where(rows["line"] > 0, rows["line"] + part.lines, 0)
-    if "lane" in fields:
-        rows["lane"] = part.lanes(rows["lane"])
-    if "function" in fields and len(rows):
-        which = part.threads // len(LANES)
-        used, at = np.unique(rows["function"], return_inverse=True)
-        rows["function"] = np.array([functions[which, one] for one in used.tolist()])[at]
-    return rows
-
-
-# ---------------------------------------------------------------- frames
-def _frames(parts: list[Part], part: Part) -> Array:
-    """Return the frames of a part: those of one exchange have the same number on both sides."""
-    rows: Array = part.trace.frames.copy()
-    link = np.where(rows["lane"] == ORCH, part.worker, rows["lane"] + part.workers)
-    rows["exchange"] |= link.astype(np.int64) << _EXCHANGE_BITS
-    rows["task"] = np.where(rows["task"] > 0, rows["task"] + part.tasks, 0)
-    rows["lane"] = part.lanes(rows["lane"])
-    return rows
 
 
 def _within(whole: Trace) -> Array:
@@ -267,17 +295,46 @@ def _last_before(times: Array, known: Array, values: Array) -> Array:
     return found
 
 
+# ---------------------------------------------------------------- the critical path
+def critical_path(tasks: Array, edges: Array) -> list[int]:
+    """Return the numbers of the tasks of the longest chain of dependencies, the first one first.
+
+    A task depends only on tasks of smaller numbers, so one walk in the order of numbers suffices.
+    """
+    spans = np.where(tasks["begun"] > 0, np.maximum(tasks["ended"] - tasks["begun"], 0), 0)
+    waits = edges[edges["kind"] != L.OWED_MEMORY]
+    order = np.argsort(waits["consumer"], kind="stable")
+    producers = (waits["producer"][order] - 1).tolist()
+    firsts = np.searchsorted(waits["consumer"][order], np.arange(1, len(tasks) + 2)).tolist()
+    longest: list[int] = spans.tolist()
+    before = [-1] * len(longest)
+    for task in range(len(longest)):
+        best, via = 0, -1
+        for producer in producers[firsts[task] : firsts[task + 1]]:
+            if producer < task and longest[producer] > best:
+                best, via = longest[producer], producer
+        if via >= 0:
+            longest[task] += best
+            before[task] = via
+    path = []
+    at = int(np.argmax(np.array(longest))) if longest else -1
+    while at >= 0:
+        path.append(at + 1)
+        at = before[at]
+    return [one for one in reversed(path) if not tasks["buffer"][one - 1]]
+
+
 def _path(whole: Trace) -> Iterator[int]:
     """Yield the critical path of the first part, and after each task that of the run that it was."""
-    paths = {part: _paths_of_runs(whole.parts[part]) for part in range(1, len(whole.parts))}
-    firsts = [part.runs for part in whole.parts]
+    paths: dict[int, list[int]] = {}
+    for part in whole.parts[1:]:
+        paths |= _paths_of_runs(part)
 
     def unfold(numbers: list[int]) -> Iterator[int]:
         for number in numbers:
             yield number
             for run, *_ in whole.runs_within.get(number, ()):
-                part = int(np.searchsorted(firsts, run, "right")) - 1
-                yield from unfold(paths[part].get(run, []))
+                yield from unfold(paths.get(run, []))
 
     yield from unfold(whole.parts[0].trace.critical_path)
 
@@ -289,9 +346,8 @@ def _paths_of_runs(part: Part) -> dict[int, list[int]]:
     for run in np.unique(tasks["run"]).tolist():
         mine = np.flatnonzero(tasks["run"] == run)
         low, high = int(mine[0]), int(mine[-1]) + 1
-        owed = edges[
-            (edges["consumer"] > low) & (edges["consumer"] <= high) & (edges["producer"] > low)
-        ]
+        consumers = (edges["consumer"] > low) & (edges["consumer"] <= high)
+        owed = edges[consumers & (edges["producer"] > low)]
         owed["consumer"] -= low
         owed["producer"] -= low
         path = critical_path(tasks[low:high], owed)

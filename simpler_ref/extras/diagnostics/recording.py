@@ -16,7 +16,7 @@ from ...errors import ControlError, WorkerLostError
 from ...jit import layout as L
 from ...model.config import CallConfig
 from ...system.counters import has_hardware, names_of
-from ...trace.file import TraceFile
+from ...trace.tables import TraceFile
 from ...workers import tracing
 from ...workers.life import Life
 from ...workers.manager import log

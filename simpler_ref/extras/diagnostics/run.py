@@ -17,7 +17,7 @@ from ...model.enums import DataType
 from ...model.wire import Layout, row_major, span_of
 from ...system.types import Array
 from ...trace import tables
-from ...trace.file import NOTE, TraceFile
+from ...trace.tables import NOTE, TraceFile
 from ...trace.tasks import TAGS
 
 READS, WRITES = ("INPUT", "INOUT"), ("OUTPUT", "INOUT", "OUTPUT_EXISTING")

@@ -13,7 +13,7 @@ from simpler_ref import Trace, Worker
 from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 from simpler_ref.trace import TraceFileError
-from simpler_ref.trace.file import TraceFile
+from simpler_ref.trace.tables import TraceFile
 
 from ...kernels import kernels as k
 from ...system.programs import Fork

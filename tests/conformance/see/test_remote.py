@@ -20,9 +20,8 @@ from simpler_ref.remote import records
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
 from simpler_ref.remote.keys import new_pair, secure_client
-from simpler_ref.trace.clocks import Clock
-from simpler_ref.trace.file import NOTE, TraceFile
-from simpler_ref.trace.recorder import head_of, text_notes
+from simpler_ref.trace.tables import NOTE, TraceFile, head_of, text_notes
+from simpler_ref.trace.whole import Clock
 from tests import far_side
 from tests.conformance.see.conftest import main, make
 from tests.conformance.see.test_page import contents
@@ -351,7 +350,7 @@ def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
         two.run(*[(far_side.many_buffers, None, {"worker": 1})] * 4)
     _, below = Trace.open(path).children
     assert not below.problem and not below.trace.dropped
-    assert os.path.getsize(below.file) > 2 * records.PIECE
+    assert os.path.getsize(below.trace.path) > 2 * records.PIECE
     assert len(below.trace.tasks) == 4 * far_side.MANY
 
 
