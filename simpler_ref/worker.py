@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import textwrap
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, replace
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
 
 from .callables.handles import CallableHandle
 from .callables.leaves import Leaf
@@ -18,7 +20,6 @@ from .calls.dry import graph_of_calls
 from .calls.local import Initializer
 from .calls.methods import CallMethods
 from .errors import CallableError
-from .jit import layout as L
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
@@ -35,8 +36,7 @@ from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
-from .system.cores import Placement, Seat, find_cores
-from .system.regions import default_size
+from .system.cores import Placement, Seat
 from .system.signals import signals_blocked
 from .system.values import flag
 from .trace.graphs import TaskGraph
@@ -46,33 +46,49 @@ from .workers.asking import complete
 from .workers.host import Host
 from .workers.life import Life
 from .workers.memory_methods import MemoryMethods
-from .workers.options import DEFAULT_ARENA_SIZE, Option, Options
+from .workers.options import Option, Options, Settings, option
 from .workers.reports import without_own_frames
 from .workers.session import Session
 from .workers.top import Top, look
 from .workers.tree import Tree
 
-DEFAULT_VALUES_SIZE = default_size(1 << 30, 1 << 36)
-DEFAULT_START_TIMEOUT_S = 30.0
-DEFAULT_CONTROL_TIMEOUT_S = 30.0
+G = TypeVar("G")
+P = ParamSpec("P")
 
 
-def _sub_workers(level: int | None, number: int | None) -> int:
-    """Return how many sub workers there are: without a level, one for each core.
+@dataclass(frozen=True)
+class WorkerOptions(Options):
+    """What a program says of a Worker, with what stays in the program."""
 
-    Rule     CALL-STREAM-7
-    """
-    if number is not None:
-        return number
-    return find_cores().available if level is None else 0
+    _: KW_ONLY
+    initializer: Callable[..., Any] | None = option(
+        None,
+        "Called in each sub worker as it starts, also in the successor of one that has died.",
+    )
+    initargs: Iterable[Any] = option((), "Its arguments.")
+    fleet: Fleet | RemoteWorkerSpec | None = option(
+        None,
+        "Starts `endpoints`, on whose sub workers the tasks of `Orchestrator.submit_sub` run, with the "
+        "same tensors as on this machine. The Worker has level 4 then, and no workers of its own; "
+        "`num_sub_workers` is that of each endpoint.",
+    )
+    endpoints: int | None = option(None, "How many, with `fleet`; None: one for each of its hosts.")
 
 
-def _child_mode(level: int | None, start_method: str | None) -> str:
-    """Return what workers are by default: the one chip of level 2 is in the process.
+def _with_parameters_of(
+    options: Callable[P, Options],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Worker, P], None]]:
+    """Have `__init__` show the parameters of options, to programs that ask and to type checkers."""
 
-    Rule     WM-CHIP-9
-    """
-    return "thread" if level == 2 and start_method is None else "process"
+    def show(method: Callable[..., None]) -> Callable[Concatenate[Worker, P], None]:
+        made: Any = options.__init__
+        made.__qualname__ = method.__qualname__  # in errors
+        types = get_type_hints(options)
+        method.__annotations__ = {name: types.get(name) for name in made.__annotations__}
+        method.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+        return method
+
+    return show
 
 
 def _require_function(target: Any) -> None:
@@ -85,96 +101,8 @@ def _require_function(target: Any) -> None:
     require_runnable("register", target)
 
 
-G = TypeVar("G")
-
-
 class Worker(CallMethods, MemoryMethods, RemoteMethods):
     """A task engine with a pool of workers below it.
-
-    Parameters
-    ----------
-    level : int | None
-        2: one chip. 3: chips and sub workers. 4 and more: Workers and sub workers. None: 3, with a
-        worker that calls Python functions for each core.
-    num_sub_workers : int | None
-        Workers that call Python functions; None: none, but without a level one for each core.
-    initializer : Callable | None
-        Called in each of these as it starts, also in the successor of one that has died.
-    initargs : Iterable
-        Its arguments.
-    heap_ring_size : int | None
-        Bytes of each heap ring, None: 1 GiB; pages take memory only when touched.
-    alloc_timeout_s : float
-        How long submit and alloc wait for room without progress.
-    ring_depth : int
-        Number of rings, 1 … 4. A task uses the ring of its scope depth, the last one if deeper.
-    task_window : int | None
-        How many tasks may be alive at once; None: 2 097 152. With ``ring_depth=1``, how far the ids of
-        a run may be ahead of the oldest live task.
-    arena_size : int
-        Bytes for `empty` and `share`, by default as many as the machine has memory; pages take memory
-        only when touched.
-    values_size : int
-        Bytes for values of calls, in each worker for results and in the program for large arguments, by
-        default as many as the machine has memory, at most 64 GiB; pages take memory only when touched.
-    start_timeout_s : float
-        How long a worker may take to report that it is ready.
-    child_mode : str | None
-        ``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one.
-        None: thread at level 2, unless a `start_method` is given; process above.
-    start_method : str | None
-        How worker processes come into being. ``"fork"``: they inherit this process. ``"spawn"``: they
-        are made by a fresh interpreter, which has the Worker's memory at the same addresses and what
-        was registered, and inherits nothing else. None: spawn where a library in this process has
-        threads that a fork would leave behind (OpenMP, polars), fork otherwise. A child Worker has its
-        own.
-    device_id : int | None
-        Level 2: the chip; 0 if it is not given.
-    device_ids : Sequence[int]
-        Level 3: the chips, a worker each.
-    platform : str
-        What chip callables are built for; part of their identity.
-    runtime : str | os.PathLike[str] | None
-        Path of the chips' ``runtime.so``; None, ``"tensormap_and_ringbuffer"`` or
-        ``"host_build_graph"``: the simulated chip. Part of their callables' identity.
-    py_control_timeout_s : float
-        How long a worker may take to carry out a control request, its running task included.
-    mailbox_depth : int | None
-        How many tasks a worker may be given at once, 1 … 64; None: 1, and with ``fleet``, whose
-        endpoints run several calls at a time, twice its sub workers and 2. With 2 or more a worker finds
-        its next task waiting when it has ended one; what is given is not taken back, should another
-        become idle.
-    pin : bool
-        Whether each worker is pinned to a core of its own, as long as there are enough; those for
-        which there is none may run on any. For the whole tree, nested Workers and endpoints of this
-        machine included.
-    spin_us : float | None
-        How long a thread with nothing to do looks for work before it sleeps, µs; None: chosen from
-        the cores that are available. For the whole tree, nested Workers included.
-    check : bool
-        Whether a submit in a run or recording that would let tasks race for memory raises a
-        `HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker has
-        its own.
-    track_reads : bool
-        Whether a task of a run that writes bytes in the host's memory waits for the earlier ones that
-        read them, as calls do; the design documents leave that order to the program. A child Worker has
-        its own.
-    trace : str | os.PathLike[str] | None
-        A file into which a trace of all that happens is written, from the start to the end; see `trace`.
-        None: if the environment variable SIMPLER_REF_TRACE names one, that.
-    trace_detail : str
-        ``"all"``, or ``"tasks"``: only what workers do, which costs less.
-    hang_report_s : float | None
-        After how long without the end of a task the log tells who waits for what; None: 30 s.
-    fleet : Fleet | RemoteWorkerSpec | None
-        Starts `endpoints`, on whose sub workers the tasks of `Orchestrator.submit_sub` run, with the same
-        tensors as on this machine. The Worker has level 4 then, and no workers of its own;
-        `num_sub_workers` is that of each endpoint.
-    endpoints : int | None
-        How many, with `fleet`; None: one for each of its hosts.
-    retries : int
-        How often a task of a run may run again that was lost with an endpoint, or whose result was; the
-        run then goes on. For calls see ``retries`` of `task`.
 
     Raises
     ------
@@ -189,92 +117,35 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
              SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1; ORCH-READS-1
     """
 
-    def __init__(
-        self,
-        level: int | None = None,
-        *,
-        num_sub_workers: int | None = None,
-        initializer: Callable[..., Any] | None = None,
-        initargs: Iterable[Any] = (),
-        heap_ring_size: int | None = None,
-        alloc_timeout_s: float = L.DEFAULT_ALLOC_TIMEOUT_S,
-        ring_depth: int = L.MAX_RING_DEPTH,
-        task_window: int | None = None,
-        arena_size: int = DEFAULT_ARENA_SIZE,
-        values_size: int = DEFAULT_VALUES_SIZE,
-        start_timeout_s: float = DEFAULT_START_TIMEOUT_S,
-        child_mode: str | None = None,
-        start_method: str | None = None,
-        device_id: int | None = None,
-        device_ids: Sequence[int] = (),
-        platform: str = "",
-        runtime: str | os.PathLike[str] | None = None,
-        py_control_timeout_s: float = DEFAULT_CONTROL_TIMEOUT_S,
-        mailbox_depth: int | None = None,
-        pin: bool = False,
-        spin_us: float | None = None,
-        check: bool = False,
-        track_reads: bool = False,
-        trace: str | os.PathLike[str] | None = None,
-        trace_detail: str = "all",
-        hang_report_s: float | None = None,
-        fleet: Fleet | RemoteWorkerSpec | None = None,
-        endpoints: int | None = None,
-        retries: int = 0,
-    ) -> None:
-        spread = None
-        if fleet is not None:
-            spread = spec_of(fleet, num_sub_workers, endpoints)
-            level, num_sub_workers = 4 if level is None else level, 0
-            mailbox_depth = calls_ahead(spread[0]) if mailbox_depth is None else mailbox_depth
-        elif endpoints is not None:
-            raise ValueError(f"endpoints={endpoints!r}: say who starts them, fleet=ProcessFleet()")
-        options = Options(
-            level=3 if level is None else level,
-            num_sub_workers=_sub_workers(level, num_sub_workers),
-            heap_ring_size=(L.DEFAULT_HEAP_RING_SIZE if heap_ring_size is None else heap_ring_size),
-            alloc_timeout_s=alloc_timeout_s,
-            ring_depth=ring_depth,
-            task_window=task_window,
-            arena_size=arena_size,
-            values_size=values_size,
-            start_timeout_s=start_timeout_s,
-            py_control_timeout_s=py_control_timeout_s,
-            mailbox_depth=1 if mailbox_depth is None else mailbox_depth,
-            pin=pin,
-            spin_us=spin_us,
-            check=check,
-            track_reads=track_reads,
-            trace=trace,  # type: ignore[arg-type]  # converted there
-            trace_detail=trace_detail,
-            hang_report_s=hang_report_s,
-            retries=retries,
-            child_mode=_child_mode(level, start_method) if child_mode is None else child_mode,
-            start_method=start_method,
-            platform=platform,
-            runtime=runtime,  # type: ignore[arg-type]  # converted there
-            device_id=device_id,
-            device_ids=device_ids,
-        )
-        if options.retries and options.level < 4:
-            raise ValueError(
-                f"retries={retries!r} is for tasks of endpoints, which a Worker of level {options.level} "
-                "does not have: give fleet=ProcessFleet(); calls have retries= of task"
+    @_with_parameters_of(WorkerOptions)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given, endpoints = WorkerOptions(*args, **kwargs), None
+        if given.fleet is not None:
+            endpoints = spec_of(given.fleet, given.num_sub_workers, given.endpoints)
+            ahead = (
+                calls_ahead(endpoints[0]) if given.mailbox_depth is None else given.mailbox_depth
             )
-        first = Initializer(initializer, initargs)
+            level = 4 if given.level is None else given.level
+            given = replace(given, level=level, num_sub_workers=0, mailbox_depth=ahead)
+        elif given.endpoints is not None:
+            raise ValueError(
+                f"endpoints={given.endpoints!r}: say who starts them, fleet=ProcessFleet()"
+            )
+        options = Settings(given)
+        first = Initializer(given.initializer, given.initargs)
         if first.is_given and not options.num_sub_workers:
             raise ValueError(
                 "initializer= is for sub workers of this machine: give num_sub_workers; at endpoints, "
                 "let tasks make what they need at first use, and keep it in local"
             )
         self._take_up(Life(options, Tree(options, first), Registry()))
-        if spread is not None:
-            self._add_fleet(*spread)
+        if endpoints is not None:
+            self._add_fleet(*endpoints)
 
     def _take_up(self, life: Life) -> None:
         """Take up a life."""
         self._life = life
-        self._options, self._tree, self._registry = life.options, life.tree, life.registry
+        self._tree, self._registry = life.tree, life.registry
         self._host = Host(life)
         self._chips = self._host.chips
         hygiene.fork_hygiene_once()
@@ -296,7 +167,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     mailbox_depth = Option[int]()
     child_mode = Option[str]()
     check = Option[bool]()
-    track_reads = Option[bool]()
     platform = Option[str]()
     runtime = Option[str | None]()
 
@@ -330,12 +200,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             raise TypeError(f"add_worker expects a Worker, got {type(worker).__name__}")
         if self.level < 4:
             raise RuntimeError(f"add_worker needs level >= 4, this Worker has level {self.level}")
-        if self._options.device_ids:
+        if chips := self._life.options.device_ids:
             raise RuntimeError(
-                f"add_worker cannot be combined with device_ids={list(self._options.device_ids)}: chips "
-                "belong to level 3 Workers"
+                f"add_worker cannot be combined with device_ids={list(chips)}: chips belong to level 3 "
+                "Workers"
             )
-        worker._options.require_chips_of_level()
+        worker._life.options.require_chips_of_level()
         if not 3 <= worker.level < self.level:
             raise ValueError(
                 f"a level {self.level} Worker has children of the levels 3 … {self.level - 1}, not "
@@ -343,7 +213,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             )
         with self._life.lock:
             self._life.require_before_init("add_worker")
-            if worker._options.pin or worker._options.spin_us is not None:
+            if worker._life.options.pin or worker._life.options.spin_us is not None:
                 raise ValueError(
                     "pin and spin_us hold for a whole tree of Workers: give them to the outermost one"
                 )
@@ -617,7 +487,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         handle, target, payload = self._registry.describe(
             target, chip, self.platform, self.runtime or ""
         )
-        if self._options.start_method == "spawn":
+        if self._life.options.start_method == "spawn":
             require_payload(handle.name, target, payload)
         if self._life.endpoints is not None:
             self._life.endpoints.require_not_there(handle)
@@ -697,11 +567,14 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         orch_fn: OrchFunction | CallableHandle,
         args: Any = None,
         config: CallConfig | None = None,
+        *,
+        progress: bool = False,
     ) -> RunTiming:
         """Run an orchestration function, and return when every task it submitted is done.
 
         `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread. At level 2 it is the
-        handle of a ChipCallable instead, and the chip runs it on `args`.
+        handle of a ChipCallable instead, and the chip runs it on `args`. With `progress` a progress bar
+        on stderr shows how many tasks have ended, while this thread waits for them.
 
         Raises
         ------
@@ -722,7 +595,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
         try:
-            return runs.run(self._life, function, args, knobs, start)
+            return runs.run(self._life, function, args, knobs, start, progress)
         except BaseException as error:
             raise without_own_frames(error)  # noqa: B904 (the same one)
 
@@ -890,8 +763,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     def top(self) -> Top:
         """Return what the Worker does now: tasks and queues of its workers, what waits, its rings.
 
-        Print it, or look at its attributes. May be called from any thread, also during a run, which does
-        not wait for it. Child Workers are below the workers that they run in.
+        Print it, look at its attributes, or let a notebook show it. May be called from any thread, also
+        during a run, which does not wait for it. Child Workers are below the workers that they run in.
         ``python -m simpler_ref top PID`` shows the same of another process.
 
         Raises
@@ -933,6 +806,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         seats = [Seat(manager.name(worker), placed.core_of(worker)) for worker in manager.present()]
         return replace(placed, seats=tuple(seats))
 
+
+if Worker.__doc__ is not None:  # python -OO
+    _before, _from, _after = Worker.__doc__.partition("    Raises\n")
+    _options = textwrap.indent(WorkerOptions.described(), "    ")
+    Worker.__doc__ = f"{_before}{_options}\n\n{_from}{_after}"
 
 __all__ = [
     "CallableError",

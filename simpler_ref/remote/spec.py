@@ -98,7 +98,7 @@ class RemoteWorkerSpec:
                 raise ValueError(f"{name}={value!r} is not a number of seconds from 0.5 to a day")
         if not isinstance(options, Mapping | None):
             raise TypeError(f"options={options!r}: give names of options and their values")
-        chosen = chips(device_ids)
+        chosen = chips("device_ids", device_ids)
         if not isinstance(platform, str):
             raise TypeError(f"platform={platform!r}: give its name, a string")
         require_options(options or {})

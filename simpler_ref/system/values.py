@@ -104,6 +104,13 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def one_of(name: str, value: Any, choices: Iterable[str], meaning: str) -> str:
+    """Return one of some words; `meaning` says what they are."""
+    if value not in tuple(choices):
+        raise ValueError(f"{name}={value!r:.60}: {meaning}")
+    return str(value)
+
+
 def text(name: str, value: Any) -> str:
     """Return a str."""
     if not isinstance(value, str):

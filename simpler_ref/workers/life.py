@@ -18,7 +18,7 @@ from ..system.signals import MOST_SIGNALS, until_done
 from . import answering, ending
 from .manager import WorkerManager
 from .memory_users import MemoryUsers
-from .options import Options
+from .options import Settings
 from .session import Session
 from .start_method import StartMethod
 from .tree import Tree
@@ -79,7 +79,7 @@ class Life:
         Runs, and the first of the calls after one, begin in the order in which they get it.
     """
 
-    def __init__(self, options: Options, tree: Tree, registry: Registry) -> None:
+    def __init__(self, options: Settings, tree: Tree, registry: Registry) -> None:
         self.options = options
         self.tree = tree
         self.registry = registry

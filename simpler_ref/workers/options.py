@@ -1,33 +1,33 @@
-"""The options of a Worker: each value is checked once, and the error names it and the remedy."""
+"""The options of a Worker: name, type, default, check and text of each, in one place.
+
+`Worker` has its parameters, and `help(Worker)` their texts, from here. `Options` is what a program gives;
+`Settings` is what a Worker keeps, and what travels with it: the same, with None replaced and all checked.
+"""
 
 from __future__ import annotations
 
 import operator
+import os
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ..jit import layout as L
+from ..system.cores import find_cores
 from ..system.regions import default_size
-from ..system.values import file_path, flag, number, seconds, text, whole
+from ..system.values import file_path, flag, number, one_of, seconds, text, whole
 from ..trace.recorder import DETAILS
-from .start_method import check_start_method
 
 T = TypeVar("T")
 
-CHILD_MODES = ("process", "thread")
-DEFAULT_ARENA_SIZE = default_size(1 << 32, 1 << 40)
 MOST_WORKERS = 1024
 """Of one pool."""
 MOST_LEVELS = 1024
 """The highest level: each has a Worker of its own."""
 
 
-# ---------------------------------------------------------------- one value
-def _optional(name: str, value: Any, check: Callable[..., Any], *limits: Any) -> Any:
-    return None if value is None else check(name, value, *limits)
-
-
+# ---------------------------------------------------------------- checks of single values
 def _level(_name: str, value: Any) -> int:
     if not hasattr(value, "__index__") or not 2 <= operator.index(value) <= MOST_LEVELS:
         raise ValueError(
@@ -36,7 +36,7 @@ def _level(_name: str, value: Any) -> int:
     return operator.index(value)
 
 
-def chips(given: Any) -> tuple[int, ...]:
+def chips(_name: str, given: Any) -> tuple[int, ...]:
     """Return the numbers of chips, once they are found to be right."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f"device_ids={given!r}: give a sequence of numbers, [0] for one chip")
@@ -49,72 +49,232 @@ def chips(given: Any) -> tuple[int, ...]:
 
 
 def _child_mode(name: str, value: Any) -> str:
-    if value not in CHILD_MODES:
-        raise ValueError(f"{name}={value!r}: it is 'process' or 'thread'")
-    return str(value)
+    return one_of(name, value, ("process", "thread"), "it is 'process' or 'thread'")
+
+
+def _start_method(name: str, value: Any) -> str:
+    return one_of(name, value, ("fork", "spawn"), "it is 'fork', 'spawn' or None")
 
 
 def trace_detail(name: str, value: Any) -> str:
     """Return how much a trace notes, once it is found to be right."""
-    if value not in tuple(DETAILS):
-        raise ValueError(f"{name}={value!r}: it is 'all', or 'tasks': only what workers do")
-    return str(value)
+    return one_of(name, value, DETAILS, "it is 'all', or 'tasks': only what workers do")
 
 
-def _checked(check: Callable[..., Any], *limits: Any) -> Any:
-    """Return a field whose value ``check(name, value, *limits)`` checks and converts."""
-    return field(metadata={"check": lambda name, value: check(name, value, *limits)})
+def within(low: int, high: int) -> Callable[[str, Any], int]:
+    """Return the check of a whole number in a range."""
+    return lambda name, value: whole(name, value, low, high)
+
+
+def option(default: Any, meaning: str, check: Callable[[str, Any], Any] | None = None) -> Any:
+    """Return a field of options; ``check(name, value)`` converts its value, unless that is None."""
+    return field(default=default, metadata={"meaning": meaning, "check": check})
+
+
+def checked(one: Any, value: Any) -> Any:
+    """Return the value of an option, whose field is `one`, once it is found to be right."""
+    check = one.metadata["check"]
+    if check is None or (value is None and one.default is None):
+        return value
+    return check(one.name, value)
 
 
 # ---------------------------------------------------------------- all of them
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Options:
-    """The options of a Worker; `Worker` describes each.
+    """What a program says of a Worker."""
+
+    level: int | None = option(
+        None,
+        "2: one chip. 3: chips and sub workers. 4 and more: Workers and sub workers. None: 3, with a "
+        "worker that calls Python functions for each core.",
+        _level,
+    )
+    _: KW_ONLY
+    num_sub_workers: int | None = option(
+        None,
+        "Workers that call Python functions; None: none, but without a level one for each core.",
+        within(0, MOST_WORKERS),
+    )
+    heap_ring_size: int | None = option(
+        None,
+        "Bytes of each heap ring, None: 1 GiB; pages take memory only when touched.",
+        within(1, 1 << 44),
+    )
+    alloc_timeout_s: float = option(
+        L.DEFAULT_ALLOC_TIMEOUT_S,
+        "How long submit and alloc wait for room without progress.",
+        seconds,
+    )
+    ring_depth: int = option(
+        L.MAX_RING_DEPTH,
+        "Number of rings, 1 … 4. A task uses the ring of its scope depth, the last one if deeper.",
+        within(1, L.MAX_RING_DEPTH),
+    )
+    task_window: int | None = option(
+        None,
+        "How many tasks may be alive at once; None: 2 097 152. With ``ring_depth=1``, how far the ids of "
+        "a run may be ahead of the oldest live task.",
+        within(1, 1 << 26),
+    )
+    arena_size: int = option(
+        default_size(1 << 32, 1 << 40),
+        "Bytes for `empty` and `share`, by default as many as the machine has memory; pages take memory "
+        "only when touched.",
+        within(1, 1 << 44),
+    )
+    values_size: int = option(
+        default_size(1 << 30, 1 << 36),
+        "Bytes for values of calls, in each worker for results and in the program for large arguments, "
+        "by default as many as the machine has memory, at most 64 GiB; pages take memory only when "
+        "touched.",
+        within(1, 1 << 40),
+    )
+    start_timeout_s: float = option(
+        30.0, "How long a worker may take to report that it is ready.", seconds
+    )
+    child_mode: str | None = option(
+        None,
+        '``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one. '
+        "None: thread at level 2, unless a `start_method` is given; process above.",
+        _child_mode,
+    )
+    start_method: str | None = option(
+        None,
+        'How worker processes come into being. ``"fork"``: they inherit this process. ``"spawn"``: they '
+        "are made by a fresh interpreter, which has the Worker's memory at the same addresses and what "
+        "was registered, and inherits nothing else. None: spawn where a library in this process has "
+        "threads that a fork would leave behind (OpenMP, polars), fork otherwise. A child Worker has its "
+        "own.",
+        _start_method,
+    )
+    device_id: int | None = option(None, "Level 2: the chip; 0 if it is not given.")
+    device_ids: Sequence[int] = option((), "Level 3: the chips, a worker each.")
+    platform: str = option("", "What chip callables are built for; part of their identity.", text)
+    runtime: str | os.PathLike[str] | None = option(
+        None,
+        'Path of the chips\' ``runtime.so``; None, ``"tensormap_and_ringbuffer"`` or '
+        '``"host_build_graph"``: the simulated chip. Part of their callables\' identity.',
+        file_path,
+    )
+    py_control_timeout_s: float = option(
+        30.0,
+        "How long a worker may take to carry out a control request, its running task included.",
+        seconds,
+    )
+    mailbox_depth: int | None = option(
+        None,
+        "How many tasks a worker may be given at once, 1 … 64; None: 1, and with ``fleet``, whose "
+        "endpoints run several calls at a time, twice its sub workers and 2. With 2 or more a worker "
+        "finds its next task waiting when it has ended one; what is given is not taken back, should "
+        "another become idle.",
+        within(1, L.MAX_DEPTH),
+    )
+    pin: bool = option(
+        False,
+        "Whether each worker is pinned to a core of its own, as long as there are enough; those for "
+        "which there is none may run on any. For the whole tree, nested Workers and endpoints of this "
+        "machine included.",
+        flag,
+    )
+    spin_us: float | None = option(
+        None,
+        "How long a thread with nothing to do looks for work before it sleeps, µs; None: chosen from "
+        "the cores that are available. For the whole tree, nested Workers included.",
+        lambda name, value: number(name, value, 1_000_000),
+    )
+    check: bool = option(
+        False,
+        "Whether a submit in a run or recording that would let tasks race for memory raises a "
+        "`HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker "
+        "has its own.",
+        flag,
+    )
+    track_reads: bool = option(
+        False,
+        "Whether a task of a run that writes bytes in the host's memory waits for the earlier ones that "
+        "read them, as calls do; the design documents leave that order to the program. A child Worker "
+        "has its own.",
+        flag,
+    )
+    trace: str | os.PathLike[str] | None = option(
+        None,
+        "A file into which a trace of all that happens is written, from the start to the end; see "
+        "`trace`. None: if the environment variable SIMPLER_REF_TRACE names one, that.",
+        file_path,
+    )
+    trace_detail: str = option(
+        "all", '``"all"``, or ``"tasks"``: only what workers do, which costs less.', trace_detail
+    )
+    hang_report_s: float | None = option(
+        None,
+        "After how long without the end of a task the log tells who waits for what; None: 30 s.",
+        seconds,
+    )
+    retries: int = option(
+        0,
+        "How often a task of a run may run again that was lost with an endpoint, or whose result was; "
+        "the run then goes on. For calls see ``retries`` of `task`.",
+        within(0, 1 << L.HALF),
+    )
+
+    @classmethod
+    def described(cls) -> str:
+        """Return the text of all options as it stands in a docstring."""
+        lines = ["Parameters", "----------"]
+        for one in fields(cls):
+            lines.append(f"{one.name} : {one.type}")
+            lines += textwrap.wrap(
+                one.metadata["meaning"], 96, initial_indent="    ", subsequent_indent="    "
+            )
+        return "\n".join(lines)
+
+
+class Settings(Options):
+    """The options of a Worker, each with a value.
 
     Raises
     ------
     ValueError, TypeError
         A value is out of range or of the wrong type, or does not fit another.
+
+    Notes
+    -----
+    Rule     CALL-STREAM-7; WM-CHIP-1, -6, -9
     """
 
-    level: int = _checked(_level)
-    num_sub_workers: int = _checked(whole, 0, MOST_WORKERS)
-    heap_ring_size: int = _checked(whole, 1, 1 << 44)
-    alloc_timeout_s: float = _checked(seconds)
-    ring_depth: int = _checked(whole, 1, L.MAX_RING_DEPTH)
-    task_window: int | None = _checked(_optional, whole, 1, 1 << 26)
-    arena_size: int = _checked(whole, 1, 1 << 44)
-    values_size: int = _checked(whole, 1, 1 << 40)
-    start_timeout_s: float = _checked(seconds)
-    py_control_timeout_s: float = _checked(seconds)
-    mailbox_depth: int = _checked(whole, 1, L.MAX_DEPTH)
-    pin: bool = _checked(flag)
-    spin_us: float | None = _checked(_optional, number, 1_000_000)
-    check: bool = _checked(flag)
-    track_reads: bool = _checked(flag)
-    trace: str | None = _checked(_optional, file_path)
-    trace_detail: str = _checked(trace_detail)
-    retries: int = _checked(whole, 0, 1 << L.HALF)
-    hang_report_s: float | None = _checked(_optional, seconds)
-    child_mode: str = _checked(_child_mode)
-    start_method: str | None
-    platform: str = _checked(text)
-    runtime: str | None = _checked(_optional, file_path)
-    device_id: int | None
-    device_ids: Sequence[int]
+    level: int
+    num_sub_workers: int
+    heap_ring_size: int
+    child_mode: str
+    device_ids: tuple[int, ...]
+    runtime: str | None
+    mailbox_depth: int
+    trace: str | None
 
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            if check := one.metadata.get("check"):
-                object.__setattr__(self, one.name, check(one.name, getattr(self, one.name)))
-        check_start_method(self.start_method, self.child_mode)
-        object.__setattr__(self, "device_ids", self._devices())
+    def __init__(self, given: Options) -> None:
+        for one in fields(Options):
+            self._set(one.name, checked(one, getattr(given, one.name)))
+        has_level = self.level is not None
+        if not has_level:
+            self._set("level", 3)
+        if self.num_sub_workers is None:
+            self._set("num_sub_workers", 0 if has_level else find_cores().available)
+        if self.heap_ring_size is None:
+            self._set("heap_ring_size", L.DEFAULT_HEAP_RING_SIZE)
+        if self.mailbox_depth is None:
+            self._set("mailbox_depth", 1)
+        if self.child_mode is None:  # the one chip of level 2 is in the process
+            in_process = self.level == 2 and self.start_method is None
+            self._set("child_mode", "thread" if in_process else "process")
+        self._set("device_ids", self._devices())
+        self._require_fitting()
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     def _devices(self) -> tuple[int, ...]:
-        """Return the requested devices, a worker each.
-
-        Rule     WM-CHIP-1, -6
-        """
+        """Return the requested devices, a worker each."""
         given: Any = self.device_ids
         if self.level == 2:
             if self.num_sub_workers or given:
@@ -127,7 +287,20 @@ class Options:
             raise ValueError(
                 f"device_id={self.device_id!r} is for level 2; a level 3 Worker has device_ids"
             )
-        return chips(given)
+        return chips("device_ids", given)
+
+    def _require_fitting(self) -> None:
+        """Refuse values that do not fit each other."""
+        if self.start_method is not None and self.child_mode == "thread":
+            raise ValueError(
+                f"start_method={self.start_method!r} is for processes, and child_mode='thread' makes "
+                "none: leave one out"
+            )
+        if self.retries and self.level < 4:
+            raise ValueError(
+                f"retries={self.retries} is for tasks of endpoints, which a Worker of level {self.level} "
+                "does not have: give fleet=ProcessFleet(); calls have retries= of task"
+            )
 
     @property
     def in_process(self) -> bool:
@@ -161,12 +334,11 @@ def require_options(given: Mapping[str, Any]) -> None:
     ValueError, TypeError
         The error names the option.
     """
-    checks = {one.name: one.metadata.get("check") for one in fields(Options) if one.name != "level"}
+    known = {one.name: one for one in fields(Options) if one.name != "level"}
     for name, value in given.items():
-        if name not in checks:
-            raise TypeError(f"{name!r} is no option of a Worker; these are {', '.join(checks)}")
-        if check := checks[name]:
-            check(name, value)
+        if name not in known:
+            raise TypeError(f"{name!r} is no option of a Worker; these are {', '.join(known)}")
+        checked(known[name], value)
 
 
 class Option(Generic[T]):
@@ -176,7 +348,7 @@ class Option(Generic[T]):
         self._name = name
 
     def __get__(self, worker: Any, _owner: type) -> T:
-        return self if worker is None else getattr(worker._options, self._name)  # type: ignore[return-value]
+        return self if worker is None else getattr(worker._life.options, self._name)  # type: ignore[return-value]
 
     def __set__(self, worker: Any, value: T) -> NoReturn:
         raise AttributeError(

@@ -24,7 +24,7 @@ from .below import TracesBelow
 from .installer import Installer
 from .kinds import WorkerKind
 from .manager import WorkerManager
-from .options import Options
+from .options import Settings
 from .processes import ProcessManager
 from .start_method import StartMethod
 from .threads import ThreadManager
@@ -50,7 +50,7 @@ class Session:
         next_level: Sequence[WorkerKind],
         subs: Sequence[WorkerKind],
         registry: Registry,
-        options: Options,
+        options: Settings,
         method: StartMethod,
     ) -> None:
         self.engine = engine

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from ..system import regions
 from ..system.mappings import PRIVATE, covers, shared_mappings
 from ..system.thread_pools import why_not_fork
 from .kinds import WorkerKind
 
-START_METHODS = ("fork", "spawn")
-
 log = logging.getLogger("simpler_ref")
 _told = False
 
 Mappings = list[tuple[int, int, str]]
-
-
-def check_start_method(given: Any, child_mode: str) -> str | None:
-    """Return `given` if it names a way to start worker processes.
-
-    Raises
-    ------
-    ValueError
-        It names none; or the workers are threads.
-    """
-    if given is None:
-        return None
-    if given not in START_METHODS:
-        raise ValueError(f"start_method={given!r}: it is 'fork', 'spawn' or None")
-    if child_mode == "thread":
-        raise ValueError(
-            f"start_method={given!r} is for processes, and child_mode='thread' makes none: leave one out"
-        )
-    return str(given)
 
 
 class StartMethod:

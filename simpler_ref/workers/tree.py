@@ -14,7 +14,7 @@ from ..errors import CallableTypeError, NoPythonWorkerError
 from ..jit import layout as L
 from ..system.cores import NO_TURN, Placement
 from .kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
-from .options import MOST_WORKERS, Options
+from .options import MOST_WORKERS, Settings
 
 
 class Tree:
@@ -26,7 +26,7 @@ class Tree:
         The pools.
     """
 
-    def __init__(self, options: Options, initializer: Callable[[], None] | None = None) -> None:
+    def __init__(self, options: Settings, initializer: Callable[[], None] | None = None) -> None:
         self._level = options.level
         self.next_level: list[WorkerKind] = [
             ChipChild(device, options.runtime)

@@ -533,7 +533,9 @@ FAULTS = (
         "A control request waits for five minutes unless told otherwise.",
         f"{WM}/test_ctrl.py::test_by_default_a_request_waits_30_seconds",
         Patch(
-            "worker.py", "DEFAULT_CONTROL_TIMEOUT_S = 30.0\n", "DEFAULT_CONTROL_TIMEOUT_S = 300.0\n"
+            "workers/options.py",
+            "py_control_timeout_s: float = option(\n        30.0",
+            "py_control_timeout_s: float = option(\n        300.0",
         ),
     ),
     fault(
