@@ -167,6 +167,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     mailbox_depth = Option[int]()
     child_mode = Option[str]()
     check = Option[bool]()
+    track_reads = Option[bool]()
     platform = Option[str]()
     runtime = Option[str | None]()
 
