@@ -17,7 +17,7 @@ from ..callables.leaves import OPTIONS, require_options
 from ..callables.payloads import MOST_WHY
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
-from ..system.values import flag, text
+from ..system.values import flag, positive_seconds, text, whole
 from .compiled import Code
 from .current import current
 from .limits import MOST_S
@@ -364,14 +364,8 @@ def _parameters_of(target: Any, *, fills_in: bool) -> Signature:
 def _require_limits(timeout: Any, retries: Any) -> None:
     """Refuse limits that mean nothing."""
     if timeout is not None:
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-            raise TypeError(f"timeout is a number of seconds, got {type(timeout).__name__}")
-        if not 0 < timeout <= MOST_S:
-            raise ValueError(f"timeout is more than 0 s and at most {MOST_S:g} s, got {timeout}")
-    if isinstance(retries, bool) or not isinstance(retries, int):
-        raise TypeError(f"retries is a number of times, got {type(retries).__name__}")
-    if not 0 <= retries < 1 << L.HALF:
-        raise ValueError(f"retries is at least 0, got {retries}")
+        positive_seconds("timeout", timeout, MOST_S)
+    whole("retries", retries, 0, (1 << L.HALF) - 1)
 
 
 def _numbers(workers: Any) -> tuple[int, ...]:

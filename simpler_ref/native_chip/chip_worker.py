@@ -23,7 +23,7 @@ from ..model.config import CallConfig
 from ..model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
-from ..system.values import file_path
+from ..system.values import file_path, whole
 from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
 from .comm_methods import CommMethods
@@ -117,14 +117,6 @@ def _address(buffer: Any, what: str, writable: bool = False) -> tuple[Any, int, 
     return raw, ctypes.cast(ctypes.c_char_p(raw), ctypes.c_void_p).value or 0, view.nbytes
 
 
-def _check_number(value: Any, what: str, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be an int, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{what} is {value}; give {least} to {most}")
-    return value
-
-
 def _check_config(config: Any) -> None:
     if not isinstance(config, (bytes, bytearray, memoryview)):
         raise TypeError(
@@ -161,7 +153,7 @@ class ChipWorker(CommMethods):
     """
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
-        self.device_id = _check_number(device_id, "device_id", 0, (1 << 31) - 1)
+        self.device_id = whole("device_id", device_id, 0, (1 << 31) - 1)
         self.runtime = find_runtime(runtime)
         self._shim: Any = None
         self._handle: int | None = None
@@ -251,7 +243,7 @@ class ChipWorker(CommMethods):
         Rule     CHIP-SLOT-1; CHIP-LOAD-4
         """
         shim = self._open_shim()
-        slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
+        slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
         blob = (
             chip_callable.to_bytes() if isinstance(chip_callable, ChipCallable) else chip_callable
         )
@@ -273,7 +265,7 @@ class ChipWorker(CommMethods):
         Rule     CHIP-SLOT-2
         """
         shim = self._open_shim()
-        slot = _check_number(local_slot, "local_slot", -(1 << 31), (1 << 31) - 1)
+        slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
         self._check(shim.shim_unregister(self._handle, slot), f"unregister({slot})")
         self._filled.discard(slot)
 
@@ -364,7 +356,7 @@ class ChipWorker(CommMethods):
         if type(view) is not int:
             _held, view, size = _address(view, "view")
             most = size if capacity is None else capacity
-            capacity = min(size, _check_number(most, "capacity", 0, (1 << 63) - 1))
+            capacity = min(size, whole("capacity", most, 0, (1 << 63) - 1))
         if type(config) is not int:
             _check_config(config)
         try:
@@ -428,7 +420,7 @@ class ChipWorker(CommMethods):
         Rule     CHIP-MEM-1, -3
         """
         shim = self._open_shim()
-        _check_number(size, "size", 1, (1 << 63) - 1)
+        whole("size", size, 1, (1 << 63) - 1)
         address = shim.shim_malloc(self._handle, size)
         if not address:
             raise self._error(ChipStatus.MEMORY, f"malloc({size})")
@@ -447,7 +439,7 @@ class ChipWorker(CommMethods):
         Rule     CHIP-MEM-2
         """
         shim = self._open_shim()
-        _check_number(ptr, "ptr", 0, (1 << 64) - 1)
+        whole("ptr", ptr, 0, (1 << 64) - 1)
         self._check(shim.shim_free(self._handle, ptr), f"free({ptr:#x})")
 
     def copy_to(self, dst: int, src: Any, size: int | None = None) -> None:
@@ -474,7 +466,7 @@ class ChipWorker(CommMethods):
         """
         shim = self._open_shim()
         held, host, size = self._host(src, size, "src", False)
-        _check_number(dst, "dst", 0, (1 << 64) - 1)
+        whole("dst", dst, 0, (1 << 64) - 1)
         self._check(
             shim.shim_copy_to(self._handle, dst, host, size),
             f"copy_to({dst:#x}, {host:#x}, {size})",
@@ -500,7 +492,7 @@ class ChipWorker(CommMethods):
         """
         shim = self._open_shim()
         held, host, size = self._host(dst, size, "dst", True)
-        _check_number(src, "src", 0, (1 << 64) - 1)
+        whole("src", src, 0, (1 << 64) - 1)
         self._check(
             shim.shim_copy_from(self._handle, host, src, size),
             f"copy_from({host:#x}, {src:#x}, {size})",
@@ -558,11 +550,11 @@ class ChipWorker(CommMethods):
     @staticmethod
     def _host(where: Any, size: int | None, what: str, writable: bool) -> tuple[Any, int, int]:
         if size is not None:
-            _check_number(size, "size", 0, (1 << 63) - 1)
+            whole("size", size, 0, (1 << 63) - 1)
         if isinstance(where, int):
             if size is None:
                 raise ValueError(f"{what} is an address: say how many bytes, size=…")
-            return None, _check_number(where, what, 0, (1 << 64) - 1), size
+            return None, whole(what, where, 0, (1 << 64) - 1), size
         held, address, room = _address(where, what, writable)
         if size is not None and size > room:
             raise ValueError(f"{what} has {room} bytes; {size} do not fit")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
-from ..system.values import positive_seconds
+from ..system.values import positive_seconds, whole
 from .errors import ChipError
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ class CommMethods:
         from .domains import MAX_RANKS, ChipDomains
 
         self._open_shim()
-        if not 1 <= _whole("nranks", nranks) <= MAX_RANKS:
-            raise ValueError(f"nranks is {nranks}; give 1 to {MAX_RANKS}")
-        if not 0 <= _whole("rank", rank) < nranks:
-            raise ValueError(f"rank is {rank}; give 0 to {nranks - 1}")
+        nranks = whole("nranks", nranks, 1, MAX_RANKS)
+        rank = whole("rank", rank, 0, nranks - 1)
         timeout_s = positive_seconds("timeout_s", timeout_s)
         if self._domains is None:
             self._domains, self._comms = ChipDomains(cast(Any, self)), {}
@@ -150,8 +148,7 @@ class CommMethods:
         from .communicator import check_ranks
 
         found = self._comm(comm)
-        if not 1 <= _whole("win_size", win_size) <= _MOST_BYTES:
-            raise ValueError(f"win_size is {win_size}; give 1 to {_MOST_BYTES} bytes")
+        win_size = whole("win_size", win_size, 1, _MOST_BYTES)
         return found.allocate(check_ranks(ranks, found.rank, found.size), win_size)
 
     def comm_release_domain(self, comm: int, device_ctx: int) -> None:
@@ -224,9 +221,3 @@ def _scalars_at(view: int) -> list[int]:
     tensors, scalars = _COUNTS.unpack(ctypes.string_at(view, COUNTS_BYTES))
     first = view + COUNTS_BYTES + TENSOR_BYTES * tensors
     return list(struct.unpack(f"<{scalars}Q", ctypes.string_at(first, SCALAR_BYTES * scalars)))
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    return value

@@ -6,7 +6,6 @@ submit to be repeated, and a table with the words that differ from task to task;
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,9 +25,11 @@ from ..model.visibility import (
 )
 from ..model.wire import RemoteWire
 from ..system.types import Array
+from ..system.values import whole
 
 _KIND = L.TENSOR_KIND - 1
 """Among the words of a tensor that follow its address."""
+_MOST_TASKS = (1 << 63) - 1
 
 
 class Rows(NamedTuple):
@@ -128,7 +129,7 @@ class Batch:
             raise ValueError(f"tags has {len(tags)} entries for {len(tensors)} columns of tensors")
         agreed = _Agreed()
         if count is not None:
-            agreed.on("count", _whole("count", count))
+            agreed.on("count", whole("count", count, 0, _MOST_TASKS))
         self.tensors = [
             _tagged_column(f"[{j}]", tensors[j], tags[j], agreed) for j in range(len(tensors))
         ]
@@ -187,12 +188,6 @@ def _listed(name: str, columns: Any) -> Sequence[Any]:
             f"for one column write {name}=[…]"
         )
     return columns
-
-
-def _whole(name: str, value: Any) -> int:
-    if not hasattr(value, "__index__") or not 0 <= operator.index(value) < 1 << 63:
-        raise ValueError(f"{name}={value!r} is not a number of tasks")
-    return operator.index(value)
 
 
 def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..errors import RemoteError
-from .arguments import require_address
+from ..system.values import tcp_address
 from .connection import prepare, zmq
 from .dispatcher import ANY_MODULE
 from .fleets import session_command
@@ -94,7 +94,7 @@ class Daemon:
         serialized: bool = False,
         insecure: bool = False,
     ) -> None:
-        require_address("cannot listen at", listen, listens=True)
+        tcp_address("cannot listen at", listen, listens=True)
         self._modules, self._serialized, self._insecure = tuple(modules), serialized, insecure
         self._hosted: dict[bytes, _Hosted] = {}
         self._seen: set[int] = set()

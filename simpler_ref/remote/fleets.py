@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing.spawn import get_executable
 
-from .arguments import text, texts
+from ..system.values import filled, texts
 from .hosting import Place, SessionProcess
 from .manifest import Manifest
 
@@ -109,8 +109,8 @@ class ProcessFleet(Fleet):
         self.ssh = tuple(texts("ssh", ssh, _COMMAND))
         if not self.ssh:
             raise ValueError(f"ssh={ssh!r}: {_COMMAND}")
-        self.python = None if python is None else text("python", python, _PYTHON)
-        self.interface = None if interface is None else text("interface", interface, INTERFACE)
+        self.python = None if python is None else filled("python", python, _PYTHON)
+        self.interface = None if interface is None else filled("interface", interface, INTERFACE)
         self.is_local = hosts is None
         self.size = len(self.hosts or "1")
 

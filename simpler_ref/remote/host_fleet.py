@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import RemoteError
-from ..system.values import flag
-from .arguments import require_address, text, texts
+from ..system.values import filled, flag, tcp_address, texts
 from .connection import prepare, zmq
 from .daemon import ANNOUNCED, ENDED, REFUSED, START, STOP
 from .fleets import Fleet
@@ -59,7 +58,7 @@ class HostFleet(Fleet):
         self.addresses = texts("addresses", addresses, "give a list of strings, tcp://HOST:PORT")
         self.size = len(self.addresses)
         for one in self.addresses:
-            require_address("addresses= has", one, listens=False)
+            tcp_address("addresses= has", one, listens=False)
         if not self.addresses:
             raise ValueError("addresses=[]: give that of at least one daemon, tcp://HOST:PORT")
         if (keys is None) != flag("insecure", insecure):
@@ -67,7 +66,7 @@ class HostFleet(Fleet):
                 f"keys={keys!r}, insecure={insecure!r}: give the file of keys, or insecure=True to go "
                 "without"
             )
-        self._pair = None if keys is None else read_pair(text("keys", keys, _KEYS))
+        self._pair = None if keys is None else read_pair(filled("keys", keys, _KEYS))
         if insecure:
             warnings.warn(
                 f"insecure=True: whoever reaches {', '.join(self.addresses)} runs programs there",

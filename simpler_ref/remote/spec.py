@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import numbers
 import sys
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..jit import layout as L
 from ..system.cores import find_cores
-from ..system.values import flag, whole
+from ..system.values import filled, flag, seconds, text, texts, whole
 from ..version import __version__
 from ..workers.options import MOST_WORKERS, chips, require_options
-from .arguments import text, texts
 from .dispatcher import ANY_MODULE
 from .manifest import Manifest
 
@@ -27,6 +25,7 @@ log = logging.getLogger("simpler_ref")
 DEFAULT_START_TIMEOUT_S = 60.0
 DEFAULT_SILENCE_S = 2.0
 MOST_ENDPOINTS = 1024
+_DAY_S = 86400.0
 _RUNTIME = "give the path of the runtime's library, or leave it out for the simulated chip"
 _MODULES = "give a list of names"
 ALONE_DEPTH = 4
@@ -93,14 +92,11 @@ class RemoteWorkerSpec:
             fleet = ProcessFleet()
         if not isinstance(fleet, Fleet):
             raise TypeError(f"fleet={fleet!r} is no Fleet: give ProcessFleet(), for example")
-        for name, value in (("start_timeout_s", start_timeout_s), ("silence_s", silence_s)):
-            if not isinstance(value, numbers.Real) or not 0.5 <= value <= 86400:
-                raise ValueError(f"{name}={value!r} is not a number of seconds from 0.5 to a day")
+        self.start_timeout_s = seconds("start_timeout_s", start_timeout_s, 0.5, _DAY_S)
+        self.silence_s = seconds("silence_s", silence_s, 0.5, _DAY_S)
         if not isinstance(options, Mapping | None):
             raise TypeError(f"options={options!r}: give names of options and their values")
         chosen = chips("device_ids", device_ids)
-        if not isinstance(platform, str):
-            raise TypeError(f"platform={platform!r}: give its name, a string")
         require_options(options or {})
         if heap_ring_size is not None:
             require_options({"heap_ring_size": heap_ring_size})
@@ -108,8 +104,8 @@ class RemoteWorkerSpec:
         self.worker: dict[str, Any] = {
             "num_sub_workers": whole("num_sub_workers", num_sub_workers, 0, MOST_WORKERS),
             "device_ids": list(chosen),
-            "platform": platform,
-            "runtime": None if runtime is None else text("runtime", runtime, _RUNTIME),
+            "platform": text("platform", platform),
+            "runtime": None if runtime is None else filled("runtime", runtime, _RUNTIME),
             "heap_ring_size": heap_ring_size,
             **(options or {}),
         }
@@ -117,7 +113,6 @@ class RemoteWorkerSpec:
             self.worker.setdefault("mailbox_depth", ALONE_DEPTH)
         self.modules = None if modules is None else tuple(texts("modules", modules, _MODULES))
         self.serialized, self.secure = flag("serialized", serialized), flag("secure", secure)
-        self.start_timeout_s, self.silence_s = float(start_timeout_s), float(silence_s)
         if not self.secure:
             log.warning(
                 "secure=False: whoever reaches the ports of this endpoint commands it, and its tensors "

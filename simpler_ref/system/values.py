@@ -6,6 +6,7 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,11 +14,15 @@ import numpy as np
 
 FOREVER_S = 1 << 30
 """More seconds than this are no limit; a time-out of an option is at most as long."""
+_MOST_PORT = (1 << 16) - 1
+_TCP = re.compile(r"tcp://([^/]+):([0-9]+|\*)", re.ASCII)
 
 
 def integer(name: str, value: Any) -> int:
     """Return a whole number of whatever type; an error names it `name`."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         hint = "; its address is array.ctypes.data" if isinstance(value, np.ndarray) else ""
@@ -51,16 +56,16 @@ def position(what: str, i: Any, count: int) -> int:
     return found
 
 
-def number(name: str, value: Any, high: float, of_what: str = "") -> float:
-    """Return a number in 0 … high."""
+def number(name: str, value: Any, low: float, high: float, of_what: str = "") -> float:
+    """Return a number in a range."""
     found = _real(name, value, of_what)
-    if not 0 <= found <= high:
-        raise ValueError(f"{name}={value} is out of range: 0 … {high}")
+    if not low <= found <= high:
+        raise ValueError(f"{name}={value} is out of range: {low} … {high}")
     return found
 
 
 def _real(name: str, value: Any, of_what: str) -> float:
-    if not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r:.60} is not a number{of_what}")
     found: Any = value
     try:
@@ -69,14 +74,14 @@ def _real(name: str, value: Any, of_what: str) -> float:
         return math.inf if found > 0 else -math.inf
 
 
-def seconds(name: str, value: Any) -> float:
+def seconds(name: str, value: Any, low: float = 0, high: float = FOREVER_S) -> float:
     """Return a number of seconds."""
-    return number(name, value, FOREVER_S, " of seconds")
+    return number(name, value, low, high, " of seconds")
 
 
-def positive_seconds(name: str, value: Any) -> float:
+def positive_seconds(name: str, value: Any, high: float = FOREVER_S) -> float:
     """Return a number of seconds that is more than 0."""
-    found = seconds(name, value)
+    found = seconds(name, value, 0, high)
     if not found:
         raise ValueError(f"{name} is {value}; give a positive number of seconds")
     return found
@@ -115,6 +120,40 @@ def text(name: str, value: Any) -> str:
     """Return a str."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r:.60} is no str")
+    return value
+
+
+def filled(name: str, value: Any, remedy: str) -> str:
+    """Return a str that is not empty, or the path that a value stands for; an error has the remedy."""
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str):
+        raise TypeError(f"{name}={value!r:.60}: {remedy}")
+    if not found:
+        raise ValueError(f"{name}={value!r}: {remedy}")
+    return found
+
+
+def texts(name: str, value: Any, remedy: str) -> list[str]:
+    """Return a list of str; an error has the remedy."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}={value!r:.60}: {remedy}")
+    found = list(value)
+    for one in found:
+        if not isinstance(one, str):
+            raise TypeError(f"{name}= has {one!r:.60}: {remedy}")
+    return found
+
+
+def tcp_address(what: str, value: str, *, listens: bool) -> str:
+    """Return a TCP address with a port; one that listens may leave the port to the system."""
+    found = _TCP.fullmatch(value)
+    port, lowest = found[2] if found else "", 0 if listens else 1
+    if port == "*" and listens:
+        return value
+    if not port.isdecimal() or not lowest <= int(port) <= _MOST_PORT:
+        raise ValueError(
+            f"{what} {value!r}: give tcp://HOST:PORT, a port from {lowest} to {_MOST_PORT}"
+        )
     return value
 
 

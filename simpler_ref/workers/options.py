@@ -181,7 +181,7 @@ class Options:
         None,
         "How long a thread with nothing to do looks for work before it sleeps, µs; None: chosen from "
         "the cores that are available. For the whole tree, nested Workers included.",
-        lambda name, value: number(name, value, 1_000_000),
+        lambda name, value: number(name, value, 0, 1_000_000),
     )
     check: bool = option(
         False,

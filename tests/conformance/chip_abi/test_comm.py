@@ -212,7 +212,10 @@ def test_domains_of_some_ranks_may_overlap(name):
 @pytest.mark.spec("CHIP-COMM-4")
 def test_arguments_that_cannot_be_are_refused_and_nothing_is_joined(name):
     with ChipWorker(0) as chip:
-        for rank, nranks, words in ((0, 65, "nranks is 65; give 1 to"), (1, 1, "give 0 to 0")):
+        for rank, nranks, words in (
+            (0, 65, "nranks=65 is out of"),
+            (1, 1, "rank=1 is out of range"),
+        ):
             with pytest.raises(ValueError, match=words):
                 chip.comm_init(rank, nranks, name)
         with pytest.raises(TypeError, match="timeout_s='1' is not a number of seconds"):

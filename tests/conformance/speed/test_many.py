@@ -161,7 +161,7 @@ WRONG = [
     ({"scalars": [[1, 2]]}, r"scalars\[0\]: scalar \[1, 2\] is a list.*or an array"),
     ({"scalars": np.zeros(3)}, r"scalars has shape \(3,\)"),
     ({"scalars": [1 << 64]}, "does not fit 64 bits"),
-    ({"count": 1 << 63}, "count=9223372036854775808 is not a number of tasks"),
+    ({"count": 1 << 63}, "count=9223372036854775808 is out of range"),
     ({"scalars": np.zeros((2, 1900))}, "the arguments take 15208 bytes"),
     (
         {"tensors": [output(1 << 20)], "tags": [T.OUTPUT], "count": 2},
