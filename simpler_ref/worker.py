@@ -43,7 +43,7 @@ from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
 from .workers import hygiene, tracing
 from .workers.asking import complete
-from .workers.host import Host
+from .workers.chip_memory import ChipMemory
 from .workers.life import Life
 from .workers.memory_methods import MemoryMethods
 from .workers.options import Option, Options, Settings, option
@@ -145,9 +145,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     def _take_up(self, life: Life) -> None:
         """Take up a life."""
         self._life = life
-        self._tree, self._registry = life.tree, life.registry
-        self._host = Host(life)
-        self._chips = self._host.chips
         hygiene.fork_hygiene_once()
         hygiene.disown_after_fork(life)
 
@@ -224,7 +221,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 )
             if worker._life.parent_level:
                 raise RuntimeError("the Worker given to add_worker is a child already")
-            self._tree.add_nested(worker)
+            self._life.tree.add_nested(worker)
             worker._life.parent_level = self.level
 
     def add_next_level(self, worker: Any) -> None:
@@ -249,13 +246,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """
         with self._life.lock:
             self._life.require_before_init("adding a worker")
-            self._tree.add_next_level(worker)
+            self._life.tree.add_next_level(worker)
 
     def add_sub(self, worker: Any) -> None:
         """Add a worker kind of your own to the sub pool; see `add_next_level`."""
         with self._life.lock:
             self._life.require_before_init("adding a worker")
-            self._tree.add_sub(worker)
+            self._life.tree.add_sub(worker)
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -288,12 +285,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session = life.open()
             session.configs = Configs(session.engine)
             session.domains = Domains(life)
-            session.orch = self._orchestrator(life.endpoints is not None)(
-                self._host, session.engine, session.configs
-            )
+            session.chips = ChipMemory(life)
+            session.endpoints = life.endpoints
             if life.endpoints is not None:
-                session.endpoints = life.endpoints
                 life.endpoints.prepare(session.arena.zeros)
+            session.orch = self._orchestrator(life.endpoints is not None)(session)
             life.stream = self._make_stream(session)
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
@@ -482,10 +478,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             return self._register_remote(by_name(target), None, inner=True)
         self._life.require_not_closed()
         self._life.require_here("register")
-        self._tree.require_taker(chip, is_open=self._life.session is not None)
+        self._life.tree.require_taker(chip, is_open=self._life.session is not None)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
-        handle, target, payload = self._registry.describe(
+        handle, target, payload = self._life.registry.describe(
             target, chip, self.platform, self.runtime or ""
         )
         if self._life.options.start_method == "spawn":
@@ -512,11 +508,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """Install a callable in the workers that take it, or in none."""
         if self._life.session is not None:
             self._life.live()
-        with self._registry.lock:
+        with self._life.registry.lock:
             self._life.require_not_closed()
             session = self._life.session
             started = session is not None and not self._life.needs_start
-            self._registry.add(
+            self._life.registry.add(
                 handle,
                 target,
                 payload,
@@ -545,12 +541,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         if not isinstance(handle, CallableHandle):
             raise TypeError("unregister expects a CallableHandle returned by Worker.register")
         self._life.require_here("unregister")
-        with self._registry.lock:
+        with self._life.registry.lock:
             self._life.require_not_closed()
             session = self._life.session
             started = session is not None and not self._life.needs_start
             installer = session.installer if started and session is not None else None
-            self._registry.discard(handle, installer, self._life.running)
+            self._life.registry.discard(handle, installer, self._life.running)
 
     # ------------------------------------------------------------ domains
     @property
@@ -738,7 +734,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """Return what it has and does, in a line."""
         life, session = self._life, self._life.session
         parts = [f"level {self.level}"]
-        pools = (self._tree.next_level, "next-level"), (self._tree.subs, "sub")
+        pools = (self._life.tree.next_level, "next-level"), (self._life.tree.subs, "sub")
         for pool, what in pools:
             if size := sum(not kind.is_vacant for kind in pool):
                 parts.append(f"{size} {what} worker{'s' * (size > 1)}")

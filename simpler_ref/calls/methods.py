@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from ..remote.mover import Mover
     from ..workers.life import Life
     from ..workers.session import Session
-    from ..workers.tree import Tree
 
 
 class CallMethods:
     """The methods of a Worker with sub workers."""
 
     _life: Life
-    _tree: Tree
     register: Any
     _add_callable: Any
 
@@ -136,7 +134,7 @@ class CallMethods:
     @property
     def _workers_for_calls(self) -> int:
         """How many workers take calls."""
-        return len(self._tree.subs) or self._life.endpoints.sub_workers
+        return len(self._life.tree.subs) or self._life.endpoints.sub_workers
 
     def _stream(self) -> Stream | DryStream:
         """Return the stream of calls, or what is in its place in a dry run.
@@ -172,7 +170,7 @@ class CallMethods:
         life = self._life
         if life.parent_level or not life.takes_calls:
             return None
-        if self._tree.subs:
+        if self._life.tree.subs:
             return Stream(life, session, self.register)
         return SpreadStream(life, session, self.register, self._add_callable)
 

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..callables.handles import CallableHandle
+from ..callables.leaves import Leaf
 from ..engine.view.layouts import loops_of
 from ..jit import layout as L
+from ..jit.kernel import INTERPRETED
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
 from ..model.wire import (
@@ -63,8 +65,12 @@ class CheckedOrchestrator(Orchestrator):
     ) -> int:
         word = super()._require_handle(what, handle, members, live, pool)
         self._name = handle.name
-        compiled = not self._guards_compiled and self._host.is_compiled(handle)
-        self._in_arrays = pool == L.SUB and not compiled
+        gets_no_arrays = (
+            not self._guards_compiled
+            and not INTERPRETED
+            and isinstance(self._session.registry.target(handle), Leaf)
+        )
+        self._in_arrays = pool == L.SUB and not gets_no_arrays
         return word
 
     def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
@@ -197,7 +203,7 @@ class CheckedOrchestrator(Orchestrator):
         self._history.drain()
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
-        self._history = History([_span(self._engine.heap)], self._host.track_reads)
+        self._history = History([_span(self._engine.heap)], self._session.options.track_reads)
         self._places = {}
         self._view.forget_unordered()
         super()._open(next_level, subs)

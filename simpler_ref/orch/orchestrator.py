@@ -10,14 +10,13 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import TargetNamespace
 from ..engine.introspection import RingView
-from ..engine.memory import Engine
 from ..engine.view.layouts import Layouts
 from ..errors import TaskError
 from ..jit import layout as L
@@ -40,13 +39,16 @@ from ..model.wire import (
 )
 from ..system.types import Array
 from ..system.values import sizes
-from ..workers.host import Host
+from ..workers.failures import read_failure
+from ..workers.session import Session
 from .columns import Batch
-from .configs import Configs
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
 from .scopes import ScopeGuard
+
+if TYPE_CHECKING:
+    from ..remote.endpoints import Endpoints
 
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
@@ -62,20 +64,27 @@ class Orchestrator:
     Rule     ORCH-API-3; HIER-API-2; FLOW-NEST-3
     """
 
-    def __init__(self, host: Host, engine: Engine, configs: Configs) -> None:
-        self._host = host
+    def __init__(self, session: Session) -> None:
+        engine = session.engine
+        self._session = session
         self._engine = engine
         self._mem = engine.mem
         self._view = engine.view
         self._submit = engine.kernels.submit_and_pass
         self._next_level: Handles = {}
         self._subs: Handles = {}
-        self._configs = configs
+        self._configs = session.configs
         self._pools = Pools(engine.view)
-        self._room = Room(engine, host)
+        self._room = Room(session)
         self._thread = -1
         self._error: TaskError | None = None
-        self._ring = RingView(engine, host)
+        self._ring = RingView(engine, session)
+
+    @property
+    def _endpoints(self) -> Endpoints:
+        found: Endpoints | None = self._session.endpoints
+        assert found is not None, "the Worker has a callable for endpoints"
+        return found
 
     @property
     def ring(self) -> RingView:
@@ -176,7 +185,7 @@ class Orchestrator:
         for_sub: bool | None = False,
     ) -> int:
         """Return the endpoint for a task; see `Endpoints.place`."""
-        return self._host.endpoints.place(handle, worker, args, taken, for_sub=for_sub)
+        return self._endpoints.place(handle, worker, args, taken, for_sub=for_sub)
 
     def _sub_word(self, handle: CallableHandle, args: TaskArgs | None) -> int:
         """Return the callable word of a task for a sub worker, here or at an endpoint.
@@ -226,7 +235,7 @@ class Orchestrator:
         Rule     WM-GROUP-1; HIER-API-3
         """
         remote = is_remote(handle)
-        endpoints = self._host.endpoints.count if remote else 0
+        endpoints = self._endpoints.count if remote else 0
         members = self._pools.members(args_list, L.NEXT_LEVEL, endpoints)
         if workers is None:
             workers = [-1] * len(members)
@@ -268,7 +277,7 @@ class Orchestrator:
         """
         affinities = None
         if is_remote(handle):
-            members = self._pools.members(args_list, L.NEXT_LEVEL, self._host.endpoints.count)
+            members = self._pools.members(args_list, L.NEXT_LEVEL, self._endpoints.count)
             base = self._require_handle("submit_sub_group", handle, members, self._next_level, 0)
             affinities = self._place_members(handle, [-1] * len(members), members, for_sub=True)
         else:
@@ -391,7 +400,7 @@ class Orchestrator:
         if is_remote(handle):
             for one in np.unique(batch.workers):
                 if one != -1:
-                    self._host.endpoints.require(int(one))
+                    self._endpoints.require(int(one))
             return self._one_by_one(
                 batch,
                 lambda args, worker: self.submit_next_level(handle, args, config, worker=worker),
@@ -535,7 +544,7 @@ class Orchestrator:
             return self._closed()
         if handle in live:
             return TypeError("these TaskArgs are those of a running task; build new ones")
-        return self._host.explain_handle(handle, pool)
+        return self._session.tree.explain(self._session.registry, handle, pool)
 
     # ------------------------------------------------------------ memory of next-level workers
     def malloc(self, worker_id: int, size: int) -> int:
@@ -544,12 +553,12 @@ class Orchestrator:
         Rule     WM-CHIP-3
         """
         self._require_mine()
-        return self._host.chips.malloc(worker_id, size)
+        return self._session.chips.malloc(worker_id, size)
 
     def free(self, worker_id: int, ptr: int) -> None:
         """Give memory of a next-level worker back."""
         self._require_mine()
-        self._host.chips.free(worker_id, ptr)
+        self._session.chips.free(worker_id, ptr)
 
     def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy host memory to a next-level worker, between two of its tasks; see `Worker.copy_to`.
@@ -557,12 +566,12 @@ class Orchestrator:
         It waits for no dependency: tasks that were submitted before may not have run.
         """
         self._require_mine()
-        self._host.chips.copy_to(worker_id, dst, src, size)
+        self._session.chips.copy_to(worker_id, dst, src, size)
 
     def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
         """Copy memory of a next-level worker to the host; see `copy_to`."""
         self._require_mine()
-        self._host.chips.copy_from(worker_id, dst, src, size)
+        self._session.chips.copy_from(worker_id, dst, src, size)
 
     def allocate_domain(
         self,
@@ -607,7 +616,7 @@ class Orchestrator:
         Rule     WM-DOMAIN-3, -14
         """
         self._require_mine()
-        return self._host.domains.allocate(name, workers, window_size, buffers, timeout_s)
+        return self._session.domains.allocate(name, workers, window_size, buffers, timeout_s)
 
     def _require_mine(self) -> None:
         if get_ident() != self._thread:
@@ -813,7 +822,7 @@ class Orchestrator:
         Rule     ORCH-FAIL-1, -3; FAIL-LOUD-2
         """
         if self._error is None:
-            self._error = self._host.read_error()
+            self._error = read_failure(self._session)
         return self._error
 
 

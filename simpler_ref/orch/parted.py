@@ -282,7 +282,7 @@ class PartedGraph:
     @staticmethod
     def require_registered(worker: Any) -> None:
         """Have links know the callable of parts, between two runs."""
-        if not worker._registry.is_live(HANDLE):
+        if not worker._life.registry.is_live(HANDLE):
             target = OfParts((), b"")
             worker._add_callable(HANDLE, target, target.to_bytes())
 

@@ -43,7 +43,7 @@ class PlacingOrchestrator(Orchestrator):
 
     @property
     def _directory(self) -> Directory:
-        return self._host.endpoints.tensors.directory
+        return self._endpoints.tensors.directory
 
     # ------------------------------------------------------------ submits
     def _require_handle(
@@ -109,7 +109,7 @@ class PlacingOrchestrator(Orchestrator):
         self, members: list[TaskArgs], where: list[int], submit: Submit, again: int
     ) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
-        tensors, directory = self._host.endpoints.tensors, self._directory
+        tensors, directory = self._endpoints.tensors, self._directory
         recovery = self._recovery
         remote = is_remote(self._handle)
         if recovery is None and not remote and not directory and not tensors.has_lost:
@@ -159,7 +159,7 @@ class PlacingOrchestrator(Orchestrator):
         submit(sent, where)
         for one, after, its in zip(members, sent, placed, strict=True):
             _take_addresses(one, after)
-            self._host.endpoints.queues.note_given(its)
+            self._endpoints.queues.note_given(its)
             directory.note_task(its, [_address(wire) for wire in one._tensors])
         if self._recovery is not None:
             self._recovery.note_task(number, members, where, uses, plans, submit, again)
@@ -173,7 +173,7 @@ class PlacingOrchestrator(Orchestrator):
         for use in placed.uses:
             sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
         dropped = self._directory.take_dropped(placed.where)
-        _append(sent, Plan(self._host.endpoints.tensors.run_number, plans, dropped))
+        _append(sent, Plan(self._endpoints.tensors.run_number, plans, dropped))
         return sent
 
     # ------------------------------------------------------------ coming home
@@ -191,7 +191,7 @@ class PlacingOrchestrator(Orchestrator):
             wire = replaced(wire, TAG_AT, bytes((L.INOUT,)))
             args._tensors = [_copied(wire, RIGHTS[L.INOUT])]
             plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
-            _append(args, Plan(self._host.endpoints.tensors.run_number, [plan], goes_home=True))
+            _append(args, Plan(self._endpoints.tensors.run_number, [plan], goes_home=True))
             number = self._view.next_task_id
             Orchestrator._add(self, word | self._config_word(None), args)
             held.holders.add(HOME)
@@ -222,7 +222,7 @@ class PlacingOrchestrator(Orchestrator):
             self._recovery.settle()
         else:
             self._until_idle()
-            self._host.endpoints.tensors.bring_home()
+            self._endpoints.tensors.bring_home()
 
     def _play(self, program: Array, variables: Array) -> None:
         self._require_mine()
@@ -291,7 +291,7 @@ class PlacingOrchestrator(Orchestrator):
     # ------------------------------------------------------------ losses
     @property
     def _lineage(self) -> Lineage | None:
-        return self._host.endpoints.tensors.lineage
+        return self._endpoints.tensors.lineage
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
         super()._open(next_level, subs)

@@ -184,7 +184,7 @@ class Recorder(Orchestrator):
     """Whether tasks may write what others have as INPUT; only with ``check=True`` that is known."""
 
     def __init__(self, worker: Worker, engine: Engine, args: Any) -> None:
-        self._host = worker._host
+        self._session = worker._life.live()
         self._engine = engine
         self._view = engine.view
         self._pools = Pools(engine.view)
@@ -192,7 +192,7 @@ class Recorder(Orchestrator):
         self._thread = get_ident()
         self.handles: list[tuple[CallableHandle, int]] = []
         self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
-        following, subs = worker._tree.words(worker._registry)
+        following, subs = worker._life.tree.words(worker._life.registry)
         self._next_level = _Numbers(following, L.NEXT_LEVEL, self.handles)
         self._subs = _Numbers(subs, L.SUB, self.handles)
         self.program = ProgramWriter()
@@ -262,7 +262,7 @@ class Recorder(Orchestrator):
         for_sub: bool | None = False,
     ) -> int:
         """Leave the choice to replays, unless the task names an endpoint."""
-        return self._host.endpoints.named(handle, worker, args, for_sub=for_sub)
+        return self._endpoints.named(handle, worker, args, for_sub=for_sub)
 
     def _add(self, word: int, args: TaskArgs | None) -> None:
         tensors, scalars = ([], ()) if args is None else (args._tensors, args._scalars)

@@ -39,7 +39,7 @@ class Recovery:
 
     def __init__(self, orch: PlacingOrchestrator, lineage: Lineage) -> None:
         self._orch, self._lineage = orch, lineage
-        self._endpoints = orch._host.endpoints
+        self._endpoints = orch._endpoints
         self._losses = self._endpoints.losses()
         """Those that were made good."""
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..engine.hang import ring_cycle, waiting_tasks
 from ..engine.introspection import describe_full, mib, requested_bytes
-from ..engine.memory import PARK_NS, Engine
+from ..engine.memory import PARK_NS
 from ..errors import RingFullError, tell
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 from ..system.types import Array
-from ..workers.host import Host
+from ..workers.session import Session
 
 MOST_BEHIND = 8192
 """Tasks that have not ended, from which on submits of many let the workers catch up."""
@@ -26,9 +26,9 @@ FEWEST_PER_SLICE = 256
 class Room:
     """Helps the Scheduler until there is room, or nothing left to wait for."""
 
-    def __init__(self, engine: Engine, host: Host) -> None:
-        self._engine = engine
-        self._host = host
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._engine = session.engine
 
     def wait(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
         """Call again what was refused, until it is not for want of room; return its last answer.
@@ -52,17 +52,17 @@ class Room:
 
     def _wait(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
-        timeout_ns = int(self._host.alloc_timeout_s * 1e9)
+        timeout_ns = int(self._session.options.alloc_timeout_s * 1e9)
         since = time.monotonic_ns()
         reclaimed = self._progress()
         while code == L.WOULD_BLOCK:
             rest = timeout_ns - (time.monotonic_ns() - since)
             if rest <= 0:
-                timeout_s = self._host.alloc_timeout_s
+                timeout_s = self._session.options.alloc_timeout_s
                 asked, depth = requested_bytes(wire()), view.scope_depth - 1
                 error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
-                lines = ring_cycle(self._engine, self._host, depth)
-                lines += waiting_tasks(self._engine, self._host)
+                lines = ring_cycle(self._engine, self._session, depth)
+                lines += waiting_tasks(self._engine, self._session)
                 tell(error, "\n".join(f"  {line}" for line in lines))
                 raise error
             taken = view.taken
@@ -71,7 +71,7 @@ class Room:
             if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
                 waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
             if waited in (L.TIMED_OUT, L.INTERRUPTED):
-                self._host.look()
+                self._session.look()
             if self._progress() != reclaimed:
                 reclaimed, since = self._progress(), time.monotonic_ns()
         return code
@@ -110,7 +110,7 @@ class Room:
         """
         mem, kernels = self._engine.mem, self._engine.kernels
         while kernels.help_scheduler(mem, -1, tasks, -1, PARK_NS) != L.OK:
-            self._host.look()  # between slices Python sees signals
+            self._session.look()  # between slices Python sees signals
             if between is not None:
                 between()
 
@@ -119,7 +119,7 @@ class Room:
         mem, kernels = self._engine.mem, self._engine.kernels
         call = L.NONE if slot is None else slot
         if kernels.help_stream(mem, -1, -1, call, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
-            self._host.look()
+            self._session.look()
         kernels.want_orch(mem, 0)
 
     def ring(self) -> None:

@@ -12,19 +12,19 @@ from .session import Session
 from .story import story_of_failure
 
 
-def read_failure(session: Session, level: int) -> TaskError:
+def read_failure(session: Session) -> TaskError:
     """Return the exception for the first failure of a run, with the story of its task.
 
     Rule     ORCH-FAIL-4, -5; FLOW-FAIL-1, -4; FAIL-OUTCOME-2
     """
     failed = session.engine.view.first_failure()
-    error = _describe_failure(session, level, failed)
+    error = _describe_failure(session, failed)
     tell(error, story_of_failure(session, failed))
     return error
 
 
-def _describe_failure(session: Session, level: int, failed: FirstFailure) -> TaskError:
-    manager = session.manager
+def _describe_failure(session: Session, failed: FirstFailure) -> TaskError:
+    manager, level = session.manager, session.options.level
     task, worker = failed.task, failed.worker
     name = session.registry.name(failed.callable)
     details: dict[str, Any] = {"task": task, "callable_name": name}

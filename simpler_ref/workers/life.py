@@ -1,4 +1,20 @@
-"""The life of a Worker: before init, open, closed; its workers, and the one thing it does at a time."""
+"""The life of a Worker: before init, open, closed; its workers, and the one thing it does at a time.
+
+Who holds whom::
+
+    Worker ── Life ─┬─ Settings, Registry     what it was made with; what is registered
+                    ├─ Tree ─ kinds           its workers before they are made; some have a Worker
+                    ├─ stream                 its calls, once there is one
+                    └─ Session ─┬─ engine, arena         the memory
+                                ├─ manager, scheduler    the workers at work, and who schedules
+                                ├─ recorder, below       traces
+                                ├─ chips, domains ─ Life they may have to start workers
+                                └─ orch ─ Session        what orchestration functions get
+
+The Life is there as long as the Worker, and says what may be done at the moment. The Session is there
+while the Worker is open, has what must be closed, and is closed without the Worker, which may be gone by
+then.
+"""
 
 from __future__ import annotations
 
@@ -291,8 +307,7 @@ class Life:
         return Session(
             engine,
             arena,
-            self.tree.next_level,
-            self.tree.subs,
+            self.tree,
             self.registry,
             options,
             self._method or self._new_method(),

@@ -10,7 +10,6 @@ import numpy as np
 from ..system.types import Array
 
 if TYPE_CHECKING:
-    from .chip_memory import ChipMemory
     from .life import Life
 
 
@@ -18,7 +17,6 @@ class MemoryMethods:
     """Arrays that all workers share, and the memory of chips."""
 
     _life: Life
-    _chips: ChipMemory
 
     # ------------------------------------------------------------ arrays
     def empty(
@@ -144,11 +142,11 @@ class MemoryMethods:
         -----
         Rule     WM-CHIP-3
         """
-        return self._chips.malloc(worker_id, size)
+        return self._life.live().chips.malloc(worker_id, size)
 
     def free(self, ptr: int, worker_id: int = 0) -> None:
         """Give memory of a chip back; see `malloc`."""
-        self._chips.free(worker_id, ptr)
+        self._life.live().chips.free(worker_id, ptr)
 
     def copy_to(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
         """Copy `size` bytes from host address `src` to address `dst` of a chip.
@@ -160,8 +158,8 @@ class MemoryMethods:
         IndexError, ControlError
             See `malloc`.
         """
-        self._chips.copy_to(worker_id, dst, src, size)
+        self._life.live().chips.copy_to(worker_id, dst, src, size)
 
     def copy_from(self, dst: int, src: int, size: int, worker_id: int = 0) -> None:
         """Copy `size` bytes from address `src` of a chip to host address `dst`; see `copy_to`."""
-        self._chips.copy_from(worker_id, dst, src, size)
+        self._life.live().chips.copy_from(worker_id, dst, src, size)

@@ -22,12 +22,12 @@ from ..system.signals import Failures, signals_blocked
 from . import asked
 from .below import TracesBelow
 from .installer import Installer
-from .kinds import WorkerKind
 from .manager import WorkerManager
 from .options import Settings
 from .processes import ProcessManager
 from .start_method import StartMethod
 from .threads import ThreadManager
+from .tree import Tree
 from .watch import OF_CALLS, Watch
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..orch.domains import Domains
     from ..orch.orchestrator import Orchestrator
     from ..trace.recorder import Recorder
+    from .chip_memory import ChipMemory
 
 
 class Session:
@@ -47,8 +48,7 @@ class Session:
         self,
         engine: Engine,
         arena: Arena,
-        next_level: Sequence[WorkerKind],
-        subs: Sequence[WorkerKind],
+        tree: Tree,
         registry: Registry,
         options: Settings,
         method: StartMethod,
@@ -59,12 +59,12 @@ class Session:
             (memory.ctypes.data, memory.ctypes.data + memory.nbytes)
             for memory in (arena.memory, engine.heap)
         ]
-        self.next_level = next_level
-        self.kinds = [*next_level, *subs]
+        self.tree = tree
+        self.next_level = tree.next_level
+        self.kinds = list(tree.kinds)
         self.registry = registry
+        self.options = options
         self.child_mode = options.child_mode
-        self._in_process = options.in_process
-        self._hang_report_s = options.hang_report_s
         self.start_timeout_s = options.start_timeout_s
         self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
@@ -76,6 +76,7 @@ class Session:
         self.orch: Orchestrator
         self.configs: Configs
         self.domains: Domains
+        self.chips: ChipMemory
         self.has_started = False
         """Whether all workers have been ready once."""
         self.pid = os.getpid()
@@ -162,7 +163,7 @@ class Session:
         watch = self._watch
         if watch is None or watch.manager is not self.manager:
             self._watch = watch = Watch(
-                self.engine, self.manager, self.callable_name, self._hang_report_s
+                self.engine, self.manager, self.callable_name, self.options.hang_report_s
             )
         return watch
 
@@ -171,6 +172,10 @@ class Session:
         index = word & L.CALLABLE_MASK
         name = self.call_names.get(key) if index == self.caller else None
         return self.registry.name(index) if name is None else name
+
+    def worker_name(self, worker: int) -> str:
+        """Return what messages call a worker."""
+        return f"worker {worker}" if self.manager is None else self.manager.name(worker)
 
     def _describe_stuck(self) -> str:
         """Say which group waits for which workers."""
@@ -258,7 +263,7 @@ class Session:
 
     def why_array_is_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see the bytes that an array spans; None if they can."""
-        if not self._in_process and is_private(array):
+        if not self.options.in_process and is_private(array):
             return PRIVATE
         return self.why_invisible(address, nbytes)
 
@@ -267,7 +272,7 @@ class Session:
 
         Rule     WM-CHIP-9
         """
-        if self._in_process:
+        if self.options.in_process:
             return None
         for start, end in self.own_memory:
             if start <= address and address + nbytes <= end:

@@ -34,9 +34,7 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
         return f"task {task} ({'buffer' if index is None else registry.name(index)})"
 
     what = called(failed.task, failed.callable)
-    where = (
-        "" if failed.worker < 0 or session.manager is None else session.manager.name(failed.worker)
-    )
+    where = "" if failed.worker < 0 else session.worker_name(failed.worker)
     state = f"was {story.state.name}" + (f" on {where}" if where else "")
     lines = [f"{what} {state}", *_neighbours(story.needed, story.needing, called, "task")]
     if place := session.orch._place_of(failed.task):
@@ -73,9 +71,7 @@ def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
     what = f"call {origin.task} ({origin.callable_name})"
     if origin.worker is None:
         return f"{what} never began"
-    manager = session.manager
-    name = f"worker {origin.worker}" if manager is None else manager.name(origin.worker)
-    return f"{what} was RUNNING on {name}"
+    return f"{what} was RUNNING on {session.worker_name(origin.worker)}"
 
 
 def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> list[str]:

@@ -104,11 +104,11 @@ class Tree:
     @property
     def has_endpoints(self) -> bool:
         """Whether there are endpoints at any level below, or places for them."""
-        return bool(self.endpoints()) or any(one._tree.has_endpoints for one in self.nested())
+        return bool(self.endpoints()) or any(one._life.tree.has_endpoints for one in self.nested())
 
     def threads(self) -> int:
         """Return the number of workers at all levels below."""
-        below: int = sum(inner._tree.threads() for inner in self.nested())
+        below: int = sum(inner._life.tree.threads() for inner in self.nested())
         return sum(not kind.is_vacant for kind in self.kinds) + below
 
     def place(self, placement: Placement) -> Placement:
@@ -120,7 +120,7 @@ class Tree:
             first += kind.has_core
             if isinstance(kind, NestedWorker):
                 kind.inner._life.placement = replace(placement, first=first)
-                first += kind.inner._tree.threads()
+                first += kind.inner._life.tree.threads()
         return replace(placement, turns=tuple(turns))
 
     # ------------------------------------------------------------ callables

@@ -485,10 +485,10 @@ FAULTS = (
                 f"        {call}\n",
             )
             for call in (
-                "return self._host.chips.malloc(worker_id, size)",
-                "self._host.chips.free(worker_id, ptr)",
-                "self._host.chips.copy_to(worker_id, dst, src, size)",
-                "self._host.chips.copy_from(worker_id, dst, src, size)",
+                "return self._session.chips.malloc(worker_id, size)",
+                "self._session.chips.free(worker_id, ptr)",
+                "self._session.chips.copy_to(worker_id, dst, src, size)",
+                "self._session.chips.copy_from(worker_id, dst, src, size)",
             )
         ),
     ),

@@ -140,7 +140,7 @@ def test_a_worker_finds_no_lock_of_the_engine_held(how):
 
         def look():
             locks = locks_of(w)
-            assert any(lock is w._registry.lock for lock in locks)
+            assert any(lock is w._life.registry.lock for lock in locks)
             held[:] = len(locks), taken_by_others(locks)
 
         handle = w.register(look)

@@ -144,7 +144,7 @@ def test_two_handles_over_one_callable_are_live_one_by_one(mode, when):
             w.start()
         first, second = w.register(add), w.register(add)
         assert first is not second and first != second
-        assert (first.digest, len(w._registry._used)) == (second.digest, 1)
+        assert (first.digest, len(w._life.registry._used)) == (second.digest, 1)
 
         def submit(*handles):
             w.run(lambda orch, *_: [orch.submit_sub(handle) for handle in handles])

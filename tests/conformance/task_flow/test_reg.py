@@ -167,12 +167,12 @@ def test_a_python_callable_that_nobody_can_run_and_what_is_no_callable_are_refus
         for kind in (CallableError, RuntimeError):
             with pytest.raises(kind, match="no Python-capable child") as caught:
                 w.register(lambda: 1)
-        assert (caught.value.code, len(w._registry._used)) == ("CALLABLE_KIND_UNSUPPORTED", 1)
+        assert (caught.value.code, len(w._life.registry._used)) == ("CALLABLE_KIND_UNSUPPORTED", 1)
         w.unregister(early)
         for bad in (5, None, "f", b"bytes", object()):
             with pytest.raises(TypeError, match="callable"):
                 w.register(bad)
-        assert not w._registry._used
+        assert not w._life.registry._used
     with Worker(2) as w:
         for kind in (CallableError, TypeError):
             with pytest.raises(kind, match="CALLABLE_KIND_UNSUPPORTED: level 2 only supports Chip"):
@@ -302,7 +302,7 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
                     take(form)
         with pytest.raises(TypeError, match=words):
             leaf(function)
-        assert not w._registry._used
+        assert not w._life.registry._used
 
     for method in ("start", "run", "stop"):
         methods = {"run": lambda self, callable, view, config: None, method: function}
@@ -310,7 +310,7 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
         for add in (w.add_sub, w.add_next_level):
             with pytest.raises(TypeError, match=rf"worker\.{method} {words}"):
                 add(made)
-        assert not w._tree.subs and not w._tree.next_level
+        assert not w._life.tree.subs and not w._life.tree.next_level
 
 
 @pytest.mark.spec("FLOW-REG-8")

@@ -92,7 +92,7 @@ def test_if_one_worker_refuses_all_forget_and_it_can_be_registered_later(make, m
             assert caught.value.code == "REGISTER_PARTIAL_FAILURE"
             assert f"obedient {which}" in str(caught.value)
             assert installed(words) == [0, 0, 0]
-            assert not w._registry._used
+            assert not w._life.registry._used
         words[which][0] = FINE
         handle = w.register(function)
         assert installed(words) == [1, 1, 1]
@@ -173,4 +173,4 @@ def test_what_cannot_be_serialised_is_refused_once_processes_run():
         with pytest.raises(TypeError, match="memory of one process: it cannot be pickled"):
             pickle.dumps(w._session.engine)
         w.run(lambda orch, *_: orch.submit_sub(early))
-        assert len(w._registry._used) == 1
+        assert len(w._life.registry._used) == 1

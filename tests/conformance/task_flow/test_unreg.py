@@ -52,7 +52,7 @@ def test_slots_are_used_again_and_never_run_the_callable_before(mode):
             w.run(lambda orch, *_, handle=handle: orch.submit_sub(handle))
             assert seen[0] == i
             w.unregister(handle)
-        assert not w._registry._used
+        assert not w._life.registry._used
         first, second = _storing(seen, 1), _storing(seen, 2)
         handle = w.register(first)
         w.run(lambda orch, *_: orch.submit_sub(handle))
@@ -154,7 +154,7 @@ def test_other_callables_that_were_unregistered_in_the_same_run_go_all_the_same(
 
     w.run(orch_fn)
     assert installed(words) == [2, 0, 0]
-    assert not w._registry._used, "their places are free"
+    assert not w._life.registry._used, "their places are free"
 
 
 # ---------------------------------------------------------------- whose place another takes

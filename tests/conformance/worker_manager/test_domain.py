@@ -135,7 +135,7 @@ def test_a_chip_maps_a_domain_after_it_has_joined_and_only_if_it_has_a_rank():
     with Ranks(3) as r:
 
         def ask(command, chip, *args):
-            return r.w._chips._ask(command, chip, *args)
+            return r.w._session.chips._ask(command, chip, *args)
 
         def orch_fn(orch, *_):
             with r.domain(orch, [0, 1]) as domain:

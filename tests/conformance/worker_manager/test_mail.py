@@ -174,5 +174,5 @@ def test_a_sub_command_that_no_worker_carries_out_is_refused():
         for command in (L.CTRL_PREPARE, 12, 99, *domains):
             for one in (w, chips) if command not in domains else (w,):
                 with pytest.raises(ControlError, match="CALLABLE_KIND_UNSUPPORTED"):
-                    one._chips._ask(command, 0, 8)
+                    one._session.chips._ask(command, 0, 8)
         assert chips.malloc(64, 0) > 0, "it serves the next request"

@@ -261,7 +261,7 @@ def test_what_cannot_travel_is_refused_by_name_with_the_remedy(monkeypatch):
     with spawning() as w:
         with pytest.raises(TypeError, match=r"needs_a_lock cannot.*lock.*start_method='fork'"):
             w.register(needs_a_lock)
-        assert not w._registry._installed
+        assert not w._life.registry._installed
     monkeypatch.setattr(start_methods, "why_not_fork", lambda: "a reason")
     monkeypatch.setattr(start_methods, "_told", True)
     with Worker(3, num_sub_workers=1) as w:
