@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..jit import layout as L
-from ..system.mappings import covers, shared_mappings
+from ..system.regions import covers, shared_mappings
 from ..system.types import Array
 from .enums import any_dtype, find_dtype
 from .tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor, describe

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
-from ..system.spilled import spilled
+from ..system.regions import spilled
 from ..system.types import Array
 from .fields import POSITIVE, U64, Blob, Kind, Many, Message, Text
 from .limits import (

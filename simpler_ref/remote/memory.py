@@ -14,7 +14,7 @@ import numpy as np
 from ..callables.payloads import exchanged
 from ..jit import layout as L
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
-from ..system.mappings import has_memory
+from ..system.regions import has_memory
 from ..system.types import Array
 from ..system.values import whole
 from ..workers.life import Life

@@ -18,6 +18,7 @@ import logging
 import mmap
 import os
 import resource
+import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -374,4 +375,82 @@ def attach(region: Region, fd: int) -> Array:
         raise AddressTaken(f"{region.nbytes} bytes at {region.address:#x}") from error
     array = _map(region, fd)
     _regions[region.address] = region
+    return array
+
+
+# ---------------------------------------------------------------- which memory is shared
+PRIVATE = "it is private to this process"
+
+
+def is_private(array: Any) -> bool:
+    """Say whether an array's memory is private for certain, since numpy or Python has allocated it.
+
+    It takes a microsecond; to look through the mappings takes a thousand.
+    """
+    owner = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.owndata:
+            return True
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return isinstance(owner, bytes | bytearray)
+
+
+def shared_mappings() -> list[tuple[int, int, str]]:
+    """Return (start, end, identity) of this process's shared, writable mappings, sorted."""
+    found = []
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, mode, offset, device, inode, *_ = line.split(maxsplit=5)
+            if mode[3] == "s" and mode[1] == "w":
+                start, end = (int(part, 16) for part in span.split("-"))
+                found.append((start, end, f"{device} {inode} {int(offset, 16) - start}"))
+    return found
+
+
+def has_memory(address: int, nbytes: int) -> bool:
+    """Say whether there is memory of this process at all bytes [address, address + n)."""
+    begin = address - address % mmap.PAGESIZE
+    pages = -(-(address + nbytes - begin) // mmap.PAGESIZE)
+    resident = ctypes.create_string_buffer(pages)
+    return not _libc.mincore(
+        ctypes.c_void_p(begin), ctypes.c_size_t(pages * mmap.PAGESIZE), resident
+    )
+
+
+def covers(mappings: list[tuple[int, int, str]], address: int, nbytes: int) -> set[str] | None:
+    """Return the identities of the mappings that contain bytes [address, address + n), or None.
+
+    Rule     ORCH-MISUSE-2
+    """
+    identities = set()
+    at = address
+    for start, end, identity in mappings:
+        if start <= at < end:
+            identities.add(identity)
+            at = end
+            if at >= address + nbytes:
+                return identities
+    return None
+
+
+# ---------------------------------------------------------------- memory in files
+def spilled(nbytes: int) -> Array:
+    """Return bytes of a file without a name, which is gone with the array, or with this process.
+
+    The file is in the folder for temporary files, which the variable TMPDIR names. All of its blocks are
+    there before the array is: to write it cannot fail.
+
+    Raises
+    ------
+    OSError
+        There is no room.
+    """
+    with tempfile.TemporaryFile(prefix="simpler-") as file:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+        address = map_file(file.fileno(), nbytes)
+    owner = (ctypes.c_uint8 * nbytes).from_address(address)
+    weakref.finalize(owner, unmap, address, nbytes).atexit = False
+    array: Array = np.frombuffer(memoryview(owner), np.uint8)
     return array

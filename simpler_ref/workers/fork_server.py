@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
-from ..system.fork_locks import fork_locks_taken
+from ..system.forks import fork_locks_taken
 from . import asked
 from .containment import end_as_python_does, flush_output, forget_endings
 from .kinds import WorkerKind

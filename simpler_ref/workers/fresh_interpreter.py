@@ -32,7 +32,7 @@ from ..callables.registry import Snapshot
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine
 from ..errors import WorkerStartError
-from ..system import thread_pools
+from ..system import forks
 from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
@@ -205,7 +205,7 @@ class SpawnManager(ProcessManager):
             heap=(engine.heap.ctypes.data, len(engine.heap)),
             placement=engine.placement,
             populated=dict(shared_arrays._populated),
-            users_variables=thread_pools.users_variables(),
+            users_variables=forks.users_variables(),
             socket=sock,
             parent=parent,
             parent_pid=os.getpid(),
@@ -272,7 +272,7 @@ def main(file: Any) -> NoReturn:
             _say_last(sock, _FAILED, "".join(traceback.format_exception(error)))
     with suppress(OSError):  # the parent is gone: its pidfd reports that
         sock.send(_READY)
-    limit = thread_pools.limiter()
+    limit = forks.limiter()
     serve(
         engine,
         sock,
@@ -316,7 +316,7 @@ def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snap
         from ..compat import install
 
         install()
-    thread_pools.take_over(setup.users_variables)
+    forks.take_over(setup.users_variables)
     kinds: Sequence[WorkerKind] = pickle.loads(pickle.load(file))
     payloads: Mapping[Any, Mapping[bytes, bytes]] = pickle.load(file)
     snapshot: dict[TargetNamespace, dict[bytes, Any]] = {}

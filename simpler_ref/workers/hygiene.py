@@ -10,7 +10,7 @@ import weakref
 from typing import Protocol
 
 from ..model import visibility
-from ..system import regions, thread_pools
+from ..system import forks, regions
 from . import answering
 from .processes import close_inherited
 
@@ -37,7 +37,7 @@ def fork_hygiene_once() -> None:
     if _hygiene_done:
         return
     _hygiene_done = True
-    thread_pools.set_variables()
+    forks.set_variables()
     if os.uname().sysname == "Darwin":
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
     os.register_at_fork(after_in_child=_leave_to_parent)

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
-from ..system import thread_pools
+from ..system import forks
 from ..system.polling import wait_readable
 from ..system.signals import put_handlers_back, signals_blocked
 from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
@@ -58,7 +58,7 @@ class ProcessManager(WorkerManager):
         self._is_ending = self._waits = False
 
     def _get_ready(self, snapshot: Snapshot) -> None:
-        limit_threads = thread_pools.limiter()
+        limit_threads = forks.limiter()
         with signals_blocked() as mask:
             self._relay = relay()
             self._fork_server(snapshot, mask, limit_threads)

@@ -17,7 +17,7 @@ from ..engine.shared_arrays import Arena
 from ..errors import ControlError, WorkerLostError
 from ..jit import layout as L
 from ..model.visibility import remove_visibility
-from ..system.mappings import PRIVATE, is_private
+from ..system.regions import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
 from . import asked
 from .below import TracesBelow

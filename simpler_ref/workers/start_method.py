@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterable
 
 from ..system import regions
-from ..system.mappings import PRIVATE, covers, shared_mappings
-from ..system.thread_pools import why_not_fork
+from ..system.forks import why_not_fork
+from ..system.regions import PRIVATE, covers, shared_mappings
 from .kinds import WorkerKind
 
 log = logging.getLogger("simpler_ref")

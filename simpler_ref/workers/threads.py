@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
-from ..system.raised_elsewhere import raise_in, take_back
-from ..system.signals import signals_blocked
+from ..system.signals import raise_in, signals_blocked, take_back
 from .fork_server import GRACE_S
 from .kinds import WorkerKind
 from .loop import serve_mailbox

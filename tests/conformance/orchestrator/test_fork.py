@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref.engine.shared_arrays import create_region
-from simpler_ref.system import regions, thread_pools
+from simpler_ref.system import forks, regions
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import hygiene
 from tests.support import make_args
@@ -40,7 +40,7 @@ def as_a_new_program(body, **variables):
             os.environ.pop(name, None)
         os.environ.update(variables)
         hygiene._hygiene_done = False
-        thread_pools._users.clear()
+        forks._users.clear()
         body()
 
     with Fork(program) as fork:

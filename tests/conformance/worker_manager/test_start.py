@@ -146,7 +146,7 @@ OPENMP = """
     import numpy as np
     from numba.np.ufunc import workqueue
     from simpler_ref import Worker
-    from simpler_ref.system import thread_pools
+    from simpler_ref.system import forks
 
     logging.basicConfig(format="%(message)s")
     site = Path(importlib.util.find_spec("sklearn").origin).parents[1]
@@ -174,21 +174,21 @@ OPENMP = """
     context = zmq.Context()
     socket = context.socket(zmq.PULL)
     ctypes.CFUNCTYPE(None, ctypes.c_int)(workqueue.launch_threads)(2)
-    assert len(thread_pools._threads_of_libraries()) > 5  # OpenBLAS has some, too
+    assert len(forks._threads_of_libraries()) > 5  # OpenBLAS has some, too
     ctypes.CDLL(path)
-    print(thread_pools.why_not_fork(), is_fresh(nothing))
+    print(forks.why_not_fork(), is_fresh(nothing))
     a @ a
-    print(thread_pools.why_not_fork(), is_fresh(nothing, start_method="fork"))
+    print(forks.why_not_fork(), is_fresh(nothing, start_method="fork"))
     compute()
-    print(thread_pools.why_not_fork() is None, flush=True)
+    print(forks.why_not_fork() is None, flush=True)
     if os.fork() == 0:  # which has none of these threads
-        print(thread_pools.why_not_fork(), flush=True)
+        print(forks.why_not_fork(), flush=True)
         os._exit(0)
     os.wait()
     print(is_fresh(compute), is_fresh(compute), is_fresh(nothing, start_method="fork"))
     libc = ctypes.CDLL(None)
     libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
-    print(thread_pools.why_not_fork(), flush=True)
+    print(forks.why_not_fork(), flush=True)
     os._exit(0)
 """
 

@@ -1,4 +1,4 @@
-"""Looking at the libraries of a process."""
+"""Looking at the libraries of a process, before it forks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from simpler_ref.system import thread_pools
+from simpler_ref.system import forks
 
 
 def test_a_signal_while_the_loader_calls_a_function_of_ours_is_not_lost():
@@ -16,11 +16,11 @@ def test_a_signal_while_the_loader_calls_a_function_of_ours_is_not_lost():
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
-    before = thread_pools._loaded()
+    before = forks._loaded()
     sys.setprofile(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            thread_pools._loaded()
+            forks._loaded()
     finally:
         sys.setprofile(None)
-    assert thread_pools._loaded() == before
+    assert forks._loaded() == before
