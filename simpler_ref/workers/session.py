@@ -247,6 +247,7 @@ class Session:
             self.endpoints.close()
         self.engine.close()
         self.arena.close()
+        vars(self).pop("orch", None)  # it refers to this, so the memory would wait for a collection
 
     def require_own_process(self) -> None:
         """Refuse a process that was forked from the one that made this."""
