@@ -41,11 +41,10 @@ from .system.signals import signals_blocked
 from .system.values import flag
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
-from .workers import hygiene, tracing
+from .workers import processes, tracing
 from .workers.asking import complete
-from .workers.chip_memory import ChipMemory
 from .workers.life import Life
-from .workers.memory_methods import MemoryMethods
+from .workers.memory import ChipMemory, MemoryMethods
 from .workers.options import Option, Options, Settings, option
 from .workers.reports import without_own_frames
 from .workers.session import Session
@@ -145,8 +144,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     def _take_up(self, life: Life) -> None:
         """Take up a life."""
         self._life = life
-        hygiene.fork_hygiene_once()
-        hygiene.disown_after_fork(life)
+        processes.fork_hygiene_once()
+        processes.disown_after_fork(life)
 
     @classmethod
     def _travelled(cls, life: Life) -> Worker:
@@ -592,7 +591,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
         try:
-            return runs.run(self._life, function, args, knobs, start, progress)
+            return runs.run(self._life, function, args, knobs, start)
         except BaseException as error:
             raise without_own_frames(error)  # noqa: B904 (the same one)
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from simpler_ref.jit.kernel import INTERPRETED
-from simpler_ref.workers import start_method
+from simpler_ref.workers import processes as worker_processes
 
 from . import spec_results, spec_rules
 
@@ -251,7 +251,7 @@ def _no_leaks(request):
 @pytest.fixture(autouse=True)
 def _workers_are_forked(monkeypatch):
     """Keep what one test has computed with OpenMP from the way the next one's workers start."""
-    monkeypatch.setattr(start_method, "why_not_fork", lambda: None)
+    monkeypatch.setattr(worker_processes, "why_not_fork", lambda: None)
 
 
 # ---------------------------------------------------------------- engines

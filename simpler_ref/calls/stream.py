@@ -32,11 +32,10 @@ from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..orch.checked import caller
 from ..system.signals import signals_blocked
-from ..workers.failures import describe_lost
+from ..workers.failures import describe_lost, story_of_call, story_of_item
 from ..workers.life import NO_WAIT, Life
 from ..workers.reports import without_own_frames
 from ..workers.session import Session
-from ..workers.story import story_of_call, story_of_item
 from . import current, limits, outcomes, quick
 from .arrays import SentArrays
 from .forms import key_of

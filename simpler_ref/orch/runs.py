@@ -14,7 +14,7 @@ from ..model import visibility
 from ..model.config import CallConfig
 from ..system import extras
 from ..system.signals import Failures
-from ..workers import ending
+from ..workers.failures import drain, end_early, recover
 from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
@@ -112,7 +112,7 @@ def run(
     """Run an orchestration function, after what the last run may have left behind."""
 
     def act(session: Session) -> RunTiming:
-        ending.recover(session)
+        recover(session)
         life.start_missing(session)
         session.domains.free_all(session)  # should the end of the last run have been cut short
         session.configs.forget_many()
@@ -144,12 +144,12 @@ def _run(
     try:
         try:
             _call(session, words, orch_fn, args, config)
-            ending.drain(session)
+            drain(session)
         except BaseException as error:
             failures = (error,)
-            failures = ending.end_early(session, failures)
+            failures = end_early(session, failures)
     except BaseException as error:  # of a signal between the two
-        failures = ending.end_early(session, (*failures, error))
+        failures = end_early(session, (*failures, error))
     failure: BaseException | None = None
     if failures:
         failure = failures[-1]

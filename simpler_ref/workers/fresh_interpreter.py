@@ -37,12 +37,10 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from . import lifeline as lifelines
-from .fork_server import die_with_parent, serve
-from .hygiene import fork_hygiene_once
+from .fork_server import die_with_parent, held_lifelines, hold_lifelines, serve
 from .kinds import NestedWorker, WorkerKind
 from .output import relay, take_over
-from .processes import ProcessManager
+from .processes import ProcessManager, fork_hygiene_once
 from .random_streams import Entropy
 
 ATTEMPTS = 8
@@ -173,7 +171,7 @@ class SpawnManager(ProcessManager):
         ):
             parent = os.pidfd_open(os.getpid())
             program = os.memfd_create("simpler-setup")
-            held = [*lifelines.held(), lifeline.writing]
+            held = [*held_lifelines(), lifeline.writing]
             try:
                 setup = self._describe(found, theirs.fileno(), parent, mask, entropy, held)
                 with open(program, "wb", closefd=False) as file:
@@ -262,7 +260,7 @@ def main(file: Any) -> NoReturn:
         sock = socket.socket(fileno=setup.socket)
         for fd in (setup.socket, setup.parent, *setup.pipes.values()):
             os.set_inheritable(fd, False)
-        lifelines.take_over(setup.lifelines)
+        hold_lifelines(setup.lifelines)
         take_over(setup.pipes)
         try:
             engine, kinds, snapshot = _build(setup, file)

@@ -31,12 +31,13 @@ from ..engine.shared_arrays import Arena
 from ..model import visibility
 from ..system.cores import Placement
 from ..system.signals import MOST_SIGNALS, until_done
-from . import answering, ending
+from . import answering
+from .failures import recover
 from .manager import WorkerManager
-from .memory_users import MemoryUsers
+from .memory import MemoryUsers
 from .options import Settings
+from .processes import StartMethod
 from .session import Session
-from .start_method import StartMethod
 from .tree import Tree
 
 T = TypeVar("T")
@@ -271,7 +272,7 @@ class Life:
         Rule     CALL-STREAM-4
         """
         session = self.live()
-        ending.recover(session)
+        recover(session)
         self.start_workers(session)
 
     def finish_stream(self) -> None:
@@ -423,7 +424,7 @@ class Life:
                 raise RuntimeError("start during a run: the run has started the workers itself")
             session = self.live()
             if not self.streaming:  # calls have theirs replaced
-                ending.recover(session)
+                recover(session)
                 self.start_workers(session)
 
     def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Workers as processes: the fork server forks them, a monitor thread is notified of their deaths."""
+"""Workers as processes: how they come into being, and the manager of those that a fork server forks."""
 
 from __future__ import annotations
 
@@ -10,23 +10,150 @@ import socket
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
-from ..system import forks
+from ..model import visibility
+from ..system import forks, regions
+from ..system.forks import why_not_fork
 from ..system.polling import wait_readable
+from ..system.regions import PRIVATE, covers, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked
-from .fork_server import GRACE_S, REPORT, REQUEST, fork_server, serve
+from . import answering
+from .fork_server import GRACE_S, REPORT, REQUEST, Lifeline, fork_server, serve
 from .kinds import WorkerKind
-from .lifeline import Lifeline
 from .manager import WorkerManager
 from .output import Relay, relay, take_over
 from .random_streams import Entropy, draw_entropy
 
+
+# ---------------------------------------------------------------- before a fork
+class _Disowned(Protocol):
+    def disown(self) -> None: ...
+
+
+_hygiene_done = False
+_workers: weakref.WeakSet[_Disowned] = weakref.WeakSet()
+
+
+def fork_hygiene_once() -> None:
+    """Prepare the process for forking, once: thread-pool variables and an at-fork hook.
+
+    Libraries loaded from now on start with one thread each; the user's values stay. The hook tells every
+    forked child that the parent's Workers are not its own. No lock of this package is held across a fork
+    where a child could wait for it. A thread takes several locks in this order: the registry of callables
+    (`Worker`), the manager, a worker, the scheduler's pass, an allocator (the arena), the tensor map.
+
+    Rule     ORCH-FORK-1 to -3
+    """
+    global _hygiene_done
+    if _hygiene_done:
+        return
+    _hygiene_done = True
+    forks.set_variables()
+    if os.uname().sysname == "Darwin":
+        os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def disown_after_fork(worker: _Disowned) -> None:
+    """Have every process forked from this one disown a Worker."""
+    _workers.add(worker)
+
+
+def _leave_to_parent() -> None:
+    visibility.forget_visibility()
+    close_inherited()
+    regions.close_inherited()
+    answering.leave_to_parent()
+    for worker in list(_workers):
+        worker.disown()
+
+
+# ---------------------------------------------------------------- fork or spawn
 log = logging.getLogger("simpler_ref")
+_told = False
+
+Mappings = list[tuple[int, int, str]]
+
+
+class StartMethod:
+    """The start method of one Worker: the option's value, or one chosen at each start.
+
+    Attributes
+    ----------
+    spawn : bool
+        Whether a fresh interpreter makes the workers, or would make them now.
+
+    Notes
+    -----
+    Rule     WM-START-2, -4; ORCH-MISUSE-2
+    """
+
+    def __init__(self, given: str | None) -> None:
+        self._given = given
+        self.spawn = given == "spawn"
+        self._at_start: Mappings = []
+        self._inherited: tuple[int, int] | None = None
+
+    def decide(self, kinds: Iterable[WorkerKind]) -> None:
+        """Choose a method for workers, unless it was given; remember which memory they will see.
+
+        Raises
+        ------
+        RuntimeError
+            They must not be forked, and memory was accepted that only forked workers see.
+        """
+        if self._given is None:
+            foreign = any(kind.runs_foreign_code for kind in kinds)
+            self._choose(why_not_fork() if foreign else None)
+        self._at_start = self._look()
+
+    def _choose(self, why: str | None) -> None:
+        global _told
+        self.spawn = why is not None
+        if why is None:
+            return
+        if self._inherited is not None:
+            address, nbytes = self._inherited
+            raise RuntimeError(
+                f"{why}; and workers in a fresh interpreter cannot see the {nbytes} bytes at "
+                f"{address:#x}, shared by other means, which were accepted before the start: use "
+                "Worker.share or Worker.empty, or give Worker(start_method='fork') if no task uses "
+                "those libraries"
+            )
+        if not _told:
+            _told = True
+            log.warning(
+                "%s; so the workers are made by a fresh interpreter (start_method='spawn'); "
+                "Worker(start_method=…) decides otherwise",
+                why,
+            )
+
+    def _look(self) -> Mappings:
+        return regions.spans() if self.spawn else shared_mappings()
+
+    def why_invisible(self, address: int, nbytes: int, started: bool) -> str | None:
+        """Say why workers cannot see some memory of other Workers, or shared by other means; or None."""
+        now = covers(self._look(), address, nbytes)
+        if now is None:
+            if self.spawn and covers(shared_mappings(), address, nbytes) is not None:
+                return (
+                    "it is shared by other means, and workers that a fresh interpreter makes "
+                    "(start_method='spawn') do not inherit it"
+                )
+            return PRIVATE
+        if started and covers(self._at_start, address, nbytes) != now:
+            return "it was allocated after the workers were started"
+        if self._given is None and not started and covers(regions.spans(), address, nbytes) is None:
+            self._inherited = address, nbytes
+        return None
+
+
+# ---------------------------------------------------------------- the manager
 _open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
 """Managers with open descriptors."""
 

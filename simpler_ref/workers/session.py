@@ -24,8 +24,7 @@ from .below import TracesBelow
 from .installer import Installer
 from .manager import WorkerManager
 from .options import Settings
-from .processes import ProcessManager
-from .start_method import StartMethod
+from .processes import ProcessManager, StartMethod
 from .threads import ThreadManager
 from .tree import Tree
 from .watch import OF_CALLS, Watch
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ..orch.domains import Domains
     from ..orch.orchestrator import Orchestrator
     from ..trace.recorder import Recorder
-    from .chip_memory import ChipMemory
+    from .memory import ChipMemory
 
 
 class Session:

@@ -12,7 +12,7 @@ from ..jit import layout as L
 from ..system.signals import MOST_SIGNALS, Failures, until_done
 from ..system.values import file_path
 from ..trace.recorder import file_of_variable
-from . import ending
+from .failures import recover
 from .life import Life
 from .manager import worker_name
 from .options import trace_detail
@@ -141,7 +141,7 @@ class Tracing:
             end(life, session)  # of a block that a signal has kept from its end
         if recorder.is_on:
             raise RuntimeError(f"this Worker is being traced already, into {recorder.path}")
-        ending.recover(session)
+        recover(session)
         life.start_workers(session)
         life.traced_by = weakref.ref(self)
         begin(life, session, self.path, self._detail)

@@ -314,7 +314,7 @@ FAULTS = (
         f"{ORCH}/test_misuse.py::"
         "test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted",
         Patch(
-            "workers/start_method.py",
+            "workers/processes.py",
             "        if started and covers(",
             "        if False and covers(",
         ),
@@ -399,7 +399,7 @@ FAULTS = (
             "    if cancel:\n        submit.open_scope(mem)\n    return L.OK\n",
         ),
         Patch(
-            "workers/ending.py",
+            "workers/failures.py",
             "    if engine.view.next_task_id or engine.view.scope_depth:\n",
             "    if engine.view.next_task_id:\n",
         ),

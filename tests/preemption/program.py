@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import simpler_ref.orch.room
-import simpler_ref.workers.ending
+import simpler_ref.workers.failures
 import simpler_ref.workers.manager
 import simpler_ref.workers.processes
 from simpler_ref import Worker
@@ -41,7 +41,7 @@ def sleep_for_ever() -> None:
     """Take away the time limit of the Orch thread's sleep: a wake-up that is lost shall be a hang."""
     for module in (
         simpler_ref.orch.room,
-        simpler_ref.workers.ending,
+        simpler_ref.workers.failures,
         simpler_ref.workers.manager,
         simpler_ref.workers.processes,
     ):

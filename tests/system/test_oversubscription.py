@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import simpler_ref.orch.room
-import simpler_ref.workers.ending
+import simpler_ref.workers.failures
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
@@ -37,7 +37,7 @@ def pause(seconds):
 
 def nothing_saves_a_lost_wake(worker):
     """Let the Orch thread sleep for ever, should nobody wake it."""
-    simpler_ref.workers.ending.PARK_NS = simpler_ref.orch.room.PARK_NS = FOREVER_NS
+    simpler_ref.workers.failures.PARK_NS = simpler_ref.orch.room.PARK_NS = FOREVER_NS
     worker._session.engine.mem[L.PARK_NS] = FOREVER_NS
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import start_method
+from simpler_ref.workers import processes
 
 from .tasks import fill, total, update
 
@@ -97,7 +97,7 @@ BASE = np.arange(6.0)
 def test_private_arrays_are_copied_to_be_read_and_refused_to_be_written(w, array, monkeypatch):
     """That memory is private is seen without a look at all mappings."""
     assert describe(w.zeros(3)).result()[1] == (3,)
-    monkeypatch.setattr(start_method, "shared_mappings", None)  # a thousand times as long
+    monkeypatch.setattr(processes, "shared_mappings", None)  # a thousand times as long
     assert np.array_equal(describe(array).result()[3], array)
     with pytest.raises(ValueError, match=r"private to this process|is read-only"):
         overwrite(array, array)

@@ -6,7 +6,7 @@ import pytest
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers import start_method
+from simpler_ref.workers import processes
 from tests.support import make_args
 
 
@@ -24,7 +24,7 @@ def tree(request):
 def two():
     """Give two Workers, neither below the other."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(start_method, "why_not_fork", lambda: None)
+        patch.setattr(processes, "why_not_fork", lambda: None)
         with Worker(3, num_sub_workers=1) as one, Worker(3, num_sub_workers=1) as other:
             for w in (one, other):
                 w.start()

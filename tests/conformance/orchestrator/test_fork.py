@@ -24,7 +24,7 @@ from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.system import forks, regions
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers import hygiene
+from simpler_ref.workers import processes
 from tests.support import make_args
 from tests.system.programs import Concurrently, Fork
 
@@ -39,7 +39,7 @@ def as_a_new_program(body, **variables):
         for name in (*VARIABLES, TOLERANCE):
             os.environ.pop(name, None)
         os.environ.update(variables)
-        hygiene._hygiene_done = False
+        processes._hygiene_done = False
         forks._users.clear()
         body()
 
@@ -157,7 +157,7 @@ def test_a_worker_finds_no_lock_of_the_engine_held(how):
 
 @pytest.mark.spec("ORCH-FORK-3")
 def test_the_hook_declares_the_order_of_locks():
-    words = " ".join(hygiene.fork_hygiene_once.__doc__.split())
+    words = " ".join(processes.fork_hygiene_once.__doc__.split())
     order = ("callables", "manager", "a worker", "scheduler", "allocator", "tensor map")
     places = [words.find(name) for name in order]
     assert -1 not in places

@@ -328,7 +328,7 @@ def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
     for name in (
         *("engine.memory.PARK_NS", "engine.scheduler.TIMER_NS", "orch.room.PARK_NS"),
-        *("workers.ending.PARK_NS", "workers.manager.PARK_NS"),
+        *("workers.failures.PARK_NS", "workers.manager.PARK_NS"),
     ):
         monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)
 

@@ -19,7 +19,6 @@ from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import ContinuousTensor, DataType
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import fresh_interpreter, processes
-from simpler_ref.workers import start_method as start_methods
 from tests.chip_kernels import add_core
 from tests.spec_rules import ROOT
 from tests.support import DEADLINE_S, make_args, wait_until
@@ -262,8 +261,8 @@ def test_what_cannot_travel_is_refused_by_name_with_the_remedy(monkeypatch):
         with pytest.raises(TypeError, match=r"needs_a_lock cannot.*lock.*start_method='fork'"):
             w.register(needs_a_lock)
         assert not w._life.registry._installed
-    monkeypatch.setattr(start_methods, "why_not_fork", lambda: "a reason")
-    monkeypatch.setattr(start_methods, "_told", True)
+    monkeypatch.setattr(processes, "why_not_fork", lambda: "a reason")
+    monkeypatch.setattr(processes, "_told", True)
     with Worker(3, num_sub_workers=1) as w:
         handle = w.register(needs_a_lock)
         with pytest.raises(TypeError, match=r"needs_a_lock cannot.*start_method='fork'"):
@@ -312,14 +311,14 @@ def test_arrays_shared_by_other_means_are_refused_as_arguments_and_so_are_their_
     assert out[0] == 2
     with Worker(3, num_sub_workers=1) as w:
         make_args((mine, T.INOUT))  # a forked worker would see it
-        monkeypatch.setattr(start_methods, "why_not_fork", lambda: "a reason")
+        monkeypatch.setattr(processes, "why_not_fork", lambda: "a reason")
         with pytest.raises(RuntimeError, match=r"a reason.*accepted before the start.*'fork'"):
             w.start()
 
 
 @pytest.mark.spec("WM-START-2")
 def test_chips_are_forked_whatever_threads_there_are(monkeypatch):
-    monkeypatch.setattr(start_methods, "why_not_fork", lambda: "a reason")
+    monkeypatch.setattr(processes, "why_not_fork", lambda: "a reason")
     x = array_of_its_own().view(np.float32)
     x[:] = 4
     with Worker(3, device_ids=[0]) as w:
