@@ -563,14 +563,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         orch_fn: OrchFunction | CallableHandle,
         args: Any = None,
         config: CallConfig | None = None,
-        *,
-        progress: bool = False,
     ) -> RunTiming:
         """Run an orchestration function, and return when every task it submitted is done.
 
         `orch_fn` is called as ``orch_fn(orch, args, config)`` on this thread. At level 2 it is the
-        handle of a ChipCallable instead, and the chip runs it on `args`. With `progress` a progress bar
-        on stderr shows how many tasks have ended, while this thread waits for them.
+        handle of a ChipCallable instead, and the chip runs it on `args`.
 
         Raises
         ------
@@ -759,8 +756,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     def top(self) -> Top:
         """Return what the Worker does now: tasks and queues of its workers, what waits, its rings.
 
-        Print it, look at its attributes, or let a notebook show it. May be called from any thread, also
-        during a run, which does not wait for it. Child Workers are below the workers that they run in.
+        Print it, or look at its attributes. May be called from any thread, also during a run, which does
+        not wait for it. Child Workers are below the workers that they run in.
         ``python -m simpler_ref top PID`` shows the same of another process.
 
         Raises
