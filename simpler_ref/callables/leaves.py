@@ -12,36 +12,23 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numba
 import numpy as np
-from numba import carray
 from numba.core import types
 from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import (
-    IN_C_ORDER,
-    IN_FORTRAN_ORDER,
-    IN_NO_ORDER,
-    KINDS_FROM_ARGS,
-    address_of_leaf,
-    array_at,
-    as_float,
-    as_single,
-    call_leaf,
-    fits_layout,
-    pointer,
-)
+from ..jit.leaves import address_of_leaf
 from ..model.enums import find_dtype
 from ..model.scalars import ScalarBits
-from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS
-from ..model.wire import SCALAR_BYTES, counts_of, element_words
+from ..model.wire import SCALAR_BYTES, element_words
 from ..system.types import Array
 from ..system.values import flag
+from .entry_code import EntryCode
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
@@ -66,8 +53,6 @@ _NUMBER_TYPES = frozenset(_NUMBERS.values())
 _ANY = (inspect.Parameter.empty, np.ndarray)
 """Annotations that leave the type to the first argument."""
 _FLOATS = (types.float64, types.float32)
-ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
-"""How numba names the orders of arrays."""
 OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
 """Those of `numba.njit` that compiled tasks may have."""
 _FAST = ("fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc")
@@ -187,7 +172,7 @@ class Leaf:
             compiled.compile(kinds)
             self._tasks[kinds] = None
             if len(self._tasks) <= _MOST_ORDERS:
-                self._tasks[kinds] = _task_of(compiled, kinds, self.address)
+                self._tasks[kinds] = _entry(compiled, kinds, self.address)
         except Exception as error:
             raise TypeError(f"{self._name} cannot be compiled: {reason_of(error)}") from error
         finally:
@@ -442,7 +427,7 @@ def _limits(kind: Kind) -> tuple[int, int]:
 
 
 def _converted(kind: Kind, value: int | float) -> Any:
-    """Return a scalar as the code of `_task_of` reads it from the mailbox; None if that refuses it.
+    """Return a scalar as the code of `_entry` reads it from the mailbox; None if that refuses it.
 
     Rule     SPEED-LEAF-4, -10
     """
@@ -479,12 +464,8 @@ def reason_of(error: Exception) -> str:
 
 
 # ---------------------------------------------------------------- the code that a worker calls
-def _task_of(compiled: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
-    """Return a compiled function that runs a leaf on the args blob at an address.
-
-    It answers OK, or ILLEGAL without a call if the blob holds other arguments than the leaf takes, or
-    a tensor that has no memory: `Leaf.run_task` has the words. Arrays in other orders are for the code at
-    the address `otherwise`, if there is some.
+def _entry(function: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
+    """Return the compiled entry of a leaf; `Leaf.run_task` has the words for what that refuses.
 
     Rule     SPEED-LEAF-5, -10, -11
     """
@@ -494,93 +475,21 @@ def _task_of(compiled: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
         raise TypeError(
             "the tensors of a task come first, then its scalars; order the parameters so"
         )
-    counts = counts_of(len(arrays), len(numbers))
-    size = 1 + len(arrays) * L.TENSOR_WORDS + len(numbers)
-    beside = KINDS_FROM_ARGS
-    lines = [
-        "def task(blob, layouts):",
-        f"    words = carray(pointer(blob), {size}, int64)",
-        f"    kinds = carray(pointer(blob + {beside}), {len(numbers)}, uint8)",
-        f"    packed = carray(pointer(blob + {beside}), {-(-len(numbers) // L.WORD)}, int64)",
-        f"    if words[0] != {counts}: return ILLEGAL",
-    ]
-    other = f"return call_leaf({otherwise}, blob, layouts)" if otherwise else "return ILLEGAL"
-    readers = [_reader(i, 1 + i * L.TENSOR_WORDS, kind) for i, kind in enumerate(arrays)]
-    lines += [f"    if {test}: {other}" for one in readers for test in one.tests]
-    lines += [line for one in readers for line in one.lines]
-    lines.append("    wrong = False")
-    lines += _lines_of_kinds(numbers)
+    code = EntryCode(len(arrays), len(numbers))
+    for kind in arrays:
+        dtype = find_dtype(as_dtype(kind.dtype))
+        if dtype is None or kind.layout != "C" or kind.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
+            code.add_described(kind, element_words(as_dtype(kind.dtype)))
+        else:
+            code.add_contiguous(kind, int(dtype))
+    if numbers:
+        code.reading += ["wrong = False", *_lines_of_kinds(numbers)]
+        code.fitting.append("not wrong")
     for i, kind in enumerate(numbers):
-        lines.append(f"    w{i} = words[{size - len(numbers) + i}]")
-        lines += _lines_of_number(i, kind)
-    given = [f"a{i}" for i in range(len(arrays))] + [f"s{i}" for i in range(len(numbers))]
-    lines += ["    if wrong: return ILLEGAL", f"    compiled({', '.join(given)})", "    return OK"]
-    names: dict[str, Any] = {
-        "np": np,
-        "array_at": array_at,
-        "call_leaf": call_leaf,
-        "carray": carray,
-        "fits_layout": fits_layout,
-        "pointer": pointer,
-        "as_float": as_float,
-        "as_single": as_single,
-        "compiled": compiled,
-        "OK": L.OK,
-        "ILLEGAL": L.ILLEGAL,
-        "KIND_MASK": L.TENSOR_KIND_MASK,
-        "FIRST": FIRST_ADDRESS,
-        "END": END_OF_ADDRESSES,
-        **{kind.name: kind for kind in _NUMBER_TYPES - {types.boolean}},
-        **{name: value for one in readers for name, value in one.names.items()},
-    }
-    exec("\n".join(lines), names)
-    task = numba.njit(nogil=True)(names["task"])
-    task.compile((types.int64, types.int64))
-    return task
-
-
-class _Reader(NamedTuple):
-    """How the code of `_task_of` reads one array."""
-
-    tests: list[str]
-    """True if it is another array."""
-    lines: list[str]
-    names: dict[str, Any]
-
-
-def _reader(i: int, t: int, kind: Kind) -> _Reader:
-    """Return how array `i` is read from word `t` on: by its dimensions, or by its layout."""
-    words, data = f"words[{t + L.TENSOR_KIND}] & KIND_MASK", f"words[{t + L.TENSOR_DATA}]"
-    dtype = find_dtype(as_dtype(kind.dtype))
-    if dtype is None or kind.layout != "C" or kind.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
-        record = f"layouts + {L.WORD} * (words[{t + L.TENSOR_SHAPE}] & {L.LOW_HALF})"
-        right = (
-            f"fits_layout({record}, {data}, {kind.ndim}, {ORDERS[kind.layout]}, "
-            f"{alignment(kind)}, element_{i})"
-        )
-        lines = [
-            f"    if not FIRST <= {data} < END: return ILLEGAL",
-            f"    a{i} = array_at(type_{i}, {data}, {record})",
-        ]
-        element = np.array(element_words(as_dtype(kind.dtype)), np.int64)
-        names = {f"type_{i}": kind, f"element_{i}": element}
-        return _Reader([f"{words} != {L.TENSOR_DESCRIBED}", f"not {right}"], lines, names)
-    dims = [
-        f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & 0xFFFFFFFF"
-        for d in range(kind.ndim)
-    ]
-    full = " and ".join(f"({dim}) != 0" for dim in dims)
-    lines = [
-        f"    if not FIRST <= {data} < END and {full}: return ILLEGAL",
-        f"    a{i} = carray(pointer({data}), ({', '.join(dims)},), dtype_{i})",
-    ]
-    tests = [f"{words} != {int(dtype)}", f"words[{t + L.TENSOR_DIMS}] >> 32 != {kind.ndim}"]
-    return _Reader(tests, lines, {f"dtype_{i}": kind.dtype})
-
-
-def alignment(kind: Kind) -> int:
-    """Return what the addresses of an array's elements are multiples of."""
-    return int(as_dtype(kind.dtype).alignment) if kind.aligned else 1
+        code.reading.append(f"w{i} = words[{code.first_scalar + i}]")
+        code.reading += _lines_of_number(i, kind)
+        code.values.append(f"s{i}")
+    return code.compile(function, otherwise=otherwise)
 
 
 def _lines_of_kinds(numbers: Sequence[Kind]) -> list[str]:
@@ -597,7 +506,7 @@ def _lines_of_kinds(numbers: Sequence[Kind]) -> list[str]:
         ]
         mask = int.from_bytes(bytes(octets).ljust(L.WORD, b"\0"), "little", signed=True)
         if mask:
-            lines.append(f"    wrong |= packed[{at // L.WORD}] & {mask} != 0")
+            lines.append(f"wrong |= packed[{at // L.WORD}] & {mask} != 0")
     return lines
 
 
@@ -609,20 +518,20 @@ def _lines_of_number(i: int, kind: Kind) -> list[str]:
     """
     word, was, name = f"w{i}", f"kinds[{i}]", f"s{i}"
     if kind == types.float64:
-        return [f"    {name} = as_float({word}, {was})"]
+        return [f"{name} = as_float({word}, {was})"]
     low, high = _limits(kind)
-    outside = f"    wrong |= ({word} < {low}) | ({word} >= {high})"
+    outside = f"wrong |= ({word} < {low}) | ({word} >= {high})"
     if kind == types.float32:
         raw = f"({was} == {L.RAW})"
         return [
-            f"    wrong |= {raw} & (({word} < {low}) | ({word} >= {high}))",
-            f"    {name} = as_single({word}, {was})",
+            f"wrong |= {raw} & (({word} < {low}) | ({word} >= {high}))",
+            f"{name} = as_single({word}, {was})",
         ]
     if kind == types.boolean:
-        return [f"    {name} = {word} != 0"]
-    lines = [f"    {name} = {kind.name}({word})"]
+        return [f"{name} = {word} != 0"]
+    lines = [f"{name} = {kind.name}({word})"]
     if kind == types.uint64:
-        lines.append(f"    wrong |= ({was} != {L.RAW}) & ({word} < 0)")
+        lines.append(f"wrong |= ({was} != {L.RAW}) & ({word} < 0)")
     elif kind.bitwidth < 64:
         lines.append(outside)
     return lines

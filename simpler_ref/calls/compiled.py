@@ -17,25 +17,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
-from numba import carray
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from ..callables.leaves import ORDERS, alignment, reason_of
+from ..callables.entry_code import EntryCode
+from ..callables.leaves import reason_of
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import (
-    KINDS_FROM_ARGS,
-    VALUE_FROM_ARGS,
-    address_of_leaf,
-    array_at,
-    bits_of,
-    call_leaf,
-    double_of,
-    fits_layout,
-    pointer,
-)
-from ..model.wire import counts_of
+from ..jit.leaves import address_of_leaf
 from .forms import (
     ARRAY,
     CODE_MASK,
@@ -318,116 +307,38 @@ def _answer_for(kind: Type) -> list[str] | None:
 
 
 def _entry(compiled: Any, pattern: Pattern, answer: list[str], otherwise: int) -> Any:
-    """Return an entry: compiled code that takes the calls of a pattern, and asks another for the rest."""
-    reader = _Reader(pattern)
-    other = f"return call_leaf({otherwise}, blob, layouts)" if otherwise else f"return {L.ILLEGAL}"
-    lines = [
-        "def entry(blob, layouts):",
-        f"    words = carray(pointer(blob), {reader.size}, int64)",
-        f"    kinds = carray(pointer(blob + {KINDS_FROM_ARGS}), {reader.scalars}, uint8)",
-        f"    out = carray(pointer(blob + {VALUE_FROM_ARGS}), 2, int64)",
-        f"    if not ({' and '.join(reader.alike)}): {other}",
-        *(f"    {line}" for line in reader.records),
-        *([f"    if not ({' and '.join(reader.fitting)}): {other}"] if reader.fitting else []),
-        f"    value = compiled({', '.join(reader.values)})",
-        *(f"    {line}" for line in answer),
-        f"    return {L.OK}",
-    ]
-    names = _NAMES | reader.names | {"compiled": compiled}
-    exec("\n".join(lines), names)
-    entry = numba.njit(nogil=True)(names["entry"])
-    entry.compile((types.int64, types.int64))
-    return entry
+    """Return an entry for the calls of a pattern; see `EntryCode`."""
+    arrays = len(pattern.elements)
+    first, *packed = head_words(0, pattern.codes, 0)
+    code = EntryCode(arrays, 1 + len(packed) + pattern.codes.count(VALUE))
+    head, number = code.first_scalar, 1 + len(packed)
+    code.alike.append(f"words[{head}] >> {L.KEY_BITS} == {first >> L.KEY_BITS}")
+    masks = [-1] * len(packed)
+    elements = iter(pattern.elements)
+    for i, (form, kind) in enumerate(zip(pattern.codes, pattern.types, strict=True)):
+        if form in (ARRAY, READ_ARRAY):
+            code.add_described(kind, next(elements))
+        elif form == VALUE:
+            kinds = " or ".join(f"kinds[{number}] == {one}" for one in _KINDS[kind])
+            code.alike.append(f"({kinds})")
+            code.values.append(_READ_AS[kind].format(head + number))
+            number += 1
+        elif form == NONE:
+            code.values.append("None")
+        else:  # True or False: whichever it is
+            word, shift = place_of(i)
+            masks[word] &= ~(CODE_MASK << shift)
+            found = f"words[{head + 1 + word}] >> {shift} & {CODE_MASK}"
+            code.alike.append(f"({found} == {TRUE} or {found} == {FALSE})")
+            code.values.append(f"{found} == {TRUE}")
+    for i, (word, mask) in enumerate(zip(packed, masks, strict=True)):
+        code.alike.append(f"words[{head + 1 + i}] & {mask} == {word & mask}")
+    return code.compile(compiled, answer, otherwise)
 
 
-_NAMES: dict[str, Any] = {
-    "array_at": array_at,
-    "bits_of": bits_of,
-    "call_leaf": call_leaf,
-    "carray": carray,
-    "double_of": double_of,
-    "fits_layout": fits_layout,
-    "float64": types.float64,
-    "int64": types.int64,
-    "pointer": pointer,
-    "uint8": types.uint8,
-}
 _READ_AS = {
     types.int64: "words[{}]",
     types.float64: "double_of(words[{}])",
     types.boolean: "words[{}] != 0",
     types.none: "None",
 }
-
-
-class _Reader:
-    """The expressions with which an entry checks the arguments of a call, and reads them.
-
-    Attributes
-    ----------
-    alike : list[str]
-        True if the call has arguments of these kinds.
-    records, fitting : list[str]
-        Statements that find the layouts of the arrays then; true if the layouts are right.
-    values : list[str]
-        The arguments.
-    """
-
-    def __init__(self, pattern: Pattern) -> None:
-        arrays = len(pattern.elements)
-        first, *packed = head_words(0, pattern.codes, 0)
-        self.scalars = 1 + len(packed) + pattern.codes.count(VALUE)
-        self._tensor, self._head = 1, 1 + arrays * L.TENSOR_WORDS
-        self.size = self._head + self.scalars
-        self._next = self._head + 1 + len(packed)
-        self._masks = [-1] * len(packed)
-        self.alike = [
-            f"words[0] == {counts_of(arrays, self.scalars)}",
-            f"words[{self._head}] >> {L.KEY_BITS} == {first >> L.KEY_BITS}",
-        ]
-        self.records: list[str] = []
-        self.fitting: list[str] = []
-        self.values: list[str] = []
-        self.names: dict[str, Any] = {}
-        elements = iter(pattern.elements)
-        for i, (code, kind) in enumerate(zip(pattern.codes, pattern.types, strict=True)):
-            if code in (ARRAY, READ_ARRAY):
-                self._add_array(kind, next(elements))
-            elif code == VALUE:
-                self._add_number(kind)
-            elif code == NONE:
-                self.values.append("None")
-            else:
-                self._add_bool(i)
-        for i, (word, mask) in enumerate(zip(packed, self._masks, strict=True)):
-            self.alike.append(f"words[{self._head + 1 + i}] & {mask} == {word & mask}")
-
-    def _add_array(self, kind: Type, element: tuple[int, ...]) -> None:
-        n, t = len(self.records), self._tensor
-        self.names |= {f"type_{n}": kind, f"element_{n}": np.array(element, np.int64)}
-        data = f"words[{t + L.TENSOR_DATA}]"
-        self.alike.append(
-            f"words[{t + L.TENSOR_KIND}] & {L.TENSOR_KIND_MASK} == {L.TENSOR_DESCRIBED}"
-        )
-        self.records.append(
-            f"r{n} = layouts + {L.WORD} * (words[{t + L.TENSOR_SHAPE}] & {L.LOW_HALF})"
-        )
-        self.fitting.append(
-            f"fits_layout(r{n}, {data}, {kind.ndim}, {ORDERS[kind.layout]}, {alignment(kind)}, "
-            f"element_{n})"
-        )
-        self.values.append(f"array_at(type_{n}, {data}, r{n})")
-        self._tensor += L.TENSOR_WORDS
-
-    def _add_number(self, kind: Type) -> None:
-        k = self._next - self._head
-        self.alike.append("(" + " or ".join(f"kinds[{k}] == {one}" for one in _KINDS[kind]) + ")")
-        self.values.append(_READ_AS[kind].format(self._next))
-        self._next += 1
-
-    def _add_bool(self, i: int) -> None:
-        word, shift = place_of(i)
-        self._masks[word] &= ~(CODE_MASK << shift)
-        code = f"words[{self._head + 1 + word}] >> {shift} & {CODE_MASK}"
-        self.alike.append(f"({code} == {TRUE} or {code} == {FALSE})")
-        self.values.append(f"{code} == {TRUE}")
