@@ -135,7 +135,7 @@ class DryStream:
 
     def _plan(self, task: Task) -> Plan:
         """Return what is known of a task; its workers, if it names some, begin with the first."""
-        known = self._real.plan_of(task)
+        known = self._real.functions.plan_of(task)
         workers = tuple(self._first_sub + one for one in task.workers)
         made = self._plans[task] = Plan(task, known.key, workers)
         return made

@@ -280,7 +280,7 @@ class _Chunk(_Single):
             if place in done.errors:
                 block, item = done.errors[place], origin.first + place
                 story = origin.story(item)
-                raise stream.item_error(block, done.worker, number, name, item, story)
+                raise stream.errors.of_item(block, done.worker, number, name, item, story)
             try:
                 return done.values[place]
             except pickle.UnpicklingError as problem:
@@ -639,11 +639,11 @@ class Results:
         """Return the plan of the calls that have several items."""
         payload, _ = self._stream.sent(self._chunks)
         payload = payload._replace(reads=self._payload.reads)
-        return self._stream.plan(self._chunks, payload, lasts=False)
+        return self._stream.functions.plan(self._chunks, payload, lasts=False)
 
     def _plan_of_single(self) -> Plan:
         """Return the plan of the calls that have one item, of the function as it was."""
-        return self._stream.plan(self._task, self._alone_payload, lasts=False)
+        return self._stream.functions.plan(self._task, self._alone_payload, lasts=False)
 
 
 def _are_values(task: Task) -> bool:

@@ -22,6 +22,7 @@ from ..remote.far_calls import ANY_SUB_WORKER
 from ..remote.queues import Queues
 from . import outcomes
 from .at_link import Function, OfCalls, Plan
+from .call_errors import CallErrors
 from .far_arrays import FarArrays, Use
 from .far_values import FarValues, ValueUse
 from .sending import Guards, How, Payload
@@ -41,6 +42,7 @@ class SpreadStream(Stream):
     def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:
         super().__init__(life, session, register)
         self._sums = None  # what arrives there are copies
+        self.errors = _ErrorsThere(session)
         self._add_callable, self._endpoints = add, life.endpoints
         self._far_arrays = FarArrays(session.engine)
         self._far_values = FarValues(session.engine)
@@ -163,9 +165,9 @@ class SpreadStream(Stream):
             self._hand_on()
             return
         words = [link.last_words() for link in self._endpoints.links()]
-        self._why_stranded = WorkerStartError(f"all endpoints are lost: {'; '.join(words)}")
+        self.errors.why_stranded = WorkerStartError(f"all endpoints are lost: {'; '.join(words)}")
         self._strand()
-        raise self._why_stranded
+        raise self.errors.why_stranded
 
     def _alive(self) -> list[int]:
         manager = self._session.manager
@@ -183,8 +185,11 @@ class SpreadStream(Stream):
                 other = alive[i % len(alive)]
                 self._kernels.hand_on(self._mem, link.number, other)
 
-    # ------------------------------------------------------------ errors
-    def item_error(
+
+class _ErrorsThere(CallErrors):
+    """The errors of calls at endpoints."""
+
+    def of_item(
         self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
     ) -> BaseException:
         """Return the error of one item of many that were one call, of a sub worker of some endpoint."""

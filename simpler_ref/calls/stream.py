@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import threading
@@ -10,34 +9,21 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-import numpy as np
-
-from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS
-from ..engine.view import CallView
-from ..engine.view.blocks import Blocks, data_of, set_retries
-from ..errors import (
-    HazardError,
-    RingFullError,
-    TaskCancelledError,
-    TaskError,
-    TaskTimeoutError,
-    WorkerLostError,
-    tell,
-)
+from ..engine.view.blocks import Blocks, data_of
+from ..errors import RingFullError, TaskError
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..orch.checked import caller
 from ..system.signals import signals_blocked
-from ..workers.failures import describe_lost, story_of_call, story_of_item
 from ..workers.life import NO_WAIT, Life
 from ..workers.reports import without_own_frames
 from ..workers.session import Session
-from . import current, limits, outcomes, quick
+from . import current, outcomes, quick
 from .arrays import SentArrays
+from .call_errors import CallErrors
 from .forms import key_of
 from .futures import Future
 from .inside import Caller
@@ -46,22 +32,12 @@ from .packing import Packer, Plan
 from .refills import Sums
 from .sending import Guards, Payload
 from .sent_functions import SentFunctions
-from .signatures import Signature
 from .tasks import Task
 from .turns import Turns
 from .unasked import Failures, Teller
 
 _integer = INTEGER.pack
 _new_future = object.__new__
-_FUNCTIONS = {FunctionType, BuiltinFunctionType, type, np.ufunc, type(functools.cache(len))}
-"""Types of functions that are the same only if they are identical."""
-_MOST_GUARDED = 1024
-"""Functions that are known to be what they were; a call of another one forgets the oldest."""
-_NEEDS = (
-    "it needs the result of the call that failed, or an array which that was to write. Let a call "
-    "overwrite all of this array, as Out (what the program writes itself does not count), or use a new "
-    "array"
-)
 
 
 class Stream:
@@ -84,8 +60,8 @@ class Stream:
         self._leases = Leases(session.engine, session.arena.in_use.users)
         self._fetching: set[int] = set()
         self.turns = Turns(session.engine)
-        self._tasks: dict[Any, Task] = {}
-        self._quick = quick.make(session, self.turns, self._fetching, self._tasks)
+        tasks: dict[Any, Task] = {}
+        self._quick = quick.make(session, self.turns, self._fetching, tasks)
         self.call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
         me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
@@ -94,14 +70,12 @@ class Stream:
         )
         self._packer = Packer(self._arrays, session, lambda: me._wait_for_submitted())
         self._pack = self._packer.pack
-        self._plans: dict[Task, tuple[Plan, Guards]] = {}
-        self._names = session.call_names
-        self._limits: dict[int, float] = {}
-        self._sent = SentFunctions(self)
+        self.errors = CallErrors(session)
+        self.functions = SentFunctions(self, tasks)
+        self.task_of = self.functions.task_of
         self._inherited = session.inherited
-        self._places: dict[int, str] | None = {} if life.options.check else None
-        """With ``check=True``: where the calls of slots were submitted."""
-        self._sums = Sums(session.engine) if life.options.check else None
+        self._checks = life.options.check
+        self._sums = Sums(session.engine) if self._checks else None
         self._word = -1
         self._failures = Failures()
         self._teller: Teller | None = None
@@ -115,7 +89,6 @@ class Stream:
         self._open = False
         self._gone = False
         self._full_since = 0.0
-        self._why_stranded: BaseException | None = None
 
     # ------------------------------------------------------------ submit
     def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
@@ -135,7 +108,7 @@ class Stream:
             if future is not None:
                 return future
         bound = task.signature.bind(args, kwargs)
-        return self.submit_bound(lambda: self.plan_of(task), bound)
+        return self.submit_bound(lambda: self.functions.plan_of(task), bound)
 
     def submit_bound(self, plan_now: Callable[[], Plan], bound: tuple[Any, ...]) -> Future:
         """Submit a call whose arguments are in the order of the parameters."""
@@ -157,8 +130,8 @@ class Stream:
                     if known is not self._session.inherited:
                         continue
                 counts, wire, data, futures, epoch = packed
-                if epoch != self._arrays.now[0] or (futures and not _are_there(futures)):
-                    continue
+                if epoch != self._arrays.now[0] or any(one._slot != at for one, at in futures):
+                    continue  # what it has was forgotten, or fetched
                 word = self._word
                 if plan.workers is not None:
                     word |= next(plan.workers)
@@ -169,8 +142,8 @@ class Stream:
                     future = _new_future(Future)
                     future._stream, future._slot = self, 0
                     self._quick.enter(slot, future)
-                    if self._places is not None:
-                        self._places[slot] = caller()
+                    if self._checks:
+                        self.errors.places[slot] = caller()
                     if self._sums is not None:
                         self._sums.note(slot)
                     return future
@@ -191,125 +164,6 @@ class Stream:
         if not self._open:
             self._come_in()
         return self._packer.pickle_each(items)
-
-    def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
-        """Return the task of a plain function, the same one for as long as that stays what it is."""
-        is_function = type(function) in _FUNCTIONS and not workers
-        found = self._tasks.get(function) if is_function else None
-        if found is None:
-            found = Task(function, _signature_of(function), workers=workers)
-            if is_function:
-                self._tasks[function] = found
-            else:
-                found.is_passing = True
-        return found
-
-    def plan_of(self, task: Task) -> Plan:
-        """Return what is known of a task's calls, with its function as it is now.
-
-        Raises
-        ------
-        TypeError, ValueError
-            This Worker cannot make them.
-
-        Notes
-        -----
-        Rule     CALL-SENT-1 to -3
-        """
-        known = self._plans.get(task)
-        if known is not None and known[1].hold():
-            return known[0]
-        payload, guards = self.sent(task)
-        plan = self.plan(task, payload, lasts=guards is not None and not guards)
-        with self.turns.entrance, self.turns.turn:
-            if guards is None:
-                self._forget_task(task)
-            else:
-                self._plans[task] = plan, guards
-                if plan.lease is None and not guards:
-                    self._quick.know(task, plan)
-                self._forget_oldest_task()
-        return plan
-
-    def _forget_oldest_task(self) -> None:
-        if len(self._plans) > _MOST_GUARDED:
-            oldest = next((one for one, (_, guards) in self._plans.items() if guards), None)
-            if oldest is not None:
-                self._forget_task(oldest)
-
-    def _forget_task(self, task: Task) -> None:
-        """Look at a function anew when it is called again."""
-        self._plans.pop(task, None)
-        if type(task.py_func) in _FUNCTIONS and self._tasks.get(task.py_func) is task:
-            del self._tasks[task.py_func]
-
-    def forget_plan(self, plan: Plan) -> None:
-        """Forget which functions a plan was for: its block will be given back."""
-        for task in [task for task, (one, _) in self._plans.items() if one is plan]:
-            self._forget_task(task)
-
-    def may_forget_functions(self) -> bool:
-        """Say whether blocks of functions may be given back.
-
-        A trace needs their names, and threads the functions themselves until their calls have ended.
-        """
-        view = self._engine.view
-        is_idle = view.ended == view.next_task_id
-        return not view.is_traced and (is_idle or self._session.child_mode != "thread")
-
-    @property
-    def bytes_for_values(self) -> int:
-        """The memory that the program has for functions and long arguments."""
-        return self._blocks.nbytes
-
-    def put_function(self, task: Task, raw: bytes, *, lasts: bool) -> tuple[int, Lease | None]:
-        """Put a function into a block, with the turn; return that, and a hold on it unless it lasts.
-
-        Raises
-        ------
-        MemoryError
-            There is no room.
-        """
-        block = self._blocks.take(len(raw))
-        block.data[:] = raw
-        offset, name = block.offset, task.__qualname__
-        set_retries(self._mem, offset, task.retries)
-        about = self._names.get(offset, name), self._limits.get(offset)
-        if about != (name, task.timeout):  # errors of calls that have ended tell those
-            self._keep_values()
-        self._names[offset] = name
-        self._limits.pop(offset, None)
-        if task.timeout is not None:
-            self._limits[offset] = task.timeout
-        if lasts:
-            return offset, None
-        lease = self.hold(offset)
-        self._kernels.hold_block(self._mem, offset, -1)
-        return offset, lease
-
-    def plan(self, task: Task, payload: Payload, *, lasts: bool) -> Plan:
-        """Put a function into a block, once, where all workers find it by the block's offset.
-
-        Parameters
-        ----------
-        lasts : bool
-            The block is never given back, if there are not too many such ones.
-
-        Notes
-        -----
-        Rule     CALL-LIMIT-2; CALL-SENT-4; CALL-WORKER-4
-        """
-        workers = self._require_workers(task)
-        if task.timeout is not None and self._life.options.child_mode == "thread":
-            raise ValueError(
-                f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
-                'ended: leave out timeout=, or use child_mode="process"'
-            )
-        try:
-            return self._sent.plan(task, payload, workers, lasts)
-        except MemoryError:
-            self.finish()
-            return self._sent.plan(task, payload, workers, lasts)
 
     def sent(self, task: Task) -> tuple[Payload, Guards | None]:
         """Return what workers make a task from, and what must hold for that to stay right."""
@@ -334,16 +188,17 @@ class Stream:
         Rule     CALL-STREAM-11
         """
         for other in tuple(current.opened) if len(current.opened) > 1 else ():
-            if isinstance(other, Stream) and other is not self and other._owns(address):
+            if (
+                isinstance(other, Stream)
+                and other is not self
+                and any(start <= address < end for start, end in other._session.own_memory)
+            ):
                 raise RuntimeError(
                     f"this array of shape {array.shape} belongs to another open Worker, and calls of "
                     "two Workers do not wait for each other: make both calls by that Worker's submit, "
                     "or pass a copy, Worker.share(array), once its calls have ended"
                 )
         return self._session.why_array_is_invisible(array, address, nbytes)
-
-    def _owns(self, address: int) -> bool:
-        return any(start <= address < end for start, end in self._session.own_memory)
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the workers of the engine that a task names."""
@@ -469,20 +324,14 @@ class Stream:
         handle = self._handle = register(Caller())
         return self._life.tree.words(self._life.registry)[1][handle]
 
-    def _look_at_workers(self) -> None:
-        """Forget what workers have of functions if others have taken the places of all."""
-        if self._inherited is not self._session.inherited:
-            self._inherited = self._session.inherited
-            self._plans.clear()
-            self._tasks.clear()
-            self._quick.know_none()
-            self._sent.begin_anew()
-
     def _start_quick(self) -> None:
         """Let usual calls be quick, unless what tasks print has to come first, or lines are noted."""
-        self._look_at_workers()
         session, manager = self._session, self._session.manager
-        noted = session.recorder.notes_lines or self._places is not None
+        if self._inherited is not session.inherited:  # others have taken the places of all workers
+            self._inherited = session.inherited
+            self._quick.know_none()
+            self.functions.begin_anew()
+        noted = session.recorder.notes_lines or self._checks
         if manager is not None and not manager.relays_output and not noted:
             self._quick.start(self._word, manager.dead)
 
@@ -513,17 +362,12 @@ class Stream:
         try:
             self._life.start_workers(session, dead)
         except BaseException as error:
-            self._why_stranded = error
+            self.errors.why_stranded = error
             self._strand()
             raise
-        self._why_stranded = None
+        self.errors.why_stranded = None
         self._kernels.strand(self._mem, 0)
         self._start_quick()
-
-    def _replace_dead_or_fail_calls(self) -> None:
-        """Do so for a thread that waits: if it is impossible, the calls say why."""
-        with suppress(Exception):
-            self._replace_dead()
 
     def _lose_calls_of(self, dead: Sequence[int]) -> None:
         """Fail the calls that dead workers had; keep the names of these, and free their memory."""
@@ -594,12 +438,17 @@ class Stream:
             view = self._engine.view
             while view.ended < view.next_task_id:
                 if self._lacks_workers():
-                    self._replace_dead_or_fail_calls()
+                    with suppress(Exception):  # if it is impossible, the calls say why
+                        self._replace_dead()
                 shared = self.turns.prepare()
                 goal = view.ended + 1 if shared else view.next_task_id
                 self._help(slot=L.STAY, ended=goal)
                 self.turns.tell()
-            self._settle()
+            for (
+                future
+            ) in self._quick.futures():  # a worker may still have to answer for one that failed
+                while future._slot and not self.has_settled(future._slot):
+                    self._help(slot=future._slot)
             self._keep_values()
             self.release_unused()
             self._quick.drop_all()
@@ -620,15 +469,6 @@ class Stream:
                 self._life.streaming = False
             self._session.forget_watch()
             self._failures.forget(unnoted)
-
-    def _settle(self) -> None:
-        """Wait until the calls that have ended are settled.
-
-        One that has failed counts as ended; a worker that had it already, for later, may have to answer.
-        """
-        for future in self._quick.futures():
-            while future._slot and not self.has_settled(future._slot):
-                self._help(slot=future._slot)
 
     @property
     def is_gone(self) -> bool:
@@ -654,14 +494,6 @@ class Stream:
         self._watching = threading.Lock()
         self._watcher = None
         self._watched.clear()
-
-    def _why_gone(self) -> str:
-        pid = self._session.pid
-        if pid != os.getpid():
-            return (
-                f"this call belongs to process {pid}, from which this process was forked: ask there"
-            )
-        return "the Worker of this call was closed before the call had ended"
 
     def _keep_values(self) -> None:
         """Fetch the values of all calls that have ended and still have a future."""
@@ -690,7 +522,12 @@ class Stream:
         try:
             while slot and not self._kernels.has_settled(self._mem, slot):
                 if self._gone:
-                    raise RuntimeError(self._why_gone())
+                    pid = self._session.pid
+                    if pid == os.getpid():
+                        raise RuntimeError("the Worker of this call was closed before it had ended")
+                    raise RuntimeError(
+                        f"this call belongs to process {pid}, from which this one was forked: ask there"
+                    )
                 rest_ns = PARK_NS
                 if deadline is not None:
                     rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
@@ -740,7 +577,8 @@ class Stream:
             mine = lock.acquire(False) or (not turns.helping and turns.try_to_take())
             if mine and self._open and (future is None or future._slot == slot):
                 if self._lacks_workers():
-                    self._replace_dead_or_fail_calls()
+                    with suppress(Exception):  # if it is impossible, the calls say why
+                        self._replace_dead()
                 if turns.prepare(bell):
                     so_far = self._engine.view.ended
                     ended = min(ended, so_far) if ended >= 0 else so_far
@@ -786,7 +624,7 @@ class Stream:
         if self._gone:
             return "a call of a Worker that is closed, or of another process"
         call = self._engine.view.call(slot)
-        return f"call {call.task} of {self._names[key_of(call.key)]}"
+        return f"call {call.task} of {self._session.call_names[key_of(call.key)]}"
 
     # ------------------------------------------------------------ cancel
     def cancel(self, future: Future) -> None:
@@ -809,7 +647,11 @@ class Stream:
         """
         manager = self._session.manager
         if urgency == 0 and not self._gone:
-            self._finish_maps()
+            for one in set(self.maps).union(self.dropped_maps):
+                one.finish()
+                one.warn_of_uncalled()
+            while self.dropped_maps:
+                self.dropped_maps.pop().tell_errors()
         if urgency and not self._gone:
             with self.turns.entrance, self.turns.turn:
                 if self._open:
@@ -818,17 +660,6 @@ class Stream:
             manager.kill_busy()
         if urgency < NO_WAIT:
             self.finish()
-
-    def _finish_maps(self) -> None:
-        """Call what nobody has asked for; say what is not called.
-
-        Rule     CALL-MAP-10
-        """
-        for one in set(self.maps).union(self.dropped_maps):
-            one.finish()
-            one.warn_of_uncalled()
-        while self.dropped_maps:
-            self.dropped_maps.pop().tell_errors()
 
     # ------------------------------------------------------------ values
     def fetch(self, future: Future) -> None:
@@ -867,15 +698,19 @@ class Stream:
         has_failed, kind, word = self._engine.view.outcome(slot)
         if has_failed:
             future._is_cancelled = word == -slot
-            future._error = error = self._error_of(slot)
+            future._error = error = self.errors.of_call(slot)
             future._unasked = self._failures.note(error)
             self._look_at_failures()
         else:
             try:
-                if kind == L.VALUE_BLOCK:
-                    future._value = self._value_in(word)
-                else:
+                if kind != L.VALUE_BLOCK:
                     future._value = outcomes.decode_word(kind, word)
+                    return
+                lease = self._leases.take(word)
+                value, kept = outcomes.decode_block(data_of(self._mem, word), lease)
+                if kept:  # arrays of the value refer to it
+                    lease.begin()
+                future._value = value
             except Exception as problem:
                 task = self._engine.view.call(slot).task
                 future._error = TaskError(f"{self.describe(slot)}: {problem}", task=task)
@@ -918,89 +753,6 @@ class Stream:
         self._kernels.hold_block(self._mem, block.offset, -1)
         return lease
 
-    def _value_in(self, block: int) -> Any:
-        """Return the value in a block, which is held for as long as arrays of the value refer to it."""
-        lease = self._leases.take(block)
-        value, kept = outcomes.decode_block(data_of(self._mem, block), lease)
-        if kept:
-            lease.begin()
-        return value
-
-    def _error_of(self, slot: int) -> BaseException:
-        """Return the error of a call, with its story or that of the call whose failure it shares."""
-        call = self._engine.view.call(slot)
-        name = self._names[key_of(call.key)]
-        what = f"call {call.task} ({name})"
-        if call.value < 0 and call.value != -slot:
-            error = self._error_of(-call.value)
-            tell(error, f"  {what} was not made: {_NEEDS}")
-            return error
-        error = self._describe_error(slot, call, name, what)
-        place = "" if self._places is None else self._places.get(slot, "")
-        tell(error, story_of_call(self._session, slot, error, place))
-        if isinstance(error, HazardError):  # its worker did not know these
-            error.tasks, error.places = (call.task,), (place,)
-        return error
-
-    def _describe_error(self, slot: int, call: CallView, name: str, what: str) -> BaseException:
-        details: dict[str, Any] = {"task": call.task, "callable_name": name}
-        if call.value == -slot:
-            return TaskCancelledError(f"{what} was cancelled", **details)
-        if call.kind == L.VALUE_STRANDED:
-            why = self._why_stranded
-            lost = WorkerLostError(
-                f"{what} cannot run: its workers have died, and no others could be started: {why}",
-                **details,
-            )
-            lost.__cause__ = why
-            return lost
-        if call.kind == L.VALUE_LOST:
-            worker, code = call.value >> L.HALF, (call.value & L.LOW_HALF) - L.DEATH_BIAS
-            details |= self._who(worker)
-            where = f"{self._name(worker)}, {what}"
-            limit = self._limits.get(key_of(call.key))
-            if limit is None or code != -limits.SIGNAL:
-                said = self._session.kinds[worker].last_words()
-                return describe_lost(where, code, details, "", "another takes its place", said)
-            return TaskTimeoutError(
-                f"{where}: it ran longer than its limit of {limit:g} s, and was ended with its worker",
-                limit=limit,
-                status=code,
-                **details,
-            )
-        if call.kind == L.VALUE_NO_ROOM:
-            return TaskError(
-                f"{what}: no room for its value; give Worker(values_size=…)", **details
-            )
-        return self._raised(data_of(self._mem, call.value), call.worker, what, details)
-
-    def item_error(
-        self, block: bytes, worker: int, number: int, name: str, item: int, origin: str
-    ) -> BaseException:
-        """Return the error of one item of many that were one call; its story ends with its origin."""
-        what = f"call {number} ({name}), item {item}"
-        details = {"task": number, "callable_name": name}
-        error = self._raised(memoryview(block), worker, what, details)
-        tell(error, f"{story_of_item(self._session, error)}\n{origin}")
-        return error
-
-    def _raised(
-        self, block: memoryview, worker: int, what: str, details: dict[str, Any]
-    ) -> BaseException:
-        """Return what a task has raised."""
-        details |= self._who(worker)
-        return outcomes.decode_error(block, f"{self._name(worker)}, {what}", **details)
-
-    def _who(self, worker: int) -> dict[str, Any]:
-        """Return a worker and its process, as attributes of an error."""
-        manager = self._session.manager
-        return {"worker": worker, "pid": None if manager is None else manager.pids.get(worker)}
-
-    def _name(self, worker: int) -> str:
-        """Return what messages call a worker."""
-        manager = self._session.manager
-        return f"worker {worker}" if manager is None else manager.name(worker)
-
     def _look_at_failures(self) -> None:
         """Note the errors of failed calls whose futures are gone.
 
@@ -1013,7 +765,7 @@ class Stream:
             self._failures.taken += 1
             future = self._quick.find(slot)
             if future is None:
-                self._failures.note(self._error_of(slot))
+                self._failures.note(self.errors.of_call(slot))
             elif slot not in self._fetching and self.has_settled(slot):
                 self._fetch(future)  # which keeps the error, to be logged if nobody asks
             self._kernels.drop_call(self._mem, slot)
@@ -1062,45 +814,28 @@ class Stream:
             self._watched[id(future)] = future
 
     def _tell_all(self) -> None:
-        """Do `_tell`; should this be cut short, the next future that wants to know has it go on."""
+        """Tell futures that their calls have ended, as long as there are any that want to know.
+
+        Should this be cut short, the next future that wants to know has it go on.
+        """
         try:
-            self._tell()
+            bell = self.turns.register()
+            while True:
+                ended = self._engine.view.ended
+                for key, future in list(self._watched.items()):
+                    if self._gone or future.done():
+                        self._watched.pop(key, None)
+                        future.finish_safely()
+                with self._watching:
+                    if not self._watched:
+                        self._watcher = None
+                        self.turns.forget(bell)
+                        return
+                self._wait_a_while(bell, PARK_NS, ended=ended)
         except BaseException:
             with self._watching:
                 self._watcher = None
             raise
-
-    def _tell(self) -> None:
-        """Tell futures that their calls have ended, as long as there are any that want to know."""
-        bell = self.turns.register()
-        while True:
-            ended = self._engine.view.ended
-            for key, future in list(self._watched.items()):
-                if self._gone or future.done():
-                    self._watched.pop(key, None)
-                    future.finish_safely()
-            with self._watching:
-                if not self._watched:
-                    self._watcher = None
-                    self.turns.forget(bell)
-                    return
-            self._wait_a_while(bell, PARK_NS, ended=ended)
-
-
-def _are_there(futures: list[tuple[Future, int]]) -> bool:
-    """Say whether no value was fetched meanwhile."""
-    return all(future._slot == slot for future, slot in futures)
-
-
-def _signature_of(function: Any) -> Signature:
-    """Return the signature of a plain function; its arguments are values where it has none to be read."""
-    if not callable(function):
-        raise TypeError(f"a call needs a function, got {type(function).__name__}: {function!r:.60}")
-    require_runnable("submit", function)
-    if isinstance(function, FunctionType):
-        with suppress(TypeError):
-            return Signature.of(function)
-    return Signature.any()
 
 
 __all__ = ["Stream", "current"]

@@ -140,7 +140,7 @@ def test_values_have_as_much_room_as_the_machine_has_memory():
     limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     with sr.Worker(num_sub_workers=1) as w:
         w.start()
-        size = w._life.stream.bytes_for_values
+        size = w._life.stream._blocks.nbytes
         assert limited or size >= min(there, 1 << 36) - mmap.PAGESIZE
 
 
