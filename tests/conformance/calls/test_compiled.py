@@ -280,7 +280,7 @@ def test_what_cannot_be_a_compiled_task_is_refused_at_once():
         ({"error_model": "x"}, ValueError, "error_model"),
         ({"error_model": []}, ValueError, "error_model"),
         ({"timeout": 2.5}, ValueError, r"no time limit, got timeout=2\.5"),
-        ({"timeout": 0}, ValueError, "more than 0 s"),
+        ({"timeout": 0}, ValueError, "positive number of seconds"),
     ):
         with pytest.raises(kind, match=words):
             sr.task(compiled=True, **options)
