@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from ..engine.memory import PARK_NS
+from ..engine.snapshot import listed
 from ..engine.view import FirstFailure
-from ..engine.view.stories import Others
+from ..engine.view.activity import Others
 from ..errors import RemoteTraceback, TaskError, WorkerLostError, describe_status, origin_of, tell
 from ..jit import layout as L
 from ..system.signals import Failures, until_done
@@ -188,22 +189,14 @@ def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
 
 
 def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> list[str]:
-    before = (
-        f"it had waited for {_list(needed, called)}"
-        if needed.number
-        else f"it waited for no {noun}"
+    before, after = (
+        listed([called(*one) for one in others.first], others.number)
+        for others in (needed, needing)
     )
-    after = (
-        f"waiting for it: {_list(needing, called)}" if needing.number else f"no {noun} waits for it"
-    )
-    return [before, after]
-
-
-def _list(others: Others, called: Called) -> str:
-    named = [called(*one) for one in others.first]
-    if others.number > len(named):
-        named.append(f"{others.number - len(named)} more")
-    return ", ".join(named)
+    return [
+        f"it had waited for {before}" if before else f"it waited for no {noun}",
+        f"waiting for it: {after}" if after else f"no {noun} waits for it",
+    ]
 
 
 def _from_trace(session: Session, task: int) -> list[str]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..callables.of_main import inherited
 from ..callables.registry import Registry, Snapshot
-from ..engine.hang import waiting_tasks
 from ..engine.introspection import mib
 from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
+from ..engine.snapshot import EngineSnapshot
 from ..errors import ControlError, WorkerLostError
 from ..jit import layout as L
 from ..model.visibility import remove_visibility
@@ -196,18 +196,15 @@ class Session:
 
         Rule     SEE-HANG-4
         """
-        view = self.engine.view
+        now = EngineSnapshot.of(self.engine)
         lines = [
-            f"Worker of process {self.pid}: {view.ended} of {view.next_task_id} tasks have ended"
+            f"Worker of process {self.pid}: {now.ended} of {now.next_task_id} tasks have ended"
         ]
         if self.manager is not None:
-            watch = self.watch()
-            lines += watch.running_lines()
-            lines += waiting_tasks(self.engine, watch)
-        for number in range(view.ring_count):
-            ring = view.ring(number)
-            if held := ring.top - ring.tail:
-                lines.append(f"ring {number}: {mib(held)} of {mib(ring.size)} are in use")
+            lines += self.watch().lines(now)
+        for number, ring in enumerate(now.rings):
+            if ring.used:
+                lines.append(f"ring {number}: {mib(ring.used)} of {mib(ring.size)} are in use")
         return "\n  ".join(lines)
 
     def forget_watch(self) -> None:

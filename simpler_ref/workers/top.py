@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..engine.introspection import mib
-from ..engine.view import activity
-from ..engine.view.mailbox import MailboxView
+from ..engine.snapshot import EngineSnapshot, RingRow
 from .kinds import NestedWorker
 from .manager import worker_name
 
@@ -55,15 +54,6 @@ class Row:
     queue: int = 0
     below: tuple[Top, ...] = ()
     silent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RingRow:
-    """What is in use of a heap ring: by how many tasks, how many bytes of its size."""
-
-    tasks: int
-    used: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,37 +109,22 @@ def look(life: Life, session: Session) -> Top:
 
     Rule     SEE-TOP-1, -3
     """
-    view, mem = session.engine.view, session.engine.mem
-    ended, submitted = _progress(life, session)
-    counts = activity.count_tasks(mem)
-    rings = [view.ring(number) for number in range(view.ring_count)]
+    now = EngineSnapshot.of(session.engine)
+    submitted = now.next_task_id if life.streaming else now.pushed - session.pushed_before
+    is_busy = life.streaming or life.running
     return Top(
         pid=session.pid,
         level=life.options.level,
         program=_program(life, session),
-        ended=ended,
-        submitted=submitted,
-        for_inputs=counts.pending,
-        for_worker=counts.ready,
-        alive=view.live,
-        window=view.window,
-        workers=tuple(_rows(session, counts.named)),
-        rings=tuple(
-            RingRow(tasks, max(0, ring.top - ring.tail), ring.size)
-            for tasks, ring in zip(counts.rings, rings, strict=True)
-        ),
+        ended=now.ended if is_busy else 0,
+        submitted=submitted if is_busy else 0,
+        for_inputs=now.pending,
+        for_worker=now.ready,
+        alive=now.live,
+        window=now.window,
+        workers=tuple(_rows(session, now)),
+        rings=now.rings,
     )
-
-
-def _progress(life: Life, session: Session) -> tuple[int, int]:
-    """Return how many tasks of the run, or calls, have ended, and how many there are."""
-    view = session.engine.view
-    if life.streaming:
-        return view.ended, view.next_task_id
-    if not life.running:
-        return 0, 0
-    ended = view.ended  # first: it is not above the other then
-    return ended, view.pushed - session.pushed_before
 
 
 def _program(life: Life, session: Session) -> str:
@@ -165,8 +140,8 @@ def _program(life: Life, session: Session) -> str:
     return "a run" if view.scope_depth or not view.live else "waits for its tasks"
 
 
-def _rows(session: Session, named: list[int]) -> Iterator[Row]:
-    manager, now = session.manager, time.monotonic_ns()
+def _rows(session: Session, now: EngineSnapshot) -> Iterator[Row]:
+    manager, time_ns = session.manager, time.monotonic_ns()
     if manager is None:
         return
     for worker in manager.present():
@@ -175,20 +150,14 @@ def _rows(session: Session, named: list[int]) -> Iterator[Row]:
         if worker in manager.dead:
             yield replace(row, state="lost")
             continue
-        mailbox = MailboxView(session.engine, worker)
-        given, found = mailbox.given, activity.running(session.engine.mem, mailbox.start)
-        queue = max(0, given - (found is not None)) + named[worker]
-        if found is None:
-            yield replace(row, queue=queue)
-            continue
-        yield replace(
-            row,
-            state="running",
-            task=found.task,
-            function=session.callable_name(found.callable, found.key),
-            running_s=max(0, now - found.since_ns) / 1e9,
-            queue=queue,
-        )
+        has = now.workers[worker]
+        found = has.running
+        row = replace(row, queue=max(0, has.given - (found is not None)) + has.named)
+        if found is not None:
+            name = session.callable_name(found.callable, found.key)
+            running_s = max(0, time_ns - found.since_ns) / 1e9
+            row = replace(row, state="running", task=found.task, function=name, running_s=running_s)
+        yield row
 
 
 def _below(kind: Any) -> tuple[Top, ...]:

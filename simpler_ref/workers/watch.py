@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ..engine.hang import waiting_tasks
 from ..engine.memory import Engine
+from ..engine.snapshot import EngineSnapshot, listed, waiting_tasks
 from ..engine.view.mailbox import MailboxView
 from ..jit import layout as L
 from .manager import WorkerManager
@@ -27,8 +27,6 @@ _NOBODY_WAITED_S = 2.0
 """Seconds without a look after which what was seen before says nothing: nobody has waited meanwhile."""
 OF_RUN = "Ctrl-C cancels the run, a second one ends the task"
 OF_CALLS = "@task(timeout=…) ends calls that take too long"
-MOST_NAMED = 8
-"""Tasks that one message names."""
 
 
 class RunningTask(NamedTuple):
@@ -98,7 +96,7 @@ class Watch:
             "%s: waiting for %s: %s; %s %s",
             type(failure).__name__,
             count,
-            self._list(running),
+            listed([self._text(one) for one in running]),
             again,
             ends,
         )
@@ -147,29 +145,24 @@ class Watch:
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
         """Yield the oldest task of each worker that has one."""
-        for worker in range(self._engine.view.workers):
-            if worker in self.manager.dead:
-                continue
-            found = MailboxView(self._engine, worker).oldest_task()
-            if found:  # else it has none, or it has just ended
-                task, index, key = found
+        return self._running(EngineSnapshot.of(self._engine))
+
+    def _running(self, snapshot: EngineSnapshot) -> Iterator[RunningTask]:
+        for worker, has in enumerate(snapshot.workers):
+            if has.oldest and worker not in self.manager.dead:
+                task, index, key = has.oldest
                 yield RunningTask(worker, task, self.callable_name(index, key))
 
-    def running_lines(self) -> list[str]:
-        """Return a line for each worker that has a task."""
-        return [
+    def lines(self, snapshot: EngineSnapshot) -> list[str]:
+        """Return a line for each worker that has a task, and what the oldest tasks wait for."""
+        running = [
             f"{self.manager.name(one.worker)}: task {one.task} ({one.name})"
-            for one in self.running()
+            for one in self._running(snapshot)
         ]
+        return [*running, *waiting_tasks(self._engine, self)]
 
     def _text(self, one: RunningTask) -> str:
         return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
-
-    def _list(self, running: list[RunningTask]) -> str:
-        named = [self._text(one) for one in running[:MOST_NAMED]]
-        if len(running) > MOST_NAMED:
-            named.append(f"{len(running) - MOST_NAMED} more")
-        return ", ".join(named)
 
     def ran_before(self, worker: int) -> str:
         """Name the last task that a worker ended before it died, if there is any.

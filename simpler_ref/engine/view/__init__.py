@@ -14,8 +14,8 @@ import numpy as np
 
 from ...jit import layout as L
 from ...system.types import Array
+from .activity import Story, call_story, failure_story
 from .slots import KIND_MASK, slot_at, tensors_at, used_slots
-from .stories import Story, call_story, failure_story
 
 
 class Ring(NamedTuple):
