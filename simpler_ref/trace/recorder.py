@@ -19,7 +19,6 @@ from types import CodeType
 from typing import Any
 
 from ..engine.memory import Engine
-from ..engine.view import View
 from ..jit import layout as L
 from ..jit.entries import Entries
 from ..system.signals import in_one_piece
@@ -64,35 +63,12 @@ def file_of_variable() -> str | None:
     return name if _opened_by_variable == 1 else f"{name}.{_opened_by_variable}"
 
 
-class Lines:
-    """The lines that submit, and their numbers."""
-
-    def __init__(self) -> None:
-        self.all: list[tuple[str, int, str]] = []
-        self._numbers: dict[tuple[CodeType, int], int] = {}
-
-    def number(self, code: CodeType, line: int) -> int:
-        """Return the number of a line, from 1 on."""
-        found = self._numbers.get((code, line))
-        if found is None:
-            self.all.append((code.co_filename, line, code.co_name))
-            found = self._numbers[code, line] = len(self.all)
-        return found
-
-    def note_caller(self, view: View) -> None:
-        """Say which line has called this package."""
-        frame = sys._getframe(2)
-        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-            frame = frame.f_back
-        view.note_submit_line(self.number(frame.f_code, frame.f_lineno))
-
-
 class Recorder:
     """Takes traces of one engine, one after the other.
 
     `describe` returns what is to be told of the Worker in the file: its names of functions and workers.
 
-    Rule     SEE-ON-1, -2; SEE-FILE-1, -2, -5
+    Rule     SEE-ON-1, -2; SEE-FILE-1, -5
     """
 
     def __init__(self, engine: Engine, describe: Callable[[], dict[str, Any]]) -> None:
@@ -106,7 +82,8 @@ class Recorder:
         self._written = threading.Condition()
         self._stories = 0
         self._detail = "all"
-        self._lines = Lines()
+        self._lines: dict[tuple[CodeType, int], int] = {}
+        """The numbers of the lines that submit, from 1 on."""
         self.path: str | None = None
         """The file of the trace that is being taken."""
 
@@ -134,10 +111,10 @@ class Recorder:
         if self.path is not None:
             raise RuntimeError(f"a trace is being taken already, into {self.path}")
         whole = os.path.abspath(os.fspath(path))
-        self._told, self._lines = {}, Lines()
+        self._told, self._lines = {}, {}
         fd = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            _write_all(fd, _head())
+            _write_all(fd, head_of(_about()))
             self._tell(fd)
         finally:
             os.close(fd)
@@ -207,8 +184,7 @@ class Recorder:
     def note_function(self, function: Any) -> None:
         """Say that an orchestration function is run: what it submits without a line is its own."""
         code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
-        line = self._lines.number(code, code.co_firstlineno) if code is not None else 0
-        self._engine.view.note_submit_line(line)
+        self._engine.view.note_submit_line(self._number(code, code.co_firstlineno) if code else 0)
 
     # ------------------------------------------------------------ its parts
     @property
@@ -243,13 +219,20 @@ class Recorder:
 
     def _with_line(self, submit: Callable[..., int]) -> Callable[..., int]:
         """Return an entry that notes the line of the program that submits."""
-        lines, view = self._lines, self._engine.view
+        view, number = self._engine.view, self._number
 
         def noting(*args: Any) -> int:
-            lines.note_caller(view)
+            frame = sys._getframe(1)
+            while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+                frame = frame.f_back
+            view.note_submit_line(number(frame.f_code, frame.f_lineno))
             return submit(*args)
 
         return noting
+
+    def _number(self, code: CodeType, line: int) -> int:
+        """Return the number of a line of the program."""
+        return self._lines.setdefault((code, line), len(self._lines) + 1)
 
     def _collect(self, fd: int) -> None:
         """Write notes until the trace ends."""
@@ -277,7 +260,8 @@ class Recorder:
 
     def _tell(self, fd: int) -> None:
         """Write what is known of the Worker, and was not yet written."""
-        now = self._describe() | {"lines": list(self._lines.all)}
+        lines = [(code.co_filename, line, code.co_name) for code, line in list(self._lines)]
+        now = self._describe() | {"lines": lines}
         news = {name: value for name, value in now.items() if self._told.get(name) != value}
         self._told = now
         if news:
@@ -292,12 +276,9 @@ def clock_name() -> str:
     return ""
 
 
-def _head() -> bytes:
-    """Return the beginning of a file.
-
-    Rule     SEE-FILE-2
-    """
-    about = {
+def _about() -> dict[str, Any]:
+    """Return what a file says of its program."""
+    return {
         "version": VERSION,
         "by": __version__,
         "pid": os.getpid(),
@@ -307,7 +288,6 @@ def _head() -> bytes:
         "clock": clock_name(),
         "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
     }
-    return head_of(about)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -14,7 +14,7 @@ A file whose program was killed ends within a chunk: what is there is read.
               whole.py puts those of several Workers together ◄───────────────────────┤
               tasks, races, exports, page, command print them ◄───────────────────────┘
 
-Rule     SEE-FILE-1, -2, -4; SEE-READ-1
+Rule     SEE-FILE-1, -4; SEE-READ-1
 """
 
 from __future__ import annotations
