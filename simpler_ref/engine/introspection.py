@@ -2,6 +2,8 @@
 
 `Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id. A look takes no
 lock while the engine runs on: `engine/view/slots.py` explains why it is consistent.
+
+Rule     ORCH-API-5 to -7; ORCH-BACK-4; ORCH-WINDOW-4
 """
 
 from __future__ import annotations
@@ -22,10 +24,7 @@ _LOOKS = len(TaskState) + 1
 
 
 class Rings:
-    """A read-only view of an engine's rings.
-
-    Rule     ORCH-API-5
-    """
+    """A read-only view of an engine's rings."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -67,10 +66,7 @@ class Rings:
 
 
 class RingView(Rings):
-    """A Worker's rings and live tasks, to look at from any thread, in a run and after it.
-
-    Rule     ORCH-API-5 to -7
-    """
+    """A Worker's rings and live tasks, to look at from any thread, in a run and after it."""
 
     def __init__(self, engine: Engine, names: Names) -> None:
         super().__init__(engine)
@@ -88,10 +84,6 @@ class RingView(Rings):
             The task is not alive: it was not submitted yet, or it is reclaimed.
         TypeError
             `task_id` is no integer.
-
-        Notes
-        -----
-        Rule     ORCH-API-6
         """
         number = integer("task_id", task_id)
         for _ in range(_LOOKS):
@@ -106,10 +98,7 @@ class RingView(Rings):
         return KeyError(f"task {task_id} is not alive: in this run {known}, and what ended is gone")
 
     def _look(self, task_id: int) -> TaskView | None:
-        """Return a look; None if the task has changed meanwhile.
-
-        Rule     ORCH-API-6
-        """
+        """Return a look; None if the task has changed meanwhile."""
         engine, runs = self._engine, self._engine.runs
         slot = slots.find(engine.mem, task_id)
         if slot is None:
@@ -118,31 +107,19 @@ class RingView(Rings):
 
     # ------------------------------------------------------------ only for a Ring on its own
     def alloc(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: tasks get their memory from `orch.alloc`, or as outputs.
-
-        Rule     ORCH-API-7
-        """
+        """Refuse: tasks get their memory from `orch.alloc`, or as outputs."""
         raise _read_only("alloc", "call orch.alloc(shape, dtype)")
 
     def release(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: a task is reclaimed when its scope and its consumers have released it.
-
-        Rule     ORCH-API-7
-        """
+        """Refuse: a task is reclaimed when its scope and its consumers have released it."""
         raise _read_only("release", "end the task's scope")
 
     def reset_to_empty(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: the end of a run resets the rings.
-
-        Rule     ORCH-API-7
-        """
+        """Refuse: the end of a run resets the rings."""
         raise _read_only("reset_to_empty", "the end of the run does that")
 
     def shutdown(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: the Worker's `close` ends its rings.
-
-        Rule     ORCH-API-7
-        """
+        """Refuse: the Worker's `close` ends its rings."""
         raise _read_only("shutdown", "call Worker.close()")
 
 
@@ -174,10 +151,7 @@ def requested_bytes(wire: bytes) -> int:
 
 
 def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> str:
-    """Say which ring is full, with which tasks, and the remedy; `depth` is the scope's, from 0.
-
-    Rule     ORCH-BACK-4; ORCH-WINDOW-4
-    """
+    """Say which ring is full, with which tasks, and the remedy; `depth` is the scope's, from 0."""
     view = engine.view
     number = min(max(0, depth), view.ring_count - 1)
     ring, tasks = view.ring(number), view.oldest_first(number)

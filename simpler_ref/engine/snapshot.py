@@ -8,6 +8,8 @@
 
 Everything is read while the engine runs on: nothing is changed, no lock is taken, and a task that ends
 meanwhile may be left out.
+
+Rule     SEE-HANG-1, -2; SEE-TOP-1, -3
 """
 
 from __future__ import annotations
@@ -53,10 +55,7 @@ class RingRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """What an engine does; counts of tasks are those of the run or of the calls.
-
-    Rule     SEE-TOP-1, -3
-    """
+    """What an engine does; counts of tasks are those of the run or of the calls."""
 
     ended: int
     pushed: int
@@ -102,8 +101,6 @@ def waiting_tasks(engine: Engine, names: Names) -> list[str]:
     """Say of the oldest tasks that have not ended what they do or wait for.
 
     Nothing if all of them run.
-
-    Rule     SEE-HANG-1
     """
     looks, ids = RingView(engine, names), unfinished(engine.mem)
     found = [one for one in _looks(looks, ids[:MOST_TOLD]) if one.state in _UNFINISHED]
@@ -119,8 +116,6 @@ def ring_cycle(engine: Engine, names: Names, depth: int) -> list[str]:
     """Say why the oldest task of a full ring holds its memory, and what would have to happen.
 
     `depth` is that of the open scope, from 0. The orchestration function waits for room meanwhile.
-
-    Rule     SEE-HANG-2
     """
     view, looks = engine.view, RingView(engine, names)
     number = min(max(0, depth), view.ring_count - 1)

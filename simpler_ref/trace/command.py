@@ -1,4 +1,7 @@
-"""``python -m simpler_ref trace FILE``: a summary, and the trace as a page or for other programs."""
+"""``python -m simpler_ref trace FILE``: a summary, and the trace as a page or for other programs.
+
+Rule     SEE-EXPORT-1, -2, -4; SEE-PAGE-1; SEE-RACE-5; SEE-READ-5
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,7 @@ WRITERS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a summary and write FILE.html, or what the options say; return the exit code.
-
-    Rule     SEE-READ-5; SEE-EXPORT-1, -2, -4; SEE-PAGE-1; SEE-RACE-5
-    """
+    """Print a summary and write FILE.html, or what the options say; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m simpler_ref trace",
         description="Show a trace that Worker(trace=FILE), Worker.trace or SIMPLER_REF_TRACE has "

@@ -1,6 +1,6 @@
 """A trace as text for a terminal, and for other programs: Chrome and Perfetto, tables, graphviz.
 
-Rule     SEE-EXPORT-1, -2, -4
+Rule     SEE-EXPORT-1, -2, -4; SEE-READ-5; SEE-REMOTE-2, -4, -7
 """
 
 from __future__ import annotations
@@ -57,10 +57,7 @@ class Mark(NamedTuple):
 
 
 def marks(trace: Trace) -> Iterator[Mark]:
-    """Yield the frames and transfers of a trace.
-
-    Rule     SEE-REMOTE-2
-    """
+    """Yield the frames and transfers of a trace."""
     for row in trace.frames:
         name = FRAMES.get(int(row["type"]), f"frame {row['type']}")
         text = f"{name} {'sent' if row['sent'] else 'received'}, {row['nbytes']} bytes"
@@ -214,10 +211,7 @@ def draw(
 
 # ---------------------------------------------------------------- a summary
 def summary(trace: Trace) -> str:
-    """Return what a trace says, in some twenty lines.
-
-    Rule     SEE-READ-5
-    """
+    """Return what a trace says, in some twenty lines."""
     return "\n".join(_lines(trace))
 
 
@@ -287,10 +281,7 @@ def _path(trace: Trace) -> Iterator[str]:
 
 
 def _below(trace: Trace) -> Iterator[str]:
-    """Say what is known of the Workers below, and what is missing.
-
-    Rule     SEE-REMOTE-4, -7
-    """
+    """Say what is known of the Workers below, and what is missing."""
     for part in trace.whole.parts[1:]:
         one = part.trace
         took = span(int((one.ran["end"] - one.ran["begin"]).sum()))

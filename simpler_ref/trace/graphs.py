@@ -2,6 +2,8 @@
 
 Tensors are numbered in the order in which tasks first use them, so that the text has no address and is
 the same each time.
+
+Rule     SEE-GRAPH-2 to -5
 """
 
 from __future__ import annotations
@@ -151,10 +153,6 @@ class TaskGraph:
         ----------
         lines : bool
             Whether the lines that submit are in it.
-
-        Notes
-        -----
-        Rule     SEE-GRAPH-2, -3
         """
         texts = []
         for depth, step in self._steps:
@@ -172,10 +170,6 @@ class TaskGraph:
         """Return what is different in another graph, or in a text of one; "" if nothing is.
 
         Lines of this one begin with ``-``, those of the other one with ``+``.
-
-        Notes
-        -----
-        Rule     SEE-GRAPH-4
         """
         texts = self.text(), other.text() if isinstance(other, TaskGraph) else other
         before, after = (one.splitlines() for one in texts)
@@ -183,12 +177,7 @@ class TaskGraph:
         return "".join(f"{one}\n" for one in found)
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks.
-
-        Notes
-        -----
-        Rule     SEE-GRAPH-5
-        """
+        """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""
         shown = self.tasks[:MOST_DRAWN]
         nodes = [(one.id, f"task {one.id} ({one.name})", one.is_buffer, False) for one in shown]
         arrows = [
@@ -201,10 +190,7 @@ class TaskGraph:
 
 @dataclass(slots=True)
 class TensorNames:
-    """Numbers tensors in the order in which they are asked for.
-
-    Rule     SEE-GRAPH-3
-    """
+    """Numbers tensors in the order in which they are asked for."""
 
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
     _wholes: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)

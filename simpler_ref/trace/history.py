@@ -5,6 +5,8 @@ task that has written there. The *lineage* of a task is what it waits for in the
 earlier task that is missing there may run at the same time, unless a drain lies between both.
 
 Plain Python, for debugging: some microseconds for each tensor of a task.
+
+Rule     ORCH-CHECK-1 to -6, -9, -12; ORCH-READS-1
 """
 
 from __future__ import annotations
@@ -160,10 +162,7 @@ class Plan(NamedTuple):
 
 # ---------------------------------------------------------------- bytes
 def share(one: Tensor, other: Tensor) -> bool:
-    """Say whether two tensors of one memory have a byte in common; yes, if that is too hard to say.
-
-    Rule     ORCH-CHECK-12
-    """
+    """Say whether two tensors of one memory have a byte in common; yes, if that is too hard to say."""
     if one.start >= other.end or other.start >= one.end:
         return False
     if one.layout is None and other.layout is None:
@@ -237,18 +236,12 @@ class Bytes:
         """Of each view those that share a byte with it, itself included."""
 
     def before(self, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
-        """Yield the uses that a task with this tensor has to come after, and does not.
-
-        Rule     ORCH-CHECK-12
-        """
+        """Yield the uses that a task with this tensor has to come after, and does not."""
         for part in self._parts_with(tensor):
             yield from _missing(part, tensor, lineage)
 
     def readers(self, tensor: Tensor) -> Iterator[int]:
-        """Yield the places in the order of the tasks that read bytes of a tensor.
-
-        Rule     ORCH-READS-1
-        """
+        """Yield the places in the order of the tasks that read bytes of a tensor."""
         for part in self._parts_with(tensor):
             yield from (use.task.turn for use in part.readers)
             if part.writer is not None and part.writer.tensor.tag in _READS:
@@ -349,10 +342,6 @@ class History:
         The addresses of the memory that the runtime provides.
     track_reads
         Whether a task that writes waits for those that read the same bytes before.
-
-    Notes
-    -----
-    Rule     ORCH-CHECK-1, -2, -9
     """
 
     def __init__(self, rings: Iterable[tuple[int, int]] = (), track_reads: bool = False) -> None:
@@ -374,10 +363,6 @@ class History:
         ------
         HazardError
             It would use memory that was given back, or race with an earlier task.
-
-        Notes
-        -----
-        Rule     ORCH-CHECK-1, -2, -4, -5
         """
         plan = self.expect(name, place, tensors)
         for hazard in self.hazards(plan):
@@ -469,10 +454,7 @@ class History:
         self._scopes.append([])
 
     def require_kept(self) -> None:
-        """Refuse to end a scope whose memory would be given back while tasks may use it.
-
-        Rule     ORCH-CHECK-6
-        """
+        """Refuse to end a scope whose memory would be given back while tasks may use it."""
         for hazard in self.not_kept():
             raise hazard
 
@@ -509,10 +491,7 @@ class History:
         return buffer if tensor.end <= buffer.end and tensor.start < buffer.end else None
 
     def _is_given_back(self, one: Tensor) -> bool:
-        """Say whether a tensor is in memory of the rings that no open scope has.
-
-        Rule     ORCH-CHECK-5
-        """
+        """Say whether a tensor is in memory of the rings that no open scope has."""
         if one.memory != HOST or not one.nbytes:
             return False
         if not any(first <= one.start < end for first, end in self._rings):
@@ -523,10 +502,7 @@ class History:
 
 # ---------------------------------------------------------------- messages
 def _race(earlier: Use, later: Use) -> HazardError:
-    """Return the error for two tasks that may run at the same time.
-
-    Rule     ORCH-CHECK-3
-    """
+    """Return the error for two tasks that may run at the same time."""
     first, second = earlier.tensor, later.tensor
     nbytes = f"{min(first.end, second.end) - max(first.start, second.start)}"
     if first.layout or second.layout:

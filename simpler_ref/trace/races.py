@@ -3,6 +3,8 @@
 The submits, buffers, scopes and drains of each run are told to a `History`, as a Worker with
 ``check=True`` does while they happen. So what counts is what waits for what, and not which task
 happened to end first.
+
+Rule     SEE-INPUT-5; SEE-RACE-1 to -4, -6
 """
 
 from __future__ import annotations
@@ -49,10 +51,7 @@ class Race(NamedTuple):
 
 
 def races(trace: Trace) -> list[Race]:
-    """Return what is wrong in the runs of a trace, one for each pair of lines; see `Trace.races`.
-
-    Rule     SEE-RACE-1 to -4, -6
-    """
+    """Return what is wrong in the runs of a trace, one for each pair of lines; see `Trace.races`."""
     if trace.submits_dropped:
         raise ValueError(
             f"{trace.submits_dropped} notes about what was submitted were dropped, so tensors are "
@@ -80,10 +79,7 @@ def all_races(trace: Trace) -> Iterator[Race]:
 
 
 def _written(trace: Trace) -> Iterator[Race]:
-    """Yield the tasks whose INPUTs have changed, as a Worker with ``check=True`` has found.
-
-    Rule     SEE-INPUT-5
-    """
+    """Yield the tasks whose INPUTs have changed, as a Worker with ``check=True`` has found."""
     for number, index, worker, low, high in trace.wrote.tolist():
         if not 1 <= number <= len(trace.tasks):
             continue

@@ -1,6 +1,6 @@
 """Reading a trace: its tables, and what they say of a task, a worker, or all of them.
 
-Rule     SEE-READ-1 to -4
+Rule     SEE-EXPORT-2; SEE-PAGE-1; SEE-RACE-1 to -4; SEE-READ-1 to -4; SEE-REMOTE-2 to -4, -7
 """
 
 from __future__ import annotations
@@ -120,10 +120,7 @@ class Trace:
     # ------------------------------------------------------------ those below
     @cached_property
     def children(self) -> list[Child]:
-        """The traces of the Workers below this one, from the files beside this one, in its time.
-
-        Rule     SEE-REMOTE-2, -4
-        """
+        """The traces of the Workers below this one, from the files beside this one, in its time."""
         return children_of(self)
 
     @cached_property
@@ -131,16 +128,11 @@ class Trace:
         """One trace of this Worker and all below it, with all rows, in this one's time.
 
         Tasks of this Worker have their numbers in it; those of others follow.
-
-        Rule     SEE-REMOTE-2
         """
         return put_together(self) if any(one.trace for one in self.children) else self
 
     def problems(self) -> list[str]:
-        """Return what is missing of the Workers below: of which, what and why.
-
-        Rule     SEE-REMOTE-4
-        """
+        """Return what is missing of the Workers below: of which, what and why."""
         return [
             f"{part.name} › {one.name}: {one.problem}".removeprefix(" › ")
             for part in self.whole.parts or parts_of(self)
@@ -150,10 +142,7 @@ class Trace:
 
     @property
     def error_ns(self) -> int:
-        """By how much its times may be wrong in the time of the Worker above.
-
-        Rule     SEE-REMOTE-3
-        """
+        """By how much its times may be wrong in the time of the Worker above."""
         return sum(clock.error_ns for clock in self.clocks)
 
     @cached_property
@@ -226,10 +215,7 @@ class Trace:
         return mine
 
     def transfers(self) -> list[Transfer]:
-        """Return the tensors that links and sessions have moved: from, to, bytes, begin and end.
-
-        Rule     SEE-REMOTE-2
-        """
+        """Return the tensors that links and sessions have moved: from, to, bytes, begin and end."""
         return [self.transfer(row) for row in self.moves]
 
     def transfer(self, row: np.void) -> Transfer:
@@ -291,10 +277,6 @@ class Trace:
         ------
         KeyError
             The trace has no such run, or the run no such task.
-
-        Notes
-        -----
-        Rule     SEE-READ-2
         """
         if not 0 <= run < len(self.runs):
             raise KeyError(f"the trace has {_all('run', len(self.runs))}, and no run {run}")
@@ -399,10 +381,7 @@ class Trace:
 
     # ------------------------------------------------------------ sums
     def functions(self) -> dict[str, tuple[int, int, int]]:
-        """Return for each function how often it ran, the sum of its times and the longest, ns.
-
-        Rule     SEE-READ-3
-        """
+        """Return for each function how often it ran, the sum of its times and the longest, ns."""
         found, which = np.unique(self.ran["function"], return_inverse=True)
         spans = self.ran["end"] - self.ran["begin"]
         counts, sums = np.bincount(which), np.bincount(which, spans)
@@ -446,8 +425,6 @@ class Trace:
         """The numbers of the tasks of the chain of dependencies that took longest, the first one first.
 
         In a whole trace each task that was a run elsewhere is followed by the critical path of that run.
-
-        Rule     SEE-READ-4; SEE-REMOTE-7
         """
         return critical_path(self.tasks, self.edges)
 
@@ -462,10 +439,6 @@ class Trace:
         ------
         ValueError
             The trace does not have all tensors of its tasks.
-
-        Notes
-        -----
-        Rule     SEE-RACE-1 to -4
         """
         return races(self)
 
@@ -481,16 +454,11 @@ class Trace:
         """Return the columns of a table of all tasks: names as strings, times in ns since the start.
 
         ``pandas.DataFrame(trace.table())`` makes a data frame of it. An unknown time is -1.
-
-        Rule     SEE-EXPORT-2
         """
         return exports.table(self.whole)
 
     def write_page(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of HTML that needs no other file.
-
-        Rule     SEE-PAGE-1
-        """
+        """Write a page of HTML that needs no other file."""
         page.write_page(self.whole, path)
 
     def write_chrome(self, path: str | os.PathLike[str]) -> None:

@@ -2,6 +2,8 @@
 
 The kernels note what happens, see `jit/journal.py`. A thread that stays inside one kernel, without the
 interpreter's lock, writes these notes to the file. Before and after them the file has JSON.
+
+Rule     SEE-FILE-1, -5; SEE-ON-1 to -3
 """
 
 from __future__ import annotations
@@ -51,8 +53,6 @@ def file_of_variable() -> str | None:
     """Return the file for the next Worker of this process that names none; None: it is not traced.
 
     The second Worker has its number after the name, and so on. ``{pid}`` becomes the process.
-
-    Rule     SEE-ON-3
     """
     global _opened_by_variable
     name = os.environ.get(VARIABLE)
@@ -67,8 +67,6 @@ class Recorder:
     """Takes traces of one engine, one after the other.
 
     `describe` returns what is to be told of the Worker in the file: its names of functions and workers.
-
-    Rule     SEE-ON-1, -2; SEE-FILE-1, -5
     """
 
     def __init__(self, engine: Engine, describe: Callable[[], dict[str, Any]]) -> None:

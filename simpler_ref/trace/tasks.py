@@ -1,4 +1,7 @@
-"""One task of a trace, and its story."""
+"""One task of a trace, and its story.
+
+Rule     SEE-REMOTE-7; SEE-WHY-1, -2
+"""
 
 from __future__ import annotations
 
@@ -112,10 +115,7 @@ class TracedTask:
 
     # ------------------------------------------------------------ the story
     def why(self) -> str:
-        """Tell what the task waited for, from its submission until its memory was let go.
-
-        Rule     SEE-WHY-1, -2
-        """
+        """Tell what the task waited for, from its submission until its memory was let go."""
         return "\n".join(self._story())
 
     def _story(self) -> list[str]:
@@ -172,10 +172,7 @@ class TracedTask:
         return lines
 
     def journey(self) -> list[tuple[int, str]]:
-        """Return when frames about it were sent and received, when tensors moved for it, and what for.
-
-        Rule     SEE-REMOTE-7
-        """
+        """Return when frames about it were sent and received, when tensors moved for it, and what for."""
         trace, found = self._trace.whole, []
         if self.worker < 0 or not self.begun:
             return []

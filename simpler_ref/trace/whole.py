@@ -43,10 +43,6 @@ class Clock:
     ----------
     error_ns : int
         A time is wrong by at most so much.
-
-    Notes
-    -----
-    Rule     SEE-REMOTE-3
     """
 
     def __init__(self, samples: Sequence[tuple[int, int, int]]) -> None:
@@ -81,10 +77,7 @@ class Clock:
 
 
 def clocks_of(parent: Trace, file: TraceFile) -> list[Clock]:
-    """Return the clock of a trace; none if it is that of its parent.
-
-    Rule     SEE-REMOTE-3
-    """
+    """Return the clock of a trace; none if it is that of its parent."""
     mine, its = parent.about.get("clock"), file.about.get("clock")
     agree = all(abs(ahead) <= half for _, ahead, half in file.clocks)
     if (its and its == mine and agree) or not (its or file.clocks):

@@ -2,6 +2,8 @@
 
 A thread sleeps in `accept` on a socket while a Worker is open. The socket has a name in the abstract
 namespace: the system forgets it with the process, however that ends. A forked process has neither.
+
+Rule     SEE-TOP-4 to -6
 """
 
 from __future__ import annotations
@@ -97,10 +99,7 @@ def _may_pass(error: OSError) -> bool:
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end, as the system knows them.
-
-    Rule     SEE-TOP-5
-    """
+    """Return process and user at the other end, as the system knows them."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _group = _CREDENTIALS.unpack(raw)
     return process, user
@@ -108,10 +107,7 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 # ---------------------------------------------------------------- the Workers of this process
 def listen(life: Life) -> None:
-    """Answer for a Worker that has been started.
-
-    Rule     SEE-TOP-4, -6
-    """
+    """Answer for a Worker that has been started."""
     global _listener
     with signals_blocked(), _lock:  # or an interrupt could leave a thread that nobody knows
         if life not in _lives():
@@ -124,10 +120,7 @@ def listen(life: Life) -> None:
 
 
 def leave(life: Life) -> None:
-    """Answer for a Worker no longer; after the last one, close the socket.
-
-    Rule     SEE-TOP-6
-    """
+    """Answer for a Worker no longer; after the last one, close the socket."""
     global _listener
     with signals_blocked():
         with _lock:
@@ -139,10 +132,7 @@ def leave(life: Life) -> None:
 
 
 def leave_to_parent() -> None:
-    """In a process just forked: answer for nobody.
-
-    Rule     SEE-TOP-6
-    """
+    """In a process just forked: answer for nobody."""
     global _listener, _lock
     _lock = threading.RLock()
     _open.clear()
@@ -163,10 +153,7 @@ def outermost() -> list[top.Top]:
 
 
 def _answer() -> bytes:
-    """Return what is sent to one who asks: it must not end the thread.
-
-    Rule     SEE-TOP-4
-    """
+    """Return what is sent to one who asks: it must not end the thread."""
     told: dict[str, Any] = {"format": FORMAT, "pid": os.getpid()}
     try:
         told["workers"] = [top.as_data(one) for one in outermost()]

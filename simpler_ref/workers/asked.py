@@ -2,6 +2,8 @@
 
 The handler is there while a Worker is open that was started on the main thread, and only if the program
 has none of its own, of Python or of C.
+
+Rule     SEE-HANG-4, -5
 """
 
 from __future__ import annotations
@@ -42,10 +44,7 @@ def has_own_handler() -> bool:
 
 
 def listen(session: _Reporting) -> None:
-    """Report on a Worker when SIGQUIT comes, unless the program does something else then.
-
-    Rule     SEE-HANG-4, -5
-    """
+    """Report on a Worker when SIGQUIT comes, unless the program does something else then."""
     if session in _open or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGQUIT) is not _tell:
@@ -56,10 +55,7 @@ def listen(session: _Reporting) -> None:
 
 
 def leave(session: _Reporting) -> None:
-    """Report no longer on a Worker; after the last one SIGQUIT is as it was.
-
-    Rule     SEE-HANG-5
-    """
+    """Report no longer on a Worker; after the last one SIGQUIT is as it was."""
     global _last
     _open.discard(session)
     if not _open and threading.current_thread() is threading.main_thread():
@@ -68,10 +64,7 @@ def leave(session: _Reporting) -> None:
 
 
 def be_worker() -> None:
-    """In a process that will fork workers: ignore SIGQUIT, which a terminal sends to all processes.
-
-    Rule     SEE-HANG-4
-    """
+    """In a process that will fork workers: ignore SIGQUIT, which a terminal sends to all processes."""
     if signal.getsignal(signal.SIGQUIT) is _tell or not has_own_handler():
         signal.signal(signal.SIGQUIT, do_nothing)
 
@@ -82,10 +75,7 @@ def _give_back() -> None:
 
 
 def _tell(_number: int, _frame: object) -> None:
-    """Log the reports; end the program at a second signal, or if no Worker here is open any more.
-
-    Rule     SEE-HANG-4, -5
-    """
+    """Log the reports; end the program at a second signal, or if no Worker here is open any more."""
     global _last
     mine: list[Callable[[], str]] = [one.report for one in list(_open) if one.pid == os.getpid()]
     before, _last = _last, time.monotonic()

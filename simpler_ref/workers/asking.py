@@ -1,4 +1,7 @@
-"""Asks another process what its Workers do; see `answering.py`."""
+"""Asks another process what its Workers do; see `answering.py`.
+
+Rule     SEE-TOP-1, -4, -5, -7
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,6 @@ def ask(pid: int, deadline_s: float = DEADLINE_S) -> list[top.Top]:
     NoAnswerError
         There is no such process, it belongs to another user, it has no open Worker, it ends, or it does
         not answer in time.
-
-    Notes
-    -----
-    Rule     SEE-TOP-1, -4, -5, -7
     """
     until = time.monotonic() + deadline_s
     names = _names()
@@ -49,10 +48,7 @@ def ask(pid: int, deadline_s: float = DEADLINE_S) -> list[top.Top]:
 def complete(
     found: top.Top, names: dict[int, list[str]] | None = None, until: float | None = None
 ) -> top.Top:
-    """Return it with what the Workers in the processes of its workers do.
-
-    Rule     SEE-TOP-7
-    """
+    """Return it with what the Workers in the processes of its workers do."""
     names = _names() if names is None else names
     until = time.monotonic() + DEADLINE_S if until is None else until
     return replace(found, workers=tuple(_with_below(row, names, until) for row in found.workers))
@@ -100,8 +96,6 @@ def _read(connection: socket.socket, name: str, pid: int, until: float) -> bytes
     """Return the answer, None if it does not come in time.
 
     It is empty if the socket is gone, or that of a process which only says that it is `pid`.
-
-    Rule     SEE-TOP-4, -5
     """
     chunks: list[bytes] = []
     try:
@@ -139,10 +133,7 @@ def _understand(pid: int, raw: bytes) -> list[top.Top]:
 
 
 def _require(pid: int, names: dict[int, list[str]]) -> None:
-    """Refuse a process that cannot answer, and say why.
-
-    Rule     SEE-TOP-5
-    """
+    """Refuse a process that cannot answer, and say why."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
         if _status(pid)[0] == "Z":  # its parent has not noticed yet

@@ -2,6 +2,8 @@
 
 Each has a file of its own beside that of the parent, which names it. The workers that run them are told
 by control requests, when they have started or when a trace begins, and when it ends.
+
+Rule     SEE-ON-4, -6; SEE-REMOTE-1
 """
 
 from __future__ import annotations
@@ -22,12 +24,7 @@ WAIT_S = 0.5
 
 
 class TracesBelow:
-    """Has the Workers below one take traces.
-
-    Notes
-    -----
-    Rule     SEE-ON-4, -6; SEE-REMOTE-1
-    """
+    """Has the Workers below one take traces."""
 
     def __init__(self, kinds: Sequence[WorkerKind]) -> None:
         self._kinds = kinds
@@ -55,10 +52,7 @@ class TracesBelow:
     def begin(
         self, manager: WorkerManager, timeout_s: float, workers: Iterable[int] | None = None
     ) -> None:
-        """Begin the traces of all that run, or of some that have just started; nothing without a trace.
-
-        Rule     SEE-ON-4, -6
-        """
+        """Begin the traces of all that run, or of some that have just started, if one is taken."""
         if self._path is None:
             return
         for worker in manager.present() if workers is None else workers:

@@ -3,6 +3,8 @@
 Each failure makes a run end sooner. What the engine knows of a task is always told: state, worker, what
 it waited for and what waits for it. Its line is known with ``check=True``; when it did what, while a
 trace is taken.
+
+Rule     SEE-STORY-1, -2, -4 to -6
 """
 
 from __future__ import annotations
@@ -138,10 +140,7 @@ Called = Callable[[int, "int | None"], str]
 
 
 def story_of_failure(session: Session, failed: FirstFailure) -> str:
-    """Return the story of the task that failed first in a run.
-
-    Rule     SEE-STORY-1, -4, -5
-    """
+    """Return the story of the task that failed first in a run."""
     registry, story = session.registry, failed.story
 
     def called(task: int, index: int | None) -> str:
@@ -157,10 +156,7 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
 
 
 def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
-    """Return the story of a call that has failed by itself; `place` is its line, if that is known.
-
-    Rule     SEE-STORY-2, -4, -5
-    """
+    """Return the story of a call that has failed by itself; `place` is its line, if that is known."""
     story, origin = session.engine.view.call_story(slot), origin_of(error)
     lines = [
         _ran(session, origin),
@@ -172,10 +168,7 @@ def story_of_call(session: Session, slot: int, error: BaseException, place: str)
 
 
 def story_of_item(session: Session, error: BaseException) -> str:
-    """Return the story of the call in which an item of `map` has failed, and others have not.
-
-    Rule     SEE-STORY-6
-    """
+    """Return the story of the call in which an item of `map` has failed, and others have not."""
     origin = origin_of(error)
     return _indented([_ran(session, origin), *_from_trace(session, origin.task)])
 
@@ -200,10 +193,7 @@ def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> l
 
 
 def _from_trace(session: Session, task: int) -> list[str]:
-    """Return when a task of the run in progress did what, if a trace is taken.
-
-    Rule     SEE-STORY-5
-    """
+    """Return when a task of the run in progress did what, if a trace is taken."""
     path = session.recorder.path
     if path is None:
         return []

@@ -1,4 +1,7 @@
-"""What the Workers of a process do at the moment, as data, as a table and as JSON."""
+"""What the Workers of a process do at the moment, as data, as a table and as JSON.
+
+Rule     SEE-TOP-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -78,10 +81,6 @@ class Top:
         Tasks that are alive, with those that have ended and whose memory is kept; how many may be.
     workers : tuple[Row, ...]
     rings : tuple[RingRow, ...]
-
-    Notes
-    -----
-    Rule     SEE-TOP-1 to -3
     """
 
     pid: int
@@ -106,8 +105,6 @@ def look(life: Life, session: Session) -> Top:
 
     No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as long as
     it is looked at.
-
-    Rule     SEE-TOP-1, -3
     """
     now = EngineSnapshot.of(session.engine)
     submitted = now.next_task_id if life.streaming else now.pushed - session.pushed_before

@@ -1,4 +1,7 @@
-"""``python -m simpler_ref top PID``: what the Workers of a running process do, again and again."""
+"""``python -m simpler_ref top PID``: what the Workers of a running process do, again and again.
+
+Rule     SEE-TOP-4, -5, -9
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,7 @@ _LONGEST_S = 86400.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print tables until the process ends or Ctrl-C comes, or what the options say; return the exit code.
-
-    Rule     SEE-TOP-4, -5, -9
-    """
+    """Print tables until the process ends or Ctrl-C comes, as the options say; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m simpler_ref top",
         description="Show what the open Workers of a running process do: the task of each worker and how "

@@ -1,4 +1,7 @@
-"""A Worker's traces: which file, what it is told of the Worker, and ``with w.trace(file)``."""
+"""A Worker's traces: which file, what it is told of the Worker, and ``with w.trace(file)``.
+
+Rule     SEE-FILE-3; SEE-ON-1, -3, -4
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,7 @@ from .session import Session
 
 
 def file_of(life: Life) -> tuple[str, str] | None:
-    """Return the file into which a Worker that is opened is traced, and how; None: it is not.
-
-    Rule     SEE-ON-1, -3
-    """
+    """Return the file into which a Worker that is opened is traced, and how; None: it is not."""
     if life.parent_level:
         return None  # its parent has it traced, once it has started
     options = life.options
@@ -45,10 +45,7 @@ def describer(life: Life, session: Session) -> Callable[[], dict[str, Any]]:
 
 
 def _describe(life: Life, session: Session) -> dict[str, Any]:
-    """Return what a trace is told of a Worker.
-
-    Rule     SEE-FILE-3
-    """
+    """Return what a trace is told of a Worker."""
     functions = {
         str(int.from_bytes(digest[:8], "little") & L.FUNCTION_MASK): name
         for digest, name in life.registry.names().items()
@@ -75,10 +72,7 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
 
 
 def begin(life: Life, session: Session, path: str, detail: str) -> None:
-    """Begin a trace of a Worker, while no run is in progress; those below it have files beside it.
-
-    Rule     SEE-ON-4
-    """
+    """Begin a trace of a Worker, while no run is in progress; those below it have files beside it."""
     whole = os.path.abspath(path)
     session.recorder.begin(whole, detail)
     session.below.open(whole, detail)

@@ -2,6 +2,8 @@
 
 Everything here is read while others write. A task that ends meanwhile may be left out, or named although
 it has just ended; only messages depend on that.
+
+Rule     ORCH-TELL-1, -2; SEE-HANG-1, -3; WM-LEFT-3; WM-PLACE-4
 """
 
 from __future__ import annotations
@@ -42,8 +44,6 @@ class Watch:
 
     `names` returns the name of a callable, from its word and, for a call, the key of its function.
     `stall_s` is after how long without the end of a task it tells of a stall; None: STALL_S.
-
-    Rule     ORCH-TELL-1, -2; WM-PLACE-4
     """
 
     def __init__(
@@ -80,10 +80,7 @@ class Watch:
             self._report()
 
     def _tell_interrupt(self, failure: BaseException) -> None:
-        """Log what an interrupted run waits for.
-
-        Rule     ORCH-TELL-1
-        """
+        """Log what an interrupted run waits for."""
         running = list(self.running())
         if not running:
             return
@@ -102,10 +99,7 @@ class Watch:
         )
 
     def _tell_stall(self, remedy: str) -> None:
-        """Log each task that has run while none ended for that long, once.
-
-        Rule     ORCH-TELL-2
-        """
+        """Log each task that has run while none ended for that long, once."""
         for one in self.running():
             if (one.worker, one.task) in self._told:
                 continue
@@ -121,10 +115,7 @@ class Watch:
             )
 
     def _report(self) -> None:
-        """Log who waits for what, once until a task ends; nothing if all that is left runs.
-
-        Rule     SEE-HANG-1, -3
-        """
+        """Log who waits for what, once until a task ends; nothing if all that is left runs."""
         if self._reported:
             return
         self._reported = True
@@ -168,8 +159,6 @@ class Watch:
         """Name the last task that a worker ended before it died, if there is any.
 
         An earlier task may be the cause of a death.
-
-        Rule     WM-LEFT-3
         """
         found = MailboxView(self._engine, worker).ran_last()
         if not found:
@@ -179,10 +168,7 @@ class Watch:
 
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
-        """Return a message about the group that has waited too long, if there is one.
-
-        Rule     WM-PLACE-4
-        """
+        """Return a message about the group that has waited too long, if there is one."""
         group = self._engine.view.stuck_group()
         if group is None:
             return ""

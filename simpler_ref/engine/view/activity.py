@@ -8,7 +8,7 @@ is counted as it was at some moment of the look.
 Of a run's first failure the Scheduler keeps what surrounded its task in words of its own, since the slot
 may have another task when Python looks. A call keeps its slot as long as its future refers to it.
 
-Rule     SEE-TOP-1, -2
+Rule     SEE-STORY-1, -2; SEE-TOP-1 to -3
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ def running(mem: Array, start: int) -> Running | None:
 
     The frame is that of the same task before and after, or the look is made again. A worker writes when
     a task began after it has received it, and 0 before it answers.
-
-    Rule     SEE-TOP-2
     """
     for _ in range(_LOOKS):
         seen = _frame_words(mem, start)
@@ -95,10 +93,7 @@ def _read(mem: Array, frame: int, _filled: int, slot: int, since: int) -> Runnin
 
 
 def count_tasks(mem: Array) -> TaskCounts:
-    """Count the live tasks; the time it takes grows with their number.
-
-    Rule     SEE-TOP-3
-    """
+    """Count the live tasks; the time it takes grows with their number."""
     slots, workers = used_slots(mem), mem.item(L.WORKERS)
     states, places = slots[:, L.S_STATE].copy(), slots[:, L.S_RING]
     is_live = (states > L.FREE) & (states != L.CONSUMED)
@@ -133,10 +128,7 @@ class Story(NamedTuple):
 
 
 def failure_story(mem: Array) -> Story:
-    """Return the story of the run's first failure.
-
-    Rule     SEE-STORY-1
-    """
+    """Return the story of the run's first failure."""
     return Story(
         TaskState(mem.item(L.ERROR_STATE)),
         _others_at(mem, L.ERROR_NEEDED),
@@ -152,10 +144,7 @@ def _others_at(mem: Array, at: int) -> Others:
 
 
 def call_story(mem: Array, slot: int) -> Story:
-    """Return the story of a call that has failed by itself.
-
-    Rule     SEE-STORY-2
-    """
+    """Return the story of a call that has failed by itself."""
     needed = _needed(mem, slot)
     slots = used_slots(mem)
     shares = (slots[:, L.S_STATE] == L.FAILED) & (slots[:, L.S_ORIGIN] == -slot)

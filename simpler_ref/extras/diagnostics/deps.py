@@ -1,4 +1,7 @@
-"""`deps.json`: the graph of a run, with the tensors that each edge is owed to."""
+"""`deps.json`: the graph of a run, with the tensors that each edge is owed to.
+
+Rule     FLAG-DEPS-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,7 @@ from .run import WRITES, Edge, FlaggedRun, Task, Tensor
 
 
 def dependencies(run: FlaggedRun) -> dict[str, Any]:
-    """Return the contents of the file; 64-bit numbers are strings.
-
-    Rule     FLAG-DEPS-1 to -3
-    """
+    """Return the contents of the file; 64-bit numbers are strings."""
     tasks = list(run.tasks.values())
     return {
         "tasks": [_task(run, one) for one in tasks],
@@ -48,10 +48,7 @@ def _task(run: FlaggedRun, task: Task) -> dict[str, Any]:
 
 
 def _edge(run: FlaggedRun, task: Task, edge: Edge) -> dict[str, Any]:
-    """Return an edge: to the task that provided the memory, or to the last one that wrote it.
-
-    Rule     FLAG-DEPS-3
-    """
+    """Return an edge: to the task that provided the memory, or to the last one that wrote it."""
     producer = run.tasks[edge.producer]
     mine = task.tensors[edge.tensor]
     creator = edge.is_memory or producer.is_buffer

@@ -1,4 +1,7 @@
-"""`args_dump/`: what tasks read before they ran, and what they wrote: a manifest and the bytes."""
+"""`args_dump/`: what tasks read before they ran, and what they wrote: a manifest and the bytes.
+
+Rule     FLAG-DUMP-1 to -4
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,7 @@ Entry = dict[str, Any]
 
 
 def arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]:
-    """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them.
-
-    Rule     FLAG-DUMP-1 to -4
-    """
+    """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them."""
     entries = list(_tensors_noted(run)) if level == WITHOUT_BYTES else list(_tensors_dumped(run))
     tensors = len(entries)
     for entry, octets in _scalars(run):

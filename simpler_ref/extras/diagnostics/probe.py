@@ -3,7 +3,7 @@
 It writes the task's tensors into a file, reads counters, and notes both in its journal. A control request
 sets a probe before the run and removes it afterwards; without one, tasks run as ever.
 
-Rule     FLAG-RUN-4; FLAG-DUMP-1, -2; FLAG-PMU-1
+Rule     FLAG-DUMP-1 to -3; FLAG-PMU-1; FLAG-RUN-4
 """
 
 from __future__ import annotations
@@ -79,10 +79,7 @@ class Probe:
     # ------------------------------------------------------------ counters
     @contextmanager
     def _counted(self, number: int) -> Iterator[None]:
-        """Note what the counters count meanwhile.
-
-        Rule     FLAG-PMU-1
-        """
+        """Note what the counters count meanwhile."""
         if self._counters is None:
             yield
             return
@@ -97,10 +94,7 @@ class Probe:
 
     # ------------------------------------------------------------ arguments
     def _dump(self, number: int, marks: list[tuple[int, int, bytes]], stage: int) -> None:
-        """Write the tensors that are due at a stage.
-
-        Rule     FLAG-DUMP-1, -3
-        """
+        """Write the tensors that are due at a stage."""
         for index, stages, wire in marks:
             if stages & stage:
                 at, nbytes = self._write(wire)

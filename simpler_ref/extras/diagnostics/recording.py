@@ -1,4 +1,7 @@
-"""Runs whose configuration has diagnostics flags: they are traced, and files are made from the trace."""
+"""Runs whose configuration has diagnostics flags: they are traced, and files are made from the trace.
+
+Rule     FLAG-NEST-1 to -3; FLAG-RUN-1 to -8
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,6 @@ def recorded(
         A worker of this Worker cannot record what a flag asks for.
     ValueError
         This Worker is being traced, and not all is noted.
-
-    Notes
-    -----
-    Rule     FLAG-RUN-1 to -8; FLAG-NEST-1 to -3
     """
     _require_targets(session, config)
     _require_detail(session)
@@ -73,10 +72,7 @@ def recorded(
 
 
 def _require_targets(session: Session, config: CallConfig) -> None:
-    """Refuse flags that those who run this Worker's sub tasks cannot honour.
-
-    Rule     FLAG-RUN-6
-    """
+    """Refuse flags that those who run this Worker's sub tasks cannot honour."""
     if session.endpoints is None or not session.endpoints.take_functions:
         return
     for name in ("enable_dump_tensor", "enable_pmu"):
@@ -144,10 +140,7 @@ def _dumps_bytes(config: CallConfig) -> bool:
 def _probed(
     session: Session, config: CallConfig, dumped: str | None, hardware: bool
 ) -> Iterator[None]:
-    """Have sub workers dump and count in this block, if that is asked for.
-
-    Rule     FLAG-RUN-4
-    """
+    """Have sub workers dump and count in this block, if that is asked for."""
     dumps = config.enable_dump_tensor
     if (not dumps and not config.enable_pmu) or session.manager is None:
         yield

@@ -2,6 +2,8 @@
 
 The Orch thread's notes are in the order of what it did. So its journal, read once, gives the ring and the
 number of each task, and the state of rings and scopes at each step.
+
+Rule     FLAG-DEPS-2
 """
 
 from __future__ import annotations
@@ -231,10 +233,7 @@ class FlaggedRun:
         self._task(number).tensors[index] = tensor
 
     def _note_shape(self, number: int, operand: int, first: int, second: int) -> None:
-        """Give a tensor its shape and strides.
-
-        Rule     FLAG-DEPS-2
-        """
+        """Give a tensor its shape and strides."""
         tensor = self._task(number).tensors.get(operand & 0xFFFF)
         if tensor is None:
             return

@@ -1,4 +1,7 @@
-"""`scope_stats/scope_stats.jsonl`: what rings, edges and keys held whenever a scope began or ended."""
+"""`scope_stats/scope_stats.jsonl`: what rings, edges and keys held whenever a scope began or ended.
+
+Rule     FLAG-SCOPE-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,6 @@ def scope_stats(run: FlaggedRun, site: str, failed: bool) -> list[dict[str, Any]
     """Return the lines of the file, the summary first.
 
     `site` is the line of the orchestration function, whose scope is the outermost one.
-
-    Rule     FLAG-SCOPE-1 to -3
     """
     uses = [_Use() for _ in range(L.MAX_RING_DEPTH)]
     lines = list(_boundaries(run, uses, site))

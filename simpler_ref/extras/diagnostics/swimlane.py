@@ -1,4 +1,7 @@
-"""`l2_swimlane_records.json`: which core ran what, when; what Scheduler and Orch thread did meanwhile."""
+"""`l2_swimlane_records.json`: which core ran what, when; what Scheduler and Orch thread did meanwhile.
+
+Rule     FLAG-SWIM-1 to -4
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,7 @@ _READY = tables.EVENT["inputs done"]
 
 
 def swimlane(run: FlaggedRun, level: int) -> dict[str, Any]:
-    """Return the contents of the file.
-
-    Rule     FLAG-SWIM-1 to -4
-    """
+    """Return the contents of the file."""
     metadata: dict[str, Any] = {
         "clock_freq_hz": CLOCK_HZ,
         "num_cores": run.workers,
@@ -82,8 +82,6 @@ def _scheduler_phases(run: FlaggedRun) -> list[dict[str, Any]]:
 
     It begins when the first of its tasks was due, that is had ended or was ready, or when the phase
     before it ended.
-
-    Rule     FLAG-SWIM-3
     """
     ended = dict(zip(run.ran["task"].tolist(), run.ran["end"].tolist(), strict=True))
     ready: dict[int, int] = {}
@@ -124,10 +122,7 @@ def _phase(kind: str, start: int, turn: int) -> dict[str, Any]:
 
 
 def _orchestrator_phases(run: FlaggedRun) -> list[dict[str, Any]]:
-    """Return when the Orch thread was busy with the submission of each task.
-
-    Rule     FLAG-SWIM-4
-    """
+    """Return when the Orch thread was busy with the submission of each task."""
     phases: list[dict[str, Any]] = []
     pending: list[Task] = []
     for step in run.steps:

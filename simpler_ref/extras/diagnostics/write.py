@@ -1,4 +1,7 @@
-"""Writing the files of the flags that a configuration has, and the contents of `pmu.csv`."""
+"""Writing the files of the flags that a configuration has, and the contents of `pmu.csv`.
+
+Rule     FLAG-NEST-2; FLAG-PMU-1, -3; FLAG-RUN-1, -5
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,7 @@ class Circumstances(NamedTuple):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder, and write into it alone: of several tasks that name it the last one's files stay.
-
-    Rule     FLAG-NEST-2
-    """
+    """Make a folder, and write into it alone: of several tasks that name it the last one's files stay."""
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -63,10 +63,7 @@ def locked(folder: Path) -> Iterator[None]:
 def write_files(
     run: FlaggedRun, config: CallConfig, about: Circumstances, dumped: str | None
 ) -> None:
-    """Write the files of a run, whose workers have dumped the bytes of tensors into a file.
-
-    Rule     FLAG-RUN-1, -5
-    """
+    """Write the files of a run, whose workers have dumped the bytes of tensors into a file."""
     folder = Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
     found: dict[str, str] = {f"name_map_{about.function}.json": _as_json(_names(run, about))}
     if level := config.enable_l2_swimlane:
@@ -101,10 +98,7 @@ def _as_json(value: dict[str, Any]) -> str:
 
 
 def _names(run: FlaggedRun, about: Circumstances) -> dict[str, Any]:
-    """Return the names by which viewers know functions.
-
-    Rule     FLAG-RUN-5
-    """
+    """Return the names by which viewers know functions."""
     return {
         "level": run.level,
         "orchestrator_name": about.function,
@@ -113,10 +107,7 @@ def _names(run: FlaggedRun, about: Circumstances) -> dict[str, Any]:
 
 
 def counted(run: FlaggedRun, event_type: int, names: tuple[str, ...]) -> str:
-    """Return the contents of `pmu.csv`: a row for each task, or member of a group.
-
-    Rule     FLAG-PMU-1, -3
-    """
+    """Return the contents of `pmu.csv`: a row for each task, or member of a group."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow((*_OF_A_TASK, *names, "event_type"))

@@ -1,4 +1,7 @@
-"""The class of a scene test, and how its cases run."""
+"""The class of a scene test, and how its cases run.
+
+Rule     SCENE-CASE-1 to -3; SCENE-GOLDEN-1; SCENE-RUN-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -76,10 +79,6 @@ class SceneTestCase:
         ``"rtol"`` and ``"atol"``.
     RTOL, ATOL : float
         By how much floats may differ, where a case says nothing.
-
-    Notes
-    -----
-    Rule     SCENE-CASE-1 to -3; SCENE-RUN-1, -3
     """
 
     CALLABLE: ClassVar[Mapping[str, Any]] = {}
@@ -126,10 +125,7 @@ class SceneTestCase:
         return Worker(level=3, device_ids=options.devices_for(count), **more)
 
     def run_case(self, case: Case, options: RunOptions) -> Outcome:
-        """Run a case, as many rounds as wanted, and compare what comes out of each.
-
-        Rule     SCENE-GOLDEN-1
-        """
+        """Run a case, as many rounds as wanted, and compare what comes out of each."""
         builder = self.generate_args(case.params)
         if not isinstance(builder, TaskArgsBuilder):
             raise TypeError(f"generate_args returns a TaskArgsBuilder, got {builder!r:.60}")
@@ -307,10 +303,7 @@ def _list(scenes: Sequence[type[SceneTestCase]]) -> int:
 
 
 def _run(scenes: Sequence[type[SceneTestCase]], options: RunOptions) -> int:
-    """Run scenes, and say how each case went; return the exit code.
-
-    Rule     SCENE-RUN-2
-    """
+    """Run scenes, and say how each case went; return the exit code."""
     passed = failed = 0
     for scene in scenes:
         for case in scene.cases():

@@ -1,4 +1,7 @@
-"""What came out of a scene beside what should have: which elements differ."""
+"""What came out of a scene beside what should have: which elements differ.
+
+Rule     SCENE-GOLDEN-2, -3
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,6 @@ def deviations(arrays: dict[str, Array], golden: SceneArgs, rtol: float, atol: f
 
     Floats and complex numbers may differ by ``atol + rtol * abs(golden)``, and a NaN is equal to a NaN.
     Others are equal or not.
-
-    Notes
-    -----
-    Rule     SCENE-GOLDEN-2, -3
     """
     lines = []
     for name, got in arrays.items():
