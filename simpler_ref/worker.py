@@ -42,13 +42,13 @@ from .system.values import flag
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
 from .workers import processes, tracing
-from .workers.asking import complete
 from .workers.life import Life
 from .workers.memory import ChipMemory, MemoryMethods
 from .workers.options import Option, Options, Settings, option
 from .workers.reports import without_own_frames
 from .workers.session import Session
 from .workers.top import Top, look
+from .workers.top_command import complete
 from .workers.tree import Tree
 
 G = TypeVar("G")

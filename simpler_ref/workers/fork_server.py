@@ -29,7 +29,7 @@ from ..callables.registry import Snapshot
 from ..engine.memory import Engine
 from ..system.forks import fork_locks_taken
 from ..system.polling import wait_readable
-from . import asked
+from . import sigquit
 from .containment import end_as_python_does, flush_output, forget_endings
 from .kinds import WorkerKind
 from .loop import NotStartedError, become_worker, serve_mailbox
@@ -83,7 +83,7 @@ def serve(
             die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        asked.be_worker()
+        sigquit.be_worker()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)

@@ -31,7 +31,7 @@ from ..engine.shared_arrays import Arena
 from ..model import visibility
 from ..system.cores import Placement
 from ..system.signals import MOST_SIGNALS, until_done
-from . import answering
+from . import top_server
 from .failures import recover
 from .manager import WorkerManager
 from .memory import MemoryUsers
@@ -406,7 +406,7 @@ class Life:
     def release(self) -> None:
         """Take down what the Worker owns; should this be cut short, it can be done again."""
         self._leave_entrance()
-        answering.leave(self)
+        top_server.leave(self)
         with self.lock:
             if self.stream is not None:
                 self.stream.close()
@@ -452,7 +452,7 @@ class Life:
                     if self.options.child_mode == "process":
                         self._send_children_away()
                     session.start_anew()
-                    answering.listen(self)
+                    top_server.listen(self)
                 else:
                     session.replace_dead(dead)
                 self.needs_start = False

@@ -22,7 +22,7 @@ from ..system.forks import why_not_fork
 from ..system.polling import wait_readable
 from ..system.regions import PRIVATE, covers, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked
-from . import answering
+from . import top_server
 from .fork_server import GRACE_S, REPORT, REQUEST, Lifeline, fork_server, serve
 from .kinds import WorkerKind
 from .manager import WorkerManager
@@ -68,7 +68,7 @@ def _leave_to_parent() -> None:
     visibility.forget_visibility()
     close_inherited()
     regions.close_inherited()
-    answering.leave_to_parent()
+    top_server.leave_to_parent()
     for worker in list(_workers):
         worker.disown()
 

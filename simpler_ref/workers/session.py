@@ -19,8 +19,8 @@ from ..jit import layout as L
 from ..model.visibility import remove_visibility
 from ..system.regions import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
-from . import asked
-from .below import TracesBelow
+from . import sigquit
+from .child_traces import ChildTraces
 from .installer import Installer
 from .manager import WorkerManager
 from .options import Settings
@@ -85,7 +85,7 @@ class Session:
         """Index of the callable that runs calls."""
         self.call_names: dict[int, str] = {}
         """The functions that were called, by their keys."""
-        self.below = TracesBelow(self.kinds)
+        self.child_traces = ChildTraces(self.kinds)
         """The traces of the Workers below this one."""
         self._watch: Watch | None = None
         self.pushed_before = 0
@@ -114,14 +114,14 @@ class Session:
             self.manager.admit(self.manager.start(self.snapshot, self.has_started))
             self.has_started = True
         self.recorder.start()
-        asked.listen(self)
+        sigquit.listen(self)
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
                 scheduler.start()
                 self.scheduler = scheduler
         if self.manager is not None:
-            self.below.begin(self.manager, self.control_timeout_s)
+            self.child_traces.begin(self.manager, self.control_timeout_s)
 
     @property
     def installer(self) -> Installer | None:
@@ -145,7 +145,7 @@ class Session:
                 if not self.manager.do_without(worker, str(error)):
                     raise
             else:
-                self.below.begin(self.manager, self.control_timeout_s, [worker])
+                self.child_traces.begin(self.manager, self.control_timeout_s, [worker])
                 self.manager.admit([worker])
 
     def _install_missing(self, worker: int) -> None:
@@ -230,12 +230,12 @@ class Session:
         """Stop everything and release the memory."""
         if os.getpid() != self.pid:
             return  # a forked process: nothing here is its own
-        asked.leave(self)
+        sigquit.leave(self)
         if self.scheduler is not None:
             self.scheduler.stop()
             self.scheduler = None
         if self.manager is not None:
-            self.below.end(self.manager, self.control_timeout_s)
+            self.child_traces.end(self.manager, self.control_timeout_s)
         self.stop_workers()
         self.recorder.end()
         self.domains.close()

@@ -67,7 +67,7 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
         "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
         "layouts": session.engine.layouts.told(),
         "movers": {} if session.endpoints is None else session.endpoints.movers(),
-        **session.below.told(),
+        **session.child_traces.told(),
     }
 
 
@@ -75,16 +75,16 @@ def begin(life: Life, session: Session, path: str, detail: str) -> None:
     """Begin a trace of a Worker, while no run is in progress; those below it have files beside it."""
     whole = os.path.abspath(path)
     session.recorder.begin(whole, detail)
-    session.below.open(whole, detail)
+    session.child_traces.open(whole, detail)
     change_entries(life, session)
     if session.manager is not None:
-        session.below.begin(session.manager, session.control_timeout_s)
+        session.child_traces.begin(session.manager, session.control_timeout_s)
 
 
 def end(life: Life, session: Session) -> None:
     """End the trace of a Worker, and of those below it."""
     if session.manager is not None:
-        session.below.end(session.manager, session.control_timeout_s)
+        session.child_traces.end(session.manager, session.control_timeout_s)
     session.recorder.end()
     change_entries(life, session)
 

@@ -19,9 +19,9 @@ from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
 from simpler_ref.engine.view import activity
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import answering, asking, top, top_command
-from simpler_ref.workers.asking import NoAnswerError, SilentError, ask
+from simpler_ref.workers import top, top_command, top_server
 from simpler_ref.workers.top import Row
+from simpler_ref.workers.top_command import NoAnswerError, SilentError, ask
 
 from ...kernels import kernels
 from ...support import Driver, Gate, small_engine, unmap, updates, wait_until
@@ -41,7 +41,7 @@ def in_background(w, build, gate):
 
 def names_of(pid):
     """Return the names of the sockets on which a process answers."""
-    return asking._names().get(pid, [])
+    return top_command._names().get(pid, [])
 
 
 @contextlib.contextmanager
@@ -283,7 +283,7 @@ def test_other_users_get_no_answer(started, monkeypatch):
 @pytest.mark.spec("SEE-TOP-5")
 def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
     with Fork(signal.pause) as other, socket.socket(socket.AF_UNIX) as impostor:
-        impostor.bind("\0" + answering.NAME.format(pid=other.pid) + "0")
+        impostor.bind("\0" + top_server.NAME.format(pid=other.pid) + "0")
         impostor.listen()
         with pytest.raises(NoAnswerError, match=f"process {other.pid} has no open Worker any more"):
             ask(other.pid)
@@ -346,7 +346,7 @@ def test_a_forked_process_neither_answers_nor_keeps_the_socket():
         (name,) = names_of(us)
 
         def child():
-            assert not names_of(os.getpid()) and answering._open == [] and not answering_threads()
+            assert not names_of(os.getpid()) and top_server._open == [] and not answering_threads()
             assert len(ask(us)) == 1
             with Worker(level=3, num_sub_workers=1) as own:
                 own.start()

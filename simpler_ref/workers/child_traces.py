@@ -23,7 +23,7 @@ WAIT_S = 0.5
 """How long an endpoint may take to answer how many bytes are still to come."""
 
 
-class TracesBelow:
+class ChildTraces:
     """Has the Workers below one take traces."""
 
     def __init__(self, kinds: Sequence[WorkerKind]) -> None:
