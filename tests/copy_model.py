@@ -598,7 +598,9 @@ class Play:
         self.manager = SimpleNamespace(dead={})
         heap = np.zeros(0, np.uint8)
         live = SimpleNamespace(engine=SimpleNamespace(heap=heap), manager=self.manager)
-        life = SimpleNamespace(live=lambda: live, parent_level=0)
+        life = SimpleNamespace(
+            live=lambda: live, parent_level=0, options=SimpleNamespace(retries=0)
+        )
         self.parent = ParentTensors(life, self._bring)
         self.directory = self.parent.directory
         self.actors = Actors(choose)

@@ -19,7 +19,7 @@ from . import exports, page
 from .races import Race, races
 from .tables import GOALS, LANES, ORCH, TIMES, WAITED, TraceFile, tables_of
 from .tasks import TracedTask
-from .whole import (
+from .timeline import (
     Child,
     Clock,
     Part,

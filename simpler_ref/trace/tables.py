@@ -11,7 +11,7 @@ A file whose program was killed ends within a chunk: what is there is read.
 
     bytes ──TraceFile──► notes by journal ──tables_of──► TABLES, arrays of numpy ──► Trace
                                                                                       │
-              whole.py puts those of several Workers together ◄───────────────────────┤
+              timeline.py puts those of several Workers together ◄───────────────────────┤
               tasks, races, exports, page, command print them ◄───────────────────────┘
 
 Rule     SEE-FILE-1, -4; SEE-READ-1

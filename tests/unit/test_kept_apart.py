@@ -308,7 +308,14 @@ def test_every_queue_begins_small_and_a_fresh_engine_knows_what_it_was_told():
     small = [L.FIFO_MASK + ring for ring in range(3)] + [L.READY_MASK, L.READY_MASK + 1]
     assert {words[where] for where in small} == {L.CIRCULAR_SMALLEST - 1}
     mem = np.zeros(end, np.int64)  # journals have words beyond the header
-    times = {"spin_ns": 11, "yield_ns": 12, "defer_ns": 13, "park_ns": 14, "stuck_ns": 15}
+    times = {
+        "spin_ns": 11,
+        "yield_ns": 12,
+        "defer_ns": 13,
+        "park_ns": 14,
+        "stuck_ns": 15,
+        "track_reads": True,
+    }
     L.initialise(mem, words, heap_bases=[1024, 2048], heap_size=7, cores=16, beside=True, **times)
     for name, value in {**times, "cores": 16, "beside": 1}.items():
         assert mem[getattr(L, name.upper())] == value

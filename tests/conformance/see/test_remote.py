@@ -21,7 +21,7 @@ from simpler_ref.remote.connection import Order
 from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.trace.tables import NOTE, TraceFile, head_of, text_notes
-from simpler_ref.trace.whole import Clock
+from simpler_ref.trace.timeline import Clock
 from tests import far_side
 from tests.conformance.see.conftest import main, make
 from tests.conformance.see.test_page import contents
