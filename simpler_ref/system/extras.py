@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -9,6 +10,7 @@ GROUP = "simpler_ref.extras"
 """The group of entry points in which extras stand."""
 
 
+@functools.cache  # looking through what is installed takes milliseconds
 def load(name: str) -> Any:
     """Return the module of an extra.
 
