@@ -1,45 +1,51 @@
 """Ring: task ids, slots, and the heap rings with FIFO reclamation.
 
-What it is for. A task gets an id, a slot (the words that the runtime keeps of it), and memory for those of
-its outputs that the program has no address for: a *slab*. Thousands of tasks a second ask for all three
-and give them back, in about the order in which they came. So memory is not a heap with free lists: it is a
-ring, in which an allocation moves a cursor and a release, sooner or later, moves a tail after it.
+What it is for. A task gets an id, a slot (the words that the runtime keeps of it), and memory for
+those of its outputs that the program has no address for: a *slab*. Thousands of tasks a second ask
+for all three and give them back, in about the order in which they came. So memory is not a heap
+with free lists: it is a ring, in which an allocation moves a cursor and a release, sooner or later,
+moves a tail after it.
 
     offset 0                tail            cursor                 size
     ├───────────────────────┼───────────────┼──────────────────────┤
       free: was reclaimed     slabs in use    free: to be given next
 
-A slab is contiguous. If the bytes up to the end of the ring do not suffice, they are skipped, and come back
-together with the slab that begins at offset 0 in their place. `R_TOP` and `R_TAIL` do not wrap: they
-count the bytes ever given and ever reclaimed since the ring was last empty, skipped ones included. Bytes in
-use are their difference, so "full" and "empty" cannot be confused, and no byte is left unused to tell them
-apart. An empty ring starts over at offset 0: its first pages are in the caches and have frames, while pages
-further on may never have been touched.
+A slab is contiguous. If the bytes up to the end of the ring do not suffice, they are skipped, and
+come back together with the slab that begins at offset 0 in their place. `R_TOP` and `R_TAIL` do not
+wrap: they count the bytes ever given and ever reclaimed since the ring was last empty, skipped ones
+included. Bytes in use are their difference, so "full" and "empty" cannot be confused, and no byte
+is left unused to tell them apart. An empty ring starts over at offset 0: its first pages are in the
+caches and have frames, while pages further on may never have been touched.
 
-Reclamation. Each ring has a FIFO of its allocations: where the slab ends, whose slot it is, and a bit that
-says whether it was released. A release sets the bit. Only a release of the *oldest* one (`R_ALIVE`) moves
-the tail, past all that follow it and are released too. So a slab comes back when it and every older one of
-its ring are released; that is the price of needing no search. Whoever holds the oldest slab of a ring for
-long holds the ring, which is why there are several: scope depth chooses the ring (`ring_of_depth`), so that
-buffers of an outer scope, which live long, do not hold those of inner ones, which live for a step of a
-loop. Rings never wait for each other. Deeper scopes than rings share the last one.
+Reclamation. Each ring has a FIFO of its allocations: where the slab ends, whose slot it is, and a
+bit that says whether it was released. A release sets the bit. Only a release of the *oldest* one
+(`R_ALIVE`) moves the tail, past all that follow it and are released too. So a slab comes back when
+it and every older one of its ring are released; that is the price of needing no search. Whoever
+holds the oldest slab of a ring for long holds the ring, which is why there are several: scope depth
+chooses the ring (`ring_of_depth`), so that buffers of an outer scope, which live long, do not hold
+those of inner ones, which live for a step of a loop. Rings never wait for each other. Deeper scopes
+than rings share the last one.
 
-Tasks without a slab take an entry, too: the window of ids, where there is one, is counted from the oldest
-live task. When a FIFO's array is full, released entries behind a live one are merged into it; so a task that
-lives long costs one entry, however many come and go after it, and the array only grows with tasks alive.
+Tasks without a slab take an entry, too: the window of ids, where there is one, is counted from the
+oldest live task. When a FIFO's array is full, released entries behind a live one are merged into
+it; so a task that lives long costs one entry, however many come and go after it, and the array only
+grows with tasks alive.
 
-Who calls it. `submit_task` and `alloc_buffer` call `alloc`, always on the Orch thread; `reclaim` calls
-`release`, on the Orch thread as well: the Scheduler hands consumed slots over in a chain. So every word here
-has one writer and needs no atomic; other threads read some of them as hints, for reports.
+Who calls it. `submit_task` and `alloc_buffer` call `alloc`, always on the Orch thread; `reclaim`
+calls `release`, on the Orch thread as well: the Scheduler hands consumed slots over in a chain. So
+every word here has one writer and needs no atomic; other threads read some of them as hints, for
+reports.
 
-What must never happen. A kernel that waits: without room, `alloc` returns WOULD_BLOCK and has changed
-nothing; its caller lets the Scheduler go on and calls again. A slab given twice, or before its last reader
-has ended: references, not this module, see to that; a slot is released once, when it is CONSUMED. An id
-used twice in a run: ids only count up, and start over in `reset_to_empty`, when no task is left.
+What must never happen. A kernel that waits: without room, `alloc` returns WOULD_BLOCK and has
+changed nothing; its caller lets the Scheduler go on and calls again. A slab given twice, or before
+its last reader has ended: references, not this module, see to that; a slot is released once, when
+it is CONSUMED. An id used twice in a run: ids only count up, and start over in `reset_to_empty`,
+when no task is left.
 
-Why not something else. Free lists by size would give back memory out of order, but a search and a lock per
-task cost more than the task; a stack per scope would be as fast, but tasks end out of order and scopes end
-before their tasks. The documents' rules for all of this are ORCH-RING and ORCH-WINDOW.
+Why not something else. Free lists by size would give back memory out of order, but a search and a
+lock per task cost more than the task; a stack per scope would be as fast, but tasks end out of
+order and scopes end before their tasks. The documents' rules for all of this are ORCH-RING and
+ORCH-WINDOW.
 """
 
 from __future__ import annotations

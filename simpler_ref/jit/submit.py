@@ -5,44 +5,47 @@
     3 walk the tags: producers in, outputs out       7 return the slot
     4 record the producers as fan-in
 
-What it is for. An orchestration function names tensors and says by a tag what a task does with each. From
-the tags alone follows what the task waits for: a tensor that it reads is looked up in the TensorMap, which
-knows the last task that writes each buffer; a tensor that it writes is entered there. Nothing is inferred
-later, and nothing is remembered of tasks that were reclaimed: what a task waits for is settled when it is
-submitted, by comparing addresses.
+What it is for. An orchestration function names tensors and says by a tag what a task does with
+each. From the tags alone follows what the task waits for: a tensor that it reads is looked up in
+the TensorMap, which knows the last task that writes each buffer; a tensor that it writes is entered
+there. Nothing is inferred later, and nothing is remembered of tasks that were reclaimed: what a
+task waits for is settled when it is submitted, by comparing addresses.
 
-Two halves of a graph. Submit works on the near half: slots, TensorMap, scopes, rings. It never looks at a
-worker, and never changes the state of a task that exists. The far half, who is ready and who runs where, is
-the Scheduler's (`graph`, `dispatch`, `collect`), which may be another thread, or this one a moment later.
-Between them stands one queue: step 6 pushes the slot, `wire` pops it and connects it to the consumers'
-chains of its producers. Only there is it decided whether a producer still counts, since only the Scheduler
-knows which tasks have ended.
+Two halves of a graph. Submit works on the near half: slots, TensorMap, scopes, rings. It never
+looks at a worker, and never changes the state of a task that exists. The far half, who is ready and
+who runs where, is the Scheduler's (`graph`, `dispatch`, `collect`), which may be another thread, or
+this one a moment later. Between them stands one queue: step 6 pushes the slot, `wire` pops it and
+connects it to the consumers' chains of its producers. Only there is it decided whether a producer
+still counts, since only the Scheduler knows which tasks have ended.
 
-What keeps a producer. Between step 3 and `wire` a producer may end, its scope may end, and its slot and slab
-would be given to another task. So step 3 takes a reference on each producer before it notes the edge
-(`acquire_ref`, which a CONSUMED slot refuses). Whoever reads memory that the runtime has provided also
-refers to the task that owns the slab: the last writer of a buffer need not be the one that was given it.
-Such an edge names no consumer; `wire` does not count it.
+What keeps a producer. Between step 3 and `wire` a producer may end, its scope may end, and its slot
+and slab would be given to another task. So step 3 takes a reference on each producer before it
+notes the edge (`acquire_ref`, which a CONSUMED slot refuses). Whoever reads memory that the runtime
+has provided also refers to the task that owns the slab: the last writer of a buffer need not be the
+one that was given it. Such an edge names no consumer; `wire` does not count it.
 
     a scope            one reference on each task submitted in it, until it closes
     a consumer         one on each producer, and on each owner of a slab, until it has ended
     the task itself    one, until it has ended
     a future           one, in a stream of calls, instead of a scope's
 
-The last one that is released makes the slot CONSUMED; `reclaim` erases its entries from the TensorMap, unless
-a later writer has taken them over, and gives slot, body and slab back. Both happen on the Orch thread, so
-the structures on this side have one writer.
+The last one that is released makes the slot CONSUMED; `reclaim` erases its entries from the
+TensorMap, unless a later writer has taken them over, and gives slot, body and slab back. Both
+happen on the Orch thread, so the structures on this side have one writer.
 
-Where arguments are. A slot has room for a short body (tensors, scalars, members of a group, edges); a long
-one is in a spill block, of a power of two of words, with a free list for each size. Arguments are copied
-once, from the caller's bytes into the body, and once more into the mailbox of the worker.
+Where arguments are. A slot has room for a short body (tensors, scalars, members of a group, edges);
+a long one is in a spill block, of a power of two of words, with a free list for each size.
+Arguments are copied once, from the caller's bytes into the body, and once more into the mailbox of
+the worker.
 
-What must never happen. A call that is refused and has changed something: every refusal (no room, a run that
-has failed, words that are no task) comes before step 1 has claimed anything, or from `alloc`, which changes
-nothing then. A task that is its own producer: all look-ups come before the first insertion. A kernel that
-waits: without room it returns WOULD_BLOCK; the Orch thread helps the Scheduler and calls again.
+What must never happen. A call that is refused and has changed something: every refusal (no room, a
+run that has failed, words that are no task) comes before step 1 has claimed anything, or from
+`alloc`, which changes nothing then. A task that is its own producer: all look-ups come before the
+first insertion. A kernel that waits: without room it returns WOULD_BLOCK; the Orch thread helps the
+Scheduler and calls again.
 
-A Worker with `track_reads`, and every stream of calls, order writers after readers as well: see `hazards`.
+A Worker with `track_reads`, and every stream of calls, order writers after readers as well: see
+`hazards`.
 """
 
 from __future__ import annotations
