@@ -4,21 +4,45 @@
     IDLE ──► CONTROL_REQUEST ─► CONTROL_DONE ──► IDLE
            parent             worker         parent
 
-The parent writes the frame (configuration, digest, counts, tensors, scalars), then the state; the worker
-writes the error, if any, then the state. Before its first task a worker posts INIT_DONE, which counts as
-idle. A request to stop has a word of its own, so that no state written late can erase it (D20).
+What it is for. A task has to get from the Scheduler, which knows its slot, to a worker, which may
+be another process, started before the task existed, and its outcome has to come back. The worker
+sees nothing of the parent's tables: a task that writes outside its arrays cannot damage them, and a
+level below may be anything that reads these bytes: a process, a thread, a chip, a proxy of another
+machine. All that crosses is one block of memory for each task, of a size that is fixed in the
+documents, and one word that says whose turn it is.
 
-A worker can have several tasks at once (DEPTH). Each has a mailbox of its own, a frame; both sides go
-through the frames in order, so tasks run, and are collected, in the order in which they were sent, and a
-worker that ends one finds the next waiting. A worker without a task waits for its next free frame.
+Turns. Each state has one writer, named in the drawing: what the other side does next is the only
+way on. The parent writes the frame (configuration, digest, counts, tensors, scalars), then, with
+release, the state; the worker reads the state with acquire, then the frame. On the way back the
+worker writes its error, if there is one, and its value, then the state, and the Scheduler collects.
+Neither side ever waits for a lock of the other, so a process that is killed at any instruction
+leaves the word at one side's turn, which tells what was lost. Before its first task a worker posts
+INIT_DONE, which counts as idle. A request to stop has a word of its own, so that no state written
+late can erase it (D20).
 
-Any thread can make a control request (register a callable, allocate device memory, …). Only the Scheduler
-assigns mailboxes: the thread claims the worker under the pass lock, and has the mailbox from the moment
-the worker's tasks, if any, are collected until it releases the claim.
+Several tasks. With DEPTH above 1 a worker has several such blocks, its *frames*; both sides go
+through them in order, round and round. So tasks run, and are collected, in the order in which they
+were sent, and a worker that ends one finds the next waiting. A worker without a task waits for its
+next free frame. `W_TAIL` is the parent's place, `W_HEAD` that of the oldest task not collected, and
+`W_AT` the worker's own; each has one writer.
 
-A worker spins for SPIN_NS, then announces that it sleeps (W_PARKED), looks once more, and sleeps on the
-state word; the parent writes the state, then looks for the announcement. Each side stores, then loads
-what the other stores, with a full barrier between, so one of them sees the other: no wake-up is lost.
+Requests. Any thread can make a control request (register a callable, allocate device memory, …).
+Only the Scheduler assigns mailboxes: the thread claims the worker under the pass lock, and has the
+mailbox from the moment the worker's tasks, if any, are collected until it releases the claim.
+
+Sleeping. A worker spins for SPIN_NS, then announces that it sleeps (W_PARKED), looks once more, and
+sleeps on the state word; the parent writes the state, then looks for the announcement. Each side
+stores, then loads what the other stores, with a full barrier between, so one of them sees the
+other: no wake-up is lost, and a parent that sends to a worker which is awake makes no system call.
+
+What must never happen. A word read twice: the worker copies what it decides by. A frame written
+while the worker may read it: the parent's turn comes after TASK_DONE only. An outcome that is
+collected twice, or for another task: `W_SLOT` of the frame is the parent's own, and the frame is
+given to no task before that.
+
+Why not a queue of bytes, or a pipe: with a word for each turn, an idle worker costs nothing, a sent
+task costs six or seven cache lines and no system call, and what a dead process has half written is
+never mistaken for something whole. The documents' rules are SCHED-MAIL and WM-MAIL.
 """
 
 from __future__ import annotations
