@@ -19,7 +19,7 @@ from simpler_ref import (
     TensorArgType,
     Worker,
 )
-from simpler_ref.remote import RayFleet
+from simpler_ref.extras.ray_fleet import RayFleet
 
 COUNT = 1_000_000
 

@@ -3,7 +3,7 @@
 import argparse
 
 from simpler_ref import RemoteWorkerSpec, Worker
-from simpler_ref.remote import ProcessFleet, RayFleet
+from simpler_ref.remote import ProcessFleet
 
 
 def worker_from(arguments=None):
@@ -16,6 +16,8 @@ def worker_from(arguments=None):
     endpoints = options.endpoints or 2
     here = -(-options.workers // endpoints)
     if options.ray:
+        from simpler_ref.extras.ray_fleet import RayFleet
+
         fleet = RayFleet(address=options.ray, resources={"CPU": 1})
         spec = RemoteWorkerSpec(fleet, num_sub_workers=here, serialized=True)
         return Worker(fleet=spec, endpoints=endpoints)

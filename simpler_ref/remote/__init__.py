@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from .callable_target import RemoteCallable
     from .fleets import Fleet, ProcessFleet
     from .host_fleet import HostFleet
-    from .ray_fleet import RayFleet
     from .references import (
         RemoteBufferExport,
         RemoteBufferHandle,
@@ -21,7 +20,6 @@ _NAMES = {
     "Fleet": "fleets",
     "HostFleet": "host_fleet",
     "ProcessFleet": "fleets",
-    "RayFleet": "ray_fleet",
     "RemoteBufferExport": "references",
     "RemoteBufferHandle": "references",
     "RemoteCallable": "callable_target",
@@ -43,7 +41,6 @@ __all__ = [
     "Fleet",
     "HostFleet",
     "ProcessFleet",
-    "RayFleet",
     "RemoteBufferExport",
     "RemoteBufferHandle",
     "RemoteCallable",

@@ -162,7 +162,7 @@ def test_an_event_that_is_new_is_drawn_and_listed(drawing, monkeypatch):
 # ---------------------------------------------------------------- what examples import
 PUBLIC_MODULES = (
     *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
-    *("errors", "native_chip", "remote", "extras.scenes"),
+    *("errors", "native_chip", "remote", "extras.ray_fleet", "extras.scenes"),
 )
 
 

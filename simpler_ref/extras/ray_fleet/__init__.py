@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from ..errors import RemoteError, describe_status
-from ..system.polling import wait_readable
-from ..system.values import positive_seconds
-from .fleets import Fleet, session_command, this_python
-from .hosting import SessionProcess, read_manifest
-from .manifest import Manifest, to_line
+from ...errors import RemoteError, describe_status
+from ...remote.fleets import Fleet, session_command, this_python
+from ...remote.hosting import SessionProcess, read_manifest
+from ...remote.manifest import Manifest, to_line
+from ...system.polling import wait_readable
+from ...system.values import positive_seconds
 
 NAMESPACE = "simpler_ref"
 STOP_S = 5.0
@@ -36,7 +36,7 @@ _PEER = struct.Struct("=iII")
 """Process, user and group at the other end of a socket."""
 STRATEGIES = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
 _A_NODE = "a node of Ray"
-_PACKAGES = __package__.partition(".")[0], __package__
+_PACKAGES = "simpler_ref", "simpler_ref.remote"
 _PROGRAM = f"""
 import json, sys, types
 for name, folders in json.loads(sys.argv[2]).items():

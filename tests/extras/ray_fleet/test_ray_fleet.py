@@ -14,10 +14,10 @@ from dataclasses import replace
 import pytest
 
 from simpler_ref.errors import RemoteError
+from simpler_ref.extras.ray_fleet import RayFleet
 from simpler_ref.remote import keys
-from simpler_ref.remote.ray_fleet import RayFleet
 
-from ..sessions import DEADLINE_S, is_gone, manifest
+from ...sessions import DEADLINE_S, is_gone, manifest
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="there is no Ray")
 HEAD = """
