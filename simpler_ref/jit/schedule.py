@@ -85,7 +85,7 @@ from .tensormap import reset as reset_map
 def scheduler_pass(mem):
     """Run one pass: deaths, wiring, dispatch to either pool, completions.
 
-    Effects  MAY_MOVE: whether what it collected has left ready tasks that it has not dispatched
+    Effects  MAY_MOVE: whether what has ended has left ready tasks that it has not dispatched
     Returns  how much moved; 0 means that nothing can until an event comes
     Rule     SCHED-PASS-1; WM-POOL-4
     """
@@ -97,6 +97,7 @@ def scheduler_pass(mem):
         wire(mem, slot)
         moved += 1
         slot = pop_wiring(mem)
+    failed = mem[L.FAILED_COUNT]
     for kind in range(2):
         if has_ready(mem, kind) or has_candidate(mem, kind):
             moved += dispatch(mem, kind)
@@ -105,7 +106,9 @@ def scheduler_pass(mem):
     collected = 0
     if mem[L.BUSY] != 0:
         collected = collect(mem)
-    may_move = collected != 0 and (has_ready(mem, 0) or has_ready(mem, 1))
+    # a task that fails undispatched may make one of the other kind ready that waits only for its end
+    ended = collected != 0 or mem[L.FAILED_COUNT] != failed
+    may_move = ended and (has_ready(mem, 0) or has_ready(mem, 1))
     if mem[L.MAY_MOVE] != may_move:
         mem[L.MAY_MOVE] = may_move
     return moved + collected

@@ -17,6 +17,7 @@ from tests.support import (
     COMPLETED,
     FAILED,
     PENDING,
+    READY,
     RUNNING,
     Gate,
     auto,
@@ -159,6 +160,19 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     assert driver.states(new_reader, writer) == [PENDING if wired else FAILED, PENDING]
     driver.finish(reader)
     assert driver.states(new_reader, writer) == [FAILED, RUNNING]
+
+
+@pytest.mark.kernels
+@pytest.mark.spec("ORCH-READS-2")
+def test_a_pass_follows_if_a_reader_fails_for_want_of_a_worker(tracking):
+    driver = tracking(next_level=1, sub=1)
+    reader, writer = driver.submit(reads(AT)), driver.submit(overwrites(AT), kind=L.NEXT_LEVEL)
+    driver.kill(1)
+    driver.run_pass()
+    assert driver.states(reader, writer) == [FAILED, READY]
+    assert driver.x.has_work(driver.mem)
+    driver.settle()
+    assert driver.states(writer) == [RUNNING]
 
 
 # ---------------------------------------------------------------- what counts
