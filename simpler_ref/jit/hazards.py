@@ -34,7 +34,7 @@ from .kernel import inlined, kernel
 from .overlap import covers, overlap
 from .slots import release_ref
 from .tensormap import find
-from .tensors import is_child_memory, nbytes_of, reads, tag_of, writes
+from .tensors import is_child_memory, nbytes_of, reads, tag_of, worker_of, writes
 
 TENSOR_WORDS = L.TENSOR_WORDS
 READS, WRITES = 1, 2
@@ -707,12 +707,20 @@ def forget_all(mem):
 
 # ---------------------------------------------------------------- runs that track reads
 @kernel
-def is_tracked_in_runs(words, t):
-    """Say whether a tensor's accesses are tracked in a run: it is in memory of the host.
+def is_of_host(words, counts, members, callable_word, i):
+    """Say whether accesses of a task's tensor `i` are tracked in a run: it is in the host's memory.
+
+    Memory of no worker in particular counts as the host's, as in the TensorMap.
 
     Rule     ORCH-READS-3
     """
-    return is_tracked(words, t) and not is_child_memory(words, t)
+    t = i * TENSOR_WORDS
+    if not is_tracked(words, t):
+        return False
+    if not is_child_memory(words, t):
+        return True
+    member = (counts & L.LOW_HALF) * TENSOR_WORDS + (counts >> L.HALF) * L.SCALAR_WORDS
+    return worker_of(words, member, members, callable_word, i) < 0
 
 
 @kernel
@@ -724,8 +732,8 @@ def make_access_room(mem, tensors):
 
 
 @kernel
-def collect_readers(mem, words, tensors):
-    """Find the tasks of a run that read what a new one with these tensors writes, each once.
+def collect_readers(mem, words, counts, members, callable_word):
+    """Find the tasks of a run that read what a new one with these arguments writes, each once.
 
     They are noted as conflicts; see `collect_conflicts`.
 
@@ -733,16 +741,16 @@ def collect_readers(mem, words, tensors):
     Rule     ORCH-READS-1
     """
     readers = 0
-    for i in range(tensors):
+    for i in range(counts & L.LOW_HALF):
         t = i * TENSOR_WORDS
-        if writes(tag_of(words, t)) and is_tracked_in_runs(words, t):
+        if writes(tag_of(words, t)) and is_of_host(words, counts, members, callable_word, i):
             readers = collect_of(mem, words, t, 1, readers)
     mem[L.CONFLICT_STAMP] -= readers
     return readers
 
 
 @kernel
-def note_reads(mem, slot, words, tensors):
+def note_reads(mem, slot, words):
     """Note what a task of a run reads, which is in its slot but not yet submitted, and no producer yet.
 
     What it writes is not noted: later writers do not wait for it. So a write supersedes no read. A read
@@ -755,11 +763,18 @@ def note_reads(mem, slot, words, tensors):
     Effects  accesses, for which `make_access_room` has found room
     Rule     ORCH-READS-1
     """
+    counts, members = int(mem[slot + L.S_COUNTS]), int(mem[slot + L.S_MEMBERS])
+    word, tensors = int(mem[slot + L.S_CALLABLE]), counts & L.LOW_HALF
     for kind in (1, 0):
         for k in range(tensors):  # the last tensor that is written was searched for last
-            t = (tensors - 1 - k) * TENSOR_WORDS
+            i = tensors - 1 - k
+            t = i * TENSOR_WORDS
             tag = tag_of(words, t)
-            if int(writes(tag)) == kind and reads(tag) and is_tracked_in_runs(words, t):
+            if (
+                int(writes(tag)) == kind
+                and reads(tag)
+                and is_of_host(words, counts, members, word, i)
+            ):
                 low, high, layout = extent_of(mem, words, t)
                 if low < high and kind == 1:
                     drop_covered(mem, low, high, layout)

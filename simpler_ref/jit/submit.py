@@ -62,14 +62,22 @@ from .slots import (
     RECLAIM,
     SUBMIT,
     acquire_ref,
-    affinity_of,
     kind_of,
     prepare,
     release_ref,
     step,
 )
 from .tensormap import erase, find, has_room, insert, insert_slab
-from .tensors import has_key, is_auto_output, is_child_memory, nbytes_of, reads, tag_of, writes
+from .tensors import (
+    has_key,
+    is_auto_output,
+    is_child_memory,
+    nbytes_of,
+    reads,
+    tag_of,
+    worker_of,
+    writes,
+)
 
 TENSOR_WORDS = L.TENSOR_WORDS
 EDGE_WORDS = L.EDGE_WORDS
@@ -89,14 +97,8 @@ def owner_of(mem, slot, t, i):
     """
     if not is_child_memory(mem, t):
         return -1
-    members = int(mem[slot + L.S_MEMBERS])
-    member = members_at(mem, slot)
-    for _ in range(members):
-        i -= int(mem[member + L.MEMBER_COUNTS]) & L.LOW_HALF
-        if i < 0:
-            return int(mem[member + L.MEMBER_WORKER]) - 1
-        member += L.MEMBER_WORDS
-    return affinity_of(mem, slot)
+    members, word = int(mem[slot + L.S_MEMBERS]), int(mem[slot + L.S_CALLABLE])
+    return worker_of(mem, members_at(mem, slot), members, word, i)
 
 
 @kernel
@@ -269,7 +271,7 @@ def submit_task(mem, callable_word, counts, members, words):
     if unlikely(mem[L.TRACK_READS] != 0):
         if not make_access_room(mem, tensors):
             return L.WOULD_BLOCK
-        readers = collect_readers(mem, words, tensors)
+        readers = collect_readers(mem, words, counts, members, callable_word)
         most_edges += readers
         room = body_words(tensors, scalars, members, most_edges)
     if wiring_full(mem) or not spill_has_room(mem, room) or not has_room(mem, outputs):
@@ -288,7 +290,7 @@ def submit_task(mem, callable_word, counts, members, words):
     edges = find_producers(mem, slot, words)  # steps 3 and 4
     if unlikely(mem[L.TRACK_READS] != 0):
         edges = add_readers(mem, slot, words, edges, readers)
-        note_reads(mem, slot, words, tensors)
+        note_reads(mem, slot, words)
     mem[slot + L.S_EDGES] = edges | most_edges << L.HALF
     register_outputs(mem, slot, words)
     register_task(mem, slot)  # step 5

@@ -43,6 +43,17 @@ def is_child_memory(words, t):
 
 
 @kernel
+def worker_of(words, member, members, callable_word, i):
+    """Return the only worker that may have tensor `i` of a task, or -1; its members begin at `member`."""
+    for _ in range(members):
+        i -= int(words[member + L.MEMBER_COUNTS]) & L.LOW_HALF
+        if i < 0:
+            return int(words[member + L.MEMBER_WORKER]) - 1
+        member += L.MEMBER_WORDS
+    return (callable_word >> L.WORD_WORKER & L.WORKER_MASK) - 1
+
+
+@kernel
 def reads(tag):
     """Say whether a tag looks its buffer up: INPUT and INOUT do.
 

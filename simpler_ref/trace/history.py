@@ -381,7 +381,8 @@ class History:
                     producers[before] = None
                 buffer = self._buffers.get(one.data) if one.memory == HOST else None
                 keeps |= {found: None for found in (owner, buffer and buffer.owner) if found}
-            if self._track_reads and one.tag in _WRITES and one.data and not one.child_memory:
+            waits = one.memory == HOST or not one.child_memory
+            if self._track_reads and waits and one.tag in _WRITES and one.data:
                 known = self._bytes.get(one.memory)
                 producers |= dict.fromkeys(known.readers(one) if known and one.nbytes else ())
         return Plan(task, list(tensors), Lineage(self._order, producers), list(keeps))

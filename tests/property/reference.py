@@ -32,6 +32,16 @@ def rounded(nbytes):
     return nbytes
 
 
+def host_tensors(members):
+    """Return the tensors in the host's memory, as which that of no worker in particular counts."""
+    return [
+        t
+        for tensors, _, worker in members
+        for t in tensors
+        if t.data and t.nbytes and not (t.child_memory and worker >= 0)
+    ]
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor of bytes on its way into submit."""
@@ -266,7 +276,7 @@ class Reference:
         task.kind, task.callable, task.config, task.group = kind, callable_index, config, group
         before, slabs = dict(self.map), dict(self.slabs)
         if self.track_reads:
-            self.order_after_readers(task, every)
+            self.order_after_readers(task, host_tensors(members))
         for tensors, scalars, worker in members:
             member = Member([], tuple(scalars), worker)
             task.members.append(member)
@@ -297,12 +307,11 @@ class Reference:
         self.wiring.append(task)
         return task
 
-    def order_after_readers(self, task, every):
+    def order_after_readers(self, task, tracked):
         """Have a task wait for all that read what it writes; then note what it reads.
 
         A new read takes the place of those that its task waits for.
         """
-        tracked = [t for t in every if t.data and t.nbytes and not t.child_memory]
         for t in tracked:
             for reader, data, nbytes in self.reads:
                 together = data < t.data + t.nbytes and t.data < data + nbytes

@@ -31,6 +31,7 @@ from .reference import (
     Reference,
     Refused,
     Tensor,
+    host_tensors,
 )
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
@@ -113,20 +114,19 @@ class Program:
         )
         if task is not None:
             if self.reference.track_reads:
-                self.check_order(task, [t for tensors, _, _ in plain for t in tensors])
+                self.check_order(task, host_tensors(plain))
             every = [t for tensors, _, _ in plain for t in tensors]
             for t, (data, _, _) in zip(every, task.tensors, strict=True):
                 if t.data == 0 and data:
                     self.slabs.append(data)
 
-    def check_order(self, task, every):
+    def check_order(self, task, tensors):
         """A new task waits, maybe through others, for all that read bytes that it writes."""
         reads, writes = [], []
-        for t in every:
-            if t.data and not t.child_memory:
-                octets = range(t.data, t.data + t.nbytes)
-                reads += [octets] if t.tag in (INPUT, INOUT) else []
-                writes += [octets] if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING) else []
+        for t in tensors:
+            octets = range(t.data, t.data + t.nbytes)
+            reads += [octets] if t.tag in (INPUT, INOUT) else []
+            writes += [octets] if t.tag in (OUTPUT, INOUT, OUTPUT_EXISTING) else []
         waits, todo = set(), [*task.producers, *task.after]
         while todo:
             one = todo.pop()
