@@ -726,7 +726,7 @@ def is_of_host(words, counts, members, callable_word, i):
 @kernel
 def make_access_room(mem, tensors):
     """Drop accesses that are over if there are many; say whether those of so many tensors fit."""
-    if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
+    if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT] or not has_access_room(mem, tensors):
         drop_over(mem, L.NONE)
     return has_access_room(mem, tensors)
 

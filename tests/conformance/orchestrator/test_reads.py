@@ -112,6 +112,22 @@ def test_a_task_may_wait_for_more_readers_than_a_slot_has_room_for(tracking):
 
 @pytest.mark.kernels
 @pytest.mark.spec("ORCH-READS-1")
+def test_without_room_for_reads_a_submit_waits_for_tasks_to_end(driver):
+    room = int(driver.mem[L.A_ACCESSES_END] - driver.mem[L.A_ACCESSES]) // L.ACCESS_WORDS
+    tasks, size = 0, 300
+    while (tasks + 1) * size <= room:
+        driver.submit(*[reads(AT + 64 * (tasks * size + i)) for i in range(size)])
+        tasks += 1
+    more = [reads(OTHER + 64 * i) for i in range(size)]
+    assert [driver.try_submit(more) for _ in range(2)] == [L.WOULD_BLOCK] * 2
+    assert driver.mem[L.ACCESS_COUNT] == tasks * size
+    driver.finish_everything()
+    driver.submit(*more)
+    assert driver.mem[L.ACCESS_COUNT] == size
+
+
+@pytest.mark.kernels
+@pytest.mark.spec("ORCH-READS-1")
 def test_a_buffer_that_is_used_again_and_again_gives_no_more_edges(tracking):
     driver = tracking(window=512)
     for _ in range(50):
