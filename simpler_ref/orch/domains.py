@@ -228,7 +228,7 @@ class Domains:
         for chip in range(size):
             if chip not in self._members:
                 args = chip, size
-                manager.control(chip, L.CTRL_COMM_INIT, args, timeout_s=session.control_timeout_s)
+                manager.control(chip, L.CTRL_COMM_INIT, args)
                 self._members.add(chip)
 
     def _open(
@@ -250,9 +250,7 @@ class Domains:
         memory = DomainMemory(region.address)
         args = pack_file(os.getpid(), region.fd), region.address, region.nbytes
         for rank, chip in enumerate(handle.workers):
-            device_ctx = manager.control(
-                chip, L.CTRL_ALLOC_DOMAIN, args, timeout_s=session.control_timeout_s
-            )
+            device_ctx = manager.control(chip, L.CTRL_ALLOC_DOMAIN, args)
             base = memory.window(rank)
             handle._contexts[chip] = ChipDomainContext(
                 name=handle.name,
@@ -285,9 +283,7 @@ class Domains:
     def _close_in(self, session: Session, manager: WorkerManager, chip: int, address: int) -> None:
         try:
             with suppress(WorkerLostError):  # its mapping is gone with it
-                manager.control(
-                    chip, L.CTRL_RELEASE_DOMAIN, (address,), timeout_s=session.control_timeout_s
-                )
+                manager.control(chip, L.CTRL_RELEASE_DOMAIN, (address,))
         except ControlError as error:
             log.warning("a window of a freed domain is still mapped: %s", error)
 

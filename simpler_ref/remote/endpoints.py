@@ -492,7 +492,7 @@ class Endpoints:
         self, number: int, homings: Sequence[Homing], command: int = L.LINK_BRING_HOME
     ) -> bytes:
         """Have an endpoint send what it has made; return what became of each."""
-        timeout_s = self._life.live().control_timeout_s
+        timeout_s = self._life.options.py_control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
         raw = pack_homings(homings)
         return exchange(self._life, self._link(number), command, raw, timeout_s)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..callables.payloads import exchanged
 from ..jit import layout as L
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
 from ..system.regions import has_memory
@@ -57,24 +56,13 @@ def exchange(
     life: Life, link: Link, command: int, raw: bytes, timeout_s: float | None = None
 ) -> bytes:
     """Hand a request to a link through shared memory, and return the answer."""
-    with exchanged(raw) as staging:
-        size = control(life, link, command, staging.size, name=staging.name, timeout_s=timeout_s)
-        return staging.read(size)
+    manager = life.running_manager(life.live())
+    return manager.exchange(link.number, command, raw, timeout_s)
 
 
-def control(
-    life: Life,
-    link: Link,
-    command: int,
-    *args: int,
-    name: str = "",
-    timeout_s: float | None = None,
-) -> int:
+def control(life: Life, link: Link, command: int, *args: int) -> int:
     """Have a link carry out a request, between two tasks."""
-    session = life.live()
-    manager = life.running_manager(session)
-    limit_s = session.control_timeout_s if timeout_s is None else timeout_s
-    return manager.control(link.number, command, args, name=name, timeout_s=limit_s)
+    return life.running_manager(life.live()).control(link.number, command, args)
 
 
 class EndpointMemory:

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..callables.payloads import exchanged
 from ..errors import ControlError, WorkerLostError
 from ..jit import layout as L
 from .kinds import WorkerKind
@@ -49,9 +48,7 @@ class ChildTraces:
         self._path, self._detail = path, detail
         self._turns, self._files, self._untraced = {}, [], {}
 
-    def begin(
-        self, manager: WorkerManager, timeout_s: float, workers: Iterable[int] | None = None
-    ) -> None:
+    def begin(self, manager: WorkerManager, workers: Iterable[int] | None = None) -> None:
         """Begin the traces of all that run, or of some that have just started, if one is taken."""
         if self._path is None:
             return
@@ -65,7 +62,7 @@ class ChildTraces:
             file = self._file(worker)
             try:
                 asked = {"file": file, "detail": self._detail}
-                why = self._ask(manager, worker, asked, timeout_s).get("why", "")
+                why = _ask(manager, worker, asked).get("why", "")
             except (ControlError, WorkerLostError) as error:
                 why = str(error)
             if why:
@@ -74,7 +71,7 @@ class ChildTraces:
             else:
                 self._files.append((os.path.basename(file), worker))
 
-    def end(self, manager: WorkerManager, timeout_s: float) -> None:
+    def end(self, manager: WorkerManager) -> None:
         """End the traces, once all that was noted has come."""
         if self._path is None:
             return
@@ -83,9 +80,9 @@ class ChildTraces:
             if not self._kinds[worker].has_traces or worker in manager.dead:
                 continue
             try:
-                left = self._ask(manager, worker, {"wait_s": WAIT_S}, timeout_s).get("left", 0)
+                left = _ask(manager, worker, {"wait_s": WAIT_S}).get("left", 0)
                 while left:
-                    left = self._ask(manager, worker, {"wait_s": WAIT_S}, timeout_s).get("left", 0)
+                    left = _ask(manager, worker, {"wait_s": WAIT_S}).get("left", 0)
             except (ControlError, WorkerLostError) as error:
                 log.warning(
                     "the trace of %s is cut off: %s", worker_name(self._kinds, worker), error
@@ -97,13 +94,8 @@ class ChildTraces:
         turn = self._turns[worker] = self._turns.get(worker, 0) + 1
         return f"{self._path}.{number}" + (f"-{turn}" if turn > 1 else "")
 
-    @staticmethod
-    def _ask(
-        manager: WorkerManager, worker: int, asked: dict[str, Any], timeout_s: float
-    ) -> dict[str, Any]:
-        with exchanged(json.dumps(asked).encode()) as staging:
-            size = manager.control(
-                worker, L.TRACE_BELOW, (staging.size,), name=staging.name, timeout_s=timeout_s
-            )
-            answer: dict[str, Any] = json.loads(staging.read(size))
-            return answer
+
+def _ask(manager: WorkerManager, worker: int, asked: dict[str, Any]) -> dict[str, Any]:
+    answer = manager.exchange(worker, L.TRACE_BELOW, json.dumps(asked).encode())
+    told: dict[str, Any] = json.loads(answer)
+    return told

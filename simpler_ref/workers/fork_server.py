@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..callables.registry import Snapshot
 from ..engine.memory import Engine
@@ -57,39 +57,45 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(
-    engine: Engine,
-    sock: socket.socket,
-    parent_pid: int,
-    parent_fd: int,
-    kinds: Sequence[WorkerKind],
-    snapshot: Snapshot,
-    signals: set[int],
-    by_main_thread: bool,
-    entropy: Entropy,
-    limit_threads: Callable[[], None],
-) -> NoReturn:
+class ServerSetup(NamedTuple):
+    """What a fork server has from the process of the program."""
+
+    engine: Engine
+    sock: socket.socket
+    parent_pid: int
+    parent_fd: int
+    """A pidfd."""
+    kinds: Sequence[WorkerKind]
+    snapshot: Snapshot
+    signals: set[int]
+    """The mask to restore: all are blocked while forking, so that none runs a handler of the program."""
+    by_main_thread: bool
+    """Whether the main thread makes the server."""
+    entropy: Entropy
+    limit_threads: Callable[[], None]
+
+
+def serve(setup: ServerSetup) -> NoReturn:
     """Be the fork server until the parent ends it or is gone. Never returns.
 
-    `signals` is the mask to restore: all are blocked while forking, so that none runs a handler of the
-    user's process here. If the parent's main thread forked this process, the kernel kills it when the
+    If the parent's main thread forked this process, the kernel kills it when the
     parent ends, even while it is stopped; otherwise the kernel would kill it when the forking thread
     ends.
 
     Rule     ORCH-FORK-5; WM-FORK-3; WM-START-6; SCHED-DEATH-4
     """
     try:
-        if by_main_thread:
+        if setup.by_main_thread:
             die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sigquit.be_worker()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        limit_threads()
+        signal.pthread_sigmask(signal.SIG_SETMASK, setup.signals)
+        setup.limit_threads()
         gc.freeze()  # inherited pages stay shared: no collection writes to them
-        _Server(engine, sock, parent_pid, parent_fd, kinds, snapshot, entropy).loop()
+        _Server(setup).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         flush_output()
@@ -98,37 +104,24 @@ def serve(
 
 
 class _Server:
-    def __init__(
-        self,
-        engine: Engine,
-        sock: socket.socket,
-        parent_pid: int,
-        parent_fd: int,
-        kinds: Sequence[WorkerKind],
-        snapshot: Snapshot,
-        entropy: Entropy,
-    ) -> None:
-        self.engine = engine
-        self.sock = sock
-        self.parent_fd = parent_fd
-        self.kinds = kinds
-        self.snapshot = snapshot
-        self.entropy = entropy
-        self.births = [0] * len(kinds)
+    def __init__(self, setup: ServerSetup) -> None:
+        self.setup = setup
+        self.sock, self.kinds = setup.sock, setup.kinds
+        self.births = [0] * len(self.kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
         self.lifelines: dict[int, Lifeline] = {}  # of workers with others below them
         # which workers have, and end as Python does
-        self.has_stopped = mmap.mmap(-1, 1 + len(kinds))
+        self.has_stopped = mmap.mmap(-1, 1 + len(self.kinds))
         self.poll = select.poll()
-        self.poll.register(sock, select.POLLIN)
-        self.poll.register(parent_fd, select.POLLIN)
-        if os.getppid() != parent_pid:
+        self.poll.register(self.sock, select.POLLIN)
+        self.poll.register(setup.parent_fd, select.POLLIN)
+        if os.getppid() != setup.parent_pid:
             self.end_all()
 
     def loop(self) -> None:
         while True:
             for fd, _ in self.poll.poll():
-                if fd == self.parent_fd:
+                if fd == self.setup.parent_fd:
                     self.end_all()
                 elif fd == self.sock.fileno():
                     self.obey()
@@ -174,7 +167,7 @@ class _Server:
     def handle_deaths(self, most_ms: float | None = None) -> None:
         """Wait until some workers have ended."""
         for fd, _ in self.poll.poll(most_ms):
-            if fd == self.parent_fd:
+            if fd == self.setup.parent_fd:
                 self.end_all()
             self.handle_death(fd)
 
@@ -208,11 +201,11 @@ class _Server:
             others = [one.reading for one in self.lifelines.values()]
             kind = self.kinds[worker]
             _prctl(_PR_SET_NAME, f"{kind.label.replace('_', '-')}-{worker}".encode()[:15])
-            become_worker([self.sock.fileno(), self.parent_fd, *self.workers, *others])
+            become_worker([self.sock.fileno(), self.setup.parent_fd, *self.workers, *others])
             forget_endings()
-            self.entropy.seed_worker(worker, self.births[worker])
-            callables = self.snapshot.get(kind.target_namespace, {})
-            serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
+            self.setup.entropy.seed_worker(worker, self.births[worker])
+            callables = self.setup.snapshot.get(kind.target_namespace, {})
+            serve_mailbox(self.setup.engine, worker, kind, callables, in_thread=False)
             status = 0
         except NotStartedError:
             flush_output()

@@ -37,7 +37,7 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from .fork_server import die_with_parent, held_lifelines, hold_lifelines, serve
+from .fork_server import ServerSetup, die_with_parent, held_lifelines, hold_lifelines, serve
 from .kinds import NestedWorker, WorkerKind
 from .output import relay, take_over
 from .processes import ProcessManager, fork_hygiene_once
@@ -270,18 +270,19 @@ def main(file: Any) -> NoReturn:
             _say_last(sock, _FAILED, "".join(traceback.format_exception(error)))
     with suppress(OSError):  # the parent is gone: its pidfd reports that
         sock.send(_READY)
-    limit = forks.limiter()
     serve(
-        engine,
-        sock,
-        setup.parent_pid,
-        setup.parent,
-        kinds,
-        snapshot,
-        setup.signals,
-        setup.by_main_thread,
-        setup.entropy,
-        limit,
+        ServerSetup(
+            engine=engine,
+            sock=sock,
+            parent_pid=setup.parent_pid,
+            parent_fd=setup.parent,
+            kinds=kinds,
+            snapshot=snapshot,
+            signals=setup.signals,
+            by_main_thread=setup.by_main_thread,
+            entropy=setup.entropy,
+            limit_threads=forks.limiter(),
+        )
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from ..callables.payloads import exchanged, staged, staged_object
+from ..callables.payloads import staged, staged_object
 from ..callables.registry import Registered, require_payload
 from ..errors import CallableError, ControlError, WorkerLostError
 from ..jit import layout as L
@@ -14,17 +14,10 @@ from .threads import ThreadManager
 
 
 class Installer:
-    """Makes control requests to the workers of a manager, one after the other.
+    """Makes control requests to the workers of a manager, one after the other."""
 
-    Attributes
-    ----------
-    timeout_s : float
-        How long a worker may take, its running task included.
-    """
-
-    def __init__(self, manager: WorkerManager, timeout_s: float) -> None:
+    def __init__(self, manager: WorkerManager) -> None:
         self._manager = manager
-        self.timeout_s = timeout_s
 
     def install_everywhere(self, one: Registered) -> None:
         """Have every live worker that takes such callables install one.
@@ -86,14 +79,7 @@ class Installer:
 
         Rule     REMOTE-REG-4
         """
-        with exchanged(one.payload) as staging:
-            self._manager.control(
-                worker,
-                L.LINK_COMMIT,
-                (staging.size,),
-                name=staging.name,
-                timeout_s=self.timeout_s,
-            )
+        self._manager.exchange(worker, L.LINK_COMMIT, one.payload)
 
     def _prepare(self, one: Registered, worker: int) -> None:
         command, _ = one.commands
@@ -103,9 +89,7 @@ class Installer:
             require_payload(one.name, one.target, one.payload, running=True)
             staging, size = staged(one.payload), len(one.payload)
         with staging as name:
-            self._manager.control(
-                worker, command, (size,), name=name, digest=one.digest, timeout_s=self.timeout_s
-            )
+            self._manager.control(worker, command, (size,), name=name, digest=one.digest)
 
     def _roll_back(self, one: Registered, done: list[int], why: BaseException) -> None:
         """Have the workers that installed a callable forget it.
@@ -133,9 +117,7 @@ class Installer:
         for worker in workers:
             try:
                 with suppress(WorkerLostError):  # its callables are gone with it
-                    self._manager.control(
-                        worker, command, digest=one.digest, timeout_s=self.timeout_s
-                    )
+                    self._manager.control(worker, command, digest=one.digest)
             except ControlError as error:
                 first = first or error
         return first

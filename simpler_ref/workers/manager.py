@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from ..callables.identity import TargetNamespace
+from ..callables.payloads import exchanged
 from ..callables.registry import Snapshot
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.mailbox import MailboxView
@@ -40,6 +42,13 @@ def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
     kind = kinds[worker]
     mates = [i for i, other in enumerate(kinds) if other.label == kind.label]
     return f"{kind.label} {mates.index(worker)}{kind.suffix}"
+
+
+class Timeouts(NamedTuple):
+    """How long a worker may take, in seconds."""
+
+    start_s: float
+    control_s: float
 
 
 class LostBeforeError(WorkerLostError):
@@ -75,10 +84,10 @@ class WorkerManager:
         """Say whether this thread is one of the workers."""
         return False
 
-    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
         self._engine = engine
         self.kinds = kinds
-        self._start_timeout_s = start_timeout_s
+        self._start_timeout_s, self._control_timeout_s = timeouts
         self._refusing = False
         self._closing = False
         self._known = threading.RLock()  # guards pids, dead, silent, lost
@@ -269,9 +278,11 @@ class WorkerManager:
         *,
         name: str = "",
         digest: bytes = b"",
-        timeout_s: float,
+        timeout_s: float | None = None,
     ) -> int:
         """Have a worker carry out a control request between two tasks, and return its result.
+
+        It may take `timeout_s`, None: as long as the Worker's options say, a running task included.
 
         Raises
         ------
@@ -287,6 +298,7 @@ class WorkerManager:
         Rule     WM-CTRL-1, -2, -5
         """
         mem, kernels = self._engine.mem, self._engine.kernels
+        timeout_s = self._control_timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic_ns() + int(timeout_s * 1e9)
         asked = False
         with self._control[worker]:
@@ -316,6 +328,22 @@ class WorkerManager:
             except BaseException:
                 self._wait_for_answer(worker, deadline)
                 raise
+
+    def exchange(
+        self, worker: int, command: int, request: bytes, timeout_s: float | None = None
+    ) -> bytes:
+        """Have a worker carry out a request that is bytes, and return the bytes that it answers.
+
+        Raises
+        ------
+        ControlError, WorkerLostError
+            See `control`.
+        """
+        with exchanged(request) as staging:
+            size = self.control(
+                worker, command, (staging.size,), name=staging.name, timeout_s=timeout_s
+            )
+            return staging.read(size)
 
     def _require_listening(self, worker: int) -> None:
         """Refuse requests to a worker that is dead, silent or about to be stopped."""

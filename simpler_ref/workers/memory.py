@@ -69,7 +69,7 @@ class ChipMemory:
         worker = self._worker(worker_id)
         session = self._life.live()
         manager = self._life.running_manager(session)
-        return manager.control(worker, command, args, timeout_s=session.control_timeout_s)
+        return manager.control(worker, command, args)
 
     def _worker(self, worker_id: int) -> int:
         """Return a next-level worker that has memory.

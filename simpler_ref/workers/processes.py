@@ -23,9 +23,9 @@ from ..system.polling import wait_readable
 from ..system.regions import PRIVATE, covers, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked
 from . import top_server
-from .fork_server import GRACE_S, REPORT, REQUEST, Lifeline, fork_server, serve
+from .fork_server import GRACE_S, REPORT, REQUEST, Lifeline, ServerSetup, fork_server, serve
 from .kinds import WorkerKind
-from .manager import WorkerManager
+from .manager import Timeouts, WorkerManager
 from .output import Relay, relay, take_over
 from .random_streams import Entropy, draw_entropy
 
@@ -173,8 +173,8 @@ class ProcessManager(WorkerManager):
     Rule     WM-MODE-1; WM-FORK-1 to -3
     """
 
-    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
-        super().__init__(engine, kinds, start_timeout_s)
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
+        super().__init__(engine, kinds, timeouts)
         self._socket: socket.socket | None = None
         self._server_fd = -1
         self._monitor: threading.Thread | None = None
@@ -232,30 +232,28 @@ class ProcessManager(WorkerManager):
         self, snapshot: Snapshot, mask: set[int], limit_threads: Callable[[], None]
     ) -> None:
         theirs = self._connect()
-        parent_pid = os.getpid()
-        main = threading.current_thread() is threading.main_thread()
-        engine, kinds = self._engine, self.kinds
-        entropy, pipes = self._draw_entropy(), self._pipes
+        pipes = self._pipes
 
         def in_the_child() -> NoReturn:
             lifeline.hold()
             put_handlers_back(all_of_them=True)
             take_over(pipes)
-            serve(
-                engine,
-                theirs,
-                parent_pid,
-                parent_fd,
-                kinds,
-                snapshot,
-                mask,
-                main,
-                entropy,
-                limit_threads,
-            )
+            serve(setup)
 
         with theirs, self._new_lifeline() as lifeline:
-            parent_fd = os.pidfd_open(parent_pid)
+            parent_fd = os.pidfd_open(os.getpid())
+            setup = ServerSetup(
+                engine=self._engine,
+                sock=theirs,
+                parent_pid=os.getpid(),
+                parent_fd=parent_fd,
+                kinds=self.kinds,
+                snapshot=snapshot,
+                signals=mask,
+                by_main_thread=threading.current_thread() is threading.main_thread(),
+                entropy=self._draw_entropy(),
+                limit_threads=limit_threads,
+            )
             try:
                 with warnings.catch_warnings():
                     # Python 3.12 warns of any fork beside threads. Our threads hold no lock here.

@@ -22,7 +22,7 @@ from ..system.signals import Failures, signals_blocked
 from . import sigquit
 from .child_traces import ChildTraces
 from .installer import Installer
-from .manager import WorkerManager
+from .manager import Timeouts, WorkerManager
 from .options import Settings
 from .processes import ProcessManager, StartMethod
 from .threads import ThreadManager
@@ -65,7 +65,6 @@ class Session:
         self.options = options
         self.child_mode = options.child_mode
         self.start_timeout_s = options.start_timeout_s
-        self.control_timeout_s = options.py_control_timeout_s
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
         self.method = method
@@ -103,10 +102,11 @@ class Session:
         elif self.child_mode == "process":
             self.inherited = inherited()
         if self.kinds:
+            start_s = max(self.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds))
             self.manager = self._mode()(
                 self.engine,
                 self.kinds,
-                max(self.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds)),
+                Timeouts(start_s, self.options.py_control_timeout_s),
             )
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
@@ -121,14 +121,12 @@ class Session:
                 scheduler.start()
                 self.scheduler = scheduler
         if self.manager is not None:
-            self.child_traces.begin(self.manager, self.control_timeout_s)
+            self.child_traces.begin(self.manager)
 
     @property
     def installer(self) -> Installer | None:
         """Installs callables in the workers; None while there are none."""
-        if self.manager is None:
-            return None
-        return Installer(self.manager, self.control_timeout_s)
+        return None if self.manager is None else Installer(self.manager)
 
     def replace_dead(self, dead: Sequence[int] | None = None) -> None:
         """Make successors for dead workers, by default all.
@@ -145,13 +143,13 @@ class Session:
                 if not self.manager.do_without(worker, str(error)):
                     raise
             else:
-                self.child_traces.begin(self.manager, self.control_timeout_s, [worker])
+                self.child_traces.begin(self.manager, [worker])
                 self.manager.admit([worker])
 
     def _install_missing(self, worker: int) -> None:
         """Have a worker install what was registered since the start."""
         assert self.manager is not None
-        installer = Installer(self.manager, self.control_timeout_s)
+        installer = Installer(self.manager)
         namespace = self.manager.kinds[worker].target_namespace
         for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
             installer.install(one, worker)
@@ -235,7 +233,7 @@ class Session:
             self.scheduler.stop()
             self.scheduler = None
         if self.manager is not None:
-            self.child_traces.end(self.manager, self.control_timeout_s)
+            self.child_traces.end(self.manager)
         self.stop_workers()
         self.recorder.end()
         self.domains.close()

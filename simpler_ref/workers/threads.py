@@ -12,7 +12,7 @@ from ..system.signals import raise_in, signals_blocked, take_back
 from .fork_server import GRACE_S
 from .kinds import WorkerKind
 from .loop import serve_mailbox
-from .manager import WorkerManager, log
+from .manager import Timeouts, WorkerManager, log
 
 
 class ThreadManager(WorkerManager):
@@ -24,8 +24,8 @@ class ThreadManager(WorkerManager):
     Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
     """
 
-    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], start_timeout_s: float) -> None:
-        super().__init__(engine, kinds, start_timeout_s)
+    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
+        super().__init__(engine, kinds, timeouts)
         self._threads: dict[int, threading.Thread] = {}
         self._terminated: set[int] = set()
         self._snapshot: Snapshot = {}

@@ -78,13 +78,13 @@ def begin(life: Life, session: Session, path: str, detail: str) -> None:
     session.child_traces.open(whole, detail)
     change_entries(life, session)
     if session.manager is not None:
-        session.child_traces.begin(session.manager, session.control_timeout_s)
+        session.child_traces.begin(session.manager)
 
 
 def end(life: Life, session: Session) -> None:
     """End the trace of a Worker, and of those below it."""
     if session.manager is not None:
-        session.child_traces.end(session.manager, session.control_timeout_s)
+        session.child_traces.end(session.manager)
     session.recorder.end()
     change_entries(life, session)
 

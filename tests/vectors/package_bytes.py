@@ -19,6 +19,7 @@ from simpler_ref.native_chip import ChipStorageTaskArgs
 from simpler_ref.native_chip.abi import CallConfigStorage, ContinuousTensorStorage
 from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTensor, DataType
 from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.manager import Timeouts
 from simpler_ref.workers.reports import write_error
 from simpler_ref.workers.threads import ThreadManager
 
@@ -214,7 +215,7 @@ def check_task_frame(case):
 def check_control_frame(case):
     """What a worker finds that is asked to do something by the manager of its Worker."""
     driver = Driver(sub=1)
-    manager = ThreadManager(driver.engine, [SubWorker()], DEADLINE_S)
+    manager = ThreadManager(driver.engine, [SubWorker()], Timeouts(DEADLINE_S, DEADLINE_S))
 
     def worker():
         assert driver.k.park_and_receive(driver.mem, 0) == L.CONTROL
@@ -231,7 +232,6 @@ def check_control_frame(case):
             tuple(int(one, 16) for one in case["arguments"]),
             name=case["payload_name"],
             digest=to_bytes(case["digest"]),
-            timeout_s=DEADLINE_S,
         )
         require_image(answering.result(DEADLINE_S), case["image"])
     driver.close()

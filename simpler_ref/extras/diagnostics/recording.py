@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...callables.payloads import exchanged
 from ...errors import ControlError, WorkerLostError
 from ...jit import layout as L
 from ...model.config import CallConfig
@@ -167,14 +166,7 @@ def _ask(session: Session, asked: dict[str, Any]) -> None:
     assert manager is not None
     for worker in session.engine.view.pool(L.SUB):
         if worker not in manager.dead:
-            with exchanged(json.dumps(asked).encode()) as staging:
-                manager.control(
-                    worker,
-                    L.PROBE_TASKS,
-                    (staging.size,),
-                    name=staging.name,
-                    timeout_s=session.control_timeout_s,
-                )
+            manager.exchange(worker, L.PROBE_TASKS, json.dumps(asked).encode())
 
 
 def _write(

@@ -10,6 +10,7 @@ from simpler_ref import CallConfig, Worker
 from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.manager import Timeouts
 from simpler_ref.workers.threads import ThreadManager
 from tests.support import DEADLINE_S, make_args
 
@@ -113,11 +114,11 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):
         assert one.k.finish_control_and_receive(one.mem, 0, 0) == L.PARK
         return seen
 
-    manager = ThreadManager(one.engine, [SubWorker()], 1.0)
+    manager = ThreadManager(one.engine, [SubWorker()], Timeouts(1.0, 30.0))
     with ThreadPoolExecutor(1) as threads:
         answering = threads.submit(worker)
         result = manager.control(
-            0, L.CTRL_PY_REGISTER, (5, 6, 7), name="a name", digest=bytes(range(32)), timeout_s=30.0
+            0, L.CTRL_PY_REGISTER, (5, 6, 7), name="a name", digest=bytes(range(32))
         )
         state, words, names = answering.result(DEADLINE_S)
     assert (result, state, words) == (99, (L.CONTROL_REQUEST, 0), (10, 5, 6, 7, 0))
