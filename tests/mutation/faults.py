@@ -221,12 +221,14 @@ FAULTS = (
         "orphans",
         "The processes of a program that died live on, one of them at full CPU.",
         f"{SCHED}/test_death.py::test_when_the_parent_dies_every_process_it_started_ends",
-        Patch("workers/fork_server.py", "        if by_main_thread:\n", "        if False:\n"),
+        Patch(
+            "workers/fork_server.py", "        if setup.by_main_thread:\n", "        if False:\n"
+        ),
         Patch(
             "workers/fork_server.py",
-            "                if fd == self.parent_fd:\n                    self.end_all()\n"
+            "                if fd == self.setup.parent_fd:\n                    self.end_all()\n"
             "                elif",
-            "                if fd == self.parent_fd:\n                    continue\n"
+            "                if fd == self.setup.parent_fd:\n                    continue\n"
             "                elif",
         ),
         Patch(
