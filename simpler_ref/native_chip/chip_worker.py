@@ -7,8 +7,9 @@ import functools
 import os
 import struct
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import (
@@ -26,13 +27,16 @@ from ..model.wire import SCALAR_BYTES, without_tag
 from ..system.values import file_path, whole
 from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
-from .comm_methods import CommMethods
 from .errors import ChipError, ChipStatus
+
+if TYPE_CHECKING:
+    from .communicator import Communicators
 
 _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
+DEFAULT_TIMEOUT_S = 30.0
 _NO_ENV = bytes(RUNTIME_ENV_SIZE)
 _MAX_SLOTS = L.MAX_REGISTERED_CALLABLE_IDS
 SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
@@ -129,7 +133,7 @@ def _check_config(config: Any) -> None:
         )
 
 
-class ChipWorker(CommMethods):
+class ChipWorker:
     """One chip. Its calls are made one at a time, in the process that called `init`.
 
     Two workers of one process have two chips: each loads a copy of its own of the runtime.
@@ -149,7 +153,7 @@ class ChipWorker(CommMethods):
 
     Notes
     -----
-    Rule     CHIP-LIFE-2 to -4; CHIP-LOAD-3
+    Rule     CHIP-LIFE-2 to -4; CHIP-LOAD-3; CHIP-COMM-1 to -5
     """
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
@@ -162,6 +166,8 @@ class ChipWorker(CommMethods):
         self._filled: set[int] = set()
         self._env = _NO_ENV
         self._slots: dict[CallableHandle, int] = {}
+        self._comms: Communicators | None = None
+        """None until there is one."""
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -195,7 +201,9 @@ class ChipWorker(CommMethods):
 
     def finalize(self) -> None:
         """Close the device and release everything; further calls do nothing."""
-        self._leave_all()
+        if self._comms is not None:
+            self._comms.leave()
+            self._comms = None
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._handle = self._shim = None
@@ -367,7 +375,8 @@ class ChipWorker(CommMethods):
                 "slot and capacity are numbers, view and config addresses or bytes"
             ) from None
         if code:
-            raise self._explain(self._error(code, f"run({local_slot}){self._asked()}"), view)
+            failure = self._error(code, f"run({local_slot}){self._asked()}")
+            raise failure if self._comms is None else self._comms.explain(failure, view)
 
     def _asked(self) -> str:
         """Say for an error which sizes a run has asked for."""
@@ -546,6 +555,137 @@ class ChipWorker(CommMethods):
         """
         code = self._open_shim().shim_close_window(self._handle, address)
         self._check(code, f"close_window({address:#x})")
+
+    # ------------------------------------------------------------ communicators
+    def comm_init(
+        self,
+        rank: int,
+        nranks: int,
+        rootinfo_path: str | os.PathLike[str],
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> int:
+        """Join the ranks that meet under a name, and return a number for the communicator.
+
+        Each rank is an open ChipWorker, in a process or thread of its own, and calls this: it returns
+        when all have. They need no common parent, but one user and one machine.
+
+        Parameters
+        ----------
+        rank, nranks : int
+            This chip's number, and how many there are.
+        rootinfo_path : str or os.PathLike
+            The name. Nothing is written there.
+        timeout_s : float
+            How long ranks wait for each other, here and in other methods, and in kernels that name no
+            deadline; in seconds.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument that cannot be.
+        RuntimeError
+            Not all ranks have come in time; ranks disagree about `nranks`; the name is in use.
+
+        Notes
+        -----
+        Rule     CHIP-COMM-1
+        """
+        return self._communicators().join(rank, nranks, rootinfo_path, timeout_s)
+
+    def comm_alloc_windows(self, comm: int, win_size: int) -> int:
+        """Give every rank a window of zeroed memory, and return the `device_ctx` for kernels.
+
+        All ranks call this, with one size, which is rounded up to whole pages; it returns when all have.
+
+        Raises
+        ------
+        ValueError
+            An argument that cannot be; the ranks have windows.
+        RuntimeError
+            Ranks ask for different sizes, or have not come in time; a rank cannot map the memory.
+        MemoryError
+            There is no room for it.
+
+        Notes
+        -----
+        Rule     CHIP-COMM-2
+        """
+        return self._communicators()[comm].allocate_windows(win_size)
+
+    def comm_get_local_window_base(self, comm: int) -> int:
+        """Return where the own window of `comm_alloc_windows` begins."""
+        return self._communicators()[comm].window_base()
+
+    def comm_get_window_size(self, comm: int) -> int:
+        """Return the bytes of each window of `comm_alloc_windows`."""
+        return self._communicators()[comm].window_size()
+
+    def comm_barrier(self, comm: int) -> None:
+        """Return when every rank has called this; `barrier` does it in kernels, and faster.
+
+        Raises
+        ------
+        RuntimeError
+            Others have not come in time.
+
+        Notes
+        -----
+        Rule     CHIP-COMM-1
+        """
+        self._communicators()[comm].barrier()
+
+    def comm_alloc_domain(self, comm: int, ranks: Sequence[int], win_size: int) -> int:
+        """Give some ranks windows as `comm_alloc_windows` gives them to all; return the `device_ctx`.
+
+        The domain's rank of each is its index in `ranks`. Only they call this.
+
+        Raises
+        ------
+        ValueError, RuntimeError, MemoryError
+            See `comm_alloc_windows`; this rank is not in `ranks`.
+
+        Notes
+        -----
+        Rule     CHIP-COMM-2, -3
+        """
+        return self._communicators()[comm].allocate(ranks, win_size)
+
+    def comm_release_domain(self, comm: int, device_ctx: int) -> None:
+        """Close the windows of a domain to this rank; each rank does this for itself.
+
+        Raises
+        ------
+        ValueError
+            The communicator has no such domain.
+
+        Notes
+        -----
+        Rule     CHIP-COMM-4
+        """
+        self._communicators()[comm].release(device_ctx)
+
+    def comm_destroy(self, comm: int) -> None:
+        """Leave a communicator: close all its windows to this rank; `finalize` does it as well.
+
+        Raises
+        ------
+        ValueError
+            There is no such communicator.
+
+        Notes
+        -----
+        Rule     CHIP-COMM-4
+        """
+        self._communicators().destroy(comm)
+
+    def _communicators(self) -> Communicators:
+        from .communicator import Communicators
+
+        self._open_shim()
+        if self._comms is None:
+            self._comms = Communicators(self)
+        return self._comms
 
     @staticmethod
     def _host(where: Any, size: int | None, what: str, writable: bool) -> tuple[Any, int, int]:

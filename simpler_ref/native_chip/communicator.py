@@ -6,20 +6,75 @@ does this for its chips by control requests instead (`orch/domains.py`).
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import secrets
+import struct
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 from ..system import regions
 from ..system.types import Array
+from ..system.values import positive_seconds, whole
 from .domains import MAX_RANKS, ChipDomains, DomainMemory, domain_bytes, window_size
+from .errors import ChipError
 from .meeting import Answer, Meeting, Words
+
+if TYPE_CHECKING:
+    from .chip_worker import ChipWorker
 
 _arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """The memory of domains that is mapped in this process, by its address."""
+_numbers = itertools.count(1)
+_MOST_BYTES = 1 << 40
+_COUNTS = struct.Struct("<ii")
+
+
+class Communicators:
+    """The communicators of a chip.
+
+    Rule     CHIP-COMM-4, -5
+    """
+
+    def __init__(self, chip: ChipWorker) -> None:
+        self._chip = chip
+        self._domains = ChipDomains(chip)
+        self._made: dict[int, Communicator] = {}
+
+    def join(self, rank: int, size: int, path: str | os.PathLike[str], timeout_s: float) -> int:
+        """Meet with other ranks under a name, and return a number for the communicator."""
+        size = whole("nranks", size, 1, MAX_RANKS)
+        rank = whole("rank", rank, 0, size - 1)
+        timeout_s = positive_seconds("timeout_s", timeout_s)
+        name, number = os.fsdecode(os.path.realpath(path)), next(_numbers)
+        self._made[number] = Communicator(
+            number, rank, size, name, timeout_s, self._chip, self._domains
+        )
+        return number
+
+    def __getitem__(self, number: int) -> Communicator:
+        """Return a communicator that was not destroyed."""
+        found = self._made.get(number)
+        if found is None:
+            raise ValueError(f"there is no communicator {number!r}: comm_init returns one")
+        return found
+
+    def destroy(self, number: int) -> None:
+        """Leave a communicator."""
+        self[number].destroy()
+        del self._made[number]
+
+    def leave(self) -> None:
+        """Leave all communicators."""
+        while self._made:
+            self._made.popitem()[1].destroy()
+
+    def explain(self, error: ChipError, view: int) -> ChipError:
+        """Return the error of a failed run, and break the domains that it was given."""
+        return self._domains.explain(lambda: _scalars_at(view), error)
 
 
 class Communicator:
@@ -29,8 +84,16 @@ class Communicator:
     """
 
     def __init__(
-        self, chip: Any, rank: int, size: int, name: str, timeout_s: float, domains: ChipDomains
+        self,
+        number: int,
+        rank: int,
+        size: int,
+        name: str,
+        timeout_s: float,
+        chip: ChipWorker,
+        domains: ChipDomains,
     ) -> None:
+        self.number = number
         self.rank, self.size = rank, size
         self.windows: int | None = None
         """The `device_ctx` of those that all ranks have."""
@@ -49,8 +112,34 @@ class Communicator:
         self._agree(self._everybody, {}, lambda heard: Answer({}))
 
     # ------------------------------------------------------------ domains
+    def allocate_windows(self, nbytes: int) -> int:
+        """Make a domain of all ranks, whose windows count as those of the communicator."""
+        if self.windows is not None:
+            raise ValueError(
+                f"communicator {self.number} has windows; comm_alloc_domain makes more"
+            )
+        self.windows = device_ctx = self.allocate(self._everybody, nbytes)
+        return device_ctx
+
+    def window_base(self) -> int:
+        """Return where the own window of `allocate_windows` begins."""
+        return int(self._memory().window(self.rank))
+
+    def window_size(self) -> int:
+        """Return the bytes of each window of `allocate_windows`."""
+        return int(self._memory().window_size)
+
+    def _memory(self) -> DomainMemory:
+        if self.windows is None:
+            raise ValueError(
+                f"communicator {self.number} has no windows: call comm_alloc_windows first"
+            )
+        return self.memory(self.windows)
+
     def allocate(self, ranks: Sequence[int], nbytes: int) -> int:
         """Make a domain of some ranks, each of which calls this, and return the own `device_ctx`."""
+        nbytes = whole("win_size", nbytes, 1, _MOST_BYTES)
+        ranks = check_ranks(ranks, self.rank, self.size)
         made: list[Array] = []
 
         def decide(heard: list[Words]) -> Answer:
@@ -111,22 +200,24 @@ class Communicator:
         try:
             self._agree(ranks, {"failed": failed}, decide)
         except BaseException:
-            self.release(device_ctx)
+            if device_ctx in self._addresses:
+                self.release(device_ctx)
             raise
 
     def memory(self, device_ctx: int) -> DomainMemory:
         """Return the memory of a domain."""
         return DomainMemory(self._addresses[device_ctx])
 
-    def release(self, device_ctx: int) -> bool:
-        """Close the windows of a domain to this rank's kernels; return whether there is such a domain."""
+    def release(self, device_ctx: int) -> None:
+        """Close the windows of a domain to this rank's kernels."""
         address = self._addresses.pop(device_ctx, None)
         if address is None:
-            return False
+            raise ValueError(
+                f"communicator {self.number} has no domain with device_ctx {device_ctx:#x}"
+            )
         self._domains.close(address)
         if device_ctx == self.windows:
             self.windows = None
-        return True
 
     def destroy(self) -> None:
         """Release every domain."""
@@ -176,3 +267,10 @@ def check_ranks(ranks: Sequence[int], rank: int, size: int) -> tuple[int, ...]:
     if rank not in chosen:
         raise ValueError(f"rank {rank} is not one of {list(chosen)}: only members call this")
     return chosen
+
+
+def _scalars_at(view: int) -> list[int]:
+    """Return the scalars of an args blob that a chip has taken."""
+    tensors, scalars = _COUNTS.unpack(ctypes.string_at(view, COUNTS_BYTES))
+    first = view + COUNTS_BYTES + TENSOR_BYTES * tensors
+    return list(struct.unpack(f"<{scalars}Q", ctypes.string_at(first, SCALAR_BYTES * scalars)))
