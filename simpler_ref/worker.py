@@ -466,58 +466,48 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         -----
         Rule     FLOW-REG-1 to -3
         """
-        if workers is not None or isinstance(target, RemoteCallable):
-            return self._register_remote(target, workers, inner)
-        if inner:
+        chip, is_remote = is_chip_callable(target), isinstance(target, RemoteCallable)
+        if inner and workers is None and not is_remote:
             raise ValueError("inner=True is for endpoints: give workers=[…]")
-        chip = is_chip_callable(target)
-        if not chip:
+        if not chip and not is_remote:
             _require_function(target)
-        if self._life.endpoints is not None and self._life.endpoints.take_functions and not chip:
-            return self._register_remote(by_name(target), None, inner=True)
-        self._life.require_not_closed()
-        self._life.require_here("register")
-        self._life.tree.require_taker(chip, is_open=self._life.session is not None)
+        life = self._life
+        life.require_not_closed()
+        life.require_here("register")
+        endpoints = life.endpoints
+        is_function = workers is None and not (chip or is_remote)
+        if is_function and endpoints is not None and endpoints.take_functions:
+            target, is_remote, inner = by_name(target), True, True
+        if workers is not None or is_remote:
+            described = self._endpoints().describe(target, workers, inner)
+        else:
+            described = self._describe(target, chip)
+        return self._add_callable(*described)
+
+    def _describe(self, target: Any, chip: bool) -> tuple[CallableHandle, Any, bytes]:
+        """Return what the registry has of a callable for workers of this machine."""
+        life = self._life
+        life.tree.require_taker(chip, is_open=life.session is not None)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
-        handle, target, payload = self._life.registry.describe(
+        handle, target, payload = life.registry.describe(
             target, chip, self.platform, self.runtime or ""
         )
-        if self._life.options.start_method == "spawn":
+        if life.options.start_method == "spawn":
             require_payload(handle.name, target, payload)
-        if self._life.endpoints is not None:
-            self._life.endpoints.require_not_there(handle)
-        return self._add_callable(handle, target, payload)
-
-    def _register_remote(
-        self, target: Any, workers: Iterable[int] | None, inner: bool
-    ) -> CallableHandle:
-        """Make a callable known to endpoints.
-
-        Rule     REMOTE-REG-4
-        """
-        if not isinstance(target, RemoteCallable) and not is_chip_callable(target):
-            _require_function(target)
-        self._life.require_not_closed()
-        self._life.require_here("register")
-        handle, one, payload = self._endpoints().describe(target, workers, inner)
-        return self._add_callable(handle, one, payload)
+        if life.endpoints is not None:
+            life.endpoints.require_not_there(handle)
+        return handle, target, payload
 
     def _add_callable(self, handle: CallableHandle, target: Any, payload: bytes) -> CallableHandle:
         """Install a callable in the workers that take it, or in none."""
-        if self._life.session is not None:
-            self._life.live()
-        with self._life.registry.lock:
-            self._life.require_not_closed()
-            session = self._life.session
-            started = session is not None and not self._life.needs_start
-            self._life.registry.add(
-                handle,
-                target,
-                payload,
-                session.engine if session is not None else None,
-                session.installer if started and session is not None else None,
-            )
+        life = self._life
+        if life.session is not None:
+            life.live()
+        with life.registry.lock:
+            life.require_not_closed()
+            engine = None if life.session is None else life.session.engine
+            life.registry.add(handle, target, payload, engine, life.installer)
         return handle
 
     def unregister(self, handle: CallableHandle) -> None:
@@ -542,10 +532,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         self._life.require_here("unregister")
         with self._life.registry.lock:
             self._life.require_not_closed()
-            session = self._life.session
-            started = session is not None and not self._life.needs_start
-            installer = session.installer if started and session is not None else None
-            self._life.registry.discard(handle, installer, self._life.running)
+            self._life.registry.discard(handle, self._life.installer, self._life.running)
 
     # ------------------------------------------------------------ domains
     @property
@@ -720,13 +707,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     # ------------------------------------------------------------ looking in from outside
     def __repr__(self) -> str:
-        return f"<Worker: {self._describe()}>"
+        return f"<Worker: {self._in_words()}>"
 
     def _repr_html_(self) -> str:
         """Return the same for notebooks."""
-        return f"<b>Worker</b>: {self._describe()}"
+        return f"<b>Worker</b>: {self._in_words()}"
 
-    def _describe(self) -> str:
+    def _in_words(self) -> str:
         """Return what it has and does, in a line."""
         life, session = self._life, self._life.session
         parts = [f"level {self.level}"]

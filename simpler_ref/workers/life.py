@@ -33,6 +33,7 @@ from ..system.cores import Placement
 from ..system.signals import MOST_SIGNALS, until_done
 from . import top_server
 from .failures import recover
+from .installer import Installer
 from .manager import WorkerManager
 from .memory import MemoryUsers
 from .options import Settings
@@ -109,9 +110,9 @@ class Life:
         self.endpoints: Any = None
         self.stream: Any = None
         self.dry: Any = None
+        """What takes calls in place of the stream while the graph of a function is made."""
         self.traced_by: Any = None
         """A weak reference to the `Tracing` in whose block a trace is taken."""
-        """What takes calls in place of the stream while the graph of a function is made."""
         self.streaming = False
         self.needs_start = True
         self.parent_level = 0
@@ -459,6 +460,11 @@ class Life:
         except BaseException:
             self.end_workers(session)
             raise
+
+    @property
+    def installer(self) -> Installer | None:
+        """What installs callables in the workers; None while they are not running."""
+        return None if self.session is None or self.needs_start else self.session.installer
 
     def end_workers(self, session: Session) -> None:
         """End all workers; the next start makes them anew."""

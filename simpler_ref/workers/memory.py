@@ -67,9 +67,7 @@ class ChipMemory:
         Rule     WM-CTRL-6
         """
         worker = self._worker(worker_id)
-        session = self._life.live()
-        manager = self._life.running_manager(session)
-        return manager.control(worker, command, args)
+        return self._life.running_manager(self._life.live()).control(worker, command, args)
 
     def _worker(self, worker_id: int) -> int:
         """Return a next-level worker that has memory.
