@@ -100,6 +100,7 @@ class Scene:
             defer_ns=2 * self.spin_ns,
             cores=2,
             beside=False,
+            track_reads=False,
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )
