@@ -30,6 +30,7 @@ extensions = [
     "rule_coverage",
     "rule_links",
     "state_machine",
+    "waiting_states",
     "words",
 ]
 exclude_patterns = ["_build"]

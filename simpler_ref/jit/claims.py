@@ -12,10 +12,11 @@ from .collect import handle_deaths, skip_waiting
 from .graph import cancel_one, wire
 from .kernel import kernel
 from .lock import try_lock, unlock
-from .mailbox import empty_mailbox, grant_claim, make_idle, notify, worker_at
+from .mailbox import empty_mailbox, grant_claim, make_idle, worker_at
 from .queues import has_ready, pop_affinity, pop_wiring, push_affinity
 from .slots import FORGIVE, step
 from .submit import request_cancel
+from .waiting import notify
 
 
 @kernel

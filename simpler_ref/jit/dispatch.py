@@ -21,7 +21,7 @@ from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
 from .journal import note_ahead, note_woke, number_of
 from .kernel import inlined, kernel
-from .mailbox import awaited, encode, frame_after, notify, worker_at
+from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
     drop_first_ready,
     first_candidate,
@@ -33,6 +33,7 @@ from .queues import (
 )
 from .slots import DISPATCH, affinity_of, step
 from .submit import edges_at, members_at, scalars_at, tensors_at
+from .waiting import notify
 
 ANY_WORKER = -3
 """All workers of the pool that could run the task."""

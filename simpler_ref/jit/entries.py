@@ -10,7 +10,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from . import calls, claims, journal, mailbox, program, ring, schedule, serve, submit, tensormap
+from . import (
+    calls,
+    claims,
+    journal,
+    mailbox,
+    program,
+    ring,
+    schedule,
+    serve,
+    submit,
+    tensormap,
+    waiting,
+)
 from . import layout as L
 from .atomics import fence, fetch_add, now_ns, store, thread_id, wire_words, words_at
 from .kernel import BYTES, INT, WORDS, bind, entry, is_cached
@@ -295,7 +307,7 @@ def want_orch(mem, wanted):
     store(mem, L.ORCH_WANTED, wanted)
     fence()
     if wanted != 0:
-        mailbox.notify(mem, L.PARK_ORCH)
+        waiting.notify(mem, L.PARK_ORCH)
     return L.OK
 
 
@@ -311,7 +323,7 @@ def stop_scheduler(mem):
     """Ask the Scheduler thread to end."""
     store(mem, L.STOPPING, 1)
     fence()
-    mailbox.wake(mem, L.PARK_SCHED)
+    waiting.wake(mem, L.PARK_SCHED)
     return L.OK
 
 
@@ -450,7 +462,7 @@ def look_out(mem, worker, frame, filled):
 @entry(WORDS, INT, nogil=False)
 def end_look_out(mem, worker):
     """Wake the thread that looks out for tasks."""
-    mailbox.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
+    waiting.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
     return L.OK
 
 

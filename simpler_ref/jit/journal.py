@@ -18,8 +18,6 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import (
     fence,
-    futex_wait,
-    futex_wake,
     load,
     now_ns,
     stay_aside,
@@ -28,6 +26,7 @@ from .atomics import (
     write_words,
 )
 from .kernel import inlined, kernel
+from .waiting import cancel, commit, notify, prepare
 
 
 @kernel
@@ -70,9 +69,7 @@ def wake_collector(mem):
     Ordering the fence pairs with the one in `collector_loop`: it sees the notes, or this sees it parked
     """
     fence()
-    if load(mem, L.PARK_COLLECTOR) != 0:
-        store(mem, L.PARK_COLLECTOR, 0)
-        futex_wake(mem, L.PARK_COLLECTOR)
+    notify(mem, L.PARK_COLLECTOR)
 
 
 # ---------------------------------------------------------------- what is noted
@@ -301,8 +298,7 @@ def collector_loop(mem, fd):
         if asked != 0:
             store(mem, L.COLLECTOR_ASKED, 0)
             return L.OK
-        store(mem, L.PARK_COLLECTOR, 1)
-        fence()
+        prepare(mem, L.PARK_COLLECTOR, 1)
         if not has_notes(mem) and load(mem, L.COLLECTOR_ASKED) == 0:
-            futex_wait(mem, L.PARK_COLLECTOR, 1, -1)
-        store(mem, L.PARK_COLLECTOR, 0)
+            commit(mem, L.PARK_COLLECTOR, 1, -1)
+        cancel(mem, L.PARK_COLLECTOR)

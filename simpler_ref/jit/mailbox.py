@@ -63,6 +63,7 @@ from .atomics import (
 )
 from .kernel import inlined, kernel
 from .slots import config_of, index_of
+from .waiting import wake
 
 STATE_MASK = 0xFFFFFFFF
 
@@ -187,29 +188,6 @@ def publish(mem, w, state_word, state):
     exchange(mem, state_word, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
         futex_wake(mem, state_word)
-
-
-@kernel
-def notify(mem, park_word):
-    """Wake the thread that sleeps on a park word, if one does.
-
-    Rule     SCHED-WAKE-4
-    """
-    if load(mem, park_word) != 0:
-        store(mem, park_word, 0)
-        futex_wake(mem, park_word)
-
-
-@kernel
-def wake(mem, park_word):
-    """Wake the thread that sleeps on a park word, whatever the word says.
-
-    The worker that cleared the word may have died before it woke the sleeper.
-
-    Rule     SCHED-WAKE-4, -8
-    """
-    store(mem, park_word, 0)
-    futex_wake(mem, park_word)
 
 
 @kernel

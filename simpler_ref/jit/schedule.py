@@ -16,9 +16,7 @@ of words means: while holding the lock.
 Two passes. What a first pass collects has made tasks ready whose workers have just become free; a
 second one at once sends them. Without it independent tasks of Python take twice as long at depth 1.
 
-Before a thread parks it announces that, then looks for work once more (`has_work`); a thread that makes
-work looks for the announcement afterwards, with a full barrier between. So one side or the other sees
-each change, and no wake-up depends on a time limit.
+How threads sleep, and are woken, stands in `waiting`. What follows an event:
 
     event                          what follows
     submit                         the Orch thread runs a pass if a worker needs a task
@@ -55,7 +53,6 @@ from .atomics import (
     core_here,
     exchange,
     fence,
-    futex_wait,
     futex_wake,
     load,
     now_ns,
@@ -72,12 +69,13 @@ from .hazards import forget_all
 from .journal import note_run, note_span
 from .kernel import inlined, kernel
 from .lock import try_lock, unlock
-from .mailbox import STATE_MASK, is_done, notify, reserve_of, worker_at
+from .mailbox import STATE_MASK, is_done, reserve_of, worker_at
 from .queues import has_candidate, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
 from .submit import edges_at, reclaim
 from .tensormap import reset as reset_map
+from .waiting import cancel, commit, notify, prepare
 
 
 # ---------------------------------------------------------------- the pass
@@ -474,19 +472,17 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             continue
         watch_groups(mem)
         store(mem, L.ORCH_AWAITS, call)
-        store(mem, L.PARK_ORCH, mode)
-        fence()
+        prepare(mem, L.PARK_ORCH, mode)
         answer = L.OK
         stays = not have_ended(mem, ended) and not has_come_on(mem, taken)
         stays = stays and (call == L.STAY or load(mem, L.ORCH_WANTED) == 0)
         stays = stays and (call <= L.NONE or not has_settled(mem, call))
         if may_park(mem, mode) and stays:
-            answer = futex_wait(
-                mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), slice_ns - (now - start) + 1)
-            )
+            rest = slice_ns - (now - start) + 1
+            answer = commit(mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), rest))
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PARKED, mode, now)
-        store(mem, L.PARK_ORCH, 0)
+        cancel(mem, L.PARK_ORCH)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
         if mode == L.AT_REST:
@@ -664,14 +660,13 @@ def scheduler_loop(mem, timer_ns):
             mode = L.TIMED
             timeout = timer_ns
         store(mem, L.WATCHING, since != 0)
-        store(mem, L.PARK_SCHED, mode)
-        fence()
+        prepare(mem, L.PARK_SCHED, mode)
         quiet = only_clock or is_quiet(mem, mode)
         quiet = quiet and (since != 0 or stuck_since(mem) == 0)
         only_clock = False
         if quiet and load(mem, L.STOPPING) == 0:
             began = now_ns()
-            answer = futex_wait(mem, L.PARK_SCHED, mode, timeout)
+            answer = commit(mem, L.PARK_SCHED, mode, timeout)
             slept += now_ns() - began
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_span(mem, L.JOURNAL_OF_THREAD, L.NOTED_PARKED, mode, began)
@@ -680,7 +675,7 @@ def scheduler_loop(mem, timer_ns):
             only_clock = asked or (answer == TIMED_OUT and still)
         if not quiet and not looks:
             yield_core()  # to the holder of the lock
-        store(mem, L.PARK_SCHED, 0)
+        cancel(mem, L.PARK_SCHED)
         store(mem, L.WATCHING, 0)
     return L.OK
 

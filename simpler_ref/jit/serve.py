@@ -10,8 +10,6 @@ from . import layout as L
 from .atomics import (
     coarse_ns,
     exchange,
-    fence,
-    futex_wait,
     futex_wake,
     load,
     load_sc,
@@ -33,7 +31,6 @@ from .fail_points import (
     FAIL_READY,
     FAIL_RECEIVED,
     FAIL_WAITING,
-    FAIL_WAKING,
     fail_point,
 )
 from .journal import journal_of_worker, note_ran, note_request, note_span
@@ -48,19 +45,7 @@ from .mailbox import (
     served,
     worker_at,
 )
-
-
-@kernel
-def notify_as_worker(mem, w, park_word):
-    """Do the same as `notify` (worker side).
-
-    If the worker dies between the two steps, the sleeper's word says that it is awake: the death wakes
-    it, see `wake`.
-    """
-    if load(mem, park_word) != 0:
-        store(mem, park_word, 0)
-        fail_point(mem, w, FAIL_WAKING)
-        futex_wake(mem, park_word)
+from .waiting import cancel, commit, notify_as_worker, prepare
 
 
 @kernel
@@ -372,12 +357,11 @@ def look_out(mem, worker, frame, filled):
     Rule     SPEED-DEPTH-13
     """
     w = worker_at(mem, worker)
-    store(mem, w + L.W_LOOKOUT, 1)
-    fence()
+    prepare(mem, w + L.W_LOOKOUT, 1)
     now = load(mem, w + frame * L.WORKER_WORDS + L.W_FILLED)
     if now == filled and load(mem, w + L.W_SHUTDOWN) == 0:
-        futex_wait(mem, w + L.W_LOOKOUT, 1, -1)
-    store(mem, w + L.W_LOOKOUT, 0)
+        commit(mem, w + L.W_LOOKOUT, 1, -1)
+    cancel(mem, w + L.W_LOOKOUT)
 
 
 @kernel
@@ -509,8 +493,7 @@ def park_and_receive(mem, worker):
     answer = L.PARK
     while answer == L.PARK:
         state_word = served(mem, w)
-        store(mem, w + L.W_PARKED, 1)
-        fence()
+        prepare(mem, w + L.W_PARKED, 1)
         seen = load(mem, state_word)
         state = seen & STATE_MASK
         busy = state == L.TASK_READY or state == L.CONTROL_REQUEST
@@ -518,10 +501,10 @@ def park_and_receive(mem, worker):
             announce_uncollected(mem, w)
             fail_point(mem, w, FAIL_PARKED)
             began = now_ns()
-            futex_wait(mem, state_word, seen, -1)
+            commit(mem, state_word, seen, -1)
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_span(mem, journal_of_worker(mem, w), L.NOTED_PARKED, 0, began)
-        store(mem, w + L.W_PARKED, 0)
+        cancel(mem, w + L.W_PARKED)
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
         stay_apart(mem, worker)

@@ -18,6 +18,7 @@ from simpler_ref.engine import memory
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import slots
 from simpler_ref.jit.slots import EVENTS
+from simpler_ref.jit.waiting import STATES
 from tests import spec_rules
 from tests.spec_rules import ROOT
 
@@ -157,6 +158,19 @@ def test_an_event_that_is_new_is_drawn_and_listed(drawing, monkeypatch):
     monkeypatch.setattr(drawing, "EVENTS", (*EVENTS, more))
     assert drawing.draw().count(">jump</text>") == 1
     assert drawing.table().splitlines()[-1].startswith("| jump | PENDING | RUNNING | Orch |")
+
+
+def test_the_drawing_of_waiting_has_every_word_on_which_a_kernel_of_an_engine_sleeps(extension):
+    source = "".join(path.read_text() for path in (ROOT / "simpler_ref/jit").glob("*.py"))
+    prepared = set(re.findall(r"\bprepare\(mem, (?:w \+ )?L\.(\w+)", source))
+    slept_on = set(re.findall(r"\bfutex_wait\(mem, (?:w \+ )?L\.(\w+)", source))
+    assert {one.word for one in STATES} == prepared | slept_on
+    named = {one.state for one in STATES if not one.state.isdigit()}
+    assert all(hasattr(L, name) for name in named)
+    assert all(re.search(rf"\bL\.{name}\b", source) for name in named)
+    drawing = extension("waiting_states")
+    for one in STATES:
+        assert f">{one.state}</text>" in drawing.draw() and one.woken_by in drawing.table()
 
 
 # ---------------------------------------------------------------- what examples import

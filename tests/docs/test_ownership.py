@@ -228,7 +228,7 @@ WAYS = [
     ("mem[L.RETIRING] += 1", True, True),
     ("store(mem, L.RETIRING, 0)", True, False),
     ("word = L.RETIRING; store(mem, word, 0)", True, False),
-    ("mailbox.notify(mem, L.RETIRING)", True, True),
+    ("waiting.notify(mem, L.RETIRING)", True, True),
     ("mailbox.copy_words(mem, L.ORCH_BACK_OFF, L.RETIRING, 1)", False, True),
     ("mem[mem[L.RETIRING]] = 0", False, True),
     ("mem[L.ORCH_BACK_OFF] = 0", False, False),

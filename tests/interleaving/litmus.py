@@ -363,22 +363,22 @@ exchange MAIL_STATE = CONTROL_DONE | post | REQUEST
 store W_CLAIM = CLAIM_GRANTED | grant_claim, lose_tasks | CLAIM
     race: store in grant_claim; load W_CLAIM in claim_mailbox
 store MAY_MOVE, unlock, fence, load of the park words | hand_over | RELEASED
-    wrong: fence in hand_over; fence in help_until
+    wrong: fence in hand_over; fence in prepare
 store W_SKIP | skip_rest, skip_waiting, poison, call_consumers_back | FRAMES, CANCEL
     harmless: store in poison; store in skip_waiting; store in call_consumers_back
 store W_ENDED | post_done | FRAMES
     race: store in post_done; load W_ENDED in how_it_ended
 STUCK_SINCE, fence, load of WATCHING and PARK_SCHED | watch_groups | STUCK
-    wrong: fence in watch_groups; fence in scheduler_loop
+    wrong: fence in watch_groups; fence in prepare
 store MAIL_STATE, fence, load W_PARKED | send, wake_sleepers | ALONE
-    wrong: fence in wake_sleepers; fence in park_and_receive
+    wrong: fence in wake_sleepers; fence in prepare
 store W_FILLED, fence, load W_LOOKOUT | send, wake_sleepers | LOOKOUT
-    wrong: fence in wake_sleepers; fence in look_out
+    wrong: fence in wake_sleepers; fence in prepare
 exchange, then load_sc of PARK_ORCH, PARK_SCHED | post, announce_done | WAITS, RESTS, REST_FAILS
-    wrong: exchange in post; load_sc in announce_done; fence in help_until
+    wrong: exchange in post; load_sc in announce_done; fence in prepare
 exchange of MAIL_STATE, later load_sc of PARK_ORCH, load of PARK_SCHED | post, \
 announce_uncollected | AWAY
-    wrong: exchange in post; fence in scheduler_loop
+    wrong: exchange in post; fence in prepare
 exchange W_DEATH | mark_dead | DEATH
     harmless: exchange W_DEATH in mark_dead
 exchange W_DEATH, compare-and-exchange MAIL_STATE | mark_dead | REFUSED
@@ -390,17 +390,17 @@ store RUN_ERROR | record_error | FAILURE
 store CANCEL | request_cancel | CANCEL
     harmless: store in request_cancel
 store W_SHUTDOWN, fence, then MAIL_STATE = SHUTDOWN | request_stop | STOPS
-    wrong: fence in request_stop; fence in park_and_receive
+    wrong: fence in request_stop; fence in prepare
 store STOPPING, fence, store PARK_SCHED, wake | stop_scheduler | ALONE
-    wrong: fence in stop_scheduler; fence in scheduler_loop
+    wrong: fence in stop_scheduler; fence in prepare
 store J_PUSHED | note | NOTED
     race: store in note; load J_PUSHED in collect_one
 store J_TAKEN | collect_one | NOTED
     race: store in collect_one; load J_TAKEN in note
 store J_PUSHED, fence, load PARK_COLLECTOR | wake_collector | NOTED
-    wrong: fence in wake_collector; fence in collector_loop
+    wrong: fence in wake_collector; fence in prepare
 the moves of a pass, fence, load PARK_ORCH | scheduler_loop | PAIR
-    wrong: fence in scheduler_loop; fence in help_until
+    wrong: fence in scheduler_loop; fence in prepare
 store WIRING_PUSHED, fence, load W_GIVEN and the producers' S_STATE, when a pass may be left out \
 | pass_in_bulk | IN_BULK
     wrong: fence in pass_in_bulk

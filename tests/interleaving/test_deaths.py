@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from simpler_ref.jit import collect, mailbox
+from simpler_ref.jit import collect, mailbox, waiting
 
 from ..support import sample
 from .scene import Scene
@@ -55,7 +55,7 @@ def test_so_it_is_in_programs_drawn_at_random(seed):
 
 # ---------------------------------------------------------------- these checks can fail
 def test_a_wake_that_is_lost_with_a_worker_is_found(monkeypatch):
-    monkeypatch.setattr(mailbox, "wake", mailbox.notify)
+    monkeypatch.setattr(mailbox, "wake", waiting.notify)
     scene = Scene("a b<a c<b", depth=1, runs=2)
     with pytest.raises(Found, match="asleep for ever") as found:
         dies_everywhere(scene, InTurn)

@@ -421,7 +421,7 @@ FAULTS = (
         "idle-burn",
         "A worker without a task looks at its mailbox for ever instead of sleeping.",
         f"{SCHED}/test_wake.py::test_an_idle_worker_uses_no_cpu",
-        Patch("jit/serve.py", "            futex_wait(mem, state_word, seen, -1)\n", ""),
+        Patch("jit/serve.py", "            commit(mem, state_word, seen, -1)\n", ""),
         hangs=True,
     ),
     fault(
