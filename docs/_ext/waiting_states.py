@@ -9,7 +9,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from simpler_ref.jit.waiting import STATES
 
-ROW, LEFT, BOX, RIGHT, WIDTH = 34, 190, 74, 330, 110
+ROW, LEFT, BOX, RIGHT, WIDTH = 34, 210, 74, 345, 130
 
 
 def draw():
@@ -25,9 +25,10 @@ def draw():
         )
         for state in states:
             lines.append(
-                f'<path d="M{LEFT + BOX} {middle} L{RIGHT - 2} {y}" marker-end="url(#sleeps)"/>'
+                f'<polyline points="{LEFT + BOX},{middle} {RIGHT - 2},{y}" '
+                'marker-end="url(#sleeps)"/>'
                 f'<rect x="{RIGHT}" y="{y - 12}" width="{WIDTH}" height="24" rx="6"/>'
-                f'<text x="{RIGHT + WIDTH / 2}" y="{y + 4}">{state.state}</text>'
+                f'<text x="{RIGHT + WIDTH / 2}" y="{y + 4}">{state.word if state.state == "1" else state.state}</text>'
                 f'<text x="{RIGHT + WIDTH + 12}" y="{y + 4}" style="text-anchor: start">'
                 f"{state.while_}</text>"
             )
@@ -36,7 +37,7 @@ def draw():
     words = "; ".join(f"{one.thread}: {one.state} while {one.while_}" for one in STATES)
     return "\n".join(
         [
-            f'<svg class="state-machine" viewBox="0 0 820 {y}" role="img" '
+            f'<svg class="state-machine" style="max-width: 52em" viewBox="0 0 820 {y}" role="img" '
             f'aria-label="How threads sleep. {words}">',
             '<defs><marker id="sleeps" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
             'markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8Z"/></marker></defs>',
