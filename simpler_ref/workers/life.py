@@ -498,5 +498,6 @@ class Life:
         if self.stream is not None:
             self.stream.disown()
             self.stream = None
-        if self.session is not None:
-            self.session.orch._close()
+        orch = None if self.session is None else vars(self.session).get("orch")
+        if orch is not None:  # the other process was not just closing it
+            orch._close()
