@@ -198,7 +198,7 @@ class Domains:
         chips = _check_chips(session, workers)
         window, places = _lay_out(window_size, buffers)
         timeout_s = positive_seconds("timeout_s", timeout_s)
-        manager = self._life.running_manager(session)
+        manager = self._life.running_manager()
         self._connect(session, manager)
         memory = _make(name, chips, window, int(timeout_s * 1e9))
         handle = CommDomainHandle(name, chips, memory)

@@ -504,7 +504,7 @@ class Endpoints:
 
     def lost(self, wait_for_one: bool = False) -> list[int]:
         """Return the workers that are lost; if there is none, wait until silence would tell of one."""
-        manager = self._life.running_manager(self._life.live())
+        manager = self._life.running_manager()
         limit_s = max((link.spec.silence_s for link in self._links()), default=0.0)
         return manager.dead_after(1 + 2 * limit_s if wait_for_one else 0.0)
 
@@ -558,7 +558,7 @@ class Endpoints:
 
         Rule     REMOTE-RETRY-3
         """
-        manager = self._life.running_manager(self._life.live())
+        manager = self._life.running_manager()
         one: Registration = self._life.registry.target(handle)
         present = [link.number for link in self._links() if link.number in one.workers]
         alive = [number for number in present if number not in manager.dead]
@@ -627,8 +627,7 @@ class Endpoints:
     def transfers(self) -> list[dict[str, Any]]:
         """Return what the session of each endpoint has moved, and holds; see `Worker.transfers`."""
         told = []
-        session = self._life.live()
-        manager = self._life.running_manager(session)
+        manager = self._life.running_manager()
         if self._life.stream is not None:
             self._life.stream.release_unused()
         for link in self._links():

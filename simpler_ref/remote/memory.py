@@ -56,13 +56,12 @@ def exchange(
     life: Life, link: Link, command: int, raw: bytes, timeout_s: float | None = None
 ) -> bytes:
     """Hand a request to a link through shared memory, and return the answer."""
-    manager = life.running_manager(life.live())
-    return manager.exchange(link.number, command, raw, timeout_s)
+    return life.running_manager().exchange(link.number, command, raw, timeout_s)
 
 
 def control(life: Life, link: Link, command: int, *args: int) -> int:
     """Have a link carry out a request, between two tasks."""
-    return life.running_manager(life.live()).control(link.number, command, args)
+    return life.running_manager().control(link.number, command, args)
 
 
 class EndpointMemory:

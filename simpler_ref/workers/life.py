@@ -478,8 +478,9 @@ class Life:
             inner._life._away_from = os.getpid()
             inner._life._send_children_away()
 
-    def running_manager(self, session: Session) -> WorkerManager:
+    def running_manager(self) -> WorkerManager:
         """Return the manager of the workers, starting them if necessary."""
+        session = self.live()
         with self.lock:
             if not self.running:
                 self.start()

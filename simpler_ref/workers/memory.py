@@ -67,7 +67,7 @@ class ChipMemory:
         Rule     WM-CTRL-6
         """
         worker = self._worker(worker_id)
-        return self._life.running_manager(self._life.live()).control(worker, command, args)
+        return self._life.running_manager().control(worker, command, args)
 
     def _worker(self, worker_id: int) -> int:
         """Return a next-level worker that has memory.
@@ -82,7 +82,7 @@ class ChipMemory:
             )
         worker = operator.index(worker_id)
         if not _manages_memory(session.next_level[worker]):
-            manager = self._life.running_manager(session)
+            manager = self._life.running_manager()
             with_memory = sum(map(_manages_memory, session.next_level))
             raise NoMemoryError(
                 f"{manager.name(worker)}: CALLABLE_KIND_UNSUPPORTED: it has no memory of its own to "
