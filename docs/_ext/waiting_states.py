@@ -24,11 +24,12 @@ def draw():
             f'<text x="{LEFT + BOX / 2}" y="{middle + 4}">awake</text>'
         )
         for state in states:
+            said = state.word if state.state == "1" else state.state
             lines.append(
                 f'<polyline points="{LEFT + BOX},{middle} {RIGHT - 2},{y}" '
                 'marker-end="url(#sleeps)"/>'
                 f'<rect x="{RIGHT}" y="{y - 12}" width="{WIDTH}" height="24" rx="6"/>'
-                f'<text x="{RIGHT + WIDTH / 2}" y="{y + 4}">{state.word if state.state == "1" else state.state}</text>'
+                f'<text x="{RIGHT + WIDTH / 2}" y="{y + 4}">{said}</text>'
                 f'<text x="{RIGHT + WIDTH + 12}" y="{y + 4}" style="text-anchor: start">'
                 f"{state.while_}</text>"
             )
