@@ -2,6 +2,8 @@
 
 ``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
 ``python -m simpler_ref top PID`` shows what a running process does, see `workers/top_command.py`.
+
+Rule     SPEED-WAIT-8
 """
 
 from __future__ import annotations
@@ -13,10 +15,7 @@ from .version import __version__
 
 
 def main(arguments: list[str]) -> int:
-    """Print the version and the placement, or do what a command says; return the exit code.
-
-    Rule     SPEED-WAIT-8
-    """
+    """Print the version and the placement, or do what a command says; return the exit code."""
     if arguments[:1] == ["trace"]:
         from .trace.command import main as show_trace
 

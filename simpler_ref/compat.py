@@ -2,6 +2,8 @@
 
 ``python -m simpler_ref.compat prog.py args…`` runs a program, ``python -m simpler_ref.compat -m pytest
 …`` a module. A program may call `install` itself instead, before it imports them.
+
+Rule     COMPAT-NAMES-1; COMPAT-RUN-1 to -4
 """
 
 from __future__ import annotations
@@ -59,10 +61,6 @@ def install() -> None:
     ------
     RuntimeError
         The original itself, or something else with one of these names, is imported already.
-
-    Notes
-    -----
-    Rule     COMPAT-NAMES-1; COMPAT-RUN-4
     """
     modules = {name: importlib.import_module(module) for name, module in MODULES.items()}
     for name, extra in EXTRAS.items():
@@ -100,10 +98,7 @@ def uninstall() -> None:
 
 
 def run_program(path: str, arguments: list[str]) -> None:
-    """Run a file as ``python path arguments…`` would, with the original's packages.
-
-    Rule     COMPAT-RUN-1
-    """
+    """Run a file as ``python path arguments…`` would, with the original's packages."""
     file = Path(path)
     code = compile(file.read_bytes(), path, "exec")
     main = types.ModuleType("__main__")
@@ -116,19 +111,13 @@ def run_program(path: str, arguments: list[str]) -> None:
 
 
 def run_module(name: str, arguments: list[str]) -> None:
-    """Run a module as ``python -m name arguments…`` would, with the original's packages.
-
-    Rule     COMPAT-RUN-2
-    """
+    """Run a module as ``python -m name arguments…`` would, with the original's packages."""
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the command line names; return the exit code.
-
-    Rule     COMPAT-RUN-3
-    """
+    """Run what the command line names; return the exit code."""
     if not arguments or (
         arguments[0].startswith("-") and (arguments[0] != "-m" or len(arguments) < 2)
     ):

@@ -3,7 +3,8 @@
 Wherever programs match on a built-in type (`RuntimeError` for a failed task, `KeyError` for a foreign
 handle, …), the class here derives from it.
 
-Rule     FAIL-TYPE-1
+Rule     CALL-CANCEL-2; CALL-LIMIT-1; FAIL-TYPE-1 to -3; FAIL-CODE-1; ORCH-CHECK-3; SEE-STORY-3, -7;
+         FLOW-HANDLE-6; FLOW-REG-5; WM-CTRL-6
 """
 
 from __future__ import annotations
@@ -63,8 +64,6 @@ def tell(error: BaseException, story: str) -> None:
 
     In the cause, it follows the traceback of the worker. That of an error of this package is one note,
     which Python prints below the message; before 3.11 it does not, and the cause has it, too.
-
-    Rule     SEE-STORY-3, -7
     """
     if not story:
         return
@@ -104,10 +103,6 @@ class TaskError(RuntimeError):
     story : str
         Its state, what it waited for and what waits for it; its line and its times, if those are known.
         It is a note of the exception, which Python prints below the message.
-
-    Notes
-    -----
-    Rule     FAIL-TYPE-2; SEE-STORY-3
     """
 
     def __init__(
@@ -140,10 +135,6 @@ class WorkerLostError(TaskError):
     ----------
     status : int
         Its wait status, as `os.waitstatus_to_exitcode` gives it: negative for a signal.
-
-    Notes
-    -----
-    Rule     FAIL-TYPE-3
     """
 
     def __init__(self, message: str, *, status: int = 0, **details: object) -> None:
@@ -158,10 +149,6 @@ class TaskTimeoutError(WorkerLostError, TimeoutError):
     ----------
     limit : float
         The time limit, in seconds.
-
-    Notes
-    -----
-    Rule     CALL-LIMIT-1
     """
 
     def __init__(self, message: str, *, limit: float = 0.0, **details: object) -> None:
@@ -170,10 +157,7 @@ class TaskTimeoutError(WorkerLostError, TimeoutError):
 
 
 class TaskCancelledError(TaskError, concurrent.futures.CancelledError):
-    """A call was cancelled before it began, or one that it needs.
-
-    Rule     CALL-CANCEL-2
-    """
+    """A call was cancelled before it began, or one that it needs."""
 
 
 class ControlError(RuntimeError):
@@ -193,10 +177,7 @@ class ControlError(RuntimeError):
 
 
 class NoMemoryError(ControlError, IndexError):
-    """A worker has no memory of its own, so there is none to allocate, free or copy.
-
-    Rule     WM-CTRL-6
-    """
+    """A worker has no memory of its own, so there is none to allocate, free or copy."""
 
 
 class ControlTimeoutError(ControlError, TimeoutError):
@@ -204,10 +185,7 @@ class ControlTimeoutError(ControlError, TimeoutError):
 
 
 class RemoteError(RuntimeError):
-    """An endpoint could not be started or reached, or has refused a request.
-
-    Rule     FAIL-TYPE-1
-    """
+    """An endpoint could not be started or reached, or has refused a request."""
 
 
 class RingFullError(RuntimeError):
@@ -250,10 +228,6 @@ class HazardError(RuntimeError):
         The ids of the tasks in their run, the one that was submitted last at the end.
     places : tuple[str, ...]
         The file and line that submitted each of them.
-
-    Notes
-    -----
-    Rule     ORCH-CHECK-3
     """
 
     def __init__(
@@ -281,10 +255,6 @@ class CallableError(ValueError):
     ----------
     code : str
         One of the names of the callable identity document, e.g. ``HASHID_FORMAT_INVALID``.
-
-    Notes
-    -----
-    Rule     FAIL-CODE-1
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -296,31 +266,19 @@ class CallableError(ValueError):
 
 
 class CallableTypeError(CallableError, TypeError):
-    """A callable has the wrong type for this Worker: at level 2, one that is no ChipCallable.
-
-    Rule     FLOW-REG-5
-    """
+    """A callable has the wrong type for this Worker: at level 2, one that is no ChipCallable."""
 
 
 class HandleMutatedError(CallableError, RuntimeError):
-    """A handle was changed after `register` had returned it.
-
-    Rule     FLOW-HANDLE-6
-    """
+    """A handle was changed after `register` had returned it."""
 
 
 class NoPythonWorkerError(CallableError, RuntimeError):
-    """A Python callable is registered with a Worker that has started without workers to run it.
-
-    Rule     FLOW-REG-5
-    """
+    """A Python callable is registered with a Worker that has started without workers to run it."""
 
 
 class LocalSlotExhaustedError(RuntimeError):
-    """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``).
-
-    Rule     FAIL-CODE-1
-    """
+    """No target-local slot is left for another callable (``LOCAL_SLOT_EXHAUSTED``)."""
 
     code = "LOCAL_SLOT_EXHAUSTED"
 

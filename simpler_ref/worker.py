@@ -1,4 +1,11 @@
-"""Worker: what a user holds. It owns an engine, the processes behind it, and the callables they know."""
+"""Worker: what a user holds. It owns an engine, the processes behind it, and the callables they know.
+
+Rule     CALL-STREAM-10; CALL-CANCEL-5, -6; FAIL-LOUD-1; HIER-ENGINE-4; HIER-API-2; ORCH-API-1;
+         ORCH-READS-1; ORCH-RUN-1 to -3, -9; ORCH-MISUSE-9, -11; ORCH-CHECK-1; SEE-ON-2; SEE-TOP-8;
+         SEE-GRAPH-1, -8; SPEED-DEPTH-12; SPEED-WAIT-5, -8, -11; FLOW-REG-1 to -3; FLOW-UNREG-1;
+         FLOW-NEST-2, -6 to -8; WM-POOL-1; WM-MODE-1; WM-START-1; WM-KIND-3; WM-STOP-1; WM-CHIP-6;
+         WM-DOMAIN-8
+"""
 
 from __future__ import annotations
 
@@ -109,11 +116,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         A value out of range or of the wrong type; the message names it.
     RuntimeError
         `num_sub_workers` or `device_ids` at level 2.
-
-    Notes
-    -----
-    Rule     ORCH-MISUSE-11; WM-MODE-1; FLOW-NEST-7; HIER-API-2; HIER-ENGINE-4;
-             SPEED-WAIT-11; SPEED-DEPTH-12; WM-START-1; ORCH-CHECK-1; ORCH-READS-1
     """
 
     @_with_parameters_of(WorkerOptions)
@@ -188,10 +190,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             or another's child already, or has `device_ids` above level 3.
         ValueError
             `worker` is not of a lower level.
-
-        Notes
-        -----
-        Rule     FLOW-NEST-6; SPEED-WAIT-5; WM-CHIP-6
         """
         if not isinstance(worker, Worker):
             raise TypeError(f"add_worker expects a Worker, got {type(worker).__name__}")
@@ -238,10 +236,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             This Worker is initialised, or a level 2 Worker.
         ValueError
             The pool has workers that take another kind of callables.
-
-        Notes
-        -----
-        Rule     WM-POOL-1; WM-KIND-3
         """
         with self._life.lock:
             self._life.require_before_init("adding a worker")
@@ -266,10 +260,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             Already initialised, or closed; it has `device_ids` above level 3.
         MemoryError
             The memory cannot be mapped.
-
-        Notes
-        -----
-        Rule     ORCH-RUN-1; ORCH-MISUSE-9; FLOW-NEST-8
         """
         parent_level = self._life.parent_level
         if parent_level:
@@ -304,10 +294,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         return CheckedOrchestrator if self.check else Orchestrator
 
     def _start_as_child(self) -> None:
-        """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`.
-
-        Rule     FLOW-NEST-2
-        """
+        """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`."""
         if self._life.session is None:
             self._life.closed = False
             self._open()
@@ -326,10 +313,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             A worker ended or did not report in time.
         RuntimeError
             Not initialised, or closed; during a run.
-
-        Notes
-        -----
-        Rule     ORCH-RUN-1
         """
         try:
             self._life.start()
@@ -346,10 +329,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         ------
         RuntimeError
             During a run.
-
-        Notes
-        -----
-        Rule     ORCH-RUN-9; WM-STOP-1
         """
         self._life.close()
 
@@ -371,10 +350,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             An argument is neither True nor False.
         RuntimeError
             During a run.
-
-        Notes
-        -----
-        Rule     CALL-CANCEL-5
         """
         if not flag("wait", wait):
             raise ValueError(
@@ -384,10 +359,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         self._life.close(cancel=flag("cancel_futures", cancel_futures))
 
     def __enter__(self) -> Worker:
-        """Begin a block that closes the Worker at its end; its first use initialises the Worker.
-
-        Rule     ORCH-RUN-2
-        """
+        """Begin a block that closes the Worker at its end; its first use initialises the Worker."""
         life = self._life
         life.require_not_closed()
         if life.parent_level:
@@ -399,10 +371,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         return self
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled.
-
-        Rule     CALL-STREAM-10
-        """
+        """Refuse to be copied or pickled."""
         raise TypeError(
             "a Worker cannot be pickled or copied, nor can a function that refers to one: a task gets "
             "what it needs as arguments, and a nested Worker is added with add_worker"
@@ -414,10 +383,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the Worker; an exception cancels the calls that have not begun.
-
-        Rule     CALL-CANCEL-6
-        """
+        """Close the Worker; an exception cancels the calls that have not begun."""
         try:
             self._life.close(cancel=error is not None)
         finally:
@@ -461,10 +427,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             4096 callables are registered.
         RuntimeError
             Closed; or this Worker is running as another's child.
-
-        Notes
-        -----
-        Rule     FLOW-REG-1 to -3
         """
         chip, is_remote = is_chip_callable(target), isinstance(target, RemoteCallable)
         if inner and workers is None and not is_remote:
@@ -521,10 +483,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             See `Registry.discard`.
         RuntimeError
             Closed; or this Worker is running as another's child.
-
-        Notes
-        -----
-        Rule     FLOW-UNREG-1
         """
         self._life.require_not_closed()
         if not isinstance(handle, CallableHandle):
@@ -537,10 +495,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     # ------------------------------------------------------------ domains
     @property
     def live_domains(self) -> dict[str, CommDomainHandle]:
-        """The communication domains whose memory is not freed yet, by name.
-
-        Rule     WM-DOMAIN-8
-        """
+        """The communication domains whose memory is not freed yet, by name."""
         session = self._session
         return {} if session is None else session.domains.live()
 
@@ -567,10 +522,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             Not initialised, closed, or a run is in progress.
         TypeError, ValueError
             `orch_fn` is not callable, or a generator or coroutine function; `config` is not valid.
-
-        Notes
-        -----
-        Rule     ORCH-API-1; ORCH-RUN-3; FAIL-LOUD-1
         """
         start = time.perf_counter_ns()
         function, knobs = self._require_function("run", orch_fn, config)
@@ -624,10 +575,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             There are more tasks than can be alive at once.
         RuntimeError, TypeError, ValueError, Exception
             See `record`. A RuntimeError, too: the result of a call is asked for, which is not made.
-
-        Notes
-        -----
-        Rule     SEE-GRAPH-1, -8
         """
         if callable(orch_fn) and not fits(orch_fn, 3) and fits(orch_fn, 0):
             return self._graph_of_calls(orch_fn, args, config)
@@ -698,10 +645,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             A run is in progress; the Worker is being traced already, or is not open.
         TypeError, ValueError
             `file` is no path, or `detail` neither of the two.
-
-        Notes
-        -----
-        Rule     SEE-ON-2
         """
         return tracing.Tracing(self._life, file, detail)
 
@@ -751,10 +694,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         ------
         RuntimeError
             Not initialised, or closed.
-
-        Notes
-        -----
-        Rule     SEE-TOP-8
         """
         return complete(look(self._life, self._life.live()))
 
@@ -774,10 +713,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         ------
         RuntimeError
             Not initialised, or closed.
-
-        Notes
-        -----
-        Rule     SPEED-WAIT-8
         """
         session = self._life.live()
         placed, manager = session.engine.placement, session.manager

@@ -1,4 +1,7 @@
-"""cloudpickle, which pickles functions and classes that other processes cannot import."""
+"""cloudpickle, which pickles functions and classes that other processes cannot import.
+
+Rule     FLOW-PAYLOAD-4; WM-RANDOM-1
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,6 @@ class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     Tracebacks need them; cloudpickle 3.1.3 and later leave them out.
     Functions of the global generators, such as `random.random`, are methods. They go by name, so that
     each worker draws from its own.
-
-    Rule     FLOW-PAYLOAD-4; WM-RANDOM-1
     """
 
     def reducer_override(self, obj: Any) -> Any:

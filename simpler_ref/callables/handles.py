@@ -1,4 +1,7 @@
-"""The handles of callables."""
+"""The handles of callables.
+
+Rule     FLOW-HANDLE-1, -4, -6
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,6 @@ def _find_handle(token: str, hashid: str, kind: str, namespace: str, name: str) 
     ------
     CallableError, ValueError
         The parts are not those of a handle, or of another one.
-
-    Notes
-    -----
-    Rule     FLOW-HANDLE-4
     """
     handle = _handles.get(token)
     if handle is None:
@@ -48,10 +47,7 @@ def _find_handle(token: str, hashid: str, kind: str, namespace: str, name: str) 
 
 
 def _field(name: str) -> Any:
-    """Return a field that can be set; to set it to another value makes a handle useless.
-
-    Rule     FLOW-HANDLE-6
-    """
+    """Return a field that can be set; to set it to another value makes a handle useless."""
     slot = f"_{name}"
 
     def read(handle: CallableHandle) -> Any:
@@ -93,10 +89,6 @@ class CallableHandle:
         32 bytes.
     name : str
         For messages.
-
-    Notes
-    -----
-    Rule     FLOW-HANDLE-1
     """
 
     __slots__ = (
@@ -156,10 +148,7 @@ class CallableHandle:
 
 
 class ChangedHandle(CallableHandle):
-    """What a handle becomes when a field is set to another value: to look it up in a table fails.
-
-    Rule     FLOW-HANDLE-6
-    """
+    """What a handle becomes when a field is set to another value: to look it up in a table fails."""
 
     __slots__ = ()
 

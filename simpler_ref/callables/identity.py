@@ -1,6 +1,8 @@
 """The identity of a callable: the SHA-256 of a canonical descriptor.
 
 A mailbox carries the digest, and each worker maps it to a slot of its own.
+
+Rule     FLOW-ID-1 to -4, -6; FLOW-HANDLE-1; FLOW-DATA-2
 """
 
 from __future__ import annotations
@@ -25,10 +27,7 @@ _HASHID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class CallableKind(enum.IntEnum):
-    """What a callable is made from.
-
-    Rule     FLOW-DATA-2
-    """
+    """What a callable is made from."""
 
     CHIP_CALLABLE = 1
     PYTHON_SERIALIZED = 2
@@ -36,10 +35,7 @@ class CallableKind(enum.IntEnum):
 
 
 class TargetNamespace(enum.IntEnum):
-    """Where a digest is looked up.
-
-    Rule     FLOW-DATA-2
-    """
+    """Where a digest is looked up."""
 
     LOCAL_CHIP = 1
     LOCAL_PYTHON = 2
@@ -71,10 +67,7 @@ class _Name(str, enum.Enum):
 
 
 class CallableKindName(_Name):
-    """The kinds by name, as a handle has them.
-
-    Rule     FLOW-HANDLE-1
-    """
+    """The kinds by name, as a handle has them."""
 
     CHIP_CALLABLE = "CHIP_CALLABLE"
     PYTHON_SERIALIZED = "PYTHON_SERIALIZED"
@@ -86,10 +79,7 @@ class CallableKindName(_Name):
 
 
 class TargetNamespaceName(_Name):
-    """The namespaces by name, as a handle has them.
-
-    Rule     FLOW-HANDLE-1
-    """
+    """The namespaces by name, as a handle has them."""
 
     LOCAL_CHIP = "LOCAL_CHIP"
     LOCAL_PYTHON = "LOCAL_PYTHON"
@@ -115,10 +105,7 @@ def _text(value: str | bytes) -> bytes:
 
 
 def build_python_serialized_descriptor(payload: bytes) -> bytes:
-    """Describe a Python callable by its serialised form (cloudpickle's output).
-
-    Rule     FLOW-ID-1
-    """
+    """Describe a Python callable by its serialised form (cloudpickle's output)."""
     return _u32(_SCHEMA, CallableKind.PYTHON_SERIALIZED, _PAYLOAD_FORMAT, _CLOUDPICKLE) + _text(
         hashlib.sha256(payload).digest()
     )
@@ -161,10 +148,6 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: one is no ArgDirection.
-
-    Notes
-    -----
-    Rule     FLOW-ID-1
     """
     numbers = [int(direction) for direction in directions]
     for i, number in enumerate(numbers):
@@ -177,20 +160,14 @@ def build_signature_schema(directions: Sequence[int]) -> bytes:
 
 
 def build_chip_signature_schema(target: Any) -> bytes:
-    """Describe the directions of a chip callable's arguments, or of a sequence of directions.
-
-    Rule     FLOW-ID-1
-    """
+    """Describe the directions of a chip callable's arguments, or of a sequence of directions."""
     if hasattr(target, "sig_count"):
         target = [target.sig(i) for i in range(target.sig_count)]
     return build_signature_schema(target)
 
 
 def architecture_of(platform: str) -> str:
-    """Return the architecture of a platform, such as ``a2a3`` of ``a2a3sim``; empty if it is none.
-
-    Rule     FLOW-ID-6
-    """
+    """Return the architecture of a platform, such as ``a2a3`` of ``a2a3sim``; empty if it is none."""
     return next((one for one in _ARCHITECTURES if platform.startswith(one)), "")
 
 
@@ -204,8 +181,6 @@ def build_chip_callable_descriptor(
     """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
 
     `target_arch` is that of the platform if it is not given.
-
-    Rule     FLOW-ID-1, -6
     """
     arch = architecture_of(platform) if target_arch is None else target_arch
     signature = build_chip_signature_schema(target)
@@ -226,10 +201,6 @@ def build_python_import_descriptor(module: str, qualname: str) -> bytes:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: a part is not made of identifiers, or names a local function.
-
-    Notes
-    -----
-    Rule     FLOW-ID-1, -3
     """
     for what, value in (("module", module), ("qualname", qualname)):
         if not value or not all(part.isidentifier() for part in value.split(".")):
@@ -247,10 +218,6 @@ def parse_python_import_descriptor(raw: bytes) -> tuple[str, str]:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: it is not what `build_python_import_descriptor` returns.
-
-    Notes
-    -----
-    Rule     FLOW-ID-3
     """
     try:
         size = int.from_bytes(raw[8:12], "little")
@@ -269,10 +236,6 @@ def parse_python_import_target(target: str) -> tuple[str, str]:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
-
-    Notes
-    -----
-    Rule     FLOW-ID-3
     """
     module, colon, qualname = target.partition(":")
     if not colon:
@@ -284,10 +247,7 @@ def parse_python_import_target(target: str) -> tuple[str, str]:
 
 
 def compute_callable_hashid(descriptor: bytes) -> str:
-    """Return ``sha256:`` and the 64 hex digits of a descriptor's SHA-256.
-
-    Rule     FLOW-ID-2, -4
-    """
+    """Return ``sha256:`` and the 64 hex digits of a descriptor's SHA-256."""
     return "sha256:" + hashlib.sha256(descriptor).hexdigest()
 
 
@@ -298,10 +258,6 @@ def validate_hashid(hashid: str) -> str:
     ------
     CallableError
         HASHID_FORMAT_INVALID
-
-    Notes
-    -----
-    Rule     FLOW-ID-2
     """
     if not isinstance(hashid, str) or not _HASHID.fullmatch(hashid):
         raise CallableError(
@@ -312,8 +268,5 @@ def validate_hashid(hashid: str) -> str:
 
 
 def hashid_to_digest(hashid: str) -> bytes:
-    """Return the 32 bytes a hashid stands for.
-
-    Rule     FLOW-ID-2
-    """
+    """Return the 32 bytes a hashid stands for."""
     return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))

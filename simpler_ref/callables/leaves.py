@@ -4,6 +4,8 @@ A leaf is a function of arrays and numbers that numba can compile. Its annotatio
 determine its types; the code compiled for them takes a task's arguments from the mailbox, checks them,
 and calls the function. The worker's loop, itself compiled, calls that code by its address
 (`jit/leaves.py`).
+
+Rule     SPEED-LEAF-1 to -5, -7 to -12
 """
 
 from __future__ import annotations
@@ -73,10 +75,6 @@ class Leaf:
         The numba type of each parameter, None until they are determined.
     address : int
         Address of the code that a worker's loop calls, 0 before it is compiled.
-
-    Notes
-    -----
-    Rule     SPEED-LEAF-1, -9
     """
 
     def __init__(
@@ -122,10 +120,7 @@ class Leaf:
 
     # ------------------------------------------------------------ types
     def _settle(self, found: Sequence[Kind]) -> None:
-        """Check the types of arguments; the first ones also determine the types not annotated.
-
-        Rule     SPEED-LEAF-2 to -4
-        """
+        """Check the types of arguments; the first ones also determine the types not annotated."""
         if len(found) != len(self._names):
             raise TypeError(f"{self._name} takes {len(self._names)} arguments, got {len(found)}")
         with self._settling:
@@ -152,10 +147,6 @@ class Leaf:
         ------
         TypeError
             numba cannot compile the function; its error is the cause.
-
-        Notes
-        -----
-        Rule     SPEED-LEAF-7
         """
         with self._settling:
             if INTERPRETED or self.kinds is None or self.address:
@@ -163,10 +154,7 @@ class Leaf:
             self._add_code(numba.njit(nogil=True, **self._options)(self.py_func), self.kinds)
 
     def _add_code(self, compiled: Any, kinds: tuple[Kind, ...]) -> None:
-        """Compile for arrays in some orders.
-
-        Rule     SPEED-LEAF-12
-        """
+        """Compile for arrays in some orders."""
         try:
             compiled.disable_compile(False)
             compiled.compile(kinds)
@@ -183,10 +171,7 @@ class Leaf:
             self.address = address_of_leaf(self._tasks[kinds])
 
     def _learn(self, found: Sequence[Kind]) -> None:
-        """Compile also for these orders of the arrays, unless that is done.
-
-        Rule     SPEED-LEAF-12
-        """
+        """Compile also for these orders of the arrays, unless that is done."""
         if not self.address or self.kinds is None:
             return
         kinds = tuple(
@@ -209,10 +194,6 @@ class Leaf:
         ------
         TypeError
             The task's arguments have other types.
-
-        Notes
-        -----
-        Rule     SPEED-LEAF-2 to -4
         """
         tensors = [args.tensor(i) for i in range(args.tensor_count())]
         scalars = args.scalar_count()
@@ -266,10 +247,6 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     ------
     TypeError
         Not a plain function, an annotation that names no type, or an option numba does not know.
-
-    Notes
-    -----
-    Rule     SPEED-LEAF-8
     """
     if function is None:
         return functools.partial(leaf, **options)
@@ -393,10 +370,7 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _number_kind(kind: Kind | None, value: int | float) -> Kind:
-    """Return the type that a scalar of a task has for a parameter of type `kind`.
-
-    Rule     SPEED-LEAF-3
-    """
+    """Return the type that a scalar of a task has for a parameter of type `kind`."""
     if kind in _NUMBER_TYPES:
         return kind
     return types.float64 if isinstance(value, float) else types.int64
@@ -427,10 +401,7 @@ def _limits(kind: Kind) -> tuple[int, int]:
 
 
 def _converted(kind: Kind, value: int | float) -> Any:
-    """Return a scalar as the code of `_entry` reads it from the mailbox; None if that refuses it.
-
-    Rule     SPEED-LEAF-4, -10
-    """
+    """Return a scalar as the code of `_entry` reads it from the mailbox; None if that refuses it."""
     if isinstance(value, ScalarBits):
         return _from_bits(kind, value)
     if kind in _FLOATS:
@@ -465,10 +436,7 @@ def reason_of(error: Exception) -> str:
 
 # ---------------------------------------------------------------- the code that a worker calls
 def _entry(function: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
-    """Return the compiled entry of a leaf; `Leaf.run_task` has the words for what that refuses.
-
-    Rule     SPEED-LEAF-5, -10, -11
-    """
+    """Return the compiled entry of a leaf; `Leaf.run_task` has the words for what that refuses."""
     arrays = [kind for kind in kinds if isinstance(kind, types.Array)]
     numbers = list(kinds[len(arrays) :])
     if any(isinstance(kind, types.Array) for kind in numbers):

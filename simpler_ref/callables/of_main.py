@@ -1,4 +1,7 @@
-"""Classes and functions of `__main__`: workers have those of their start; others travel by value."""
+"""Classes and functions of `__main__`: workers have those of their start; others travel by value.
+
+Rule     CALL-VALUE-6
+"""
 
 from __future__ import annotations
 
@@ -70,10 +73,6 @@ class ArgumentPickler:
         The classes and functions of `__main__` that the workers have; None: all.
     enclosed : Enclosing
         Takes out what is not pickled.
-
-    Notes
-    -----
-    Rule     CALL-VALUE-6
     """
 
     def __init__(self, known: Mapping[str, Any] | None, enclosed: Enclosing) -> None:

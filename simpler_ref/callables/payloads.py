@@ -1,4 +1,7 @@
-"""Serialised callables: the bytes of a pickle, and the file they are staged in."""
+"""Serialised callables: the bytes of a pickle, and the file they are staged in.
+
+Rule     REMOTE-REG-11; FLOW-PAYLOAD-1 to -3; FLOW-UNDO-3; WM-START-4; WM-THREAD-3
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,7 @@ from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
 
 
 def _view_shared(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an array over shared memory that this process has mapped, too.
-
-    Rule     WM-START-4
-    """
+    """Return an array over shared memory that this process has mapped, too."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not is_shared(address, nbytes):
         raise ValueError(
@@ -110,10 +110,7 @@ def for_endpoints() -> Iterator[None]:
 
 
 def serialize_for_endpoints(target: Callable[..., Any]) -> bytes:
-    """Return the bytes that identify a callable, none of which is an address of this machine.
-
-    Rule     REMOTE-REG-11
-    """
+    """Return the bytes that identify a callable, none of which is an address of this machine."""
     with for_endpoints():
         return serialize(target)
 
@@ -140,10 +137,7 @@ def serialize(target: Callable[..., Any]) -> bytes:
 
 
 def why_not_serialisable(target: Callable[..., Any]) -> str:
-    """Return cloudpickle's error for a callable that it cannot serialise.
-
-    Rule     FLOW-UNDO-3
-    """
+    """Return cloudpickle's error for a callable that it cannot serialise."""
     return why_not_serialised(serialize(target)) or "it could not be when it was registered"
 
 
@@ -162,10 +156,7 @@ _ENVELOPE_VERSION = 1
 
 
 def pack_payload(payload: bytes) -> bytes:
-    """Put serialised Python into its envelope.
-
-    Rule     FLOW-PAYLOAD-1
-    """
+    """Put serialised Python into its envelope."""
     head = _ENVELOPE.pack(_MAGIC, _ENVELOPE_VERSION, _CLOUDPICKLE, 0, len(payload))
     return head + payload
 
@@ -177,10 +168,6 @@ def parse_python_callable_payload(raw: bytes) -> bytes:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: not an envelope of this version, or of another length.
-
-    Notes
-    -----
-    Rule     FLOW-PAYLOAD-2
     """
     problem = ""
     if len(raw) < _ENVELOPE.size:
@@ -209,8 +196,6 @@ def staged(payload: bytes) -> Iterator[str]:
 
     The memory has no name in the file system that a killed process could leave behind: other processes
     open it through this one.
-
-    Rule     FLOW-PAYLOAD-3
     """
     with _memory("simpler-payload") as fd:
         with open(fd, "wb", closefd=False) as file:
@@ -269,10 +254,7 @@ def answer_staged(name: str, size: int, answer: Callable[[bytes], bytes]) -> int
 
 @contextmanager
 def staged_object(target: Any) -> Iterator[str]:
-    """Pass an object itself to workers that are threads of this process.
-
-    Rule     WM-THREAD-3
-    """
+    """Pass an object itself to workers that are threads of this process."""
     number = next(_object_numbers)
     _objects[number] = target
     try:
@@ -310,10 +292,6 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: it has another digest.
-
-    Notes
-    -----
-    Rule     FLOW-PAYLOAD-2
     """
     if name.startswith(_OBJECT):
         number = name.removeprefix(_OBJECT)
@@ -330,10 +308,6 @@ def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: it has another digest.
-
-    Notes
-    -----
-    Rule     FLOW-PAYLOAD-2
     """
     if chip:
         return raw

@@ -4,6 +4,9 @@ A registration is all or nothing: the handle exists only once every live worker 
 has installed it. Workers started later are made from the registry; running ones are asked one after the
 other through their mailboxes, and if one cannot, those that have installed it undo that. If a worker
 cannot confirm the undoing, this Worker refuses the digest from then on.
+
+Rule     ORCH-MISUSE-6; FLOW-HANDLE-2, -3, -5; FLOW-REG-1 to -4, -6; FLOW-UNDO-3; FLOW-UNREG-1, -2;
+         WM-START-3; WM-CHIP-2
 """
 
 from __future__ import annotations
@@ -54,10 +57,6 @@ def require_payload(name: str, target: Any, payload: bytes, running: bool = Fals
     ------
     TypeError
         It cannot be serialised.
-
-    Notes
-    -----
-    Rule     FLOW-UNDO-3; WM-START-3
     """
     if payload:
         return
@@ -118,10 +117,6 @@ class Registry:
         Held during a registration, also while workers are asked.
     leaving : list[Registered]
         Callables unregistered during a run, removed after it.
-
-    Notes
-    -----
-    Rule     FLOW-HANDLE-3
     """
 
     def __init__(self) -> None:
@@ -163,10 +158,7 @@ class Registry:
         return None if found is None else found.target
 
     def snapshot(self) -> Snapshot:
-        """Return the callables for workers made now.
-
-        Rule     FLOW-REG-1, -4
-        """
+        """Return the callables for workers made now."""
         tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
         for digest, one in self._installed.items():
             tables[one.namespace][digest] = one.target
@@ -179,10 +171,6 @@ class Registry:
         ------
         TypeError
             A callable cannot be serialised.
-
-        Notes
-        -----
-        Rule     WM-START-3
         """
         tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
         for digest, one in self._installed.items():
@@ -217,10 +205,7 @@ class Registry:
         return self._words[namespace, pool]
 
     def explain(self, handle: CallableHandle) -> Exception:
-        """Say why a handle is refused.
-
-        Rule     ORCH-MISUSE-6; FLOW-HANDLE-2, -5; WM-CHIP-2
-        """
+        """Say why a handle is refused."""
         if handle in _retired:
             return KeyError(f"{handle!r} is not live on this Worker: it was unregistered")
         return KeyError(f"{handle!r} does not belong to this Worker: register its callable here")
@@ -266,10 +251,6 @@ class Registry:
             4096 callables are registered.
         TypeError
             It cannot be serialised, and the workers run already.
-
-        Notes
-        -----
-        Rule     FLOW-REG-2, -3; FLOW-HANDLE-3
         """
         with self.lock:
             digest = handle.digest
@@ -305,10 +286,7 @@ class Registry:
             raise
 
     def _come_back(self, digest: bytes) -> Registered | None:
-        """Return a callable whose removal was due after the run: it stays.
-
-        Rule     FLOW-UNREG-2
-        """
+        """Return a callable whose removal was due after the run: it stays."""
         for one in self.leaving:
             if one.digest == digest:
                 self.leaving.remove(one)
@@ -317,10 +295,7 @@ class Registry:
         return None
 
     def _free_index(self) -> int:
-        """Return the lowest index that no callable has.
-
-        Rule     FLOW-REG-6
-        """
+        """Return the lowest index that no callable has."""
         index = next(i for i in range(len(self._used) + 1) if i not in self._used)
         if index >= L.MAX_REGISTERED_CALLABLE_IDS:
             raise LocalSlotExhaustedError(
@@ -335,10 +310,7 @@ class Registry:
             engine.view.write_digest(one.index, one.digest)
 
     def missing(self, namespace: TargetNamespace, known: Mapping[bytes, Any]) -> list[Registered]:
-        """Return the callables that are not in an old snapshot, from which a worker was made.
-
-        Rule     FLOW-REG-4
-        """
+        """Return the callables that are not in an old snapshot, from which a worker was made."""
         return [
             one
             for digest, one in self._installed.items()
@@ -357,10 +329,6 @@ class Registry:
             UNREGISTER_TOMBSTONE_ACTIVE: its callable is still being removed.
         ControlTimeoutError
             A worker did not confirm the removal in time.
-
-        Notes
-        -----
-        Rule     FLOW-UNREG-1, -2
         """
         with self.lock:
             if not self.is_live(handle):
@@ -382,10 +350,7 @@ class Registry:
                     self.remove_leaving(installer)
 
     def remove_leaving(self, installer: Installer | None) -> None:
-        """Remove the callables unregistered while tasks could still need them.
-
-        Rule     FLOW-UNREG-2
-        """
+        """Remove the callables unregistered while tasks could still need them."""
         if not self.leaving:
             return
         with self.lock:

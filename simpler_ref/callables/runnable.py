@@ -2,6 +2,8 @@
 
 A worker drops what a function returns. A call of these functions only makes an object to iterate or
 await, so the body would never run, without an error.
+
+Rule     FLOW-REG-8, -9
 """
 
 from __future__ import annotations
@@ -33,10 +35,6 @@ def require_runnable(what: str, target: Any) -> None:
     ------
     TypeError
         It is a generator, coroutine or async generator function; the message says what to pass.
-
-    Notes
-    -----
-    Rule     FLOW-REG-8
     """
     function = target.__func__ if type(target) is types.MethodType else target
     if type(function) is types.FunctionType and not function.__code__.co_flags & _UNRUN:
@@ -58,10 +56,6 @@ def refuse_unrun(result: Any) -> None:
     ------
     TypeError
         It is a generator, a coroutine or an async generator.
-
-    Notes
-    -----
-    Rule     FLOW-REG-9
     """
     if isinstance(result, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         if not isinstance(result, types.AsyncGeneratorType):

@@ -1,6 +1,8 @@
 """The arguments of a task: tensors with tags, then scalars.
 
 Tags are read once, by submit; what reaches the worker has none.
+
+Rule     ORCH-TAG-8; ORCH-ARRAY-5; ORCH-MISUSE-4, -13; FLOW-BUILD-1, -2, -4; FLOW-SCALAR-1 to -4
 """
 
 from __future__ import annotations
@@ -33,8 +35,6 @@ class TaskArgs:
     """The arguments of one task: tensors with tags, then scalars.
 
     An orchestration function builds it; a worker reads it, during the call.
-
-    Rule     FLOW-BUILD-1; ORCH-ARRAY-5
     """
 
     __slots__ = ("_doubts", "_kept", "_scalars", "_tensors")
@@ -62,10 +62,6 @@ class TaskArgs:
             After `add_scalar`: tensors come first.
         TypeError, ValueError
             See `make_tensor`; `tag` is no TensorArgType, or one that writes, and the array is read-only.
-
-        Notes
-        -----
-        Rule     ORCH-TAG-8; ORCH-MISUSE-4, -13
         """
         if self._scalars:
             raise RuntimeError(TENSOR_AFTER_SCALAR)
@@ -103,10 +99,6 @@ class TaskArgs:
             It is neither an integer nor a float of at most 64 bits.
         OverflowError
             An integer that does not fit 64 bits.
-
-        Notes
-        -----
-        Rule     FLOW-SCALAR-1, -4
         """
         if type(value) is int and _I64_FIRST <= value <= _I64_LAST:
             raw = _pack_integer(value, _SIGNED)
@@ -142,10 +134,6 @@ class TaskArgs:
         ------
         IndexError
             `i` is not in 0 … scalar_count()-1.
-
-        Notes
-        -----
-        Rule     FLOW-SCALAR-1, -3
         """
         raw = self._scalars[position("scalar", i, len(self._scalars))]
         return as_it_went_in(raw, raw[KIND_AT])
@@ -159,10 +147,6 @@ class TaskArgs:
         ------
         IndexError
             `i` is not in 0 … scalar_count()-1.
-
-        Notes
-        -----
-        Rule     FLOW-BUILD-4; FLOW-SCALAR-2, -3
         """
         raw = self._scalars[position("scalar", i, len(self._scalars))]
         return as_float(raw, raw[KIND_AT])
@@ -172,10 +156,7 @@ class TaskArgs:
         return TensorArgType(self._tensors[position("tag", i, len(self._tensors))][TAG_AT])
 
     def set_tag(self, i: int, tag: TensorArgType) -> None:
-        """Change the tag of tensor `i`.
-
-        Rule     FLOW-BUILD-2
-        """
+        """Change the tag of tensor `i`."""
         wire = self._tensors[position("tag", i, len(self._tensors))]
         self._tensors[i] = with_tag(wire, check_tag(tag))
 
@@ -233,10 +214,7 @@ class TaskArgs:
 
 
 def require_reads(array: Any, tag: Any, what: str = "this array") -> None:
-    """Refuse a tag, or one of several, that lets a task write a read-only array.
-
-    Rule     ORCH-MISUSE-13
-    """
+    """Refuse a tag, or one of several, that lets a task write a read-only array."""
     written = next((one for one in np.ravel(tag).tolist() if one in WRITES), None)
     if written is not None:
         name = TensorArgType(written).name

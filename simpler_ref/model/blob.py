@@ -1,4 +1,7 @@
-"""Arguments from a blob: `i32` T, `i32` S, T tensors, S scalars."""
+"""Arguments from a blob: `i32` T, `i32` S, T tensors, S scalars.
+
+Rule     FLOW-ARGS-4
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,6 @@ def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
     ------
     ValueError
         A count is negative, or the counts need more bytes than there are.
-
-    Notes
-    -----
-    Rule     FLOW-ARGS-4
     """
     if isinstance(blob, int):
         raw = _at_address(blob, L.MAILBOX_ARGS_CAPACITY if capacity is None else capacity)

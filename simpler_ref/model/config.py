@@ -1,4 +1,7 @@
-"""The configuration of a call."""
+"""The configuration of a call.
+
+Rule     FLOW-CONFIG-1 to -3, -5 to -8; FLOW-ENV-1
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,6 @@ class CallConfig:
         Where diagnostics write, at most 1023 bytes.
     runtime_env : RuntimeEnv
         Sizes for the chip's runtime; they travel beside the 1052 bytes.
-
-    Notes
-    -----
-    Rule     FLOW-CONFIG-1, -2, -7, -8; FLOW-ENV-1
     """
 
     _LAYOUT = struct.Struct(CALL_CONFIG.format)
@@ -102,10 +101,6 @@ class CallConfig:
         ------
         ValueError
             A field out of range, or diagnostics without `output_prefix`.
-
-        Notes
-        -----
-        Rule     FLOW-CONFIG-3, -5
         """
         for name in self._FIELDS:
             value = getattr(self, name)
@@ -154,10 +149,6 @@ class CallConfig:
         ------
         ValueError, TypeError
             No CallConfig has these bytes; or they are no bytes.
-
-        Notes
-        -----
-        Rule     FLOW-CONFIG-6
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise TypeError(f"a CallConfig is read from bytes, got {type(raw).__name__}")

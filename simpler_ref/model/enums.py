@@ -1,4 +1,7 @@
-"""The documents' enumerations: element types, tags, states."""
+"""The documents' enumerations: element types, tags, states.
+
+Rule     FLOW-DATA-1, -2, -7; FLOW-LAYOUT-2
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,7 @@ from ..jit import layout as L
 
 
 class DataType(enum.IntEnum):
-    """Element type of a tensor.
-
-    Rule     FLOW-DATA-1
-    """
+    """Element type of a tensor."""
 
     FLOAT32 = 0
     FLOAT16 = 1
@@ -31,10 +31,7 @@ class DataType(enum.IntEnum):
 
 
 class TensorArgType(enum.IntEnum):
-    """How a task uses a tensor, from which its dependencies follow.
-
-    Rule     FLOW-DATA-2
-    """
+    """How a task uses a tensor, from which its dependencies follow."""
 
     INPUT = L.INPUT
     OUTPUT = L.OUTPUT
@@ -48,10 +45,7 @@ for _tag in TensorArgType:  # Python 3.11 looks members up through a slow descri
 
 
 class ArgDirection(enum.IntEnum):
-    """Direction of one argument of a chip callable.
-
-    Rule     FLOW-DATA-2
-    """
+    """Direction of one argument of a chip callable."""
 
     SCALAR = 0
     IN = 1
@@ -60,20 +54,14 @@ class ArgDirection(enum.IntEnum):
 
 
 class WorkerType(enum.IntEnum):
-    """The pool a task goes to.
-
-    Rule     FLOW-DATA-2
-    """
+    """The pool a task goes to."""
 
     NEXT_LEVEL = L.NEXT_LEVEL
     SUB = L.SUB
 
 
 class TaskState(enum.IntEnum):
-    """Where a task is in its life; `jit/slots.py` has the transitions.
-
-    Rule     FLOW-DATA-2
-    """
+    """Where a task is in its life; `jit/slots.py` has the transitions."""
 
     FREE = L.FREE
     PENDING = L.PENDING
@@ -85,10 +73,7 @@ class TaskState(enum.IntEnum):
 
 
 class MailboxState(enum.IntEnum):
-    """The state of a mailbox: which side acts next.
-
-    Rule     FLOW-DATA-2
-    """
+    """The state of a mailbox: which side acts next."""
 
     IDLE = L.IDLE
     TASK_READY = L.TASK_READY
@@ -123,10 +108,7 @@ _FROM_NAME = {name: kind for kind, name in _NUMPY_NAMES.items()} | {"bfloat16": 
 
 
 def get_element_size(dtype: DataType) -> int:
-    """Return the bytes of one element.
-
-    Rule     FLOW-DATA-1
-    """
+    """Return the bytes of one element."""
     return L.DTYPE_SIZES[DataType(dtype)]
 
 
@@ -145,10 +127,7 @@ _MOST_DTYPES = 4096
 
 
 def to_dtype(dtype: Any) -> DataType:
-    """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype.
-
-    Rule     FLOW-DATA-7
-    """
+    """Return the DataType of a DataType, a numpy dtype, or anything numpy or torch calls a dtype."""
     kind = find_dtype(dtype)
     if kind is None:
         names = ", ".join(sorted(_FROM_NAME))
@@ -189,10 +168,6 @@ def any_dtype(dtype: Any) -> np.dtype[Any]:
     ------
     TypeError
         It is none, or one of Python objects.
-
-    Notes
-    -----
-    Rule     FLOW-LAYOUT-2
     """
     kind = find_dtype(dtype)
     if kind is not None:

@@ -1,4 +1,7 @@
-"""The sizes that a chip's runtime is asked for, beside the configuration of a task."""
+"""The sizes that a chip's runtime is asked for, beside the configuration of a task.
+
+Rule     FLOW-ENV-1, -2
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,6 @@ class RuntimeEnv:
         Bytes of the heap.
     ring_dep_pool : int | tuple[int, ...]
         Dependencies that may be noted.
-
-    Notes
-    -----
-    Rule     FLOW-ENV-1, -2
     """
 
     __slots__ = FIELDS

@@ -2,6 +2,8 @@
 
 On the wire a scalar is only 64 bits. Its kind (`jit/layout.py`) is a second word on the way to a mailbox,
 and in a worker a byte beside the mailbox, so that a value is read as it was added.
+
+Rule     FLOW-BUILD-3; FLOW-SCALAR-1 to -4
 """
 
 from __future__ import annotations
@@ -86,10 +88,6 @@ def scalar_wire(value: Any) -> bytes:
         It is neither an integer nor a float of at most 64 bits.
     OverflowError
         An integer that does not fit 64 bits.
-
-    Notes
-    -----
-    Rule     FLOW-BUILD-3; FLOW-SCALAR-4
     """
     if isinstance(value, (BoundInt, BoundFloat)):
         return value.word
@@ -141,20 +139,13 @@ def scalar_to_uint64(value: Any) -> int:
     ------
     TypeError, OverflowError
         See `TaskArgs.add_scalar`.
-
-    Notes
-    -----
-    Rule     FLOW-BUILD-3; FLOW-SCALAR-3
     """
     return ScalarBits.from_bytes(scalar_wire(value)[:SCALAR_BYTES], "little")
 
 
 # ---------------------------------------------------------------- on their way out
 def as_it_went_in(raw: bytes, kind: int) -> int | float:
-    """Return a scalar from the 8 bytes that `raw` begins with.
-
-    Rule     FLOW-SCALAR-1, -3
-    """
+    """Return a scalar from the 8 bytes that `raw` begins with."""
     if kind == L.SIGNED:
         return int.from_bytes(raw[:SCALAR_BYTES], "little", signed=True)
     if kind == L.FLOAT64:
@@ -166,10 +157,7 @@ def as_it_went_in(raw: bytes, kind: int) -> int | float:
 
 
 def as_float(raw: bytes, kind: int) -> float:
-    """Return a scalar as a float, from the 8 bytes that `raw` begins with.
-
-    Rule     FLOW-SCALAR-2, -3
-    """
+    """Return a scalar as a float, from the 8 bytes that `raw` begins with."""
     if kind == L.RAW:
         kind = L.FLOAT64
     return float(as_it_went_in(raw, kind))

@@ -1,6 +1,6 @@
 """Tensors: they describe memory, and own none.
 
-Rule     HIER-API-1
+Rule     HIER-API-1; ORCH-CHECK-7; REMOTE-ARGS-1; FLOW-DATA-3 to -6, -8; FLOW-LAYOUT-1, -2, -5, -8
 """
 
 from __future__ import annotations
@@ -66,10 +66,6 @@ class ContinuousTensor:
     dtype : DataType
     child_memory : bool
         True if the address is in the memory of a next-level worker, not of the host.
-
-    Notes
-    -----
-    Rule     FLOW-DATA-3, -5, -8
     """
 
     __slots__ = ("_keep", "_wire", "_wires", "child_memory", "data", "dtype", "shapes")
@@ -132,10 +128,7 @@ class ContinuousTensor:
         return tensor
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set data, shapes, dtype or child_memory; tasks that have the tensor keep what they were given.
-
-        Rule     FLOW-DATA-8
-        """
+        """Set data, shapes, dtype or child_memory; tasks that have the tensor keep what they got."""
         if type(self) is not ContinuousTensor or name not in _FIELDS:
             kind = type(self).__name__
             raise AttributeError(f"{name!r} of a {kind} cannot be set; make another tensor")
@@ -175,10 +168,6 @@ class ContinuousTensor:
             The address is in a next-level worker's memory.
         strides : Sequence[int], optional
             Bytes from one element to the next along each dimension; None: it is contiguous.
-
-        Notes
-        -----
-        Rule     FLOW-DATA-4; FLOW-LAYOUT-1
         """
         many = isinstance(shapes, Sized) and len(shapes) > L.CONTINUOUS_TENSOR_MAX_DIMS
         if strides is None and (not many or isinstance(dtype, DataType)):
@@ -232,10 +221,6 @@ class ContinuousTensor:
         ------
         ValueError
             If the tensor has no address, or one in a chip's memory.
-
-        Notes
-        -----
-        Rule     FLOW-DATA-6
         """
         if self.child_memory:
             raise ValueError("this tensor is in a next-level worker's memory; copy it from there")
@@ -285,10 +270,7 @@ class ContinuousTensor:
 
 
 class ReadOnlyTensor(ContinuousTensor):
-    """An INPUT, as a task of a Worker with ``check=True`` gets it.
-
-    Rule     ORCH-CHECK-7
-    """
+    """An INPUT, as a task of a Worker with ``check=True`` gets it."""
 
     __slots__ = ()
 
@@ -324,10 +306,6 @@ class DescribedTensor(ContinuousTensor):
     dtype : numpy.dtype
     strides : tuple[int, ...]
         Bytes from one element to the next along each dimension.
-
-    Notes
-    -----
-    Rule     FLOW-LAYOUT-1, -2, -8
     """
 
     __slots__ = ()
@@ -407,8 +385,6 @@ class RemoteTensor(ContinuousTensor):
 
     It is in a buffer of an endpoint (`place` is its handle), or its bytes travel with a task (`place` is
     these). See `RemoteTensorRef`.
-
-    Rule     REMOTE-ARGS-1
     """
 
     __slots__ = ()
@@ -449,10 +425,6 @@ def describe(
     ------
     TypeError, ValueError
         The shape or the strides are no sequences of integers, negative, or too large.
-
-    Notes
-    -----
-    Rule     FLOW-LAYOUT-1
     """
     try:
         sizes = tuple(map(index, shape))
@@ -475,10 +447,7 @@ def describe(
 
 
 def require_plain(members: Sequence[Sequence[bytes]], who: str) -> None:
-    """Refuse tensors that layouts describe, of one task or of each member of a group.
-
-    Rule     FLOW-LAYOUT-5
-    """
+    """Refuse tensors that layouts describe, of one task or of each member of a group."""
     for wires in members:
         for i, wire in enumerate(wires):
             if isinstance(wire, DescribedWire):

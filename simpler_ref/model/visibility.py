@@ -1,4 +1,7 @@
-"""Which memory workers can see, and which Workers' checks apply on this thread."""
+"""Which memory workers can see, and which Workers' checks apply on this thread.
+
+Rule     ORCH-MISUSE-2, -3; FLOW-LAYOUT-1; FLOW-BUILD-5
+"""
 
 from __future__ import annotations
 
@@ -103,10 +106,6 @@ def make_tensor(array: Any) -> ContinuousTensor:
         Not an array, or its elements are Python objects.
     ValueError
         Memory that a worker process cannot see.
-
-    Notes
-    -----
-    Rule     FLOW-BUILD-5; FLOW-LAYOUT-1; ORCH-MISUSE-2, -3
     """
     if isinstance(array, ContinuousTensor):
         return array
@@ -136,10 +135,6 @@ def require_only_memory(array: Array) -> None:
     ------
     TypeError
         A masked array, a matrix, or another subclass of numpy's array.
-
-    Notes
-    -----
-    Rule     ORCH-MISUSE-3
     """
     if type(array) not in _ONLY_MEMORY:
         parts = "x.data and x.mask" if isinstance(array, np.ma.MaskedArray) else "np.asarray(x)"
@@ -235,10 +230,7 @@ def require_visible(
 
 
 def require_wires_visible(wires: Iterable[bytes]) -> None:
-    """Refuse tensors of the host, addresses given by hand included, that spawned workers do not have.
-
-    Rule     ORCH-MISUSE-2
-    """
+    """Refuse tensors of the host, addresses given by hand included, that spawned workers do not have."""
     for wire in wires:
         address = int.from_bytes(wire[:SHAPE_AT], "little")
         if wire[CHILD_MEMORY_AT] in _OF_HOST and FIRST_ADDRESS <= address < END_OF_ADDRESSES:
@@ -251,10 +243,7 @@ def invisible(
     why: str,
     remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
 ) -> ValueError:
-    """Return the exception for memory that a worker process could not see.
-
-    Rule     ORCH-MISUSE-2
-    """
+    """Return the exception for memory that a worker process could not see."""
     return ValueError(
         f"a worker process cannot see the {nbytes} bytes at {address:#x}: {why}; {remedy}"
     )

@@ -1,4 +1,7 @@
-"""Tensors and scalars as wire bytes: the offsets of a tensor's fields, the sizes of arguments."""
+"""Tensors and scalars as wire bytes: the offsets of a tensor's fields, the sizes of arguments.
+
+Rule     FLOW-LAYOUT-7
+"""
 
 from __future__ import annotations
 
@@ -146,10 +149,7 @@ def layout_number(wire: bytes) -> int:
 
 
 def described(data: int, number: int, extent: int, access: int = 0) -> bytes:
-    """Return a tensor that a layout describes; `extent` is how many bytes it spans.
-
-    Rule     FLOW-LAYOUT-7
-    """
+    """Return a tensor that a layout describes; `extent` is how many bytes it spans."""
     sizes = number, 0, extent & L.LOW_HALF, extent >> L.HALF, 0
     return TENSOR.pack(data, *sizes, L.TENSOR_DESCRIBED, L.TENSOR_DESCRIBED, access)
 

@@ -1,6 +1,6 @@
 """The structures of `include/simpler_layout.h`, for ctypes, and limits of chip callables.
 
-Rule     CHIP-LAYOUT-1, -2; FLOW-EDGE-1
+Rule     CHIP-LAYOUT-1, -2, -4; FLOW-EDGE-1; WM-CHIP-10
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ class CallConfigStorage(ctypes.Structure):
 
 
 class ChipStorageTaskArgs(ctypes.Structure):
-    """The arguments of one run at the L2 ABI, 6152 bytes: a container of tensors, then scalars.
-
-    Rule     CHIP-LAYOUT-4
-    """
+    """The arguments of one run at the L2 ABI, 6152 bytes: a container of tensors, then scalars."""
 
     _fields_ = _fields(structures.CHIP_STORAGE_TASK_ARGS, ContinuousTensorStorage)
 
@@ -106,10 +103,7 @@ class ChipStorageTaskArgs(ctypes.Structure):
         return int(self.scalar_count_)
 
     def task_args(self) -> TaskArgs:
-        """Return the same as TaskArgs; what the task does with each tensor is not known: INOUT.
-
-        Rule     WM-CHIP-10
-        """
+        """Return the same as TaskArgs; what the task does with each tensor is not known: INOUT."""
         args = TaskArgs()
         for i in range(self.tensor_count()):
             args.add_tensor(self.tensor(i), TensorArgType.INOUT)

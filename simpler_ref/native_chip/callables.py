@@ -9,6 +9,8 @@ The blob is little-endian, nothing aligned::
     u32 children, each: u32 func_id, signature, binary
 
 `src/callable.c` reads the same, with the same limits and the same messages.
+
+Rule     CHIP-BLOB-1 to -5
 """
 
 from __future__ import annotations
@@ -106,10 +108,6 @@ class CoreCallable(_Frozen):
         A shared object that exports ``simpler_kernel``; see `include/simpler_kernel.h`.
     name : str
         For messages; it does not travel.
-
-    Notes
-    -----
-    Rule     CHIP-BLOB-4
     """
 
     __slots__ = ("_blob", "binary", "name", "signature")
@@ -133,10 +131,6 @@ class CoreCallable(_Frozen):
         TypeError, ValueError
             A direction that is none, too many arguments, a binary that is not bytes. It may be
             empty; no chip callable can have such a kernel.
-
-        Notes
-        -----
-        Rule     CHIP-BLOB-3
         """
         made = object.__new__(cls)
         write = object.__setattr__
@@ -216,10 +210,6 @@ class ChipCallable(_Frozen):
         A shared object.
     children : tuple[tuple[int, CoreCallable], ...]
         The kernels, each with the number it is launched by.
-
-    Notes
-    -----
-    Rule     CHIP-BLOB-1, -4
     """
 
     __slots__ = ("_blob", "binary", "children", "config_name", "func_name", "signature")
@@ -249,10 +239,6 @@ class ChipCallable(_Frozen):
         ------
         TypeError, ValueError
             What is wrong with which part.
-
-        Notes
-        -----
-        Rule     CHIP-BLOB-3
         """
         made = object.__new__(cls)
         write = object.__setattr__
@@ -288,10 +274,6 @@ class ChipCallable(_Frozen):
         ------
         ValueError
             The bytes are no such blob; the message says what is wrong with them.
-
-        Notes
-        -----
-        Rule     CHIP-BLOB-2
         """
         try:
             return _Reader(bytes(memoryview(blob))).callable()
@@ -325,10 +307,7 @@ class ChipCallable(_Frozen):
         return len(self.binary)
 
     def child_offset(self, i: int) -> int:
-        """Return where kernel `i` begins in the blob, after its number; IndexError if there is none.
-
-        Rule     CHIP-BLOB-5
-        """
+        """Return where kernel `i` begins in the blob, after its number; IndexError if there is none."""
         position("child", i, len(self.children))
         after = sum(_FUNC_ID.size + core.buffer_size() for _, core in self.children[i:])
         return len(self._blob) - after + _FUNC_ID.size

@@ -1,4 +1,8 @@
-"""`ChipWorker`: one chip, behind a `runtime.so` of its own."""
+"""`ChipWorker`: one chip, behind a `runtime.so` of its own.
+
+Rule     CHIP-LOAD-1 to -5; CHIP-SLOT-1 to -3; CHIP-ARGS-1, -5; CHIP-MEM-1 to -3, -5; CHIP-LIFE-1 to
+         -4; CHIP-COMM-1 to -5; FLOW-ENV-4; FLOW-EDGE-2; WM-DOMAIN-13
+"""
 
 from __future__ import annotations
 
@@ -57,10 +61,7 @@ def default_runtime() -> str:
 
 
 def find_runtime(given: str | os.PathLike[str] | None) -> str:
-    """Return the path of a runtime; None, and the names of `SIMULATED`, stand for the simulated chip.
-
-    Rule     CHIP-LOAD-5
-    """
+    """Return the path of a runtime; None, and the names of `SIMULATED`, stand for the simulated chip."""
     is_named = given is not None and given not in SIMULATED
     return os.path.realpath(file_path("runtime", given) if is_named else default_runtime())
 
@@ -150,10 +151,6 @@ class ChipWorker:
     ------
     TypeError, ValueError
         A parameter that cannot be.
-
-    Notes
-    -----
-    Rule     CHIP-LIFE-2 to -4; CHIP-LOAD-3; CHIP-COMM-1 to -5
     """
 
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
@@ -179,10 +176,6 @@ class ChipWorker:
             The file cannot be loaded, lacks entry points, or the device cannot be opened.
         RuntimeError
             It is open already.
-
-        Notes
-        -----
-        Rule     CHIP-LOAD-1, -2; CHIP-LIFE-1
         """
         if self._handle is not None:
             raise RuntimeError("this ChipWorker is already initialized; call finalize() first")
@@ -245,10 +238,6 @@ class ChipWorker:
         ------
         ChipError
             The bytes are no callable, a binary cannot be loaded, or the slot is not free.
-
-        Notes
-        -----
-        Rule     CHIP-SLOT-1; CHIP-LOAD-4
         """
         shim = self._open_shim()
         slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
@@ -267,10 +256,6 @@ class ChipWorker:
         ------
         ChipError
             The slot is empty.
-
-        Notes
-        -----
-        Rule     CHIP-SLOT-2
         """
         shim = self._open_shim()
         slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
@@ -286,10 +271,6 @@ class ChipWorker:
             It is no ChipCallable.
         ChipError
             See `prepare`.
-
-        Notes
-        -----
-        Rule     CHIP-SLOT-3
         """
         if not isinstance(target, ChipCallable):
             raise TypeError(f"prepare_callable expects a ChipCallable, got {type(target).__name__}")
@@ -308,10 +289,6 @@ class ChipWorker:
         ------
         KeyError
             The handle is another chip's, or was removed already.
-
-        Notes
-        -----
-        Rule     CHIP-SLOT-3
         """
         self.unregister(self._slot_of(handle))
         del self._slots[handle]
@@ -353,10 +330,6 @@ class ChipWorker:
         ------
         ChipError
             The run failed; the host's tensors are as they were.
-
-        Notes
-        -----
-        Rule     CHIP-ARGS-1, -5; CHIP-SLOT-3; FLOW-EDGE-2
         """
         if type(local_slot) is not int and isinstance(local_slot, CallableHandle):
             self.run_args(self._slot_of(local_slot), view, capacity or config or None)
@@ -423,10 +396,6 @@ class ChipWorker:
         ------
         ChipError
             No room.
-
-        Notes
-        -----
-        Rule     CHIP-MEM-1, -3
         """
         shim = self._open_shim()
         whole("size", size, 1, (1 << 63) - 1)
@@ -442,10 +411,6 @@ class ChipWorker:
         ------
         ChipError
             No live allocation begins there.
-
-        Notes
-        -----
-        Rule     CHIP-MEM-2
         """
         shim = self._open_shim()
         whole("ptr", ptr, 0, (1 << 64) - 1)
@@ -468,10 +433,6 @@ class ChipWorker:
         ChipError
             The device's bytes are not inside one allocation (nothing was copied), or the host's are
             not there (what was copied before that is undefined).
-
-        Notes
-        -----
-        Rule     CHIP-MEM-2, -5
         """
         shim = self._open_shim()
         held, host, size = self._host(src, size, "src", False)
@@ -516,10 +477,6 @@ class ChipWorker:
         ------
         ValueError
             See `RuntimeEnv.validate`; or these bytes are none.
-
-        Notes
-        -----
-        Rule     FLOW-ENV-4
         """
         shim = self._open_shim()
         wire = env.to_bytes() if isinstance(env, RuntimeEnv) else env
@@ -537,10 +494,6 @@ class ChipWorker:
         ------
         ChipError
             The devices of this runtime share no memory.
-
-        Notes
-        -----
-        Rule     WM-DOMAIN-13
         """
         code = self._open_shim().shim_open_window(self._handle, address, size)
         self._check(code, f"open_window({address:#x}, {size})")
@@ -586,10 +539,6 @@ class ChipWorker:
             An argument that cannot be.
         RuntimeError
             Not all ranks have come in time; ranks disagree about `nranks`; the name is in use.
-
-        Notes
-        -----
-        Rule     CHIP-COMM-1
         """
         return self._communicators().join(rank, nranks, rootinfo_path, timeout_s)
 
@@ -606,10 +555,6 @@ class ChipWorker:
             Ranks ask for different sizes, or have not come in time; a rank cannot map the memory.
         MemoryError
             There is no room for it.
-
-        Notes
-        -----
-        Rule     CHIP-COMM-2
         """
         return self._communicators()[comm].allocate_windows(win_size)
 
@@ -628,10 +573,6 @@ class ChipWorker:
         ------
         RuntimeError
             Others have not come in time.
-
-        Notes
-        -----
-        Rule     CHIP-COMM-1
         """
         self._communicators()[comm].barrier()
 
@@ -644,10 +585,6 @@ class ChipWorker:
         ------
         ValueError, RuntimeError, MemoryError
             See `comm_alloc_windows`; this rank is not in `ranks`.
-
-        Notes
-        -----
-        Rule     CHIP-COMM-2, -3
         """
         return self._communicators()[comm].allocate(ranks, win_size)
 
@@ -658,10 +595,6 @@ class ChipWorker:
         ------
         ValueError
             The communicator has no such domain.
-
-        Notes
-        -----
-        Rule     CHIP-COMM-4
         """
         self._communicators()[comm].release(device_ctx)
 
@@ -672,10 +605,6 @@ class ChipWorker:
         ------
         ValueError
             There is no such communicator.
-
-        Notes
-        -----
-        Rule     CHIP-COMM-4
         """
         self._communicators().destroy(comm)
 

@@ -2,6 +2,8 @@
 
 The ranks meet under a name (`meeting.py`), and the first of those concerned makes the memory. A Worker
 does this for its chips by control requests instead (`orch/domains.py`).
+
+Rule     CHIP-COMM-1 to -5
 """
 
 from __future__ import annotations
@@ -34,10 +36,7 @@ _COUNTS = struct.Struct("<ii")
 
 
 class Communicators:
-    """The communicators of a chip.
-
-    Rule     CHIP-COMM-4, -5
-    """
+    """The communicators of a chip."""
 
     def __init__(self, chip: ChipWorker) -> None:
         self._chip = chip
@@ -78,10 +77,7 @@ class Communicators:
 
 
 class Communicator:
-    """One rank of some that have met under a name.
-
-    Rule     CHIP-COMM-1 to -3
-    """
+    """One rank of some that have met under a name."""
 
     def __init__(
         self,

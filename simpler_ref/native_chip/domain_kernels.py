@@ -9,6 +9,8 @@ place in the windows of all ranks. What returns a status returns 0, or an error 
         return status
 
 One block of each rank may wait, so launch one block: ``CallConfig(block_dim=1)``.
+
+Rule     WM-DOMAIN-9, -11, -12
 """
 
 from __future__ import annotations
@@ -113,18 +115,13 @@ def peer(ctx, rank, array):  # type: ignore[no-untyped-def]
     """Return the array that a rank has where this one has `array`, in its window.
 
     There must be such a rank, and `array` must be in the own window: else an access fails the task.
-
-    Rule     WM-DOMAIN-11
     """
     return _moved(array, _peer(ctx, rank, _address(array), array.size * array.itemsize))
 
 
 @_within_kernels
 def put(ctx, rank, to, source):  # type: ignore[no-untyped-def]
-    """Copy all of `source` to where a rank has `to`, an array in the own window; return a status.
-
-    Rule     WM-DOMAIN-11, -12
-    """
+    """Copy all of `source` to where a rank has `to`, an array in the own window; return a status."""
     nbytes = source.size * source.itemsize
     there = _peer(ctx, rank, _address(to), nbytes)
     if there == 0 or nbytes > to.size * to.itemsize:
@@ -135,10 +132,7 @@ def put(ctx, rank, to, source):  # type: ignore[no-untyped-def]
 
 @_within_kernels
 def get(ctx, rank, to, source):  # type: ignore[no-untyped-def]
-    """Copy all that a rank has where this one has `source`, in its window, to `to`; return a status.
-
-    Rule     WM-DOMAIN-11, -12
-    """
+    """Copy all that a rank has where this one has `source`, in its window, to `to`; return a status."""
     nbytes = source.size * source.itemsize
     there = _peer(ctx, rank, _address(source), nbytes)
     if there == 0 or nbytes > to.size * to.itemsize:
@@ -152,8 +146,6 @@ def notify(ctx, rank, signals, i, add=1):  # type: ignore[no-untyped-def]
     """Add to element `i` of the int32 array that a rank has where this one has `signals`, and wake it.
 
     The array is in the window, and zero at first. Returns a status.
-
-    Rule     WM-DOMAIN-11, -12
     """
     if i < 0 or i >= signals.size or signals.itemsize != 4:
         return _status(OUTSIDE)
@@ -165,8 +157,6 @@ def wait(ctx, signals, i, at_least, timeout_ns=0):  # type: ignore[no-untyped-de
     """Wait until element `i` of an int32 array in the own window is at least so much; return a status.
 
     `timeout_ns` 0 is the domain's deadline.
-
-    Rule     WM-DOMAIN-9, -11
     """
     if i < 0 or i >= signals.size or signals.itemsize != 4:
         return _status(OUTSIDE)
@@ -178,7 +168,5 @@ def barrier(ctx, timeout_ns=0):  # type: ignore[no-untyped-def]
     """Wait until one block of every rank is here; return a status.
 
     `timeout_ns` 0 is the domain's deadline.
-
-    Rule     WM-DOMAIN-9, -11
     """
     return _barrier(ctx, timeout_ns)

@@ -1,6 +1,8 @@
 """The memory of communication domains, and what a chip worker does with it.
 
 `include/simpler_domain.h` has the layout, which only C knows.
+
+Rule     WM-DOMAIN-1, -2, -4, -9, -10
 """
 
 from __future__ import annotations
@@ -69,10 +71,7 @@ class DomainMemory(NamedTuple):
         _calls().shim_domain_make(self.at, name.encode(), len(chips), table, window, timeout_ns)
 
     def guard(self) -> None:
-        """Make what is between the windows inaccessible in this process.
-
-        Rule     WM-DOMAIN-4
-        """
+        """Make what is between the windows inaccessible in this process."""
         if not _calls().shim_domain_guard(self.at):
             raise MemoryError("the system refuses to protect the memory between two windows")
 
@@ -112,10 +111,7 @@ class DomainMemory(NamedTuple):
         return int(_calls().shim_domain_sleeps(self.at, rank))
 
     def break_because(self, why: str) -> None:
-        """Break the domain, unless it is broken: every wait in it ends with an error.
-
-        Rule     WM-DOMAIN-10
-        """
+        """Break the domain, unless it is broken: every wait in it ends with an error."""
         _calls().shim_domain_break(self.at, why.encode(errors="replace"))
 
     @property
@@ -135,10 +131,7 @@ def pack_file(pid: int, fd: int) -> int:
 
 
 class ChipDomains:
-    """The domains that a chip worker is a member of.
-
-    Rule     WM-DOMAIN-1, -2
-    """
+    """The domains that a chip worker is a member of."""
 
     def __init__(self, chip: ChipWorker) -> None:
         self._chip = chip
@@ -148,19 +141,13 @@ class ChipDomains:
         """By address: the memory, the chip's rank, and the mapping, None for one of this process."""
 
     def join(self, rank: int, size: int) -> None:
-        """Become a member of the base communicator, of all chips of the Worker.
-
-        Rule     WM-DOMAIN-1
-        """
+        """Become a member of the base communicator, of all chips of the Worker."""
         if not rank < size or self._base not in (None, (rank, size)):
             raise ValueError(f"rank {rank} of {size}; this chip has {self._base}")
         self._base = rank, size
 
     def open(self, file: int, address: int, nbytes: int) -> int:
-        """Map the memory of a domain, open its windows to the chip, and return the `device_ctx`.
-
-        Rule     WM-DOMAIN-2
-        """
+        """Map the memory of a domain, open its windows to the chip, and return the `device_ctx`."""
         if self._base is None:
             raise RuntimeError("the chip is in no communicator: COMM_INIT comes first")
         if address in self._open:
@@ -196,10 +183,7 @@ class ChipDomains:
             self._chip.close_window(memory.window(rank))
 
     def explain(self, scalars: Callable[[], list[int]], error: ChipError) -> ChipError:
-        """Return the error of a task that has failed, and break the domains that it was given.
-
-        Rule     WM-DOMAIN-9, -10
-        """
+        """Return the error of a task that has failed, and break the domains that it was given."""
         if not self._open:
             return error
         given = set(scalars())
@@ -216,10 +200,7 @@ class ChipDomains:
 
 
 def _attach(pid: int, fd: int, address: int, nbytes: int) -> Array | None:
-    """Map a window of another process; None for one of this process, where a chip may be a thread.
-
-    Rule     WM-DOMAIN-4
-    """
+    """Map a window of another process; None for one of this process, where a chip may be a thread."""
     if pid == os.getpid():
         return None
     mine = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,7 @@
-"""Kernels for the cores of a chip from Python functions, compiled by numba ahead of time."""
+"""Kernels for the cores of a chip from Python functions, compiled by numba ahead of time.
+
+Rule     CHIP-FAULT-1
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,6 @@ class _KernelErrors(callconv.ErrorModel):  # type: ignore[misc]
     """Zero divisors as in C: an integer's is an error, a float's makes an infinity or NaN.
 
     numba's model "python" raises for both, "numpy" for neither. Both call this with what they would say.
-
-    Rule     CHIP-FAULT-1
     """
 
     raise_on_fp_zero_division = False

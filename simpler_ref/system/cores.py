@@ -1,6 +1,8 @@
 """Cores: which this process may use, how its threads wait on them, and the core of each worker.
 
 ``python -m simpler_ref`` prints what a Worker made now would find, `Worker.placement` what one found.
+
+Rule     SPEED-PARTS-9, -12; SPEED-WAIT-1, -2, -4, -6 to -8, -10, -13
 """
 
 from __future__ import annotations
@@ -46,19 +48,13 @@ class Cores(NamedTuple):
 
 
 def find_cores(root: Path = Path("/")) -> Cores:
-    """Return the cores that the calling thread's affinity mask and its control groups allow.
-
-    Rule     SPEED-WAIT-1
-    """
+    """Return the cores that the calling thread's affinity mask and its control groups allow."""
     mask = os.sched_getaffinity(0)
     return Cores(_spread(mask, root), cpu_quota(root))
 
 
 def _spread(mask: set[int], root: Path) -> tuple[int, ...]:
-    """Sort cores so that those which share a physical one are far apart.
-
-    Rule     SPEED-WAIT-10
-    """
+    """Sort cores so that those which share a physical one are far apart."""
 
     def rank(core: int) -> tuple[int, int]:
         siblings = root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
@@ -85,10 +81,7 @@ def _read(path: Path) -> str:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the smallest quota of this process's control group and its ancestors, in cores.
-
-    Rule     SPEED-WAIT-1
-    """
+    """Return the smallest quota of this process's control group and its ancestors, in cores."""
     return min(_quotas(root), default=None)
 
 
@@ -144,8 +137,6 @@ def choose_waits(
     """Choose the waiting times of `threads` threads on `available` cores; `is_far`: there are endpoints.
 
     `spin_us` replaces the choice of `spin_ns` and shortens the others if they were longer.
-
-    Rule     SPEED-WAIT-2
     """
     spin_ns = LONG_SPIN_NS if threads < available else SPIN_NS
     if is_far and available > 1:
@@ -189,10 +180,6 @@ class Placement:
         Whether workers of other trees run on the same cores: of other endpoints of a program.
     seats : tuple[Seat, ...]
         The workers of a live Worker; empty before its start.
-
-    Notes
-    -----
-    Rule     SPEED-WAIT-8
     """
 
     cores: Cores
@@ -229,10 +216,7 @@ class Placement:
         return self.cores.mask[1:] + self.cores.mask[:1]
 
     def core_of(self, worker: int) -> int | None:
-        """Return the core that a worker is pinned to, None if it is not.
-
-        Rule     SPEED-WAIT-4
-        """
+        """Return the core that a worker is pinned to, None if it is not."""
         return self.home_of(worker) if self.pin else None
 
     def home_of(self, worker: int) -> int | None:
@@ -240,8 +224,6 @@ class Placement:
 
         The first core is the last to be assigned: it is the outermost Orch thread's. Beside other trees,
         all have one, if not for themselves.
-
-        Rule     SPEED-WAIT-4, -13; SPEED-PARTS-9
         """
         order = self._order
         turn = self.turns[worker] if self.turns else len(order)
@@ -253,8 +235,6 @@ class Placement:
         """Return the core of what passes the frames of an endpoint; None if it is not on this machine.
 
         `before` is how many workers of other endpoints get a core before its first one, or None.
-
-        Rule     SPEED-PARTS-12
         """
         return None if before is None else self._order[before % len(self._order)]
 
@@ -265,10 +245,6 @@ class Placement:
         ------
         RuntimeError
             The system refuses.
-
-        Notes
-        -----
-        Rule     SPEED-WAIT-4, -6, -7
         """
         if not self.pin:
             return

@@ -1,4 +1,7 @@
-"""Counters of the processor for the calling thread, or the system's own where there are none."""
+"""Counters of the processor for the calling thread, or the system's own where there are none.
+
+Rule     FLAG-PMU-1, -2
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,6 @@ class Counters:
     """Some counters of the calling thread.
 
     The first is the cycles; without those of the processor the CPU time, in ns.
-
-    Rule     FLAG-PMU-1, -2
     """
 
     def __init__(self, event_type: int, hardware: bool) -> None:

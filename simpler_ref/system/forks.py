@@ -3,6 +3,8 @@
 In a child, Python makes the locks of its own streams anew, and `logging` those of its handlers. But the
 file of a handler stays locked if a thread was just writing to it; and so do the locks of imports, of
 numpy's global generator and of numba's compiler. So a fork waits until it has them.
+
+Rule     ORCH-FORK-1, -7, -8; WM-START-2
 """
 
 from __future__ import annotations
@@ -39,10 +41,7 @@ _users: dict[str, str] = {}
 
 
 def set_variables() -> None:
-    """Have libraries loaded from now on start with one thread; the user's values stay.
-
-    Rule     ORCH-FORK-1
-    """
+    """Have libraries loaded from now on start with one thread; the user's values stay."""
     for name in _VARIABLES:
         if name in os.environ:
             _users.setdefault(name, os.environ[name])
@@ -66,8 +65,6 @@ def limiter() -> Callable[[], None]:
 
     It is made before a fork, and called in the child: the look-up of libraries must not meet a lock of
     the loader held by a thread that the child does not have.
-
-    Rule     ORCH-FORK-7
     """
     threads = _threads()
     pools = [
@@ -163,8 +160,6 @@ def why_not_fork() -> str | None:
     system does not tell which library a thread belongs to, but the stack of one that sleeps has the
     addresses to which its functions return. So all threads count that are neither Python's nor in a
     library which is known to survive a fork.
-
-    Rule     WM-START-2
     """
     for again in range(_TIMES):  # a thread that begins or ends just now looks strange only once
         if again:
@@ -251,10 +246,7 @@ PATIENCE_S = 5.0
 
 @contextmanager
 def fork_locks_taken() -> Iterator[None]:
-    """Fork in this block, and leave it in the child, too.
-
-    Rule     ORCH-FORK-8
-    """
+    """Fork in this block, and leave it in the child, too."""
     deadline = time.monotonic() + PATIENCE_S
     held: list[Any] = []
     try:

@@ -8,6 +8,8 @@ the same, another interpreter is started, whose addresses differ.
 
 The mapping lives as long as any array over it, the descriptor until `release`. Only the process that made
 a region keeps its descriptor.
+
+Rule     ORCH-FORK-4, -6; ORCH-MISUSE-2; ORCH-INV-3
 """
 
 from __future__ import annotations
@@ -212,8 +214,6 @@ def _open_memory(nbytes: int) -> tuple[int, bool]:
 
     Pages are made when they are touched, and a page for which ``/dev/shm`` has no room would end the
     process with SIGBUS. So the free space there must be enough for all regions.
-
-    Rule     ORCH-FORK-6
     """
     global _told
     with suppress(OSError):  # no /dev/shm, or one without support for nameless files
@@ -345,8 +345,6 @@ def make_private(address: int, nbytes: int) -> None:
     """Turn reserved addresses into memory of this process alone.
 
     A forked child finds zeros there: it can neither read nor change the parent's contents.
-
-    Rule     ORCH-INV-3
     """
     kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
     _mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, kind)
@@ -362,10 +360,6 @@ def attach(region: Region, fd: int) -> Array:
         The addresses are in use.
     OSError
         The system does not allow a region of this size.
-
-    Notes
-    -----
-    Rule     ORCH-FORK-4
     """
     try:
         _reserve(region.nbytes, region.address)
@@ -420,10 +414,7 @@ def has_memory(address: int, nbytes: int) -> bool:
 
 
 def covers(mappings: list[tuple[int, int, str]], address: int, nbytes: int) -> set[str] | None:
-    """Return the identities of the mappings that contain bytes [address, address + n), or None.
-
-    Rule     ORCH-MISUSE-2
-    """
+    """Return the identities of the mappings that contain bytes [address, address + n), or None."""
     identities = set()
     at = address
     for start, end, identity in mappings:

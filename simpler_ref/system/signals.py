@@ -1,4 +1,7 @@
-"""Protects code from signal handlers that raise, as that of Ctrl-C does."""
+"""Protects code from signal handlers that raise, as that of Ctrl-C does.
+
+Rule     ORCH-RUN-8
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,6 @@ def signals_blocked() -> Iterator[set[int]]:
     The mask is not enough: another thread of the process, for instance of a numeric library, may receive
     the signal, and Python then runs the handler on the main thread. So handlers are also set aside, and
     signals that came meanwhile are raised again at the end.
-
-    Rule     ORCH-RUN-8
     """
     mask: set[int] = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
@@ -82,8 +83,6 @@ def until_done(
     jump backwards, which no `try` inside the loop covers. Hence the second loop. Only a third signal at
     that point escapes. The last failure is raised, and nothing is called, in a process forked meanwhile,
     which is not `pid`, and after as many as `most`: an error that comes each time must not go on forever.
-
-    Rule     ORCH-RUN-8
     """
     try:
         while True:

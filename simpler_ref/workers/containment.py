@@ -3,6 +3,8 @@
 A task is foreign code. It may fork, and its child then returns into the worker's loop. It may install a
 signal handler, a timer, a trace function or a low recursion limit, which may raise after the task has
 ended. Here the loop distinguishes the processes, and restores the worker's state of its start.
+
+Rule     WM-LEFT-1, -2, -4, -5
 """
 
 from __future__ import annotations
@@ -74,10 +76,6 @@ class Origin:
     here : ctypes.c_bool
         True in the worker's process and False in any other: it is in a page that a fork wipes. ``if not
         here`` costs 5 ns, a thirtieth of a call to `os.getpid`.
-
-    Notes
-    -----
-    Rule     WM-LEFT-1
     """
 
     def __init__(self) -> None:
@@ -93,10 +91,7 @@ class Origin:
 
 
 def end_child(exception: BaseException | None) -> NoReturn:
-    """End a process that a task has forked, as Python does, without touching anything of the worker.
-
-    Rule     WM-LEFT-1
-    """
+    """End a process that a task has forked, as Python does, without touching anything of the worker."""
     status = 1
     try:
         if exception is None:
@@ -114,10 +109,7 @@ def end_child(exception: BaseException | None) -> NoReturn:
 
 # ---------------------------------------------------------------- what a worker does when it ends
 def forget_endings() -> None:
-    """Leave to the program what it wants done at its own end, and to end its own children.
-
-    Rule     WM-LEFT-5
-    """
+    """Leave to the program what it wants done at its own end, and to end its own children."""
     atexit._clear()
     process._children = set()  # type: ignore[attr-defined]
     util._finalizer_registry.clear()  # type: ignore[attr-defined]
@@ -129,10 +121,7 @@ def forget_endings() -> None:
 
 
 def end_as_python_does() -> None:
-    """Do what Python does at the end of a process: join threads and children, call functions of atexit.
-
-    Rule     WM-LEFT-5
-    """
+    """Do what Python does at the end of a process: join threads and children, call atexit."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     util._exit_function()  # type: ignore[attr-defined]
@@ -150,10 +139,6 @@ class Beginning:
     hold : Callable[[], object]
         Block all signals until `restore`. It is not Python code, so no handler runs before it has taken
         effect.
-
-    Notes
-    -----
-    Rule     WM-LEFT-2
     """
 
     def __init__(self, in_thread: bool) -> None:
@@ -194,8 +179,6 @@ class Beginning:
         """Add a note to an exception if a signal handler that a task has installed raised it.
 
         That may have been another task: the target of a signal is unknown.
-
-        Rule     WM-LEFT-4
         """
         if not hasattr(exception, "add_note"):  # Python 3.10
             return
@@ -222,8 +205,6 @@ class Beginning:
         """Log an exception raised between two tasks, fail no task, and remove its cause.
 
         `before` is the callable of the last task, for the message.
-
-        Rule     WM-LEFT-2
         """
         self.restore()
         if self._in_thread and isinstance(exception, SystemExit):

@@ -4,7 +4,8 @@ Each failure makes a run end sooner. What the engine knows of a task is always t
 it waited for and what waits for it. Its line is known with ``check=True``; when it did what, while a
 trace is taken.
 
-Rule     SEE-STORY-1, -2, -4 to -6
+Rule     FAIL-OUTCOME-2; FAIL-LOUD-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1, -2; ORCH-FAIL-4, -5;
+         SEE-STORY-1, -2, -4 to -6; FLOW-FAIL-1, -4
 """
 
 from __future__ import annotations
@@ -28,10 +29,7 @@ from .session import Session
 
 # ---------------------------------------------------------------- the end of a run
 def drain(session: Session, failures: Failures = ()) -> None:
-    """End every scope and wait until every task is reclaimed; a failure cancels what can be.
-
-    Rule     ORCH-RUN-3, -4; ORCH-TELL-1, -2
-    """
+    """End every scope and wait until every task is reclaimed; a failure cancels what can be."""
     mem, kernels = session.engine.mem, session.engine.kernels
     kernels.finish_run(mem, bool(failures))
     while kernels.help_scheduler(mem, 0, -1, -1, PARK_NS) != L.OK:
@@ -42,8 +40,6 @@ def end_early(session: Session, failures: Failures) -> Failures:
     """End a run that has failed; return all of its failures.
 
     The first one cancels, each further one kills the busy workers.
-
-    Rule     ORCH-RUN-7, -8; FAIL-LOUD-2
     """
     manager = session.manager
 
@@ -71,10 +67,7 @@ def recover(session: Session) -> None:
 
 # ---------------------------------------------------------------- errors
 def read_failure(session: Session) -> TaskError:
-    """Return the exception for the first failure of a run, with the story of its task.
-
-    Rule     ORCH-FAIL-4, -5; FLOW-FAIL-1, -4; FAIL-OUTCOME-2
-    """
+    """Return the exception for the first failure of a run, with the story of its task."""
     failed = session.engine.view.first_failure()
     error = _describe_failure(session, failed)
     tell(error, story_of_failure(session, failed))

@@ -7,6 +7,9 @@ snapshot of the registered callables and the kinds from which all workers are ma
 
 It reports each worker's end over a socket. When the user's process has ended it kills the workers and
 ends; when it is killed itself, the kernel kills the workers with it.
+
+Rule     CALL-LIMIT-1; ORCH-FORK-5; SCHED-DEATH-3 to -5; FLOW-REG-4; WM-FORK-1 to -3; WM-START-6;
+         WM-LEFT-5; WM-RANDOM-3; WM-STOP-1
 """
 
 from __future__ import annotations
@@ -81,8 +84,6 @@ def serve(setup: ServerSetup) -> NoReturn:
     If the parent's main thread forked this process, the kernel kills it when the
     parent ends, even while it is stopped; otherwise the kernel would kill it when the forking thread
     ends.
-
-    Rule     ORCH-FORK-5; WM-FORK-3; WM-START-6; SCHED-DEATH-4
     """
     try:
         if setup.by_main_thread:
@@ -148,10 +149,7 @@ class _Server:
             self.end_all()
 
     def wait_for_all(self) -> None:
-        """Wait for the workers, which have been told to stop, and for what their tasks have started.
-
-        Rule     WM-STOP-1; WM-LEFT-5
-        """
+        """Wait for the workers, which have been told to stop, and for what their tasks have started."""
         self.poll.unregister(self.sock)
         deadline = time.monotonic() + GRACE_S
         while self.workers and (rest := deadline - time.monotonic()) > 0:
@@ -172,10 +170,7 @@ class _Server:
             self.handle_death(fd)
 
     def fork(self, worker: int) -> None:
-        """Fork a worker and report its birth.
-
-        Rule     WM-FORK-1, -2; WM-RANDOM-3; FLOW-REG-4
-        """
+        """Fork a worker and report its birth."""
         server = os.getpid()
         self.births[worker] += 1
         lifeline = Lifeline() if self.kinds[worker].has_workers_below else None
@@ -226,10 +221,7 @@ class _Server:
             self.sock.send(REPORT.pack(what, worker, pid, code))
 
     def handle_death(self, pidfd: int) -> None:
-        """Reap a worker that has ended and report how, once those below it have ended, too.
-
-        Rule     SCHED-DEATH-3, -5
-        """
+        """Reap a worker that has ended and report how, once those below it have ended, too."""
         worker, pid = self.workers.pop(pidfd)
         self.poll.unregister(pidfd)
         os.close(pidfd)
@@ -240,10 +232,7 @@ class _Server:
         self.report(b"D", worker, pid, code)
 
     def end_all(self) -> NoReturn:
-        """Kill the remaining workers, and end.
-
-        Rule     SCHED-DEATH-4
-        """
+        """Kill the remaining workers, and end."""
         for _, pid in self.workers.values():
             os.kill(pid, signal.SIGKILL)
         for _, pid in self.workers.values():
@@ -252,10 +241,7 @@ class _Server:
 
 
 def _reap(pid: int) -> int:
-    """Return how a worker has ended; if that was in a call with a time limit, end what the call started.
-
-    Rule     CALL-LIMIT-1
-    """
+    """Return how a worker has ended; after a call with a time limit, end what the call started."""
     if os.getpgid(pid) == pid:
         with suppress(OSError):  # nobody is left
             _end_group(pid)
@@ -314,10 +300,6 @@ class Lifeline:
         The descriptor at whose end of file all have ended.
     writing : int
         The one that they have.
-
-    Notes
-    -----
-    Rule     SCHED-DEATH-5
     """
 
     def __init__(self) -> None:

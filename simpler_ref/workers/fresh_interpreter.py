@@ -6,6 +6,8 @@ addresses, the kinds of the workers, and the callables as bytes. Then it serves 
 
 If addresses that it must map are in use, it ends; another interpreter is started, whose own memory is
 elsewhere.
+
+Rule     WM-START-1, -3, -5
 """
 
 from __future__ import annotations
@@ -96,10 +98,6 @@ def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
     ------
     TypeError
         One of them cannot be serialised.
-
-    Notes
-    -----
-    Rule     WM-START-3
     """
     for kind in kinds:
         try:
@@ -130,10 +128,7 @@ def _name(kind: WorkerKind) -> str:
 
 # ---------------------------------------------------------------- in the user's process
 class SpawnManager(ProcessManager):
-    """Workers as processes that a fresh interpreter forks.
-
-    Rule     WM-START-1, -5
-    """
+    """Workers as processes that a fresh interpreter forks."""
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         kinds, entropy = pack_kinds(self.kinds), self._draw_entropy()
@@ -249,10 +244,7 @@ def _execute(program: str, fds: Sequence[int]) -> int:
 
 # ---------------------------------------------------------------- in the fresh interpreter
 def main(file: Any) -> NoReturn:
-    """Become the fork server of the Worker that started this interpreter. Never returns.
-
-    Rule     WM-START-1, -5
-    """
+    """Become the fork server of the Worker that started this interpreter. Never returns."""
     with file:
         setup: _Setup = pickle.load(file)
         if setup.by_main_thread:

@@ -1,6 +1,8 @@
 """With ``check=True``: whether an INPUT of a task has changed while it ran, by its bytes.
 
 This finds writes that no array refuses: by ctypes or C, through an address, in compiled code.
+
+Rule     SEE-INPUT-1 to -5
 """
 
 from __future__ import annotations
@@ -43,10 +45,7 @@ class Seen(NamedTuple):
 
 
 class Guard:
-    """Compares the inputs of one worker's tasks.
-
-    Rule     SEE-INPUT-1 to -4
-    """
+    """Compares the inputs of one worker's tasks."""
 
     def __init__(self, mailbox: MailboxView) -> None:
         self._mailbox = mailbox
@@ -97,10 +96,7 @@ class Guard:
         return HazardError(_message(seen, first, last), kind=KIND)
 
     def _note(self, one: Input, first: int, last: int) -> None:
-        """Note it in the trace.
-
-        Rule     SEE-INPUT-5
-        """
+        """Note it in the trace."""
         mailbox = self._mailbox
         engine, word = mailbox.engine, L.NOTED_WROTE | one.number << 8
         number, low, high = mailbox.task_number, min(first, last), max(first, last) + 1

@@ -1,4 +1,7 @@
-"""Installs callables in running workers, through their mailboxes: in all of them or in none."""
+"""Installs callables in running workers, through their mailboxes: in all of them or in none.
+
+Rule     REMOTE-REG-4; FLOW-REG-2, -4; FLOW-UNDO-1, -2; FLOW-UNREG-3, -4
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,6 @@ class Installer:
             REGISTER_CLEANUP_UNCERTAIN: one may not have.
         TypeError
             It cannot be serialised.
-
-        Notes
-        -----
-        Rule     FLOW-REG-2, -4; FLOW-UNDO-1
         """
         done: list[int] = []
         for worker in self._manager.targets(one.namespace):
@@ -75,10 +74,7 @@ class Installer:
             self._commit(one, worker)
 
     def _commit(self, one: Registered, worker: int) -> None:
-        """Have an endpoint make a callable usable that it has prepared.
-
-        Rule     REMOTE-REG-4
-        """
+        """Have an endpoint make a callable usable that it has prepared."""
         self._manager.exchange(worker, L.LINK_COMMIT, one.payload)
 
     def _prepare(self, one: Registered, worker: int) -> None:
@@ -92,10 +88,7 @@ class Installer:
             self._manager.control(worker, command, (size,), name=name, digest=one.digest)
 
     def _roll_back(self, one: Registered, done: list[int], why: BaseException) -> None:
-        """Have the workers that installed a callable forget it.
-
-        Rule     FLOW-UNDO-1, -2
-        """
+        """Have the workers that installed a callable forget it."""
         error = self._remove(one, done)
         if error is not None:
             raise CallableError(
@@ -108,10 +101,7 @@ class Installer:
         return self._remove(one, self._manager.targets(one.namespace))
 
     def _remove(self, one: Registered, workers: Iterable[int]) -> ControlError | None:
-        """Have workers forget a callable, every one of them; return the first refusal.
-
-        Rule     FLOW-UNREG-3, -4
-        """
+        """Have workers forget a callable, every one of them; return the first refusal."""
         _, command = one.commands
         first = None
         for worker in workers:

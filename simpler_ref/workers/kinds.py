@@ -2,6 +2,10 @@
 
 A sub worker calls a Python function, a chip runs kernels, a nested Worker runs an orchestration
 function over workers of its own. The loop (`loop.py`) is the same for all.
+
+Rule     HIER-ENGINE-2, -3; ORCH-API-2; SEE-ON-4; FLOW-NEST-1, -2, -5; FLOW-FAIL-3; FLOW-EDGE-4;
+         FLOW-WALK-1, -2; WM-MODE-3; WM-FORK-2; WM-KIND-1, -2, -4; WM-MAIL-6; WM-CTRL-6; WM-CHIP-1,
+         -3, -5, -8; WM-DOMAIN-1, -2
 """
 
 from __future__ import annotations
@@ -28,8 +32,6 @@ class WorkerKind:
     Subclass it, or pass any object that has `run`, to `Worker.add_next_level` or `Worker.add_sub`. The
     worker's process or thread calls `start`, `install`, `run` and the rest, one at a time. Several
     workers may share one object only if it supports that.
-
-    Rule     WM-KIND-4; WM-FORK-2
     """
 
     label = "worker"
@@ -105,10 +107,7 @@ class WorkerKind:
         return ""
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Carry out a control request about memory and return its result.
-
-        Rule     WM-CTRL-6; WM-MAIL-6
-        """
+        """Carry out a control request about memory and return its result."""
         raise CallableError(
             "CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no memory of its own to manage"
         )
@@ -177,10 +176,7 @@ class SubWorker(WorkerKind):
 
 
 class CustomWorker(WorkerKind):
-    """A user's object with ``run(callable, view, config)``.
-
-    Rule     WM-KIND-1, -2
-    """
+    """A user's object with ``run(callable, view, config)``."""
 
     def __init__(self, target: Any, label: str) -> None:
         if not callable(getattr(target, "run", None)):
@@ -201,10 +197,7 @@ class CustomWorker(WorkerKind):
 
 
 class NestedWorker(WorkerKind):
-    """Runs orchestration functions on a Worker of its own, one level down.
-
-    Rule     FLOW-NEST-1, -2, -5; HIER-ENGINE-2, -3; WM-MODE-3
-    """
+    """Runs orchestration functions on a Worker of its own, one level down."""
 
     label = "child_worker"
     has_traces = has_workers_below = True
@@ -233,18 +226,12 @@ class NestedWorker(WorkerKind):
         self.inner._stop_as_child()
 
     def run(self, callable: Any, view: ReceivedArgs, config: CallConfig) -> Any:
-        """Run an orchestration function, with an Orchestrator of the inner Worker.
-
-        Rule     FLOW-NEST-1; FLOW-FAIL-3; FLOW-WALK-1
-        """
+        """Run an orchestration function, with an Orchestrator of the inner Worker."""
         timing = self.inner.run(callable, view, config)
         self._mailbox.add_device_time(timing.device_wall_ns)
 
     def trace(self, request: bytes) -> bytes:
-        """Begin a trace of the inner Worker, or end it.
-
-        Rule     SEE-ON-4
-        """
+        """Begin a trace of the inner Worker, or end it."""
         asked = json.loads(request)
         if "file" in asked:
             tracing = self.inner.trace(asked["file"], detail=asked["detail"])
@@ -257,10 +244,7 @@ class NestedWorker(WorkerKind):
 
 
 class ChipChild(WorkerKind):
-    """Runs chip callables on one chip.
-
-    Rule     WM-CHIP-1, -5, -8; FLOW-EDGE-4; FLOW-WALK-2
-    """
+    """Runs chip callables on one chip."""
 
     label = "chip_worker"
     runs_foreign_code = False
@@ -323,10 +307,7 @@ class ChipChild(WorkerKind):
         return leaf
 
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Manage the memory of the device, its own and that of domains.
-
-        Rule     WM-CHIP-3; WM-DOMAIN-1, -2
-        """
+        """Manage the memory of the device, its own and that of domains."""
         if command == L.CTRL_MALLOC:
             return int(self._chip.malloc(arg0))
         if command == L.CTRL_FREE:
@@ -352,8 +333,5 @@ def _takes_calls(installed: Any) -> bool:
 
 
 def as_leaf(target: Callable[..., Any]) -> Callable[[TaskArgs], Any]:
-    """Return `target` as a function of the arguments: one without parameters is called without any.
-
-    Rule     ORCH-API-2
-    """
+    """Return `target` as a function of the arguments: one without parameters is called without any."""
     return target if takes_arguments(target) else lambda _args: target()

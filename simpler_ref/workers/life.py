@@ -14,6 +14,9 @@ Who holds whom::
 The Life is there as long as the Worker, and says what may be done at the moment. The Session is there
 while the Worker is open, has what must be closed, and is closed without the Worker, which may be gone by
 then.
+
+Rule     CALL-STREAM-4 to -6, -8; CALL-CANCEL-5, -7; ORCH-RUN-2, -9; ORCH-MISUSE-8; SPEED-REPLAY-10;
+         FLOW-REG-7; WM-POOL-2
 """
 
 from __future__ import annotations
@@ -137,10 +140,7 @@ class Life:
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
-        """Return the session; refuse a Worker that is not open, or another process's.
-
-        Rule     ORCH-RUN-2
-        """
+        """Return the session; refuse a Worker that is not open, or another process's."""
         session = self.session
         if session is None or self.closed:
             session = self._open_on_demand()
@@ -174,19 +174,13 @@ class Life:
             raise RuntimeError("this Worker is closed; make a new one")
 
     def require_before_init(self, what: str) -> None:
-        """Refuse what must come before `init`.
-
-        Rule     WM-POOL-2
-        """
+        """Refuse what must come before `init`."""
         self.require_not_closed()
         if self.session is not None:
             raise RuntimeError(f"{what} must come before init")
 
     def require_here(self, what: str) -> None:
-        """Refuse what would not reach the process that runs this Worker.
-
-        Rule     FLOW-REG-7
-        """
+        """Refuse what would not reach the process that runs this Worker."""
         if self._away_from == os.getpid():
             raise RuntimeError(
                 f"{what}: this Worker runs as a child, in a process of its own; register with it "
@@ -194,10 +188,7 @@ class Life:
             )
 
     def alone(self, act: Callable[[Session], T]) -> T:
-        """Do something during which no run may begin.
-
-        Rule     ORCH-MISUSE-8; SPEED-REPLAY-10
-        """
+        """Do something during which no run may begin."""
         mine = False
         self.refuse_in_task()
         try:
@@ -229,10 +220,7 @@ class Life:
             )
 
     def refuse_in_task(self) -> None:
-        """Refuse what would wait for the task that asks for it: its thread is one of the workers.
-
-        Rule     CALL-STREAM-5
-        """
+        """Refuse what would wait for the task that asks for it: its thread is one of the workers."""
         manager = None if self.session is None else self.session.manager
         if manager is not None and manager.is_my_thread():
             raise RuntimeError(IN_TASK)
@@ -254,8 +242,6 @@ class Life:
         """Wait for the end of another thread's run.
 
         A signal that comes just before a sleep begins does not end it, so none is long.
-
-        Rule     CALL-STREAM-4
         """
         while self.running:
             try:
@@ -268,10 +254,7 @@ class Life:
 
     # ------------------------------------------------------------ the stream of calls
     def prepare_stream(self) -> None:
-        """Have all workers at work, for calls.
-
-        Rule     CALL-STREAM-4
-        """
+        """Have all workers at work, for calls."""
         session = self.live()
         recover(session)
         self.start_workers(session)
@@ -328,10 +311,7 @@ class Life:
         )
 
     def enter(self, entrance: Any, worker: object) -> None:
-        """Note that the program is in a with block, where it may refer to what workers will see.
-
-        Rule     ORCH-RUN-2
-        """
+        """Note that the program is in a with block, where it may refer to what workers will see."""
         self.entered = entrance
         if self.session is None and self._method is None:
             self._method = self._new_method()
@@ -376,8 +356,6 @@ class Life:
 
         Each signal makes it wait for less. What other threads have begun may finish; once the Worker is
         `closed` they begin nothing more: `live` refuses them.
-
-        Rule     ORCH-RUN-9; CALL-STREAM-6, -8; CALL-CANCEL-5, -7
         """
         self.refuse_in_task()
         failures = until_done(
@@ -429,10 +407,7 @@ class Life:
                 self.start_workers(session)
 
     def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:
-        """Start the workers that are missing: at first all, later those lost, or some of these.
-
-        Rule     ORCH-RUN-9
-        """
+        """Start the workers that are missing: at first all, later those lost, or some of these."""
         with self.lock:  # they are not started beside `release`, or after it
             if session is not self.session:
                 raise RuntimeError(self._why_not_open())

@@ -1,4 +1,8 @@
-"""The loop that serves mailboxes, in a process or a thread, for all kinds of workers."""
+"""The loop that serves mailboxes, in a process or a thread, for all kinds of workers.
+
+Rule     CALL-FAIL-3; ORCH-RUN-8; SCHED-MAIL-4, -10; FLOW-ID-5; FLOW-REG-2; WM-FORK-1; WM-THREAD-4;
+         WM-LOOP-1 to -4; WM-LEFT-1 to -3; WM-CTRL-1
+"""
 
 from __future__ import annotations
 
@@ -46,10 +50,7 @@ class Probe(Protocol):
 
 # ---------------------------------------------------------------- a worker's own table
 class LocalCallables:
-    """A worker's own table: digest → private slot → callable.
-
-    Rule     SCHED-MAIL-4; FLOW-ID-5
-    """
+    """A worker's own table: digest → private slot → callable."""
 
     def __init__(self, kind: WorkerKind, snapshot: Mapping[bytes, Any]) -> None:
         self.kind = kind
@@ -102,10 +103,7 @@ class LocalCallables:
         return 0 if self._probe is not None else self.kind.address(self._installed[slot])
 
     def report(self, digest: bytes, error: BaseException) -> None:
-        """Let the worker's kind note what a task has raised.
-
-        Rule     CALL-FAIL-3
-        """
+        """Let the worker's kind note what a task has raised."""
         slot = self.slots.get(digest)
         if slot is not None:
             self.kind.report(self._installed[slot], error)
@@ -135,10 +133,7 @@ def _removed(_args: ReceivedArgs) -> None:
 
 # ---------------------------------------------------------------- the loop
 def become_worker(inherited: Sequence[int]) -> None:
-    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no inherited descriptors.
-
-    Rule     ORCH-RUN-8; WM-FORK-1
-    """
+    """Make a freshly forked process a worker: no Ctrl-C, no stdin, no inherited descriptors."""
     signal.signal(signal.SIGINT, do_nothing)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for fd in inherited:
@@ -159,8 +154,6 @@ def serve_mailbox(
     """Be a worker until told to stop: start, report that, then run task after task.
 
     A failure during the start is written into the mailbox, for the thread that waits for the worker.
-
-    Rule     WM-LOOP-1, -4; WM-LEFT-1
     """
     mailbox = MailboxView(engine, worker)
     origin = Origin()
@@ -204,8 +197,6 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
     one raised then. So the answer of a kernel that ends something comes from an iterator, which leaves no
     such moment between the kernel and the variable `local`. Thus `local` always has the worker's state,
     from which the code that catches the exception goes on. Kernels that end nothing are called again.
-
-    Rule     WM-LOOP-2, -3; WM-THREAD-4; WM-LEFT-1 to -3; SCHED-MAIL-10
     """
     mem, kernels = mailbox.engine.mem, mailbox.engine.kernels
     worker, start, leaf_word = mailbox.worker, mailbox.start, mailbox.leaf_word
@@ -372,10 +363,7 @@ def _is_terminated(mailbox: MailboxView, local: int, failure: BaseException) -> 
 
 # ---------------------------------------------------------------- control requests
 def obey(mailbox: MailboxView, callables: LocalCallables) -> int:
-    """Carry out the control request in the mailbox; return the error code for the answer.
-
-    Rule     WM-CTRL-1; FLOW-REG-2
-    """
+    """Carry out the control request in the mailbox; return the error code for the answer."""
     die_here(mailbox.engine.mem, mailbox.start, FAIL_CONTROL)
     frame = mailbox.awaited
     box = mailbox.box(frame)

@@ -3,6 +3,9 @@
 `WorkerManager` is what both modes share: live and dead workers, control requests. In PROCESS mode
 (`processes.ProcessManager`) a worker is a process that the fork server forks; in THREAD mode
 (`threads.ThreadManager`) it is a thread of this process that serves a mailbox in the same memory.
+
+Rule     ORCH-RUN-8; ORCH-FAIL-4; REMOTE-LINK-10; REMOTE-FAIL-6; SCHED-DEATH-3; SPEED-DEPTH-11;
+         SPEED-WAIT-7; WM-FORK-1; WM-LOOP-4; WM-CTRL-1 to -5; WM-STOP-1
 """
 
 from __future__ import annotations
@@ -74,10 +77,6 @@ class WorkerManager:
         Called when a worker has died, with its number and how it ended, on the thread that noticed.
     while_asking : Callable[[], None]
         Called about ten times a second by a thread whose control request waits.
-
-    Notes
-    -----
-    Rule     SPEED-DEPTH-11
     """
 
     def is_my_thread(self) -> bool:
@@ -101,10 +100,7 @@ class WorkerManager:
         self.while_asking: Callable[[], None] = lambda: None
 
     def name(self, worker: int) -> str:
-        """Return a worker's name for messages: its kind, its index in its pool, its process.
-
-        Rule     ORCH-FAIL-4
-        """
+        """Return a worker's name for messages: its kind, its index in its pool, its process."""
         pid = f" (pid {self.pids[worker]})" if worker in self.pids else ""
         return worker_name(self.kinds, worker) + pid
 
@@ -119,10 +115,6 @@ class WorkerManager:
         ------
         WorkerStartError
             A worker ended, or did not report within the start timeout.
-
-        Notes
-        -----
-        Rule     WM-FORK-1; WM-LOOP-4; REMOTE-FAIL-6
         """
         self._get_ready(snapshot)
         return self._bring_up(self.present(), again)
@@ -137,10 +129,7 @@ class WorkerManager:
             self.dead[worker] = 0
 
     def leave(self, worker: int) -> None:
-        """Stop a worker whose place becomes vacant; one that does not stop in time is killed.
-
-        Rule     REMOTE-LINK-10
-        """
+        """Stop a worker whose place becomes vacant; one that does not stop in time is killed."""
         mem, kernels = self._engine.mem, self._engine.kernels
         with self._control[worker]:
             if worker not in self.dead:
@@ -168,8 +157,6 @@ class WorkerManager:
 
         They have the callables that were registered when this manager started, and get no task before
         `admit`.
-
-        Rule     SCHED-DEATH-3; REMOTE-FAIL-6
         """
         return self._bring_up(self.known_dead() if dead is None else dead, True)
 
@@ -180,10 +167,7 @@ class WorkerManager:
                 self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
     def _bring_up(self, workers: Iterable[int], again: bool) -> Sequence[int]:
-        """Make workers, wait until they are ready, and return them.
-
-        Rule     WM-LOOP-4; SPEED-WAIT-7
-        """
+        """Make workers, wait until they are ready, and return them."""
         with ExitStack() as requests:  # no claim on a mailbox before its worker is ready
             for worker in workers:
                 requests.enter_context(self._control[worker])
@@ -218,10 +202,7 @@ class WorkerManager:
         return sum(answer not in (L.OK, L.TIMED_OUT) for answer in answers)
 
     def do_without(self, worker: int, why: str, took_s: float = 0.0) -> bool:
-        """Leave a worker lost that could not be made anew, if the others can go on without it.
-
-        Rule     REMOTE-FAIL-6
-        """
+        """Leave a worker lost that could not be made anew, if the others can go on without it."""
         if self.lost or not self.kinds[worker].stays_lost(why, took_s):
             return False
         if worker not in self.dead:
@@ -292,10 +273,6 @@ class WorkerManager:
             Its task was not done in time; or it did not answer in time, and was killed.
         WorkerLostError
             It is dead, or died meanwhile; a `LostBeforeError` if it had not begun the request.
-
-        Notes
-        -----
-        Rule     WM-CTRL-1, -2, -5
         """
         mem, kernels = self._engine.mem, self._engine.kernels
         timeout_s = self._control_timeout_s if timeout_s is None else timeout_s
@@ -378,10 +355,7 @@ class WorkerManager:
             self._engine.kernels.release_mailbox(self._engine.mem, worker)
 
     def _give_up(self, worker: int) -> bool:
-        """End a worker that does not answer, and say whether that was possible; else abandon its mailbox.
-
-        Rule     WM-CTRL-3, -4
-        """
+        """End a worker that does not answer, and say whether that was possible; if not, abandon it."""
         if self._terminate_and_wait(worker):
             return True
         self._engine.kernels.abandon_mailbox(self._engine.mem, worker)
@@ -389,10 +363,7 @@ class WorkerManager:
         return False
 
     def welcome_back(self) -> None:
-        """Admit silent workers again that have answered after all.
-
-        Rule     WM-CTRL-4
-        """
+        """Admit silent workers again that have answered after all."""
         for worker in sorted(self.silent):
             with self._control[worker]:
                 self._heard_again(worker)
@@ -431,10 +402,7 @@ class WorkerManager:
         )
 
     def _late(self, worker: int, timeout_s: float, asked: bool) -> ControlTimeoutError:
-        """Return the error for a request whose time is up.
-
-        Rule     WM-CTRL-2, -3
-        """
+        """Return the error for a request whose time is up."""
         if not asked:
             return ControlTimeoutError(
                 f"{self.name(worker)} was busy with a task for {timeout_s} s: the request was not "
@@ -467,10 +435,7 @@ class WorkerManager:
 
     # ------------------------------------------------------------ the end
     def kill_busy(self) -> None:
-        """Kill every worker that has a task; the Scheduler will fail those tasks.
-
-        Rule     ORCH-RUN-8
-        """
+        """Kill every worker that has a task; the Scheduler will fail those tasks."""
         for worker in range(len(self.kinds)):
             if self._mailbox(worker).given:
                 self._terminate(worker)
@@ -488,8 +453,6 @@ class WorkerManager:
         """Stop the workers; those that do not stop in time are killed, if they can be.
 
         Control requests under way are finished first; new ones are refused.
-
-        Rule     WM-STOP-1
         """
         self._refusing = True
         try:

@@ -1,4 +1,7 @@
-"""Memory of a Worker: that of chips, that which tasks may use, and the methods of `Worker` for both."""
+"""Memory of a Worker: that of chips, that which tasks may use, and the methods of `Worker` for both.
+
+Rule     CALL-ARRAY-5, -6; ORCH-ARRAY-4; SPEED-WAIT-9, -12; FLOW-NEST-4; WM-CTRL-6; WM-CHIP-3
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,7 @@ MOST_ADDRESS = (1 << 64) - 1
 
 
 class ChipMemory:
-    """Control requests about memory; see `Worker.malloc` and the others.
-
-    Rule     WM-CHIP-3; WM-CTRL-6
-    """
+    """Control requests about memory; see `Worker.malloc` and the others."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -62,18 +62,12 @@ class ChipMemory:
             raise visibility.invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        """Make a control request to a next-level worker.
-
-        Rule     WM-CTRL-6
-        """
+        """Make a control request to a next-level worker."""
         worker = self._worker(worker_id)
         return self._life.running_manager().control(worker, command, args)
 
     def _worker(self, worker_id: int) -> int:
-        """Return a next-level worker that has memory.
-
-        Rule     WM-CTRL-6
-        """
+        """Return a next-level worker that has memory."""
         session = self._life.live()
         count = len(session.next_level)
         if not hasattr(worker_id, "__index__") or not 0 <= worker_id < count:
@@ -113,10 +107,6 @@ class MemoryUsers:
     ----------
     patience_s : float
         How long to wait for room.
-
-    Notes
-    -----
-    Rule     ORCH-ARRAY-4
     """
 
     def __init__(self, life: Life, engine: Engine) -> None:
@@ -182,10 +172,6 @@ class MemoryMethods:
         ------
         MemoryError
             The arena is full; or, with `populate`, the system has not so much memory.
-
-        Notes
-        -----
-        Rule     SPEED-WAIT-9, -12
         """
         return self._fresh(self._life.live().arena.empty(shape, dtype, populate))
 
@@ -200,10 +186,6 @@ class MemoryMethods:
             Its elements are Python objects, or it has a mask.
         MemoryError
             The arena is full.
-
-        Notes
-        -----
-        Rule     FLOW-NEST-4; CALL-ARRAY-6
         """
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError(
@@ -236,10 +218,6 @@ class MemoryMethods:
         ------
         TypeError, ValueError, MemoryError
             See `empty`.
-
-        Notes
-        -----
-        Rule     CALL-ARRAY-5
         """
         return self._fresh(self._life.live().arena.zeros(shape, dtype))
 
@@ -281,10 +259,6 @@ class MemoryMethods:
             It has no memory of its own.
         ControlError
             It has not enough.
-
-        Notes
-        -----
-        Rule     WM-CHIP-3
         """
         return self._life.live().chips.malloc(worker_id, size)
 

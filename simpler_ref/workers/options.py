@@ -2,6 +2,8 @@
 
 `Worker` has its parameters, and `help(Worker)` their texts, from here. `Options` is what a program gives;
 `Settings` is what a Worker keeps, and what travels with it: the same, with None replaced and all checked.
+
+Rule     CALL-STREAM-7; WM-CHIP-1, -6, -9
 """
 
 from __future__ import annotations
@@ -237,10 +239,6 @@ class Settings(Options):
     ------
     ValueError, TypeError
         A value is out of range or of the wrong type, or does not fit another.
-
-    Notes
-    -----
-    Rule     CALL-STREAM-7; WM-CHIP-1, -6, -9
     """
 
     level: int
@@ -314,10 +312,6 @@ class Settings(Options):
         ------
         RuntimeError
             There are `device_ids` on a level that has none.
-
-        Notes
-        -----
-        Rule     WM-CHIP-6
         """
         if self.level > 3 and self.device_ids:
             raise RuntimeError(

@@ -3,6 +3,8 @@
 A process that is forked from the program writes to the same files. But an object that sends messages to a
 browser, say, does so from the program's own process, and a copy of it leads nowhere. Such a stream has a
 pipe, and a thread of the program writes to the stream what workers write into the pipe.
+
+Rule     CALL-WORKER-5
 """
 
 from __future__ import annotations
@@ -52,10 +54,7 @@ def _is_file(stream: Any) -> bool:
 
 
 def take_over(pipes: Mapping[str, int]) -> None:
-    """Let what this process prints go into pipes, line by line.
-
-    Rule     CALL-WORKER-5
-    """
+    """Let what this process prints go into pipes, line by line."""
     for name, fd in pipes.items():
         stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
         former: Any = getattr(sys, name)
@@ -87,10 +86,6 @@ class Relay(threading.Thread):
     ----------
     pipes : dict[str, int]
         Where workers write, for each stream.
-
-    Notes
-    -----
-    Rule     CALL-WORKER-5
     """
 
     def __init__(self, names: list[str]) -> None:

@@ -1,4 +1,7 @@
-"""Workers as processes: how they come into being, and the manager of those that a fork server forks."""
+"""Workers as processes: how they come into being, and the manager of those that a fork server forks.
+
+Rule     ORCH-FORK-1 to -3; ORCH-MISUSE-2; WM-MODE-1; WM-FORK-1 to -3; WM-START-2, -4
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,6 @@ def fork_hygiene_once() -> None:
     forked child that the parent's Workers are not its own. No lock of this package is held across a fork
     where a child could wait for it. A thread takes several locks in this order: the registry of callables
     (`Worker`), the manager, a worker, the scheduler's pass, an allocator (the arena), the tensor map.
-
-    Rule     ORCH-FORK-1 to -3
     """
     global _hygiene_done
     if _hygiene_done:
@@ -87,10 +88,6 @@ class StartMethod:
     ----------
     spawn : bool
         Whether a fresh interpreter makes the workers, or would make them now.
-
-    Notes
-    -----
-    Rule     WM-START-2, -4; ORCH-MISUSE-2
     """
 
     def __init__(self, given: str | None) -> None:
@@ -169,8 +166,6 @@ class ProcessManager(WorkerManager):
 
     The monitor thread sleeps until the fork server reports the end of a worker, or has ended itself; it
     then marks the worker dead and wakes the Scheduler, which fails the worker's tasks.
-
-    Rule     WM-MODE-1; WM-FORK-1 to -3
     """
 
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:

@@ -3,6 +3,8 @@
 A worker inherits the state of the generators, so without this all workers would draw the same numbers.
 They are seeded from the state of the parent's generators when it starts its workers. The parent's own
 streams are only read.
+
+Rule     WM-RANDOM-1 to -3
 """
 
 from __future__ import annotations
@@ -19,20 +21,14 @@ _starts = itertools.count()
 
 
 class Entropy(NamedTuple):
-    """The seeds for the workers of one start, per generator; empty where there is none.
-
-    Rule     WM-RANDOM-1 to -3
-    """
+    """The seeds for the workers of one start, per generator; empty where there is none."""
 
     python: bytes
     numpy: bytes
     torch: bytes
 
     def seed_worker(self, worker: int, birth: int) -> None:
-        """Seed the generators of this worker process; `birth` counts its successors.
-
-        Rule     WM-RANDOM-1, -3
-        """
+        """Seed the generators of this worker process; `birth` counts its successors."""
         random.seed(self._word(self.python, worker, birth, 32))
         if self.numpy:
             _seed_numpy(self._word(self.numpy, worker, birth, 32))
@@ -51,8 +47,6 @@ def draw_entropy(beside: int) -> Entropy:
     From the same state of numpy's generator, once it has been seeded, the workers get the same streams.
     Whether the others have been seeded is unknown: the number of the start in this process is mixed in,
     so that two starts do not repeat each other, but two runs of a program do.
-
-    Rule     WM-RANDOM-2
     """
     start = next(_starts)
     numpy = torch = b""

@@ -1,4 +1,7 @@
-"""How a worker reports an exception, and how the parent reads it."""
+"""How a worker reports an exception, and how the parent reads it.
+
+Rule     ORCH-FAIL-5; SCHED-MAIL-7; FLOW-FAIL-1, -2
+"""
 
 from __future__ import annotations
 
@@ -53,10 +56,7 @@ def cut_utf8(text: str, limit: int) -> bytes:
 
 
 def describe_exception(exception: BaseException) -> str:
-    """Return an exception's type and text; the text of a worker's exception includes the type.
-
-    Rule     FLOW-FAIL-1
-    """
+    """Return an exception's type and text; the text of a worker's exception includes the type."""
     try:
         text = str(exception)
     except BaseException as broken:  # a __str__ that raises
@@ -90,8 +90,6 @@ def write_error(box: memoryview, trace: memoryview, exception: BaseException) ->
 
     If the mailbox is too small for the text of a failure further down, with its chain of names, the whole
     text also precedes the traceback.
-
-    Rule     SCHED-MAIL-7; ORCH-FAIL-5; FLOW-FAIL-2
     """
     text = describe_exception(exception)
     message = cut_utf8(text, L.MAILBOX_ERROR_MSG_SIZE - 1)

@@ -1,4 +1,7 @@
-"""The resources of an open Worker: memory, workers and the Scheduler thread."""
+"""The resources of an open Worker: memory, workers and the Scheduler thread.
+
+Rule     SEE-HANG-4; FLOW-REG-4; WM-CHIP-9
+"""
 
 from __future__ import annotations
 
@@ -132,8 +135,6 @@ class Session:
         """Make successors for dead workers, by default all.
 
         They also install the callables registered since the start.
-
-        Rule     FLOW-REG-4
         """
         assert self.manager is not None
         for worker in self.manager.replace_dead(dead):
@@ -190,10 +191,7 @@ class Session:
             self.watch().look(None, OF_CALLS)
 
     def report(self) -> str:
-        """Say what the workers do and what waits, for a user who asks.
-
-        Rule     SEE-HANG-4
-        """
+        """Say what the workers do and what waits, for a user who asks."""
         now = EngineSnapshot.of(self.engine)
         lines = [
             f"Worker of process {self.pid}: {now.ended} of {now.next_task_id} tasks have ended"
@@ -263,10 +261,7 @@ class Session:
         return self.why_invisible(address, nbytes)
 
     def why_invisible(self, address: int, nbytes: int) -> str | None:
-        """Say why the workers cannot see some memory; None if they can.
-
-        Rule     WM-CHIP-9
-        """
+        """Say why the workers cannot see some memory; None if they can."""
         if self.options.in_process:
             return None
         for start, end in self.own_memory:

@@ -1,4 +1,7 @@
-"""Workers as threads of this process."""
+"""Workers as threads of this process.
+
+Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,6 @@ class ThreadManager(WorkerManager):
 
     A thread cannot be killed. To terminate a task, its thread gets a SystemExit at its next line of
     Python.
-
-    Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
     """
 
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:

@@ -1,4 +1,7 @@
-"""The tree below a Worker: its two pools, and the Workers among their workers."""
+"""The tree below a Worker: its two pools, and the Workers among their workers.
+
+Rule     FLOW-REG-5, -10; WM-POOL-5
+"""
 
 from __future__ import annotations
 
@@ -74,10 +77,7 @@ class Tree:
 
     @staticmethod
     def _add(pool: list[WorkerKind], kind: WorkerKind) -> None:
-        """Add a worker to a pool whose workers are of its kind.
-
-        Rule     WM-POOL-5
-        """
+        """Add a worker to a pool whose workers are of its kind."""
         if pool and pool[-1].target_namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
             raise RuntimeError("add the workers of this machine before the endpoints")
         if pool and pool[0].target_namespace != kind.target_namespace:
@@ -125,10 +125,7 @@ class Tree:
 
     # ------------------------------------------------------------ callables
     def require_taker(self, chip: bool, is_open: bool) -> None:
-        """Refuse Python callables that no worker takes, or will take.
-
-        Rule     FLOW-REG-5, -10
-        """
+        """Refuse Python callables that no worker takes, or will take."""
         if chip:
             return
         if self._level == 2:
