@@ -15,6 +15,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
 
@@ -30,12 +31,11 @@ from .errors import CallableError
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
-from .orch.checked import CheckedOrchestrator
 from .orch.configs import Configs
 from .orch.domains import CommDomainHandle, Domains
 from .orch.dry import graph_of
 from .orch.orchestrator import Orchestrator
-from .orch.placing import CheckedPlacingOrchestrator, PlacingOrchestrator
+from .orch.placing import PlacingOrchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .remote.callable_target import RemoteCallable, by_name
@@ -278,7 +278,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session.endpoints = life.endpoints
             if life.endpoints is not None:
                 life.endpoints.prepare(session.arena.zeros)
-            session.orch = self._orchestrator(life.endpoints is not None)(session)
+            orchestrator = Orchestrator if life.endpoints is None else PlacingOrchestrator
+            session.orch = orchestrator(session)
             life.stream = self._make_stream(session)
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
@@ -287,11 +288,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 if life.stream is not None:
                     enter(life.stream, life.entered)
                 life.begin(session, self)  # other threads may use it now
-
-    def _orchestrator(self, has_endpoints: bool) -> type[Orchestrator]:
-        if has_endpoints:
-            return CheckedPlacingOrchestrator if self.check else PlacingOrchestrator
-        return CheckedOrchestrator if self.check else Orchestrator
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`."""
@@ -553,7 +549,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Exception
             Whatever `orch_fn` raised.
         """
-        return self._listen("record", record, orch_fn, args, config)
+        return self._listen("record", partial(record, self), orch_fn, args, config)
 
     def graph(
         self,
@@ -610,7 +606,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         function, knobs = self._require_function(what, orch_fn, config)
 
         def act(session: Session) -> G:
-            made = listen(self, session, function, args, knobs)
+            made = listen(session, function, args, knobs)
             session.require_own_process()  # refuses a process that orch_fn forked
             return made
 

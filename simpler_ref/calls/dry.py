@@ -1,8 +1,7 @@
 """A dry run of calls: what they would wait for, without making any.
 
 `DryStream` is in the place of a Worker's stream while a function makes its calls. It packs them as that
-does, and submits them to an engine of its own, whose workers answer nothing: no call ends. So the
-dependencies are those that the kernels find, and all of them. What they find they note, as for a trace.
+does, and submits them to a `DryEngine`.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, TENSOR_BYTES
-from ..orch.checked import caller
-from ..orch.dry import graph_argument, shown_number
-from ..trace.graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph, TensorNames
-from ..trace.tasks import KINDS, WRITING
+from ..orch.dry import DryEngine, shown_number
+from ..trace.graphs import GraphMember, TaskGraph
 from . import current
 from .arrays import SentArrays
 from .forms import ARRAY, READ_ARRAY, form_of
@@ -38,9 +34,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 40
 """Characters of a text that is shown as it is."""
-_SCALAR = L.SCALAR_WORDS * L.WORD
-_Span = tuple[int, int, str, str]
-"""First and last address of a tensor, its tag and its name."""
 
 
 def _nothing_runs() -> None:
@@ -56,36 +49,28 @@ class DryStream:
     def __init__(self, life: Life, real: Stream, session: Session) -> None:
         self._life, self._real = life, real
         self._thread = get_ident()
-        view = session.engine.view
-        self._first_sub = view.pool(L.SUB).start
-        self._dry = Engine(
-            heap_ring_size=L.HEAP_ALIGN,
-            next_level=len(view.pool(L.NEXT_LEVEL)),
-            sub=len(view.pool(L.SUB)),
-        )
-        kernels, self._mem = self._dry.kernels, self._dry.mem
-        kernels.begin_trace(self._mem, L.TRACE_ALL)
-        kernels.begin_stream(self._mem)
-        for one in range(self._dry.view.workers):
-            kernels.set_usable(self._mem, one, 1)
-        self._submit = kernels.call_and_pass
-        self._arrays = SentArrays(
-            self._dry.layouts, session.why_array_is_invisible, Slow(self._dry)
-        )
+        self._first_sub = session.engine.view.pool(L.SUB).start
+        self._dry = DryEngine(session)
+        self._engine = engine = self._dry.engine
+        engine.kernels.begin_stream(engine.mem)
+        self._arrays = SentArrays(engine.layouts, session.why_array_is_invisible, Slow(engine))
         self._packer = Packer(self._arrays, session, _nothing_runs)
         self._plans: dict[Task, Plan] = {}
-        self._names = TensorNames()
         self._numbers: dict[int, int] = {}
         """The calls of slots."""
-        self._spans: list[list[_Span]] = []
         self._kept: list[Any] = []
         """The arguments: memory that was given back would be another array's."""
-        self.made: list[GraphTask] = []
 
     def close(self) -> None:
         """Let go of the engine; futures stay."""
         self._kept.clear()
-        self._dry.close()
+        self._engine.close()
+
+    @property
+    def graph(self) -> TaskGraph:
+        """The graph of the calls so far."""
+        made = self._dry.made
+        return TaskGraph(made, [(0, i) for i in range(len(made))])
 
     @property
     def is_gone(self) -> bool:
@@ -124,10 +109,10 @@ class DryStream:
         word = L.SUB << L.WORD_KIND
         if plan.workers is not None:
             word |= next(plan.workers)
-        slot = self._submit(self._mem, word, counts, wire)
-        self._require_slot(slot)
+        slot = self._engine.kernels.call_and_pass(self._engine.mem, word, counts, wire)
+        self._dry.require_slot(slot, wire, counts)
         self._kept.append(bound)
-        self._numbers[slot] = len(self.made)
+        self._numbers[slot] = len(self._dry.made)
         self._add(task, bound, counts & L.LOW_HALF, wire, (word >> L.WORD_WORKER) - 1)
         future = Future.__new__(Future)
         future._stream, future._slot = self, slot  # type: ignore[assignment]
@@ -139,18 +124,6 @@ class DryStream:
         workers = tuple(self._first_sub + one for one in task.workers)
         made = self._plans[task] = Plan(task, known.key, workers)
         return made
-
-    def _require_slot(self, slot: int) -> None:
-        """Refuse what the engine has refused."""
-        if slot == L.WOULD_BLOCK:
-            raise MemoryError(
-                f"a dry run keeps all of its calls, and there is no room for more than {len(self.made)}: "
-                "give it a smaller problem"
-            )
-        if slot < 0:
-            raise ValueError(
-                "the arguments of the call do not fit into a mailbox: pass fewer arrays"
-            )
 
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
         """Return the task of a plain function; see `Stream.task_of`."""
@@ -169,14 +142,11 @@ class DryStream:
         self, task: Task, bound: tuple[Any, ...], tensors: int, wire: bytes, worker: int
     ) -> None:
         """Add a call that was submitted to the graph."""
-        arguments, spans = [], []
-        for i in range(tensors):
-            one = wire[i * TENSOR_BYTES : (i + 1) * TENSOR_BYTES]
-            tensor = ContinuousTensor._from_wire(one, self._dry.layouts)
-            start, nbytes = tensor._span()
-            made = graph_argument(self._names, tensor, one[TAG_AT], -1)
-            arguments.append(made)
-            spans.append((start, start + nbytes, made.tag, made.tensor))
+        wires = [wire[i * TENSOR_BYTES : (i + 1) * TENSOR_BYTES] for i in range(tensors)]
+        arrays = [ContinuousTensor._from_wire(one, self._engine.layouts) for one in wires]
+        arguments = [
+            self._dry.argument(array, one[TAG_AT]) for array, one in zip(arrays, wires, strict=True)
+        ]
         words = [one for one, _ in struct.iter_unpack("<qq", wire[tensors * TENSOR_BYTES :])]
         values, _ = task.signature.flatten(bound)
         texts = [
@@ -185,31 +155,7 @@ class DryStream:
             if code not in (ARRAY, READ_ARRAY)
         ]
         member = GraphMember(tuple(arguments), tuple(texts), worker)
-        line = caller().partition(", called at ")[0]
-        number, name = len(self.made), task.__qualname__
-        self._spans.append(spans)
-        edges = self._edges(arguments)
-        self.made.append(GraphTask(number, name, line, 0, (member,), edges))
-
-    def _edges(self, mine: list[GraphArgument]) -> tuple[GraphEdge, ...]:
-        """Return the edges to the call just submitted, as the kernels have noted them."""
-        edges = []
-        for what, _, address, producer in self._dry.view.take_notes(L.JOURNAL_OF_ORCH).tolist():
-            if what & 0xFF != L.NOTED_EDGE:
-                continue
-            operand = what >> 8
-            kind, tensor = KINDS[operand >> 24], operand & 0xFFFF
-            if tensor == L.NO_TENSOR:
-                edges.append(GraphEdge(producer - 1, True, "", "", "", kind))
-                continue
-            one = mine[tensor]
-            tag, name = next(
-                (tag, name)
-                for low, high, tag, name in self._spans[producer - 1]
-                if low <= address < high and (kind == "order" or tag in WRITING)
-            )
-            edges.append(GraphEdge(producer - 1, True, one.tensor, one.tag, tag, kind, name))
-        return tuple(sorted(edges, key=lambda edge: (edge.producer, edge.kind)))
+        self._dry.add(task.__qualname__, 0, [member], arrays, by_producer=True)
 
     def _shown(self, value: Any) -> str:
         """Return a value as text, without addresses."""
@@ -228,7 +174,7 @@ class DryStream:
     # ------------------------------------------------------------ what a dry run does not have
     def describe(self, slot: int) -> str:
         """Return a call's number and the name of its task."""
-        one = self.made[self._numbers[slot]]
+        one = self._dry.made[self._numbers[slot]]
         return f"task {one.id} ({one.name}) of a dry run"
 
     def _refuse_value(self, future: Future, *_: Any) -> NoReturn:
@@ -307,4 +253,4 @@ def graph_of_calls(life: Life, session: Session, function: Callable[[], Any]) ->
         life.dry = None
         current.leave(stream)
         stream.close()
-    return TaskGraph(stream.made, [(0, i) for i in range(len(stream.made))])
+    return stream.graph

@@ -1,23 +1,17 @@
-"""The Orchestrator of a Worker with ``check=True``: it refuses submits that would race.
+"""Worker(check=True): submits that would race are refused, in runs, recordings and dry runs.
 
-Each submit, buffer and scope goes through `History`, and its usual way. Tasks, dependencies and
-memory are those without the check.
+Each submit, buffer and scope goes through a `Check`, and its usual way. Tasks, dependencies and memory
+are those without the check.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
 
-import numpy as np
-
-from ..callables.handles import CallableHandle
-from ..callables.leaves import Leaf
 from ..engine.view.layouts import loops_of
 from ..jit import layout as L
-from ..jit.kernel import INTERPRETED
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
 from ..model.wire import (
@@ -31,10 +25,8 @@ from ..model.wire import (
     replaced,
     span_of,
 )
-from ..system.types import Array
 from ..trace.history import HOST, History, Plan, Tensor, share
-from .columns import Batch
-from .orchestrator import Handles, Orchestrator
+from ..workers.session import Session
 
 _OURS = __name__.partition(".")[0] + "."
 _MOST_PLACES = 3
@@ -44,81 +36,91 @@ _BUFFER_AT = TAG_AT + 2
 _READ_ONLY = bytes([L.TENSOR_READ_ONLY])
 
 
-class CheckedOrchestrator(Orchestrator):
-    """An Orchestrator that checks what it is asked for; also mixed into a `Recorder`.
+class Check:
+    """What was submitted and provided so far; refuses what would race.
 
-    Rule     ORCH-CHECK-4, -8, -11
+    Parameters
+    ----------
+    session
+        Its rings are the memory that tasks are provided with.
+    note_unordered
+        Is told of bytes that tasks may write while others have them as INPUT.
+    *memory
+        More of it: the first address, and the one after the last.
+
+    Notes
+    -----
+    Rule     ORCH-CHECK-4, -7, -8, -11; SEE-INPUT-4
     """
 
-    _history: History
-    _places: dict[int, str]
-    """Where each task of the run was submitted."""
-    _name = ""
-    _in_arrays = False
-    """Whether workers are told which of the task's tensors are INPUTs."""
-    _guards_compiled = True
-    """Whether they are of compiled tasks, too."""
+    def __init__(
+        self,
+        session: Session,
+        note_unordered: Callable[[int, int], None],
+        *memory: tuple[int, int],
+    ) -> None:
+        heap = session.engine.heap
+        rings = [(heap.ctypes.data, heap.ctypes.data + heap.nbytes), *memory]
+        self._history = History(rings, session.options.track_reads)
+        self._note_unordered = note_unordered
+        self._view = session.engine.view
+        self.places: dict[int, str] = {}
+        """Where each task of the run was submitted."""
 
-    # ------------------------------------------------------------ submits
-    def _require_handle(
-        self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
-    ) -> int:
-        word = super()._require_handle(what, handle, members, live, pool)
-        self._name = handle.name
-        gets_no_arrays = (
-            not self._guards_compiled
-            and not INTERPRETED
-            and isinstance(self._session.registry.target(handle), Leaf)
-        )
-        self._in_arrays = pool == L.SUB and not gets_no_arrays
-        return word
+    def forget(self) -> None:
+        """Forget all but the places: nothing more is submitted."""
+        self._history = History()
 
-    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
-        """Submit a task for a sub worker; see `Orchestrator.submit_sub`.
+    def submit(
+        self,
+        name: str,
+        members: Sequence[TaskArgs],
+        workers: Sequence[int],
+        send: Callable[[list[TaskArgs]], None],
+        *,
+        guards: bool,
+    ) -> None:
+        """Submit a task or a group that races with none.
+
+        Parameters
+        ----------
+        name
+            Of its callable.
+        members, workers
+            The arguments of each member, and its worker plus one.
+        send
+            Is given the arguments as they are sent.
+        guards
+            Whether INPUTs are sent as what must not be written.
 
         Raises
         ------
         HazardError
             It would race with a task before, or use memory that was given back.
         """
-        self._add(self._sub_word(handle, args), args)
-
-    def _add(self, word: int, args: TaskArgs | None) -> None:
-        self._require_mine()
-        members = [] if args is None else [args]
-        plan = self._plan(members, [word >> L.WORD_WORKER & L.WORKER_MASK])
-        self._note_unordered(members, plan)
-        sent = [self._sent(one) for one in members]
-        super()._add(word, sent[0] if sent else None)
-        self._note(plan, members, sent)
-
-    def _submit_group(
-        self, word: int, members: list[TaskArgs], affinities: list[int] | None
-    ) -> None:
-        self._require_mine()
-        plan = self._plan(members, affinities or [0] * len(members))
-        self._note_unordered(members, plan)
-        sent = [self._sent(one) for one in members]
-        super()._submit_group(word, sent, affinities)
-        self._note(plan, members, sent)
-
-    def _submit_many(self, word: Any, batch: Batch) -> Array:
-        words = iter(np.broadcast_to(word, batch.size).tolist())
-        return self._one_by_one(batch, lambda args, _worker: self._add(next(words), args))
-
-    def _plan(self, members: Sequence[TaskArgs], affinities: Sequence[int]) -> Plan:
         tensors = [
-            _tensor_of(wire, affinity - 1)
-            for one, affinity in zip(members, affinities, strict=False)
+            _tensor_of(wire, worker - 1)
+            for one, worker in zip(members, workers, strict=False)
             for wire in one._tensors
         ]
-        return self._history.plan(self._name, caller(), tensors)
+        plan = self._history.plan(name, caller(), tensors)
+        self._find_unordered(members, plan)
+        sent = [_sent(one, guards) for one in members]
+        send(sent)
+        provided = []
+        at = 0
+        for args, after in zip(members, sent, strict=True):
+            for i, wire in enumerate(after._tensors):
+                if has_address(wire) and not plan.tensors[at + i].start:
+                    provided.append((at + i, int.from_bytes(wire[:SHAPE_AT], "little")))
+                    if not has_address(args._tensors[i]):
+                        args._tensors[i] = wire
+            at += len(args._tensors)
+        self.places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
+        self._history.add(plan, provided)
 
-    def _note_unordered(self, members: Sequence[TaskArgs], plan: Plan) -> None:
-        """Note the tensors that tasks may write while others have them as INPUT: nothing is wrong then.
-
-        Rule     SEE-INPUT-4
-        """
+    def _find_unordered(self, members: Sequence[TaskArgs], plan: Plan) -> None:
+        """Find what tasks may write while others have it as INPUT: nothing is wrong then."""
         mine: list[list[Tensor]] = []
         at = 0
         for args in members:
@@ -133,88 +135,46 @@ class CheckedOrchestrator(Orchestrator):
                     one.tag == L.INPUT
                     and any(o.tag != L.INPUT and o.data and share(one, o) for o in others)
                 ):
-                    self._widen_unordered(one.start, one.end)
+                    self._note_unordered(one.start, one.end)
 
-    def _widen_unordered(self, low: int, high: int) -> None:
-        self._view.widen_unordered(low, high)
+    def claim(self, buffer: ContinuousTensor) -> ContinuousTensor:
+        """Return a buffer that was provided, with the number that it has from now on."""
+        number = self._history.alloc(caller(), buffer.data, buffer.nbytes())
+        buffer._note(_BUFFER_AT, number.to_bytes(len(buffer._wire) - _BUFFER_AT, "little"))
+        return buffer
 
-    def _sent(self, args: TaskArgs) -> TaskArgs:
-        """Return the arguments as they are sent: INPUTs say that they must not be written.
+    def open_scope(self) -> None:
+        """Note that a scope has begun."""
+        self._history.open_scope()
 
-        Rule     ORCH-CHECK-7
-        """
-        sent = TaskArgs()
-        sent._tensors, sent._scalars = args._tensors.copy(), args._scalars
-        for i, wire in enumerate(sent._tensors):
-            if self._in_arrays and wire[TAG_AT] == L.INPUT and not wire[CHILD_MEMORY_AT]:
-                sent._tensors[i] = replaced(wire, CHILD_MEMORY_AT, _READ_ONLY)
-        return sent
+    def close_scope(self) -> None:
+        """Note that the innermost scope has ended."""
+        self._history.close_scope()
 
-    def _note(self, plan: Plan, members: Sequence[TaskArgs], sent: Sequence[TaskArgs]) -> None:
-        """Note a task that was submitted; give its arguments the addresses it was provided with."""
-        provided = []
-        at = 0
-        for args, after in zip(members, sent, strict=True):
-            for i, wire in enumerate(after._tensors):
-                if has_address(wire) and not plan.tensors[at + i].start:
-                    provided.append((at + i, int.from_bytes(wire[:SHAPE_AT], "little")))
-                    if not has_address(args._tensors[i]):
-                        args._tensors[i] = wire
-            at += len(args._tensors)
-        self._places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
-        self._history.add(plan, provided)
+    def drain(self) -> None:
+        """Note that all tasks have ended."""
+        self._history.drain()
 
-    def _place_of(self, task: int) -> str:
-        return self._places.get(task, "")
-
-    # ------------------------------------------------------------ buffers, scopes, waiting
-    def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
-        made = super()._claim(tensor)
-        number = self._history.alloc(caller(), made.data, made.nbytes())
-        made._note(_BUFFER_AT, number.to_bytes(len(made._wire) - _BUFFER_AT, "little"))
-        return made
-
-    def _open_scope(self) -> int:
-        code = super()._open_scope()
-        if code == L.OK:
-            self._history.open_scope()
-        return code
-
-    def scope_end(self) -> None:
-        """End the innermost scope; see `Orchestrator.scope_end`.
+    def require_kept(self) -> None:
+        """Refuse to end a scope whose memory tasks may still use, and do not keep.
 
         Raises
         ------
         HazardError
-            A task that may still run uses memory of the scope, and does not keep it.
+            There is such a task.
         """
-        self._require_mine()
-        if self._depth() > 1 and sys.exc_info()[1] is None:  # an exception goes before
+        if sys.exc_info()[1] is None:  # an exception goes before
             self._history.require_kept()
-        super().scope_end()
-
-    def _close_scope(self) -> None:
-        super()._close_scope()
-        self._history.close_scope()
-
-    def drain(self) -> None:
-        """Wait for all tasks; see `Orchestrator.drain`."""
-        super().drain()
-        self._history.drain()
-
-    def _open(self, next_level: Handles, subs: Handles) -> None:
-        self._history = History([_span(self._engine.heap)], self._session.options.track_reads)
-        self._places = {}
-        self._view.forget_unordered()
-        super()._open(next_level, subs)
-
-    def _close(self) -> None:
-        super()._close()
-        self._history = History()
 
 
-def _span(memory: Array) -> tuple[int, int]:
-    return memory.ctypes.data, memory.ctypes.data + memory.nbytes
+def _sent(args: TaskArgs, guards: bool) -> TaskArgs:
+    """Return arguments as they are sent: with `guards`, INPUTs say that they must not be written."""
+    sent = TaskArgs()
+    sent._tensors, sent._scalars = args._tensors.copy(), args._scalars
+    for i, wire in enumerate(sent._tensors):
+        if guards and wire[TAG_AT] == L.INPUT and not wire[CHILD_MEMORY_AT]:
+            sent._tensors[i] = replaced(wire, CHILD_MEMORY_AT, _READ_ONLY)
+    return sent
 
 
 def _tensor_of(wire: bytes, worker: int) -> Tensor:

@@ -41,6 +41,7 @@ from ..system.types import Array
 from ..system.values import sizes
 from ..workers.failures import read_failure
 from ..workers.session import Session
+from .checked import Check
 from .columns import Batch
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle
 from .pools import Pools, require_distinct
@@ -73,6 +74,10 @@ class Orchestrator:
         self._submit = engine.kernels.submit_and_pass
         self._next_level: Handles = {}
         self._subs: Handles = {}
+        self._quick_subs: Handles = {}
+        """Those of tasks that are submitted as they are: nothing is checked, and none is far away."""
+        self._check: Check | None = None
+        """With ``check=True`` each submit, buffer and scope goes through it first."""
         self._configs = session.configs
         self._pools = Pools(engine.view)
         self._room = Room(session)
@@ -121,7 +126,7 @@ class Orchestrator:
         Rule     ORCH-API-2; HIER-API-3
         """
         try:
-            word = self._subs[handle]
+            word = self._quick_subs[handle]
             if args is None:
                 counts, wire = 0, b""
             else:
@@ -135,13 +140,17 @@ class Orchestrator:
                     counts = len(tensors)
                     wire = b"".join(tensors)
         except (KeyError, TypeError, AttributeError):
-            raise self._refusal("submit_sub", handle, args, self._subs, L.SUB) from None
-        slot = self._submit(self._mem, word, counts, wire)
-        if slot < 0:
-            attempt = partial(self._submit, self._mem, word, counts, wire)
-            slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
-        if slot & L.AUTO_OUTPUT and args is not None:
-            self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+            pass  # it is refused, or goes the long way
+        else:
+            slot = self._submit(self._mem, word, counts, wire)
+            if slot < 0:
+                attempt = partial(self._submit, self._mem, word, counts, wire)
+                slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
+            if slot & L.AUTO_OUTPUT and args is not None:
+                self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+            return
+        word = self._sub_word(handle, args)
+        self._add(word, [] if args is None else [args])
 
     def submit_next_level(
         self,
@@ -174,7 +183,8 @@ class Orchestrator:
             affinity = 1 + self._place(handle, worker, args)
         else:
             affinity = self._pools.affinity(worker, [args])
-        self._add(base | affinity << L.WORD_WORKER | self._config_word(config), args)
+        word = base | affinity << L.WORD_WORKER | self._config_word(config)
+        self._add(word, [] if args is None else [args])
 
     def _place(
         self,
@@ -197,15 +207,54 @@ class Orchestrator:
         word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
         return word | (1 + self._place(handle, -1, args, for_sub=True)) << L.WORD_WORKER
 
-    def _add(self, word: int, args: TaskArgs | None) -> None:
-        """Submit a task whose arguments are found to be right."""
-        wire, counts = self._wire([args]), _counts(args)
-        slot = self._submit(self._mem, word, counts, wire)
+    def _add(self, word: int, members: list[TaskArgs], workers: list[int] | None = None) -> None:
+        """Submit a task whose arguments are found to be right, or a group.
+
+        `workers` has the worker of each member of a group, plus one, 0 for any.
+
+        Rule     WM-GROUP-1
+        """
+        if self._check is None:
+            self._send(word, members, workers)
+            return
+        self._require_mine()
+        self._check.submit(
+            self._handle.name,
+            members,
+            workers or [word >> L.WORD_WORKER & L.WORKER_MASK],
+            lambda sent: self._send(word, sent, workers),
+            guards=self._guards(word),
+        )
+
+    def _guards(self, word: int) -> bool:
+        """Say whether a task that is checked is told which of its tensors it must not write."""
+        return word >> L.WORD_KIND & 0xF == L.SUB
+
+    def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
+        """Submit a task or a group; see `_add`."""
+        tensors: list[bytes] = []
+        scalars: list[bytes] = []
+        table: list[bytes] = []
+        for i, one in enumerate(members):
+            tensors += one._tensors
+            scalars += one._scalars
+            if workers is not None:
+                sizes = counts_of(len(one._tensors), len(one._scalars))
+                table.append(_MEMBER.pack(sizes, workers[i]))
+        counts, size = counts_of(len(tensors), len(scalars)), len(members)
+        wire = b"".join(tensors + scalars + table)
+        if workers is None:
+            submit = self._submit
+            slot = submit(self._mem, word, counts, wire)
+        else:
+            submit = self._checked(self._engine.kernels.submit_group_and_pass)
+            slot = submit(self._mem, word, counts, size, wire)
         if slot < 0:
-            attempt = partial(self._submit, self._mem, word, counts, wire)
+            about = (counts,) if workers is None else (counts, size)
+            attempt = partial(submit, self._mem, word, *about, wire)
             slot = self._retry(slot, attempt, lambda: asked_for(wire, counts))
-        if slot & L.AUTO_OUTPUT and args is not None:
-            self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
+        if slot & L.AUTO_OUTPUT:
+            self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
 
     # ------------------------------------------------------------ groups
     def submit_next_level_group(
@@ -250,7 +299,7 @@ class Orchestrator:
                 self._pools.affinity(one, [args])
                 for one, args in zip(workers, members, strict=True)
             ]
-        self._submit_group(base | self._config_word(config), members, affinities)
+        self._add(base | self._config_word(config), members, affinities)
 
     def _place_members(
         self,
@@ -275,7 +324,6 @@ class Orchestrator:
 
         Rule     WM-GROUP-1; HIER-API-3; REMOTE-COPY-9
         """
-        affinities = None
         if is_remote(handle):
             members = self._pools.members(args_list, L.NEXT_LEVEL, self._endpoints.count)
             base = self._require_handle("submit_sub_group", handle, members, self._next_level, 0)
@@ -283,32 +331,8 @@ class Orchestrator:
         else:
             members = self._pools.members(args_list, L.SUB)
             base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
-        self._submit_group(base, members, affinities)
-
-    def _submit_group(
-        self, word: int, members: list[TaskArgs], affinities: list[int] | None
-    ) -> None:
-        """Submit a group whose arguments and workers are found to be right.
-
-        Rule     WM-GROUP-1
-        """
-        tensors: list[bytes] = []
-        scalars: list[bytes] = []
-        table: list[bytes] = []
-        for i, one in enumerate(members):
-            tensors += one._tensors
-            scalars += one._scalars
-            table.append(_MEMBER.pack(_counts(one), affinities[i] if affinities else 0))
-        counts, size = counts_of(len(tensors), len(scalars)), len(members)
-        wire = b"".join(tensors + scalars + table)
-        submit = self._checked(self._engine.kernels.submit_group_and_pass)
-        slot = submit(self._mem, word, counts, size, wire)
-        if slot < 0:
-            asked = tensors_of(wire, counts)
-            attempt = partial(submit, self._mem, word, counts, size, wire)
-            slot = self._retry(slot, attempt, lambda: asked)
-        if slot & L.AUTO_OUTPUT:
-            self._note_outputs(slot ^ L.AUTO_OUTPUT, members)
+            affinities = [0] * len(members)
+        self._add(base, members, affinities)
 
     # ------------------------------------------------------------ many at once
     def submit_sub_many(
@@ -420,10 +444,16 @@ class Orchestrator:
         return addresses
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
+        if self._check is not None:
+            return self._add_each(word, batch)
         program, variables = batch.program(word)
         self._play(program, variables.reshape(-1))
         addresses: Array = variables.view(np.uint64)[:, : len(batch.tensors)]
         return addresses
+
+    def _add_each(self, word: Any, batch: Batch) -> Array:
+        words = iter(np.broadcast_to(word, batch.size).tolist())
+        return self._one_by_one(batch, lambda args, _worker: self._add(next(words), [args]))
 
     def _play(self, program: Array, variables: Array) -> None:
         """Carry out a program, wait where there is no room, and let Python see its signals.
@@ -449,6 +479,7 @@ class Orchestrator:
         word = live.get(handle) if isinstance(handle, CallableHandle) else None
         if word is None:
             raise self._refusal(what, handle, None, live, pool)
+        self._handle: CallableHandle = handle
         doubtful = []
         for args in members:
             if args is None:
@@ -504,13 +535,6 @@ class Orchestrator:
             layouts.reset()
             for wires in members:
                 number_layouts(wires, layouts)
-
-    @staticmethod
-    def _wire(members: Sequence[TaskArgs | None]) -> bytes:
-        """Return tensors, then scalars, of one task or of all members of a group."""
-        given = [one for one in members if one is not None]
-        tensors = [wire for one in given for wire in one._tensors]
-        return b"".join(tensors + [wire for one in given for wire in one._scalars])
 
     def _config_word(self, config: CallConfig | None) -> int:
         return self._configs.number_of(config) << L.WORD_CONFIG
@@ -658,7 +682,8 @@ class Orchestrator:
         """
         self._require_mine()
         dims = (shape,) if type(shape) is int else shape if type(shape) is tuple else sizes(shape)
-        return self._claim(ContinuousTensor.make(0, dims, dtype))
+        made = self._claim(ContinuousTensor.make(0, dims, dtype))
+        return made if self._check is None else self._check.claim(made)
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
         kernels, mem, wire = self._engine.kernels, self._mem, tensor._tagged(L.OUTPUT)
@@ -692,6 +717,8 @@ class Orchestrator:
             raise RuntimeError(
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
             )
+        if self._check is not None:
+            self._check.open_scope()
 
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
@@ -700,6 +727,8 @@ class Orchestrator:
         ------
         RuntimeError
             No scope is open; outside of a run.
+        HazardError
+            With ``check=True``: a task that may still run uses memory of the scope, and does not keep it.
 
         Notes
         -----
@@ -708,7 +737,11 @@ class Orchestrator:
         self._require_mine()
         if self._depth() <= 1:
             raise RuntimeError("scope_end without scope_begin: no scope of yours is open")
+        if self._check is not None:
+            self._check.require_kept()
         self._close_scope()
+        if self._check is not None:
+            self._check.close_scope()
 
     def _depth(self) -> int:
         """Return how many scopes are open, the run's own included."""
@@ -737,6 +770,11 @@ class Orchestrator:
         Rule     ORCH-DRAIN-1 to -3
         """
         self._require_mine()
+        self._drain()
+        if self._check is not None:
+            self._check.drain()
+
+    def _drain(self) -> None:
         self._until_idle()
         if self._view.has_failed:
             raise self._task_error()
@@ -789,6 +827,11 @@ class Orchestrator:
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._next_level = next_level
         self._subs = subs
+        if self._session.options.check:
+            self._check = Check(self._session, self._view.widen_unordered)
+            self._view.forget_unordered()
+        elif type(self) is Orchestrator:
+            self._quick_subs = subs
         self._take_entries()
         self._error = None
         self._pushed_before = self._view.pushed
@@ -811,10 +854,13 @@ class Orchestrator:
         self._thread = -1
         self._next_level = {}
         self._subs = {}
+        self._quick_subs = {}
+        if self._check is not None:
+            self._check.forget()
 
     def _place_of(self, task: int) -> str:
-        """Return the line that has submitted a task, if that is known: a `CheckedOrchestrator` does."""
-        return ""
+        """Return the line that has submitted a task, if that is known: with ``check=True`` it is."""
+        return "" if self._check is None else self._check.places.get(task, "")
 
     def _task_error(self) -> TaskError:
         """Return the run's first failure as an exception, the same one each time.
@@ -852,6 +898,24 @@ def _submit_visible(
     return submit(mem, word, counts, *rest)
 
 
+def parts_of(members: Sequence[TaskArgs]) -> tuple[list[bytes], list[bytes]]:
+    """Return the tensors and the scalars of all members of a group, or of a task."""
+    tensors: list[bytes] = []
+    scalars: list[bytes] = []
+    for one in members:
+        tensors += one._tensors
+        scalars += one._scalars
+    return tensors, scalars
+
+
+def table_of(members: Sequence[TaskArgs], workers: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Return the counts and the worker, plus one, of each member; nothing of what is no group."""
+    if workers is None:
+        return []
+    counts = [counts_of(len(one._tensors), len(one._scalars)) for one in members]
+    return list(zip(counts, workers, strict=True))
+
+
 def asked_for(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
     tensors = tensors_of(wire, counts)
@@ -863,11 +927,6 @@ def number_layouts(wires: list[bytes], layouts: Layouts) -> None:
     for i, wire in enumerate(wires):
         if isinstance(wire, DescribedWire):
             wires[i] = wire.numbered(layouts.number(*wire.layout))
-
-
-def _counts(args: TaskArgs | None) -> int:
-    """Return how many tensors and scalars there are, as the kernels take it."""
-    return 0 if args is None else counts_of(len(args._tensors), len(args._scalars))
 
 
 __all__ = ["Orchestrator", "ScopeGuard"]

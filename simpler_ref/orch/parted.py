@@ -310,9 +310,9 @@ class PartedGraph:
         word = orch._require_handle("Graph.run", HANDLE, (), orch._next_level, L.NEXT_LEVEL)
         affinities = [one.where + 1 for one in placed]
         if len(members) > 1:
-            Orchestrator._submit_group(orch, word, members, affinities)
+            Orchestrator._send(orch, word, members, affinities)
         else:
-            Orchestrator._add(orch, word | affinities[0] << L.WORD_WORKER, members[0])
+            Orchestrator._send(orch, word | affinities[0] << L.WORD_WORKER, members, None)
         for one, partly in zip(placed, coming, strict=True):
             endpoints.queues.note_given(one)
             directory.note_task(one, [use.start for use in one.uses], partly)

@@ -7,11 +7,11 @@ with a task of an endpoint, it sends what the endpoint's link has to know of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ..callables.handles import CallableHandle
+from ..callables.leaves import Leaf
 from ..errors import TaskError
 from ..jit import layout as L
+from ..jit.kernel import INTERPRETED
 from ..model.arguments import TaskArgs
 from ..model.scalars import ScalarBits, scalar_wire
 from ..model.tensor import ContinuousTensor
@@ -26,7 +26,6 @@ from ..remote.directory import HOME, Directory, Held, Placed, Use, uses_of
 from ..remote.home import CopyPlan, Plan
 from ..remote.lineage import Lineage
 from ..system.types import Array
-from .checked import CheckedOrchestrator
 from .orchestrator import Handles, Orchestrator, is_remote
 from .recovery import Recovery, Submit
 from .steps import AllocStep, Step, SubmitStep
@@ -38,7 +37,6 @@ class PlacingOrchestrator(Orchestrator):
     Rule     REMOTE-COPY-1, -3, -6
     """
 
-    _handle: CallableHandle
     _recovery: Recovery | None = None
 
     @property
@@ -46,41 +44,21 @@ class PlacingOrchestrator(Orchestrator):
         return self._endpoints.tensors.directory
 
     # ------------------------------------------------------------ submits
-    def _require_handle(
-        self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
-    ) -> int:
-        word = super()._require_handle(what, handle, members, live, pool)
-        self._handle = handle
-        return word
+    def _guards(self, word: int) -> bool:
+        is_compiled = isinstance(self._session.registry.target(self._handle), Leaf)
+        return super()._guards(word) and (INTERPRETED or not is_compiled)
 
-    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
-        """Submit a task for a sub worker, here or at an endpoint; see `Orchestrator.submit_sub`.
-
-        The callables that were registered with ``inner=True`` are for endpoints.
-        """
-        self._add(self._sub_word(handle, args), args)
-
-    def _add(self, word: int, args: TaskArgs | None) -> None:
-        add = super()._add
-        where = [(word >> L.WORD_WORKER & L.WORKER_MASK) - 1]
-        members = [TaskArgs() if args is None else args]
-        bare = word & ~(L.WORKER_MASK << L.WORD_WORKER)
+    def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
+        send, bare = super()._send, word & ~(L.WORKER_MASK << L.WORD_WORKER)
+        where = [one - 1 for one in workers or [word >> L.WORD_WORKER & L.WORKER_MASK]]
 
         def submit(sent: list[TaskArgs], where: list[int]) -> None:
-            add(bare | (where[0] + 1) << L.WORD_WORKER, sent[0])
+            if workers is None:
+                send(bare | (where[0] + 1) << L.WORD_WORKER, sent, None)
+            else:
+                send(word, sent, [one + 1 for one in where])
 
-        self._place_and_submit(members, where, submit)
-
-    def _submit_group(
-        self, word: int, members: list[TaskArgs], affinities: list[int] | None
-    ) -> None:
-        add = super()._submit_group
-        where = [one - 1 for one in affinities or [0] * len(members)]
-
-        def submit(sent: list[TaskArgs], where: list[int]) -> None:
-            add(word, sent, affinities and [one + 1 for one in where])
-
-        self._place_and_submit(members, where, submit)
+        self._place_and_submit(members or [TaskArgs()], where, submit)
 
     def _place_and_submit(
         self, members: list[TaskArgs], where: list[int], submit: Submit, again: int = 0
@@ -193,7 +171,7 @@ class PlacingOrchestrator(Orchestrator):
             plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
             _append(args, Plan(self._endpoints.tensors.run_number, [plan], goes_home=True))
             number = self._view.next_task_id
-            Orchestrator._add(self, word | self._config_word(None), args)
+            super()._send(word | self._config_word(None), [args], None)
             held.holders.add(HOME)
             if self._lineage is not None:
                 self._lineage.note_bringing(number, held.maker, held.key, held.version)
@@ -202,13 +180,11 @@ class PlacingOrchestrator(Orchestrator):
             if self._view.has_failed:
                 raise self._task_error()
 
-    def drain(self) -> None:
-        """Wait for all tasks; see `Orchestrator.drain`. What endpoints have written is here then."""
+    def _drain(self) -> None:
         if self._recovery is not None:
-            self._require_mine()
             self._recovery.settle()
             return
-        super().drain()
+        super()._drain()
         self._all_home()
 
     def _all_home(self) -> None:
@@ -247,12 +223,12 @@ class PlacingOrchestrator(Orchestrator):
             if isinstance(step, SubmitStep):
                 self._submit_step(step, next(following), variables)
             elif isinstance(step, AllocStep):
-                made = PlacingOrchestrator._claim(self, step.tensor)
+                made = self._claim(step.tensor)
                 variables[step.variable] = made.data
             elif step.begins:
-                Orchestrator._open_scope(self)
+                self._open_scope()
             else:
-                PlacingOrchestrator._close_scope(self)
+                self._close_scope()
 
     def _submit_step(self, step: SubmitStep, word: int, variables: list[int]) -> None:
         """Submit a task or a group, at the endpoints that are chosen now if it is for endpoints."""
@@ -264,13 +240,13 @@ class PlacingOrchestrator(Orchestrator):
             if remote:
                 workers = [one - 1 for one in affinities]
                 affinities = self._place_members(step.handle, workers, members, for_sub=None)
-            PlacingOrchestrator._submit_group(self, word, members, affinities)
+            self._send(word, members, affinities)
         else:
             if remote:
                 worker = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
                 chosen = self._place(step.handle, worker, members[0], for_sub=None)
                 word += (chosen - worker) << L.WORD_WORKER
-            PlacingOrchestrator._add(self, word, members[0])
+            self._send(word, members, None)
         step.note_outputs(members, variables)
 
     def _claim(self, tensor: ContinuousTensor) -> ContinuousTensor:
@@ -351,12 +327,6 @@ def require_members_apart(uses: Sequence[Sequence[Use]]) -> None:
         met.append((start, end, member, writes))
 
 
-class CheckedPlacingOrchestrator(CheckedOrchestrator, PlacingOrchestrator):
-    """A `PlacingOrchestrator` that checks what it is asked for."""
-
-    _guards_compiled = False
-
-
 def _address(wire: bytes) -> int:
     return int.from_bytes(wire[:SHAPE_AT], "little")
 
@@ -375,6 +345,3 @@ def _take_addresses(args: TaskArgs, sent: TaskArgs) -> None:
     for i, wire in enumerate(sent._tensors):
         if not _address(args._tensors[i]) and _address(wire):
             args._tensors[i] = replaced(args._tensors[i], 0, wire[:SHAPE_AT])
-
-
-__all__ = ["CheckedPlacingOrchestrator", "PlacingOrchestrator"]

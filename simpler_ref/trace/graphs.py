@@ -52,7 +52,7 @@ class GraphEdge:
     """``data``: it reads what that one writes; ``order``: it overwrites what that one uses; ``future``:
     it takes the value of that call, and no tensor; ``memory``: it does not wait."""
     producer_tensor: str = ""
-    """Of a call: the tensor of the other one, which shares bytes with this one."""
+    """The tensor of the other one, which shares bytes with this one."""
 
     def __str__(self) -> str:
         if not self.waits:
