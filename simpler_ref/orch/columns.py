@@ -273,21 +273,21 @@ def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
 
 
 def _tagged_column(place: str, column: Any, tag: Any, agreed: _Agreed) -> _Tensors:
-    name = f"tensors{place}"
-    read = _tensor_column(name, column, agreed)
-    tags = _tag_column(f"tags{place}", tag, agreed)
-    _require_reads(name, column, tags)
-    return _with_tags(read, tags)
-
-
-def _require_reads(name: str, column: Any, tags: Any) -> None:
-    """Refuse read-only arrays that tasks write.
+    """Read a column of tensors with its tags; refuse read-only arrays that tasks write.
 
     Rule     ORCH-MISUSE-13
     """
-    whole = column.array if isinstance(column, Rows) else column
-    if isinstance(whole, np.ndarray) and not whole.flags.writeable:
-        require_reads(whole, tags, name)
+    name = f"tensors{place}"
+    read = _tensor_column(name, column, agreed)
+    tags = _tag_column(f"tags{place}", tag, agreed)
+    array = column.array if isinstance(column, Rows) else column
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        require_reads(array, tags, name)
+    rest = read.rest
+    if np.ndim(tags) and rest.ndim == 1:
+        rest = np.tile(rest, (len(tags), 1))
+    rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
+    return read._replace(rest=rest)
 
 
 def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
@@ -299,14 +299,6 @@ def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
     for wrong in numbers[(numbers < 0) | (numbers >= len(TensorArgType))][:1].tolist():
         check_tag(wrong)
     return numbers
-
-
-def _with_tags(column: _Tensors, tags: Any) -> _Tensors:
-    rest = column.rest
-    if np.ndim(tags) and rest.ndim == 1:
-        rest = np.tile(rest, (len(tags), 1))
-    rest[..., _KIND] |= tags << L.TENSOR_TAG_SHIFT
-    return column._replace(rest=rest)
 
 
 def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[_Scalars]:

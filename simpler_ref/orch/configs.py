@@ -7,7 +7,6 @@ import logging
 from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model.config import CallConfig
-from ..model.runtime_env import RuntimeEnv
 from ..system.counters import PMU_EVENTS
 
 log = logging.getLogger("simpler_ref")
@@ -45,28 +44,22 @@ def require_supported(config: CallConfig) -> None:
 def config_wire(config: CallConfig) -> bytes:
     """Return a configuration as it travels, and the sizes after it, once it is found to be right.
 
-    Rule     FLOW-ENV-2, -3
+    The first one with sizes warns of what the simulated chip cannot honour.
+
+    Rule     FLOW-ENV-2, -3, -5
     """
+    global _told
     require_supported(config)
     env = config._runtime_env
     if not env:
         return config.to_bytes()
-    _tell_once(env)
-    return config.to_bytes() + env.to_bytes()
-
-
-def _tell_once(env: RuntimeEnv) -> None:
-    """Say what of the sizes the simulated chip cannot honour.
-
-    Rule     FLOW-ENV-5
-    """
-    global _told
     if not _told:
         _told = True
         log.warning(
             "%r: the simulated chip has no rings of these sizes; it only passes them to kernels",
             env,
         )
+    return config.to_bytes() + env.to_bytes()
 
 
 class Configs:
@@ -74,11 +67,7 @@ class Configs:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._numbers = self._none()
-
-    @staticmethod
-    def _none() -> dict[bytes, int]:
-        return {CallConfig().to_bytes(): 0}
+        self._numbers = {CallConfig().to_bytes(): 0}
 
     def number_of(self, config: CallConfig | None) -> int:
         """Return the number of a configuration; see `number_of_wire`."""
@@ -106,5 +95,5 @@ class Configs:
     def forget_many(self) -> None:
         """Forget configurations between runs when many have gathered."""
         if len(self._numbers) > L.MAX_CONFIGS // 2:
-            self._numbers = self._none()
+            self._numbers = {CallConfig().to_bytes(): 0}
             self._engine.kernels.forget_configs(self._engine.mem)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,6 @@ from .columns import Batch
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
-from .scopes import ScopeGuard
 
 if TYPE_CHECKING:
     from ..remote.endpoints import Endpoints
@@ -646,9 +646,6 @@ class Orchestrator:
         if get_ident() != self._thread:
             raise self._wrong_thread()
 
-    def _is_closed(self) -> bool:
-        return self._thread == -1
-
     def _closed(self) -> RuntimeError:
         return RuntimeError(
             "this Orchestrator's run has ended: submit, alloc and scopes work only while the "
@@ -870,6 +867,44 @@ class Orchestrator:
         if self._error is None:
             self._error = read_failure(self._session)
         return self._error
+
+
+class ScopeGuard:
+    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it.
+
+    Rule     ORCH-SCOPE-2
+    """
+
+    __slots__ = ("_depth", "_orch")
+
+    def __init__(self, orch: Orchestrator) -> None:
+        self._orch = orch
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if self._depth:
+            raise RuntimeError("this scope is open already: call orch.scope() for each with")
+        self._orch.scope_begin()
+        self._depth = self._orch._depth()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        orch, depth = self._orch, self._depth
+        self._depth = 0
+        if orch._thread == -1:  # the run is over, or is another process's that this was forked from
+            return
+        if orch._depth() < depth:
+            if error is None:
+                raise RuntimeError(
+                    "scope_end without scope_begin: this scope was ended inside its with block"
+                )
+            return
+        while orch._depth() >= depth:
+            orch.scope_end()
 
 
 def is_remote(handle: Any) -> bool:

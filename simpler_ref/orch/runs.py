@@ -168,7 +168,10 @@ def _run(
     if device_before is not None:
         device_ns = max(0, int((view.device_ns() - device_before).max()))
     if session.registry.leaving:
-        _remove_leaving(session)
+        try:
+            session.registry.remove_leaving(session.installer)
+        except ControlError as error:
+            log.warning("a callable that was unregistered during the run is still known: %s", error)
     if failure is not None:
         try:
             raise failure
@@ -176,13 +179,6 @@ def _run(
             del failure, failures
     wall = time.perf_counter_ns() - start
     return RunTiming(wall, device_ns, tasks, edges, view.peaks())
-
-
-def _remove_leaving(session: Session) -> None:
-    try:
-        session.registry.remove_leaving(session.installer)
-    except ControlError as error:
-        log.warning("a callable that was unregistered during the run is still known: %s", error)
 
 
 def _call(

@@ -854,11 +854,11 @@ FAULTS = (
         "A domain is broken as soon as a run has failed, although the ranks that run get on.",
         f"{WM}/test_domain.py::test_ranks_that_run_when_a_run_fails_may_finish",
         Patch(
-            "orch/absent_ranks.py",
+            "orch/domains.py",
             "        if not woken or woken != before:",
             "        if not woken:",
         ),
-        Patch("orch/absent_ranks.py", " or any(times < 0 for _, times in woken)", ""),
+        Patch("orch/domains.py", " or any(times < 0 for _, times in woken)", ""),
     ),
     fault(
         "dead-chip-stays-a-member",
