@@ -1,4 +1,7 @@
-"""Arrays of calls: as the tensors that travel, and back as arrays over the same memory."""
+"""Arrays of calls: as the tensors that travel, and back as arrays over the same memory.
+
+Rule     CALL-ARRAY-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,6 @@ class SentArrays:
         ------
         TypeError, ValueError
             It is no array, its elements are Python objects, or the workers cannot see its memory.
-
-        Notes
-        -----
-        Rule     CALL-ARRAY-1 to -3
         """
         if not isinstance(array, np.ndarray):
             wire = make_tensor(array)._wire

@@ -6,6 +6,8 @@ beside it an *entry*, which takes the arguments from the mailbox, checks that th
 the function, and leaves its value where the future finds it. The worker's loop calls the entry for the
 calls that follow (see `serve.code_of_call`). An entry that finds other types asks the one made before it;
 what no entry takes goes through Python again.
+
+Rule     CALL-COMPILED-1 to -9
 """
 
 from __future__ import annotations
@@ -76,10 +78,6 @@ class Code:
     ----------
     address : int
         Address of the newest entry, 0 without one.
-
-    Notes
-    -----
-    Rule     CALL-COMPILED-1 to -9
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -117,10 +115,6 @@ class Code:
         ------
         TypeError, OverflowError
             A number cannot be converted without a loss.
-
-        Notes
-        -----
-        Rule     CALL-COMPILED-4
         """
         converted: list[Any] | None = None
         for at, name, wanted in self._numbers:
@@ -198,10 +192,6 @@ class Code:
         ------
         TypeError
             numba cannot compile it; its error is the cause.
-
-        Notes
-        -----
-        Rule     CALL-COMPILED-6
         """
         if kinds in self._compiled.overloads:
             return
@@ -218,10 +208,7 @@ class Code:
     def learn(
         self, codes: Sequence[int], values: Sequence[Any], elements: tuple[tuple[int, ...], ...]
     ) -> int:
-        """Return the address of an entry that takes calls such as one that came, if there can be one.
-
-        Rule     CALL-COMPILED-1 to -3
-        """
+        """Return the address of an entry that takes calls such as one that came, if there can be one."""
         if INTERPRETED or ITEM in codes:
             return self.address
         codes = tuple(TRUE if code == FALSE else code for code in codes)
@@ -290,10 +277,7 @@ def _numbers(function: Callable[..., Any]) -> list[tuple[int, str, Any]]:
 
 # ---------------------------------------------------------------- the code that a worker calls
 def _answer_for(kind: Type) -> list[str] | None:
-    """Return the lines that leave a value for the future; None if only Python can.
-
-    Rule     CALL-COMPILED-5
-    """
+    """Return the lines that leave a value for the future; None if only Python can."""
     if kind == types.none:
         return []
     if isinstance(kind, types.Boolean):

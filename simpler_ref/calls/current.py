@@ -1,4 +1,7 @@
-"""Which Worker a call goes to, and whether this thread runs a task."""
+"""Which Worker a call goes to, and whether this thread runs a task.
+
+Rule     CALL-STREAM-1; ORCH-RUN-2
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,7 @@ _of_context: ContextVar[tuple[weakref.ref[Any], ...]] = ContextVar("simpler_ref"
 
 
 class Entrance:
-    """A Worker in whose with block the program is; its first use opens it.
-
-    Rule     ORCH-RUN-2
-    """
+    """A Worker in whose with block the program is; its first use opens it."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = weakref.ref(worker)  # one that is forgotten is closed
@@ -78,8 +78,6 @@ def current() -> Any:
     """Return the stream of the innermost open Worker; None without one, and inside a task.
 
     One that this thread or coroutine has opened comes before those of others.
-
-    Rule     CALL-STREAM-1
     """
     if not opened or here.in_task:
         return None

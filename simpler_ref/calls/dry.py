@@ -2,6 +2,8 @@
 
 `DryStream` is in the place of a Worker's stream while a function makes its calls. It packs them as that
 does, and submits them to a `DryEngine`.
+
+Rule     SEE-GRAPH-8 to -10
 """
 
 from __future__ import annotations
@@ -41,10 +43,7 @@ def _nothing_runs() -> None:
 
 
 class DryStream:
-    """The calls of a function, none of which is made.
-
-    Rule     SEE-GRAPH-8, -9
-    """
+    """The calls of a function, none of which is made."""
 
     def __init__(self, life: Life, real: Stream, session: Session) -> None:
         self._life, self._real = life, real
@@ -130,10 +129,7 @@ class DryStream:
         return self._real.task_of(function, workers)
 
     def results(self, task: Task, rows: Iterable[Any], *, star: bool) -> NoValues:
-        """Call a task for each item, at once, each on its own; see `Worker.map`.
-
-        Rule     SEE-GRAPH-10
-        """
+        """Call a task for each item, at once, each on its own; see `Worker.map`."""
         calls = [self.submit(task, tuple(row) if star else (row,), {}) for row in rows]
         return NoValues(self.describe(one._slot) for one in calls)
 
@@ -198,10 +194,7 @@ def _no_value(what: str) -> str:
 
 
 class NoValue:
-    """What an item of `map` gives in a dry run: all that asks for its value is refused.
-
-    Rule     SEE-GRAPH-10
-    """
+    """What an item of `map` gives in a dry run: all that asks for its value is refused."""
 
     __slots__ = ("_what",)
 

@@ -3,6 +3,8 @@
 The pickler takes them out as it meets them. The call has them beside its arguments, so it waits for who
 writes the arrays and for the futures, and the worker puts them back: the arrays themselves, which it
 cannot write, and the futures' values.
+
+Rule     CALL-ARRAY-8; CALL-INNER-1 to -3
 """
 
 from __future__ import annotations
@@ -59,10 +61,6 @@ class Enclosed:
     ----------
     codes, parts, scalars, futures : list
         As those of arguments; see `Packer.pack`.
-
-    Notes
-    -----
-    Rule     CALL-INNER-1 to -3
     """
 
     def __init__(self, wire: Callable[[Any], bytes], futures_of: Any, most: int = MOST) -> None:
@@ -127,10 +125,7 @@ def is_like_an_array(value: Any) -> bool:
 
 
 class Viewed:
-    """An argument for `In` that arrives as an array, made by the worker: what is within it may be shared.
-
-    Rule     CALL-ARRAY-8
-    """
+    """An argument for `In` that the worker makes an array of: what is within it may be shared."""
 
     def __init__(self, name: str, value: Any) -> None:
         self._about = name, asarray(value) if isinstance(value, memoryview) else value

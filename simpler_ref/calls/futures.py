@@ -1,4 +1,7 @@
-"""Futures: what a call returns at once, in the place of its value."""
+"""Futures: what a call returns at once, in the place of its value.
+
+Rule     CALL-CANCEL-1 to -4; CALL-FUTURE-1 to -7
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,6 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
     It may be the argument of another call, which then runs after this one and gets its value. It works
     with `concurrent.futures.wait` and `as_completed`, and can be awaited.
-
-    Rule     CALL-FUTURE-1 to -6; CALL-CANCEL-4
     """
 
     __slots__ = ("_slot", "_stream", "_value")  # which quick.c reads and writes, too
@@ -170,10 +171,6 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
         Then `result` raises `TaskCancelledError`. So do the results of calls that need this one's value,
         or what it should have written.
-
-        Notes
-        -----
-        Rule     CALL-CANCEL-1 to -4
         """
         stream = self._stream
         if stream is not None:
@@ -196,10 +193,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             super().set_result(self._value)
 
     def finish_safely(self) -> None:
-        """Do so on a thread that tells other futures after this one: what a callback raises is logged.
-
-        Rule     CALL-FUTURE-7
-        """
+        """Do so on a thread that tells other futures after this one: what a callback raises is logged."""
         try:
             self.finish()
         except BaseException:
@@ -212,10 +206,6 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         ------
         concurrent.futures.InvalidStateError
             Always.
-
-        Notes
-        -----
-        Rule     CALL-FUTURE-7
         """
         raise _not_yours("set_result")
 

@@ -1,4 +1,8 @@
-"""A call in its worker: arguments from the mailbox, the call, its value into a block."""
+"""A call in its worker: arguments from the mailbox, the call, its value into a block.
+
+Rule     CALL-COMPILED-1; CALL-FAIL-3; CALL-SENT-2, -4; CALL-STREAM-10; CALL-VALUE-1 to -3, -5;
+         SEE-INPUT-1, -6; WM-LEFT-1
+"""
 
 from __future__ import annotations
 
@@ -56,10 +60,7 @@ class Caller:
 
 
 class Inside:
-    """What a worker keeps for its calls.
-
-    Rule     CALL-VALUE-1 to -3; CALL-FAIL-3
-    """
+    """What a worker keeps for its calls."""
 
     def __init__(self, mailbox: MailboxView) -> None:
         here.in_task = True  # this thread runs nothing else
@@ -76,10 +77,7 @@ class Inside:
         here.mailbox = mailbox
 
     def __reduce__(self) -> NoReturn:
-        """Refuse: a task that refers to a Worker with threads refers to this, too, and to all memory.
-
-        Rule     CALL-STREAM-10
-        """
+        """Refuse: a task that refers to a Worker with threads refers to this, too, and to all memory."""
         raise TypeError("what a worker keeps for its calls cannot be pickled")
 
     def leaf(self) -> Callable[[ReceivedArgs], None]:
@@ -111,20 +109,14 @@ class Inside:
         return function(*positional, **named)
 
     def _finish(self, result: Any) -> None:
-        """Leave what a call has returned; a child of the task, which returns as well, ends.
-
-        Rule     WM-LEFT-1
-        """
+        """Leave what a call has returned; a child of the task, which returns as well, ends."""
         self._origin.require()
         if result is not None:
             refuse_unrun(result)
             self._answer(outcomes.encode(result))
 
     def _load(self, key: int, data: memoryview) -> _Function:
-        """Return the function of a task, which keeps its time limit.
-
-        Rule     CALL-SENT-2, -4
-        """
+        """Return the function of a task, which keeps its time limit."""
         payload = Payload.from_bytes(data)
         function, timeout, code = received(payload)
         if timeout is not None:
@@ -137,10 +129,7 @@ class Inside:
         return made
 
     def _learn(self, code: Code, form: Form, wires: list[bytes], values: list[Any]) -> None:
-        """Have the calls that follow run without Python, if they are like this one.
-
-        Rule     CALL-COMPILED-1
-        """
+        """Have the calls that follow run without Python, if they are like this one."""
         elements = self._arrays.elements(wires)
         if elements is None:
             return
@@ -162,10 +151,7 @@ class Inside:
         self._call.answer(outcome.kind, word)
 
     def answer_failure(self, error: BaseException) -> None:
-        """Leave what a call has raised.
-
-        Rule     CALL-VALUE-5
-        """
+        """Leave what a call has raised."""
         try:
             self._answer(outcomes.encode_error(error))
         except MemoryError:
@@ -221,10 +207,7 @@ class Inside:
 
 
 class GuardedInside(Inside):
-    """Runs calls, each by Python, and has a guard compare the arrays that these only read.
-
-    Rule     SEE-INPUT-1, -6
-    """
+    """Runs calls, each by Python, and has a guard compare the arrays that these only read."""
 
     def __init__(self, mailbox: MailboxView, guard: Guard) -> None:
         super().__init__(mailbox)

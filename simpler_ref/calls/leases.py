@@ -1,4 +1,7 @@
-"""Holds on blocks of values, which last as long as Python's references to them."""
+"""Holds on blocks of values, which last as long as Python's references to them.
+
+Rule     CALL-VALUE-4
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,7 @@ _MUCH = 1 << 20
 
 
 class Leases:
-    """The holds of one stream. A block that was dropped is held until tasks have ended that may use it.
-
-    Rule     CALL-VALUE-4
-    """
+    """The holds of one stream. A dropped block is held until tasks have ended that may use it."""
 
     def __init__(self, engine: Engine, users: Users | None) -> None:
         self._engine = engine

@@ -5,6 +5,8 @@ whatever the program does meanwhile. The worker stops the timer itself, so no la
 
 Meanwhile the process leads a group of its own, in which is what the call starts: the fork server ends the
 rest of it before it reaps the process (`fork_server.py`).
+
+Rule     CALL-LIMIT-1
 """
 
 from __future__ import annotations
@@ -82,10 +84,7 @@ def _timer() -> Timer:
 
 
 def within(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that ends this process if it takes longer.
-
-    Rule     CALL-LIMIT-1
-    """
+    """Return a function that ends this process if it takes longer."""
     timer = _timer()
 
     def limited(*args: Any, **kwargs: Any) -> Any:

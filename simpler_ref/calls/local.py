@@ -1,4 +1,7 @@
-"""What a worker keeps between its tasks."""
+"""What a worker keeps between its tasks.
+
+Rule     CALL-WORKER-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,6 @@ class _Local(threading.local):
 
     Set them in `Worker(initializer=…)` or in a task; later tasks in the same worker find them. Without a
     Worker they are those of the calling thread.
-
-    Rule     CALL-WORKER-3
     """
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -40,10 +41,6 @@ class Initializer:
     ------
     TypeError
         `function` is not callable, or a call would not run it; there are arguments and no function.
-
-    Notes
-    -----
-    Rule     CALL-WORKER-1, -2
     """
 
     def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:

@@ -2,6 +2,8 @@
 
 Items that are values travel in chunks, each of which is one call (`_Chunk`). An item with an array or a
 future in it is a call of its own (`_Single`): the stream has to see what it reads and writes.
+
+Rule     CALL-MAP-2 to -4, -10; SEE-STORY-6
 """
 
 from __future__ import annotations
@@ -92,10 +94,7 @@ class _Chunks(Unchanging):
         return received(payload).function if payload.how & How.KEPT else None
 
     def __call__(self, items: list[Any], pickled: bool) -> tuple[Any, ...]:
-        """Return the parts of a `_Done`: values of all items, and the errors of those that fail.
-
-        Rule     CALL-MAP-3, -4
-        """
+        """Return the parts of a `_Done`: values of all items, and the errors of those that fail."""
         start = time.perf_counter()
         values: list[Any] = []
         errors: dict[int, bytes] = {}
@@ -220,10 +219,7 @@ class _Origin(NamedTuple):
         return f"items {self.first} to {last}" if self.number > 1 else f"item {last}"
 
     def story(self, item: int | None = None) -> str:
-        """Return what the error of the call tells; of one of its items, if that alone has failed.
-
-        Rule     SEE-STORY-6
-        """
+        """Return what the error of the call tells; of one of its items, if that alone has failed."""
         if item is None:
             return f"  {self.items} of {self.of}"
         return f"  item {item} of {self.of}\n  its call had {self.items}"
@@ -384,10 +380,7 @@ class Results:
                 self._asking = False
 
     def _be_silent(self) -> None:
-        """Log no more errors of calls: who got one either ends there, or asks for the others.
-
-        Rule     CALL-MAP-4
-        """
+        """Log no more errors of calls: who got one either ends there, or asks for the others."""
         if not self._has_raised:
             self._has_raised = True
             for call in self._ahead:
@@ -417,8 +410,6 @@ class Results:
 
         Items of an iterable that has no length, and may be endless, are left; so are those that another
         thread submits.
-
-        Rule     CALL-MAP-10
         """
         try:
             if self._lock.acquire(blocking=False):
@@ -519,10 +510,7 @@ class Results:
             self._learn(call)
 
     def _learn(self, chunk: _Chunk) -> None:
-        """Choose the size of chunks from what one took, in the worker or to be read; at most double it.
-
-        Rule     CALL-MAP-2
-        """
+        """Choose the size of chunks from what one took to be run or read; at most double it."""
         each = max(chunk.seconds / chunk.count, self._input_s)
         fitting = int(_CHUNK_S / each) if each else 2 * chunk.count
         self._size = max(1, min(fitting, max(2 * chunk.count, self._size)))
@@ -584,8 +572,6 @@ class Results:
         """Submit what was read; return whether it is on its way.
 
         If it cannot be submitted, others may make room: so its place comes first.
-
-        Rule     CALL-MAP-4
         """
         while self._unsent:
             try:

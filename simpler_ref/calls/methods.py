@@ -1,4 +1,7 @@
-"""What a Worker has for calls: methods of `Worker`."""
+"""What a Worker has for calls: methods of `Worker`.
+
+Rule     CALL-FAR-1; CALL-MAP-1, -2, -5 to -8; CALL-STREAM-1, -5; CALL-TILES-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,6 @@ class CallMethods:
             The arguments do not fit the function's parameters; an array that it writes is not shared.
         RuntimeError
             Not open; in an orchestration function; inside a task.
-
-        Notes
-        -----
-        Rule     CALL-STREAM-1, -5
         """
         usual = self._life.stream
         if usual is not None and not kwargs and not here.in_task:
@@ -94,10 +93,6 @@ class CallMethods:
             The function takes another number of arguments; a parameter is wrong.
         RuntimeError
             Not open; inside a task.
-
-        Notes
-        -----
-        Rule     CALL-MAP-1, -2, -5 to -8; CALL-STREAM-5
         """
         return mapping.results(
             self._stream(),
@@ -117,10 +112,7 @@ class CallMethods:
         chunksize: int | None = None,
         timeout: float | None = None,
     ) -> Results | NoValues:
-        """Call a function with the arguments in each item, ``function(*item)``; see `map`.
-
-        Rule     CALL-MAP-1
-        """
+        """Call a function with the arguments in each item, ``function(*item)``; see `map`."""
         return mapping.results(
             self._stream(),
             self._workers_for_calls,
@@ -137,11 +129,7 @@ class CallMethods:
         return len(self._life.tree.subs) or self._life.endpoints.sub_workers
 
     def _stream(self) -> Stream | DryStream:
-        """Return the stream of calls, or what is in its place in a dry run.
-
-
-        Rule     CALL-STREAM-5
-        """
+        """Return the stream of calls, or what is in its place in a dry run."""
         if here.in_task:
             raise RuntimeError(IN_TASK)
         self._life.live()
@@ -191,10 +179,6 @@ class CallMethods:
         ------
         RuntimeError
             It was made to run the program at endpoints, and these have no sub workers.
-
-        Notes
-        -----
-        Rule     CALL-STREAM-1; CALL-FAR-1
         """
         life = self._life
         if life.closed or life.parent_level:
@@ -236,9 +220,5 @@ class CallMethods:
         >>> tiles = w.tiles(image, (256, 256), halo=1)
         >>> tiles[0, 1]                        # a view: the second tile of the first row
         >>> sums = list(w.map(total, tiles))
-
-        Notes
-        -----
-        Rule     CALL-TILES-1 to -3
         """
         return Tiles(array, shape, halo)

@@ -3,6 +3,8 @@
 Small values become one word and a kind. Everything else becomes a block of memory, whose parts begin at
 multiples of 64 bytes: a head (how many parts follow, and the size of each), a pickle, and the arrays that
 the pickle refers to.
+
+Rule     CALL-FAIL-3, -6, -8
 """
 
 from __future__ import annotations
@@ -382,10 +384,7 @@ def _bytes_of(outcome: Outcome) -> bytes:
 
 
 def _pickle_exception(exception: BaseException) -> tuple[bytes, list[str]]:
-    """Return an exception as a block, and what it lacks; nothing if its type cannot be sent.
-
-    Rule     CALL-FAIL-8
-    """
+    """Return an exception as a block, and what it lacks; nothing if its type cannot be sent."""
     with suppress(BaseException):  # whatever the exception does
         if block := _block_of(exception):
             return block, []
@@ -421,10 +420,6 @@ def decode_error(memory: memoryview, where: str, **details: Any) -> Exception:
         Which task of which worker.
     **details : Any
         `task`, `callable_name`, `worker` and `pid` of the `TaskError`, or of the cause.
-
-    Notes
-    -----
-    Rule     CALL-FAIL-3, -6
     """
     text, trace, block = read_report(memory)
     trace = with_sources(trace)

@@ -1,4 +1,7 @@
-"""The arguments of a call as they travel: tensors of arrays, words of numbers, one pickle of all else."""
+"""The arguments of a call as they travel: tensors of arrays, words of numbers, one pickle of all else.
+
+Rule     CALL-ARRAY-1 to -3, -7; CALL-VALUE-1, -2
+"""
 
 from __future__ import annotations
 
@@ -150,10 +153,6 @@ class Packer:
         ------
         TypeError, ValueError
             An array does not suit its parameter, or a value cannot be pickled.
-
-        Notes
-        -----
-        Rule     CALL-VALUE-1, -2; CALL-ARRAY-1 to -3
         """
         epoch, known, _ = self._arrays.now
         names: tuple[str, ...] = ()
@@ -227,10 +226,7 @@ class Packer:
     def _pickle(
         self, plan: Plan, bound: tuple[Any, ...], names: tuple[str, ...], items: list[Any]
     ) -> tuple[bytes, Enclosed]:
-        """Return values as bytes, and what was taken out of them; say which cannot be pickled.
-
-        Rule     CALL-VALUE-2
-        """
+        """Return values as bytes, and what was taken out of them; say which cannot be pickled."""
         try:
             return self._take_out((names, items), items)
         except RefusedError as refused:
@@ -307,10 +303,7 @@ class Packer:
         parts: list[bytes],
         items: list[Any],
     ) -> int:
-        """Add an array that workers share; one that they do not share is copied if it is only read.
-
-        Rule     CALL-ARRAY-7
-        """
+        """Add an array that workers share; one that they do not share is copied if it is only read."""
         if code == ARRAY and isinstance(value, ndarray) and not value.flags.writeable:
             raise ValueError(
                 f"{parameter.name}: this array of shape {value.shape} is read-only, and the task writes "

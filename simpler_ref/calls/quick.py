@@ -3,6 +3,8 @@
 They leave what is not usual, and what has to wait, to the stream and to the worker. Interpreted kernels
 have no address, and interpreters without the GIL no protection for it: there, and where the library was
 not built, these do all.
+
+Rule     CALL-QUICK-1 to -4
 """
 
 from __future__ import annotations
@@ -75,10 +77,6 @@ class Quick:
         ``drop_later(future)`` says that a future dies: its call will be dropped.
     drop_all : Callable
         ``drop_all()`` drops all calls whose futures have died; with the turn.
-
-    Notes
-    -----
-    Rule     CALL-QUICK-1 to -3
     """
 
     def __init__(
@@ -173,10 +171,7 @@ class Quick:
 
 
 class Slow:
-    """Does nothing quickly, with the methods of `Quick`.
-
-    Rule     CALL-QUICK-4
-    """
+    """Does nothing quickly, with the methods of `Quick`."""
 
     def __init__(self, engine: Engine) -> None:
         self._mem, self._drop = engine.mem, engine.kernels.drop_call

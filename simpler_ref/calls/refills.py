@@ -4,6 +4,8 @@ Calls wait for each other, and nothing waits for the program: if it fills an arr
 depends on chance what calls read that were submitted before. So each call travels with a sum of every
 array that it reads, behind its other scalars, and the worker compares. An array has no sum if a call
 before may still write it, nor if its call may be run again, since the first run may have written it.
+
+Rule     SEE-INPUT-6
 """
 
 from __future__ import annotations
@@ -30,10 +32,7 @@ _MANY = 128
 
 
 class Sums:
-    """The sums of the arrays of a stream's calls.
-
-    Rule     SEE-INPUT-6
-    """
+    """The sums of the arrays of a stream's calls."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

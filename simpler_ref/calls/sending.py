@@ -10,6 +10,8 @@
 
 A function by content is not pickled again as long as all that it refers to is what it was, and cannot
 change (`Guards`); and one whose calls cannot change it need not be copied for each.
+
+Rule     CALL-SENT-7
 """
 
 from __future__ import annotations
@@ -153,8 +155,6 @@ def content_of(target: Any, known: Mapping[str, Any] | None) -> tuple[bytes, tup
     """Return something as bytes, and tensors of the shared arrays that it refers to, which go by address.
 
     Of many, one tensor covers all.
-
-    Rule     CALL-SENT-7
     """
     buffer = io.BytesIO()
     pickler = CallablePickler(buffer, known)

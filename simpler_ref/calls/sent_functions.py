@@ -2,6 +2,8 @@
 
 Equal ones have one block. Those that workers may keep for good have theirs for good, and all others until
 they were not sent for long; then their blocks are given back as soon as no call needs them.
+
+Rule     CALL-LIMIT-2; CALL-SENT-1 to -4; CALL-WORKER-4
 """
 
 from __future__ import annotations
@@ -37,10 +39,7 @@ _MOST_GUARDED = 1024
 
 
 class SentFunctions:
-    """The functions that a stream has sent; `tasks` are those of plain functions.
-
-    Rule     CALL-SENT-4
-    """
+    """The functions that a stream has sent; `tasks` are those of plain functions."""
 
     def __init__(self, stream: Stream, tasks: dict[Any, Task]) -> None:
         self._stream: Stream = weakref.proxy(stream)  # which has this one
@@ -71,10 +70,6 @@ class SentFunctions:
         ------
         TypeError, ValueError
             This Worker cannot make them.
-
-        Notes
-        -----
-        Rule     CALL-SENT-1 to -3
         """
         known = self._plans.get(task)
         if known is not None and known[1].hold():
@@ -102,10 +97,6 @@ class SentFunctions:
         ----------
         lasts : bool
             The block is never given back, if there are not too many such ones.
-
-        Notes
-        -----
-        Rule     CALL-LIMIT-2; CALL-SENT-4; CALL-WORKER-4
         """
         stream = self._stream
         workers = stream._require_workers(task)

@@ -1,4 +1,7 @@
-"""Parameters of a task: which arrays it reads and writes, and which value of a call belongs to which."""
+"""Parameters of a task: which arrays it reads and writes, and which value of a call belongs to which.
+
+Rule     CALL-SENT-5, -6
+"""
 
 from __future__ import annotations
 
@@ -119,10 +122,6 @@ class Signature:
         ------
         TypeError
             It has no signature, or an annotation cannot be resolved or has a mode in the wrong place.
-
-        Notes
-        -----
-        Rule     CALL-SENT-6
         """
         name = getattr(function, "__qualname__", type(function).__qualname__)
         try:
@@ -220,10 +219,6 @@ class Signature:
         ------
         TypeError
             As by the function itself: an argument is missing, unexpected or given twice.
-
-        Notes
-        -----
-        Rule     CALL-SENT-5
         """
         return self._bind(*args, **kwargs)
 

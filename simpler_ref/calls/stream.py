@@ -1,4 +1,7 @@
-"""The stream of calls of a Worker: from the first call to the next run, or to the end."""
+"""The stream of calls of a Worker: from the first call to the next run, or to the end.
+
+Rule     CALL-ARRAY-4; CALL-FAIL-1, -4, -5, -7; CALL-HAZARD-10; CALL-STREAM-1 to -5, -8, -9, -11
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,6 @@ class Stream:
 
     One thread at a time acts as the Orch thread of the engine: it submits, or it waits and meanwhile runs
     the Scheduler's passes.
-
-    Rule     CALL-STREAM-1 to -5
     """
 
     def __init__(self, life: Life, session: Session, register: Any) -> None:
@@ -98,10 +99,6 @@ class Stream:
         ------
         TypeError, ValueError
             The arguments do not fit the task's parameters; an array that it writes is not shared.
-
-        Notes
-        -----
-        Rule     CALL-ARRAY-4
         """
         if not kwargs:
             future: Future | None = self.call_quickly(self, task, args)
@@ -182,10 +179,6 @@ class Stream:
         ------
         RuntimeError
             They are of another open Worker, for whose calls those of this one would not wait.
-
-        Notes
-        -----
-        Rule     CALL-STREAM-11
         """
         for other in tuple(current.opened) if len(current.opened) > 1 else ():
             if (
@@ -347,10 +340,6 @@ class Stream:
         ------
         WorkerStartError, OSError, …
             They cannot be made. All calls that had not ended have failed; the next one tries again.
-
-        Notes
-        -----
-        Rule     CALL-FAIL-4, -5
         """
         self._quick.stop()
         session, manager = self._session, self._session.manager
@@ -386,10 +375,7 @@ class Stream:
         return everyone
 
     def _strand(self) -> None:
-        """Fail all calls that have not ended: there are no workers.
-
-        Rule     CALL-FAIL-5
-        """
+        """Fail all calls that have not ended: there are no workers."""
         self._end_all_workers()
         self._kernels.strand(self._mem, 1)
         view = self._engine.view
@@ -398,10 +384,7 @@ class Stream:
         self._keep_values()
 
     def forget_memory(self, low: int, high: int) -> None:
-        """Know nothing any more of memory that is given back: a failure says nothing of what comes there.
-
-        Rule     CALL-FAIL-1; CALL-HAZARD-10
-        """
+        """Forget memory that is given back: a failure says nothing of what comes there."""
         if self._open:
             with self.turns.entrance, self.turns.turn:
                 if self._open:
@@ -485,10 +468,7 @@ class Stream:
             self._teller.end()
 
     def disown(self) -> None:
-        """Leave the calls to the process that this one was forked from.
-
-        Rule     CALL-STREAM-9
-        """
+        """Leave the calls to the process that this one was forked from."""
         self.close()
         self.turns = Turns(self._engine)  # another thread may have had it, and the lock
         self._watching = threading.Lock()
@@ -676,8 +656,6 @@ class Stream:
 
         A signal handler may ask for the same future meanwhile: it gets the value, and the call is dropped
         once, by whoever has begun first.
-
-        Rule     CALL-STREAM-8
         """
         slot, fetching = future._slot, self._fetching
         if slot in fetching:
@@ -754,10 +732,7 @@ class Stream:
         return lease
 
     def _look_at_failures(self) -> None:
-        """Note the errors of failed calls whose futures are gone.
-
-        Rule     CALL-FAIL-7
-        """
+        """Note the errors of failed calls whose futures are gone."""
         slots: list[int] = []
         while slot := self._kernels.take_failed(self._mem):
             slots.insert(0, slot)
@@ -771,10 +746,7 @@ class Stream:
             self._kernels.drop_call(self._mem, slot)
 
     def tell_failures(self) -> None:
-        """Log the errors that nobody can ask for any more.
-
-        Rule     CALL-FAIL-7
-        """
+        """Log the errors that nobody can ask for any more."""
         if not self._open:
             return
         with self.turns.entrance, self.turns.turn:

@@ -3,6 +3,8 @@
 An exception is rebuilt from its state, not by calling its class: `__init__` may have any signature. The
 state has three parts: `args`; what its classes keep outside of `__dict__` (the fields of built-in
 exceptions such as `OSError.errno`, and `__slots__`); and `__dict__`.
+
+Rule     CALL-FAIL-8
 """
 
 from __future__ import annotations
@@ -96,10 +98,6 @@ class Remains:
         Returns how many bytes a value takes; raises an exception if it cannot be sent.
     limit : int
         How many bytes all values may take.
-
-    Notes
-    -----
-    Rule     CALL-FAIL-8
     """
 
     def __init__(

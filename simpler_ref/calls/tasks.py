@@ -1,4 +1,7 @@
-"""The decorator `task`: a function whose calls are tasks."""
+"""The decorator `task`: a function whose calls are tasks.
+
+Rule     CALL-COMPILED-1, -10; CALL-LIMIT-1 to -3; CALL-SENT-1 to -3; CALL-WORKER-4
+"""
 
 from __future__ import annotations
 
@@ -123,10 +126,6 @@ class Task:
             What the workers have of `__main__`; None: all of it.
         to_threads : bool
             Whether they are threads of this process, which call the very function.
-
-        Notes
-        -----
-        Rule     CALL-SENT-1 to -3
         """
         if to_threads:
             guards = None if self.is_passing else Guards([])
@@ -322,10 +321,6 @@ def task(
     ValueError
         `timeout` is not positive, or that of a compiled task; `retries` or a worker is negative; or a
         worker is there twice, or none.
-
-    Notes
-    -----
-    Rule     CALL-LIMIT-1 to -3; CALL-WORKER-4; CALL-COMPILED-1, -10
     """
     if name is not None:
         text("name", name)

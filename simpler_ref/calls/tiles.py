@@ -1,4 +1,7 @@
-"""Tiles of an array: the parts that tasks work on, as views."""
+"""Tiles of an array: the parts that tasks work on, as views.
+
+Rule     CALL-TILES-1 to -3
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,6 @@ class Tiles(Sequence[Array]):
         How many tiles there are, along each of these axes.
     halo : tuple of int
         How many more elements a tile has on each side, as far as the array goes.
-
-    Notes
-    -----
-    Rule     CALL-TILES-1 to -3
     """
 
     def __init__(self, array: Any, shape: Any, halo: Any = 0) -> None:

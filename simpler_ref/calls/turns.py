@@ -1,4 +1,7 @@
-"""Whose turn it is to act as the Orch thread of a stream."""
+"""Whose turn it is to act as the Orch thread of a stream.
+
+Rule     CALL-STREAM-3
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,6 @@ class Turns:
         A thread helps.
     shared : bool
         It stops helping whenever a call ends, since others wait for calls, too.
-
-    Notes
-    -----
-    Rule     CALL-STREAM-3
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -1,6 +1,8 @@
 """Errors of calls that nobody asks for: each is logged once, when nobody can ask any more.
 
 A program that only submits never comes to look, so a thread does, once a second.
+
+Rule     CALL-FAIL-7
 """
 
 from __future__ import annotations
@@ -29,10 +31,7 @@ _MOST_SILENT = 1024
 
 
 class Unasked:
-    """The error of a call, until somebody asks for it, or for that of a call that failed with it.
-
-    Rule     CALL-FAIL-7
-    """
+    """The error of a call, until somebody asks for it, or for that of a call that failed with it."""
 
     def __init__(self, error: BaseException, task: int, shown: list[str]) -> None:
         self.task = task
@@ -120,10 +119,7 @@ class _Telling(Protocol):
 
 
 class Teller:
-    """The thread that tells of failures in time.
-
-    Rule     CALL-FAIL-7
-    """
+    """The thread that tells of failures in time."""
 
     def __init__(self, stream: _Telling) -> None:
         self._ended = threading.Event()

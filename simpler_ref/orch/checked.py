@@ -2,6 +2,8 @@
 
 Each submit, buffer and scope goes through a `Check`, and its usual way. Tasks, dependencies and memory
 are those without the check.
+
+Rule     ORCH-CHECK-4, -7, -8, -11; SEE-INPUT-4
 """
 
 from __future__ import annotations
@@ -47,10 +49,6 @@ class Check:
         Is told of bytes that tasks may write while others have them as INPUT.
     *memory
         More of it: the first address, and the one after the last.
-
-    Notes
-    -----
-    Rule     ORCH-CHECK-4, -7, -8, -11; SEE-INPUT-4
     """
 
     def __init__(

@@ -2,6 +2,8 @@
 
 A column becomes a few numpy operations, whatever the number of tasks. What comes out is a program: one
 submit to be repeated, and a table with the words that differ from task to task; see `jit/ops.py`.
+
+Rule     ORCH-MISUSE-13; SPEED-MANY-1 to -5
 """
 
 from __future__ import annotations
@@ -41,10 +43,6 @@ class Rows(NamedTuple):
         An array in shared memory; its rows must be contiguous.
     index : numpy.ndarray or list
         For each task the number of the row that is its tensor, from 0; an integer dtype.
-
-    Notes
-    -----
-    Rule     SPEED-MANY-2
     """
 
     array: Array
@@ -110,10 +108,6 @@ class Batch:
         The number of tasks.
     workers : int or numpy.ndarray
         The worker each task is for, −1 for any.
-
-    Notes
-    -----
-    Rule     SPEED-MANY-5
     """
 
     def __init__(
@@ -155,10 +149,6 @@ class Batch:
         ----------
         word
             The callable word, or one for each task.
-
-        Notes
-        -----
-        Rule     SPEED-MANY-1, -4
         """
         tensors = [(one.data, one.rest) for one in self.tensors]
         scalars = [(one.bits, one.kind) for one in self.scalars]
@@ -191,10 +181,7 @@ def _listed(name: str, columns: Any) -> Sequence[Any]:
 
 
 def _tensor_column(name: str, column: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors: rows of an array, or one tensor for all.
-
-    Rule     SPEED-MANY-2
-    """
+    """Read a column of tensors: rows of an array, or one tensor for all."""
     if isinstance(column, ContinuousTensor):
         try:
             wire = _plain(column)
@@ -273,10 +260,7 @@ def _rows(name: str, array: Array, index: Array, agreed: _Agreed) -> _Tensors:
 
 
 def _tagged_column(place: str, column: Any, tag: Any, agreed: _Agreed) -> _Tensors:
-    """Read a column of tensors with its tags; refuse read-only arrays that tasks write.
-
-    Rule     ORCH-MISUSE-13
-    """
+    """Read a column of tensors with its tags; refuse read-only arrays that tasks write."""
     name = f"tensors{place}"
     read = _tensor_column(name, column, agreed)
     tags = _tag_column(f"tags{place}", tag, agreed)
@@ -302,10 +286,7 @@ def _tag_column(name: str, tag: Any, agreed: _Agreed) -> Any:
 
 
 def _scalar_columns(scalars: Any, agreed: _Agreed) -> list[_Scalars]:
-    """Read the scalars: an array (tasks, scalars), or a list of columns.
-
-    Rule     SPEED-MANY-3
-    """
+    """Read the scalars: an array (tasks, scalars), or a list of columns."""
     if scalars is None:
         return []
     if isinstance(scalars, np.ndarray):

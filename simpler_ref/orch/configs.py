@@ -1,4 +1,7 @@
-"""Configurations of tasks: what of them is supported, and the numbers under which mailboxes get them."""
+"""Configurations of tasks: what of them is supported, and the numbers under which mailboxes get them.
+
+Rule     FLAG-VALUE-1; FLOW-CONFIG-3; FLOW-ENV-2, -3, -5; ORCH-MISUSE-12
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,6 @@ def require_supported(config: CallConfig) -> None:
         It is none.
     ValueError
         It is, or has; see `CallConfig.validate`.
-
-    Notes
-    -----
-    Rule     FLOW-CONFIG-3; FLAG-VALUE-1; ORCH-MISUSE-12
     """
     if not isinstance(config, CallConfig):
         raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
@@ -45,8 +44,6 @@ def config_wire(config: CallConfig) -> bytes:
     """Return a configuration as it travels, and the sizes after it, once it is found to be right.
 
     The first one with sizes warns of what the simulated chip cannot honour.
-
-    Rule     FLOW-ENV-2, -3, -5
     """
     global _told
     require_supported(config)

@@ -3,6 +3,8 @@
 `Orchestrator.allocate_domain` makes one. Its memory is mapped in the user's process and in the workers of
 its chips, at the same addresses. The end of its block releases it; its memory is freed when the run has
 drained, since tasks that use it may still be running.
+
+Rule     WM-DOMAIN-1 to -8, -10, -15
 """
 
 from __future__ import annotations
@@ -55,10 +57,6 @@ class CommBufferSpec:
     ------
     ValueError
         A number is negative, the elements do not fit `nbytes`, or there is no name.
-
-    Notes
-    -----
-    Rule     WM-DOMAIN-5
     """
 
     name: str
@@ -124,10 +122,6 @@ class CommDomainHandle:
         Its block has ended.
     freed : bool
         Its memory is gone.
-
-    Notes
-    -----
-    Rule     WM-DOMAIN-3, -7
     """
 
     def __init__(self, name: str, workers: Sequence[int], memory: Array) -> None:
@@ -172,10 +166,7 @@ class CommDomainHandle:
 
 
 class Domains:
-    """The domains of a Worker.
-
-    Rule     WM-DOMAIN-1
-    """
+    """The domains of a Worker."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -198,10 +189,7 @@ class Domains:
         buffers: Sequence[CommBufferSpec],
         timeout_s: float,
     ) -> CommDomainHandle:
-        """Make a domain; see `Orchestrator.allocate_domain`.
-
-        Rule     WM-DOMAIN-3 to -6
-        """
+        """Make a domain; see `Orchestrator.allocate_domain`."""
         session = self._life.live()
         self._check_name(name)
         chips = _check_chips(session, workers)
@@ -229,10 +217,7 @@ class Domains:
             raise ValueError(f"domain {name!r} is live: release it first, or take another name")
 
     def _connect(self, session: Session, manager: WorkerManager) -> None:
-        """Make the base communicator of all chips, or take those into it that are new.
-
-        Rule     WM-DOMAIN-1
-        """
+        """Make the base communicator of all chips, or take those into it that are new."""
         size = len(session.next_level)
         for chip in range(size):
             if chip not in self._members:
@@ -248,10 +233,7 @@ class Domains:
         window: int,
         places: Mapping[str, int],
     ) -> None:
-        """Have every chip map the memory of a domain.
-
-        Rule     WM-DOMAIN-2
-        """
+        """Have every chip map the memory of a domain."""
         from ..native_chip.domains import DomainMemory, pack_file
 
         assert handle._memory is not None
@@ -273,10 +255,7 @@ class Domains:
 
     # ------------------------------------------------------------ the end
     def free_all(self, session: Session) -> None:
-        """Free every domain, when no task runs: the released ones first, then the others in reverse.
-
-        Rule     WM-DOMAIN-7, -8
-        """
+        """Free every domain, when no task runs: the released ones first, then the others in reverse."""
         while self._live:
             released = [one for one in self._live if one.released]
             self._free(session, (released or self._live[::-1])[0])
@@ -315,8 +294,6 @@ class Domains:
         """Break the domains of ranks that will not come; the Orch thread calls this while it waits.
 
         `failures` are the exceptions that have cancelled the run.
-
-        Rule     WM-DOMAIN-15
         """
         view = session.engine.view
         if not self._live or not (view.has_failed or view.is_cancelled):
@@ -343,10 +320,7 @@ class Domains:
         self._members.clear()
 
     def note_death(self, worker: int, code: int) -> None:
-        """Break the domains of a chip that has died: no rank waits for it any longer.
-
-        Rule     WM-DOMAIN-10
-        """
+        """Break the domains of a chip that has died: no rank waits for it any longer."""
         from ..native_chip.domains import DomainMemory
 
         ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
@@ -365,8 +339,6 @@ class AbsentRanks:
     it runs or may still start: one whose producer has failed, that was cancelled or that was never
     submitted does not. If all ranks that run sleep in waits, and none was woken between two looks, they
     wait for those.
-
-    Rule     WM-DOMAIN-15
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -412,10 +384,7 @@ class AbsentRanks:
 
 
 def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
-    """Return the chips of a domain, once they are found to be right.
-
-    Rule     WM-DOMAIN-6
-    """
+    """Return the chips of a domain, once they are found to be right."""
     from ..native_chip.domains import MAX_RANKS
 
     chips = list(items("workers", workers, "chips"))
@@ -437,10 +406,7 @@ def _check_chips(session: Session, workers: Sequence[int]) -> list[int]:
 
 
 def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[str, int]]:
-    """Return the size of a window, and where each buffer begins in it.
-
-    Rule     WM-DOMAIN-5
-    """
+    """Return the size of a window, and where each buffer begins in it."""
     from ..native_chip.domains import window_size
 
     whole("window_size", wanted, 1, _MOST_BYTES)
@@ -462,10 +428,7 @@ def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[
 
 
 def _make(name: str, chips: Sequence[int], window: int, timeout_ns: int) -> Array:
-    """Return the memory of a domain, in this process.
-
-    Rule     WM-DOMAIN-4
-    """
+    """Return the memory of a domain, in this process."""
     from ..native_chip.domains import DomainMemory, domain_bytes
 
     memory = regions.create_window(domain_bytes(len(chips), window))

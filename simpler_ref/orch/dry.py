@@ -3,6 +3,8 @@
 `DryEngine` is an engine whose workers answer nothing: no task ends, and its rings are addresses without
 memory. So the dependencies are those that the kernels find, and all of them: in a run, a task need not
 wait for one that has ended and is forgotten. What they find they note, as for a trace.
+
+Rule     SEE-GRAPH-1, -2, -6, -11
 """
 
 from __future__ import annotations
@@ -157,10 +159,7 @@ class DryEngine:
 
 
 class DryRun:
-    """Submits to a `DryEngine`.
-
-    Rule     SEE-GRAPH-1, -2, -6, -11
-    """
+    """Submits to a `DryEngine`."""
 
     def __init__(self, session: Session) -> None:
         self.memory = first, end = fresh_memory()

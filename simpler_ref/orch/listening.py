@@ -6,6 +6,8 @@ task, buffer and scope to a `Listener` once it is found to be right:
     orch_fn ──submit_*, alloc, scope──▶ ListeningOrchestrator ──task, buffer, scope──▶ Recorder or DryRun
 
 Memory that the runtime will provide has an address in a range where no memory is.
+
+Rule     ORCH-CHECK-10; SEE-GRAPH-7; SPEED-REPLAY-1, -4, -7
 """
 
 from __future__ import annotations
@@ -37,10 +39,7 @@ _functions = itertools.count()
 
 # ---------------------------------------------------------------- the arguments of the function
 class RecordedArgs(TaskArgs):
-    """The arguments that an orchestration function is recorded with; its scalars know their positions.
-
-    Rule     SPEED-REPLAY-4
-    """
+    """The arguments that an orchestration function is recorded with; its scalars know their positions."""
 
     __slots__ = ("_floats",)
 
@@ -149,10 +148,6 @@ class ListeningOrchestrator(Orchestrator):
         The configurations of tasks and their numbers.
     has_unordered : bool
         Whether tasks may write what others have as INPUT; only with ``check=True`` that is known.
-
-    Notes
-    -----
-    Rule     SPEED-REPLAY-1, -7; ORCH-CHECK-10; SEE-GRAPH-7
     """
 
     def __init__(self, session: Session, listener: Listener) -> None:

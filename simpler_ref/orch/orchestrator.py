@@ -2,6 +2,11 @@
 
 `Orchestrator` turns `submit_*`, `alloc` and scopes into tasks of the graph; the work is done by the
 kernels in `jit/submit.py`.
+
+Rule     FAIL-LOUD-2; FLOW-HANDLE-2; FLOW-LAYOUT-3, -5, -6; FLOW-NEST-3; HIER-API-2, -3; ORCH-ALLOC-1;
+         ORCH-API-2, -3, -5 to -7; ORCH-AUTO-4; ORCH-DRAIN-1 to -3; ORCH-FAIL-1 to -3;
+         ORCH-MISUSE-1, -6, -7, -10; ORCH-SCOPE-2 to -4; REMOTE-ARGS-2; REMOTE-COPY-9; REMOTE-LINK-11;
+         SPEED-MANY-1, -6, -7; SPEED-REPLAY-9; WM-AFF-1, -2; WM-CHIP-3; WM-DOMAIN-3, -14; WM-GROUP-1, -5
 """
 
 from __future__ import annotations
@@ -61,8 +66,6 @@ class Orchestrator:
     """Builds the graph of one run; valid while the orchestration function runs, on its thread.
 
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
-
-    Rule     ORCH-API-3; HIER-API-2; FLOW-NEST-3
     """
 
     def __init__(self, session: Session) -> None:
@@ -93,10 +96,7 @@ class Orchestrator:
 
     @property
     def ring(self) -> RingView:
-        """The Worker's rings and live tasks, to look at; from any thread, also after the run.
-
-        Rule     ORCH-API-5 to -7
-        """
+        """The Worker's rings and live tasks, to look at; from any thread, also after the run."""
         return self._ring
 
     # ------------------------------------------------------------ submit
@@ -120,10 +120,6 @@ class Orchestrator:
             The outputs exceed a ring; outside of a run; on another thread; no sub workers.
         ValueError
             The arguments do not fit a mailbox.
-
-        Notes
-        -----
-        Rule     ORCH-API-2; HIER-API-3
         """
         try:
             word = self._quick_subs[handle]
@@ -173,10 +169,6 @@ class Orchestrator:
             There is no such worker; a `child_memory` tensor without `worker`; see `CallConfig.validate`.
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`.
-
-        Notes
-        -----
-        Rule     WM-AFF-1, -2; HIER-API-3
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
         if is_remote(handle):
@@ -198,10 +190,7 @@ class Orchestrator:
         return self._endpoints.place(handle, worker, args, taken, for_sub=for_sub)
 
     def _sub_word(self, handle: CallableHandle, args: TaskArgs | None) -> int:
-        """Return the callable word of a task for a sub worker, here or at an endpoint.
-
-        Rule     REMOTE-COPY-9
-        """
+        """Return the callable word of a task for a sub worker, here or at an endpoint."""
         if not is_remote(handle):
             return self._require_handle("submit_sub", handle, [args], self._subs, L.SUB)
         word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
@@ -211,8 +200,6 @@ class Orchestrator:
         """Submit a task whose arguments are found to be right, or a group.
 
         `workers` has the worker of each member of a group, plus one, 0 for any.
-
-        Rule     WM-GROUP-1
         """
         if self._check is None:
             self._send(word, members, workers)
@@ -278,10 +265,6 @@ class Orchestrator:
             twice, or one that does not exist.
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_next_level`.
-
-        Notes
-        -----
-        Rule     WM-GROUP-1; HIER-API-3
         """
         remote = is_remote(handle)
         endpoints = self._endpoints.count if remote else 0
@@ -321,8 +304,6 @@ class Orchestrator:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
 
         At endpoints each member runs at another one.
-
-        Rule     WM-GROUP-1; HIER-API-3; REMOTE-COPY-9
         """
         if is_remote(handle):
             members = self._pools.members(args_list, L.NEXT_LEVEL, self._endpoints.count)
@@ -381,10 +362,6 @@ class Orchestrator:
             message names the column. See also `submit_sub`.
         KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`: the tasks before the one that was refused are submitted.
-
-        Notes
-        -----
-        Rule     SPEED-MANY-1; REMOTE-LINK-11
         """
         remote = is_remote(handle)
         live, pool = (self._next_level, 0) if remote else (self._subs, L.SUB)
@@ -456,10 +433,7 @@ class Orchestrator:
         return self._one_by_one(batch, lambda args, _worker: self._add(next(words), [args]))
 
     def _play(self, program: Array, variables: Array) -> None:
-        """Carry out a program, wait where there is no room, and let Python see its signals.
-
-        Rule     SPEED-MANY-6, -7; SPEED-REPLAY-9
-        """
+        """Carry out a program, wait where there is no room, and let Python see its signals."""
         attempt = partial(self._engine.kernels.run_program, self._mem, program, variables)
         code = L.MORE
         while code == L.MORE:
@@ -472,10 +446,7 @@ class Orchestrator:
     def _require_handle(
         self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
     ) -> int:
-        """Return a handle's callable word, once handle and arguments are found to be right.
-
-        Rule     ORCH-MISUSE-6, -10; FLOW-HANDLE-2
-        """
+        """Return a handle's callable word, once handle and arguments are found to be right."""
         word = live.get(handle) if isinstance(handle, CallableHandle) else None
         if word is None:
             raise self._refusal(what, handle, None, live, pool)
@@ -501,10 +472,6 @@ class Orchestrator:
             Workers cannot see an array.
         TypeError
             A tensor is described by a layout, and the task is for a chip.
-
-        Notes
-        -----
-        Rule     FLOW-LAYOUT-3, -5
         """
         described = []
         for args in members:
@@ -520,10 +487,7 @@ class Orchestrator:
             self._give_numbers(described)
 
     def _give_numbers(self, members: Sequence[list[bytes]]) -> None:
-        """Write the numbers of layouts into tensors; make room for them if there is none.
-
-        Rule     FLOW-LAYOUT-6
-        """
+        """Write the numbers of layouts into tensors; make room for them if there is none."""
         layouts = self._engine.layouts
         try:
             for wires in members:
@@ -540,10 +504,7 @@ class Orchestrator:
         return self._configs.number_of(config) << L.WORD_CONFIG
 
     def _note_outputs(self, slot: int, members: Sequence[TaskArgs]) -> None:
-        """Write the addresses the runtime chose back into the arguments.
-
-        Rule     ORCH-AUTO-4; WM-GROUP-5
-        """
+        """Write the addresses the runtime chose back into the arguments."""
         wires = self._view.provided(slot, sum(len(one._tensors) for one in members))
         at = 0
         for args in members:
@@ -553,10 +514,7 @@ class Orchestrator:
                 at += TENSOR_BYTES
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
-        """Say why a submit was refused; nothing has changed.
-
-        Rule     ORCH-MISUSE-1
-        """
+        """Say why a submit was refused; nothing has changed."""
         if not isinstance(handle, CallableHandle):
             return TypeError(
                 f"{what} expects a CallableHandle returned by Worker.register, got "
@@ -572,10 +530,7 @@ class Orchestrator:
 
     # ------------------------------------------------------------ memory of next-level workers
     def malloc(self, worker_id: int, size: int) -> int:
-        """Allocate memory of a next-level worker, between two of its tasks; see `Worker.malloc`.
-
-        Rule     WM-CHIP-3
-        """
+        """Allocate memory of a next-level worker, between two of its tasks; see `Worker.malloc`."""
         self._require_mine()
         return self._session.chips.malloc(worker_id, size)
 
@@ -634,10 +589,6 @@ class Orchestrator:
             There is no room for the windows.
         ControlError, WorkerLostError
             A chip could not map them; see `Worker.malloc`.
-
-        Notes
-        -----
-        Rule     WM-DOMAIN-3, -14
         """
         self._require_mine()
         return self._session.domains.allocate(name, workers, window_size, buffers, timeout_s)
@@ -672,10 +623,6 @@ class Orchestrator:
         ------
         RuntimeError, RingFullError, TaskError
             See `submit_sub`.
-
-        Notes
-        -----
-        Rule     ORCH-ALLOC-1
         """
         self._require_mine()
         dims = (shape,) if type(shape) is int else shape if type(shape) is tuple else sizes(shape)
@@ -691,10 +638,7 @@ class Orchestrator:
 
     # ------------------------------------------------------------ scopes
     def scope(self) -> ScopeGuard:
-        """Return a context manager: a scope one deeper, whose tasks use the next ring.
-
-        Rule     ORCH-SCOPE-2
-        """
+        """Return a context manager: a scope one deeper, whose tasks use the next ring."""
         return ScopeGuard(self)
 
     def scope_begin(self) -> None:
@@ -704,10 +648,6 @@ class Orchestrator:
         ------
         RuntimeError
             64 scopes are open already; outside of a run.
-
-        Notes
-        -----
-        Rule     ORCH-SCOPE-2, -3
         """
         self._require_mine()
         if self._open_scope() != L.OK:
@@ -726,10 +666,6 @@ class Orchestrator:
             No scope is open; outside of a run.
         HazardError
             With ``check=True``: a task that may still run uses memory of the scope, and does not keep it.
-
-        Notes
-        -----
-        Rule     ORCH-SCOPE-4
         """
         self._require_mine()
         if self._depth() <= 1:
@@ -761,10 +697,6 @@ class Orchestrator:
             A task of this run has failed; the first one that did.
         RuntimeError
             Outside of a run, or on another thread.
-
-        Notes
-        -----
-        Rule     ORCH-DRAIN-1 to -3
         """
         self._require_mine()
         self._drain()
@@ -785,10 +717,7 @@ class Orchestrator:
         return self._view.ended < self._view.pushed - self._pushed_before
 
     def live_tasks(self) -> int:
-        """Return the tasks that are not reclaimed yet, buffers from `alloc` included.
-
-        Rule     ORCH-API-5
-        """
+        """Return the tasks that are not reclaimed yet, buffers from `alloc` included."""
         return self._view.live
 
     # ------------------------------------------------------------ waiting for room
@@ -796,8 +725,6 @@ class Orchestrator:
         """Turn a refusal into an exception, or help the Scheduler until there is room.
 
         `wire` returns the arguments of what was refused last.
-
-        Rule     ORCH-FAIL-2
         """
         code = self._room.wait(code, attempt, wire)
         if code >= 0:
@@ -838,10 +765,7 @@ class Orchestrator:
         """Wait for all tasks if those that are lost may run again, once the function has returned."""
 
     def _for_next_run(self) -> Orchestrator:
-        """Return one that is not open yet. References to this one stay closed for ever.
-
-        Rule     ORCH-MISUSE-7
-        """
+        """Return one that is not open yet. References to this one stay closed for ever."""
         self._engine.runs += 1
         fresh = object.__new__(type(self))
         fresh.__dict__.update(self.__dict__)
@@ -860,20 +784,14 @@ class Orchestrator:
         return "" if self._check is None else self._check.places.get(task, "")
 
     def _task_error(self) -> TaskError:
-        """Return the run's first failure as an exception, the same one each time.
-
-        Rule     ORCH-FAIL-1, -3; FAIL-LOUD-2
-        """
+        """Return the run's first failure as an exception, the same one each time."""
         if self._error is None:
             self._error = read_failure(self._session)
         return self._error
 
 
 class ScopeGuard:
-    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it.
-
-    Rule     ORCH-SCOPE-2
-    """
+    """``with orch.scope():`` — opens a scope, and ends it and what was left open inside it."""
 
     __slots__ = ("_depth", "_orch")
 
@@ -914,10 +832,7 @@ def is_remote(handle: Any) -> bool:
 
 
 def refuse_remote(handle: CallableHandle, args: TaskArgs) -> ValueError:
-    """Return the error for a tensor in an endpoint's memory that a local worker would get.
-
-    Rule     REMOTE-ARGS-2
-    """
+    """Return the error for a tensor in an endpoint's memory that a local worker would get."""
     i = next(i for i, wire in enumerate(args._tensors) if isinstance(wire, RemoteWire))
     return ValueError(
         f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "

@@ -1,4 +1,7 @@
-"""Who a task is for: what a submit says of workers, checked against the pools there are."""
+"""Who a task is for: what a submit says of workers, checked against the pools there are.
+
+Rule     WM-AFF-6; WM-GROUP-8
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,7 @@ class Pools:
         """Next-level workers of this machine; endpoints come after them."""
 
     def affinity(self, worker: int, args: Sequence[TaskArgs | None]) -> int:
-        """Return the next-level worker a task is for, plus one; 0 for any.
-
-        Rule     WM-AFF-6
-        """
+        """Return the next-level worker a task is for, plus one; 0 for any."""
         room = self.sizes[L.NEXT_LEVEL]
         if not hasattr(worker, "__index__") or not -1 <= worker < room:
             raise ValueError(
@@ -95,10 +95,7 @@ class Pools:
 
 
 def require_distinct(workers: Sequence[int], members: int) -> None:
-    """Refuse workers that are not one for each member of a group, each another one.
-
-    Rule     WM-GROUP-8
-    """
+    """Refuse workers that are not one for each member of a group, each another one."""
     if not isinstance(workers, Sequence | np.ndarray) or isinstance(workers, str):
         raise TypeError(f"workers={workers!r} must be a list with a worker for each member")
     if len(workers) != members:

@@ -4,6 +4,8 @@
 goes that belongs to memory which the runtime will provide, or to a tensor of ``args``, the program has a
 patch, so that a replay puts the real address there. `Graph.run` carries the program out through the same
 kernels as any run: dependencies, rings and scopes are not remembered but found anew.
+
+Rule     FLOW-LAYOUT-6; ORCH-CHECK-10; SPEED-PARTS-1, -5; SPEED-REPLAY-1 to -3, -5, -6, -8 to -12
 """
 
 from __future__ import annotations
@@ -116,10 +118,6 @@ class Recorder:
         What a replay does one by one if there are tasks of endpoints.
     tasks : int
         Tasks so far, buffers included.
-
-    Notes
-    -----
-    Rule     SPEED-REPLAY-1, -12
     """
 
     def __init__(self, session: Session, args: RecordedArgs | None) -> None:
@@ -141,10 +139,7 @@ class Recorder:
 
     # ------------------------------------------------------------ whose memory an address is in
     def _locate(self, address: int, child_memory: bool) -> tuple[int, int] | None:
-        """Return the variable and the offset that an address is the sum of; None: it is a constant.
-
-        Rule     SPEED-REPLAY-3
-        """
+        """Return the variable and the offset that an address is the sum of; None: it is a constant."""
         if RECORDED_FIRST <= address < RECORDED_LAST:
             at = bisect_right(self._buffers, address, key=lambda span: span.start) - 1
             if at < 0 or address > self._buffers[at].end:
@@ -160,10 +155,7 @@ class Recorder:
         return spans[at].variable, address - spans[at].data
 
     def _provide(self, nbytes: int, variable: int) -> int:
-        """Return an address that represents memory which a replay will provide.
-
-        Rule     SPEED-REPLAY-6
-        """
+        """Return an address that represents memory which a replay will provide."""
         if nbytes == 0:
             return 0
         address = self._fresh
@@ -233,10 +225,7 @@ class Recorder:
             self.steps.append(step)
 
     def _layout(self, layout: Layout) -> int:
-        """Return the variable that has the number of a layout.
-
-        Rule     FLOW-LAYOUT-6
-        """
+        """Return the variable that has the number of a layout."""
         if layout not in self.layouts:
             self.layouts[layout] = self.variables
             self.variables += 1
@@ -282,10 +271,6 @@ class Graph:
     ----------
     tasks : int
         Tasks recorded, buffers from `alloc` included.
-
-    Notes
-    -----
-    Rule     SPEED-REPLAY-11
     """
 
     def __init__(
@@ -335,10 +320,6 @@ class Graph:
             A callable of the recording has been unregistered.
         TaskError, RingFullError, RuntimeError
             See `Worker.run`.
-
-        Notes
-        -----
-        Rule     SPEED-REPLAY-2, -9, -10, -12
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)
@@ -356,10 +337,7 @@ class Graph:
         return replace(timing, tasks=self.tasks)
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
-        """Refuse arguments that are not like those of the recording.
-
-        Rule     SPEED-REPLAY-5; ORCH-CHECK-10
-        """
+        """Refuse arguments that are not like those of the recording."""
         mine = self._args
         _require_here(args)
         if not isinstance(args, TaskArgs) or not hasattr(args, "_tensors"):
@@ -402,10 +380,7 @@ class Graph:
         orch._play(self._program, self._variables)
 
     def _replay_at_endpoints(self, orch: PlacingOrchestrator) -> None:
-        """Carry the steps out: the first time task by task, then in parts if that can be.
-
-        Rule     SPEED-REPLAY-12; SPEED-PARTS-1
-        """
+        """Carry the steps out: the first time task by task, then in parts if that can be."""
         variables = self._variables.tolist()
         self._went_in_parts = self._parted is not None and self._parted.submit(orch, variables)
         if not self._went_in_parts:
@@ -417,10 +392,7 @@ class Graph:
         return found
 
     def _prepare_parts(self) -> None:
-        """Find the parts for the second replay: how long tasks last is known by then.
-
-        Rule     SPEED-PARTS-5
-        """
+        """Find the parts for the second replay: how long tasks last is known by then."""
         life = self._worker._life
         options = life.options
         if options.check or options.retries or options.track_reads:
@@ -439,20 +411,14 @@ class Graph:
             self._parted.require_registered(self._worker)
 
     def _number_layouts(self, orch: Orchestrator) -> None:
-        """Put the numbers that the engine has for the layouts now into their variables.
-
-        Rule     FLOW-LAYOUT-6
-        """
+        """Put the numbers that the engine has for the layouts now into their variables."""
         wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self._layouts]
         if wires:
             orch._give_numbers([wires])
             self._variables[list(self._layouts.values())] = [*map(layout_number, wires)]
 
     def _resolve(self, orch: Orchestrator) -> None:
-        """Put the current callables and configurations into the callable words.
-
-        Rule     SPEED-REPLAY-8
-        """
+        """Put the current callables and configurations into the callable words."""
         now = []
         for handle, pool in self._handles:
             live = orch._subs if pool == L.SUB else orch._next_level
@@ -485,10 +451,7 @@ def _describe(wire: bytes) -> str:
 
 
 def _require_here(args: Any) -> None:
-    """Refuse arguments in the memory of endpoints: what a replay re-binds are addresses of this machine.
-
-    Rule     SPEED-REPLAY-12
-    """
+    """Refuse arguments in the memory of endpoints: a replay re-binds addresses of this machine."""
     for i, wire in enumerate(getattr(args, "_tensors", ())):
         if isinstance(wire, RemoteWire):
             raise TypeError(
@@ -504,10 +467,7 @@ def record(
     args: Any,
     config: CallConfig,
 ) -> Graph:
-    """Let an orchestration function write its graph down; see `Worker.record`.
-
-    Rule     SPEED-REPLAY-1, -10
-    """
+    """Let an orchestration function write its graph down; see `Worker.record`."""
     _require_here(args)
     mine = recorded(args)
     recorder = Recorder(session, mine)

@@ -1,4 +1,7 @@
-"""Waiting while tasks run: for room in a ring, or until what was submitted has ended."""
+"""Waiting while tasks run: for room in a ring, or until what was submitted has ended.
+
+Rule     ORCH-BACK-1, -2, -4, -5; ORCH-RING-11; SEE-HANG-2; SEE-TOP-3; SPEED-MANY-9
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,6 @@ class Room:
         ------
         RingFullError
             No room within `alloc_timeout_s` of the last progress.
-
-        Notes
-        -----
-        Rule     ORCH-BACK-1, -2, -4; SEE-HANG-2; SEE-TOP-3
         """
         self._engine.lacks = "room for another task"
         try:
@@ -77,10 +76,7 @@ class Room:
         return code
 
     def _progress(self) -> tuple[int, int]:
-        """Return what changes whenever a task finishes or is reclaimed.
-
-        Rule     ORCH-BACK-5
-        """
+        """Return what changes whenever a task finishes or is reclaimed."""
         view = self._engine.view
         return view.next_task_id - view.live, view.ended
 
@@ -90,8 +86,6 @@ class Room:
         A task that waits for its turn among a few thousand is in the processor's caches when that comes,
         and its memory is used again soon: a graph of a million short tasks takes a third of the time.
         Tasks that take long, or wait for what the program does next, are not waited for.
-
-        Rule     SPEED-MANY-9
         """
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
         ended = view.ended
@@ -142,10 +136,7 @@ class Room:
 
 
 def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:
-    """Return the exception for arguments that a kernel has refused with a code for good.
-
-    Rule     ORCH-RING-11
-    """
+    """Return the exception for arguments that a kernel has refused with a code for good."""
     if code == L.TOO_MANY_ARGS:
         return ValueError(
             f"the arguments take {COUNTS_BYTES + len(wire)} bytes, a mailbox holds "

@@ -1,4 +1,7 @@
-"""A run: the orchestration function submits, everything drains, the first failure is raised."""
+"""A run: the orchestration function submits, everything drains, the first failure is raised.
+
+Rule     FAIL-AGAIN-1; FAIL-LOUD-1, -2; HIER-API-4, -5; ORCH-API-1; ORCH-RUN-3, -5 to -8; WM-CHIP-7, -10
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,7 @@ Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]
 
 @dataclass(frozen=True, slots=True)
 class RunTiming:
-    """What `Worker.run` returns; ``host, device = timing`` unpacks the two times in ns.
-
-    Rule     HIER-API-4, -5
-    """
+    """What `Worker.run` returns; ``host, device = timing`` unpacks the two times in ns."""
 
     host_wall_ns: int = 0
     """Time from the call to the end of the drain, ns."""
@@ -84,10 +84,7 @@ def require_function(
 
 
 def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
-    """Return the orchestration function of a level 2 Worker: one task, for its chip.
-
-    Rule     WM-CHIP-7, -10
-    """
+    """Return the orchestration function of a level 2 Worker: one task, for its chip."""
     if not isinstance(handle, CallableHandle):
         raise TypeError(
             "a level 2 Worker expects a CallableHandle returned by Worker.register, got "
@@ -133,10 +130,7 @@ def _run(
     config: CallConfig,
     start: int,
 ) -> RunTiming:
-    """Run from start to reset: the first exception cancels, and is raised at the end.
-
-    Rule     ORCH-RUN-3, -5 to -8; FAIL-LOUD-1, -2; FAIL-AGAIN-1
-    """
+    """Run from start to reset: the first exception cancels, and is raised at the end."""
     engine, view = session.engine, session.engine.view
     orch = session.orch = session.orch._for_next_run()
     device_before = view.device_ns() if session.next_level else None
@@ -184,10 +178,7 @@ def _run(
 def _call(
     session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig
 ) -> None:
-    """Let the orchestration function submit its tasks.
-
-    Rule     ORCH-RUN-7; ORCH-API-1
-    """
+    """Let the orchestration function submit its tasks."""
     orch = session.orch
     before = visibility.current
     outer = before.check, before.kept, before.spawned
