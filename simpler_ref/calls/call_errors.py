@@ -1,24 +1,50 @@
-"""The errors of calls that have failed: what happened, at which worker, and the story."""
+"""The errors of calls that have failed: what happened, at which worker, and the story.
+
+Each error that nobody asks for is logged once, when nobody can ask any more. A program that only submits
+never comes to look, so a thread does, once a second.
+
+Rule     CALL-FAIL-7
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
 
 from ..engine.view import CallView
 from ..engine.view.blocks import data_of
 from ..errors import (
     HazardError,
+    RemoteTraceback,
     TaskCancelledError,
     TaskError,
     TaskTimeoutError,
     WorkerLostError,
+    origin_of,
     tell,
 )
 from ..jit import layout as L
 from ..workers.failures import describe_lost, story_of_call, story_of_item
+from ..workers.reports import describe_exception
 from ..workers.session import Session
 from . import limits, outcomes
 from .forms import key_of
+
+log = logging.getLogger("simpler_ref")
+
+TOLD_AFTER_S = 1.0
+"""After how long without anybody who can ask an error is logged."""
+_KEPT = 64
+"""How many of the last failures are kept although their futures are gone: somebody may still ask for
+calls that failed with them."""
+
+_MOST_SILENT = 1024
 
 
 class CallErrors:
@@ -115,3 +141,124 @@ class CallErrors:
         manager = self._session.manager
         details |= {"worker": worker, "pid": None if manager is None else manager.pids.get(worker)}
         return f"worker {worker}" if manager is None else manager.name(worker)
+
+
+# ---------------------------------------------------------------- those that nobody asks for
+class Unasked:
+    """The error of a call, until somebody asks for it, or for that of a call that failed with it."""
+
+    def __init__(self, error: BaseException, task: int, shown: list[str]) -> None:
+        self.task = task
+        cause = error.__cause__ if isinstance(error.__cause__, RemoteTraceback) else None
+        where = f"{cause.where}: " if cause is not None and cause.where else ""
+        self._text = where + describe_exception(error)
+        self._trace = "" if cause is None else cause.text.rstrip()
+        self._shown = shown
+        """The traceback of this stream that was logged last: calls that fail for one reason share it."""
+        self.asked = False
+        self.since = time.monotonic()
+
+    def __del__(self) -> None:
+        if not self.asked:
+            with suppress(Exception):  # at the end of the interpreter
+                log.error(
+                    "a call failed, and nobody has asked for its result: %s%s",
+                    self._text,
+                    self._traceback(),
+                )
+
+    def _traceback(self) -> str:
+        if not self._trace:
+            return ""
+        if self._shown == [self._trace]:
+            return " (its traceback is that of the call logged before)"
+        self._shown[:] = [self._trace]
+        return f"\n{self._trace}"
+
+
+class Failures:
+    """The failures of a stream."""
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakValueDictionary[int, Unasked] = weakref.WeakValueDictionary()
+        self._last: deque[Unasked] = deque(maxlen=_KEPT)
+        self._shown: list[str] = []
+        self._noted = self._counted = 0
+        self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
+        """The numbers of calls whose errors are not told."""
+        self.taken = 0
+        """How many failed calls were looked at."""
+
+    def note(self, error: BaseException) -> Unasked | None:
+        """Return what is to be told that somebody asks for an error; None of a cancelled call."""
+        origin = origin_of(error)
+        if isinstance(origin, TaskCancelledError):
+            return None
+        found = self._all.get(origin.task)
+        if found is None:
+            found = self._all[origin.task] = Unasked(error, origin.task, self._shown)
+            found.asked = origin.task in self.silent
+            self._last.append(found)
+            self._noted += 1
+        return found
+
+    def take_old(self, needed: Callable[[], set[int]]) -> list[Unasked]:
+        """Return what to let go, which logs it; what `needed` calls failed with them stays."""
+        before = time.monotonic() - TOLD_AFTER_S
+        if not self._last or self._last[0].since > before:
+            return []
+        keep = needed()
+        every = [(one, one.since > before or one.task in keep) for one in self._last]
+        self._last = deque((one for one, stays in every if stays), maxlen=_KEPT)
+        return [one for one, stays in every if not stays]
+
+    def count(self, others: int) -> None:
+        """Log how many have failed beyond those noted; there were `others` that nobody has looked at."""
+        unseen = self.taken + others - self._noted - self._counted
+        if unseen > 0:
+            self._counted += unseen
+            log.error("%d more calls failed, and nobody has asked for their results", unseen)
+
+    def forget(self, others: int) -> None:
+        """Log all that can: the stream has ended."""
+        self.count(others)
+        self._all.clear()
+        self._last.clear()
+        self.silent.clear()
+        self._noted = self._counted = self.taken = 0
+
+
+class _Telling(Protocol):
+    def tell_failures(self) -> None: ...
+
+
+class Teller:
+    """The thread that tells of failures in time."""
+
+    def __init__(self, stream: _Telling) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=_tell_in_time,
+            args=(weakref.ref(stream), self._ended),
+            name="simpler_ref-failures",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(TOLD_AFTER_S)
+
+
+def _tell_in_time(reference: weakref.ref[_Telling], ended: threading.Event) -> None:
+    while not ended.wait(TOLD_AFTER_S):
+        stream = reference()
+        if stream is None:
+            return
+        try:
+            stream.tell_failures()
+        except Exception:
+            log.exception("telling of calls that have failed has failed itself")
+        del stream

@@ -38,10 +38,6 @@ _LONGEST = 40
 """Characters of a text that is shown as it is."""
 
 
-def _nothing_runs() -> None:
-    """Wait for nothing: no call of a dry run runs."""
-
-
 class DryStream:
     """The calls of a function, none of which is made."""
 
@@ -53,7 +49,7 @@ class DryStream:
         self._engine = engine = self._dry.engine
         engine.kernels.begin_stream(engine.mem)
         self._arrays = SentArrays(engine.layouts, session.why_array_is_invisible, Slow(engine))
-        self._packer = Packer(self._arrays, session, _nothing_runs)
+        self._packer = Packer(self._arrays, session, lambda: None)  # nothing runs to be waited for
         self._plans: dict[Task, Plan] = {}
         self._numbers: dict[int, int] = {}
         """The calls of slots."""

@@ -36,11 +36,11 @@ from ..remote.lookout import Lookout
 from ..remote.mover import Mover
 from ..system.types import Array
 from . import outcomes
-from .enclosed import load
 from .forms import ARRAY, CONSTANTS, INNER_ARRAY, ITEM, READ_ARRAY, VALUE, float_of
 from .futures import Future
 from .kept_values import KeptValues, new_value_key
 from .leases import Lease
+from .packing import load
 from .tasks import Task
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..jit import layout as L
 CALL_KEY = L.CALL_KEY
 NONE, TRUE, FALSE, ITEM, ARRAY, READ_ARRAY, VALUE, INNER_ARRAY, INNER_VALUE = range(9)
 """A constant; pickled; an array that the task writes; one that it only reads; a word; an array, and the
-value of a call, that pickled arguments have within them (`enclosed`)."""
+value of a call, that pickled arguments have within them (see `packing`)."""
 CODE_BITS, _IN_A_WORD = 4, 15
 CODE_MASK = (1 << CODE_BITS) - 1
 _COUNT, _NAMED = L.KEY_BITS, 52

@@ -11,11 +11,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..system.values import limit
-from .unasked import log
+from .call_errors import Unasked, log
 
 if TYPE_CHECKING:
     from .stream import Stream
-    from .unasked import Unasked
 
 
 class Future(concurrent.futures.Future):  # type: ignore[type-arg]

@@ -23,7 +23,6 @@ from . import outcomes, quick
 from .arrays import ReceivedArrays
 from .compiled import Code
 from .current import here
-from .enclosed import load
 from .forms import (
     ARRAY,
     CONSTANTS,
@@ -37,6 +36,7 @@ from .forms import (
     float_of,
 )
 from .limits import within
+from .packing import load
 from .refills import require_unchanged
 from .sending import How, Payload, number_in
 from .tasks import received

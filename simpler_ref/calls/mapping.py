@@ -128,27 +128,13 @@ def _each(values: list[Any], errors: dict[int, bytes]) -> outcomes.Several:
 
 
 # ---------------------------------------------------------------- calls in flight
-class _Values:
-    """The values of one call, one after another; an error is raised in its place."""
-
-    def __init__(self, count: int, take: Callable[[int], Any]) -> None:
-        self._places = iter(range(count))
-        self._take = take
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._take(next(self._places))
-
-
 class _Call:
     """A call of which the results are ahead."""
 
     count = 1
     """Its items."""
     opened: Iterator[Any] | None = None
-    """Its values, once they are asked for."""
+    """Its values, once they are asked for: one after another, an error is raised in its place."""
 
     def open(self, timeout: float | None) -> Iterator[Any]:
         """Wait for the call, and return its values.
@@ -190,18 +176,14 @@ def _failing(count: int, error: BaseException) -> Iterator[Any]:
     """Return values of which each is an error, of its own."""
 
     def take(place: int) -> Any:
-        raise error if not place else _another(error)
+        made = error
+        if place:
+            with suppress(Exception):  # of one that cannot be copied
+                made = copy.copy(error)
+                made.__cause__ = error.__cause__
+        raise made
 
-    return _Values(count, take)
-
-
-def _another(error: BaseException) -> BaseException:
-    """Return an equal error; the same one if it cannot be copied."""
-    with suppress(Exception):
-        made = copy.copy(error)
-        made.__cause__ = error.__cause__
-        return made
-    return error
+    return map(take, range(count))
 
 
 class _Origin(NamedTuple):
@@ -285,7 +267,7 @@ class _Chunk(_Single):
                 tell(error, origin.story(origin.first + place))
                 raise error from problem.__cause__
 
-        return _Values(self.count, take)
+        return map(take, range(self.count))
 
 
 # ---------------------------------------------------------------- the results
@@ -320,7 +302,8 @@ class Results:
         self._chunksize = chunksize
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._alone = not _are_values(task) or task.has_limits or not stream.takes_pickles
+        are_values = all(one.mode is Mode.VALUE for one in task.signature.parameters)
+        self._alone = not are_values or task.has_limits or not stream.takes_pickles
         self._apart = False
         """Whether each item that is read and not yet submitted is a call of its own."""
         self._size = chunksize or 1
@@ -630,12 +613,6 @@ class Results:
     def _plan_of_single(self) -> Plan:
         """Return the plan of the calls that have one item, of the function as it was."""
         return self._stream.functions.plan(self._task, self._alone_payload, lasts=False)
-
-
-def _are_values(task: Task) -> bool:
-    """Say whether all arguments of a task are values."""
-    signature = task.signature
-    return all(one.mode is Mode.VALUE for one in signature.parameters)
 
 
 # ---------------------------------------------------------------- what Worker has

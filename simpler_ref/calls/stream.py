@@ -26,7 +26,7 @@ from ..workers.reports import without_own_frames
 from ..workers.session import Session
 from . import current, outcomes, quick
 from .arrays import SentArrays
-from .call_errors import CallErrors
+from .call_errors import CallErrors, Failures, Teller
 from .forms import key_of
 from .futures import Future
 from .inside import Caller
@@ -37,7 +37,6 @@ from .sending import Guards, Payload
 from .sent_functions import SentFunctions
 from .tasks import Task
 from .turns import Turns
-from .unasked import Failures, Teller
 
 _integer = INTEGER.pack
 _new_future = object.__new__

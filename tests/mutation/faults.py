@@ -412,7 +412,8 @@ FAULTS = (
         f"{ORCH}/test_misuse.py::test_an_orch_kept_beyond_its_run_refuses_every_call",
         Patch(
             "orch/orchestrator.py",
-            "        self._thread = -1\n        self._next_level = {}\n        self._subs = {}\n",
+            "        self._thread = -1\n        self._next_level = {}\n        self._subs = {}\n"
+            "        self._quick_subs = {}\n",
             "        pass\n",
         ),
         Patch("jit/entries.py", "    mem[L.ORCH_THREAD] = 0\n", ""),
