@@ -5,18 +5,13 @@ Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FAIL-OUTCOME-1
 
 from __future__ import annotations
 
-LINE = 8
-"""Words of a cache line."""
-WORD = 8
-"""Bytes of a word."""
+LINE = 8  # words of a cache line
+WORD = 8  # bytes of a word
 PAGE_WORDS = (64 << 10) // WORD  # of the largest pages there are
-HALF = 32
-"""Bits of half a word, for words that hold two numbers."""
+HALF = 32  # bits of half a word, for words that hold two numbers
 LOW_HALF = (1 << HALF) - 1
-NONE = 0
-"""No slot, no edge, no block: offset 0 is the header's."""
-STAY = -1
-"""In the place of a call to wait for: none, and the turn is not given to others."""
+NONE = 0  # no slot, no edge, no block: offset 0 is the header's
+STAY = -1  # in the place of a call to wait for: none, and the turn is not given to others
 
 # ---------------------------------------------------------------- constants of the documents
 MAX_RING_DEPTH = 4
@@ -49,10 +44,8 @@ ORDER, NEEDS = range(2)
 IDLE, TASK_READY, TASK_DONE, SHUTDOWN, CONTROL_REQUEST, CONTROL_DONE, INIT_DONE = range(7)
 # outcomes of a task
 SUCCESS, TASK_FAILURE, ENDPOINT_FAILURE, SKIPPED = range(4)
-RETURNED = 4
-"""No outcome: a worker did not start a pre-dispatched task."""
-ANSWERING = -1
-"""In W_SINCE: the task has run, and may not be answered yet."""
+RETURNED = 4  # no outcome: a worker did not start a pre-dispatched task
+ANSWERING = -1  # in W_SINCE: the task has run, and may not be answered yet
 # what a call of a stream has returned: the kind of its value
 (
     VALUE_NONE,
@@ -70,19 +63,13 @@ ANSWERING = -1
 KEY_BITS = 40
 CALL_KEY = (1 << KEY_BITS) - 1
 """Bits of the first scalar of a call: its key, the block of its task; see `calls/forms.py`."""
-BLOCK_AGAIN = 3
+BLOCK_AGAIN = 3  # word of that block: how often a call is run again whose worker has died
 NEVER_BEGAN, MAY_HAVE_BEGUN = 1, 2  # S_BEGAN of tasks that have failed
-"""Word of that block: how often a call is run again whose worker has died."""
-VALUE_LOST = 16
-"""None: the worker has died; its number and exit code are in the word."""
-VALUE_STRANDED = 17
-"""None: no worker was left that could run it."""
-VALUE_POISONED = 18
-"""None: a call that it needs has failed; the word is minus the slot of that one."""
-VALUE_NO_ROOM = 19
-"""None: there was no room for it; the word is the bytes that it needs."""
-VALUE_CANCELLED = 20
-"""None: it was cancelled; the word is minus its own slot."""
+VALUE_LOST = 16  # none: the worker has died; its number and exit code are in the word
+VALUE_STRANDED = 17  # none: no worker was left that could run it
+VALUE_POISONED = 18  # none: a call that it needs has failed; the word is minus the slot of that one
+VALUE_NO_ROOM = 19  # none: there was no room for it; the word is the bytes that it needs
+VALUE_CANCELLED = 20  # none: it was cancelled; the word is minus its own slot
 # sub-commands of a control request
 (
     CTRL_MALLOC,
@@ -112,60 +99,43 @@ LINK_STORE, LINK_FETCH = 68, 69
 
 # ---------------------------------------------------------------- answers of the kernels
 OK = 0
-WOULD_BLOCK = -1
-"""No room now: nothing changed; wait and call again."""
-TOO_LARGE = -2
-"""The request exceeds its ring: it can never succeed."""
-RUN_FAILED = -3
-"""A task of this run has failed: nothing more is accepted."""
-TOO_DEEP = -4
-"""MAX_SCOPE_DEPTH user scopes are open."""
-NO_SCOPE = -5
-"""No user scope is open."""
-ILLEGAL = -6
-"""The state machine has no such step: nothing changed."""
+WOULD_BLOCK = -1  # no room now: nothing changed; wait and call again
+TOO_LARGE = -2  # the request exceeds its ring: it can never succeed
+RUN_FAILED = -3  # a task of this run has failed: nothing more is accepted
+TOO_DEEP = -4  # MAX_SCOPE_DEPTH user scopes are open
+NO_SCOPE = -5  # no user scope is open
+ILLEGAL = -6  # the state machine has no such step: nothing changed
 TIMED_OUT = -7
 INTERRUPTED = -8
-TOO_MANY_ARGS = -9
-"""The arguments do not fit a mailbox: nothing changed."""
-WRONG_THREAD = -10
-"""The calling thread does not own the run: nothing changed."""
-WANTED = -12
-"""Another thread wants to be the Orch thread of the stream."""
-STUCK = -11
-"""A group has waited for its workers for STUCK_NS: a warning is due."""
+TOO_MANY_ARGS = -9  # the arguments do not fit a mailbox: nothing changed
+WRONG_THREAD = -10  # the calling thread does not own the run: nothing changed
+WANTED = -12  # another thread wants to be the Orch thread of the stream
+STUCK = -11  # a group has waited for its workers for STUCK_NS: a warning is due
 
-AUTO_OUTPUT = 1 << 62
-"""Set in what submit returns when it provided the memory of an output."""
+AUTO_OUTPUT = 1 << 62  # set in what submit returns when it provided the memory of an output
 
 # what a worker's `next_task` says besides a local slot
 STOP = -1
 PARK = -2
 RESOLVE = -3
 CONTROL = -4
-COMPILED = -5
-"""A task for a compiled leaf: W_LEAF has its address."""
-MISMATCH = -6
-"""The compiled leaf in W_LEAF takes other arguments than those in the mailbox."""
+COMPILED = -5  # a task for a compiled leaf: W_LEAF has its address
+MISMATCH = -6  # the compiled leaf in W_LEAF takes other arguments than those in the mailbox
 
 # waiting
 CROWDED_NS = 1_000
 """An offer of the core that takes longer was accepted: two switches and some work."""
-BACK_OFF_STEPS = 32
-"""Refused offers that raise a back-off time from 0 to YIELD_NS."""
+BACK_OFF_STEPS = 32  # refused offers that raise a back-off time from 0 to YIELD_NS
 KEEP_NS = 2_000
 """How long the Orch thread keeps its core while an answer from another core may be near."""
-KEEPS, KEEPS_OFF = 8, 64
-"""Such waits in vain after which it stops, and waits for which it stops."""
+KEEPS, KEEPS_OFF = 8, 64  # such waits in vain after which it stops, and waits for which it stops
 RESERVES = 4
 """A worker's reserve is its frames divided by this; with no more tasks left it needs a pass."""
 REST_NS = 20_000
 """The Orch thread sleeps at rest only if reserves last for this long: it has to wake up in time."""
 RETURN_BUDGETS = 4
 """Spin budgets (SPIN_NS) after which a worker returns a pre-dispatched task that still waits."""
-MOVE_NS = 1_000_000
-"""A worker that shares its core with another moves at most this often."""
+MOVE_NS = 1_000_000  # a worker that shares its core with another moves at most this often
 UNSEEN_NS = 200_000
 """A worker that has had no task for this long reports that its last answer is uncollected."""
-LOOKS = 16
-"""A worker that spins reads the clock once in this many looks."""
+LOOKS = 16  # a worker that spins reads the clock once in this many looks

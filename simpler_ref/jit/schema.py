@@ -5,8 +5,9 @@ numbers, which kernels freeze; the ownership tables, the drawings and the tests 
 made from the description.
 
     SLOT = Record("slot")
-    SLOT.line("the Scheduler's", written_by="Scheduler", read_by="Scheduler", ordering="lock")
-    S_STATE = SLOT.word("S_STATE", "the state")
+    SLOT.line("the Scheduler's", "Scheduler", "Scheduler", "lock")
+    S_STATE = SLOT.word("the state")
+    name_words(globals())
 """
 
 from __future__ import annotations
@@ -56,75 +57,84 @@ class Section(NamedTuple):
 class Record:
     """Contiguous words: the header, a slot, an entry of a table."""
 
-    def __init__(self, name: str, after: int = 0) -> None:
-        """Begin a record, which starts with `after` words of another."""
+    def __init__(self, name: str, *parties: str, after: int = 0) -> None:
+        """Begin a record, which starts with `after` words of another.
+
+        With `parties`, who writes its words, who reads them and their ordering, it is one section.
+        """
         self.name = name
         self.size = after
         """Words so far; at the end, those of the whole record."""
         self.sections: list[Section] = []
+        if parties:
+            self.section("", *parties)
 
     def section(
         self,
-        title: str = "",
+        title: str,
+        by: str,
+        read: str,
+        order: str,
         *,
-        written_by: str,
-        read_by: str,
-        ordering: str,
         note: str = "",
         rare: bool = False,
         begins_a_line: bool = False,
     ) -> int:
         """Begin a heading for the words that follow; return its offset.
 
-        Parties, ordering and `rare` are the defaults for its words. Parties after a semicolon in
-        `written_by` write rarely.
+        Who writes and reads its words, their ordering and `rare` are defaults. Parties after a semicolon
+        in `by` write rarely.
         """
-        self.sections.append(
-            Section(title, note, written_by, read_by, ordering, rare, begins_a_line, [])
-        )
+        self.sections.append(Section(title, note, by, read, order, rare, begins_a_line, []))
         return self.size
 
-    def line(self, title: str, **about: Any) -> int:
+    def line(self, title: str, by: str, read: str, order: str, **about: Any) -> int:
         """Begin a section, as `section` does, on a cache line of its own."""
         self.align()
-        return self.section(title, begins_a_line=True, **about)
+        return self.section(title, by, read, order, begins_a_line=True, **about)
+
+    def parties(self, by: str = "", read: str = "", order: str = "") -> None:
+        """Let others write or read the words that follow in the open section, or order that."""
+        here = self.sections[-1]
+        self.sections[-1] = here._replace(
+            written_by=by or here.written_by,
+            read_by=read or here.read_by,
+            ordering=order or here.ordering,
+        )
 
     def word(
         self,
-        name: str,
         meaning: str,
         *,
         words: int = 1,
-        written_by: str = "",
-        read_by: str = "",
-        ordering: str = "",
+        by: str = "",
+        read: str = "",
+        hint: str = "",
+        order: str = "",
         rare: bool = False,
     ) -> int:
-        """Add a field to the open section; return its offset, in words."""
-        here, at = self.sections[-1], self.size
-        here.fields.append(
-            Field(
-                name,
-                at,
-                words,
-                meaning,
-                written_by or here.written_by,
-                read_by or here.read_by,
-                ordering or here.ordering,
-                rare or here.rare,
-            )
-        )
-        self.size += words
-        return at
+        """Add a field to the open section; return its offset, in words.
 
-    def also(self, name: str, meaning: str) -> int:
-        """Give the last field a further name, for another meaning; return its offset."""
-        fields = self.sections[-1].fields
-        last = fields[-1]
-        fields[-1] = last._replace(
-            also=(*last.also, name), meaning=f"{last.meaning}; {meaning} it is called `{name}`"
+        Who is in `hint` reads it as a hint, beside the section's readers.
+        """
+        here = self.sections[-1]
+        field = Field(
+            "",
+            self.size,
+            words,
+            meaning,
+            by or here.written_by,
+            f"{here.read_by}; {hint} as hint" if hint else read or here.read_by,
+            order or here.ordering,
+            rare or here.rare,
         )
-        return last.at
+        here.fields.append(field)
+        self.size += words
+        return _Offset(here.fields)
+
+    def also(self, meaning: str) -> int:
+        """Give the last field a further name, for another meaning; return its offset."""
+        return _Offset(self.sections[-1].fields, meaning)
 
     def skip(self, words: int) -> None:
         """Leave `words` words without a name."""
@@ -140,3 +150,37 @@ class Record:
         """Every field, in order."""
         for section in self.sections:
             yield from section.fields
+
+
+class _Offset(int):
+    """What `word` and `also` return: the offset of a field whose name is not known yet."""
+
+    fields: list[Field]
+    which: int
+    meaning: str
+    """What the field means under this name; empty if it is the field's first."""
+
+    def __new__(cls, fields: list[Field], meaning: str = "") -> _Offset:
+        self = super().__new__(cls, fields[-1].at)
+        self.fields, self.which, self.meaning = fields, len(fields) - 1, meaning
+        return self
+
+    def call(self, name: str) -> None:
+        field = self.fields[self.which]
+        if self.meaning:
+            meaning = f"{field.meaning}; {self.meaning} it is called `{name}`"
+            field = field._replace(also=(*field.also, name), meaning=meaning)
+        else:
+            field = field._replace(name=name)
+        self.fields[self.which] = field
+
+
+def name_words(names: dict[str, Any]) -> None:
+    """Give the words that a module declares the names that they have there, `names` being its globals.
+
+    It is the end of the module. Kernels freeze plain numbers, so that is what is left there.
+    """
+    for name, value in names.items():
+        if isinstance(value, _Offset):
+            value.call(name)
+            names[name] = int(value)

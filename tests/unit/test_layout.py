@@ -11,7 +11,7 @@ import pytest
 
 from simpler_ref import task_interface as ti
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.schema import Record
+from simpler_ref.jit.schema import Record, name_words
 from simpler_ref.jit.structures import CALL_CONFIG
 from simpler_ref.task_interface import CallConfig
 
@@ -44,25 +44,40 @@ def test_a_call_config_has_the_fields_of_its_table():
 # ---------------------------------------------------------------- words
 def test_a_record_hands_out_places_one_after_the_other_also_behind_another():
     record = Record("bench")
-    record.line("tools", written_by="Ann", read_by="Bob", ordering="lock")
-    assert [record.word("SAW", "a saw"), record.word("NAILS", "nails", words=3)] == [0, 1]
-    assert record.also("TACKS", "when short") == 1
-    assert record.line("wood", written_by="Bob", read_by="Ann", ordering="own") == 8
+    record.line("tools", "Ann", "Bob", "lock")
+    words = {"SAW": record.word("a saw"), "NAILS": record.word("nails", words=3), "SIZE": 7}
+    words["TACKS"] = record.also("when short")
+    assert record.line("wood", "Bob", "Ann", "own") == 8
     record.skip(2)
-    assert record.word("PLANK", "a plank", read_by="Cy", rare=True) == 10
-    assert (record.size, record.align(), record.size) == (11, 16, 16)
-    saw, nails, plank = record.fields
+    words["PLANK"] = record.word("a plank", read="Cy", rare=True)
+    words["GLUE"] = record.word("glue", hint="Dan")
+    record.parties("Cy", order="fork")
+    words["DUST"] = record.word("dust")
+    name_words(words)
+    assert words == {
+        "SAW": 0,
+        "NAILS": 1,
+        "SIZE": 7,
+        "TACKS": 1,
+        "PLANK": 10,
+        "GLUE": 11,
+        "DUST": 12,
+    }
+    assert {type(at) for at in words.values()} == {int}, "kernels freeze plain numbers"
+    assert (record.size, record.align(), record.size) == (13, 16, 16)
+    saw, nails, plank, glue, dust = record.fields
+    assert (saw.name, nails.name, nails.also) == ("SAW", "NAILS", ("TACKS",))
+    assert nails.meaning == "nails; when short it is called `TACKS`"
     assert (saw.written_by, saw.read_by, saw.ordering, saw.rare) == ("Ann", "Bob", "lock", False)
-    assert (nails.also, nails.meaning) == (("TACKS",), "nails; when short it is called `TACKS`")
     assert (plank.written_by, plank.read_by, plank.rare) == ("Bob", "Cy", True)
+    assert (glue.read_by, glue.rare) == ("Ann; Dan as hint", False)
+    assert (dust.written_by, dust.read_by, dust.ordering) == ("Cy", "Ann", "fork")
     assert (list(nails.lines), list(plank.lines)) == ([0], [1])
     assert [section.begins_a_line for section in record.sections] == [True, True]
-    start = Record("start")
-    start.section(written_by="Ann", read_by="Bob", ordering="own")
-    start.word("KIND", "which it is")
-    longer = Record("longer", after=start.size)
-    longer.section(written_by="Ann", read_by="Bob", ordering="own")
-    assert longer.word("MORE", "what only this one has") == 1
+    start = Record("start", "Ann", "Bob", "own")
+    start.word("which it is")
+    longer = Record("longer", "Ann", "Bob", "own", after=start.size)
+    assert longer.word("what only this one has") == 1
 
 
 def test_areas_that_kernels_copy_as_a_whole_are_lines():
