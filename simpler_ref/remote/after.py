@@ -2,6 +2,8 @@
 
 A session runs its tasks in the order in which they come, so a task may be sent before those that it waits
 for have ended. If one of them fails, it is skipped.
+
+Rule     REMOTE-AHEAD-7; REMOTE-TASK-11
 """
 
 from __future__ import annotations
@@ -23,8 +25,6 @@ class TaskAfter(TaskCopies):
     """A task as in TASK_COPIES, and the numbers of the frames of those that it waits for.
 
     `run` is 0 if none of its tensors is a copy.
-
-    Rule     REMOTE-TASK-11
     """
 
     after: Sequence[int] = ()
@@ -34,10 +34,7 @@ TASK_AFTER = Message("TASK_AFTER", TaskAfter, **COPIES_FIELDS, after=Many(POSITI
 
 
 class FailedTasks:
-    """The frames of a session's last tasks that have failed, or were skipped.
-
-    Rule     REMOTE-AHEAD-7
-    """
+    """The frames of a session's last tasks that have failed, or were skipped."""
 
     def __init__(self) -> None:
         self._numbers: deque[int] = deque(maxlen=MOST_AFTER)

@@ -1,4 +1,7 @@
-"""Commands about buffers of endpoints: allocate, free, copy; and export, import, release."""
+"""Commands about buffers of endpoints: allocate, free, copy; and export, import, release.
+
+Rule     REMOTE-TASK-3, -4; REMOTE-BUF-1 to -7
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,7 @@ from .limits import (
 
 
 class RemoteAddressSpace(enum.IntEnum):
-    """Where the memory of a remote tensor is.
-
-    Rule     REMOTE-TASK-3, -4
-    """
+    """Where the memory of a remote tensor is."""
 
     HOST_INLINE = 1
     REMOTE_DEVICE = 2
@@ -55,10 +55,7 @@ class _Span(Protocol):
 
 
 def is_live(buffer: _Owned) -> bool:
-    """Say whether ids can be those of a buffer.
-
-    Rule     REMOTE-BUF-6
-    """
+    """Say whether ids can be those of a buffer."""
     return buffer.owner_endpoint_id >= 0 and buffer.buffer_id != 0 and buffer.generation != 0
 
 
@@ -150,34 +147,22 @@ _EXPORT_RESULT = Message(
 
 
 def encode_export_buffer_request(request: ExportBufferRequest) -> bytes:
-    """Return the command EXPORT_BUFFER.
-
-    Rule     REMOTE-BUF-1
-    """
+    """Return the command EXPORT_BUFFER."""
     return _EXPORT_REQUEST.encode(request)
 
 
 def decode_export_buffer_request(raw: bytes) -> ExportBufferRequest:
-    """Return what a command EXPORT_BUFFER says.
-
-    Rule     REMOTE-BUF-1
-    """
+    """Return what a command EXPORT_BUFFER says."""
     return _EXPORT_REQUEST.decode(raw)
 
 
 def encode_export_buffer_result(result: ExportBufferResult) -> bytes:
-    """Return the result of EXPORT_BUFFER.
-
-    Rule     REMOTE-BUF-2
-    """
+    """Return the result of EXPORT_BUFFER."""
     return _EXPORT_RESULT.encode(result)
 
 
 def decode_export_buffer_result(raw: bytes) -> ExportBufferResult:
-    """Return what the result of EXPORT_BUFFER says.
-
-    Rule     REMOTE-BUF-2
-    """
+    """Return what the result of EXPORT_BUFFER says."""
     return _EXPORT_RESULT.decode(raw)
 
 
@@ -293,60 +278,39 @@ _RELEASE_IMPORT = Message(
 
 
 def encode_import_buffer_request(request: ImportBufferRequest) -> bytes:
-    """Return the command IMPORT_BUFFER.
-
-    Rule     REMOTE-BUF-3
-    """
+    """Return the command IMPORT_BUFFER."""
     return _IMPORT_REQUEST.encode(request)
 
 
 def decode_import_buffer_request(raw: bytes) -> ImportBufferRequest:
-    """Return what a command IMPORT_BUFFER says.
-
-    Rule     REMOTE-BUF-3
-    """
+    """Return what a command IMPORT_BUFFER says."""
     return _IMPORT_REQUEST.decode(raw)
 
 
 def encode_import_buffer_result(result: ImportBufferResult) -> bytes:
-    """Return the result of IMPORT_BUFFER.
-
-    Rule     REMOTE-BUF-4
-    """
+    """Return the result of IMPORT_BUFFER."""
     return _IMPORT_RESULT.encode(result)
 
 
 def decode_import_buffer_result(raw: bytes) -> ImportBufferResult:
-    """Return what the result of IMPORT_BUFFER says.
-
-    Rule     REMOTE-BUF-4
-    """
+    """Return what the result of IMPORT_BUFFER says."""
     return _IMPORT_RESULT.decode(raw)
 
 
 def encode_release_import_request(request: ReleaseImportRequest) -> bytes:
-    """Return the command RELEASE_IMPORT.
-
-    Rule     REMOTE-BUF-5
-    """
+    """Return the command RELEASE_IMPORT."""
     return _RELEASE_IMPORT.encode(request)
 
 
 def decode_release_import_request(raw: bytes) -> ReleaseImportRequest:
-    """Return what a command RELEASE_IMPORT says.
-
-    Rule     REMOTE-BUF-5
-    """
+    """Return what a command RELEASE_IMPORT says."""
     return _RELEASE_IMPORT.decode(raw)
 
 
 # ---------------------------------------------------------------- memory of one endpoint
 @dataclass(frozen=True)
 class BufferIdentity:
-    """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns.
-
-    Rule     REMOTE-BUF-7
-    """
+    """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns."""
 
     owner_endpoint_id: int
     buffer_id: int

@@ -1,4 +1,7 @@
-"""Functions that endpoints import."""
+"""Functions that endpoints import.
+
+Rule     REMOTE-REG-2; REMOTE-COPY-11
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,6 @@ class RemoteCallable:
     ------
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
-
-    Notes
-    -----
-    Rule     REMOTE-REG-2
     """
 
     __slots__ = ("descriptor", "hashid", "target")
@@ -44,10 +43,7 @@ class RemoteCallable:
 
 
 def by_name(target: Any) -> Any:
-    """Return the `RemoteCallable` of what a module has by its name; of anything else, itself.
-
-    Rule     REMOTE-COPY-11
-    """
+    """Return the `RemoteCallable` of what a module has by its name; of anything else, itself."""
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
     found: Any = sys.modules.get(str(module))
     if module == "__main__":

@@ -1,4 +1,7 @@
-"""Commands about callables: to register one, to name one by its digest; chip callables on their way."""
+"""Commands about callables: to register one, to name one by its digest; chip callables on their way.
+
+Rule     REMOTE-CALL-1 to -4
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,14 @@ _SHA256_BYTES = 32
 
 
 class RemoteRegistryTarget(enum.IntEnum):
-    """Which table of an endpoint a callable is for.
-
-    Rule     REMOTE-CALL-1
-    """
+    """Which table of an endpoint a callable is for."""
 
     REMOTE_TASK_DISPATCHER = 1
     INNER_L3_WORKER = 2
 
 
 class ChipCallableBlobLocation(enum.IntEnum):
-    """Where the blob of a chip callable is.
-
-    Rule     REMOTE-CALL-1
-    """
+    """Where the blob of a chip callable is."""
 
     INLINE_BLOB = 1
     STAGED_BLOB = 2
@@ -62,20 +59,14 @@ def encode_register_callable_command(
     payload_version: int,
     payload: bytes,
 ) -> bytes:
-    """Return the command PREPARE_REGISTER_CALLABLE.
-
-    Rule     REMOTE-CALL-2
-    """
+    """Return the command PREPARE_REGISTER_CALLABLE."""
     return _REGISTER.encode(
         RegisterCallableCommand(target_registry, callable_kind, digest, payload_version, payload)
     )
 
 
 def decode_register_callable_command(raw: bytes) -> RegisterCallableCommand:
-    """Return what a command PREPARE_REGISTER_CALLABLE says.
-
-    Rule     REMOTE-CALL-2
-    """
+    """Return what a command PREPARE_REGISTER_CALLABLE says."""
     return _REGISTER.decode(raw)
 
 
@@ -100,18 +91,12 @@ _DIGEST = Message(
 def encode_digest_callable_command(
     target_registry: RemoteRegistryTarget, callable_kind: CallableKind, digest: bytes
 ) -> bytes:
-    """Return a command about a registered callable: to commit, abort, prepare or unregister it.
-
-    Rule     REMOTE-CALL-3
-    """
+    """Return a command about a registered callable: to commit, abort, prepare or unregister it."""
     return _DIGEST.encode(DigestCallableCommand(target_registry, callable_kind, digest))
 
 
 def decode_digest_callable_command(raw: bytes) -> DigestCallableCommand:
-    """Return what a command about a registered callable says.
-
-    Rule     REMOTE-CALL-3
-    """
+    """Return what a command about a registered callable says."""
     return _DIGEST.decode(raw)
 
 
@@ -156,16 +141,10 @@ _CHIP = Message(
 
 
 def encode_remote_chip_callable_payload(payload: RemoteChipCallablePayload) -> bytes:
-    """Return a chip callable as the payload of its registration.
-
-    Rule     REMOTE-CALL-4
-    """
+    """Return a chip callable as the payload of its registration."""
     return _CHIP.encode(payload)
 
 
 def decode_remote_chip_callable_payload(raw: bytes) -> RemoteChipCallablePayload:
-    """Return the chip callable of a registration. Its hash is not compared with its blob.
-
-    Rule     REMOTE-CALL-4
-    """
+    """Return the chip callable of a registration. Its hash is not compared with its blob."""
     return _CHIP.decode(raw)

@@ -2,6 +2,8 @@
 
 ZeroMQ carries the frames, and its heartbeats tell a silent peer; they are answered by a thread of its own
 that needs no lock of Python's. A connection is never made again: who has lost it has lost the session.
+
+Rule     REMOTE-LINK-7; REMOTE-FAIL-4; REMOTE-HEALTH-1
 """
 
 from __future__ import annotations
@@ -45,8 +47,6 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
     ends a connection on which nothing gets through for `silence_s`. ZeroMQ ends one to a process that is
     stopped after `stopped_s`, None: as soon. Its heartbeats wait behind messages, which must take less
     time; 0 leaves them out, where another connection has them.
-
-    Rule     REMOTE-HEALTH-1
     """
     module = zmq()
     silence_ms = _without_last_beat(silence_s)
@@ -90,10 +90,7 @@ def receive_parts(socket: Any) -> list[bytes]:
 
 
 class Order:
-    """The frames of one connection: numbered in both directions, of one session and endpoint.
-
-    Rule     REMOTE-LINK-7
-    """
+    """The frames of one connection: numbered in both directions, of one session and endpoint."""
 
     def __init__(self, session_id: int, endpoint_id: int) -> None:
         self.session_id, self.endpoint_id = session_id, endpoint_id
@@ -114,10 +111,6 @@ class Order:
         ------
         ValueError
             It is none; or of another session or endpoint, or not the next one: it changes nothing.
-
-        Notes
-        -----
-        Rule     REMOTE-FAIL-4
         """
         frame = decode_frame(raw)
         header = frame.header

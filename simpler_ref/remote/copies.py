@@ -3,6 +3,8 @@
 A tensor of the parent has a key, and a version that each task which writes it makes anew. A session has
 at most one version of a tensor. What it has, others of its group may read in a window whose key follows
 from the tensor's and the version.
+
+Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-6, -7, -13; SPEED-PARTS-10
 """
 
 from __future__ import annotations
@@ -45,10 +47,7 @@ class SourceLost(TransferError):
 
 
 def outcome_of(error: BaseException) -> int:
-    """Return the error code of a task that has failed with an exception.
-
-    Rule     REMOTE-TASK-13
-    """
+    """Return the error code of a task that has failed with an exception."""
     return SOURCE_LOST if isinstance(error, SourceLost) else L.TASK_FAILURE
 
 
@@ -75,8 +74,6 @@ class TaskCopies:
     """A TASK_MORE as bytes, its copies, and what the session forgets before it.
 
     `run` numbers the parent's runs: copies of an earlier one are stale.
-
-    Rule     REMOTE-TASK-6
     """
 
     run: int
@@ -96,10 +93,7 @@ class ComingCopy:
 
 @dataclass(frozen=True)
 class ComingCopies:
-    """Versions that a task will read.
-
-    Rule     REMOTE-TASK-7
-    """
+    """Versions that a task will read."""
 
     run: int
     copies: Sequence[ComingCopy]
@@ -180,8 +174,6 @@ class Copies:
 
     `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`. `wait` waits until
     one of several tasks that run at once has ended; it returns False if there is none.
-
-    Rule     REMOTE-COPY-1 to -4, -12, -13; REMOTE-AHEAD-8
     """
 
     def __init__(
@@ -218,10 +210,7 @@ class Copies:
             self._run = run
 
     def drop(self, keys: Iterable[int]) -> None:
-        """Forget copies.
-
-        Rule     REMOTE-COPY-10
-        """
+        """Forget copies."""
         with self._lock:
             for key in keys:
                 self._drop_copy(key)
@@ -389,10 +378,7 @@ class Copies:
         return addresses
 
     def _is_coming(self, one: CopiedTensor) -> bool:
-        """Make a copy of what the parent stores while the part that reads it runs; say whether it is one.
-
-        Rule     SPEED-PARTS-10
-        """
+        """Copy what the parent stores while the part that reads it runs; say whether it is one."""
         with self._lock:
             copy = self._copies.get(one.key)
             if copy is not None and (copy.is_coming or copy.version >= one.reads):
@@ -400,10 +386,7 @@ class Copies:
             return self._take_up(one) is not None
 
     def has_come(self, one: CopiedTensor) -> bool:
-        """Say whether the parent has stored all of a tensor; then nothing more is written to it.
-
-        Rule     SPEED-PARTS-10
-        """
+        """Say whether the parent has stored all of a tensor; then nothing more is written to it."""
         with self._lock:
             copy = self._copies[one.key]
             if not copy.is_coming:
@@ -417,10 +400,7 @@ class Copies:
             return True
 
     def made(self, one: CopiedTensor) -> None:
-        """Let others have what a part has made before all of it has ended.
-
-        Rule     SPEED-PARTS-10
-        """
+        """Let others have what a part has made before all of it has ended."""
         with self._lock:
             self._have(one.key, self._copies[one.key], one.makes)
 
@@ -441,10 +421,7 @@ class Copies:
 
     # ------------------------------------------------------------ room
     def empty(self, nbytes: int, waits: bool = True) -> Array:
-        """Return memory that tasks see; if there is no room, copies make some.
-
-        Rule     REMOTE-COPY-12, -13
-        """
+        """Return memory that tasks see; if there is no room, copies make some."""
         while True:
             try:
                 return self._allocate(nbytes)
@@ -490,10 +467,7 @@ class Copies:
         return {"copies": len(self._copies), **about, **told}
 
     def _bring(self, one: CopiedTensor, nbytes: int, waits: bool) -> None:
-        """Have the version that a task reads; of several tasks that lack it one fetches it.
-
-        Rule     REMOTE-COPY-2, -4
-        """
+        """Have the version that a task reads; of several tasks that lack it one fetches it."""
         with self._bringing:
             while one.key in self._being_brought:
                 self._bringing.wait()

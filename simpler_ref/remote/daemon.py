@@ -3,6 +3,8 @@
 A request is two parts after its kind: the manifest, and the address at which the parent reaches this
 machine. While the connection lives the daemon holds the session's standard input; so a session ends when
 its parent, its connection or the daemon does.
+
+Rule     REMOTE-TRUST-1, -3
 """
 
 from __future__ import annotations
@@ -192,10 +194,6 @@ class Daemon:
         ------
         RemoteError
             The parent wants connections in the open, or chips, whose callables are machine code.
-
-        Notes
-        -----
-        Rule     REMOTE-TRUST-1, -3
         """
         if not manifest.is_secure and not self._insecure:
             raise RemoteError(

@@ -3,6 +3,8 @@
 It is kept in the order in which tasks are submitted, by the thread that submits them. A task that is
 submitted later sees a tensor as the tasks before it will have left it; that they have ended by then
 follows from the dependencies, which are those of a program without endpoints.
+
+Rule     REMOTE-COPY-1, -3, -6, -7
 """
 
 from __future__ import annotations
@@ -171,10 +173,7 @@ class Placed:
 
 
 class Directory:
-    """The tensors of which endpoints have, or had, copies.
-
-    Rule     REMOTE-COPY-1, -3, -6
-    """
+    """The tensors of which endpoints have, or had, copies."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], Held] = {}
@@ -209,8 +208,6 @@ class Directory:
 
         A tensor that the task itself names comes home, or not, before it by its own dependencies. One
         that shares bytes with what it names has none to the task.
-
-        Rule     REMOTE-COPY-3, -6
         """
         found: dict[tuple[int, int], Held] = {}
         must_wait = False
@@ -234,8 +231,6 @@ class Directory:
 
         Each of those tensors counts as some more, since it has to be asked for. All count twice that the
         task also writes: where they are now is where they may be needed next.
-
-        Rule     REMOTE-COPY-7
         """
         needed, total = [], 0
         for use in uses:
@@ -313,8 +308,6 @@ class Directory:
 
         With `partly`, the parent's memory, too, has then what the task makes; it has the byte
         `Held.partly` of each tensor that the task itself brings home.
-
-        Rule     REMOTE-COPY-1
         """
         made: dict[int, Held] = {}
         for use in placed.uses:
@@ -338,10 +331,7 @@ class Directory:
             placed.tensors[index].partly = address
 
     def note_here(self, uses: Iterable[Use]) -> None:
-        """Note what a task of this machine will have written.
-
-        Rule     REMOTE-COPY-6
-        """
+        """Note what a task of this machine will have written."""
         for use in uses:
             if not use.writes or not use.start or not use.nbytes:
                 continue

@@ -1,6 +1,8 @@
 """The callables of a session: those that tasks name, and those of its inner Worker.
 
 A registration has two phases: `prepare` resolves a callable and keeps it apart, `commit` makes it usable.
+
+Rule     REMOTE-REG-1 to -10; REMOTE-COPY-9; REMOTE-TRUST-3
 """
 
 from __future__ import annotations
@@ -31,10 +33,7 @@ AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized
 
 
 class InnerCallable(NamedTuple):
-    """A callable of the inner Worker.
-
-    Rule     REMOTE-COPY-9
-    """
+    """A callable of the inner Worker."""
 
     handle: CallableHandle
     target: Any
@@ -57,8 +56,6 @@ class Dispatcher:
     `modules` are those that callables are imported from, with those below them; `register` makes a
     callable known to the inner Worker, and `unregister` takes its handle; `staged` returns the blob that
     is under a token.
-
-    Rule     REMOTE-REG-1 to -9
     """
 
     def __init__(
@@ -82,10 +79,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------ looking things up
     def find(self, digest: bytes) -> Any:
-        """Return the callable of a task: an `InnerCallable` if it is one of the inner Worker.
-
-        Rule     REMOTE-REG-1; REMOTE-COPY-9
-        """
+        """Return the callable of a task: an `InnerCallable` if it is one of the inner Worker."""
         for registry in (
             RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
             RemoteRegistryTarget.INNER_L3_WORKER,
@@ -108,10 +102,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------ registration
     def prepare(self, command: RegisterCallableCommand) -> None:
-        """Resolve a callable, and keep it apart.
-
-        Rule     REMOTE-REG-6, -7
-        """
+        """Resolve a callable, and keep it apart."""
         if command.payload_version != PAYLOAD_VERSION:
             raise CallableError(
                 "HASHID_DESCRIPTOR_MISMATCH",
@@ -135,10 +126,7 @@ class Dispatcher:
         self._live[key] = self._prepared.pop(key)
 
     def require(self, command: DigestCallableCommand) -> None:
-        """Refuse a callable that is not usable: one that is needs no further preparation.
-
-        Rule     REMOTE-REG-10
-        """
+        """Refuse a callable that is not usable: one that is needs no further preparation."""
         if (command.target_registry, command.digest) not in self._live:
             raise KeyError(f"digest {command.digest.hex()} is not registered with this endpoint")
 
@@ -172,10 +160,7 @@ class Dispatcher:
         return self._chip_callable(command)
 
     def _import(self, command: RegisterCallableCommand) -> Any:
-        """Import a callable.
-
-        Rule     REMOTE-REG-2, -6; REMOTE-TRUST-3
-        """
+        """Import a callable."""
         require_digest(command.payload, command.digest)
         module, qualname = parse_python_import_descriptor(command.payload)
         if not any(
@@ -196,10 +181,7 @@ class Dispatcher:
         return target
 
     def _chip_callable(self, command: RegisterCallableCommand) -> Any:
-        """Return a chip callable, whose blob is in the command or staged.
-
-        Rule     REMOTE-REG-3, -7, -9
-        """
+        """Return a chip callable, whose blob is in the command or staged."""
         from ..native_chip.callables import ChipCallable
 
         payload = decode_remote_chip_callable_payload(command.payload)
@@ -218,10 +200,7 @@ class Dispatcher:
 
 
 def require_digest(descriptor: bytes, digest: bytes) -> None:
-    """Refuse a descriptor that has another digest: it is computed anew where it arrives.
-
-    Rule     REMOTE-REG-7
-    """
+    """Refuse a descriptor that has another digest: it is computed anew where it arrives."""
     if hashlib.sha256(descriptor).digest() != digest:
         raise CallableError(
             "HASHID_DESCRIPTOR_MISMATCH", "the payload is not the callable its digest stands for"

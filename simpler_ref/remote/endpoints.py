@@ -1,4 +1,8 @@
-"""The endpoints of a Worker, as its program uses them: callables, memory, tasks, counters."""
+"""The endpoints of a Worker, as its program uses them: callables, memory, tasks, counters.
+
+Rule     CALL-FAR-8, -9; REMOTE-LINK-1, -9, -10; REMOTE-REG-1 to -4, -8, -9; REMOTE-ARGS-4, -5;
+         REMOTE-COPY-1, -7; REMOTE-RETRY-3; SPEED-PARTS-4
+"""
 
 from __future__ import annotations
 
@@ -62,10 +66,7 @@ _LEAST_BYTES_PER_S = 1e7
 
 
 def require_copyable(i: int, wire: bytes) -> None:
-    """Refuse a tensor of which an endpoint can have no copy.
-
-    Rule     REMOTE-ARGS-4; REMOTE-COPY-1
-    """
+    """Refuse a tensor of which an endpoint can have no copy."""
     if isinstance(wire, DescribedWire):
         try:
             layout_text(wire.layout)
@@ -89,10 +90,7 @@ def require_copyable(i: int, wire: bytes) -> None:
 
 
 class Endpoints:
-    """What a Worker does with its endpoints.
-
-    Rule     REMOTE-LINK-1; REMOTE-REG-4; REMOTE-ARGS-4
-    """
+    """What a Worker does with its endpoints."""
 
     def __init__(self, life: Life, take_functions: bool = False) -> None:
         self._life = life
@@ -144,10 +142,7 @@ class Endpoints:
         return self._group
 
     def _join(self, spec: RemoteWorkerSpec) -> int:
-        """Take up an endpoint between two runs: the next one starts it.
-
-        Rule     REMOTE-LINK-10
-        """
+        """Take up an endpoint between two runs: the next one starts it."""
         vacant = next((one for one in self._places() if one.is_vacant and not one.has_left), None)
         if vacant is None:
             raise RuntimeError(
@@ -226,10 +221,7 @@ class Endpoints:
     def describe(
         self, target: Any, workers: Iterable[int] | None, inner: bool
     ) -> tuple[CallableHandle, Registration, bytes]:
-        """Return a fresh handle for a callable of endpoints, its registration, and that as bytes.
-
-        Rule     REMOTE-REG-1 to -4, -8
-        """
+        """Return a fresh handle for a callable of endpoints, its registration, and that as bytes."""
         if workers is None:
             numbers = tuple(link.number for link in self._links())
         elif isinstance(workers, str) or not isinstance(workers, Iterable):
@@ -268,10 +260,7 @@ class Endpoints:
         return handle, one, one.to_bytes()
 
     def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes]:
-        """Return a chip callable's descriptor, its payload, and its blob if that is to be staged.
-
-        Rule     REMOTE-REG-9
-        """
+        """Return a chip callable's descriptor, its payload, and its blob if that is to be staged."""
         options = self._link(numbers[0]).spec.worker
         descriptor = build_chip_callable_descriptor(
             target=target, platform=options["platform"], runtime=options["runtime"] or ""
@@ -325,8 +314,6 @@ class Endpoints:
 
         Tensors get the addresses that the endpoint's link knows. `taken`: endpoints of other members
         of the group. `for_sub`: see `named`.
-
-        Rule     REMOTE-ARGS-4, -5; REMOTE-LINK-9
         """
         chosen = self.named(handle, worker, args, for_sub=for_sub)
         wires = args._tensors if args is not None else []
@@ -416,10 +403,7 @@ class Endpoints:
         return self._first_of(free, uses_of(wires), self.queues)
 
     def _first_of(self, free: Sequence[int], uses: Any, queues: Queues) -> int:
-        """Return which of some endpoints is likely to begin a task first; those alike take turns.
-
-        Rule     REMOTE-COPY-7
-        """
+        """Return which of some endpoints is likely to begin a task first; those alike take turns."""
         start = next(self._turn)
         manager = self._life.live().manager
         alive = [number for number in free if manager is None or number not in manager.dead] or free
@@ -437,10 +421,7 @@ class Endpoints:
         return sum(link.spec.worker["num_sub_workers"] for link in self._links())
 
     def seats(self) -> list[tuple[int, int]]:
-        """Return the sub workers of all endpoints: the endpoint and the number there of each.
-
-        Rule     CALL-FAR-9
-        """
+        """Return the sub workers of all endpoints: the endpoint and the number there of each."""
         return [
             (link.number, one)
             for link in self.links()
@@ -448,10 +429,7 @@ class Endpoints:
         ]
 
     def likely_first(self, uses: Any, queues: Queues) -> int:
-        """Return the endpoint that is likely to begin a call first.
-
-        Rule     CALL-FAR-8
-        """
+        """Return the endpoint that is likely to begin a call first."""
         present = [link.number for link in self.links()]
         if not present:
             raise RuntimeError(
@@ -539,10 +517,7 @@ class Endpoints:
         return [int(self._link(number).bringing[0]) for number in dead]
 
     def replace_lost(self) -> None:
-        """Start new sessions of lost endpoints, in a run; those that cannot be started stay lost.
-
-        Rule     REMOTE-RETRY-3
-        """
+        """Start new sessions of lost endpoints, in a run; those that cannot be started stay lost."""
         session = self._life.live()
         for link in self._links():
             link.bringing[0] = 0
@@ -555,8 +530,6 @@ class Endpoints:
         """Return an endpoint that runs a task in place of one; the same if it is there.
 
         Those that are taken come last.
-
-        Rule     REMOTE-RETRY-3
         """
         manager = self._life.running_manager()
         one: Registration = self._life.registry.target(handle)
@@ -575,10 +548,7 @@ class Endpoints:
 
     # ------------------------------------------------------------ parts of graphs
     def takes_part(self, number: int, nbytes: int) -> bool:
-        """Say whether an endpoint is there, runs parts of graphs, and has room for one of so many bytes.
-
-        Rule     SPEED-PARTS-4
-        """
+        """Say whether an endpoint is there, runs parts of graphs, and has room for so many bytes."""
         manager = self._life.live().manager
         if manager is None or number in manager.dead:
             return False

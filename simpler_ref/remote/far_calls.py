@@ -3,6 +3,8 @@
 A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
 else. Bytes of more than `MOST_INLINE`, or `MOST_INLINE_KEPT` where values are kept, travel beside the
 frame, as copies of tensors do.
+
+Rule     CALL-FAR-5; REMOTE-TASK-9, -10
 """
 
 from __future__ import annotations
@@ -26,8 +28,6 @@ class Room:
     """What still fits into a frame, of bytes that may travel beside it.
 
     `keeps_values`: the other side has agreed to FEATURE_KEPT_VALUES.
-
-    Rule     CALL-FAR-5
     """
 
     def __init__(self, keeps_values: bool) -> None:
@@ -93,10 +93,6 @@ class FarCall:
         The values of calls that are more than a word, in the order of the arguments.
     dropped : sequence of int
         Copies that the session forgets before.
-
-    Notes
-    -----
-    Rule     REMOTE-TASK-9
     """
 
     run: int
@@ -129,10 +125,6 @@ class FarOutcome:
     written : sequence of bytes
         The arrays that the call has written, in the order of the call; those that are longer are empty,
         and the parent fetches them.
-
-    Notes
-    -----
-    Rule     REMOTE-TASK-10
     """
 
     sequence: int
@@ -147,10 +139,7 @@ class FarOutcome:
 
 @dataclass(frozen=True)
 class TakenValue:
-    """The window of a value that the parent has by now.
-
-    Rule     REMOTE-TASK-10
-    """
+    """The window of a value that the parent has by now."""
 
     key: int
 

@@ -2,6 +2,8 @@
 
 A field has a kind, which knows its bytes. Encoder and decoder check the same, so that nothing is sent
 that the other side would refuse. Refusals name the field and, when bytes are read, where it begins.
+
+Rule     REMOTE-FRAME-3 to -5
 """
 
 from __future__ import annotations
@@ -18,10 +20,7 @@ T = TypeVar("T")
 
 
 def refusal(where: str, why: str) -> ValueError:
-    """Return the error about a message that is not as the protocol says.
-
-    Rule     REMOTE-FRAME-4
-    """
+    """Return the error about a message that is not as the protocol says."""
     return ValueError(f"remote_wire: {where}: {why}")
 
 
@@ -155,10 +154,7 @@ class Exactly:
 
 
 class Blob:
-    """Bytes after their number.
-
-    Rule     REMOTE-FRAME-5
-    """
+    """Bytes after their number."""
 
     def __init__(self, most: int = MAX_PAYLOAD_BYTES, name: str = "") -> None:
         self._most = most
@@ -185,10 +181,7 @@ class Blob:
 
 
 class Text:
-    """A string in UTF-8, after the number of its bytes.
-
-    Rule     REMOTE-FRAME-5
-    """
+    """A string in UTF-8, after the number of its bytes."""
 
     def __init__(self, most: int, name: str = "", errors: str = "strict") -> None:
         self._blob = Blob(most, name)
@@ -293,9 +286,6 @@ class Message(Generic[T]):
 
 
 def require_payload(size: int, where: str) -> None:
-    """Refuse a payload that no frame can hold.
-
-    Rule     REMOTE-FRAME-3
-    """
+    """Refuse a payload that no frame can hold."""
     if size > MAX_PAYLOAD_BYTES:
         raise refusal(where, f"payload too long: {size} bytes, at most {MAX_PAYLOAD_BYTES}")

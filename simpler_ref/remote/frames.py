@@ -1,4 +1,7 @@
-"""Frames, and what is in those that greet, command and answer."""
+"""Frames, and what is in those that greet, command and answer.
+
+Rule     REMOTE-FRAME-1, -2, -4, -6 to -8; REMOTE-TASK-5
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,7 @@ _HEADER = struct.Struct("<4sIIQiQII")
 
 
 class FrameType(enum.IntEnum):
-    """What a frame is about.
-
-    Rule     REMOTE-FRAME-2
-    """
+    """What a frame is about."""
 
     HELLO = 1
     TASK = 2
@@ -47,10 +47,7 @@ class FrameType(enum.IntEnum):
 
 
 class OwnFrameType(enum.IntEnum):
-    """Frames beyond version 1 of the protocol; both HELLOs must have the feature.
-
-    Rule     REMOTE-TASK-5
-    """
+    """Frames beyond version 1 of the protocol; both HELLOs must have the feature."""
 
     TASK_MORE = 64
     """A TASK, and what a mailbox has beside it: FEATURE_TASK_MORE."""
@@ -114,10 +111,7 @@ FEATURES = (
 
 
 class ControlName(enum.IntEnum):
-    """What a CONTROL frame asks for.
-
-    Rule     REMOTE-FRAME-2
-    """
+    """What a CONTROL frame asks for."""
 
     UNREGISTER_CALLABLE = 1
     PREPARE_REGISTER_CALLABLE = 2
@@ -137,10 +131,7 @@ class ControlName(enum.IntEnum):
 
 
 class ReadyState(enum.IntEnum):
-    """Whether the sender of a HELLO takes tasks.
-
-    Rule     REMOTE-FRAME-2
-    """
+    """Whether the sender of a HELLO takes tasks."""
 
     NOT_READY = 0
     READY = 1
@@ -170,10 +161,6 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     ------
     ValueError
         A number or the payload is too large.
-
-    Notes
-    -----
-    Rule     REMOTE-FRAME-1, -4
     """
     raw = octets(payload, "frame.payload")
     require_payload(len(raw), "frame")
@@ -209,10 +196,6 @@ def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:
     ------
     ValueError
         These bytes are no header.
-
-    Notes
-    -----
-    Rule     REMOTE-FRAME-1, -4
     """
     raw = octets(raw, "frame")
     if len(raw) != FRAME_HEADER_BYTES:
@@ -237,10 +220,6 @@ def decode_frame(raw: bytes) -> Frame:
     ------
     ValueError
         These bytes are no frame, or more than one.
-
-    Notes
-    -----
-    Rule     REMOTE-FRAME-1, -4
     """
     raw = octets(raw, "frame")
     header, size = decode_frame_header(raw[:FRAME_HEADER_BYTES])
@@ -280,18 +259,12 @@ _HELLO = Message(
 
 
 def encode_hello(hello: HelloPayload) -> bytes:
-    """Return the payload of a HELLO.
-
-    Rule     REMOTE-FRAME-6
-    """
+    """Return the payload of a HELLO."""
     return _HELLO.encode(hello)
 
 
 def decode_hello(raw: bytes) -> HelloPayload:
-    """Return what a HELLO says.
-
-    Rule     REMOTE-FRAME-6
-    """
+    """Return what a HELLO says."""
     return _HELLO.decode(raw)
 
 
@@ -319,20 +292,14 @@ _SUCCESS = bytes(8)
 
 
 def encode_completion(sequence: int, error_code: int, error_message: str = "") -> bytes:
-    """Return the payload of a COMPLETION.
-
-    Rule     REMOTE-FRAME-7
-    """
+    """Return the payload of a COMPLETION."""
     if type(error_code) is int and error_code == 0 and error_message == "":
         return U64.write(sequence, "COMPLETION.sequence") + _SUCCESS
     return _COMPLETION.encode(CompletionPayload(sequence, error_code, error_message))
 
 
 def decode_completion(raw: bytes) -> CompletionPayload:
-    """Return what a COMPLETION says.
-
-    Rule     REMOTE-FRAME-7
-    """
+    """Return what a COMPLETION says."""
     if len(raw) == 16 and raw[8:] == _SUCCESS:
         return CompletionPayload(int.from_bytes(raw[:8], "little"), 0)
     return _COMPLETION.decode(raw)
@@ -354,18 +321,12 @@ _CONTROL = Message(
 
 
 def encode_control(name: ControlName, version: int, payload: bytes = b"") -> bytes:
-    """Return the payload of a CONTROL.
-
-    Rule     REMOTE-FRAME-8
-    """
+    """Return the payload of a CONTROL."""
     return _CONTROL.encode(ControlPayload(name, version, payload))
 
 
 def decode_control(raw: bytes) -> ControlPayload:
-    """Return what a CONTROL asks for.
-
-    Rule     REMOTE-FRAME-8
-    """
+    """Return what a CONTROL asks for."""
     return _CONTROL.decode(raw)
 
 
@@ -401,18 +362,12 @@ def encode_control_reply(
     error_message: str = "",
     result: bytes = b"",
 ) -> bytes:
-    """Return the payload of a CONTROL_REPLY.
-
-    Rule     REMOTE-FRAME-8
-    """
+    """Return the payload of a CONTROL_REPLY."""
     return _CONTROL_REPLY.encode(
         ControlReplyPayload(sequence, name, version, error_code, error_message, result)
     )
 
 
 def decode_control_reply(raw: bytes) -> ControlReplyPayload:
-    """Return what a CONTROL_REPLY says.
-
-    Rule     REMOTE-FRAME-8
-    """
+    """Return what a CONTROL_REPLY says."""
     return _CONTROL_REPLY.decode(raw)

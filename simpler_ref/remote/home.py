@@ -1,5 +1,7 @@
 """What the link of an endpoint does with the parent's memory: it stores versions into the session that a
 task reads, and brings home those that the session has made.
+
+Rule     REMOTE-COPY-2, -3, -5; REMOTE-AHEAD-8; REMOTE-RETRY-2; SPEED-PARTS-10
 """
 
 from __future__ import annotations
@@ -160,10 +162,6 @@ class Home:
         After how long the session is given up.
     on_moved
         Told of each transfer; see `ZmqMover`.
-
-    Notes
-    -----
-    Rule     REMOTE-COPY-2, -3, -5
     """
 
     def __init__(
@@ -230,10 +228,7 @@ class Home:
             self._brought.clear()
 
     def ask(self, session: int, question: bytes) -> bytes:
-        """Return what the session's mover answers to OPEN_COPIES.
-
-        Rule     REMOTE-AHEAD-8
-        """
+        """Return what the session's mover answers to OPEN_COPIES."""
         return self._mover().ask(self._address, session, question)
 
     def note_stored(self, coming: Iterable[ComingCopy]) -> None:
@@ -242,10 +237,7 @@ class Home:
             self._held[one.key] = one.version
 
     def store_all(self, run: int, coming: Coming, ask: Callable[[bytes], bytes]) -> None:
-        """Store versions, each from its address, of which the session says that it wants them.
-
-        Rule     REMOTE-COPY-2
-        """
+        """Store versions, each from its address, of which the session says that it wants them."""
         if coming:
             self.store_opened(opened(coming, ask(question(run, coming))))
 
@@ -295,10 +287,7 @@ class Home:
                 self._held[one.key] = one.reads
 
     def bring(self, key: int, version: int, address: int, nbytes: int) -> None:
-        """Copy a version that the session has made into the parent's memory.
-
-        Rule     REMOTE-COPY-3
-        """
+        """Copy a version that the session has made into the parent's memory."""
         if not nbytes:
             return
         self.bringing[0] = key
@@ -322,8 +311,6 @@ class Home:
         """Bring versions home as a replay makes them; return whether all have come.
 
         `partly` has a byte for each, which is 1 while a part of it is here.
-
-        Rule     SPEED-PARTS-10
         """
         if not several:
             return True
@@ -342,10 +329,7 @@ class Home:
         return all(came)
 
     def bring_all(self, several: Sequence[Homing]) -> bytes:
-        """Bring several home, all at once if that can be; return what became of each.
-
-        Rule     REMOTE-COPY-5
-        """
+        """Bring several home, all at once if that can be; return what became of each."""
         ready = [one for one in several if self._made.get(one.key) == one.last and one.nbytes]
         if len(ready) > 1:
             fail_point("bringing")
@@ -365,10 +349,7 @@ class Home:
         return bytes(self.bring_newest(one) for one in several)
 
     def bring_newest(self, one: Homing) -> Brought:
-        """Bring the newest version home that the session has made, if it is one of those.
-
-        Rule     REMOTE-COPY-5
-        """
+        """Bring the newest version home that the session has made, if it is one of those."""
         made = self._made.get(one.key, 0)
         if made < one.first:
             return Brought.NEVER_MADE
@@ -387,10 +368,7 @@ class Home:
         return b"".join(_HELD.pack(*one) for one in self._held.items())
 
     def rescue(self, one: Homing) -> Brought:
-        """Bring home one version, `last`, whoever has made it.
-
-        Rule     REMOTE-RETRY-2
-        """
+        """Bring home one version, `last`, whoever has made it."""
         try:
             self.bring(one.key, one.last, one.address, one.nbytes)
         except (RemoteError, TransferError):

@@ -2,6 +2,8 @@
 
 A server proves with its secret key that it is the one whose public key the client has; a client proves
 with its own that it is one of those that the server admits. Everything between them is encrypted.
+
+Rule     REMOTE-TRUST-1, -2
 """
 
 from __future__ import annotations
@@ -35,10 +37,7 @@ class KeyPair(NamedTuple):
 
 
 def new_pair() -> KeyPair:
-    """Return a pair that nobody else has.
-
-    Rule     REMOTE-TRUST-1
-    """
+    """Return a pair that nobody else has."""
     public, secret = zmq().curve_keypair()
     return KeyPair(public.decode(), secret.decode())
 
@@ -95,10 +94,6 @@ def secure_server(socket: Socket[Any], pair: KeyPair, admitted: Collection[str])
     admitted : collection of str
         Public keys, looked at whenever a client connects: one that is removed from a set is refused from
         then on, but keeps the connection it has.
-
-    Notes
-    -----
-    Rule     REMOTE-TRUST-2
     """
     socket.curve_secretkey = pair.secret.encode()
     socket.curve_publickey = pair.public.encode()

@@ -4,6 +4,8 @@ The tasks are noted in the order in which they are submitted. Once all have ende
 which of them have to run again, and which version of each tensor has to be in the memory of this machine
 before: it begins with the tasks that have failed and the newest versions that are gone, and goes back to
 versions that still exist.
+
+Rule     REMOTE-RETRY-1, -2
 """
 
 from __future__ import annotations
@@ -106,10 +108,7 @@ class Replay:
 
 
 class Lineage:
-    """The tasks of a run since all tensors were last at home; each may run again `retries` times.
-
-    Rule     REMOTE-RETRY-1, -2
-    """
+    """The tasks of a run since all tensors were last at home; each may run again `retries` times."""
 
     def __init__(self, retries: int) -> None:
         self.retries = retries

@@ -3,6 +3,9 @@
 It serves a mailbox like any worker, and has the session of its endpoint do the work: tasks and requests
 become frames. When the session is lost the link ends, so that to the engine a lost endpoint is a lost
 worker; its successor starts a new session.
+
+Rule     REMOTE-LINK-1 to -3, -6, -8; REMOTE-REG-4 to -6, -9; REMOTE-MEM-1, -5, -6; REMOTE-FAIL-3,
+         -4, -6; REMOTE-HEALTH-1, -2; SEE-REMOTE-2; SPEED-PARTS-12
 """
 
 from __future__ import annotations
@@ -138,10 +141,6 @@ class Link(WorkerKind):
         tasks have failed because what they read was at an endpoint that is lost.
     agreed : Array
         A number in shared memory: the features that the session and this package have.
-
-    Notes
-    -----
-    Rule     REMOTE-LINK-1, -3; REMOTE-FAIL-3
     """
 
     label = "endpoint"
@@ -209,10 +208,7 @@ class Link(WorkerKind):
 
     # ------------------------------------------------------------ start and end
     def start(self, mailbox: MailboxView) -> None:
-        """Have the fleet start a session, and greet it.
-
-        Rule     REMOTE-LINK-2, -6, -8
-        """
+        """Have the fleet start a session, and greet it."""
         self.mailbox = mailbox
         if self.is_vacant:
             self._learn()
@@ -259,10 +255,7 @@ class Link(WorkerKind):
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
     def _start_session(self, manifest: Manifest) -> None:
-        """Have the fleet start a session, then run on the core on which its frames are passed on.
-
-        Rule     SPEED-PARTS-12
-        """
+        """Have the fleet start a session, then run on the core on which its frames are passed on."""
         placement = self.mailbox.engine.placement
         run_on(placement.cores.mask)  # which the session takes over
         self._place = self.spec.fleet.start(manifest, self.number)
@@ -280,10 +273,7 @@ class Link(WorkerKind):
         return socket
 
     def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
-        """Exchange HELLOs: the session is ready, and is the one that was started.
-
-        Rule     REMOTE-LINK-2, -8
-        """
+        """Exchange HELLOs: the session is ready, and is the one that was started."""
         hello = HelloPayload(
             session,
             self.number,
@@ -333,10 +323,7 @@ class Link(WorkerKind):
             socket.close(linger=0)
 
     def _watch(self, monitors: Sequence[Any]) -> None:
-        """Send signs of life, and end this process when the session is lost.
-
-        Rule     REMOTE-HEALTH-1, -2; REMOTE-FAIL-3
-        """
+        """Send signs of life, and end this process when the session is lost."""
         module = zmq()
         poller = module.Poller()
         for one in (*monitors, self._health, self._wake):
@@ -412,10 +399,7 @@ class Link(WorkerKind):
         return f"a run tries that again after {wait_s:.1f} s, {give_up} gives it up"
 
     def may_be_made(self) -> bool:
-        """Say whether it is time to start a new session: to try in vain shall delay few runs.
-
-        Rule     REMOTE-FAIL-6
-        """
+        """Say whether it is time to start a new session: to try in vain shall delay few runs."""
         return time.monotonic() >= self._next_try
 
     def stays_lost(self, why: str, took_s: float) -> bool:
@@ -485,10 +469,7 @@ class Link(WorkerKind):
             module.zmq_poll([frames, (bell, module.POLLIN)], -1)
 
     def _take_answer(self, asked: int, task: int) -> None:
-        """Wait for an answer, and keep it.
-
-        Rule     REMOTE-FAIL-4
-        """
+        """Wait for an answer, and keep it."""
         words, order = self.words, self._order
         with self._lock:
             try:
@@ -511,18 +492,12 @@ class Link(WorkerKind):
         words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
 
     def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
-        """Note a frame in the trace that is being taken.
-
-        Rule     SEE-REMOTE-2
-        """
+        """Note a frame in the trace that is being taken."""
         word = frame_word(kind, number, self._order.session_id, sent=sent)
         self.mailbox.note(word, task, time.monotonic_ns(), nbytes)
 
     def _note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
-        """Note a tensor that was moved between this machine and the endpoint, if a trace is taken.
-
-        Rule     SEE-REMOTE-2
-        """
+        """Note a tensor that was moved between this machine and the endpoint, if a trace is taken."""
         if self.mailbox.is_traced:
             word = moved_word(address, stored=stored)
             self._moved.append((word, nbytes, began, time.monotonic_ns()))
@@ -572,10 +547,7 @@ class Link(WorkerKind):
         return requests.registration_from(read_staged(name, size))
 
     def install(self, target: Any) -> requests.Registration:
-        """Have the session prepare a callable; at the start, also commit it.
-
-        Rule     REMOTE-REG-4, -5, -6
-        """
+        """Have the session prepare a callable; at the start, also commit it."""
         one: requests.Registration = target
         if isinstance(target, bytes):
             one = requests.registration_from(target)
@@ -589,10 +561,7 @@ class Link(WorkerKind):
 
     @contextmanager
     def _staged(self, one: requests.Registration) -> Iterator[bytes]:
-        """Yield the command that registers a callable, whose blob may be in a buffer there till then.
-
-        Rule     REMOTE-REG-9
-        """
+        """Yield the command that registers a callable, whose blob may be in a buffer there till then."""
         if not one.blob:
             yield one.command
             return
@@ -615,10 +584,7 @@ class Link(WorkerKind):
             self._committed.add(one.digest_command)
 
     def remove(self, installed: requests.Registration) -> None:
-        """Have the session forget a callable.
-
-        Rule     REMOTE-REG-5
-        """
+        """Have the session forget a callable."""
         if self.number not in installed.workers:
             return
         self._tasks.digests.discard(installed.digest)
@@ -646,10 +612,7 @@ class Link(WorkerKind):
             self.calls.answer_failure(error)
 
     def end_if_lost(self) -> None:
-        """End this process if that of its session has ended.
-
-        Rule     REMOTE-FAIL-3
-        """
+        """End this process if that of its session has ended."""
         self._place.wait(STATUS_S)
         if self._place.why():
             self._give_up("")
@@ -713,10 +676,7 @@ class Link(WorkerKind):
 
     # ------------------------------------------------------------ requests
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Copy between a reference, `arg0`, and memory of this machine, `arg1`; refuse what is for chips.
-
-        Rule     REMOTE-MEM-5
-        """
+        """Copy between a reference, `arg0`, and memory here, `arg1`; refuse what is for chips."""
         self._tasks.settle_all()
         if command not in (L.LINK_STORE, L.LINK_FETCH):
             raise ControlError(f"an endpoint does not carry out request {command}")
@@ -742,10 +702,7 @@ class Link(WorkerKind):
         return self._windows[view.base]
 
     def answer(self, command: int, request: bytes) -> bytes:
-        """Send a request on, and return the result; note which memory it is about.
-
-        Rule     REMOTE-MEM-1, -5
-        """
+        """Send a request on, and return the result; note which memory it is about."""
         self._tasks.settle_all()
         if command == L.LINK_COUNTERS:
             if not self._features & FEATURE_COUNTERS:
@@ -777,10 +734,7 @@ class Link(WorkerKind):
         return result
 
     def _where_it_is_reached(self, raw: bytes) -> bytes:
-        """Return an export with the address at which others reach the session, which may not know it.
-
-        Rule     REMOTE-MEM-6
-        """
+        """Return an export with the address at which others reach the session, which may not know it."""
         found = decode_export_buffer_result(raw)
         about = {
             **json.loads(found.transport_descriptor),

@@ -1,4 +1,7 @@
-"""Parts of recorded graphs in the link of an endpoint: to its session, with what a replay names."""
+"""Parts of recorded graphs in the link of an endpoint: to its session, with what a replay names.
+
+Rule     SPEED-PARTS-1, -6, -10
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,7 @@ class OfParts(PickledRegistration):
 
 
 class LinkParts:
-    """The parts of graphs, as one link has its session run them.
-
-    Rule     SPEED-PARTS-1, -6
-    """
+    """The parts of graphs, as one link has its session run them."""
 
     def __init__(self, link: Link) -> None:
         self._link, self._home = link, link.home
@@ -92,8 +92,6 @@ class LinkParts:
         """Store what the part reads, and bring home what it makes; return what went wrong.
 
         `asking` is the number of the frame that has told the session what comes, 0 if nothing does.
-
-        Rule     SPEED-PARTS-10
         """
         made = [asked.tensors[i] for i in asked.made]
         homings = [Homing(one.key, one.makes, one.makes, one.address, one.nbytes) for one in made]
@@ -117,10 +115,7 @@ class LinkParts:
         return TASK_COPIES.encode(TaskCopies(asked.run, more, copied, asked.dropped))
 
     def _await(self, sequence: int) -> CompletionPayload:
-        """Wait for the end of a part; stop it if the run has failed elsewhere.
-
-        Rule     SPEED-PARTS-6
-        """
+        """Wait for the end of a part; stop it if the run has failed elsewhere."""
         link = self._link
         while not link.has_answer(sequence):
             if not link.wait_for_answer(LOOK_MS):
@@ -128,10 +123,7 @@ class LinkParts:
         return decode_completion(link.receive(sequence, link.mailbox.task_number).payload)
 
     def _look(self) -> None:
-        """Stop the part if the run has failed elsewhere, or was cancelled.
-
-        Rule     SPEED-PARTS-6
-        """
+        """Stop the part if the run has failed elsewhere, or was cancelled."""
         if self._view.has_failed or self._view.is_cancelled:
             self._stop()
 

@@ -4,6 +4,8 @@ A link with several mailbox frames sees the tasks that follow. Those that wait f
 the session before the current one has ended; it runs them in the order in which they come, and skips
 those that wait for one that has failed. So the session finds its next task waiting, and its way there
 costs nothing while another one runs.
+
+Rule     REMOTE-LINK-3 to -5; REMOTE-AHEAD-1 to -4, -6 to -8; REMOTE-FAIL-1, -2
 """
 
 from __future__ import annotations
@@ -87,10 +89,7 @@ def ask_for_copies(link: Link, question: bytes) -> bytes:
 
 
 def require_done(link: Link, done: CompletionPayload) -> None:
-    """Raise what a task of a link's session has failed with.
-
-    Rule     REMOTE-FAIL-1
-    """
+    """Raise what a task of a link's session has failed with."""
     if not done.error_code:
         return
     from .reports import split_report
@@ -108,10 +107,6 @@ class LinkTasks:
     ----------
     digests : set of bytes
         Of the callables that the link knows: no task of another one is sent ahead.
-
-    Notes
-    -----
-    Rule     REMOTE-AHEAD-1 to -4, -6 to -8
     """
 
     def __init__(self, link: Link, home: Home, payloads: TaskPayloads, features: int) -> None:
@@ -124,10 +119,7 @@ class LinkTasks:
         self.digests: set[bytes] = set()
 
     def run(self, args: ReceivedArgs) -> None:
-        """Have the session run the current task.
-
-        Rule     REMOTE-LINK-3 to -5; REMOTE-FAIL-1, -2
-        """
+        """Have the session run the current task."""
         try:
             self._run(args)
         except TransferError as error:
@@ -161,10 +153,7 @@ class LinkTasks:
         require_done(self._link, done)
 
     def settle_all(self) -> None:
-        """Wait for what was sent or stored ahead in vain: of a cancelled run.
-
-        Rule     REMOTE-AHEAD-4
-        """
+        """Wait for what was sent or stored ahead in vain: of a cancelled run."""
         while self._sent:
             self._settle()
         self._end_early()
@@ -188,10 +177,7 @@ class LinkTasks:
 
     # ------------------------------------------------------------ ahead of time
     def _send_ahead(self, kind: type[ReceivedArgs]) -> None:
-        """Send the tasks that come next, up to one that has to wait for its turn.
-
-        Rule     REMOTE-AHEAD-1 to -3, -7
-        """
+        """Send the tasks that come next, up to one that has to wait for its turn."""
         mailbox = self._link.mailbox
         if not self._features & FEATURE_AHEAD:
             return
@@ -248,10 +234,7 @@ class LinkTasks:
         return self._home.missing(task.plan, task.addresses, task.sizes)
 
     def _store_early(self, task: _Task, missing: Coming) -> None:
-        """Begin to store what a task needs, while others run.
-
-        Rule     REMOTE-AHEAD-8
-        """
+        """Begin to store what a task needs, while others run."""
         assert task.plan is not None
         if self._storer is None:
             self._storer = ThreadPoolExecutor(1, "simpler-store")

@@ -1,4 +1,7 @@
-"""The trace of an endpoint, as its link has the session take it, and fetches the records."""
+"""The trace of an endpoint, as its link has the session take it, and fetches the records.
+
+Rule     SEE-REMOTE-1, -4
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,7 @@ class LinkTrace:
         self._is_over = False
 
     def answer(self, request: bytes) -> bytes:
-        """Have the session trace its Worker, and fetch the records; or end that.
-
-        Rule     SEE-REMOTE-1, -4
-        """
+        """Have the session trace its Worker, and fetch the records; or end that."""
         asked = json.loads(request)
         if "file" in asked:
             if not self._link.takes_traces:

@@ -2,6 +2,8 @@
 
 They travel over a channel that the fleet trusts, a pipe or a connection of its own, never over the
 connections that they describe.
+
+Rule     REMOTE-LINK-6
 """
 
 from __future__ import annotations
@@ -45,10 +47,6 @@ class Manifest:
     start_timeout_s, silence_s : float
         How long the start may take until the session is ready; after how long without a sign of life the
         other side is given up.
-
-    Notes
-    -----
-    Rule     REMOTE-LINK-6
     """
 
     session_id: int

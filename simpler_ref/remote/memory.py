@@ -1,4 +1,7 @@
-"""The memory of endpoints, as the program uses it: buffers, copies, exports and imports."""
+"""The memory of endpoints, as the program uses it: buffers, copies, exports and imports.
+
+Rule     REMOTE-MEM-1 to -3, -5
+"""
 
 from __future__ import annotations
 
@@ -68,8 +71,6 @@ class EndpointMemory:
     """Buffers of endpoints, by handles.
 
     `find` returns the link of an endpoint.
-
-    Rule     REMOTE-MEM-1 to -3, -5
     """
 
     def __init__(self, life: Life, find: Callable[[int], Link]) -> None:
@@ -82,10 +83,7 @@ class EndpointMemory:
         self._chunk = _LEAST_CHUNK
 
     def require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
-        """Refuse memory of a session that is over, or another Worker's.
-
-        Rule     REMOTE-MEM-2
-        """
+        """Refuse memory of a session that is over, or another Worker's."""
         require_live(handle)
         if handle.session not in self._sessions:
             raise ValueError(f"{handle!r} is another Worker's: use it with the one that it is from")

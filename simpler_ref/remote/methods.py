@@ -1,4 +1,7 @@
-"""What a Worker has for endpoints: methods of `Worker`."""
+"""What a Worker has for endpoints: methods of `Worker`.
+
+Rule     REMOTE-LINK-1, -10; REMOTE-MEM-1, -3 to -5; REMOTE-COPY-8, -11; REMOTE-HEALTH-2, -3
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,6 @@ class RemoteMethods:
             workers as threads.
         RemoteError
             pyzmq is not installed.
-
-        Notes
-        -----
-        Rule     REMOTE-LINK-1, -10
         """
         from .endpoints import Endpoints
         from .spec import RemoteWorkerSpec as Spec
@@ -66,10 +65,7 @@ class RemoteMethods:
             return added
 
     def _add_fleet(self, spec: RemoteWorkerSpec, count: int) -> None:
-        """Add endpoints that run the program's functions.
-
-        Rule     REMOTE-COPY-11
-        """
+        """Add endpoints that run the program's functions."""
         from .endpoints import Endpoints
 
         self._life.endpoints = Endpoints(self._life, take_functions=True)
@@ -85,10 +81,6 @@ class RemoteMethods:
             No endpoint of this Worker.
         RuntimeError
             A run is in progress.
-
-        Notes
-        -----
-        Rule     REMOTE-LINK-10
         """
         self._life.finish_stream()
         with self._life.lock:
@@ -119,10 +111,6 @@ class RemoteMethods:
             It has no room.
         WorkerLostError
             It is lost; the next run starts it anew.
-
-        Notes
-        -----
-        Rule     REMOTE-MEM-1
         """
         return self._endpoints().memory.malloc(worker, nbytes)
 
@@ -152,10 +140,6 @@ class RemoteMethods:
             No live buffer, or not so many bytes.
         ControlError, WorkerLostError
             See `remote_malloc`.
-
-        Notes
-        -----
-        Rule     REMOTE-MEM-5
         """
         self._endpoints().memory.copy_to(handle, host_ptr, nbytes, offset)
 
@@ -186,10 +170,6 @@ class RemoteMethods:
             ``"read"``, ``"write"`` or ``"readwrite"``: the most that an import can have.
         transport_profile : str
             How it is reached; empty: as this package does it.
-
-        Notes
-        -----
-        Rule     REMOTE-MEM-3
         """
         return self._endpoints().memory.export(handle, offset, nbytes, access, transport_profile)
 
@@ -214,10 +194,6 @@ class RemoteMethods:
             The importing endpoint.
         access : str, optional
             As in `remote_export`; None: what was exported.
-
-        Notes
-        -----
-        Rule     REMOTE-MEM-3, -4
         """
         return self._endpoints().memory.take(exported, worker, access)
 
@@ -234,10 +210,6 @@ class RemoteMethods:
             Of the session of the moment: its process (``pid``; None while there is none, as before the
             start and while a lost session is replaced), tasks, frames and bytes in both directions, signs
             of life, round trip and clock offset (theirs minus ours) in ns.
-
-        Notes
-        -----
-        Rule     REMOTE-HEALTH-2
         """
         return [] if self._life.endpoints is None else self._endpoints().counters()
 
@@ -255,10 +227,6 @@ class RemoteMethods:
             came home (``copies_brought``). Of long values of calls: ``values`` and ``value_bytes``
             that it keeps, how often a call found one there (``values_hits``), how many were
             ``values_stored`` from here and how many were given up (``values_dropped``).
-
-        Notes
-        -----
-        Rule     REMOTE-HEALTH-3
         """
         return [] if self._life.endpoints is None else self._endpoints().transfers()
 
@@ -271,10 +239,6 @@ class RemoteMethods:
         ------
         TypeError, ValueError
             Not an array in shared memory.
-
-        Notes
-        -----
-        Rule     REMOTE-COPY-8
         """
         address, nbytes = make_tensor(array)._span()
         if self._life.endpoints is not None:

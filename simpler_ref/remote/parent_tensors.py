@@ -1,4 +1,7 @@
-"""The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint."""
+"""The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint.
+
+Rule     REMOTE-LINK-12; REMOTE-COPY-5, -8; SPEED-PARTS-6
+"""
 
 from __future__ import annotations
 
@@ -63,10 +66,6 @@ class ParentTensors:
         Where their versions are; that of the current run.
     run_number : int
         Counts runs, and drains: endpoints forget copies of an earlier one.
-
-    Notes
-    -----
-    Rule     REMOTE-COPY-5, -8
     """
 
     def __init__(self, life: Life, bring: Callable[[int, Sequence[Homing]], bytes]) -> None:
@@ -91,10 +90,7 @@ class ParentTensors:
             self.lineage.clear()
 
     def bring_home(self) -> None:
-        """Have this machine's memory be current, once all tasks have ended, and forget all copies.
-
-        Rule     REMOTE-COPY-5
-        """
+        """Have this machine's memory be current, once all tasks have ended, and forget all copies."""
         self._bring_current()
         self.forget()
         self.owed.clear()
@@ -141,8 +137,6 @@ class ParentTensors:
 
         After a failed run, the newest version that still exists comes home. What was lost is noted, and
         the failure tells it.
-
-        Rule     REMOTE-COPY-5, -8
         """
         self._forget_heap()
         waiting, known = list(self.directory), len(self._lost)
@@ -184,10 +178,7 @@ class ParentTensors:
         )
 
     def _note_lost(self, held: Held) -> None:
-        """Note that a tensor is lost; a child Worker's parent may use the memory for something else.
-
-        Rule     REMOTE-LINK-12
-        """
+        """Note that a tensor is lost; a child Worker's parent may use the memory for something else."""
         if not self._life.parent_level:
             self._lost.append(LostTensor(held, self._where(held)))
         log.warning("%s is lost: its newest version was only at an endpoint", _name(held))
@@ -212,8 +203,6 @@ class ParentTensors:
         What was written here after an endpoint stays, if that had come home for it. If nothing had to
         come home for it, nobody knows whether it was written. What a replay in parts would have brought
         home is as it was, unless a part of it had come.
-
-        Rule     REMOTE-COPY-8; SPEED-PARTS-6
         """
         manager = self._life.live().manager
         was_written_here = is_blind = False
@@ -238,10 +227,7 @@ class ParentTensors:
         return bool(self._lost)
 
     def require_not_lost(self, uses: Sequence[Use]) -> None:
-        """Refuse to read a tensor that was lost, unless the program has written it since.
-
-        Rule     REMOTE-COPY-8
-        """
+        """Refuse to read a tensor that was lost, unless the program has written it since."""
         for use in uses if self._lost else ():
             for lost in self._lost[:]:
                 if not lost.overlaps(use):

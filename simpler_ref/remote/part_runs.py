@@ -4,6 +4,8 @@ A part runs as one run of the inner Worker, on the main thread. Its tasks are su
 other. A tensor goes to another endpoint when the task that has made it has ended, whatever is submitted
 meanwhile; before one comes from there, those have ended that use its memory. What the parent has comes,
 and what it gets goes, while tasks run.
+
+Rule     REMOTE-PART-5; SPEED-PARTS-1, -3 to -8, -10, -11
 """
 
 from __future__ import annotations
@@ -56,10 +58,6 @@ class Parts:
         Then it returns False.
     patience_s
         How long a part that has lost another one waits for the parent to say so.
-
-    Notes
-    -----
-    Rule     SPEED-PARTS-1, -4 to -7
     """
 
     def __init__(
@@ -95,10 +93,7 @@ class Parts:
         fail_point("part_settled")
 
     def _await_stop(self) -> None:
-        """Let the parent, if it is about to notice a lost endpoint, be the first to say so.
-
-        Rule     SPEED-PARTS-6
-        """
+        """Let the parent, if it is about to notice a lost endpoint, be the first to say so."""
         deadline = time.monotonic() + self._patience_s
         while time.monotonic() < deadline and not self._is_stopped():
             self.wait()
@@ -227,10 +222,7 @@ class _Replay:
         self._addresses = self._part.addresses(named, begin)
 
     def run(self, orch: Any, _args: Any, _config: Any) -> None:
-        """Carry the operations out: the orchestration function of the inner Worker's run.
-
-        Rule     SPEED-PARTS-11
-        """
+        """Carry the operations out: the orchestration function of the inner Worker's run."""
         self._orch = orch
         began = time.monotonic_ns()
         orch._view.park_at_once(self._part.has_long_tasks)
@@ -241,10 +233,7 @@ class _Replay:
         self._part.last_ns = time.monotonic_ns() - began
 
     def _submit_all(self, orch: Any) -> None:
-        """Carry out one operation after the other, and wait for the end of all.
-
-        Rule     SPEED-PARTS-8; REMOTE-PART-5
-        """
+        """Carry out one operation after the other, and wait for the end of all."""
         self._has_settled = orch._room.tell_ends()
         variables = self._part.variables.values(self._addresses, self._asked.scalars, orch)
         words = self._part.words(
@@ -279,10 +268,7 @@ class _Replay:
         return task == NOBODY or bool(self._has_settled(self._slots[task]))
 
     def _go_on(self) -> None:
-        """Push what is made by now; raise if a task has failed, or, soon, if the replay is stopped.
-
-        Rule     SPEED-PARTS-6
-        """
+        """Push what is made by now; raise if a task has failed, or, soon, if the replay is stopped."""
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
@@ -291,10 +277,7 @@ class _Replay:
         self._send_made()
 
     def _send_made(self) -> None:
-        """Push what is made by now, in about the order in which it is.
-
-        Rule     SPEED-PARTS-3
-        """
+        """Push what is made by now, in about the order in which it is."""
         late: list[Sending] = []
         sendings, has_settled, slots = self._sendings, self._has_settled, self._slots
         while sendings and len(late) < MOST_OVERTAKEN:
@@ -326,10 +309,7 @@ class _Replay:
         fail_point("pushed")
 
     def _let_go(self) -> None:
-        """Let the parent have what has been made, several tensors at once: that wakes others less often.
-
-        Rule     SPEED-PARTS-10
-        """
+        """Let the parent have what was made, several tensors at once: that wakes others less often."""
         for one in self._leaving:
             self._parts.let_go(one)
         self._leaving.clear()
@@ -352,10 +332,7 @@ class _Replay:
         self._store(one.operation, self._wait_for(lambda: self._parts.look_for(number)))
 
     def _wait_for(self, look: Callable[[], T | None]) -> T:
-        """Wait for what comes from elsewhere; raise if it cannot come, as far as can be known here.
-
-        Rule     SPEED-PARTS-3, -6, -10
-        """
+        """Wait for what comes from elsewhere; raise if it cannot come, as far as can be known here."""
         orch = self._orch
         while True:
             found = look()

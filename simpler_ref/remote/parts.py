@@ -2,6 +2,8 @@
 
 The tasks of a part run in the order of its operations, as far as they wait for each other. What a task of
 one part makes and one of another reads goes from endpoint to endpoint, without anybody asking for it.
+
+Rule     REMOTE-PART-2 to -4, -6
 """
 
 from __future__ import annotations
@@ -82,8 +84,6 @@ class Operation:
 
     `number` is that of what is pushed: the same on both sides, and of nothing else in the graph. The peer
     of what the parent has, or gets, is PARENT.
-
-    Rule     REMOTE-PART-4, -6
     """
 
     action: Action
@@ -100,8 +100,6 @@ class Part:
     """What one endpoint does in a replay.
 
     `spoiled` are tensors that a replay names and of which the endpoint's copy is of no use afterwards.
-
-    Rule     REMOTE-PART-3
     """
 
     callables: Sequence[bytes]
@@ -128,10 +126,6 @@ class PartRun:
         Word and kind of each scalar that the replay provides.
     forgotten : sequence of int
         Parts that are of no use any more.
-
-    Notes
-    -----
-    Rule     REMOTE-PART-2
     """
 
     number: int

@@ -1,4 +1,7 @@
-"""Which endpoint is likely to begin a task first."""
+"""Which endpoint is likely to begin a task first.
+
+Rule     REMOTE-COPY-7
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,7 @@ class _Pace:
 
 
 class Queues:
-    """The tasks that wait for each endpoint, as the thread that submits them counts.
-
-    Rule     REMOTE-COPY-7
-    """
+    """The tasks that wait for each endpoint, as the thread that submits them counts."""
 
     def __init__(self, link: Callable[[int], Link], directory: Outlook) -> None:
         self._link, self._directory = link, directory

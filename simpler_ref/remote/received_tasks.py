@@ -1,4 +1,7 @@
-"""What the frame of a task says, and the arguments that it makes."""
+"""What the frame of a task says, and the arguments that it makes.
+
+Rule     REMOTE-TASK-8
+"""
 
 from __future__ import annotations
 
@@ -91,10 +94,7 @@ _read_small = lru_cache(maxsize=256)(_read)
 
 
 def copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousTensor:
-    """Return a tensor whose copy is at an address.
-
-    Rule     REMOTE-TASK-8
-    """
+    """Return a tensor whose copy is at an address."""
     if layout:
         return DescribedTensor(address, read_layout(layout, tensor.nbytes()))
     return ContinuousTensor(address, tensor.shapes, tensor.dtype)

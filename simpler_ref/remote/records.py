@@ -3,6 +3,8 @@
 A trace of the session's Worker goes into a file without a name at the endpoint. From there it comes,
 piece by piece, over a connection of its own, into a file beside that of the parent's trace. Each piece is
 asked for, so at most one is under way; and each answer says what the clock of the endpoint is.
+
+Rule     REMOTE-HEALTH-4, -5; SEE-REMOTE-1, -3, -5, -6
 """
 
 from __future__ import annotations
@@ -55,10 +57,7 @@ class TraceDetail(enum.IntEnum):
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """A trace of the session's Worker begins, or is to end.
-
-    Rule     REMOTE-HEALTH-4
-    """
+    """A trace of the session's Worker begins, or is to end."""
 
     detail: TraceDetail
 
@@ -75,10 +74,7 @@ class TraceAnswer:
 
 @dataclass(frozen=True)
 class RecordsRequest:
-    """Asks for the bytes of the records from one on; and by the parent's clock when it does.
-
-    Rule     REMOTE-HEALTH-5
-    """
+    """Asks for the bytes of the records from one on; and by the parent's clock when it does."""
 
     offset: int
     asked_ns: int
@@ -118,12 +114,7 @@ RECORDS_ANSWER = Message(
 
 # ---------------------------------------------------------------- checking them
 class Checked:
-    """The bytes of a trace as they come: what is right of them, as whole parts of a file.
-
-    Notes
-    -----
-    Rule     SEE-REMOTE-6
-    """
+    """The bytes of a trace as they come: what is right of them, as whole parts of a file."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -302,10 +293,6 @@ class Outgoing:
         Of the frames of the connection.
     socket : zmq.Socket
         The parent alone can connect to it.
-
-    Notes
-    -----
-    Rule     SEE-REMOTE-1, -5
     """
 
     def __init__(self, inner: Worker, detail: TraceDetail, order: Order, socket: Any) -> None:
@@ -385,10 +372,6 @@ class Incoming:
         How long the session may take for an answer at the end.
     warn : Callable[[str], None]
         Told why the records end before the trace does.
-
-    Notes
-    -----
-    Rule     SEE-REMOTE-1, -3, -5, -6
     """
 
     def __init__(
@@ -498,10 +481,7 @@ class Incoming:
 
 
 def clock_note(answer: RecordsAnswer, came_ns: int) -> bytes:
-    """Return how far the clock of a session is ahead, as an answer tells: plus or minus half its way.
-
-    Rule     SEE-REMOTE-3
-    """
+    """Return how far the clock of a session is ahead, as an answer tells: plus or minus half its way."""
     most, least = answer.received_ns - answer.asked_ns, answer.answered_ns - came_ns
     half = max(0, (most - least + 1) // 2)
     what = L.NOTED_CLOCK | half << 8

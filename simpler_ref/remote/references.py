@@ -1,4 +1,7 @@
-"""Memory of endpoints, as a parent names it: handles of buffers, and tensors in them."""
+"""Memory of endpoints, as a parent names it: handles of buffers, and tensors in them.
+
+Rule     REMOTE-ARGS-1, -4; REMOTE-MEM-1, -2
+"""
 
 from __future__ import annotations
 
@@ -67,10 +70,6 @@ class RemoteBufferHandle:
         0 for the owner's own.
     is_live : bool
         It was neither freed nor released, and its endpoint has not been lost.
-
-    Notes
-    -----
-    Rule     REMOTE-MEM-1
     """
 
     __slots__ = (
@@ -148,10 +147,6 @@ class RemoteTensorRef(RemoteTensor):
     ------
     TypeError, ValueError
         No handle of a live buffer; the tensor is not all in it; no element type of `DataType`.
-
-    Notes
-    -----
-    Rule     REMOTE-ARGS-1, -4
     """
 
     __slots__ = ()
@@ -189,10 +184,6 @@ class RemoteTensorRef(RemoteTensor):
             The dimensions; of an array its own, else one dimension of all elements.
         dtype : DataType or numpy.dtype, optional
             One of `DataType`; of an array its own, else UINT8.
-
-        Notes
-        -----
-        Rule     REMOTE-ARGS-4
         """
         if isinstance(data, np.ndarray):
             shape = data.shape if shape is None else shape
@@ -237,19 +228,13 @@ def _element(dtype: Any) -> DataType:
 
 
 def require_live(handle: RemoteBufferHandle) -> None:
-    """Refuse a buffer that is gone.
-
-    Rule     REMOTE-MEM-2
-    """
+    """Refuse a buffer that is gone."""
     if not handle.is_live:
         raise ValueError(f"{handle!r}: it was freed or released, or its endpoint was lost")
 
 
 class RemoteTaskArgs(TaskArgs):
-    """Arguments for a task of an endpoint: a `TaskArgs` that takes what an endpoint can reach.
-
-    Rule     REMOTE-ARGS-1
-    """
+    """Arguments for a task of an endpoint: a `TaskArgs` that takes what an endpoint can reach."""
 
     __slots__ = ()
 

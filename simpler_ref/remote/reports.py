@@ -1,4 +1,7 @@
-"""Errors as answers have them: type, text and traceback."""
+"""Errors as answers have them: type, text and traceback.
+
+Rule     REMOTE-FAIL-2
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,7 @@ _HEADROOM = 16
 
 
 def report_of(error: BaseException) -> str:
-    """Return an exception's type, text and traceback, as much as an answer takes.
-
-    Rule     REMOTE-FAIL-2
-    """
+    """Return an exception's type, text and traceback, as much as an answer takes."""
     text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES // 2).decode()
     room = MAX_ERROR_BYTES - len(text.encode()) - 1
     lines = cut_traceback(format_traceback(error), room - _HEADROOM)

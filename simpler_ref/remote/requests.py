@@ -1,4 +1,7 @@
-"""What a parent asks of the link of an endpoint, as bytes in shared memory."""
+"""What a parent asks of the link of an endpoint, as bytes in shared memory.
+
+Rule     REMOTE-REG-9; REMOTE-MEM-2
+"""
 
 from __future__ import annotations
 
@@ -96,10 +99,7 @@ class Registration:
         return cls(workers, raw[end - size : end], raw[end:])
 
     def naming(self, token: bytes) -> bytes:
-        """Return the command for an endpoint where the blob is staged under a token.
-
-        Rule     REMOTE-REG-9
-        """
+        """Return the command for an endpoint where the blob is staged under a token."""
         one = decode_register_callable_command(self.command)
         chip = replace(
             decode_remote_chip_callable_payload(one.payload),
@@ -198,10 +198,7 @@ class Views:
         del self._bases[at], self._views[at]
 
     def find(self, address: int, nbytes: int) -> View:
-        """Return the buffer or import that memory is in.
-
-        Rule     REMOTE-MEM-2
-        """
+        """Return the buffer or import that memory is in."""
         at = bisect(self._bases, address) - 1
         if at >= 0:
             view = self._views[at]

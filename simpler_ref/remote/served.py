@@ -1,6 +1,8 @@
 """What a session serves while it looks for other frames: calls, and tasks that sub workers run.
 
 It begins each when its frame comes, and answers when that has ended.
+
+Rule     CALL-FAR-1, -12; REMOTE-COPY-13; REMOTE-AHEAD-9
 """
 
 from __future__ import annotations
@@ -41,10 +43,6 @@ class Served:
         Where something comes if there is a frame, and if the session ends.
     bell
         One that wakes who waits for the tasks.
-
-    Notes
-    -----
-    Rule     CALL-FAR-1, -12; REMOTE-AHEAD-9
     """
 
     def __init__(
@@ -85,10 +83,7 @@ class Served:
             self._calls.forget_value(frame.payload)
 
     def _begin(self, frame: Frame) -> None:
-        """Begin a call; if that cannot be done, answer why.
-
-        Rule     CALL-FAR-1
-        """
+        """Begin a call; if that cannot be done, answer why."""
         try:
             self._calls.begin(frame.payload, frame.header.sequence)
         except BaseException as error:
@@ -100,8 +95,6 @@ class Served:
         """Send what became of those that have ended; if no frame is there, wait for others to end.
 
         Returns whether there is a frame, or nothing to wait for.
-
-        Rule     CALL-FAR-12
         """
         if not self._is_busy:
             return True
@@ -119,10 +112,7 @@ class Served:
                 self._wait(for_frames=False)
 
     def wait_for_room(self) -> bool:
-        """Wait until one may have ended, whose tensors need not stay; return False if none runs.
-
-        Rule     REMOTE-COPY-13
-        """
+        """Wait until one may have ended, whose tensors need not stay; return False if none runs."""
         if not self._is_busy:
             return False
         self._wait(for_frames=False)

@@ -3,6 +3,8 @@
 The process forks the inner Worker's workers first; sockets and threads come after them. The main thread
 serves frames one by one. A second thread answers signs of life, and ends the process when the parent is
 gone, whatever the main thread does.
+
+Rule     REMOTE-LINK-2, -3, -6; REMOTE-REG-8; REMOTE-FAIL-5; REMOTE-HEALTH-3
 """
 
 from __future__ import annotations
@@ -97,10 +99,6 @@ def get_inner_handle(hashid: str | Any) -> CallableHandle:
         This process serves no endpoint.
     KeyError
         It is not registered here.
-
-    Notes
-    -----
-    Rule     REMOTE-REG-8
     """
     if _current is None:
         raise RuntimeError("get_inner_handle is for functions that an endpoint runs")
@@ -133,10 +131,6 @@ def serve(
     ------
     RemoteError
         The parent has another version of this package, or did not greet in time.
-
-    Notes
-    -----
-    Rule     REMOTE-LINK-2, -6
     """
     global _current
     deadline = time.monotonic() + manifest.start_timeout_s
@@ -317,10 +311,7 @@ class Session:
 
     # ------------------------------------------------------------ frames
     def loop(self) -> None:
-        """Serve frames until SHUTDOWN, or until the parent is gone.
-
-        Rule     REMOTE-LINK-3; REMOTE-FAIL-5
-        """
+        """Serve frames until SHUTDOWN, or until the parent is gone."""
         frames = self.frames
         while not frames.over:
             if not self._served.answer_all():
@@ -357,10 +348,7 @@ class Session:
             log.warning("endpoint %d refuses a %s frame", number, kind.name)
 
     def _counters(self) -> bytes:
-        """Return what was moved, and what there is, as JSON.
-
-        Rule     REMOTE-HEALTH-3
-        """
+        """Return what was moved, and what there is, as JSON."""
         assert self._mover is not None
         told = self._mover.counters() | self._stores.counts() | self._copies.counts()
         return json.dumps(told | self._served.counts()).encode()

@@ -2,6 +2,9 @@
 
 The main thread receives and sends. A thread of its own answers signs of life, and notices when the parent
 is gone, whatever the main thread does.
+
+Rule     REMOTE-LINK-2, -6, -8, -13; REMOTE-AHEAD-1, -5; REMOTE-FAIL-5; REMOTE-HEALTH-2;
+         REMOTE-TRUST-2; SPEED-PARTS-6, -12
 """
 
 from __future__ import annotations
@@ -57,8 +60,6 @@ def address_at(interface: str) -> str:
     """Return an address for a socket: what only this machine reaches needs no TCP.
 
     The name of a Unix socket in the abstract namespace is no file, and is gone with its process.
-
-    Rule     REMOTE-LINK-13
     """
     if interface == THIS_MACHINE:
         return f"ipc://@simpler_ref-{secrets.token_hex(16)}"
@@ -105,10 +106,7 @@ class SessionFrames:
 
     # ------------------------------------------------------------ start and end
     def open(self, core: int | None) -> None:
-        """Open the sockets, after all forks; threads that pass frames on run on a core, if it is given.
-
-        Rule     SPEED-PARTS-12
-        """
+        """Open the sockets, after all forks; threads that pass frames on run on `core`, if given."""
         module = zmq()
         if self._manifest.is_secure:
             self._pair = new_pair()
@@ -166,10 +164,7 @@ class SessionFrames:
             self._watcher.join(GRACE_S)
 
     def _watch(self) -> None:
-        """Answer signs of life; when the parent is gone, end the main thread, or else the process.
-
-        Rule     REMOTE-FAIL-5
-        """
+        """Answer signs of life; when the parent is gone, end the main thread, or else the process."""
         module, monitors = zmq(), self._monitors
         poller = module.Poller()
         for one in (*monitors, self._health, self._ended, self._wake):
@@ -201,10 +196,7 @@ class SessionFrames:
         os._exit(0)
 
     def _answer_health(self) -> None:
-        """Send a sign of life back, with this machine's clock.
-
-        Rule     REMOTE-HEALTH-2
-        """
+        """Send a sign of life back, with this machine's clock."""
         sender, message = self._health.recv_multipart(copy=False)
         try:
             self._beats.decode(message.bytes, FrameType.HEALTH)
@@ -217,10 +209,7 @@ class SessionFrames:
 
     # ------------------------------------------------------------ greeting
     def greet(self, deadline: float) -> None:
-        """Answer the parent's HELLO.
-
-        Rule     REMOTE-LINK-2, -6, -8
-        """
+        """Answer the parent's HELLO."""
         while not self.over:
             rest = deadline - time.monotonic()
             if rest <= 0:
@@ -274,8 +263,6 @@ class SessionFrames:
         """Return the frame to be served next; SHUTDOWN goes before tasks that have not begun.
 
         None if there is none in a while, or one was refused.
-
-        Rule     REMOTE-AHEAD-1, -5
         """
         waiting = self._waiting
         while not waiting or has_message(self._socket):
@@ -288,10 +275,7 @@ class SessionFrames:
         return waiting.popleft()
 
     def has_stopped_part(self) -> bool:
-        """Say whether the parent has stopped the part that runs; keep other frames that have come.
-
-        Rule     SPEED-PARTS-6
-        """
+        """Say whether the parent has stopped the part that runs; keep other frames that have come."""
         while has_message(self._socket):
             frame = self._receive()
             if frame is None:
@@ -310,8 +294,6 @@ class SessionFrames:
 
         A thread that sleeps in ZeroMQ is woken sooner than one that looks again and again, and leaves
         its core to those that do the work meanwhile.
-
-        Rule     REMOTE-TRUST-2
         """
         try:
             parts = receive_parts(self._socket)

@@ -1,4 +1,8 @@
-"""The tasks of a session, and their tensors: how they come to run on its inner Worker."""
+"""The tasks of a session, and their tensors: how they come to run on its inner Worker.
+
+Rule     ORCH-CHECK-7; REMOTE-ARGS-3; REMOTE-MEM-3, -4; REMOTE-COPY-2; REMOTE-AHEAD-7 to -9;
+         REMOTE-FAIL-1, -2; REMOTE-PART-1; SPEED-PARTS-1, -6
+"""
 
 from __future__ import annotations
 
@@ -93,10 +97,7 @@ class SessionTasks:
     parts: Parts
 
     def serve(self, frame: Frame) -> None:
-        """Run a task, or a part of a graph, and send its outcome; or have it run beside other ones.
-
-        Rule     REMOTE-FAIL-1, -2
-        """
+        """Run a task, or a part of a graph, and send its outcome; or have it run beside other ones."""
         outcome: int | None = L.SUCCESS
         sequence, text = frame.header.sequence, ""
         is_part = frame.header.frame_type == OwnFrameType.RUN_PART
@@ -115,8 +116,6 @@ class SessionTasks:
 
         Those for sub workers, if there are several, run while the session serves other frames: it is None
         then. Others run alone, which costs less.
-
-        Rule     REMOTE-AHEAD-7, -9
         """
         task = receive_task(frame)
         if self.failed.has_any(task.after):
@@ -160,10 +159,7 @@ class SessionTasks:
         return L.SUCCESS
 
     def _run_part(self, frame: Frame) -> int:
-        """Run a part of a graph, and return its outcome.
-
-        Rule     SPEED-PARTS-1, -6; REMOTE-PART-1
-        """
+        """Run a part of a graph, and return its outcome."""
         told = TASK_COPIES.decode(frame.payload)
         asked = PART_RUN.decode(told.more)
         self.served.settle()
@@ -178,17 +174,11 @@ class SessionTasks:
         self.copies.drop(told.dropped)
 
     def open_copies(self, frame: Frame) -> bytes:
-        """Make room for what the parent is about to store.
-
-        Rule     REMOTE-COPY-2
-        """
+        """Make room for what the parent is about to store."""
         return self._wanted(frame.header.sequence, frame.payload, self.copies.open)
 
     def open_early(self, key: int, question: bytes) -> bytes:
-        """Do the same on the mover's thread, while the main thread runs a task.
-
-        Rule     REMOTE-AHEAD-8
-        """
+        """Do the same on the mover's thread, while the main thread runs a task."""
         if key != self.session_id:
             raise Refusal("it is not from the parent of this session")
         return self._wanted(0, question, self.copies.open_early)
@@ -216,8 +206,6 @@ class SessionTasks:
         `addresses` has those of copies, and 0 for other tensors.
 
         The sub workers of an inner Worker with ``check=True`` see to it that a task keeps to its rights.
-
-        Rule     REMOTE-ARGS-3; REMOTE-MEM-3, -4; ORCH-CHECK-7
         """
         wire = read.task.args
         rights = read.more.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)

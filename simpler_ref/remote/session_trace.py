@@ -1,4 +1,7 @@
-"""The trace of a session: what its inner Worker does, its frames, and what it moves."""
+"""The trace of a session: what its inner Worker does, its frames, and what it moves.
+
+Rule     SEE-REMOTE-1, -2
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,7 @@ class SessionTrace:
         self._records: Outgoing | None = None
 
     def serve(self, frame: Frame) -> bytes:
-        """Begin a trace of the inner Worker, or end it.
-
-        Rule     SEE-REMOTE-1
-        """
+        """Begin a trace of the inner Worker, or end it."""
         address, size, text = "", 0, ""
         try:
             detail = TRACE.decode(frame.payload).detail
@@ -64,19 +64,13 @@ class SessionTrace:
             self._records = None
 
     def _note_frame(self, kind: int, number: int, nbytes: int, sent: bool) -> None:
-        """Note a frame.
-
-        Rule     SEE-REMOTE-2
-        """
+        """Note a frame."""
         assert self._records is not None
         word = frame_word(kind, number, self._manifest.session_id, sent=sent)
         self._records.note(word, 0, time.monotonic_ns(), nbytes)
 
     def note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
-        """Note a tensor that was moved, if a trace is taken; for any thread.
-
-        Rule     SEE-REMOTE-2
-        """
+        """Note a tensor that was moved, if a trace is taken; for any thread."""
         records = self._records
         if records is not None:
             word = moved_word(address, stored=stored)

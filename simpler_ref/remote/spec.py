@@ -1,4 +1,8 @@
-"""What a program asks for when it adds an endpoint."""
+"""What a program asks for when it adds an endpoint.
+
+Rule     CALL-FAR-13; REMOTE-LINK-6; REMOTE-COPY-11; REMOTE-TRUST-1, -3; SPEED-PARTS-9, -12;
+         SPEED-DEPTH-14
+"""
 
 from __future__ import annotations
 
@@ -64,10 +68,6 @@ class RemoteWorkerSpec:
     ------
     TypeError, ValueError
         A value of the wrong type or out of range.
-
-    Notes
-    -----
-    Rule     REMOTE-LINK-6; REMOTE-TRUST-1, -3; SPEED-DEPTH-14
     """
 
     def __init__(
@@ -124,19 +124,13 @@ class RemoteWorkerSpec:
         return f"{self.fleet!r}"
 
     def pinned(self) -> RemoteWorkerSpec:
-        """Return a spec whose sessions pin their workers if they are on this machine.
-
-        Rule     SPEED-PARTS-9
-        """
+        """Return a spec whose sessions pin their workers if they are on this machine."""
         if not self.fleet.is_local:
             return self
         return self._with(pin=True)
 
     def checked(self) -> RemoteWorkerSpec:
-        """Return a spec whose sessions check what their workers write, unless it says otherwise.
-
-        Rule     REMOTE-COPY-11
-        """
+        """Return a spec whose sessions check what their workers write, unless it says otherwise."""
         return self._with(check=True)
 
     def _with(self, **defaults: Any) -> RemoteWorkerSpec:
@@ -154,8 +148,6 @@ class RemoteWorkerSpec:
         """Return how many workers of other endpoints get a core before those of an endpoint.
 
         None: it is not on this machine. One without workers counts as one, for what passes its frames.
-
-        Rule     SPEED-PARTS-9, -12
         """
         return number * max(1, self.workers) if self.fleet.is_local else None
 
@@ -195,10 +187,6 @@ def spec_of(
     ------
     TypeError, ValueError
         Neither a Fleet nor a RemoteWorkerSpec; no endpoints; sub workers named twice.
-
-    Notes
-    -----
-    Rule     REMOTE-COPY-11
     """
     from .fleets import Fleet
 
@@ -225,7 +213,5 @@ def calls_ahead(spec: RemoteWorkerSpec) -> int:
 
     Each sub worker has another one to go on with, and the link two on their way: few enough to be lost
     with the endpoint.
-
-    Rule     CALL-FAR-13
     """
     return min(L.MAX_DEPTH, 2 * int(spec.worker["num_sub_workers"]) + 2)

@@ -1,4 +1,7 @@
-"""The memory of a session: its buffers, what it has exported, and what it has imported."""
+"""The memory of a session: its buffers, what it has exported, and what it has imported.
+
+Rule     REMOTE-REG-9; REMOTE-MEM-1 to -5
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,6 @@ class Stores:
     """Buffers, exports and imports of one session.
 
     `empty` returns memory that the inner Worker's tasks see.
-
-    Rule     REMOTE-MEM-1 to -5
     """
 
     def __init__(self, endpoint_id: int, mover: Mover, empty: Callable[[int], Array]) -> None:
@@ -113,10 +114,7 @@ class Stores:
         return self._span(copy).tobytes()
 
     def _find(self, identity: Any) -> Array:
-        """Return the memory of a buffer.
-
-        Rule     REMOTE-MEM-2
-        """
+        """Return the memory of a buffer."""
         found = self._buffers.get(identity.buffer_id)
         if (
             identity.owner_endpoint_id != self._endpoint_id
@@ -139,10 +137,7 @@ class Stores:
         return span
 
     def staged(self, token: bytes) -> bytes:
-        """Return the blob that is staged under a token: the identity of a buffer.
-
-        Rule     REMOTE-REG-9
-        """
+        """Return the blob that is staged under a token: the identity of a buffer."""
         return self._find(IDENTITY.decode(token)).tobytes()
 
     # ------------------------------------------------------------ export and import
@@ -217,10 +212,7 @@ class Stores:
         return address
 
     def fetch(self, desc: RemoteTensorDesc, rights: int) -> tuple[int, Callable[[], None]]:
-        """Return the address of an imported tensor, once its bytes are here, and what ends its use.
-
-        Rule     REMOTE-MEM-4
-        """
+        """Return the address of an imported tensor, once its bytes are here, and what ends its use."""
         found = self._imports.get(desc.rkey_or_token)
         identity = desc.owner_endpoint_id, desc.buffer_id, desc.generation
         if found is None or identity != (

@@ -1,4 +1,7 @@
-"""The payload of a task's frame, as the link of an endpoint makes it from a mailbox."""
+"""The payload of a task's frame, as the link of an endpoint makes it from a mailbox.
+
+Rule     REMOTE-LINK-4, -5; REMOTE-ARGS-3; REMOTE-TASK-8
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,7 @@ class TaskPayloads:
         self._made.clear()
 
     def make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> bytes:
-        """Return the payload of a TASK, or of a TASK_MORE if the session takes it.
-
-        Rule     REMOTE-LINK-4, -5; REMOTE-ARGS-3
-        """
+        """Return the payload of a TASK, or of a TASK_MORE if the session takes it."""
         if any(wire[CHILD_MEMORY_AT] & L.TENSOR_INLINE for wire in wires):
             return self._make(args, wires, words, kinds)  # the bytes are elsewhere
         key = (identity_in(args._box), kinds, *wires, struct.pack(f"<{len(words)}Q", *words))
@@ -110,10 +110,7 @@ def layout_of(args: ReceivedArgs, wire: bytes) -> Layout:
 
 
 def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
-    """Return for each tensor its layout as it travels; "" if it needs none.
-
-    Rule     REMOTE-TASK-8
-    """
+    """Return for each tensor its layout as it travels; "" if it needs none."""
     return [layout_text(layout_of(args, one)) if has_layout(one) else "" for one in wires]
 
 

@@ -1,4 +1,7 @@
-"""What is in a TASK frame: the digest of a callable, a configuration, arguments."""
+"""What is in a TASK frame: the digest of a callable, a configuration, arguments.
+
+Rule     REMOTE-TASK-1 to -4
+"""
 
 from __future__ import annotations
 
@@ -233,10 +236,6 @@ def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
     ------
     ValueError
         A tensor has an address, a descriptor contradicts itself, or there is too much of something.
-
-    Notes
-    -----
-    Rule     REMOTE-TASK-2 to -4
     """
     tensors, sidecars, scalars = args.tensors, args.sidecars, args.scalars
     _require_counts(len(tensors), len(scalars), "TASK.args")
@@ -291,10 +290,6 @@ def decode_remote_task_args(raw: bytes) -> RemoteTaskArgsWire:
     ------
     ValueError
         These bytes are no arguments.
-
-    Notes
-    -----
-    Rule     REMOTE-TASK-2 to -4
     """
     raw = octets(raw, "TASK.args")
     require_payload(len(raw), "TASK.args")
@@ -312,10 +307,6 @@ def encode_task_payload(task: TaskPayloadWire) -> bytes:
     ------
     ValueError
         Its configuration or its arguments cannot travel.
-
-    Notes
-    -----
-    Rule     REMOTE-TASK-1
     """
     raw = (
         _DIGEST.write(task.callable_digest, "TASK.callable_digest")
@@ -333,10 +324,6 @@ def decode_task_payload(raw: bytes) -> TaskPayloadWire:
     ------
     ValueError
         These bytes are no task.
-
-    Notes
-    -----
-    Rule     REMOTE-TASK-1
     """
     raw = octets(raw, "TASK")
     require_payload(len(raw), "TASK")
