@@ -49,6 +49,7 @@ from .system.values import flag
 from .trace.graphs import TaskGraph
 from .trace.recorder import Recorder
 from .workers import processes, tracing
+from .workers.kinds import WorkerKind
 from .workers.life import Life
 from .workers.memory import ChipMemory, MemoryMethods
 from .workers.options import Option, Options, Settings, option
@@ -107,6 +108,15 @@ def _require_function(target: Any) -> None:
     require_runnable("register", target)
 
 
+def _chips(options: Settings) -> list[WorkerKind]:
+    """Return the chips of a Worker."""
+    if not options.device_ids or options.level > 3:
+        return []
+    from .native_chip.kind import ChipChild  # which takes a while, and most Workers need none
+
+    return [ChipChild(device, options.runtime) for device in options.device_ids]
+
+
 class Worker(CallMethods, MemoryMethods, RemoteMethods):
     """A task engine with a pool of workers below it.
 
@@ -139,7 +149,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "initializer= is for sub workers of this machine: give num_sub_workers; at endpoints, "
                 "let tasks make what they need at first use, and keep it in local"
             )
-        self._take_up(Life(options, Tree(options, first), Registry()))
+        self._take_up(Life(options, Tree(options, first, _chips(options)), Registry()))
         if endpoints is not None:
             self._add_fleet(*endpoints)
 

@@ -84,10 +84,8 @@ class _Traveller(Serializer):
     """Also serialises a child Worker that has not been started, with its callables."""
 
     def reducer_override(self, obj: Any) -> Any:
-        from ..worker import Worker
-
-        if isinstance(obj, Worker):
-            return Worker._travelled, (obj._life,)
+        if travelled := getattr(type(obj), "_travelled", None):
+            return travelled, (obj._life,)
         return super().reducer_override(obj)
 
 

@@ -1,11 +1,10 @@
 """The kinds of workers: how each runs a task.
 
-A sub worker calls a Python function, a chip runs kernels, a nested Worker runs an orchestration
-function over workers of its own. The loop (`loop.py`) is the same for all.
+A sub worker calls a Python function, a nested Worker runs an orchestration function over workers of its
+own, a chip (`native_chip/kind.py`) runs kernels. The loop (`loop.py`) is the same for all.
 
 Rule     HIER-ENGINE-2, -3; ORCH-API-2; SEE-ON-4; FLOW-NEST-1, -2, -5; FLOW-FAIL-3; FLOW-EDGE-4;
-         FLOW-WALK-1, -2; WM-MODE-3; WM-FORK-2; WM-KIND-1, -2, -4; WM-MAIL-6; WM-CTRL-6; WM-CHIP-1,
-         -3, -5, -8; WM-DOMAIN-1, -2
+         FLOW-WALK-1, -2; WM-MODE-3; WM-FORK-2; WM-KIND-1, -2, -4; WM-MAIL-6; WM-CTRL-6
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
 from ..callables.payloads import read_payload
 from ..callables.runnable import takes_arguments
-from ..engine.view.mailbox import MailboxView, ReceivedArgs, env_beside
+from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
@@ -241,90 +240,6 @@ class NestedWorker(WorkerKind):
             self._tracing.__exit__(None, None, None)
             self._tracing = None
         return b"{}"
-
-
-class ChipChild(WorkerKind):
-    """Runs chip callables on one chip."""
-
-    label = "chip_worker"
-    runs_foreign_code = False
-    target_namespace = TargetNamespace.LOCAL_CHIP
-
-    def __init__(self, device_id: int, runtime: str | None) -> None:
-        self.device_id = device_id
-        self.runtime = runtime
-        self.suffix = f" device={device_id}"
-        self._mailbox: MailboxView
-        self._chip: Any
-        self._domains: Any
-        self._slots: set[int] = set()
-
-    def start(self, mailbox: MailboxView) -> None:
-        """Load the runtime and open the device."""
-        from ..native_chip import ChipWorker
-        from ..native_chip.domains import ChipDomains
-
-        self._mailbox = mailbox
-        self._chip = ChipWorker(self.device_id, self.runtime)
-        self._chip.init()
-        self._domains = ChipDomains(self._chip)
-
-    def stop(self) -> None:
-        """Close the device."""
-        if hasattr(self, "_chip"):
-            self._chip.finalize()
-
-    def install(self, target: Any) -> int:
-        """Prepare a chip callable and return its slot on the chip."""
-        slot = next(i for i in range(len(self._slots) + 1) if i not in self._slots)
-        self._chip.prepare(slot, target)
-        self._slots.add(slot)
-        return slot
-
-    def remove(self, installed: int) -> None:
-        """Free a slot on the chip."""
-        self._chip.unregister(installed)
-        self._slots.discard(installed)
-
-    def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
-        """Run a slot on the arguments in the mailbox, without decoding them here."""
-        from ..native_chip import ChipError
-
-        chip, mailbox = self._chip, self._mailbox
-        run = chip.run
-        frames = [mailbox.addresses(frame) for frame in range(mailbox.depth)]
-        boxes = [mailbox.box(frame) for frame in range(mailbox.depth)]
-
-        def leaf(received: ReceivedArgs) -> None:
-            args, config = frames[mailbox.served] if len(frames) > 1 else frames[0]
-            chip.set_runtime_env(env_beside(boxes[mailbox.served if len(boxes) > 1 else 0]))
-            try:
-                run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
-            except ChipError as error:
-                raise self._domains.explain(received.scalar_words, error) from None
-            mailbox.add_device_time(chip.device_wall_ns)
-
-        return leaf
-
-    def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Manage the memory of the device, its own and that of domains."""
-        if command == L.CTRL_MALLOC:
-            return int(self._chip.malloc(arg0))
-        if command == L.CTRL_FREE:
-            self._chip.free(arg0)
-        elif command == L.CTRL_COPY_TO:
-            self._chip.copy_to(arg0, arg1, arg2)
-        elif command == L.CTRL_COPY_FROM:
-            self._chip.copy_from(arg0, arg1, arg2)
-        elif command == L.CTRL_COMM_INIT:
-            self._domains.join(arg0, arg1)
-        elif command == L.CTRL_ALLOC_DOMAIN:
-            return int(self._domains.open(arg0, arg1, arg2))
-        elif command == L.CTRL_RELEASE_DOMAIN:
-            self._domains.close(arg0)
-        else:
-            return super().control(command, arg0, arg1, arg2)
-        return 0
 
 
 def _takes_calls(installed: Any) -> bool:

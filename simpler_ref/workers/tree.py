@@ -5,7 +5,7 @@ Rule     FLOW-REG-5, -10; WM-POOL-5
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..callables.runnable import require_runnable
 from ..errors import CallableTypeError, NoPythonWorkerError
 from ..jit import layout as L
 from ..system.cores import NO_TURN, Placement
-from .kinds import ChipChild, CustomWorker, NestedWorker, SubWorker, WorkerKind
+from .kinds import CustomWorker, NestedWorker, SubWorker, WorkerKind
 from .options import MOST_WORKERS, Settings
 
 
@@ -29,13 +29,14 @@ class Tree:
         The pools.
     """
 
-    def __init__(self, options: Settings, initializer: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: Settings,
+        initializer: Callable[[], None] | None = None,
+        chips: Iterable[WorkerKind] = (),
+    ) -> None:
         self._level = options.level
-        self.next_level: list[WorkerKind] = [
-            ChipChild(device, options.runtime)
-            for device in options.device_ids
-            if options.level <= 3
-        ]
+        self.next_level = list(chips)
         self.subs: list[WorkerKind] = [
             SubWorker(initializer, options.check) for _ in range(options.num_sub_workers)
         ]

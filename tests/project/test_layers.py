@@ -23,7 +23,7 @@ import simpler_ref
 PACKAGE = Path(simpler_ref.__file__).parent
 LAYERS = [
     *({"errors", "version"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
-    *({"callables"}, {"native_chip"}, {"workers"}, {"remote"}, {"orch"}, {"calls"}),
+    *({"callables"}, {"workers"}, {"native_chip"}, {"remote"}, {"orch"}, {"calls"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
         *("env_manager", "log_levels"),
@@ -33,7 +33,6 @@ LAYERS = [
 """From the lowest to the highest: what is imported and what is run, and extras, which nothing imports."""
 ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
 LATE = {
-    ("workers.fresh_interpreter", "worker"),
     ("workers.fresh_interpreter", "compat"),
     ("remote.spec", "compat"),
 }
