@@ -1,6 +1,6 @@
 """The stream of calls of a Worker: from the first call to the next run, or to the end.
 
-Rule     CALL-ARRAY-4; CALL-FAIL-1, -4, -5, -7; CALL-HAZARD-10; CALL-STREAM-1 to -5, -8, -9, -11
+Rule     CALL-ARRAY-4; CALL-FAIL-1, -4, -5, -7; CALL-HAZARD-5; CALL-STREAM-1 to -5, -8, -9, -11
 """
 
 from __future__ import annotations

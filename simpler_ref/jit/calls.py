@@ -172,7 +172,7 @@ def drop(mem, slot):
 def forget_memory(mem, low, high):
     """Forget who reads and writes memory that is given back.
 
-    Rule     CALL-FAIL-1; CALL-HAZARD-10
+    Rule     CALL-FAIL-1; CALL-HAZARD-5
     """
     reclaim_chain(mem, forget_range(mem, low, high))
 

@@ -326,7 +326,7 @@ def collect_conflicts(mem, words, tensors):
 
     Effects  CONFLICT records from A_CONFLICTS on
     Returns  their number
-    Rule     CALL-HAZARD-1 to -4, -12
+    Rule     CALL-HAZARD-1 to -4
     """
     conflicts = 0
     for kind in range(2):  # first the tensors that are read: those written are searched for again
@@ -447,7 +447,7 @@ def note_accesses(mem, slot, words, tensors):
 
     Effects  accesses; a reference on the slot for each that writes
     Returns  the chain, through S_LINK, of slots that the caller has to reclaim, or NONE
-    Rule     CALL-HAZARD-5, -6, -10
+    Rule     CALL-HAZARD-5
     """
     consumed = L.NONE
     if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
@@ -609,7 +609,7 @@ def drop(mem, access, consumed):
     """Drop a write, or the newest of the reads of the same bytes; the next takes its place.
 
     Returns  the chain of slots to reclaim, with that of the access if it was the last reference
-    Rule     CALL-HAZARD-10
+    Rule     CALL-HAZARD-5
     """
     older, grid = int(mem[access + L.ACCESS_OLDER]), int(mem[access + L.ACCESS_GRID])
     if older != L.NONE:
@@ -664,7 +664,7 @@ def drop_over(mem, consumed):
     """Drop all accesses that are over: a constant number of steps per access, in the long run.
 
     Returns  the chain of slots to reclaim, which begins with the new ones and goes on with `consumed`
-    Rule     CALL-HAZARD-6
+    Rule     CALL-HAZARD-5
     """
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
         if mem[access + L.ACCESS_WRITES] >= 0:
@@ -677,7 +677,7 @@ def drop_over(mem, consumed):
 def forget_range(mem, low, high):
     """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim.
 
-    Rule     CALL-HAZARD-10
+    Rule     CALL-HAZARD-5
     """
     consumed = L.NONE
     for k in range(find_overlaps(mem, low, high, L.NONE, READS | WRITES)):
@@ -691,7 +691,7 @@ def forget_range(mem, low, high):
 def forget_all(mem):
     """Drop all accesses, at the end of a stream; return the chain of slots to reclaim.
 
-    Rule     CALL-HAZARD-10
+    Rule     CALL-HAZARD-5
     """
     consumed = L.NONE
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):

@@ -71,7 +71,7 @@ def test_a_failure_reaches_those_that_need_what_it_should_have_written(w):
     assert total(x).result() == 8
 
 
-@pytest.mark.spec("CALL-FAIL-1", "CALL-HAZARD-10")
+@pytest.mark.spec("CALL-FAIL-1", "CALL-HAZARD-5")
 @pytest.mark.parametrize("left", [4, 400], ids=["as large", "smaller"])
 def test_a_failure_says_nothing_of_arrays_that_come_where_the_old_one_was(left):
     with sr.Worker(num_sub_workers=1, child_mode="thread") as w:

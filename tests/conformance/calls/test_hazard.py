@@ -105,7 +105,7 @@ def test_a_write_supersedes_what_it_covers_and_nothing_else(s):
     assert s.kinds(reads(AT)) == {"whole": NEEDS, "left": NEEDS}, "only one at a time"
 
 
-@pytest.mark.spec("CALL-HAZARD-6")
+@pytest.mark.spec("CALL-HAZARD-5")
 @pytest.mark.parametrize("use", [reads, updates], ids=["reads", "updates"])
 def test_accesses_that_are_over_are_dropped(s, use):
     most = 0
@@ -115,7 +115,7 @@ def test_accesses_that_are_over_are_dropped(s, use):
     assert most <= L.SWEEP_SMALLEST + 1
 
 
-@pytest.mark.spec("CALL-HAZARD-6")
+@pytest.mark.spec("CALL-HAZARD-5")
 def test_accesses_of_live_tasks_and_failed_writers_are_kept():
     stream = Stream(window=256)
     for i in range(100):
@@ -191,7 +191,7 @@ def test_what_is_not_tracked_makes_nobody_wait(s):
 
 
 # ---------------------------------------------------------------- references, numbers, searches
-@pytest.mark.spec("CALL-HAZARD-10")
+@pytest.mark.spec("CALL-HAZARD-5")
 def test_the_slot_of_a_writer_is_kept_until_its_access_is_dropped(s):
     for name, at in (("superseded", AT), ("given back", AT + 64), ("beside it", AT + 128)):
         s.finish(s.submit(name, writes(at)))
@@ -233,7 +233,7 @@ def test_layouts_that_find_no_room_are_refused(s):
     assert np.array_equal(s.mem, before)
 
 
-@pytest.mark.spec("CALL-HAZARD-12")
+@pytest.mark.spec("CALL-HAZARD-1")
 def test_a_search_may_be_repeated(s):
     s.submit("writer", writes(AT), writes(AT + 8), reads(AT + 16))
     s.submit("reader", reads(AT), reads(AT + 16))
@@ -251,7 +251,7 @@ def test_a_search_may_be_repeated(s):
         assert s.kinds((T.INPUT, x[0, :3:2])) == {"one": NEEDS, "three": NEEDS}
 
 
-@pytest.mark.spec("CALL-HAZARD-12")
+@pytest.mark.spec("CALL-HAZARD-1")
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_task_does_not_wait_for_itself(s, order):
     uses = [reads(AT, nbytes=32), writes(AT + 8, nbytes=16), updates(AT + 16, nbytes=32)][::order]

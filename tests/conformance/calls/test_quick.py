@@ -106,7 +106,7 @@ def refuse_others(monkeypatch):
 
 # ---------------------------------------------------------------- without Python
 @native_only
-@pytest.mark.spec("CALL-QUICK-1")
+@pytest.mark.spec("CALL-QUICK-3")
 def test_usual_calls_are_packed_by_native_code(w, refuse_others):
     x = w.share(np.arange(12.0).reshape(3, 4))
     for task, *args in (update, x, 2), (same, x[1:, ::2]), (none,), (same, 1), (of_rest, 1):
@@ -133,7 +133,7 @@ def test_usual_calls_are_packed_by_native_code(w, refuse_others):
 
 
 @native_only
-@pytest.mark.spec("CALL-QUICK-2")
+@pytest.mark.spec("CALL-QUICK-3")
 def test_values_that_are_numbers_are_fetched_by_native_code(one_worker, refuse_others):
     values = [0, -7, 2.5, float("inf"), None, True, False, 1 << 62]
     values += [np.float64(0.1), np.int64(-3), np.bool_(True)]
@@ -147,7 +147,7 @@ def test_values_that_are_numbers_are_fetched_by_native_code(one_worker, refuse_o
 
 
 @native_only
-@pytest.mark.spec("CALL-QUICK-2")
+@pytest.mark.spec("CALL-QUICK-3")
 def test_a_worker_runs_usual_calls_by_native_code(one_worker):
     x = one_worker.share(np.zeros(3))
     tasks = [(same, 1), (same, 0.5), (same, None), (same, x), (update, x, 1), (none,), (look,)]
@@ -209,7 +209,7 @@ def read_only(value):
 
 
 @native_only
-@pytest.mark.spec("CALL-QUICK-1", "CALL-QUICK-2")
+@pytest.mark.spec("CALL-QUICK-3")
 def test_native_code_refuses_while_another_thread_acts_as_the_orch_thread(w):
     same(1).result()
     ended = same(2)

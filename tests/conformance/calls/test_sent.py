@@ -414,7 +414,7 @@ def test_two_equal_callables_are_two(w):
     assert found == [1, 2, 1]
 
 
-@pytest.mark.spec("CALL-SENT-3")
+@pytest.mark.spec("CALL-SENT-2")
 def test_a_function_defined_anew_is_seen_by_those_that_call_it():
     names = {}
     exec("def helper(x): return x + 1\ndef outer(x): return helper(x)", names)
@@ -426,7 +426,7 @@ def test_a_function_defined_anew_is_seen_by_those_that_call_it():
         assert w.submit(names["outer"], 1).result() == -1
 
 
-@pytest.mark.spec("CALL-SENT-3")
+@pytest.mark.spec("CALL-SENT-2")
 def test_a_closure_whose_cell_gets_another_value_is_sent_anew():
     amount = 1
 
@@ -439,7 +439,7 @@ def test_a_closure_whose_cell_gets_another_value_is_sent_anew():
         assert w.submit(add, 1).result() == 6
 
 
-@pytest.mark.spec("CALL-SENT-3")
+@pytest.mark.spec("CALL-SENT-2")
 @pytest.mark.parametrize(
     ("kind", "guards"),
     [
