@@ -91,7 +91,7 @@ def catch_up(mem, slot):
     """Bring a pre-dispatched task that has ended to RUNNING.
 
     Returns  whether the ends of all tasks that it waited for are collected; else nothing has changed
-    Rule     SPEED-AHEAD-4
+    Rule     SPEED-AHEAD-1
     """
     if mem[slot + L.S_FANIN] != 1:
         return False
@@ -111,7 +111,7 @@ def take_back(mem, slot, outcome):
     again, since it may be retired later: the failure that it was skipped for may be still uncollected.
 
     Effects  W_SKIP of their frames; DEALT, PREDISPATCH_AFTER, RETURNED_COUNT
-    Rule     SPEED-AHEAD-5, -6
+    Rule     SPEED-AHEAD-1, -5
     """
     mem[slot + L.S_FRAME] = 0
     mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
@@ -227,7 +227,7 @@ def skip_rest(mem, slot, kind):
 def skip_waiting(mem):
     """Tell every worker to skip the tasks behind its current one (D11).
 
-    Rule     SPEED-DEPTH-9; SPEED-AHEAD-7
+    Rule     SPEED-DEPTH-9; SPEED-AHEAD-5
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)

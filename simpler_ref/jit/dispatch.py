@@ -413,7 +413,7 @@ def dispatch_candidates(mem, kind):
 
     Effects  mailboxes; the task stays PENDING until its end is collected, with one more fan-in until then
     Returns  how many tasks were pre-dispatched
-    Rule     SPEED-AHEAD-1, -2, -6
+    Rule     SPEED-AHEAD-1
     """
     moved = 0
     paused = mem[L.READY_ORDER] < mem[L.PREDISPATCH_AFTER] or load(mem, L.RUN_ERROR) != 0
@@ -436,7 +436,7 @@ def dispatch_candidates(mem, kind):
 def may_predispatch(mem, slot):
     """Say whether a candidate can still be pre-dispatched: it may have changed since it was noted.
 
-    Rule     SPEED-AHEAD-1, -8
+    Rule     SPEED-AHEAD-1
     """
     if (
         mem[slot + L.S_STATE] != L.PENDING
@@ -487,7 +487,7 @@ def pick_for_candidate(mem, slot, kind):
 
     Returns  a worker with a frame left; NO_WORKER also if one that sleeps could start it first: it is
              woken when the task is ready
-    Rule     SPEED-AHEAD-3
+    Rule     SPEED-AHEAD-1
     """
     latest, last = 0, NO_WORKER
     edge = edges_at(mem, slot)

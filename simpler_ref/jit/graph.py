@@ -212,7 +212,7 @@ def call_consumers_back(mem, slot, answer):
     """Have consumers that were pre-dispatched after a task answer that, instead of starting.
 
     Effects  W_SKIP of their frames, S_UNSENT
-    Rule     SPEED-AHEAD-5, -6
+    Rule     SPEED-AHEAD-1, -5
     """
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:

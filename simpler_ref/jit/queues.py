@@ -172,7 +172,7 @@ def push_candidate(mem, slot):
 
     Endpoints run several calls at a time, so a call that waits in a frame there could only be in the way.
 
-    Rule     SPEED-AHEAD-1, -9
+    Rule     SPEED-AHEAD-1
     """
     kind = kind_of(mem, slot)
     tail = int(mem[L.CANDIDATES_TAIL + kind])

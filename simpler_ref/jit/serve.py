@@ -247,7 +247,7 @@ def may_start(mem, frame):
     was a success, it has set W_SKIP before.
 
     Returns  OK; WOULD_BLOCK if not all have ended; or the answer instead of starting, SKIPPED or RETURNED
-    Rule     SPEED-AHEAD-1, -5, -6, -7
+    Rule     SPEED-AHEAD-1, -5
     """
     answer = L.OK
     at = frame + L.W_WAIT_FOR
@@ -354,7 +354,7 @@ def look_out(mem, worker, frame, filled):
     It may return before that.
 
     Ordering like `park_and_receive`, with W_LOOKOUT and W_FILLED for W_PARKED and the state
-    Rule     SPEED-DEPTH-13
+    Rule     SPEED-DEPTH-1
     """
     w = worker_at(mem, worker)
     prepare(mem, w + L.W_LOOKOUT, 1)

@@ -231,7 +231,7 @@ def ahead():
     driver.close()
 
 
-@pytest.mark.spec("SPEED-AHEAD-1", "SPEED-AHEAD-2")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_task_whose_worker_has_no_frame_holds_no_other_up_and_what_is_given_counts(ahead):
     ahead.submit(reads(KEY), owner=0)
     slot = ahead.submit(reads(KEY), owner=1)
@@ -243,7 +243,7 @@ def test_a_task_whose_worker_has_no_frame_holds_no_other_up_and_what_is_given_co
     assert ahead.word(1, L.W_UNTOLD) == 0, "it was told"
 
 
-@pytest.mark.spec("SPEED-AHEAD-2")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("failed", [False, True])
 def test_after_a_failure_nothing_is_given_ahead(ahead, failed):
     ahead.mem[L.RUN_ERROR] = 0
@@ -261,7 +261,7 @@ def test_a_group_is_never_given_ahead(ahead):
     assert slot not in ahead.all_given(0) + ahead.all_given(1)
 
 
-@pytest.mark.spec("SPEED-AHEAD-8")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("last", [False, True], ids=["first of its edges", "last of its edges"])
 def test_only_what_is_not_done_counts_among_what_a_task_waits_for(make_driver, last):
     count, driver = L.MOST_WAITS + 4, make_driver(sub=1, depth=2)

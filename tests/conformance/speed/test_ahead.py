@@ -119,7 +119,7 @@ def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(kind, mode):
 
 
 # ---------------------------------------------------------------- 2: what is ready goes first
-@pytest.mark.spec("SPEED-AHEAD-2")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_ready_tasks_take_the_frames_before_others(make_driver):
     driver = make_driver(depth=3, sub=1)
     head, after = chain(driver, 2)
@@ -128,7 +128,7 @@ def test_ready_tasks_take_the_frames_before_others(make_driver):
     assert (driver.all_given(0), driver.state(after)) == ([head, *ready], PENDING)
 
 
-@pytest.mark.spec("SPEED-AHEAD-2")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["failure", "cancel"])
 def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     driver = make_driver(depth=2, sub=2)
@@ -146,7 +146,7 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
 
 
 # ---------------------------------------------------------------- 3: to which worker
-@pytest.mark.spec("SPEED-AHEAD-3")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_readers_of_one_task_are_spread_over_the_workers(make_driver):
     driver = make_driver(depth=4, sub=2)
     driver.submit(writes(KEY))
@@ -155,7 +155,7 @@ def test_readers_of_one_task_are_spread_over_the_workers(make_driver):
     assert sorted([driver.worker_of(slot) for slot in readers]) == [0, 0, 1, 1]
 
 
-@pytest.mark.spec("SPEED-AHEAD-3")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_nothing_is_given_ahead_that_a_sleeping_worker_could_start_first(make_driver):
     driver = make_driver(depth=4, sub=2)
     driver.set_parked(1, True)
@@ -171,7 +171,7 @@ def test_nothing_is_given_ahead_that_a_sleeping_worker_could_start_first(make_dr
 
 
 # ---------------------------------------------------------------- 4: PENDING; the order of ends
-@pytest.mark.spec("SPEED-AHEAD-4")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make_driver):
     driver = make_driver(depth=2, sub=2)
     left = driver.submit(writes(KEY), owner=1)
@@ -251,7 +251,7 @@ def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make_driver):
 
 
 # ---------------------------------------------------------------- 6: given back
-@pytest.mark.spec("SPEED-AHEAD-6")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(make_driver):
     driver = make_driver(depth=3, sub=2)
     head = driver.submit(writes(KEY), owner=0)
@@ -275,7 +275,7 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(m
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * 2
 
 
-@pytest.mark.spec("SPEED-AHEAD-6")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worker(make_driver):
     driver = make_driver(depth=3, sub=3)
     driver.submit(writes(KEY), owner=0)
@@ -290,7 +290,7 @@ def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worke
     assert len(driver.finish_everything()) == 3
 
 
-@pytest.mark.spec("SPEED-AHEAD-6")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make_driver):
     driver = make_driver(depth=2, sub=2, window=128)
     pair(driver)
@@ -307,7 +307,7 @@ def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make_d
 
 
 # ---------------------------------------------------------------- 7: stop and cancel
-@pytest.mark.spec("SPEED-AHEAD-7")
+@pytest.mark.spec("SPEED-AHEAD-5")
 @pytest.mark.parametrize("why", ["stop", "cancel"])
 def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver, why):
     driver = make_driver(depth=3, sub=2)
@@ -327,7 +327,7 @@ def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver
 
 
 # ---------------------------------------------------------------- 8: how many
-@pytest.mark.spec("SPEED-AHEAD-8")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("inputs", [8, 9])
 def test_a_task_waits_ahead_for_eight_others_at_most(make_driver, inputs):
     driver = make_driver(depth=10, sub=1)
@@ -342,7 +342,7 @@ def test_a_task_waits_ahead_for_eight_others_at_most(make_driver, inputs):
     assert driver.may_start(0) == L.OK
 
 
-@pytest.mark.spec("SPEED-AHEAD-9")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize(("stream", "given"), [(0, 2), (L.CALLS, 1)])
 def test_calls_wait_for_their_turn_before_they_go_to_an_endpoint(make_driver, stream, given):
     driver = make_driver(depth=2, sub=0, next_level=1)

@@ -399,7 +399,7 @@ def test_a_depth_is_from_1_to_64_and_1_by_default():
 
 
 # ---------------------------------------------------------------- 13: those that come meanwhile
-@pytest.mark.spec("SPEED-DEPTH-13")
+@pytest.mark.spec("SPEED-DEPTH-1")
 def test_a_second_thread_of_a_worker_sleeps_until_the_worker_is_sent_a_task_or_is_told(make_driver):
     driver = make_driver(depth=3, sub=1)
     for distance in range(3):
