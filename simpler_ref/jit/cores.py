@@ -26,7 +26,7 @@ def offer_core(mem, back_off):
     Each refused offer raises the back-off time again, up to YIELD_NS.
 
     Effects  the word `back_off`, which the calling thread owns
-    Rule     SPEED-WAIT-3
+    Rule     SPEED-WAIT-2
     """
     before = now_ns()
     yield_core()
@@ -44,7 +44,7 @@ def wake_elsewhere(mem, w):
     worker may use this core again after `stay_apart`.
 
     Effects  W_KEPT_OFF
-    Rule     SPEED-WAIT-14
+    Rule     SPEED-WAIT-13
     """
     core, thread = core_here(), int(mem[w + L.W_THREAD])
     if load(mem, w + L.W_DEATH) != 0:
@@ -74,7 +74,7 @@ def stay_apart(mem, worker):
     that core if another one is free. While the Orch thread waits, each worker has a home core.
 
     Effects  W_CORE, W_MOVED; undoes the restriction of `wake_elsewhere`
-    Rule     SPEED-WAIT-13, -14; SPEED-PARTS-9
+    Rule     SPEED-WAIT-13; SPEED-PARTS-9
     """
     w = worker_at(mem, worker)
     if mem[w + L.W_THREAD] == 0:

@@ -241,7 +241,7 @@ def show_up(mem):
     """Say that the Orch thread is here, and on which core; an active Scheduler thread goes on standby.
 
     Effects  ORCH_CORE
-    Rule     SPEED-WAIT-14
+    Rule     SPEED-WAIT-13
     """
     core = core_here() + 1
     if mem[L.ORCH_CORE] != core:
@@ -551,7 +551,7 @@ def keeps_core(mem, waited):
     counts it down.
 
     Effects  ORCH_KEEPS
-    Rule     SPEED-WAIT-15
+    Rule     SPEED-WAIT-2
     """
     if mem[L.BUSY] > mem[L.CORES] or mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
         return False

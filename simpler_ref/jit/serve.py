@@ -55,7 +55,7 @@ def announce_done(mem, w):
     A Scheduler thread on standby sleeps on: the Orch thread is running passes. An Orch thread at rest
     sleeps on while this worker needs no pass, and has not ended the task that is waited for.
 
-    Rule     SCHED-WAKE-1; SPEED-REST-2
+    Rule     SCHED-WAKE-1; SPEED-REST-1
     """
     parked = load_sc(mem, L.PARK_ORCH)
     if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):
@@ -70,7 +70,7 @@ def announce_done(mem, w):
 def needs_pass(mem, w):
     """Say whether a worker has no more tasks left than its reserve, or its last one did not succeed.
 
-    Rule     SPEED-REST-2
+    Rule     SPEED-REST-1
     """
     at = int(mem[w + L.W_AT])
     if load(mem, w + frame_before(mem, at) + L.W_MAILBOX + L.MAIL_STATE) >> L.HALF != L.SUCCESS:
@@ -86,7 +86,7 @@ def is_awaited(mem, w):
     """Say whether the task that a worker has ended last is the one that an Orch thread at rest waits for.
 
     Reads    hints: whoever collects the task meanwhile wakes the Orch thread
-    Rule     SPEED-REST-2
+    Rule     SPEED-REST-1
     """
     at = frame_before(mem, int(mem[w + L.W_AT]))
     return load(mem, w + at + L.W_SLOT) == load(mem, L.ORCH_AWAITS)

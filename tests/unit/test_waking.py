@@ -24,7 +24,7 @@ def changed_words_of(driver, worker, before):
     return set(places)
 
 
-@pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-3")
+@pytest.mark.spec("SPEED-WAIT-2")
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_worker_that_waits_in_vain_writes_how_patient_it_is_and_where_it_runs(make_driver, at):
     driver = make_driver(depth=2)
@@ -53,7 +53,7 @@ def test_a_worker_with_the_next_task_waiting_looks_where_it_runs_once_a_lap(make
     assert (driver.word(0, L.W_CORE) != 0) == (at == 0)
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 def test_a_worker_that_is_kept_off_a_core_is_kept_off_no_other(driver):
     driver.mem[L.CORES] = 3
     driver.mem[driver._worker(0) + L.W_THREAD] = 1 << 22  # of no thread
@@ -63,7 +63,7 @@ def test_a_worker_that_is_kept_off_a_core_is_kept_off_no_other(driver):
     assert driver.changed_since(before) == []
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 @pytest.mark.skipif(not INTERPRETED, reason="the system call is replaced")
 @pytest.mark.parametrize("why", ["nothing", "it is kept off another", "it has died", "no core"])
 def test_a_sleeper_is_kept_off_the_core_of_who_wakes_it_unless(driver, monkeypatch, why):
@@ -161,7 +161,7 @@ def test_a_worker_that_waits_announces_its_answer_once(driver, monkeypatch):
     assert announced == [driver._worker(0)]
 
 
-@pytest.mark.spec("SPEED-WAIT-3")
+@pytest.mark.spec("SPEED-WAIT-2")
 @pytest.mark.skipif(not INTERPRETED, reason="the clock is replaced")
 @pytest.mark.parametrize("limit", [1, 10, 3000])
 def test_patience_comes_back_step_by_step_and_is_lost_at_once(driver, monkeypatch, limit):

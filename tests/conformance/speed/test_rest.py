@@ -44,7 +44,7 @@ def end_task(driver, outcome=L.SUCCESS):
     driver.x.announce_done(driver.mem, 0)
 
 
-@pytest.mark.spec("SPEED-REST-1", "SPEED-REST-2")
+@pytest.mark.spec("SPEED-REST-1")
 def test_an_orch_thread_at_rest_is_woken_by_a_worker_that_runs_low(resting):
     reserve = FRAMES // L.RESERVES
     for _ in range(FRAMES - reserve - 1):
@@ -56,7 +56,7 @@ def test_an_orch_thread_at_rest_is_woken_by_a_worker_that_runs_low(resting):
     wait_until(lambda: resting.mem[L.COMPLETED_COUNT] == FRAMES - reserve)
 
 
-@pytest.mark.spec("SPEED-REST-2")
+@pytest.mark.spec("SPEED-REST-1")
 def test_or_by_one_whose_task_has_failed(resting):
     end_task(resting)
     end_task(resting, L.TASK_FAILURE)
@@ -64,7 +64,7 @@ def test_or_by_one_whose_task_has_failed(resting):
     wait_until(lambda: resting.mem[L.PARK_ORCH] == L.AT_REST)
 
 
-@pytest.mark.spec("SPEED-REST-2")
+@pytest.mark.spec("SPEED-REST-1")
 @pytest.mark.spec("SPEED-PARTS-11")
 def test_or_by_the_end_of_the_task_that_it_waits_for(make_driver):
     driver = make_driver(depth=FRAMES, sub=1)
@@ -89,7 +89,7 @@ def test_or_by_the_end_of_the_task_that_it_waits_for(make_driver):
     driver.settle()
 
 
-@pytest.mark.spec("SPEED-REST-2")
+@pytest.mark.spec("SPEED-REST-1")
 def test_or_by_the_death_of_one(resting):
     resting.kill(0)
     wait_until(lambda: resting.mem[L.FAILED_COUNT] == FRAMES)

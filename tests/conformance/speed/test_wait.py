@@ -178,7 +178,7 @@ def test_what_is_no_time_or_no_truth_value_is_refused():
             Worker(3, **{name: value})
 
 
-@pytest.mark.spec("SPEED-WAIT-3")
+@pytest.mark.spec("SPEED-WAIT-2")
 def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver, mask):
     back_off = driver._worker(0) + L.W_BACK_OFF
 
@@ -259,7 +259,7 @@ def keeping(make_driver):
     return driver
 
 
-@pytest.mark.spec("SPEED-WAIT-15")
+@pytest.mark.spec("SPEED-WAIT-2")
 @pytest.mark.parametrize(
     ("why", "word", "value"),
     [
@@ -281,7 +281,7 @@ def test_a_core_is_kept_for_the_answer_of_a_worker_on_another(keeping, cores, wh
     assert bool(keeping.x.keeps_core(keeping.mem, waited)) == (why == "nothing")
 
 
-@pytest.mark.spec("SPEED-WAIT-15")
+@pytest.mark.spec("SPEED-WAIT-2")
 def test_after_eight_waits_in_vain_64_are_left_out(keeping):
     keeps = lambda waited: bool(keeping.x.keeps_core(keeping.mem, waited))  # noqa: E731
     for _ in range(2):
@@ -319,7 +319,7 @@ def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
     assert sharing.looks(), "else it goes"
 
 
-@pytest.mark.spec("SPEED-WAIT-13", "SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 @pytest.mark.parametrize("submits", [False, True])
 def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing, submits):
     if submits:
@@ -332,7 +332,7 @@ def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing, submits):
     assert sharing.mem[sharing.me + L.W_MOVED] == soon
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 def test_a_worker_leaves_the_core_on_which_the_orch_thread_submits(sharing):
     sharing.mem[L.ORCH_CORE] = sharing.here + 1
     sharing.mem[sharing.me + L.W_HOME] = 0
@@ -340,7 +340,7 @@ def test_a_worker_leaves_the_core_on_which_the_orch_thread_submits(sharing):
     wait_until(lambda: sharing.goes() != sharing.here)
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores):
     sharing.mem[L.CORES] = 2
     sharing.mem[L.ORCH_CORE] = sharing.here + 1
@@ -351,7 +351,7 @@ def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores)
         assert sharing.wake_from(sharing.here) == parked == (os.sched_getaffinity(0) != cores)
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(sharing, cores):
     assert sharing.wake_from(sharing.here)
     assert os.sched_getaffinity(0) == cores - {sharing.here}
@@ -361,7 +361,7 @@ def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(shar
     assert (os.sched_getaffinity(0), sharing.mem[sharing.me + L.W_KEPT_OFF]) == (cores, 0)
 
 
-@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-13")
 def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
     os.sched_setaffinity(0, {sharing.here})
     for core in (sharing.here, sharing.home):
@@ -370,7 +370,7 @@ def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
         assert os.sched_getaffinity(0) == {sharing.here}
 
 
-@pytest.mark.spec("SPEED-WAIT-14")
+@pytest.mark.spec("SPEED-WAIT-13")
 def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_is_away():
     with Worker(3, num_sub_workers=2) as w:
         handle = w.register(lambda: time.sleep(2e-3))
@@ -391,7 +391,7 @@ def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_
         assert mem[L.ORCH_CORE] == 0
 
 
-@pytest.mark.spec("SPEED-WAIT-3")
+@pytest.mark.spec("SPEED-WAIT-2")
 def test_offers_that_nobody_takes_raise_the_back_off_time_in_steps(driver, monkeypatch):
     if INTERPRETED:  # Python itself takes longer than an offer may
         monkeypatch.setattr("simpler_ref.jit.cores.now_ns", itertools.count().__next__)
