@@ -32,7 +32,7 @@ from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .orch import runs
 from .orch.configs import Configs
-from .orch.domains import CommDomainHandle, Domains
+from .orch.domains import CommDomainHandle, Domains, domains_of
 from .orch.dry import graph_of
 from .orch.orchestrator import Orchestrator
 from .orch.placing import PlacingOrchestrator
@@ -282,14 +282,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         life = self._life
         with life.lock:
             session = life.open()
-            session.configs = Configs(session.engine)
             session.domains = Domains(life)
             session.chips = ChipMemory(life)
             session.endpoints = life.endpoints
             if life.endpoints is not None:
                 life.endpoints.prepare(session.arena.zeros)
             orchestrator = Orchestrator if life.endpoints is None else PlacingOrchestrator
-            session.orch = orchestrator(session)
+            session.orch = orchestrator(session, Configs(session.engine))
             life.stream = self._make_stream(session)
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
@@ -503,7 +502,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     def live_domains(self) -> dict[str, CommDomainHandle]:
         """The communication domains whose memory is not freed yet, by name."""
         session = self._session
-        return {} if session is None else session.domains.live()
+        return {} if session is None else domains_of(session).live()
 
     # ------------------------------------------------------------ run
     def run(
@@ -559,7 +558,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Exception
             Whatever `orch_fn` raised.
         """
-        return self._listen("record", partial(record, self), orch_fn, args, config)
+        return self._listen(
+            "record", partial(record, self._life, self._add_callable), orch_fn, args, config
+        )
 
     def graph(
         self,

@@ -165,6 +165,12 @@ class CommDomainHandle:
         return f"<CommDomainHandle {self.name!r}, chips {self.workers}, {state}>"
 
 
+def domains_of(session: Session) -> Domains:
+    """Return the domains of a Worker."""
+    assert isinstance(session.domains, Domains)
+    return session.domains
+
+
 class Domains:
     """The domains of a Worker."""
 

@@ -29,7 +29,7 @@ from ..model.wire import COUNTS_BYTES, SHAPE_AT, blob_bytes, counts_of, with_add
 from ..workers.session import Session
 from .checked import Check
 from .configs import config_wire
-from .orchestrator import Handles, Orchestrator
+from .orchestrator import Handles, Orchestrator, orchestrator_of
 from .room import never_fits
 
 _REGION = 1 << 45
@@ -151,7 +151,7 @@ class ListeningOrchestrator(Orchestrator):
     """
 
     def __init__(self, session: Session, listener: Listener) -> None:
-        super().__init__(session)
+        super().__init__(session, orchestrator_of(session)._configs)
         self._listener = listener
         self._thread = get_ident()
         self._scopes = 1

@@ -49,7 +49,8 @@ from ..workers.failures import read_failure
 from ..workers.session import Session
 from .checked import Check
 from .columns import Batch
-from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle
+from .configs import Configs
+from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle, domains_of
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
 
@@ -62,13 +63,19 @@ Handles = dict[CallableHandle, int]
 _MEMBER = struct.Struct("<QQ")
 
 
+def orchestrator_of(session: Session) -> Orchestrator:
+    """Return the Orchestrator of a Worker's runs."""
+    assert isinstance(session.orch, Orchestrator)
+    return session.orch
+
+
 class Orchestrator:
     """Builds the graph of one run; valid while the orchestration function runs, on its thread.
 
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, configs: Configs) -> None:
         engine = session.engine
         self._session = session
         self._engine = engine
@@ -81,7 +88,7 @@ class Orchestrator:
         """Those of tasks that are submitted as they are: nothing is checked, and none is far away."""
         self._check: Check | None = None
         """With ``check=True`` each submit, buffer and scope goes through it first."""
-        self._configs = session.configs
+        self._configs = configs
         self._pools = Pools(engine.view)
         self._room = Room(session)
         self._thread = -1
@@ -591,7 +598,7 @@ class Orchestrator:
             A chip could not map them; see `Worker.malloc`.
         """
         self._require_mine()
-        return self._session.domains.allocate(name, workers, window_size, buffers, timeout_s)
+        return domains_of(self._session).allocate(name, workers, window_size, buffers, timeout_s)
 
     def _require_mine(self) -> None:
         if get_ident() != self._thread:

@@ -11,9 +11,10 @@ import itertools
 import math
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..callables.registry import Registry
 from ..jit import layout as L
 from ..jit.ops import part_at
 from ..model.arguments import TaskArgs
@@ -280,11 +281,11 @@ class PartedGraph:
             way.sent.clear()
 
     @staticmethod
-    def require_registered(worker: Any) -> None:
+    def require_registered(registry: Registry, add_callable: Callable[..., Any]) -> None:
         """Have links know the callable of parts, between two runs."""
-        if not worker._life.registry.is_live(HANDLE):
+        if not registry.is_live(HANDLE):
             target = OfParts((), b"")
-            worker._add_callable(HANDLE, target, target.to_bytes())
+            add_callable(HANDLE, target, target.to_bytes())
 
     def submit(self, orch: Any, variables: Sequence[int]) -> bool:
         """Submit a replay; return False if it has to be made task by task.

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from ..model.wire import (
     layout_number,
 )
 from ..system.types import Array
+from ..workers.life import Life
 from ..workers.session import Session
 from . import runs
 from .listening import (
@@ -58,9 +59,6 @@ from .parted import PartedGraph
 from .placing import PlacingOrchestrator
 from .runs import RunTiming
 from .steps import AllocStep, ScopeStep, Step, SubmitStep
-
-if TYPE_CHECKING:
-    from ..worker import Worker
 
 _WORD = struct.Struct("<Q")
 _MEMBER = struct.Struct("<QQ")
@@ -275,14 +273,16 @@ class Graph:
 
     def __init__(
         self,
-        worker: Worker,
+        life: Life,
+        add_callable: Callable[..., Any],
         recorder: Recorder,
         orch: ListeningOrchestrator,
         args: TaskArgs | None,
         kept: Sequence[Any],
     ) -> None:
         self.tasks = recorder.tasks
-        self._worker = worker
+        self._life = life
+        self._add_callable = add_callable  # it keeps the Worker, too
         self._args = args
         self._kept = kept
         self._handles = orch.handles
@@ -325,7 +325,7 @@ class Graph:
         bound = self._args if args is None else self._require_fitting(args)
         self._prepare_parts()
         try:
-            timing = runs.run(self._worker._life, self._replay, bound, _NO_CONFIG, start)
+            timing = runs.run(self._life, self._replay, bound, _NO_CONFIG, start)
         except BaseException:
             if self._parted is not None:
                 self._parted.forget_sent()
@@ -355,7 +355,7 @@ class Graph:
                 raise ValueError(
                     f"tensor {i} of args is {_describe(new)}, the recording has {_describe(old)}"
                 )
-        if self._worker.check:
+        if self._life.options.check:
             _spans_of(args, "those of the recording did not when it was checked; pass others")
         return args
 
@@ -393,7 +393,7 @@ class Graph:
 
     def _prepare_parts(self) -> None:
         """Find the parts for the second replay: how long tasks last is known by then."""
-        life = self._worker._life
+        life = self._life
         options = life.options
         if options.check or options.retries or options.track_reads:
             return  # a part has only the order that follows from its data
@@ -408,7 +408,7 @@ class Graph:
                 self._parted = PartedGraph.of(life.endpoints, self._steps, self._words(), provided)
                 self._is_whole = self._parted is None
         if self._parted is not None:
-            self._parted.require_registered(self._worker)
+            self._parted.require_registered(life.registry, self._add_callable)
 
     def _number_layouts(self, orch: Orchestrator) -> None:
         """Put the numbers that the engine has for the layouts now into their variables."""
@@ -461,7 +461,8 @@ def _require_here(args: Any) -> None:
 
 
 def record(
-    worker: Worker,
+    life: Life,
+    add_callable: Callable[..., Any],
     session: Session,
     orch_fn: Callable[..., Any],
     args: Any,
@@ -472,4 +473,4 @@ def record(
     mine = recorded(args)
     recorder = Recorder(session, mine)
     orch, kept = listen(recorder, session, orch_fn, args, config)
-    return Graph(worker, recorder, orch, mine, kept)
+    return Graph(life, add_callable, recorder, orch, mine, kept)

@@ -22,7 +22,8 @@ from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
 from .configs import require_supported
-from .orchestrator import Orchestrator
+from .domains import domains_of
+from .orchestrator import Orchestrator, orchestrator_of
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]
@@ -111,8 +112,8 @@ def run(
     def act(session: Session) -> RunTiming:
         recover(session)
         life.start_missing(session)
-        session.domains.free_all(session)  # should the end of the last run have been cut short
-        session.configs.forget_many()
+        domains_of(session).free_all(session)  # should the end of the last run have been cut short
+        orchestrator_of(session)._configs.forget_many()
         words = life.tree.words(life.registry)
         if life.options.level == 2 or not config._flags_on:
             return _run(session, words, orch_fn, args, config, start)
@@ -132,7 +133,7 @@ def _run(
 ) -> RunTiming:
     """Run from start to reset: the first exception cancels, and is raised at the end."""
     engine, view = session.engine, session.engine.view
-    orch = session.orch = session.orch._for_next_run()
+    orch = session.orch = orchestrator_of(session)._for_next_run()
     device_before = view.device_ns() if session.next_level else None
     failures: Failures = ()
     try:
@@ -153,7 +154,7 @@ def _run(
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
     session.recorder.poke()
-    session.domains.free_all(session)
+    domains_of(session).free_all(session)
     if session.endpoints is not None:
         failure = session.endpoints.tensors.end_run(failure)
     if session.manager is not None:
@@ -179,7 +180,7 @@ def _call(
     session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig
 ) -> None:
     """Let the orchestration function submit its tasks."""
-    orch = session.orch
+    orch = orchestrator_of(session)
     before = visibility.current
     outer = before.check, before.kept, before.spawned
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..callables.of_main import inherited
 from ..callables.registry import Registry, Snapshot
@@ -17,7 +17,7 @@ from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..engine.snapshot import EngineSnapshot
-from ..errors import ControlError, WorkerLostError
+from ..errors import ControlError, TaskError, WorkerLostError
 from ..jit import layout as L
 from ..model.visibility import remove_visibility
 from ..system.regions import PRIVATE, is_private
@@ -33,11 +33,42 @@ from .tree import Tree
 from .watch import OF_CALLS, Watch
 
 if TYPE_CHECKING:
-    from ..orch.configs import Configs
-    from ..orch.domains import Domains
-    from ..orch.orchestrator import Orchestrator
     from ..trace.recorder import Recorder
     from .memory import ChipMemory
+
+
+class RunOrchestrator(Protocol):
+    """What workers ask of the Orchestrator of a Worker's runs; see `orchestrator_of` for all of it."""
+
+    _thread: int
+
+    def _place_of(self, task: int) -> str:
+        """Return the line that has submitted a task, if that is known."""
+
+    def _take_entries(self) -> None:
+        """Submit by the engine's entries as they are now."""
+
+    def _task_error(self) -> TaskError:
+        """Return the run's first failure as an exception."""
+
+
+class RunDomains(Protocol):
+    """What workers ask of the communication domains of a Worker; see `domains_of` for all of it."""
+
+    def forget_members(self) -> None:
+        """Note that all workers are new."""
+
+    def note_death(self, worker: int, code: int) -> None:
+        """Break the domains of a chip that has died."""
+
+    def look(self, session: Session, failures: Failures = ...) -> None:
+        """Break the domains of ranks that will not come."""
+
+    def look_while_asking(self, session: Session) -> None:
+        """Look while a control request waits for its turn."""
+
+    def close(self) -> None:
+        """Drop all domains."""
 
 
 class Session:
@@ -74,9 +105,8 @@ class Session:
         self.snapshot: Snapshot = {}
         self.inherited: dict[str, Any] | None = None
         """What workers have of `__main__`; None: all of it, since they are threads, or not started."""
-        self.orch: Orchestrator
-        self.configs: Configs
-        self.domains: Domains
+        self.orch: RunOrchestrator
+        self.domains: RunDomains
         self.chips: ChipMemory
         self.has_started = False
         """Whether all workers have been ready once."""

@@ -35,8 +35,11 @@ ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
 LATE = {
     ("workers.fresh_interpreter", "compat"),
     ("remote.spec", "compat"),
+    *(("remote.records", "worker"), ("remote.session", "worker")),
+    *(("remote.served", "calls.far_leaves"), ("remote.served", "calls.far_side")),
+    ("remote.session_tasks", "calls.far_leaves"),
 }
-"""What looks up when it is called: child Workers, and the original's names, travel to other processes."""
+"""What looks up when it is called, or for types: the original's names travel, and endpoints serve a Worker."""
 
 
 def name_of(path: Path) -> str:
@@ -59,13 +62,13 @@ def is_for_types(node: ast.AST) -> bool:
 
 
 def imports(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.ImportFrom, bool]]:
-    """Yield the relative imports below a node, each with whether a function makes it when called."""
+    """Yield the relative imports below a node, each with whether it is late: in a function, or for types."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom) and child.level:
             yield child, late
-        elif not is_for_types(child):
+        else:
             inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
-            yield from imports(child, late or inside)
+            yield from imports(child, late or inside or is_for_types(child))
 
 
 def targets(module: str, node: ast.ImportFrom) -> Iterator[str]:
