@@ -521,7 +521,7 @@ FAULTS = (
         "The pass of 511 submits in a row is left out.",
         f"{SPEED}/test_many.py::"
         "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
-        Patch("jit/task_words.py", "PASS_AT_LATEST = 64\n", "PASS_AT_LATEST = 512\n"),
+        Patch("jit/task_words.py", "PASS_AT_LATEST = 64 ", "PASS_AT_LATEST = 512 "),
     ),
     fault(
         "error-of-five",
@@ -661,6 +661,7 @@ FAULTS = (
             "    wake(mem, L.PARK_ORCH)\n    wake(mem, L.PARK_SCHED)\n",
             "    notify(mem, L.PARK_ORCH)\n    notify(mem, L.PARK_SCHED)\n",
         ),
+        Patch("jit/mailbox.py", "from .waiting import wake\n", "from .waiting import notify\n"),
     ),
     fault(
         "unseen-end",

@@ -39,7 +39,7 @@ LATE = {
     *(("remote.served", "calls.far_leaves"), ("remote.served", "calls.far_side")),
     ("remote.session_tasks", "calls.far_leaves"),
 }
-"""What looks up when it is called, or for types: the original's names travel, and endpoints serve a Worker."""
+"""What looks up when it is called, or for types: the original's names; a Worker that endpoints serve."""
 
 
 def name_of(path: Path) -> str:
@@ -62,7 +62,7 @@ def is_for_types(node: ast.AST) -> bool:
 
 
 def imports(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.ImportFrom, bool]]:
-    """Yield the relative imports below a node, each with whether it is late: in a function, or for types."""
+    """Yield the relative imports below a node, each with whether it is late: in functions, for types."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom) and child.level:
             yield child, late
