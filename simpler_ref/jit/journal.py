@@ -26,7 +26,7 @@ from .atomics import (
     write_words,
 )
 from .kernel import inlined, kernel
-from .waiting import cancel, commit, notify, prepare
+from .waiting import be_awake, commit, notify, prepare
 
 
 @kernel
@@ -301,4 +301,4 @@ def collector_loop(mem, fd):
         prepare(mem, L.PARK_COLLECTOR, 1)
         if not has_notes(mem) and load(mem, L.COLLECTOR_ASKED) == 0:
             commit(mem, L.PARK_COLLECTOR, 1, -1)
-        cancel(mem, L.PARK_COLLECTOR)
+        be_awake(mem, L.PARK_COLLECTOR)

@@ -75,7 +75,7 @@ from .ring import reset_to_empty
 from .slots import kind_of
 from .submit import edges_at, reclaim
 from .tensormap import reset as reset_map
-from .waiting import cancel, commit, notify, prepare
+from .waiting import be_awake, commit, notify, prepare
 
 
 # ---------------------------------------------------------------- the pass
@@ -482,7 +482,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             answer = commit(mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), rest))
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PARKED, mode, now)
-        cancel(mem, L.PARK_ORCH)
+        be_awake(mem, L.PARK_ORCH)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
         if mode == L.AT_REST:
@@ -675,7 +675,7 @@ def scheduler_loop(mem, timer_ns):
             only_clock = asked or (answer == TIMED_OUT and still)
         if not quiet and not looks:
             yield_core()  # to the holder of the lock
-        cancel(mem, L.PARK_SCHED)
+        be_awake(mem, L.PARK_SCHED)
         store(mem, L.WATCHING, 0)
     return L.OK
 

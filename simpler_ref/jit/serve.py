@@ -45,7 +45,7 @@ from .mailbox import (
     served,
     worker_at,
 )
-from .waiting import cancel, commit, notify_as_worker, prepare
+from .waiting import be_awake, commit, notify_as_worker, prepare
 
 
 @kernel
@@ -361,7 +361,7 @@ def look_out(mem, worker, frame, filled):
     now = load(mem, w + frame * L.WORKER_WORDS + L.W_FILLED)
     if now == filled and load(mem, w + L.W_SHUTDOWN) == 0:
         commit(mem, w + L.W_LOOKOUT, 1, -1)
-    cancel(mem, w + L.W_LOOKOUT)
+    be_awake(mem, w + L.W_LOOKOUT)
 
 
 @kernel
@@ -504,7 +504,7 @@ def park_and_receive(mem, worker):
             commit(mem, state_word, seen, -1)
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_span(mem, journal_of_worker(mem, w), L.NOTED_PARKED, 0, began)
-        cancel(mem, w + L.W_PARKED)
+        be_awake(mem, w + L.W_PARKED)
         if load(mem, w + L.W_SHUTDOWN) != 0:
             return L.STOP
         stay_apart(mem, worker)

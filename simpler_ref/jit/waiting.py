@@ -9,7 +9,7 @@ state says so.
 
 Sleeping takes three steps, each of them below. *Prepare*: say in a word that this thread is about
 to sleep, then a full barrier. *Look again*: has what it waits for come meanwhile? *Commit*: sleep
-on a word, if that still says what it said; or *cancel*: take the announcement back. Whoever makes
+on a word, if that still says what it said; or cancel: take the announcement back. Whoever makes
 something happen stores that first, then, after a full barrier, looks at the announcement
 (`notify`). Each side stores, then loads what the other one stores: one of them sees the other. The
 announcement and the word slept on are one word, except a worker's: it sleeps on the state of its
@@ -162,7 +162,7 @@ def commit(mem, word, seen, timeout_ns):
 
 
 @inlined
-def cancel(mem, word):
+def be_awake(mem, word):
     """Take the announcement back: the thread is awake, whether it has slept or not."""
     store(mem, word, 0)
 
