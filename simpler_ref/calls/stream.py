@@ -1,5 +1,30 @@
 """The stream of calls of a Worker: from the first call to the next run, or to the end.
 
+The way of one call, and the module of each step:
+
+    program                                                      worker
+    tasks, current    the task of the innermost open Worker
+    quick             usual calls: native code does all of this
+    signatures        values in the order of the parameters
+    sent_functions    the block of the function as it is now; see `sending`
+    packing, arrays   tensors, words, one pickle; `forms` has their codes
+    stream, turns     with the turn: no dead worker, a block for a long pickle
+    engine            whom it waits for; the Scheduler ────────▶ inside     function, arguments, call
+                                                                 outcomes   a word, or a block
+    futures, stream   wait: one helps the Scheduler, others sleep ◀───┘
+    outcomes, leases  the value, whose arrays hold the block
+    call_errors       or the error, with its story
+
+Any thread may call at any moment, in a signal handler or a finalizer, too. So what is found out without
+the turn (the plan, the packed arguments) is looked at again with it, and a call begins anew if its
+arrays' epoch is over, a future among its arguments was fetched, or there are other workers. Who waits
+with the turn helps the Scheduler, and leaves as soon as another thread wants the turn. A future that
+dies only notes that its call is to be dropped: who has the turn next does so.
+
+Before a run the stream ends, since calls and the tasks of a run do not wait for each other: all calls
+have ended then, futures have their values, and numbers of layouts mean nothing any more. The next call
+begins it again.
+
 Rule     CALL-ARRAY-4; CALL-FAIL-1, -4, -5, -7; CALL-HAZARD-5; CALL-STREAM-1 to -5, -8, -9, -11
 """
 
