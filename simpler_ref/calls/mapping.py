@@ -1,7 +1,7 @@
 """Many calls of one function: `Worker.map` and its results.
 
 Items that are values travel in chunks, each of which is one call (`_Chunk`). An item with an array or a
-future in it is a call of its own (`_Single`): the stream has to see what it reads and writes.
+future in it is a call of its own (`_Call`): the stream has to see what it reads and writes.
 
 Rule     CALL-MAP-2 to -4, -10; SEE-STORY-6
 """
@@ -128,50 +128,6 @@ def _each(values: list[Any], errors: dict[int, bytes]) -> outcomes.Several:
 
 
 # ---------------------------------------------------------------- calls in flight
-class _Call:
-    """A call of which the results are ahead."""
-
-    count = 1
-    """Its items."""
-    opened: Iterator[Any] | None = None
-    """Its values, once they are asked for: one after another, an error is raised in its place."""
-
-    def open(self, timeout: float | None) -> Iterator[Any]:
-        """Wait for the call, and return its values.
-
-        Raises
-        ------
-        concurrent.futures.TimeoutError
-            It has not ended within `timeout` seconds.
-        """
-        self.opened = self._open(timeout)
-        return self.opened
-
-    def _open(self, timeout: float | None) -> Iterator[Any]:
-        raise NotImplementedError
-
-    def has_ended(self) -> bool:
-        """Say whether there is nothing to wait for."""
-        return True
-
-    def cancel(self) -> None:
-        """Cancel the call if it has not started."""
-
-    def be_silent(self) -> None:
-        """Log no error of the call."""
-
-
-class _Failed(_Call):
-    """Items for which there is an error instead of values."""
-
-    def __init__(self, count: int, error: BaseException) -> None:
-        self.count = count
-        self._error = error
-
-    def _open(self, timeout: float | None) -> Iterator[Any]:
-        return _failing(self.count, self._error)
-
-
 def _failing(count: int, error: BaseException) -> Iterator[Any]:
     """Return values of which each is an error, of its own."""
 
@@ -207,39 +163,49 @@ class _Origin(NamedTuple):
         return f"  item {item} of {self.of}\n  its call had {self.items}"
 
 
-class _Single(_Call):
-    """An item that is a call of its own."""
+class _Call:
+    """A call of which the results are ahead: of one item, or an error that came instead of a call."""
 
-    def __init__(self, future: Future, origin: _Origin) -> None:
+    opened: Iterator[Any] | None = None
+    """Its values, once they are asked for: one after another, an error is raised in its place."""
+
+    def __init__(self, future: concurrent.futures.Future[Any], origin: _Origin) -> None:
         self.future = future
         self.origin = origin
         self.count = origin.number
 
-    def _open(self, timeout: float | None) -> Iterator[Any]:
+    def open(self, timeout: float | None) -> Iterator[Any]:
+        """Wait for the call, and return its values.
+
+        Raises
+        ------
+        concurrent.futures.TimeoutError
+            It has not ended within `timeout` seconds.
+        """
         error = self.future.exception(timeout)
-        if error is not None:
+        if error is None:
+            self.opened = self._values(self.future.result())
+        else:
             tell(error, self.origin.story())
-            return _failing(self.count, error)
-        return self._values(self.future.result())
+            self.opened = _failing(self.count, error)
+        return self.opened
 
     def _values(self, value: Any) -> Iterator[Any]:
         return iter((value,))
 
-    def has_ended(self) -> bool:
-        return self.future.done()
-
-    def cancel(self) -> None:
-        self.future.cancel()
-
     def be_silent(self) -> None:
-        self.future.be_silent()
+        """Log no error of the call."""
+        if isinstance(self.future, Future):
+            self.future.be_silent()
 
 
-class _Chunk(_Single):
+class _Chunk(_Call):
     """Items that are one call."""
 
     seconds = 0.0
     """How long it took in the worker."""
+
+    future: Future
 
     def __init__(self, stream: Stream, future: Future, origin: _Origin, name: str) -> None:
         super().__init__(future, origin)
@@ -374,7 +340,7 @@ class Results:
         self._was_asked = True
         with self._lock:
             for call in self._ahead:
-                call.cancel()
+                call.future.cancel()
             self._ready, self._input, self._end = iter(()), None, None
             self._ahead.clear()
             self._unsent = []
@@ -509,7 +475,7 @@ class Results:
         self._filled, self._since = now, 0
         try:
             while len(self._ahead) < self._window:
-                if self._slow and self._ahead and self._ahead[0].has_ended():
+                if self._slow and self._ahead and self._ahead[0].future.done():
                     return
                 if not self._unsent:
                     self._read()
@@ -558,14 +524,14 @@ class Results:
         """
         while self._unsent:
             try:
-                call: _Call = self._submit()
+                call = self._submit()
             except Exception as error:
                 if self._ahead and not self._none_under_way:
                     return False
                 count = 1 if self._apart else len(self._unsent)
-                first = self._taken - len(self._unsent)
-                tell(error, _Origin(self._of, first, count).story())
-                call = _Failed(count, error)
+                failed: concurrent.futures.Future[Any] = concurrent.futures.Future()
+                failed.set_exception(error)
+                call = _Call(failed, _Origin(self._of, self._taken - len(self._unsent), count))
             self._ahead.append(call)
             if self._has_raised:
                 call.be_silent()
@@ -602,7 +568,7 @@ class Results:
         else:
             bound = self._task.signature.bind(args, {})
             future = self._stream.submit_bound(self._plan_of_single, bound)
-        return _Single(future, _Origin(self._of, self._taken - len(items)))
+        return _Call(future, _Origin(self._of, self._taken - len(items)))
 
     def _plan_of_chunks(self) -> Plan:
         """Return the plan of the calls that have several items."""
