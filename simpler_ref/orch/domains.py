@@ -327,15 +327,20 @@ class Domains:
 
     def note_death(self, worker: int, code: int) -> None:
         """Break the domains of a chip that has died: no rank waits for it any longer."""
-        from ..native_chip.domains import DomainMemory
-
-        ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
         self._members.discard(worker)
         with self._lock:
             for one in self._live:
                 if worker in one.workers and one._memory is not None:
-                    memory = DomainMemory(one._memory.ctypes.data)
-                    memory.break_because(f"rank {memory.rank_of(worker)} (chip {worker}) {ended}")
+                    self._break(one, worker, code)
+
+    def _break(self, handle: CommDomainHandle, chip: int, code: int) -> None:
+        # Not in `note_death`: a death without domains would load all of native_chip, on the monitor thread.
+        from ..native_chip.domains import DomainMemory
+
+        assert handle._memory is not None
+        memory = DomainMemory(handle._memory.ctypes.data)
+        ended = f"was {describe_status(code)}" if code < 0 else describe_status(code)
+        memory.break_because(f"rank {memory.rank_of(chip)} (chip {chip}) {ended}")
 
 
 class AbsentRanks:
