@@ -334,7 +334,7 @@ class Domains:
                     self._break(one, worker, code)
 
     def _break(self, handle: CommDomainHandle, chip: int, code: int) -> None:
-        # Not in `note_death`: a death without domains would load all of native_chip, on the monitor thread.
+        # not in `note_death`: a death without domains would load native_chip, on the monitor thread
         from ..native_chip.domains import DomainMemory
 
         assert handle._memory is not None
