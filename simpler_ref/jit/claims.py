@@ -85,16 +85,16 @@ def forgive(mem, slot):
 
 
 @kernel
-def forgive_all(mem, slots):
-    """Forget the failure of a run all of whose tasks have ended; `slots` were in use (Orch thread).
+def forgive_all(mem):
+    """Forget the failure of a run all of whose tasks have ended (Orch thread).
 
     Effects  FAILED → COMPLETED, so that tasks which are submitted now do not wait for those, or share
              their failure; the run's error and counts
     Rule     REMOTE-RETRY-1
     """
+    slot, used = int(mem[L.A_SLOTS]), int(mem[L.SLOTS_USED])
     become_scheduler(mem)
-    slot = int(mem[L.A_SLOTS])
-    for _ in range(slots):
+    for _ in range(used):
         forgive(mem, slot)
         mem[slot + L.S_BEGAN] = 0
         slot += L.SLOT_WORDS

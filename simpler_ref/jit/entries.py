@@ -1,7 +1,8 @@
 """What Python calls: the few functions that cross into compiled code.
 
 Each is compiled for one signature, before the fork, and cached on disk. Those that may wait release the
-GIL; those that take well under a microsecond keep it.
+GIL; those that take well under a microsecond keep it. Most are kernels as they are (`entry_of`), whose
+docstrings say what they do.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ from . import (
 )
 from . import layout as L
 from .atomics import fence, fetch_add, now_ns, store, thread_id, wire_words, words_at
-from .kernel import BYTES, INT, WORDS, bind, entry, is_cached
+from .kernel import BYTES, INT, WORDS, bind, entry, entry_of, is_cached
 
 Entry = Callable[..., int]
 
 
 # ---------------------------------------------------------------- Orch thread
+open_scope = entry_of(submit.open_scope, WORDS, nogil=False)
+close_scope = entry_of(submit.close_scope, WORDS, nogil=False)
+newest_tasks = entry_of(submit.newest_tasks, WORDS, WORDS, nogil=False)
+end_run = entry_of(schedule.end_run, WORDS, nogil=False)
+
+
 @entry(WORDS, INT, INT, BYTES, nogil=False)
 def submit_and_pass(mem, callable_word, counts, wire):
     """Submit a task, then run a scheduler pass; see `submit_task`."""
@@ -85,25 +92,6 @@ def alloc_buffer(mem, wire):
     return submit.alloc_buffer(mem, wire_words(wire))
 
 
-@entry(WORDS, nogil=False)
-def open_scope(mem):
-    """Open a scope."""
-    return submit.open_scope(mem)
-
-
-@entry(WORDS, nogil=False)
-def close_scope(mem):
-    """End the innermost scope; tasks consumed by that are reclaimed at once."""
-    return submit.close_scope(mem)
-
-
-@entry(WORDS, WORDS, nogil=False)
-def newest_tasks(mem, slots):
-    """Write the slots of the newest tasks of the innermost scope; see `submit.newest_tasks`."""
-    submit.newest_tasks(mem, slots)
-    return L.OK
-
-
 @entry(WORDS, INT, INT, INT, INT, nogil=True)
 def help_scheduler(mem, live, ended, taken, slice_ns):
     """Run passes and sleep between them until a goal is reached."""
@@ -129,14 +117,19 @@ def finish_run(mem, cancel):
     return L.OK
 
 
-@entry(WORDS, nogil=False)
-def end_run(mem):
-    """Reset everything after the drain."""
-    schedule.end_run(mem)
-    return L.OK
-
-
 # ---------------------------------------------------------------- the stream of calls, any thread
+forget_memory = entry_of(calls.forget_memory, WORDS, INT, INT, nogil=False)
+end_stream = entry_of(calls.forget_accesses, WORDS, nogil=False)
+drop_forgotten = entry_of(calls.drop_forgotten, WORDS, nogil=False)
+drop_call = entry_of(calls.drop, WORDS, INT, nogil=False)
+has_settled = entry_of(schedule.has_settled, WORDS, INT, nogil=False)
+settle_deaths = entry_of(claims.settle_deaths, WORDS, nogil=True)
+forgive_all = entry_of(claims.forgive_all, WORDS, nogil=True)
+take_failed = entry_of(claims.take_failed, WORDS, nogil=True)
+strand = entry_of(claims.strand, WORDS, INT, nogil=True)
+hand_on = entry_of(claims.hand_on, WORDS, INT, INT, nogil=True)
+
+
 @entry(WORDS, nogil=False)
 def begin_stream(mem):
     """Start a stream."""
@@ -144,27 +137,6 @@ def begin_stream(mem):
     schedule.begin_run(mem)
     mem[L.NOTED] = 0
     mem[L.NOT_NOTED] = 0
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=False)
-def forget_memory(mem, low, high):
-    """Forget who reads and writes memory that is given back: what was there is gone."""
-    calls.forget_memory(mem, low, high)
-    return L.OK
-
-
-@entry(WORDS, nogil=False)
-def end_stream(mem):
-    """Forget who reads and writes what: every call has ended, and no future refers to one."""
-    calls.forget_accesses(mem)
-    return L.OK
-
-
-@entry(WORDS, nogil=False)
-def drop_forgotten(mem):
-    """Drop the calls that have no future: every call has ended, and every future has its value."""
-    calls.drop_forgotten(mem)
     return L.OK
 
 
@@ -231,13 +203,6 @@ def help_stream(mem, live, ended, call, slice_ns):
     return schedule.help_scheduler(mem, live, ended, -1, call, slice_ns)
 
 
-@entry(WORDS, INT, nogil=False)
-def drop_call(mem, slot):
-    """Drop a future."""
-    calls.drop(mem, slot)
-    return L.OK
-
-
 @entry(WORDS, INT, nogil=True)
 def cancel_call(mem, slot):
     """Cancel a call unless a worker has it, and run a pass; see `claims.cancel_call`."""
@@ -262,46 +227,6 @@ def hold_block(mem, block, holds):
 
 
 @entry(WORDS, INT, nogil=False)
-def has_settled(mem, slot):
-    """Say whether a call has ended."""
-    return int(schedule.has_settled(mem, slot))
-
-
-@entry(WORDS, nogil=True)
-def settle_deaths(mem):
-    """Act on all deaths reported so far."""
-    claims.settle_deaths(mem)
-    return L.OK
-
-
-@entry(WORDS, nogil=True)
-def forgive_all(mem):
-    """Forget the failure of a run all of whose tasks have ended."""
-    claims.forgive_all(mem, mem[L.SLOTS_USED])
-    return L.OK
-
-
-@entry(WORDS, nogil=True)
-def take_failed(mem):
-    """Take a call that has failed; see `claims.take_failed`."""
-    return claims.take_failed(mem)
-
-
-@entry(WORDS, INT, nogil=True)
-def strand(mem, stranded):
-    """Let calls that have no worker fail (1), or wait for one (0)."""
-    claims.strand(mem, stranded)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def hand_on(mem, worker, other):
-    """Have another worker run the tasks that wait for a lost one; see `claims.hand_on`."""
-    claims.hand_on(mem, worker, other)
-    return L.OK
-
-
-@entry(WORDS, INT, nogil=False)
 def want_orch(mem, wanted):
     """Say whether another thread wants to be the Orch thread of the stream: the one that helps leaves."""
     store(mem, L.ORCH_WANTED, wanted)
@@ -312,10 +237,17 @@ def want_orch(mem, wanted):
 
 
 # ---------------------------------------------------------------- other threads of the parent
-@entry(WORDS, INT, nogil=True)
-def scheduler_loop(mem, timer_ns):
-    """Be the Scheduler thread."""
-    return schedule.scheduler_loop(mem, timer_ns)
+scheduler_loop = entry_of(schedule.scheduler_loop, WORDS, INT, nogil=True)
+report_death = entry_of(mailbox.mark_dead, WORDS, INT, INT, nogil=False)
+wait_ready = entry_of(mailbox.wait_ready, WORDS, INT, INT, nogil=True)
+request_stop = entry_of(mailbox.request_stop, WORDS, INT, nogil=False)
+claim_mailbox = entry_of(claims.claim_mailbox, WORDS, INT, INT, nogil=True)
+request_control = entry_of(mailbox.request_control, WORDS, INT, INT, nogil=True)
+await_control = entry_of(mailbox.await_control, WORDS, INT, INT, nogil=True)
+release_mailbox = entry_of(claims.release_mailbox, WORDS, INT, nogil=True)
+abandon_mailbox = entry_of(claims.abandon_mailbox, WORDS, INT, nogil=True)
+forget_configs = entry_of(claims.forget_configs, WORDS, nogil=True)
+set_usable = entry_of(claims.set_usable, WORDS, INT, INT, nogil=True)
 
 
 @entry(WORDS, nogil=False)
@@ -327,101 +259,26 @@ def stop_scheduler(mem):
     return L.OK
 
 
-@entry(WORDS, INT, INT, nogil=False)
-def report_death(mem, worker, code):
-    """Note that a worker died (monitor thread), and wake the Orch and Scheduler threads."""
-    mailbox.mark_dead(mem, worker, code)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def wait_ready(mem, worker, timeout_ns):
-    """Wait until a worker said INIT_DONE."""
-    return mailbox.wait_ready(mem, worker, timeout_ns)
-
-
-@entry(WORDS, INT, nogil=False)
-def request_stop(mem, worker):
-    """Tell a worker to stop."""
-    mailbox.request_stop(mem, worker)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def claim_mailbox(mem, worker, timeout_ns):
-    """Get a worker's mailbox for a control request."""
-    return claims.claim_mailbox(mem, worker, timeout_ns)
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def request_control(mem, worker, timeout_ns):
-    """Send the control request in a claimed mailbox, and wait for the answer."""
-    return mailbox.request_control(mem, worker, timeout_ns)
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def await_control(mem, worker, timeout_ns):
-    """Go on waiting for the answer to a control request."""
-    return mailbox.await_control(mem, worker, timeout_ns)
-
-
-@entry(WORDS, INT, nogil=True)
-def release_mailbox(mem, worker):
-    """Release a claimed mailbox."""
-    claims.release_mailbox(mem, worker)
-    return L.OK
-
-
-@entry(WORDS, INT, nogil=True)
-def abandon_mailbox(mem, worker):
-    """Remove a worker that does not answer from its pool."""
-    claims.abandon_mailbox(mem, worker)
-    return L.OK
-
-
-@entry(WORDS, nogil=True)
-def forget_configs(mem):
-    """Allow new numbers for configurations (between runs)."""
-    claims.forget_configs(mem)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def set_usable(mem, worker, usable):
-    """Let the Scheduler use a worker, or (0) clear its words for a fresh process."""
-    claims.set_usable(mem, worker, usable)
-    return L.OK
-
-
 # ---------------------------------------------------------------- traces
-@entry(WORDS, INT, nogil=False)
-def begin_trace(mem, what):
-    """Have notes made."""
-    journal.begin_trace(mem, what)
-    return L.OK
-
-
-@entry(WORDS, nogil=False)
-def end_trace(mem):
-    """Have no more notes made."""
-    journal.end_trace(mem)
-    return L.OK
-
-
-@entry(WORDS, nogil=False)
-def ask_collector(mem):
-    """Have the collector return."""
-    journal.ask_collector(mem)
-    return L.OK
-
-
-@entry(WORDS, INT, nogil=True)
-def collector_loop(mem, fd):
-    """Be the collector, until it is asked to return."""
-    return journal.collector_loop(mem, fd)
+begin_trace = entry_of(journal.begin_trace, WORDS, INT, nogil=False)
+end_trace = entry_of(journal.end_trace, WORDS, nogil=False)
+ask_collector = entry_of(journal.ask_collector, WORDS, nogil=False)
+collector_loop = entry_of(journal.collector_loop, WORDS, INT, nogil=True)
 
 
 # ---------------------------------------------------------------- workers
+run_leaves = entry_of(serve.run_leaves, WORDS, INT, nogil=True)
+finish_control_and_receive = entry_of(serve.finish_control_and_receive, WORDS, INT, INT, nogil=True)
+park_and_receive = entry_of(serve.park_and_receive, WORDS, INT, nogil=True)
+look_out = entry_of(serve.look_out, WORDS, INT, INT, INT, nogil=True)
+task_ahead = entry_of(serve.task_ahead, WORDS, INT, INT, nogil=False)
+task_behind = entry_of(serve.task_behind, WORDS, INT, INT, nogil=False)
+remember = entry_of(serve.remember, WORDS, INT, INT, INT, nogil=False)
+note_code = entry_of(serve.note_code, WORDS, INT, INT, INT, nogil=False)
+forget_digests = entry_of(serve.forget_digests, WORDS, INT, nogil=False)
+report_ready = entry_of(serve.report_ready, WORDS, INT, nogil=False)
+
+
 @entry(WORDS, INT, INT, nogil=False)
 def finish_and_receive(mem, worker, error):
     """Answer a task and wait a short time for the next one."""
@@ -434,60 +291,10 @@ def finish_and_receive_in_thread(mem, worker, error):
     return serve.finish_and_receive(mem, worker, error)
 
 
-@entry(WORDS, INT, nogil=True)
-def run_leaves(mem, worker):
-    """Run compiled leaves until a task is for something else."""
-    return serve.run_leaves(mem, worker)
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def finish_control_and_receive(mem, worker, error):
-    """Answer a control request and wait a short time for the next task."""
-    return serve.finish_control_and_receive(mem, worker, error)
-
-
-@entry(WORDS, INT, nogil=True)
-def park_and_receive(mem, worker):
-    """Sleep until there is something to do."""
-    return serve.park_and_receive(mem, worker)
-
-
-@entry(WORDS, INT, INT, INT, nogil=True)
-def look_out(mem, worker, frame, filled):
-    """Sleep until a frame is filled again."""
-    serve.look_out(mem, worker, frame, filled)
-    return L.OK
-
-
 @entry(WORDS, INT, nogil=False)
 def end_look_out(mem, worker):
     """Wake the thread that looks out for tasks."""
     waiting.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=False)
-def task_ahead(mem, worker, distance):
-    """Look for a task behind the current one that can start already."""
-    return serve.task_ahead(mem, worker, distance)
-
-
-@entry(WORDS, INT, INT, nogil=False)
-def task_behind(mem, worker, distance):
-    """Look for a task behind the current one that waits for no other worker."""
-    return serve.task_behind(mem, worker, distance)
-
-
-@entry(WORDS, INT, INT, INT, nogil=False)
-def remember(mem, worker, local_slot, leaf):
-    """Cache the local slot of the digest in the mailbox, and resolve it."""
-    return serve.remember(mem, worker, local_slot, leaf)
-
-
-@entry(WORDS, INT, INT, INT, nogil=False)
-def note_code(mem, worker, key, address):
-    """Note the compiled code of a function that calls name by a key."""
-    serve.note_code(mem, worker, key, address)
     return L.OK
 
 
@@ -498,45 +305,12 @@ def note_of_worker(mem, worker, what, task, time, value):
     return L.OK
 
 
-@entry(WORDS, INT, nogil=False)
-def forget_digests(mem, worker):
-    """Empty the worker's cache of digests: a callable was removed."""
-    serve.forget_digests(mem, worker)
-    return L.OK
-
-
-@entry(WORDS, INT, nogil=False)
-def report_ready(mem, worker):
-    """Say INIT_DONE."""
-    serve.report_ready(mem, worker)
-    return L.OK
-
-
 # ---------------------------------------------------------------- the documents' classes, one by one
-@entry(WORDS, INT, INT, nogil=False)
-def ring_alloc(mem, nbytes, depth):
-    """Claim a slot and a slab."""
-    return ring.alloc(mem, nbytes, depth)
-
-
-@entry(WORDS, INT, nogil=False)
-def ring_release(mem, slot):
-    """Release a slot of the ring."""
-    ring.release(mem, slot)
-    return L.OK
-
-
-@entry(WORDS, nogil=False)
-def ring_reset(mem):
-    """Rewind every ring."""
-    ring.reset_to_empty(mem)
-    return L.OK
-
-
-@entry(WORDS, INT, INT, nogil=False)
-def map_lookup(mem, data, owner):
-    """Look a buffer's producer up."""
-    return tensormap.lookup(mem, data, owner)
+ring_alloc = entry_of(ring.alloc, WORDS, INT, INT, nogil=False)
+ring_release = entry_of(ring.release, WORDS, INT, nogil=False)
+ring_reset = entry_of(ring.reset_to_empty, WORDS, nogil=False)
+map_lookup = entry_of(tensormap.lookup, WORDS, INT, INT, nogil=False)
+map_erase = entry_of(tensormap.erase, WORDS, INT, INT, INT, nogil=False)
 
 
 @entry(WORDS, INT, INT, INT, nogil=False)
@@ -546,12 +320,6 @@ def map_insert(mem, data, owner, slot):
         return L.WOULD_BLOCK
     tensormap.insert(mem, data, owner, slot)
     return L.OK
-
-
-@entry(WORDS, INT, INT, INT, nogil=False)
-def map_erase(mem, data, owner, slot):
-    """Remove a buffer's entry if it names `slot`."""
-    return int(tensormap.erase(mem, data, owner, slot))
 
 
 def _with_progress(found: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:

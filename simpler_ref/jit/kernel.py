@@ -76,7 +76,7 @@ class _Entry:
     ) -> None:
         self.py_func = func
         self.entry_signature = signature
-        self.cache = KernelCache(func, signature, stamp)
+        self.cache = KernelCache(func, signature, f"{stamp} {options}")
         self._options = options
 
     @functools.cached_property
@@ -105,6 +105,11 @@ def entry(*signature: Any, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
         return cast(F, _Entry(func, signature, stamp, nogil=nogil, **_OPTIONS))
 
     return wrap
+
+
+def entry_of(kernel: F, *signature: Any, nogil: bool) -> F:
+    """Make a kernel one that Python calls, as it is; see `entry`."""
+    return entry(*signature, nogil=nogil)(kernel if INTERPRETED else cast(Any, kernel).py_func)
 
 
 def bind(func: F) -> F:

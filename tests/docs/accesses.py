@@ -31,6 +31,7 @@ class Sources:
         self.followed = functools.cache(lambda where: list(self._followed(where)))
         self.functions: dict[str, ast.FunctionDef] = {}
         self._names: dict[str, dict[str, str]] = {}
+        entries: dict[str, ast.expr] = {}
         for path in sorted(folder.glob("*.py")):
             tree = ast.parse(path.read_text())
             names = self._names[path.stem] = {}
@@ -42,6 +43,14 @@ class Sources:
                     for alias in node.names:
                         target = f"{node.module}.{alias.name}" if node.module else alias.name
                         names[alias.asname or alias.name] = target
+                elif isinstance(node, ast.Assign) and "entry_of(" in ast.unparse(node.value):
+                    entries[f"{path.stem}.{ast.unparse(node.targets[0])}"] = node.value.args[0]
+        for where, kernel in entries.items():  # what calls the kernel
+            arguments = ast.unparse(self.functions[ast.unparse(kernel)].args)
+            text = (
+                f"def {where.split('.')[1]}({arguments}): return {ast.unparse(kernel)}({arguments})"
+            )
+            self.functions[where] = ast.parse(text).body[0]
 
     def called(self, where: str, call: ast.Call) -> str | None:
         """Return the function that a call in function `where` refers to, if it is one of these."""
