@@ -4,25 +4,55 @@
     write after read    order alone: the writer waits for the end of the reader
     write after write   order alone
 
-An *access* is what a task does with one tensor. Accesses are found by place. A *grid* has those of about
-the same shape; it divides memory into *cells* a bit larger than they are, so an access reaches at most
-into the next cell of each direction. It is in the chain of the cell where it begins. Memory is one row of
-bytes for contiguous tensors, and rows of a stride for tiles of arrays with that stride, so that a tile
-meets only its neighbours. Of reads of the same bytes only the newest is there; it leads to the others.
+What it is for. The TensorMap knows buffers by their first address, which is what tags of a run are
+about. Calls are made with arrays: views of them, tiles, columns, parts that overlap. So what counts
+here are bytes: of a contiguous tensor those from its lowest to its highest address, of any other
+view those of its *layout* (`overlap`). A task that is submitted is compared with those before it
+that have not ended, and what it does itself is noted for those after it.
 
-A write keeps a reference to its task, whose state can therefore be read. If the task completed, the
-access is over. If it failed, the access stays until overwritten, because readers of these bytes have to
-fail. A read keeps no reference: the id tells whether its task is still in the slot.
+An *access* is what a task does with one tensor. Accesses are found by place. A *grid* has those of
+about the same shape; it divides memory into *cells* a bit larger than they are, so an access
+reaches at most into the next cell of each direction. It is in the chain of the cell where it
+begins. Memory is one row of bytes for contiguous tensors, and rows of a stride for tiles of arrays
+with that stride, so that a tile meets only its neighbours. Of reads of the same bytes only the
+newest is there; it leads to the others.
 
-A write supersedes the accesses that it covers: its task waits for theirs, and later ones wait for it. So
-each task, even one that fails without a start, has to end after all that it waits for: while the fan-in
-of a failed task is not 0, whoever depends on it waits. For the same reason a write does not wait for
-accesses older than the last write of the same bytes.
+    grid ──┬─▶ reads, writes            all accesses of the grid, for a search of many cells
+           └─▶ cell ─▶ reads, writes    those that begin in it
+    bytes ───▶ cell ─▶ reads            the newest read of just these bytes ─▶ older ones
 
-In a run the dependencies are those of the TensorMap. With TRACK_READS its tasks also wait for readers of
-what they write; only reads are noted then, see `note_reads`.
+Who calls it. For a stream, `submit_call`: `collect_conflicts` finds the tasks to wait for, before
+anything is claimed, and `note_accesses` notes what the call does, when each of them has an edge and
+a reference. `forget_memory` and `forget_accesses` follow when memory is given back and when a stream
+ends. For a run of a Worker with `track_reads`, `submit_task`: producers come from the TensorMap as
+always, `collect_readers` finds those who still read what the task writes, and `note_reads` notes what
+it reads; what it writes is not noted, since the TensorMap knows that. All of it is the Orch thread's,
+so no word here needs an atomic. Of the Scheduler's words it reads the state of a task, with the
+fan-in of a failed one.
 
-The Orch thread owns all of it.
+How long an access lives. A write keeps a reference to its task, whose state can therefore be read.
+If the task completed, the access is over. If it failed, the access stays until overwritten, because
+readers of these bytes have to fail. A read keeps no reference: the id tells whether its task is still
+in the slot. Accesses that are over go when a write meets them, and all at once when there are twice
+as many accesses as the last time left (`drop_over`): a constant number of steps each, in the long
+run.
+
+What supersedes what. A write supersedes the accesses that it covers: its task waits for theirs, and
+later ones wait for it. So each task, even one that fails without a start, has to end after all that
+it waits for: while the fan-in of a failed task is not 0, whoever depends on it waits. For the same
+reason a write does not wait for accesses older than the last write of the same bytes.
+
+What must never happen. In a stream, two tasks that share a byte, of which one writes, and no path
+from the first to the second. A task that fails because of one that it only had to wait for: a
+conflict says `NEEDS` or `ORDER`, and the stronger counts. A refused call that has changed something:
+a search leaves only `S_SEEN` and stamps behind, and whether there is room (`has_access_room`) is
+asked before a slot is claimed. A reference that stays: what writes release comes back as a chain of
+slots, which the caller reclaims.
+
+Why not something else. A table by first address, as the TensorMap, does not see overlaps. A sorted
+list or a tree of spans does, but a tile of a matrix is as many spans as it has rows; and every
+insertion would cost a logarithm, where a cell costs a hash. Bytes or pages with an owner each would
+cost as much as the data. The rules are CALL-HAZARD and ORCH-READS.
 """
 
 from __future__ import annotations
