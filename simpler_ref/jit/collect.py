@@ -274,22 +274,12 @@ def note_deaths(mem):
 
 
 @kernel
-def give_back(mem, slot, waits):
-    """Let a call run again that a dead worker had, or that it waited to begin.
-
-    Rule     CALL-LIMIT-4
-    """
-    if waits != 0:
-        take_back(mem, slot, L.RETURNED)
-    else:
-        run_again(mem, slot)
-
-
-@kernel
 def lose_tasks(mem):
     """Fail the tasks that dead workers have not ended; wake the thread that waits for such a mailbox.
 
-    Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8
+    A call that its worker had not begun, or that may run once more, runs again instead.
+
+    Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8; CALL-LIMIT-4
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
@@ -300,19 +290,17 @@ def lose_tasks(mem):
             frame = w + int(mem[w + L.W_HEAD])
             slot = int(mem[frame + L.W_SLOT])
             began = began or mem[frame + L.W_SENT] == mem[frame + L.W_FILLED]
-            if mem[L.STREAM] != 0 and (not began or may_run_again(mem, slot)):
-                vacate(mem, w)
-                give_back(mem, slot, int(mem[frame + L.W_WAITS]))
-                began = False
-                continue
+            lost = mem[L.STREAM] == 0 or (began and not may_run_again(mem, slot))
             began = False
-            if mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before
+            if lost and mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before
                 record_error(mem, L.ENDPOINT_FAILURE, slot, worker, int(load(mem, w + L.W_DEATH)))
             vacate(mem, w)
             if mem[frame + L.W_WAITS] != 0:
-                take_back(mem, slot, L.ENDPOINT_FAILURE)
-            else:
+                take_back(mem, slot, L.ENDPOINT_FAILURE if lost else L.RETURNED)
+            elif lost:
                 finish(mem, slot, True)
+            else:
+                run_again(mem, slot)
         if mem[w + L.W_CLAIM] == L.CLAIM_WAITS:
             store(mem, w + L.W_CLAIM, L.CLAIM_GRANTED)
             futex_wake(mem, w + L.W_CLAIM)

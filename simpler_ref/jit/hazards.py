@@ -406,13 +406,12 @@ def add_conflict(mem, access, newest, kind, conflicts):
         index = conflicts
         conflicts += 1
         mem[slot + L.S_SEEN] = stamp - 1 - index
-        kept = -1
-    else:
-        kept = int(mem[conflict_at(mem, index) + L.CONFLICT_KIND])
-    if kind > kept:
-        mem[conflict_at(mem, index) + L.CONFLICT_SLOT] = slot
-        mem[conflict_at(mem, index) + L.CONFLICT_KIND] = kind
-        mem[conflict_at(mem, index) + L.CONFLICT_ACCESS] = newest
+        mem[conflict_at(mem, index) + L.CONFLICT_KIND] = -1
+    conflict = conflict_at(mem, index)
+    if kind > mem[conflict + L.CONFLICT_KIND]:
+        mem[conflict + L.CONFLICT_SLOT] = slot
+        mem[conflict + L.CONFLICT_KIND] = kind
+        mem[conflict + L.CONFLICT_ACCESS] = newest
     return conflicts
 
 
@@ -495,6 +494,13 @@ def note_accesses(mem, slot, words, tensors):
 
 
 @inlined
+def is_covered(mem, access, low, high, layout):
+    """Say whether a tensor has all bytes of an access."""
+    other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
+    return covers(mem, low, high, layout, other_low, other_high, int(mem[access + L.ACCESS_LAYOUT]))
+
+
+@inlined
 def note_write(mem, slot, low, high, layout, consumed):
     """Note a write, in place of the last one of the same bytes.
 
@@ -505,9 +511,7 @@ def note_write(mem, slot, low, high, layout, consumed):
     since = mem[last + L.ACCESS_ID] if last != L.NONE else 0
     for k in range(found):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
-        other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
-        other = int(mem[access + L.ACCESS_LAYOUT])
-        if access != last and covers(mem, low, high, layout, other_low, other_high, other):
+        if access != last and is_covered(mem, access, low, high, layout):
             consumed = drop_all(mem, access, consumed)
         elif access != last:
             consumed = drop_ended(mem, access, since, consumed)
@@ -819,9 +823,7 @@ def drop_covered(mem, low, high, layout):
     """Drop the reads all of whose bytes a tensor has."""
     for k in range(find_overlaps(mem, low, high, layout, READS | WRITES)):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
-        other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
-        other = int(mem[access + L.ACCESS_LAYOUT])
-        if covers(mem, low, high, layout, other_low, other_high, other):
+        if is_covered(mem, access, low, high, layout):
             drop_all(mem, access, L.NONE)
 
 

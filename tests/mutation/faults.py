@@ -708,7 +708,9 @@ FAULTS = (
         "Calls that a lost worker had been given, and had not begun, are lost with it.",
         f"{CALLS}/test_limit.py::test_calls_behind_the_one_that_is_lost_are_made",
         Patch(
-            "jit/collect.py", "(not began or may_run_again(mem, slot))", "may_run_again(mem, slot)"
+            "jit/collect.py",
+            "(began and not may_run_again(mem, slot))",
+            "not may_run_again(mem, slot)",
         ),
     ),
     fault(
@@ -816,8 +818,8 @@ FAULTS = (
         f"{INTERLEAVING}/test_calls.py::test_so_it_is_when_a_worker_has_died_after_any_store",
         Patch(
             "jit/collect.py",
-            "            if mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before\n",
-            "            if True:\n",
+            "            if lost and mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before\n",
+            "            if lost:\n",
         ),
     ),
     fault(
