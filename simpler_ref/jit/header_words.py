@@ -129,13 +129,14 @@ HEADER.line("layouts of described tensors", "Orch", "Orch, worker", "mailbox", r
 LAYOUTS_USED = HEADER.word("end of the layouts, from `A_LAYOUTS` on")
 LAYOUTS_EPOCH = HEADER.word("how often they were forgotten")
 
-HEADER.line("presence of the Orch thread", "Orch", "Orch", "own")
-ORCH_BACK_OFF = HEADER.word("ns it spins before it offers its core")
-ORCH_KEEPS = HEADER.word("due back-offs in which it keeps its core; below 0: in which it does not")
-HEADER.parties(read="Scheduler thread", order="hint: a change shows that it is not away")
+SEEN = "hint: a change shows that it is not away"
+HEADER.line("presence of the Orch thread", "Orch", "Scheduler thread", SEEN)
 ORCH_PASSES = HEADER.word("passes the Orch thread ran, tried or found needless")
 HEADER.parties(read="any thread that submits", order="hint: only it finds itself there")
 ORCH_THREAD = HEADER.word("the thread whose run is open, 0 between runs")
+HEADER.parties(read="Orch", order="own")
+ORCH_BACK_OFF = HEADER.word("ns it spins before it offers its core")
+ORCH_KEEPS = HEADER.word("due back-offs in which it keeps its core; below 0: in which it does not")
 
 HEADER.line("scopes", "Orch", "Orch", "own")
 SCOPE_STACK_WORDS = MAX_SCOPE_DEPTH + LINE

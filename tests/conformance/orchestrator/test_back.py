@@ -68,7 +68,8 @@ def engine_state(orch):
     """Return all that a refused call must leave alone: what the Orch thread owns, map and slots."""
     mem = orch._mem
     own = mem[L.RING_BLOCK : L.SCHED].copy()
-    own[L.ORCH_PASSES - L.RING_BLOCK : L.CORES - L.RING_BLOCK] = 0  # what waiting itself changes
+    # what waiting itself changes
+    own[L.ORCH_PASSES - L.RING_BLOCK : L.SCOPE_STACK - L.RING_BLOCK] = 0
     entries = mem[int(mem[L.MAP_BASE]) :][: L.ENTRY_WORDS * int(mem[L.MAP_MASK] + 1)]
     slots = mem[int(mem[L.A_SLOTS]) :][: L.SLOT_WORDS * int(mem[L.SLOTS_USED])]
     return np.concatenate([own, entries, slots])
