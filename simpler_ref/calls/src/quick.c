@@ -179,11 +179,23 @@ static bool enter(struct quick *q, int64_t slot, PyObject *future) {
     return true;
 }
 
+/* Say whether a future is gone that a signal, raised as its finalizer began, has kept from saying so: every
+ * future that is there refers to the number of its slot. */
+static bool is_gone(const struct entry *entry) {
+    return entry->future != NULL && (uint32_t)entry->number->references == 1;
+}
+
 /* Return a call's future: a reference; or NULL if it has none. One whose end the interpreter has put off, as it
  * does if many objects die within each other, has no references, and gets none. */
 static PyObject *future_of(const struct entry *entry) {
-    bool lives = entry->future != NULL && (uint32_t)entry->future->references != 0;
+    bool lives = entry->future != NULL && !is_gone(entry) && (uint32_t)entry->future->references != 0;
     return lives ? new_reference(entry->future) : NULL;
+}
+
+static void leave_to_be_dropped(struct quick *q, struct entry *entry) {
+    entry->future = NULL;
+    entry->next = q->dropped;
+    q->dropped = entry;
 }
 
 /* Leave the call of a future that dies to be dropped at the next occasion; from now on nothing finds the future. */
@@ -191,10 +203,7 @@ static void drop_later(struct quick *q, PyObject *future) {
     int64_t slot = slot_of(q, future);
     if (slot == 0)
         return;
-    struct entry *entry = entry_of(q, slot);
-    entry->future = NULL;
-    entry->next = q->dropped;
-    q->dropped = entry;
+    leave_to_be_dropped(q, entry_of(q, slot));
     set_part(future, q->n.at_slot, q->o[ZERO]); /* a finalizer may take the future back */
 }
 
@@ -461,6 +470,8 @@ static PyObject *take(PyObject *self, PyObject *const *given, intptr_t count) {
 static PyObject *listed(struct quick *q, bool all) {
     PyObject *made = PyList_New(0);
     for (int64_t i = 0; made != NULL && i < q->used; i++) {
+        if (is_gone(&q->entries[i]))
+            leave_to_be_dropped(q, &q->entries[i]);
         PyObject *future = future_of(&q->entries[i]);
         bool is_wanted = future != NULL && (all || take_value(q, future) == 2);
         bool is_kept = !is_wanted || PyList_Append(made, future) == 0;

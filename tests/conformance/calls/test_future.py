@@ -225,6 +225,19 @@ def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(
     assert [one.result() for one in kept] == 160 * [value]
 
 
+@pytest.mark.spec("CALL-FUTURE-6", "CALL-STREAM-8")
+def test_a_future_whose_finalizer_a_signal_has_cut_short_is_found_no_more(w, monkeypatch):
+    futures = [same(n if n % 2 else str(n)) for n in range(100)]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(futures[0]), "__del__", lambda future: None)  # as if it had not begun
+        futures.clear()
+    others = [bytearray(n) for n in range(40, 400)]  # in their memory
+    assert all_futures(w) == []
+    w.run(lambda orch, *_: None)
+    assert w._life.stream._engine.view.live == 0 and len(others) == 360
+    assert same(3).result() == 3
+
+
 @pytest.mark.spec("CALL-FUTURE-6")
 def test_futures_die_in_other_threads_than_those_that_made_them(w):
     made, stop = [], threading.Event()
