@@ -462,8 +462,8 @@ class Driver:
         members = int(self.mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
         at = self._tensors_at(slot) + 5 * tensors + L.SCALAR_WORDS * scalars + members
         words = self.mem[at : at + count * L.EDGE_WORDS].reshape(count, L.EDGE_WORDS)
-        at = L.EDGE_PRODUCER, L.EDGE_NEXT, L.EDGE_CONSUMER
-        return [Edge(*(row[i] for i in at)) for row in words.tolist()]
+        named = [L.EDGE_PRODUCER, L.EDGE_NEXT, L.EDGE_CONSUMER]
+        return [Edge(*row) for row in words[:, named].tolist()]
 
     def producers(self, slot: int) -> list[int]:
         return [edge.producer for edge in self.edges(slot)]
