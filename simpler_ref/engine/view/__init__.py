@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...jit import layout as L
 from ...system.types import Array
 from .activity import Story, call_story, failure_story
-from .slots import KIND_MASK, slot_at, tensors_at, used_slots
+from .slots import KIND_MASK, scalars_at, slot_at, tensors_at, unfinished, used_slots
 
 
 class Ring(NamedTuple):
@@ -98,6 +98,11 @@ def trace_size(word: int) -> int:
     return word if 0 <= word <= L.TRACE_CAPACITY else 0
 
 
+def word_at(at: int) -> Any:
+    """Return the property of a `View` that is a word of the header."""
+    return property(lambda view: view._word(at))
+
+
 class View:
     """The words of an engine, under plain names.
 
@@ -109,10 +114,14 @@ class View:
         self._word: Callable[[int], int] = mem.item
 
     # ------------------------------------------------------------ fixed before the start
-    @property
-    def workers(self) -> int:
-        """How many workers there are."""
-        return self._word(L.WORKERS)
+    workers: int = word_at(L.WORKERS)
+    """How many workers there are."""
+    ring_count: int = word_at(L.RINGS)
+    """How many rings there are."""
+    window: int = word_at(L.WINDOW)
+    """How many tasks may be alive at once."""
+    id_window: int = word_at(L.ID_WINDOW)
+    """How far an id may be above the oldest live task's, 0: any distance."""
 
     def pool(self, kind: int) -> range:
         """Return the workers of a pool."""
@@ -124,30 +133,14 @@ class View:
 
     def given(self, worker: int) -> int:
         """Return how many tasks a worker was sent that are not collected."""
-        return self._word(
-            self._word(L.A_WORKERS) + worker * self._word(L.WORKER_STRIDE) + L.W_GIVEN
-        )
-
-    @property
-    def ring_count(self) -> int:
-        """How many rings there are."""
-        return self._word(L.RINGS)
-
-    @property
-    def window(self) -> int:
-        """How many tasks may be alive at once."""
-        return self._word(L.WINDOW)
+        word = self._word
+        return word(word(L.A_WORKERS) + worker * word(L.WORKER_STRIDE) + L.W_GIVEN)
 
     @property
     def slots(self) -> range:
         """All slots that tasks can have."""
         first = self._word(L.A_SLOTS)
         return range(first, first + self.window * L.SLOT_WORDS, L.SLOT_WORDS)
-
-    @property
-    def id_window(self) -> int:
-        """How far an id may be above the oldest live task's, 0: any distance."""
-        return self._word(L.ID_WINDOW)
 
     def device_ns(self) -> Array:
         """Return the time that chips have ever spent on the tasks of each worker, ns."""
@@ -156,10 +149,20 @@ class View:
         return times
 
     # ------------------------------------------------------------ the run
-    @property
-    def next_task_id(self) -> int:
-        """How many tasks were submitted, buffers included: the id of the next one."""
-        return self._word(L.NEXT_TASK_ID)
+    next_task_id: int = word_at(L.NEXT_TASK_ID)
+    """How many tasks were submitted, buffers included: the id of the next one."""
+    live: int = word_at(L.LIVE)
+    """How many tasks, buffers included, are not reclaimed."""
+    edges: int = word_at(L.EDGE_COUNT)
+    """How many dependencies were found."""
+    scope_depth: int = word_at(L.SCOPE_DEPTH)
+    """How many scopes are open, the run's own included; 0 between runs."""
+    pushed: int = word_at(L.WIRING_PUSHED)
+    """How many tasks were ever put into the wiring queue."""
+    taken: int = word_at(L.WIRING_TAKEN)
+    """How many of those the Scheduler has taken."""
+    buffers_known: int = word_at(L.MAP_COUNT)
+    """How many buffers the TensorMap has a producer for."""
 
     @property
     def ever_submitted(self) -> int:
@@ -171,41 +174,13 @@ class View:
 
         A task that ends meanwhile may be among them, and one that is submitted meanwhile may not.
         """
-        before, slots = self._word(L.IDS_BEFORE), used_slots(self._mem)
-        states = slots[:, L.S_STATE]
-        ids = slots[(states >= L.PENDING) & (states <= L.RUNNING), L.S_ID]
-        numbers: list[int] = (np.sort(ids) + before).tolist()
-        return numbers
-
-    @property
-    def live(self) -> int:
-        """How many tasks, buffers included, are not reclaimed."""
-        return self._word(L.LIVE)
+        before = self._word(L.IDS_BEFORE)
+        return [before + id for id in unfinished(self._mem)]
 
     @property
     def ended(self) -> int:
         """How many tasks have completed or failed."""
         return self._word(L.COMPLETED_COUNT) + self._word(L.FAILED_COUNT)
-
-    @property
-    def edges(self) -> int:
-        """How many dependencies were found."""
-        return self._word(L.EDGE_COUNT)
-
-    @property
-    def scope_depth(self) -> int:
-        """How many scopes are open, the run's own included; 0 between runs."""
-        return self._word(L.SCOPE_DEPTH)
-
-    @property
-    def pushed(self) -> int:
-        """How many tasks were ever put into the wiring queue."""
-        return self._word(L.WIRING_PUSHED)
-
-    @property
-    def taken(self) -> int:
-        """How many of those the Scheduler has taken."""
-        return self._word(L.WIRING_TAKEN)
 
     @property
     def is_cancelled(self) -> bool:
@@ -222,18 +197,12 @@ class View:
 
         Returns None if the slot of one is another task's by now; a slot that is only free still tells.
         """
-        first, used = self._word(L.A_SLOTS), self._word(L.SLOTS_USED)
-        slots = self._mem[first : slot_at(first, used)].reshape(used, L.SLOT_WORDS)
+        slots = used_slots(self._mem)
         found = slots[slots[:, L.S_BEGAN] != 0]
         if len(found) != self._word(L.FAILED_COUNT):
             return None
         began = (found[:, L.S_BEGAN] == L.MAY_HAVE_BEGUN).tolist()
         return dict(zip(found[:, L.S_ID].tolist(), began, strict=True))
-
-    @property
-    def buffers_known(self) -> int:
-        """How many buffers the TensorMap has a producer for."""
-        return self._word(L.MAP_COUNT)
 
     def first_failure(self) -> FirstFailure:
         """Return the run's first failure, if `has_failed`."""
@@ -298,6 +267,9 @@ class View:
         return slots
 
     # ------------------------------------------------------------ tasks, by what submit returned
+    not_noted: int = word_at(L.NOT_NOTED)
+    """How many calls have failed, by themselves, without being kept."""
+
     def provided(self, slot: int, tensors: int) -> bytes:
         """Return the tensors of a task just submitted, with the addresses that the runtime chose."""
         at = tensors_at(self._word(slot + L.S_BODY), tensors)
@@ -322,7 +294,7 @@ class View:
         """Return what is known of a call that a future refers to."""
         word = self._word
         state, tensors = word(slot + L.S_STATE), word(slot + L.S_COUNTS) & L.LOW_HALF
-        scalars = tensors_at(word(slot + L.S_BODY), tensors) + tensors * L.TENSOR_WORDS
+        scalars = scalars_at(word(slot + L.S_BODY), tensors)
         return CallView(
             word(slot + L.S_ID),
             word(scalars + L.SCALAR_BITS),
@@ -348,11 +320,6 @@ class View:
     def call_story(self, slot: int) -> Story:
         """Return what surrounds a call that has failed."""
         return call_story(self._mem, slot)
-
-    @property
-    def not_noted(self) -> int:
-        """How many calls have failed, by themselves, without being kept."""
-        return self._word(L.NOT_NOTED)
 
     def outcome(self, slot: int) -> tuple[bool, int, int]:
         """Return whether a call that has ended has failed, and the kind and the word of its value."""

@@ -20,10 +20,8 @@ import numpy as np
 from ...jit import layout as L
 from ...model.enums import TaskState
 from ...system.types import Array
-from .slots import edges_of, used_slots
+from .slots import RING_MASK, edges_of, slot_at, used_slots
 
-_STATE_MASK = 0xFFFFFFFF
-_RING_MASK = 7
 _LOOKS = 16
 """A worker that ends so many tasks during a look at it has none that runs for a time to be told."""
 
@@ -75,10 +73,10 @@ def _frame_words(mem: Array, start: int) -> tuple[int, int, int, int] | None:
     if at % L.WORKER_WORDS or not 0 <= at < mem.item(L.WORKER_STRIDE):
         return None
     frame = start + at
-    state = mem.item(frame + L.W_MAILBOX + L.MAIL_STATE) & _STATE_MASK
+    state = mem.item(frame + L.W_MAILBOX + L.MAIL_STATE) & L.LOW_HALF
     since, slot = mem.item(start + L.W_SINCE), mem.item(frame + L.W_SLOT)
     first = mem.item(L.A_SLOTS)
-    is_slot = first <= slot < first + mem.item(L.WINDOW) * L.SLOT_WORDS
+    is_slot = first <= slot < slot_at(first, mem.item(L.WINDOW))
     if state != L.TASK_READY or since <= 0 or not is_slot:
         return None
     return frame, mem.item(frame + L.W_FILLED), slot, since
@@ -99,7 +97,7 @@ def count_tasks(mem: Array) -> TaskCounts:
     is_live = (states > L.FREE) & (states != L.CONSUMED)
     ready = slots[states == L.READY, L.S_CALLABLE]
     named = (ready >> L.WORD_WORKER & L.WORKER_MASK)[ready >= 0]
-    rings = places[is_live] & _RING_MASK
+    rings = places[is_live] & RING_MASK
     return TaskCounts(
         pending=int(np.count_nonzero(states == L.PENDING)),
         ready=int(np.count_nonzero(states == L.READY)),

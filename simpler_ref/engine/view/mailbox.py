@@ -227,6 +227,10 @@ class MailboxView(NamedTuple):
     def _word(self, field: int) -> int:
         return int(self.engine.mem[self.start + field])
 
+    def _frame(self, frame: int) -> int:
+        """First word of a frame."""
+        return self.start + frame * L.WORKER_WORDS
+
     # ------------------------------------------------------------ frames
     @property
     def depth(self) -> int:
@@ -236,7 +240,7 @@ class MailboxView(NamedTuple):
     @property
     def served(self) -> int:
         """Number of the worker's current frame, as the worker sees it."""
-        return int(self.engine.mem[self.start + L.W_AT]) // L.WORKER_WORDS
+        return self._word(L.W_AT) // L.WORKER_WORDS
 
     @property
     def awaited(self) -> int:
@@ -252,14 +256,13 @@ class MailboxView(NamedTuple):
         return self._octets(frame, L.W_TRACE, L.WORKER_WORDS)
 
     def _octets(self, frame: int, first: int, end: int) -> memoryview:
-        view = self.engine.mem.view(np.uint8)
-        start = self.start + frame * L.WORKER_WORDS
-        octets: memoryview = view[L.WORD * (start + first) : L.WORD * (start + end)].data
+        start = self._frame(frame)
+        octets: memoryview = self.engine.mem[start + first : start + end].view(np.uint8).data
         return octets
 
     def addresses(self, frame: int) -> tuple[int, int]:
         """Return the addresses of the arguments and of the configuration in a frame's mailbox."""
-        word = self.start + frame * L.WORKER_WORDS + L.W_MAILBOX
+        word = self._frame(frame) + L.W_MAILBOX
         box: int = self.engine.mem.ctypes.data + L.WORD * word
         return box + L.MAILBOX_OFF_ARGS, box + L.MAILBOX_OFF_CONFIG
 
@@ -367,14 +370,12 @@ class MailboxView(NamedTuple):
 
     def note_sent(self, ticket: int) -> None:
         """Note that a call was sent on, so that it may have begun, though it is not the current one."""
-        at = self.start + self.frame_of(ticket) * L.WORKER_WORDS
-        self.engine.mem[at + L.W_SENT] = ticket >> L.HALF
+        self.engine.mem[self._frame(self.frame_of(ticket)) + L.W_SENT] = ticket >> L.HALF
 
     def place(self, distance: int) -> tuple[int, int]:
         """Return the number of the frame so far behind the current one, and how often it was filled."""
         frame = (self.served + distance) % self.depth
-        filled = self.engine.mem[self.start + frame * L.WORKER_WORDS + L.W_FILLED]
-        return frame, int(filled)
+        return frame, int(self.engine.mem[self._frame(frame) + L.W_FILLED])
 
     def look_out(self, frame: int, filled: int) -> None:
         """Sleep until a frame was filled again, see `place`; or return early.
@@ -399,7 +400,7 @@ class MailboxView(NamedTuple):
     def awaits(self, ticket: int) -> list[int]:
         """Return the tickets of the tasks in front of one that it waits for, and that have not ended."""
         mem, start = self.engine.mem, self.start
-        frame = start + self.frame_of(ticket) * L.WORKER_WORDS
+        frame = self._frame(self.frame_of(ticket))
         first, found = frame + L.W_WAIT_FOR, []
         for at in range(first, first + 2 * mem.item(frame + L.W_WAITS), 2):
             place, count = mem.item(at), mem.item(at + 1)

@@ -9,7 +9,7 @@ two equal reads of the state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,14 +18,11 @@ from ...model.enums import TaskState
 from ...model.wire import bytes_of
 from ...system.types import Array
 
-LOW = 0xFFFFFFFF
-"""The lower half of a word."""
-HALF = 32
-"""The bit at which the upper half of a word begins."""
 KIND_MASK = 0xF
 """The bits of the worker type in a callable word, shifted."""
 _RING_BITS = 3
-_RING_MASK = (1 << _RING_BITS) - 1
+RING_MASK = (1 << _RING_BITS) - 1
+"""The bits of the ring in S_RING; the position in its FIFO is above them."""
 
 
 class SlotView(NamedTuple):
@@ -109,17 +106,23 @@ def tensors_at(body: int, tensors: int) -> int:
     return body + -(-tensors // L.MASK_TENSORS)
 
 
-def _edges_at(words: list[int]) -> int:
-    """Return the offset of the edges in a body."""
+def scalars_at(body: int, tensors: int) -> int:
+    """Return the offset of the scalars in a body."""
+    return tensors_at(body, tensors) + tensors * L.TENSOR_WORDS
+
+
+def _edges_at(words: Any) -> Any:
+    """Return the offset of the edges in a body, from the words of a slot, or from those of many slots."""
     tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
     members = words[L.S_MEMBERS] * L.MEMBER_WORDS
-    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
-    return tensors_at(0, tensors) + arguments + members
+    return scalars_at(0, tensors) + scalars * L.SCALAR_WORDS + members
 
 
-def _body_words(words: list[int]) -> int:
+def _body_of(mem: Array, words: list[int]) -> list[int]:
     """Return the words of a slot's body; see `body_words` in `jit/submit.py`."""
-    return _edges_at(words) + (words[L.S_EDGES] & L.LOW_HALF) * L.EDGE_WORDS
+    size = _edges_at(words) + (words[L.S_EDGES] & L.LOW_HALF) * L.EDGE_WORDS
+    body: list[int] = mem[words[L.S_BODY] : words[L.S_BODY] + size].tolist()
+    return body
 
 
 def used_slots(mem: Array) -> Array:
@@ -135,7 +138,7 @@ def read_slot(mem: Array, slot: int) -> SlotView:
     return SlotView(
         task_id=mem.item(slot + L.S_ID),
         state=TaskState(mem.item(slot + L.S_STATE)),
-        ring_idx=position & _RING_MASK,
+        ring_idx=position & RING_MASK,
         ring_slot_idx=position >> _RING_BITS,
         fanout_total=fanout & L.FANOUT_TOTAL_MASK,
         fanout_released=fanout >> L.HALF,
@@ -167,7 +170,7 @@ def look_at(
 
     if not is_same():  # before any of its words is used as an offset
         return None
-    body: list[int] = mem[words[L.S_BODY] : words[L.S_BODY] + _body_words(words)].tolist()
+    body = _body_of(mem, words)
     edges = _edges(words, body) if L.PENDING <= state <= L.RUNNING else []
     producers = [edge[L.EDGE_PRODUCER] for edge in edges]
     ids: list[int] = mem.take([one + L.S_ID for one in producers], mode="clip").tolist()
@@ -178,7 +181,7 @@ def look_at(
     waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
     callable, worker = words[L.S_CALLABLE], words[L.S_WORKER]
     tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
-    first = tensors_at(0, tensors) + tensors * L.TENSOR_WORDS
+    first = scalars_at(0, tensors)
     key = body[first + L.SCALAR_BITS] & L.CALL_KEY if scalars else L.NONE
     return TaskView(
         task_id=task_id,
@@ -191,7 +194,7 @@ def look_at(
         consumers=found,
         callable=None if callable < 0 else names.callable_name(callable, key),
         worker=None if worker < 0 else names.worker_name(worker),
-        ring_idx=words[L.S_RING] & _RING_MASK,
+        ring_idx=words[L.S_RING] & RING_MASK,
         ring_slot_idx=words[L.S_RING] >> _RING_BITS,
         slab=_slab(words, body),
     )
@@ -205,7 +208,7 @@ def _edges(words: list[int], body: list[int]) -> list[list[int]]:
 def edges_of(mem: Array, slot: int) -> list[list[int]]:
     """Return the edges to the task in a slot that cannot change meanwhile."""
     words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
-    return _edges(words, mem[words[L.S_BODY] : words[L.S_BODY] + _body_words(words)].tolist())
+    return _edges(words, _body_of(mem, words))
 
 
 def _slab(words: list[int], body: list[int]) -> Slab | None:
@@ -232,10 +235,7 @@ def consumers(mem: Array, slot: int) -> tuple[int, ...]:
     words = slots[rows, : L.S_INLINE]
     is_same = (slots[rows, L.S_ID] == words[:, L.S_ID]) & _is_unfinished(slots[rows, L.S_STATE])
     rows, words = rows[is_same], words[is_same]
-    tensors, scalars = words[:, L.S_COUNTS] & L.LOW_HALF, words[:, L.S_COUNTS] >> L.HALF
-    arguments = tensors * L.TENSOR_WORDS + scalars * L.SCALAR_WORDS
-    arguments += words[:, L.S_MEMBERS] * L.MEMBER_WORDS
-    first = words[:, L.S_BODY] - -tensors // L.MASK_TENSORS + arguments
+    first = words[:, L.S_BODY] + _edges_at(words.T)
     edges = words[:, L.S_EDGES] & L.LOW_HALF
     start = np.cumsum(edges) - edges  # of each task's edges among all of them
     at = np.repeat(first - start * L.EDGE_WORDS, edges) + np.arange(edges.sum()) * L.EDGE_WORDS
@@ -272,7 +272,7 @@ def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:
     found = []
     for one in words.tolist():
         tensors, scalars = one[L.S_COUNTS] & L.LOW_HALF, one[L.S_COUNTS] >> L.HALF
-        first = tensors_at(one[L.S_BODY], tensors) + tensors * L.TENSOR_WORDS
+        first = scalars_at(one[L.S_BODY], tensors)
         bits = mem[first : first + scalars * L.SCALAR_WORDS : L.SCALAR_WORDS].tolist()
         found.append(UnfinishedTask(one[L.S_ID], one[L.S_STATE] == L.RUNNING, bits))
     return found
