@@ -8,6 +8,7 @@ Rule     ORCH-API-5 to -7; ORCH-BACK-4; ORCH-WINDOW-4
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 from ..jit import layout as L
@@ -85,25 +86,21 @@ class RingView(Rings):
         TypeError
             `task_id` is no integer.
         """
-        number = integer("task_id", task_id)
+        engine, number = self._engine, integer("task_id", task_id)
         for _ in range(_LOOKS):
-            look = self._look(number)
+            runs, slot = engine.runs, slots.find(engine.mem, number)
+            if slot is None:
+                break
+            is_same_run = partial(self._is_run, runs)
+            look = slots.look_at(engine.mem, slot, number, self._names, is_same_run)
             if look is not None:
                 return look
-        raise self._gone(number)
-
-    def _gone(self, task_id: int) -> KeyError:
         count = self.next_task_id()
         known = f"ids 0 … {count - 1} were given out" if count else "no task was submitted"
-        return KeyError(f"task {task_id} is not alive: in this run {known}, and what ended is gone")
+        raise KeyError(f"task {number} is not alive: in this run {known}, and what ended is gone")
 
-    def _look(self, task_id: int) -> TaskView | None:
-        """Return a look; None if the task has changed meanwhile."""
-        engine, runs = self._engine, self._engine.runs
-        slot = slots.find(engine.mem, task_id)
-        if slot is None:
-            raise self._gone(task_id)
-        return slots.look_at(engine.mem, slot, task_id, self._names, lambda: runs == engine.runs)
+    def _is_run(self, runs: int) -> bool:
+        return runs == self._engine.runs
 
     # ------------------------------------------------------------ only for a Ring on its own
     def alloc(self, *_: object, **__: object) -> NoReturn:
