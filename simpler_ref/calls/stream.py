@@ -451,9 +451,8 @@ class Stream:
                 goal = view.ended + 1 if shared else view.next_task_id
                 self._help(slot=L.STAY, ended=goal)
                 self.turns.tell()
-            for (
-                future
-            ) in self._quick.futures():  # a worker may still have to answer for one that failed
+            for future in self._quick.futures():
+                # a worker may still have to answer for one that failed
                 while future._slot and not self.has_settled(future._slot):
                     self._help(slot=future._slot)
             self._keep_values()
