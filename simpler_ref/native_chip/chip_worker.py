@@ -1,7 +1,7 @@
 """`ChipWorker`: one chip, behind a `runtime.so` of its own.
 
 Rule     CHIP-LOAD-1 to -5; CHIP-SLOT-1 to -3; CHIP-ARGS-1, -5; CHIP-MEM-1 to -3, -5; CHIP-LIFE-1 to
-         -4; CHIP-COMM-1 to -5; FLOW-ENV-4; FLOW-EDGE-2; WM-DOMAIN-13
+         -4; FLOW-ENV-4; FLOW-EDGE-2; WM-DOMAIN-13
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..callables.handles import CallableHandle
 from ..callables.identity import (
@@ -28,13 +28,11 @@ from ..model.config import CallConfig
 from ..model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
+from ..system import extras
 from ..system.values import file_path, whole
 from .abi import ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
 from .errors import ChipError, ChipStatus
-
-if TYPE_CHECKING:
-    from .communicator import Communicators
 
 _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
@@ -163,7 +161,8 @@ class ChipWorker:
         self._filled: set[int] = set()
         self._env = _NO_ENV
         self._slots: dict[CallableHandle, int] = {}
-        self._comms: Communicators | None = None
+        self._comms: Any = None
+        """Its communicators, an extra, once it has one."""
         """None until there is one."""
 
     # ------------------------------------------------------------ life
@@ -540,7 +539,7 @@ class ChipWorker:
         RuntimeError
             Not all ranks have come in time; ranks disagree about `nranks`; the name is in use.
         """
-        return self._communicators().join(rank, nranks, rootinfo_path, timeout_s)
+        return int(self._communicators().join(rank, nranks, rootinfo_path, timeout_s))
 
     def comm_alloc_windows(self, comm: int, win_size: int) -> int:
         """Give every rank a window of zeroed memory, and return the `device_ctx` for kernels.
@@ -556,15 +555,15 @@ class ChipWorker:
         MemoryError
             There is no room for it.
         """
-        return self._communicators()[comm].allocate_windows(win_size)
+        return int(self._communicators()[comm].allocate_windows(win_size))
 
     def comm_get_local_window_base(self, comm: int) -> int:
         """Return where the own window of `comm_alloc_windows` begins."""
-        return self._communicators()[comm].window_base()
+        return int(self._communicators()[comm].window_base())
 
     def comm_get_window_size(self, comm: int) -> int:
         """Return the bytes of each window of `comm_alloc_windows`."""
-        return self._communicators()[comm].window_size()
+        return int(self._communicators()[comm].window_size())
 
     def comm_barrier(self, comm: int) -> None:
         """Return when every rank has called this; `barrier` does it in kernels, and faster.
@@ -586,7 +585,7 @@ class ChipWorker:
         ValueError, RuntimeError, MemoryError
             See `comm_alloc_windows`; this rank is not in `ranks`.
         """
-        return self._communicators()[comm].allocate(ranks, win_size)
+        return int(self._communicators()[comm].allocate(ranks, win_size))
 
     def comm_release_domain(self, comm: int, device_ctx: int) -> None:
         """Close the windows of a domain to this rank; each rank does this for itself.
@@ -608,12 +607,10 @@ class ChipWorker:
         """
         self._communicators().destroy(comm)
 
-    def _communicators(self) -> Communicators:
-        from .communicator import Communicators
-
+    def _communicators(self) -> Any:
         self._open_shim()
         if self._comms is None:
-            self._comms = Communicators(self)
+            self._comms = extras.load("communicators").Communicators(self)
         return self._comms
 
     @staticmethod

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs
+from simpler_ref.extras.communicators.meeting import address_of
 from simpler_ref.native_chip import ChipError, ChipWorker
 from simpler_ref.native_chip.domains import DomainMemory
-from simpler_ref.native_chip.meeting import address_of
 from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor
 from tests import domain_kernels as k

@@ -17,16 +17,16 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
-from ..system import regions
-from ..system.types import Array
-from ..system.values import positive_seconds, whole
-from .domains import MAX_RANKS, ChipDomains, DomainMemory, domain_bytes, window_size
-from .errors import ChipError
+from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+from ...native_chip.domains import MAX_RANKS, ChipDomains, DomainMemory, domain_bytes, window_size
+from ...native_chip.errors import ChipError
+from ...system import regions
+from ...system.types import Array
+from ...system.values import positive_seconds, whole
 from .meeting import Answer, Meeting, Words
 
 if TYPE_CHECKING:
-    from .chip_worker import ChipWorker
+    from ...native_chip.chip_worker import ChipWorker
 
 _arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """The memory of domains that is mapped in this process, by its address."""
