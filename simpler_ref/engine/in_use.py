@@ -2,6 +2,8 @@
 
 Arguments of tasks are addresses, and keep nothing alive. A task can use what was made before it was
 submitted, and dropped after that: all others need not be waited for.
+
+Rule     ORCH-ARRAY-4
 """
 
 from __future__ import annotations
@@ -47,10 +49,6 @@ class InUse(Generic[T]):
         The tasks; None: there are none.
     nbytes : int
         How many bytes are in use.
-
-    Notes
-    -----
-    Rule     ORCH-ARRAY-4
     """
 
     def __init__(self, users: Users | None = None) -> None:

@@ -1,4 +1,7 @@
-"""The shared memory of one engine: the words the kernels work on, and the heap rings."""
+"""The shared memory of one engine: the words the kernels work on, and the heap rings.
+
+Rule     HIER-ENGINE-1, -2; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-FORK-4; ORCH-INV-3
+"""
 
 from __future__ import annotations
 
@@ -61,10 +64,6 @@ class Engine:
         While the program waits for room for another task: what it waits for; else empty.
     placement : Placement
         The available cores, how long threads spin, and the core of each worker.
-
-    Notes
-    -----
-    Rule     ORCH-FORK-4; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-INV-3; HIER-ENGINE-1, -2
     """
 
     def __init__(

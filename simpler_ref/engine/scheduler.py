@@ -1,4 +1,7 @@
-"""The Scheduler thread: a Python thread that runs one kernel, without the GIL."""
+"""The Scheduler thread: a Python thread that runs one kernel, without the GIL.
+
+Rule     SCHED-PASS-2; WM-PLACE-4
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ class Scheduler:
 
     `jit/schedule.py` has the pass, and how the two threads share it. The kernel returns to Python only to
     warn of a group that waits too long.
-
-    Rule     SCHED-PASS-2; WM-PLACE-4
     """
 
     def __init__(self, engine: Engine, describe_stuck: Callable[[], str]) -> None:

@@ -3,6 +3,9 @@
 Workers have a region at the same address as the user's process, and it has no name that a killed process
 could leave behind (`system/regions.py`). It lives as long as any array over it does: an array from
 `Worker.empty` stays valid after the Worker is closed.
+
+Rule     CALL-ARRAY-5; ORCH-ARRAY-1 to -4, -6; ORCH-FORK-4; SPEED-WAIT-9, -12; FLOW-ARGS-3;
+         FLOW-NEST-4
 """
 
 from __future__ import annotations
@@ -48,10 +51,6 @@ def create_region(nbytes: int, private_from: int | None = None, *, huge: bool = 
     ------
     MemoryError
         The address space or the system's limits do not allow a region of this size.
-
-    Notes
-    -----
-    Rule     ORCH-FORK-4
     """
     return regions.create(nbytes, private_from, huge=huge)
 
@@ -70,10 +69,6 @@ def populate(address: int, nbytes: int) -> None:
     ------
     MemoryError
         There is too little memory.
-
-    Notes
-    -----
-    Rule     SPEED-WAIT-9, -12
     """
     first = address // PAGE * PAGE
     length = round_up(address + nbytes, PAGE) - first
@@ -92,8 +87,6 @@ def populate_again() -> None:
 
     A fork does not copy the page table of shared memory. Without this the first write of a worker would
     cost a fault for each page, three times as much as the write itself.
-
-    Rule     SPEED-WAIT-9, -12
     """
     for address, nbytes in list(_populated.items()):
         with suppress(MemoryError):  # faults enter them one by one, then
@@ -132,10 +125,7 @@ class _Dropped(deque[_Holder]):
         self.with_pages = 0
 
     def add_large(self, holder: _Holder) -> None:
-        """Add that of a large array; the system gets the pages if many are free and no task may use them.
-
-        Rule     ORCH-ARRAY-6
-        """
+        """Add that of a large array; the system gets the pages if many are free and no task may use them."""
         offset, length, first = holder.span
         if self._pid == os.getpid() and not self._in_use.has_users(first):
             self.with_pages += length
@@ -163,10 +153,6 @@ class Arena:
         What was dropped, and tasks may use.
     on_reuse : Callable or None
         Told where memory begins and ends that may be given out again, before it is.
-
-    Notes
-    -----
-    Rule     FLOW-NEST-4; FLOW-ARGS-3; ORCH-ARRAY-1 to -4
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -196,10 +182,7 @@ class Arena:
         regions.release(self.memory)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any) -> Array:
-        """Return an array of zeros; memory that was not used before is not touched.
-
-        Rule     CALL-ARRAY-5
-        """
+        """Return an array of zeros; memory that was not used before is not touched."""
         return self.empty(shape, dtype, zero=True)
 
     def empty(
@@ -268,10 +251,7 @@ class Arena:
             is_full = True
 
     def _wait_for_tasks(self, since: float) -> bool:
-        """Wait until a task has ended which may use memory that was dropped; return False if none may.
-
-        Rule     ORCH-ARRAY-4
-        """
+        """Wait until a task has ended which may use memory that was dropped; return False if none may."""
         users = self.in_use.users
         if users is None or not self.in_use:
             return False

@@ -2,6 +2,8 @@
 
 `Ring` and `TensorMap` call the kernels of `jit/ring.py` and `jit/tensormap.py`. `Scope` is the stack of
 scopes in plain Python: the engine keeps its own as chains through the slots.
+
+Rule     ORCH-API-4, -5; ORCH-RING-12, -15; ORCH-SCOPE-1; ORCH-MAP-1, -7
 """
 
 from __future__ import annotations
@@ -45,10 +47,6 @@ class Ring(Rings):
     task_window : int | None
         How many ids may be live at once, None: 2 097 152. With ``ring_depth=1``, how far an id may be
         above the oldest live one, None: any distance.
-
-    Notes
-    -----
-    Rule     ORCH-API-4, -5
     """
 
     def __init__(
@@ -76,10 +74,6 @@ class Ring(Rings):
             No room within the timeout.
         RuntimeError
             The request exceeds the ring; the ring is shut down.
-
-        Notes
-        -----
-        Rule     ORCH-RING-12
         """
         if nbytes < 0 or scope_depth < 0:
             raise ValueError(f"nbytes {nbytes} and scope_depth {scope_depth} must not be negative")
@@ -139,20 +133,14 @@ class Ring(Rings):
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """Refuse every further alloc, also those that wait.
-
-        Rule     ORCH-RING-15
-        """
+        """Refuse every further alloc, also those that wait."""
         with self._changed:
             self._shut_down = True
             self._changed.notify_all()
 
 
 class TensorMap:
-    """Maps the address of a buffer to its current producer.
-
-    Rule     ORCH-API-4; ORCH-MAP-1, -7
-    """
+    """Maps the address of a buffer to its current producer."""
 
     def __init__(self) -> None:
         self._engine = Engine(heap_ring_size=L.HEAP_ALIGN, ring_depth=1, task_window=1 << 16)
@@ -177,10 +165,7 @@ class TensorMap:
 
 
 class Scope:
-    """The stack of open scopes, in plain Python: each has a reference to the tasks registered in it.
-
-    Rule     ORCH-API-4; ORCH-SCOPE-1
-    """
+    """The stack of open scopes, in plain Python: each has a reference to the tasks registered in it."""
 
     def __init__(self) -> None:
         self._scopes: list[list[int]] = []

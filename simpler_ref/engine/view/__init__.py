@@ -2,6 +2,8 @@
 
 `View` has the words of the whole engine under plain names; `mailbox` those of one worker; `slots` those
 of one task. Nothing here takes a lock: words that others write may change between two reads.
+
+Rule     SPEED-PARTS-11; WM-PLACE-4
 """
 
 from __future__ import annotations
@@ -224,10 +226,7 @@ class View:
         )
 
     def stuck_group(self) -> StuckGroup | None:
-        """Return the group that a warning is due about, if there is one.
-
-        Rule     WM-PLACE-4
-        """
+        """Return the group that a warning is due about, if there is one."""
         word = self._word
         for kind in (L.NEXT_LEVEL, L.SUB):
             since = word(L.STUCK_SINCE + kind)
@@ -358,10 +357,7 @@ class View:
         self._mem[L.UNORDERED_LOW], self._mem[L.UNORDERED_HIGH] = low, high
 
     def park_at_once(self, on: bool) -> None:
-        """Have waits of the Orch thread spin before they park, or not, since tasks are long.
-
-        Rule     SPEED-PARTS-11
-        """
+        """Have waits of the Orch thread spin before they park, or not, since tasks are long."""
         self._mem[L.PARKS_AT_ONCE] = on
 
     def is_unordered(self, low: int, high: int) -> bool:

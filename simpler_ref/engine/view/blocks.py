@@ -4,6 +4,8 @@ Each party (the user's process, each worker) has a part of its own, and alone ta
 word before a block counts the holds on it; at 0 the block is free, whoever has released it last. So no
 lock is needed, and a worker that dies leaves nothing behind: its successor finds all blocks by the words
 before them.
+
+Rule     CALL-VALUE-3, -4, -7
 """
 
 from __future__ import annotations
@@ -56,10 +58,7 @@ def _size_of(nbytes: int) -> int:
 
 
 class Blocks:
-    """The blocks of one party.
-
-    Rule     CALL-VALUE-3, -4
-    """
+    """The blocks of one party."""
 
     def __init__(self, mem: Array, party: int) -> None:
         """Take over the part of a party: 0 the user's process, else a worker plus 1."""
@@ -201,8 +200,6 @@ def give_back(mem: Array, offset: int) -> None:
     """Let the system have the pages of a block, if it is large and others that are free have many.
 
     The caller has the last hold on it, and releases that next.
-
-    Rule     CALL-VALUE-7
     """
     size = int(mem[offset + _SIZE])
     if size < _MUCH or mem[offset] != 1:

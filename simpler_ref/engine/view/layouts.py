@@ -1,4 +1,7 @@
-"""Layouts of described tensors: element type, shape and strides of views, each under a number."""
+"""Layouts of described tensors: element type, shape and strides of views, each under a number.
+
+Rule     CALL-HAZARD-11; SEE-RACE-7
+"""
 
 from __future__ import annotations
 
@@ -77,10 +80,6 @@ class Layouts:
             Elements of this type are references to Python objects.
         MemoryError
             There are too many different layouts.
-
-        Notes
-        -----
-        Rule     CALL-HAZARD-11
         """
         with self._lock:
             found = self._numbers.get((dtype, shape, strides))
@@ -107,8 +106,6 @@ class Layouts:
         """Return the layouts for a trace: bytes of an element, shape, strides.
 
         Their keys are numbers: the epoch is in the upper half.
-
-        Rule     SEE-RACE-7
         """
         with self._lock:
             known, epoch = list(self._numbers.items()), self.epoch
@@ -119,12 +116,7 @@ class Layouts:
         }
 
     def read(self, number: int) -> Layout:
-        """Return element type, shape and strides of a layout.
-
-        Notes
-        -----
-        Rule     CALL-HAZARD-11
-        """
+        """Return element type, shape and strides of a layout."""
         epoch = self._mem.item(L.LAYOUTS_EPOCH)
         if epoch != self._epoch:
             self._read.clear()

@@ -1,4 +1,7 @@
-"""The words of one worker: its mailboxes, their contents, and the words beside them."""
+"""The words of one worker: its mailboxes, their contents, and the words beside them.
+
+Rule     SCHED-MAIL-5, -6; FLOW-LAYOUT-3; FLOW-SCALAR-1 to -3; FLOW-VIEW-1 to -3; FLOW-ENV-3
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,7 @@ _ENV_AT = L.WORD * (L.W_ENV - L.W_MAILBOX)
 
 
 def env_beside(box: Any) -> bytes:
-    """Return the `RuntimeEnv` beside a mailbox, as it travels; empty where nothing is beside it.
-
-    Rule     FLOW-ENV-3
-    """
+    """Return the `RuntimeEnv` beside a mailbox, as it travels; empty where nothing is beside it."""
     return bytes(box[_ENV_AT : _ENV_AT + RUNTIME_ENV_SIZE])
 
 
@@ -53,8 +53,6 @@ class ReceivedArgs(TaskArgs):
     """The arguments of the running task, read from its mailbox.
 
     They are valid only during the call: a callable copies those that it keeps.
-
-    Rule     FLOW-VIEW-1 to -3; FLOW-SCALAR-1 to -3; SCHED-MAIL-5, -6
     """
 
     __slots__ = ("_box",)
@@ -149,8 +147,6 @@ def received_from(engine: Engine) -> type[ReceivedArgs]:
     """Return the class of the arguments of an engine's tasks, for one worker.
 
     A class, not an attribute of each object: most tasks have no layouts.
-
-    Rule     FLOW-LAYOUT-3
     """
     attributes = {"__slots__": (), "_layouts": Layouts(engine)}
     return type(ReceivedArgs.__name__, (ReceivedArgs,), attributes)

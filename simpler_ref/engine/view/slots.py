@@ -4,6 +4,8 @@ A slot may get another task between two reads. Therefore a look uses no word as 
 the task: ids are never reused in a run, so a slot that has the same id and is not FREE before and after
 has the same task, and what submit wrote has not changed. Words that do change are read singly, between
 two equal reads of the state.
+
+Rule     ORCH-API-6
 """
 
 from __future__ import annotations
@@ -157,10 +159,7 @@ def find(mem: Array, task_id: int) -> int | None:
 def look_at(
     mem: Array, slot: int, task_id: int, names: Names, is_same_run: Callable[[], bool]
 ) -> TaskView | None:
-    """Return a look at the task found in a slot; None if it has changed meanwhile.
-
-    Rule     ORCH-API-6
-    """
+    """Return a look at the task found in a slot; None if it has changed meanwhile."""
     state = mem.item(slot + L.S_STATE)
     words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
 
