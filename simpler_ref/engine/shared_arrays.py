@@ -125,7 +125,7 @@ class _Dropped(deque[_Holder]):
         self.with_pages = 0
 
     def add_large(self, holder: _Holder) -> None:
-        """Add that of a large array; the system gets the pages if many are free and no task may use them."""
+        """Add that of a large array; the system gets its pages if many are free and no task uses them."""
         offset, length, first = holder.span
         if self._pid == os.getpid() and not self._in_use.has_users(first):
             self.with_pages += length
