@@ -53,9 +53,7 @@ def modules():
     by_name = {}
     for path in files():
         if path.startswith("simpler_ref/") and path.endswith(".py"):
-            dotted = (
-                path[len("simpler_ref/") : -len(".py")].replace("/", ".").removesuffix(".__init__")
-            )
+            dotted = path[len("simpler_ref/") : -len(".py")].replace("/", ".")
             by_name.setdefault(dotted.rsplit(".", 1)[-1], []).append(path)
             by_name.setdefault(dotted, []).append(path)
     return {name: set(paths) for name, paths in by_name.items()}
@@ -118,8 +116,10 @@ def place_of(words):
         return None
     if words in members():
         return members()[words]
+    if f"simpler_ref/{words.removeprefix('simpler_ref.').replace('.', '/')}/__init__.py" in files():
+        return None  # a package
     member = MEMBER.fullmatch(words)
-    if not member or member[1] not in modules() or words.removeprefix("simpler_ref.") in modules():
+    if not member or member[1] not in modules():
         return None
     places = [(path, lines_of(path).get(member[2])) for path in modules()[member[1]]]
     known = [place for place in places if place[1] is not None]

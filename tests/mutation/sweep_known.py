@@ -56,9 +56,6 @@ jit/serve.py post_done: With one frame nobody reads W_ENDED, and the next frame 
 jit/schedule.py scheduler_loop: The word is set to 0 soon after, without a sleep between: a waker makes a system call in vain.
     asked = exchange(mem, L.PARK_SCHED, 0) == L.KEEP_TIME
     asked = exchange(mem, L.PARK_SCHED, 1) == L.KEEP_TIME
-jit/dispatch.py pick_for_candidate: The first worker that fits replaces the number, and without one the answer is NO_WORKER whatever it is.
-    best, found, is_one_asleep = (int(mem[L.DEPTH]), NO_WORKER, False)
-    best, found, is_one_asleep = (int(mem[L.LOOKS]), NO_WORKER, False)
 jit/collect.py take_back: The count is only looked at for whether it has changed.
     mem[L.RETURNED_COUNT] += 1
     mem[L.RETURNED_COUNT] += 2
@@ -86,9 +83,6 @@ jit/ops.py repeated: The program is all zeros before.
 jit/mailbox.py await_control: A nanosecond more or less of a time limit.
     if rest <= 0:
     if rest <= 1:
-jit/entries.py report_death: Nobody looks at the answer.
-    return L.OK
-    return L.OUTPUT
 jit/submit.py could_have_room: The area has room for the smallest block.
     if words <= L.INLINE_WORDS:
     if words < L.INLINE_WORDS:
