@@ -39,7 +39,9 @@ class Looks(AheadModel):
     def run_pass(self):
         mem = self.driver.mem
         hints = any(k.has_candidate(mem, kind) for kind in self.pools)
-        to_be_told = self.cancelled and not self.told  # who cancels has a pass follow, see `hand_over`
+        to_be_told = (
+            self.cancelled and not self.told
+        )  # who cancels has a pass follow, see `hand_over`
         may_find_something = hints or to_be_told or k.has_work(mem)
         assert self.driver.run_pass() == 0 or may_find_something
 
