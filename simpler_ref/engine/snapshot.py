@@ -1,10 +1,10 @@
 """What an engine does at a moment, for people: one look, which four texts print.
 
-    words of the engine ──► EngineSnapshot ─┬─► `Worker.top()` and the command of it    workers/top.py
-                                            ├─► messages of running tasks, SIGQUIT      workers/watch.py
-    tasks, as `orch.ring` has them ─────────┼─► what waits for what if nothing moves    `waiting_tasks`
-                                            └─► why a ring stays full                   `ring_cycle`
-    what was noted of a failure ──────────────► the story in an error                   workers/story.py
+    words of the engine ──► EngineSnapshot ─┬─► `Worker.top()` and the command of it   workers/top.py
+                                            ├─► messages of running tasks, SIGQUIT     workers/watch.py
+    tasks, as `orch.ring` has them ─────────┼─► what waits for what if nothing moves   `waiting_tasks`
+                                            └─► why a ring stays full                  `ring_cycle`
+    what was noted of a failure ──────────────► the story in an error                  workers/failures.py
 
 Everything is read while the engine runs on: nothing is changed, no lock is taken, and a task that ends
 meanwhile may be left out.

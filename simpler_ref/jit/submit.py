@@ -12,11 +12,12 @@ there. Nothing is inferred later, and nothing is remembered of tasks that were r
 task waits for is settled when it is submitted, by comparing addresses.
 
 Two halves of a graph. Submit works on the near half: slots, TensorMap, scopes, rings. It never
-looks at a worker, and never changes the state of a task that exists. The far half, who is ready and
-who runs where, is the Scheduler's (`graph`, `dispatch`, `collect`), which may be another thread, or
-this one a moment later. Between them stands one queue: step 6 pushes the slot, `wire` pops it and
-connects it to the consumers' chains of its producers. Only there is it decided whether a producer
-still counts, since only the Scheduler knows which tasks have ended.
+looks at a worker, and of the tasks that exist it changes only those that it reclaims for room, from
+CONSUMED to FREE. The far half, who is ready and who runs where, is the Scheduler's (`graph`,
+`dispatch`, `collect`), which may be another thread, or this one a moment later. Between them stands
+one queue: step 6 pushes the slot, `wire` pops it and connects it to the consumers' chains of its
+producers. Only there is it decided whether a producer still counts, since only the Scheduler knows
+which tasks have ended.
 
 What keeps a producer. Between step 3 and `wire` a producer may end, its scope may end, and its slot
 and slab would be given to another task. So step 3 takes a reference on each producer before it

@@ -134,7 +134,7 @@ STATES = (
         "PARK_COLLECTOR",
         "1",
         "there are few notes",
-        "whoever has filled an eighth of a journal; the end of the trace",
+        "whoever has filled a quarter of a journal; the end of the trace",
     ),
 )
 """All states in which a thread of an engine sleeps, and KEEP_TIME."""
