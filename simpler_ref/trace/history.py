@@ -196,8 +196,15 @@ class _Part:
     end: int
     writer: Use | None
     readers: list[Use]
+    read_before: list[int] = field(default_factory=list)
+    """If reads are tracked: the places in the order of those that read until the last writer wrote."""
+
+    def all_reads(self) -> list[int]:
+        """Return the places in the order of the tasks that the next writer waits for."""
+        return [*self.read_before, *(use.task.turn for use in self.readers)]
 
     def add_reader(self, use: Use, lineage: Lineage) -> None:
+        self.read_before = [place for place in self.read_before if place not in lineage]
         last = self.readers[-1].task.turn if self.readers else None
         if last is not None and (last == use.task.turn or last in lineage):
             self.readers[-1] = use  # who waits for this one waits for that one, too
@@ -225,7 +232,8 @@ class Bytes:
     they share with others is found by comparing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, track_reads: bool) -> None:
+        self._track_reads = track_reads
         self._starts: list[int] = []
         self._parts: list[_Part] = []
         self._views: dict[Tensor, _Part] = {}
@@ -243,9 +251,7 @@ class Bytes:
     def readers(self, tensor: Tensor) -> Iterator[int]:
         """Yield the places in the order of the tasks that read bytes of a tensor."""
         for part in self._parts_with(tensor):
-            yield from (use.task.turn for use in part.readers)
-            if part.writer is not None and part.writer.tensor.tag in _READS:
-                yield part.writer.task.turn
+            yield from part.all_reads()
 
     def _parts_with(self, tensor: Tensor) -> Iterator[_Part]:
         """Yield the parts and the views that share a byte with a tensor."""
@@ -268,13 +274,13 @@ class Bytes:
             key = _key(use.tensor)
             self._add_view(key)
             if use.tensor.tag in _WRITES:
-                self._views[key] = _Part(start, end, use, [])
+                [self._views[key]] = self._written(use, [self._views[key]])
             else:
                 self._views[key].add_reader(use, lineage)
             return
         low, high = self._cut(start, end)
         if use.tensor.tag in _WRITES:
-            made = [_Part(start, end, use, [])]
+            made = self._written(use, self._parts[low:high])
         else:
             made = []
             at = start
@@ -288,6 +294,22 @@ class Bytes:
                 made.append(_Part(at, end, None, [use]))
         self._starts[low:high] = [part.start for part in made]
         self._parts[low:high] = made
+
+    def _written(self, use: Use, before: Sequence[_Part]) -> list[_Part]:
+        """Return the parts of a tensor that is written: only who reads it, too, has read all of it."""
+        start, end = use.tensor.start, use.tensor.end
+        if not self._track_reads:
+            return [_Part(start, end, use, [])]
+        if use.tensor.tag in _READS:
+            return [_Part(start, end, use, [], [use.task.turn])]
+        made = []
+        for part in before:
+            if reads := part.all_reads():
+                if start < part.start:
+                    made.append(_Part(start, part.start, use, []))
+                made.append(_Part(part.start, part.end, use, [], reads))
+                start = part.end
+        return [*made, _Part(start, end, use, [])] if start < end else made
 
     def _add_view(self, view: Tensor) -> None:
         if view in self._views:
@@ -327,7 +349,8 @@ class Bytes:
             if at >= 0 and self._starts[at] < where < self._parts[at].end:
                 part = self._parts[at]
                 self._starts.insert(at + 1, where)
-                self._parts.insert(at + 1, _Part(where, part.end, part.writer, part.readers.copy()))
+                copies = part.readers.copy(), part.read_before.copy()
+                self._parts.insert(at + 1, _Part(where, part.end, part.writer, *copies))
                 part.end = where
         return bisect_left(self._starts, start), bisect_left(self._starts, end)
 
@@ -420,7 +443,8 @@ class History:
             if one.tag == L.NO_DEP or not one.start or not one.nbytes:
                 continue
             use = Use(task, one)
-            self._bytes.setdefault(one.memory, Bytes()).add(use, lineage)
+            known = self._bytes.setdefault(one.memory, Bytes(self._track_reads))
+            known.add(use, lineage)
             if one.tag in _WRITES:
                 self._producers[one.memory, one.data] = task.turn, own
             buffer = self._buffer_at(one) if one.memory == HOST else None

@@ -48,6 +48,13 @@ class Oracle:
     def open(self):
         return [buffer for scope in self.scopes for buffer in scope]
 
+    @property
+    def usable(self):
+        """Buffers, but for those of ended scopes whose memory an open one has: they look alike."""
+        used = {self.buffers[one][0].data for one in self.open}
+        gone = [i for i, (one, _) in enumerate(self.buffers) if one.data not in used]
+        return sorted({*gone, *self.open})
+
     def tensor(self, where, low, high):
         if where == "new":
             return tensor(0, high)
@@ -68,8 +75,10 @@ class Oracle:
                 return {"use after scope"}
         given = [[(self.tensor(*what), tag) for what, tag in choices] for choices in members]
         made = self.model.submit([(tensors, []) for tensors in given], group)
-        task, reads, writes = self.model.last, set(), set()
+        task, reads, writes, owners = self.model.last, set(), set(), set()
         for ((where, low, high), tag), one in zip(every, made, strict=True):
+            if isinstance(where, int) and low == 0 < high and tag in READS:
+                owners.add(self.buffers[where][1])
             if where == "new":
                 where = len(self.buffers)
                 self.remember(one)
@@ -78,7 +87,7 @@ class Oracle:
             writes |= octets if tag in WRITES else set()
         waits = [*task.producers, *task.after]
         self.before[task] = {task}.union(*(self.before.get(p, {p}) for p in waits))
-        self.keeps[task] = {task, *task.producers, *task.kept}
+        self.keeps[task] = {task, *task.producers, *owners}
         self.reads[task], self.writes[task] = reads, writes
         kinds = set()
         for other in self.writes.keys() - self.before[task]:
@@ -104,12 +113,12 @@ class Oracle:
 def draw(rng, oracle, care):
     """Return one tensor and its tag; with care, most are ordered by themselves."""
     what, bold = rng.random(), rng.random() > care
-    every = range(len(oracle.buffers)) if bold and rng.random() < 0.5 else oracle.open
+    usable = oracle.usable if bold and rng.random() < 0.5 else oracle.open
     if what < 0.15:
         return ("new", 0, rng.choice([0, 8, 40])), T.OUTPUT
     tag = rng.choice(list(T)) if bold else T.INOUT
     sizes = [one.nbytes() for one, _ in oracle.buffers]
-    usable = [one for one in every if sizes[one]]
+    usable = [one for one in usable if sizes[one]]
     if what < 0.65 and usable:
         buffer = rng.choice(usable)
         # a part of one that is closed may be at an address that has been given out again
