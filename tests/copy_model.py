@@ -30,7 +30,6 @@ from simpler_ref.remote.copies import Copies
 from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME, uses_of
 from simpler_ref.remote.frames import (
-    FEATURES,
     FrameType,
     OwnFrameType,
     decode_completion,
@@ -516,7 +515,7 @@ class FakeLink:
         self.answers = {}
         self.is_waiting = False
         self.losses = [0]
-        self.tasks = Tasks(self, play.homes[where], SimpleNamespace(has_more=True), FEATURES)
+        self.tasks = Tasks(self, play.homes[where], SimpleNamespace())
         self.tasks.digests = {b""}
         self._order = Order(1, where)
         self.mover_of = play._mover_of

@@ -22,7 +22,7 @@ from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_
 from ..engine.view.blocks import Blocks, data_of, set_value_key
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
-from ..errors import ControlError, RemoteError, TaskError, TransferError
+from ..errors import ControlError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
@@ -240,10 +240,9 @@ class AtLink:
             if sent is None:
                 link.settle_tasks()
                 sent = self._send(args, ticket)
-                if link.runs_calls_at_once:  # one that was sent ahead has no way there to wait for
-                    sent = sent._replace(is_typical=False)
-            if link.runs_calls_at_once:
-                self._send_others_until(sent, type(args))
+                # one that was sent ahead has no way there to wait for, so those are counted
+                sent = sent._replace(is_typical=False)
+            self._send_others_until(sent, type(args))
             self._end(sent, begun)
         except TransferError as error:
             if not error.refused:
@@ -313,7 +312,7 @@ class AtLink:
         if number != number_in(data_of(self._mem, form.key)):
             digest = self._teach(form.key)
         arrays = [self._array(*one) for one in zip(wires, plan.arrays, strict=True)]
-        beside = _Beside(Room(link.keeps_values))
+        beside = _Beside(Room())
         call = self._far_call(plan, digest, form, words, kinds, arrays, beside)
         home.store_all(plan.run, beside.coming, self._ask)
         forgotten = self._values.take_dropped(MOST_DROPPED - len(plan.dropped))
@@ -374,8 +373,6 @@ class AtLink:
         Rule     CALL-FAR-2
         """
         link = self._link
-        if not link.takes_calls:
-            raise RemoteError(f"{link.place_name} knows no calls: install the same version on both")
         data = data_of(self._mem, key)
         function: Function = pickle.loads(Payload.from_bytes(data).body)
         ways = [one for one in (function.by_name, function.serialized) if one]
@@ -459,13 +456,13 @@ class AtLink:
         """
         block = data_of(self._mem, offset)
         data = block[: outcomes.size_of(block)]
-        key = self._values.key_for(offset, data.nbytes) if self._link.keeps_values else 0
+        key = self._values.key_for(offset, data.nbytes)
         if key:
             if key in beside.values or self._values.has(key, offset, data.nbytes):
                 return Piece(b"", key, data.nbytes)
             beside.values[key] = offset, data.nbytes
         piece = beside.piece(data, key)
-        if piece.key and not key and self._link.keeps_values:
+        if piece.key and not key:
             beside.passing.append(piece.key)
         return piece
 
@@ -530,7 +527,7 @@ class AtLink:
                 self._home.move_from(value.key, 0, address, value.nbytes)
             set_value_key(self._mem, block.offset, value.key)
             fail_point("came")
-            if self._link.keeps_values and self._values.key_for(block.offset, value.nbytes):
+            if self._values.key_for(block.offset, value.nbytes):
                 self._values.add(value.key, block.offset, value.nbytes)
                 stays = True
             self._call.answer(L.VALUE_BLOCK, block.offset)

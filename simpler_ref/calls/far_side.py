@@ -67,11 +67,6 @@ class _Running(NamedTuple):
 class FarCalls:
     """The calls that a session serves, several at a time.
 
-    Attributes
-    ----------
-    keeps_values : bool
-        The parent has agreed to FEATURE_KEPT_VALUES.
-
     Notes
     -----
     Rule     CALL-FAR-1, -5 to -8, -12; CALL-KEEP-1, -2
@@ -82,7 +77,6 @@ class FarCalls:
     ) -> None:
         self._stream_of = stream_of
         self._dispatcher, self._copies, self._mover = dispatcher, copies, mover
-        self.keeps_values = False
         self._values = KeptValues(stream_of, mover)
         self._tasks: dict[tuple[Any, int], Task] = {}
         self.running: dict[int, _Running] = {}
@@ -104,7 +98,7 @@ class FarCalls:
         copies.drop(call.dropped)
         self._values.forget(call.dropped)
         self._require_agreed(call)
-        held = self._held_values(call.values) if self.keeps_values else {}
+        held = self._held_values(call.values)
         task = self._task_of(call)
         beside = [one for one in (call.items, *call.values) if one.key and one.key not in held]
         try:
@@ -185,7 +179,7 @@ class FarCalls:
         ended = [one for one, running in self.running.items() if running.future.done()]
         for sequence in ended:
             running = self.running.pop(sequence)
-            room = Room(self.keeps_values)
+            room = Room()
             try:
                 outcome = self._outcome(stream, running.future, sequence, room)
             except Exception as error:
@@ -290,7 +284,7 @@ class FarCalls:
         block = block[: outcomes.size_of(block)]
         travels = room.takes(block.nbytes)
         data = bytes(block) if travels else b""
-        if travels and not (self.keeps_values and block.nbytes > MOST_INLINE):
+        if block.nbytes <= MOST_INLINE and travels:
             return FarOutcome(sequence, kind, 0, Piece(data))
         key = new_value_key()
         self._values.keep(key, block, lease, not travels)

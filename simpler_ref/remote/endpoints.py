@@ -181,7 +181,6 @@ class Endpoints:
             link.why = zeros((WHY_BYTES,), np.uint8)
             link.late = zeros((LATE_BYTES,), np.uint8)
             link.bringing, link.losses = zeros((1,), np.int64), zeros((1,), np.int64)
-            link.agreed = zeros((1,), np.int64)
             if link.is_vacant:
                 continue
             fleet = link.spec.fleet
@@ -548,14 +547,14 @@ class Endpoints:
 
     # ------------------------------------------------------------ parts of graphs
     def takes_part(self, number: int, nbytes: int) -> bool:
-        """Say whether an endpoint is there, runs parts of graphs, and has room for so many bytes."""
+        """Say whether an endpoint is there, and has room for so many bytes."""
         manager = self._life.live().manager
         if manager is None or number in manager.dead:
             return False
         link = self._link(number)
         arena = link.spec.worker.get("arena_size", SIZES["arena_size"])
         room = arena - self.memory.held_by(self.session_of(number))
-        return link.takes_parts and 2 * nbytes <= room
+        return bool(2 * nbytes <= room)
 
     def taking_parts(self, handle: CallableHandle) -> list[int]:
         """Return the endpoints that run a callable's tasks in parts of graphs; none for chips."""

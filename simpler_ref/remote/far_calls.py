@@ -1,8 +1,7 @@
 """Calls in frames: the call of a function at an endpoint, and what it has returned or raised.
 
 A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
-else. Bytes of more than `MOST_INLINE`, or `MOST_INLINE_KEPT` where values are kept, travel beside the
-frame, as copies of tensors do.
+else. Bytes of more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
 
 Rule     CALL-FAR-5; REMOTE-TASK-9, -10
 """
@@ -17,26 +16,23 @@ from .fields import I32, POSITIVE, U32, U64, Blob, Exactly, Many, Message, Text
 from .limits import MAX_STRING_BYTES, MAX_TENSORS
 
 MOST_INLINE = 1 << 16
+"""Of a value that a session need not keep."""
 MOST_INLINE_KEPT = 1 << 18
-"""The same between sessions and links that have agreed to FEATURE_KEPT_VALUES."""
+"""Of what travels in a frame, whether it is kept or not."""
 MOST_IN_FRAME = 4 << 20
 """Of all such bytes in one frame together."""
 ANY_SUB_WORKER = -1
 
 
 class Room:
-    """What still fits into a frame, of bytes that may travel beside it.
+    """What still fits into a frame, of bytes that may travel beside it."""
 
-    `keeps_values`: the other side has agreed to FEATURE_KEPT_VALUES.
-    """
-
-    def __init__(self, keeps_values: bool) -> None:
-        self._most = MOST_INLINE_KEPT if keeps_values else MOST_INLINE
+    def __init__(self) -> None:
         self._left = MOST_IN_FRAME
 
     def takes(self, nbytes: int) -> bool:
         """Say whether some bytes travel in the frame; then they do."""
-        fits = nbytes <= min(self._most, self._left)
+        fits = nbytes <= min(MOST_INLINE_KEPT, self._left)
         if fits:
             self._left -= nbytes
         return fits

@@ -47,32 +47,31 @@ class FrameType(enum.IntEnum):
 
 
 class OwnFrameType(enum.IntEnum):
-    """Frames beyond version 1 of the protocol; both HELLOs must have the feature."""
+    """Frames beyond version 1 of the protocol; only this package has them."""
 
     TASK_MORE = 64
-    """A TASK, and what a mailbox has beside it: FEATURE_TASK_MORE."""
+    """A TASK, and what a mailbox has beside it."""
     COUNTERS = 65
-    """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload:
-    FEATURE_COUNTERS."""
+    """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload."""
     TASK_COPIES = 66
-    """A TASK_MORE, some of whose tensors are copies of the parent's: FEATURE_COPIES."""
+    """A TASK_MORE, some of whose tensors are copies of the parent's."""
     OPEN_COPIES = 67
     """Copies that the parent is about to store into the session's memory; answered with those that the
-    session does not have: FEATURE_COPIES."""
+    session does not have."""
     TASK_CALL = 68
-    """The call of a function; answered with its value or its error: FEATURE_CALLS."""
+    """The call of a function; answered with its value or its error."""
     VALUE_TAKEN = 69
-    """The parent has a value that a TASK_CALL has returned; not answered: FEATURE_CALLS."""
+    """The parent has a value that a TASK_CALL has returned; not answered."""
     TRACE = 70
-    """A trace of the session's Worker begins or ends; answered: FEATURE_TRACE."""
+    """A trace of the session's Worker begins or ends; answered."""
     RECORDS = 71
-    """Asks for records of that, over a connection of their own; answered with some: FEATURE_TRACE."""
+    """Asks for records of that, over a connection of their own; answered with some."""
     TASK_AFTER = 72
-    """A task that waits for others which the session was sent: FEATURE_AFTER."""
+    """A task that waits for others which the session was sent."""
     RUN_PART = 73
-    """A part of a recorded graph, as a TASK_COPIES has a task: FEATURE_PARTS."""
+    """A part of a recorded graph, as a TASK_COPIES has a task."""
     STOP_PART = 74
-    """The part that runs is not wanted any more; not answered: FEATURE_PARTS."""
+    """The part that runs is not wanted any more; not answered."""
 
 
 TASK_FRAMES = (
@@ -84,30 +83,8 @@ TASK_FRAMES = (
 )
 """Those of tasks, which a COMPLETION answers."""
 UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_PART
-FEATURE_TASK_MORE, FEATURE_COUNTERS, FEATURE_COPIES, FEATURE_AHEAD = 1, 2, 4, 8
-"""The last one: tasks may be sent before those sent earlier have ended; they run in order."""
-FEATURE_CALLS, FEATURE_TRACE, FEATURE_AFTER, FEATURE_CALLS_AT_ONCE = 16, 32, 64, 128
-"""The last one: so may calls, which run at the same time and are answered as they end."""
-FEATURE_EARLY_COPIES = 256
-"""The mover of the session answers OPEN_COPIES, also while a task runs."""
-FEATURE_KEPT_VALUES = 512
-"""The session keeps long values of calls until it is told to forget them."""
-FEATURE_PARTS = 1024
-"""The session runs its parts of recorded graphs."""
-FEATURES = (
-    FEATURE_TASK_MORE
-    | FEATURE_COUNTERS
-    | FEATURE_COPIES
-    | FEATURE_AHEAD
-    | FEATURE_CALLS
-    | FEATURE_TRACE
-    | FEATURE_AFTER
-    | FEATURE_CALLS_AT_ONCE
-    | FEATURE_EARLY_COPIES
-    | FEATURE_KEPT_VALUES
-    | FEATURE_PARTS
-)
-"""What this package takes beyond version 1 of the protocol."""
+EVERY_FEATURE = (1 << 64) - 1
+"""What HELLOs say of features: all are there, since both sides have the same version of this package."""
 
 
 class ControlName(enum.IntEnum):

@@ -60,14 +60,7 @@ from .counters import (
 )
 from .fail_points import fail_point
 from .frames import (
-    FEATURE_CALLS,
-    FEATURE_CALLS_AT_ONCE,
-    FEATURE_COUNTERS,
-    FEATURE_KEPT_VALUES,
-    FEATURE_PARTS,
-    FEATURE_TASK_MORE,
-    FEATURE_TRACE,
-    FEATURES,
+    EVERY_FEATURE,
     TASK_FRAMES,
     UNANSWERED,
     ControlName,
@@ -116,7 +109,7 @@ _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
 """What answers a frame; others are answered by frames of their own type."""
 _OF_ALL_PROCESSES = (
     *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
-    *("start_timeout_s", "bringing", "losses", "agreed"),
+    *("start_timeout_s", "bringing", "losses"),
 )
 
 
@@ -139,8 +132,6 @@ class Link(WorkerKind):
     bringing, losses : Array
         Numbers in shared memory: the key of the tensor that came home last, or began to; and how many
         tasks have failed because what they read was at an endpoint that is lost.
-    agreed : Array
-        A number in shared memory: the features that the session and this package have.
     """
 
     label = "endpoint"
@@ -152,7 +143,6 @@ class Link(WorkerKind):
     movers: Any
     bringing: Any
     losses: Any
-    agreed: Any
     spec: RemoteWorkerSpec
     calls: Any = None
     """What runs calls, once there are any."""
@@ -250,7 +240,7 @@ class Link(WorkerKind):
         self._trace = LinkTrace(self)
         self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
         self._home.bringing = self.bringing
-        self._tasks = LinkTasks(self, self._home, self._payloads, self._features)
+        self._tasks = LinkTasks(self, self._home, self._payloads)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -278,7 +268,7 @@ class Link(WorkerKind):
             session,
             self.number,
             comm_profile=profile(),
-            feature_flags=FEATURES,
+            feature_flags=EVERY_FEATURE,
             ready=ReadyState.NOT_READY,
         )
         self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
@@ -295,9 +285,6 @@ class Link(WorkerKind):
             )
         if (answer.session_id, answer.endpoint_id) != (session, self.number):
             raise RemoteError(f"{self._place.name} answers for another session: {answer}")
-        self._features = answer.feature_flags & FEATURES
-        self.agreed[0] = self._features
-        self._payloads.has_more = bool(self._features & FEATURE_TASK_MORE)
 
     def stop(self) -> None:
         """End the session: SHUTDOWN, then its process."""
@@ -642,31 +629,6 @@ class Link(WorkerKind):
         """The session's number, which only its parent knows."""
         return self._order.session_id
 
-    @property
-    def takes_calls(self) -> bool:
-        """Whether the session knows frames of calls."""
-        return bool(self._features & FEATURE_CALLS)
-
-    @property
-    def runs_calls_at_once(self) -> bool:
-        """Whether the session takes calls while it runs others."""
-        return bool(self._features & FEATURE_CALLS_AT_ONCE)
-
-    @property
-    def takes_traces(self) -> bool:
-        """Whether the session traces its Worker."""
-        return bool(self._features & FEATURE_TRACE)
-
-    @property
-    def takes_parts(self) -> bool:
-        """Whether the session runs parts of graphs; all processes know that."""
-        return bool(self.agreed[0] & FEATURE_PARTS)
-
-    @property
-    def keeps_values(self) -> bool:
-        """Whether the session keeps values of calls."""
-        return bool(self._features & FEATURE_KEPT_VALUES)
-
     # ------------------------------------------------------------ tasks
     def mover_of(self, source: int) -> str:
         """Return where an endpoint's mover is; `source` is its number plus one, or 0."""
@@ -705,8 +667,6 @@ class Link(WorkerKind):
         """Send a request on, and return the result; note which memory it is about."""
         self._tasks.settle_all()
         if command == L.LINK_COUNTERS:
-            if not self._features & FEATURE_COUNTERS:
-                return b"{}"
             if self.calls is not None:
                 self.calls.forget_unneeded()
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]

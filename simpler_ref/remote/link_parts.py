@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
-from ..errors import RemoteError, TransferError
+from ..errors import TransferError
 from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS
 from .fail_points import fail_point
@@ -58,8 +58,6 @@ class LinkParts:
         link, home = self._link, self._home
         _, (address, size, *_), _ = call_words(args)
         asked = PART_REQUEST.decode(ctypes.string_at(address, size))
-        if not link.takes_parts:
-            raise RemoteError(f"{link.place_name} does not know how to run a part of a graph")
         link.settle_tasks()
         home.begin(asked.run)
         coming = {

@@ -25,26 +25,12 @@ from .after import TASK_AFTER, TaskAfter
 from .copies import SOURCE_LOST, TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
-from .frames import (
-    FEATURE_AFTER,
-    FEATURE_AHEAD,
-    FEATURE_COPIES,
-    FEATURE_EARLY_COPIES,
-    FEATURE_TASK_MORE,
-    CompletionPayload,
-    FrameType,
-    OwnFrameType,
-    decode_completion,
-)
+from .frames import CompletionPayload, OwnFrameType, decode_completion
 from .home import Coming, Home, Plan
 from .task_payloads import TaskPayloads, layouts_in
 
 if TYPE_CHECKING:
     from .link import Link
-
-
-FOLLOWS = FEATURE_AFTER | FEATURE_TASK_MORE | FEATURE_COPIES
-"""What a session needs for tasks that wait for others: TASK_AFTER has parts of other frames."""
 
 
 class _Task(NamedTuple):
@@ -109,10 +95,8 @@ class LinkTasks:
         Of the callables that the link knows: no task of another one is sent ahead.
     """
 
-    def __init__(self, link: Link, home: Home, payloads: TaskPayloads, features: int) -> None:
+    def __init__(self, link: Link, home: Home, payloads: TaskPayloads) -> None:
         self._link, self._home, self._payloads = link, home, payloads
-        self._features = features
-        self._may_follow = features & FOLLOWS == FOLLOWS
         self._sent: deque[_Sent] = deque()
         self._early: _Early | None = None
         self._storer: ThreadPoolExecutor | None = None
@@ -179,8 +163,6 @@ class LinkTasks:
     def _send_ahead(self, kind: type[ReceivedArgs]) -> None:
         """Send the tasks that come next, up to one that has to wait for its turn."""
         mailbox = self._link.mailbox
-        if not self._features & FEATURE_AHEAD:
-            return
         for distance in range(max(1, len(self._sent)), mailbox.depth):
             ticket = mailbox.ticket_behind(distance)
             if ticket is None:
@@ -202,7 +184,7 @@ class LinkTasks:
         if not tickets:
             return []
         sent = {one.ticket: one.sequence for one in self._sent}
-        if not self._may_follow or not sent.keys() >= set(tickets):
+        if not sent.keys() >= set(tickets):
             return None
         return [sent[one] for one in tickets]
 
@@ -224,7 +206,7 @@ class LinkTasks:
         if self._early is not None and self._early.stored.done():
             self._end_early()
         missing = self._missing(task)
-        if missing and self._early is None and self._features & FEATURE_EARLY_COPIES:
+        if missing and self._early is None:
             self._store_early(task, missing)
         return None if missing else task
 
@@ -287,10 +269,7 @@ class LinkTasks:
 
     def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        kind: FrameType | OwnFrameType = FrameType.TASK
-        payload, plan = task.payload, task.plan
-        if self._payloads.has_more:
-            kind = OwnFrameType.TASK_MORE
+        kind, payload, plan = OwnFrameType.TASK_MORE, task.payload, task.plan
         run, dropped = (0, ()) if plan is None else (plan.run, tuple(plan.dropped))
         if after:
             kind = OwnFrameType.TASK_AFTER
@@ -303,10 +282,6 @@ class LinkTasks:
 
     def _copied(self, plan: Plan, layouts: list[str]) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""
-        if not self._features & FEATURE_COPIES:
-            raise RemoteError(
-                f"{self._link.place_name} takes no tensors of the parent's memory: give RemoteTensorRefs"
-            )
         mover_of = self._link.mover_of
         return [
             CopiedTensor(one.key, one.reads, one.makes, mover_of(one.source), layout)

@@ -31,10 +31,6 @@ class LinkTrace:
         """Have the session trace its Worker, and fetch the records; or end that."""
         asked = json.loads(request)
         if "file" in asked:
-            if not self._link.takes_traces:
-                name = self._link.place_name
-                why = f"{name} does not know how: only frames and transfers are noted here"
-                return json.dumps({"why": why}).encode()
             return json.dumps({"why": self._begin(asked["file"], asked["detail"])}).encode()
         if self._records is None:
             return b"{}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..system.polling import wait_readable
 from .fail_points import fail_point
-from .frames import FEATURE_KEPT_VALUES, Frame, FrameType, OwnFrameType, encode_completion
+from .frames import Frame, FrameType, OwnFrameType, encode_completion
 from .lookout import Lookout
 from .received_tasks import TaskEnd
 
@@ -66,10 +66,6 @@ class Served:
         self._lookout.end(lambda: None)
         self._leaves.end()
         self._calls.close()
-
-    def agree(self, features: int) -> None:
-        """Note to what the parent has agreed."""
-        self._calls.keeps_values = bool(features & FEATURE_KEPT_VALUES)
 
     def counts(self) -> dict[str, int]:
         """Return how many values are kept, and where they came from."""

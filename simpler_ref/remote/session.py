@@ -147,7 +147,7 @@ def serve(
         fail_point("opened")
         announce(session.announcement)
         fail_point("announced")
-        session.greet(deadline)
+        session.frames.greet(deadline)
         fail_point("welcomed")
         gc.freeze()  # nothing of what has been imported ends before the process does
         session.loop()
@@ -287,11 +287,6 @@ class Session:
             wait,
             self._manifest.silence_s,
         )
-
-    def greet(self, deadline: float) -> None:
-        """Answer the parent's greeting."""
-        self.frames.greet(deadline)
-        self._served.agree(self.frames.features)
 
     def close(self) -> None:
         """Close everything: buffers are freed, the inner Worker is closed."""

@@ -35,7 +35,7 @@ from .connection import (
 from .fail_points import fail_point
 from .fleets import THIS_MACHINE
 from .frames import (
-    FEATURES,
+    EVERY_FEATURE,
     Frame,
     FrameType,
     HelloPayload,
@@ -45,6 +45,7 @@ from .frames import (
     encode_hello,
 )
 from .keys import KeyPair, new_pair, secure_server
+from .limits import PROTOCOL_VERSION
 from .manifest import Manifest
 
 log = logging.getLogger("simpler_ref")
@@ -80,8 +81,6 @@ class SessionFrames:
         Why the session ends; "" while it goes on.
     is_closing : bool
         Whether the main thread has noticed that.
-    features : int
-        Those that the parent has, too; once it has greeted.
     note : Callable or None
         Told of each frame while a trace is taken: its type, the number of the one that it is or answers,
         its bytes, and whether it was sent.
@@ -98,7 +97,6 @@ class SessionFrames:
         """Frames that have come while another one was served."""
         self.over = ""
         self.is_closing = False
-        self.features = 0
         self.note: Callable[[int, int, int, bool], None] | None = None
         self._pair: KeyPair | None = None
         self._sockets: list[Any] = []
@@ -222,11 +220,10 @@ class SessionFrames:
             if frame is None:
                 continue
             hello = decode_hello(frame.payload)
-            self.features = hello.feature_flags & FEATURES
             same = hello.comm_profile == profile()
             ready = ReadyState.READY if same else ReadyState.NOT_READY
             ids = self._manifest.session_id, self._manifest.endpoint_id
-            mine = HelloPayload(*ids, comm_profile=profile(), feature_flags=FEATURES, ready=ready)
+            mine = HelloPayload(*ids, PROTOCOL_VERSION, profile(), EVERY_FEATURE, ready)
             self.send(FrameType.HELLO, encode_hello(mine))
             if not same:
                 raise RemoteError(f"the parent is {hello.comm_profile!r}, this is {profile()!r}")

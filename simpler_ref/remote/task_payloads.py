@@ -36,13 +36,10 @@ class TaskPayloads:
     ----------
     views : Views
         The memory that references may be to; after it has lost some, `forget` what was made.
-    has_more : bool
-        Whether the session takes TASK_MORE.
     """
 
     def __init__(self) -> None:
         self.views = Views()
-        self.has_more = False
         self._made: dict[tuple[bytes, ...], bytes] = {}
 
     def forget(self) -> None:
@@ -50,7 +47,7 @@ class TaskPayloads:
         self._made.clear()
 
     def make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> bytes:
-        """Return the payload of a TASK, or of a TASK_MORE if the session takes it."""
+        """Return the payload of a TASK_MORE."""
         if any(wire[CHILD_MEMORY_AT] & L.TENSOR_INLINE for wire in wires):
             return self._make(args, wires, words, kinds)  # the bytes are elsewhere
         key = (identity_in(args._box), kinds, *wires, struct.pack(f"<{len(words)}Q", *words))
@@ -96,11 +93,8 @@ class TaskPayloads:
         config = args.config()
         config.runtime_env = None
         payload = encode_task_payload(TaskPayloadWire(digest_in(args._box), config, wire_args))
-        if self.has_more:
-            env = env_beside(args._box)
-            more = MoreOfTask(payload, bytes(rights), kinds, env if any(env) else b"")
-            return TASK_MORE.encode(more)
-        return payload
+        env = env_beside(args._box)
+        return TASK_MORE.encode(MoreOfTask(payload, bytes(rights), kinds, env if any(env) else b""))
 
 
 def layout_of(args: ReceivedArgs, wire: bytes) -> Layout:

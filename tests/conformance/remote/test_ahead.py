@@ -22,7 +22,6 @@ from simpler_ref import (
 from simpler_ref.calls.far_leaves import LeafTasks
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
-from simpler_ref.remote import frames, link
 from simpler_ref.remote.after import TASK_AFTER, FailedTasks, TaskAfter
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import (
@@ -263,18 +262,6 @@ def held_copies(it):
     return it.sent()[1:]
 
 
-@pytest.mark.long
-@pytest.mark.spec("REMOTE-AHEAD-2", "REMOTE-AHEAD-3", "REMOTE-AHEAD-8")
-@pytest.mark.parametrize(("feature", "sent"), [(8, [0, 0]), (256, [0, 1])])
-def test_an_endpoint_without_a_feature_gets_tasks_or_tensors_in_their_turn(
-    tmp_path, monkeypatch, feature, sent
-):
-    assert frames.FEATURES & feature
-    monkeypatch.setattr(link, "FEATURES", frames.FEATURES & ~feature)
-    with held(tmp_path, monkeypatch) as it:
-        assert held_copies(it)[-2:] == sent
-
-
 # ---------------------------------------------------------------- 4: cancelled runs
 class Stop(Exception):
     """What the orchestration function raises."""
@@ -391,7 +378,7 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
     unknown = TASK_MORE.encode(MoreOfTask(wire, b"", b"", b""))
     with session() as (_, connect):
         client = connect()
-        client.greet(feature_flags=frames.FEATURES)
+        client.greet()
         client.send(OwnFrameType.TASK_MORE, unknown)
         first = client.order.sent
         client.send(*after(unknown, first))

@@ -12,7 +12,7 @@ import zmq
 from simpler_ref import RemoteWorkerSpec, Worker, WorkerLostError
 from simpler_ref.remote import records
 from simpler_ref.remote.connection import prepare
-from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
+from simpler_ref.remote.frames import OwnFrameType
 from tests import far_side
 from tests.endpoints import INOUT, program
 from tests.raw_session import session
@@ -76,7 +76,7 @@ def test_to_send_on_a_connection_that_has_ended_fails_and_does_not_wait():
 
 @pytest.mark.spec("REMOTE-HEALTH-4")
 def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
-    assert (OwnFrameType.TRACE, FEATURES & FEATURE_TRACE) == (70, 32)
+    assert OwnFrameType.TRACE == 70
     for detail, number in (("OFF", 0), ("TASKS", 1), ("ALL", 2)):
         asked = records.TraceRequest(records.TraceDetail[detail])
         written_as(records.TRACE, asked, number.to_bytes(4, "little"))
@@ -90,7 +90,7 @@ def test_a_request_for_a_trace_and_its_answer_are_these_bytes():
 def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
     with session() as (_, connect):
         client = connect()
-        assert client.greet(feature_flags=FEATURES).feature_flags & FEATURE_TRACE
+        client.greet()
         sizes = []
         for detail in ("ALL", "OFF", "OFF", "TASKS", "OFF"):
             raw = records.TRACE.encode(records.TraceRequest(records.TraceDetail[detail]))

@@ -170,7 +170,6 @@ def test_versions_that_differ_are_refused_by_name():
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-LINK-8")
 def test_a_link_refuses_a_session_that_answers_for_another(monkeypatch):
-    monkeypatch.setattr(link, "FEATURES", 0)
     real = link.decode_hello
     monkeypatch.setattr(link, "decode_hello", lambda b: dataclasses.replace(real(b), endpoint_id=8))
     made = Program(1)

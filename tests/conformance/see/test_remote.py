@@ -15,10 +15,9 @@ import zmq
 
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
-from simpler_ref.remote import link as links
-from simpler_ref.remote import records
+from simpler_ref.remote import link_trace, records
 from simpler_ref.remote.connection import Order
-from simpler_ref.remote.frames import FEATURE_TRACE, FEATURES, OwnFrameType
+from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.trace.tables import NOTE, TraceFile, head_of, text_notes
 from simpler_ref.trace.timeline import Clock
@@ -274,16 +273,17 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
 # ---------------------------------------------------------------- what is missing
 @pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-4")
-def test_an_endpoint_that_does_not_know_how_is_traced_by_what_its_parent_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(links, "FEATURES", FEATURES & ~FEATURE_TRACE)
+def test_an_endpoint_that_cannot_be_traced_is_told_of_by_what_its_parent_has(tmp_path, monkeypatch):
+    refusal = records.TraceAnswer(0, error="no room for a file")
+    monkeypatch.setattr(link_trace.LinkTrace, "_ask", lambda *_: refusal)
     path = str(tmp_path / "a.trace")
     with program(1) as one, one.worker.trace(path):
         one.run((far_side.nothing, None))
     trace = Trace.open(path)
     assert trace.about["children"] == [] and os.listdir(tmp_path) == ["a.trace"]
     (problem,) = trace.problems()
-    assert problem.startswith("endpoint 0: it was not traced: endpoint 0 on this machine")
-    assert "only frames and transfers are noted here" in problem and problem in trace.summary()
+    assert problem.startswith("endpoint 0: it was not traced: no room for a file")
+    assert problem in trace.summary()
     told = trace.task(1).why()
     assert "TASK sent" in told and "COMPLETION received" in told
 
@@ -359,7 +359,7 @@ def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
     pair = new_pair()
     with session(pair) as (place, connect):
         client = connect()
-        client.greet(feature_flags=FEATURES)
+        client.greet()
         asked = records.TRACE.encode(records.TraceRequest(records.TraceDetail.ALL))
         told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
         assert not told.error

@@ -307,18 +307,15 @@ def test_endpoints_of_other_machines_have_the_cores_for_themselves():
 
 # ---------------------------------------------------------------- task by task
 @pytest.mark.spec("SPEED-PARTS-4")
-def test_where_an_endpoint_has_no_room_for_a_part_or_no_feature_it_goes_task_by_task():
+def test_where_an_endpoint_has_no_room_for_a_part_it_goes_task_by_task():
     with endpoints(1, arena_size=1 << 20) as worker:
-        graph, x, y = chain(worker, count=5000)
+        graph, _x, _y = chain(worker, count=5000)
         graph.run()
         for nbytes, fits in ((1 << 16, True), ((1 << 20) - (1 << 16), False)):
             buffer = worker.remote_malloc(worker=0, nbytes=nbytes)
             assert is_in_parts(worker, graph) == fits
             worker.remote_free(buffer)
             assert is_in_parts(worker, graph)
-        worker._endpoints()._links()[0].agreed[0] &= ~1024
-        x[:] = 7
-        assert not is_in_parts(worker, graph) and (y == 7).all()
 
 
 @pytest.mark.spec("SPEED-PARTS-5")
