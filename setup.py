@@ -10,20 +10,7 @@ from setuptools.command.build_ext import build_ext
 HERE = "simpler_ref/native_chip"
 SOURCES = {
     "_shim": ["shim", "image", "faults", "domain"],
-    "_runtime": [
-        "runtime",
-        "run",
-        "pool",
-        "callable",
-        "arena",
-        "records",
-        "swimlane",
-        "deps",
-        "dump",
-        "scopes",
-        "counted",
-        "counters",
-    ],
+    "_runtime": ["runtime", "run", "pool", "callable", "arena", "records"],
     "_launch_all": ["launch_all"],
 }
 LINKED_WITH = {"_runtime": "_shim"}
@@ -35,17 +22,7 @@ HEADERS = {
         "simpler_domain",
         "simpler_domain_calls",
     ],
-    "src": [
-        "arena",
-        "callable",
-        "counters",
-        "events",
-        "faults",
-        "image",
-        "pool",
-        "records",
-        "run",
-    ],
+    "src": ["arena", "callable", "faults", "image", "pool", "records", "run"],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 LINK_FLAGS = ["-pthread", "-Wl,--no-undefined,-rpath,$ORIGIN"]

@@ -86,6 +86,7 @@ def _shim() -> Any:
         ("set_runtime_env", number, (address, ctypes.c_char_p)),
         ("open_window", number, (address, size, size)),
         ("close_window", number, (address, size)),
+        ("record", number, (address, address)),
         ("last_error", ctypes.c_char_p, (address,)),
         ("device_wall_ns", signed, (address,)),
     ):
@@ -346,13 +347,25 @@ class ChipWorker:
                 f"run(local_slot={local_slot!r}, view, capacity={capacity!r}, config): {error}; "
                 "slot and capacity are numbers, view and config addresses or bytes"
             ) from None
-        if code:
-            failure = self._error(code, f"run({local_slot}){self._asked()}")
-            raise failure if self._comms is None else self._comms.explain(failure, view)
+        if code == ChipStatus.RECORDING:
+            self._run_recorded(local_slot, view, capacity, config)
+        elif code:
+            raise self._run_error(code, local_slot, view)
 
-    def _asked(self) -> str:
-        """Say for an error which sizes a run has asked for."""
-        return "" if self._env == _NO_ENV else f" with {RuntimeEnv.from_bytes(self._env)!r}"
+    def _run_recorded(self, slot: int, view: int, capacity: int, config: Any) -> None:
+        """Run with diagnostics flags: the chip has refused to, as nobody takes what it records."""
+        what = f"chip {self.device_id}: run({slot})"
+        wire = ctypes.string_at(config, CallConfig._LAYOUT.size) if type(config) is int else config
+        with extras.load("diagnostics").chip_recorded(bytes(wire), what) as recording:
+            code = self._shim.shim_record(self._handle, ctypes.byref(recording))
+            code = code or self._call(self._handle, slot, view, capacity, config)
+            if code:
+                raise self._run_error(code, slot, view)
+
+    def _run_error(self, code: int, slot: int, view: int) -> ChipError:
+        asked = "" if self._env == _NO_ENV else f" with {RuntimeEnv.from_bytes(self._env)!r}"
+        error = self._error(code, f"run({slot}){asked}")
+        return error if self._comms is None else self._comms.explain(error, view)
 
     def run_args(
         self,

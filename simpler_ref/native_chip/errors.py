@@ -21,6 +21,7 @@ class ChipStatus(enum.IntEnum):
     FAULT = 10
     ORCHESTRATION = 11
     SYSTEM = 12
+    RECORDING = 13
     CLOSED = 64
     VIEW = 65
 

@@ -1,5 +1,4 @@
-"""Writes headers: `include/simpler_layout.h`, the structures of `jit/structures.py` for C, and
-`src/events.h`, the counters of `system/counters.py`.
+"""Writes `include/simpler_layout.h`, the structures of `jit/structures.py` for C.
 
 python -m simpler_ref.native_chip.header
 """
@@ -9,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..jit.structures import STRUCTURES, Structure
-from ..system.counters import CYCLES, HARDWARE, SOFTWARE
 from .abi import INCLUDE_DIR
 
 HEADER = INCLUDE_DIR / "simpler_layout.h"
-EVENTS = INCLUDE_DIR.parent / "src" / "events.h"
 
 _TOP = """\
 /* The structures of the L2 ABI, where each member begins, and how large they are.
@@ -67,45 +64,5 @@ def _assertions(structure: Structure) -> Iterator[str]:
         yield f"SIMPLER_STATIC_ASSERT(offsetof({structure.in_c}, {name}) == {at});"
 
 
-_EVENTS_TOP = """\
-/* What `enable_pmu` can count, by the numbers of perf_event_open; and what the system counts instead.
- *
- * Written by simpler_ref/native_chip/header.py from simpler_ref/system/counters.py: change that, and run
- * python -m simpler_ref.native_chip.header.
- */
-#ifndef SIMPLER_EVENTS_H
-#define SIMPLER_EVENTS_H
-
-#include <stdint.h>
-
-typedef struct Event {
-    const char *name;
-    uint32_t kind;
-    uint64_t config;
-} Event;
-
-typedef struct EventSet {
-    int32_t event_type;
-    int count;
-    Event events[4];
-} EventSet;
-
-static const EventSet event_sets[] = {
-"""
-
-
-def events_text() -> str:
-    """Return the whole header of the counters."""
-    sets = []
-    for number, events in HARDWARE.items():
-        each = [f'{{"{one.name}", {one.kind}, {one.config:#x}}}' for one in (CYCLES, *events)]
-        lines = ",\n      ".join(each)
-        sets.append(f"    {{{number}, {len(each)},\n     {{{lines}}}}},\n")
-    names = ",\n    ".join(f'"{name}"' for name in SOFTWARE)
-    tail = f"}};\n\nstatic const char *const software_names[] = {{\n    {names}}};\n\n#endif\n"
-    return _EVENTS_TOP + "".join(sets) + tail
-
-
 if __name__ == "__main__":
     HEADER.write_text(text())
-    EVENTS.write_text(events_text())

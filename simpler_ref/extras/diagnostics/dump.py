@@ -5,6 +5,7 @@ Rule     FLAG-DUMP-1 to -4
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,13 +23,18 @@ Entry = dict[str, Any]
 def arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]:
     """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them."""
     entries = list(_tensors_noted(run)) if level == WITHOUT_BYTES else list(_tensors_dumped(run))
-    tensors = len(entries)
     for entry, octets in _scalars(run):
         if dumped is not None:
             with open(dumped, "ab") as file:
                 entry["bin_offset"] = file.tell()
                 entry["bin_size"] = file.write(octets)
         entries.append(entry)
+    return manifest(level, entries, run.dropped)
+
+
+def manifest(level: int, entries: list[Entry], dropped: int) -> dict[str, Any]:
+    """Return the manifest of some entries."""
+    tensors = sum(one["kind"] == "tensor" for one in entries)
     return {
         "dump_tensor_level": level,
         "bin_file": None if level == WITHOUT_BYTES else BIN,
@@ -37,7 +43,7 @@ def arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]
         "total_tensors": tensors,
         "total_scalars": len(entries) - tensors,
         "truncated_args": sum(one["truncated"] for one in entries),
-        "dropped": run.dropped,
+        "dropped": dropped,
         "args": entries,
     }
 
@@ -49,9 +55,9 @@ def _tensors_noted(run: FlaggedRun) -> Iterator[Entry]:
             continue
         for tensor in task.tensors.values():
             if tensor.tag in READS or tensor.tag not in WRITES:
-                yield _tensor(run, task, tensor, BEFORE)
+                yield tensor_entry(*_ids(run, task), tensor, BEFORE)
             if tensor.tag in WRITES:
-                yield _tensor(run, task, tensor, AFTER)
+                yield tensor_entry(*_ids(run, task), tensor, AFTER)
 
 
 def _tensors_dumped(run: FlaggedRun) -> Iterator[Entry]:
@@ -64,9 +70,9 @@ def _tensors_dumped(run: FlaggedRun) -> Iterator[Entry]:
             if operand & L.DUMPED_SCALAR or task is None or tensor is None:
                 continue
             stage = AFTER if operand & L.DUMPED_AFTER else BEFORE
-            entry = _tensor(run, task, tensor, stage)
+            entry = tensor_entry(*_ids(run, task), tensor, stage)
             entry["bin_offset"], entry["bin_size"] = at, nbytes
-            entry["truncated"] = nbytes < _bytes_of(tensor)
+            entry["truncated"] = nbytes < tensor.item * math.prod(tensor.shape)
             yield entry
 
 
@@ -77,13 +83,18 @@ def _scalars(run: FlaggedRun) -> Iterator[tuple[Entry, bytes]]:
             operand = what >> 8
             task = run.tasks.get(number)
             if operand & L.DUMPED_SCALAR and task is not None:
-                entry = _entry(run, task, operand & 0xFFFF, BEFORE)
+                entry = blank_entry(*_ids(run, task), operand & 0xFFFF, BEFORE)
                 entry |= {"role": "input", "kind": "scalar", "dtype": _SCALARS.get(kind, "UINT64")}
                 yield entry, value.to_bytes(L.WORD, "little", signed=True)
 
 
-def _tensor(run: FlaggedRun, task: Task, tensor: Tensor, stage: str) -> Entry:
-    entry = _entry(run, task, tensor.index, stage)
+def _ids(run: FlaggedRun, task: Task) -> tuple[int, int]:
+    return task.id, run.functions.get(task.function, -1)
+
+
+def tensor_entry(task: int, function: int, tensor: Tensor, stage: str) -> Entry:
+    """Return the entry of a tensor, without bytes; `task` and `function` are numbers."""
+    entry = blank_entry(task, function, tensor.index, stage)
     entry["role"] = "inout" if tensor.tag == "INOUT" else "input" if stage == BEFORE else "output"
     entry["dtype"], entry["is_contiguous"] = tensor.dtype, tensor.is_contiguous
     entry["shape"], entry["strides"] = list(tensor.shape), list(tensor.strides)
@@ -91,10 +102,11 @@ def _tensor(run: FlaggedRun, task: Task, tensor: Tensor, stage: str) -> Entry:
     return entry
 
 
-def _entry(run: FlaggedRun, task: Task, index: int, stage: str) -> Entry:
+def blank_entry(task: int, function: int, index: int, stage: str) -> Entry:
+    """Return an entry of which no more is known than whose argument it is."""
     return {
-        "task_id": f"{task.id:#x}",
-        "func_id": run.functions.get(task.function, -1),
+        "task_id": f"{task:#x}",
+        "func_id": function,
         "role": "",
         "stage": stage,
         "arg_index": index,
@@ -109,10 +121,3 @@ def _entry(run: FlaggedRun, task: Task, index: int, stage: str) -> Entry:
         "bin_offset": 0,
         "bin_size": 0,
     }
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    count = tensor.item
-    for size in tensor.shape:
-        count *= size
-    return count

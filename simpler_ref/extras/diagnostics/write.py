@@ -32,8 +32,8 @@ FILES = {
     "enable_scope_stats": "scope_stats/scope_stats.jsonl",
 }
 """The file of each flag, below `output_prefix`."""
-_OF_A_TASK = ("thread_id", "core_id", "task_id", "func_id", "core_type", "pmu_total_cycles")
-"""The columns before the counters."""
+COUNTED = ("thread_id", "core_id", "task_id", "func_id", "core_type", "pmu_total_cycles")
+"""The columns of `pmu.csv` before the counters."""
 
 
 class Circumstances(NamedTuple):
@@ -110,7 +110,7 @@ def counted(run: FlaggedRun, event_type: int, names: tuple[str, ...]) -> str:
     """Return the contents of `pmu.csv`: a row for each task, or member of a group."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow((*_OF_A_TASK, *names, "event_type"))
+    rows.writerow((*COUNTED, *names, "event_type"))
     for worker in range(run.workers):
         values: dict[int, dict[int, int]] = {}
         for what, number, first, second in run.of_worker(worker, L.NOTED_COUNTED).tolist():

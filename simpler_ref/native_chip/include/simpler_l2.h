@@ -57,6 +57,7 @@ enum SimplerStatus {
     PTO2_E_FAULT = 10,        /* a kernel or an orchestration function crashed */
     PTO2_E_ORCHESTRATION = 11, /* an orchestration function returned an error */
     PTO2_E_SYSTEM = 12,       /* the operating system refused something */
+    PTO2_E_RECORDING = 13,    /* the run has flags: pto2_record comes first */
     /* From here on: of the shim, never of a runtime. */
     SHIM_E_CLOSED = 64,
     SHIM_E_VIEW = 65
@@ -109,6 +110,24 @@ int64_t pto2_device_wall_ns(void);
  * caller has mapped, until it is closed; the caller sees to it that no run uses it then. */
 int32_t pto2_open_window(uint64_t address, uint64_t size);
 int32_t pto2_close_window(uint64_t address);
+
+/* A counter of the processor, by the numbers of perf_event_open. */
+typedef struct SimplerEvent {
+    uint32_t kind;
+    uint64_t config;
+} SimplerEvent;
+
+/* Where the next run puts what its flags record, and what its cores count. */
+typedef struct SimplerRecording {
+    int32_t records;  /* descriptor of a file, for what src/records.h describes */
+    int32_t bytes;    /* the same, for the elements of dumped tensors; -1: they are left out */
+    int32_t counters; /* events in use; 0: what the system counts instead; -1: nothing is counted */
+    SimplerEvent events[4]; /* the cycles come first */
+} SimplerRecording;
+
+/* Optional: of a runtime that leaves the files of diagnostics flags to its caller. It refuses a run with flags
+ * with PTO2_E_RECORDING before it begins, unless this was called; and forgets `recording` with the next run. */
+int32_t pto2_record(const SimplerRecording *recording);
 
 #ifdef __cplusplus
 }

@@ -98,17 +98,18 @@ static void guard_block(Wave *wave, uint32_t item)
 
 static void record_block(Wave *wave, uint32_t item, int32_t core)
 {
-    BlockRecord *record = &wave->records[item];
+    BlockRecord *record = &wave->records->blocks[item];
+    const bool counting = wave->records->to.counters >= 0;
     uint64_t before[MAX_COUNTS];
-    if (wave->counters != NULL)
-        counters_read(wave->counters, core, before);
+    if (counting)
+        records_count(wave->records, core, before);
     record->core = core;
     record->begin = now_ns();
     guard_block(wave, item);
     record->end = record->seen = now_ns();
-    if (wave->counters == NULL)
+    if (!counting)
         return;
-    counters_read(wave->counters, core, record->counts);
+    records_count(wave->records, core, record->counts);
     for (int i = 0; i < MAX_COUNTS; i++)
         record->counts[i] -= before[i];
 }
@@ -139,7 +140,7 @@ static void feed_chunk(Pool *pool)
 {
     for (int i = 0; i < CHUNK && can_feed(pool); i++) {
         if (pool->wave->records != NULL)
-            pool->wave->records[pool->unfed].queued = now_ns();
+            pool->wave->records->blocks[pool->unfed].queued = now_ns();
         pool->queue[pool->tail++ % QUEUE] = pool->unfed++;
         pthread_cond_signal(&pool->work);
     }
@@ -155,7 +156,7 @@ static void run_next(Pool *pool, int32_t core)
     run_block(wave, item, core);
     pthread_mutex_lock(&pool->lock);
     if (wave->records != NULL)
-        wave->records[item].seen = now_ns();
+        wave->records->blocks[item].seen = now_ns();
     if (--pool->left == 0)
         pthread_cond_signal(&pool->done);
 }
@@ -261,7 +262,7 @@ void pool_run(Pool *pool, Wave *wave)
 {
     if (wave->items == 1) { /* nothing to share */
         if (wave->records != NULL)
-            wave->records[0].queued = now_ns();
+            wave->records->blocks[0].queued = now_ns();
         run_block(wave, 0, 0);
         return;
     }

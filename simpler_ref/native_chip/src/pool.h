@@ -8,15 +8,9 @@
 #define SIMPLER_POOL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 
-#include "callable.h"
 #include "records.h"
 
-#define MAX_LAUNCHES 64
-#define MAX_CORES 4096
 #define MAX_FEEDERS 64
 #define QUEUE 1024
 
@@ -26,16 +20,15 @@ typedef struct Launch {
     SimplerCoreArgs args;
 } Launch;
 
-typedef struct Wave {
+struct Wave {
     uint32_t count;
     uint32_t items;
     int32_t feeders;
     atomic_int status; /* of the first block that failed; the others are then left out */
     char text[512];
-    BlockRecord *records; /* of its items; NULL if nothing is recorded */
-    Counters *counters; /* to be read around each of them; NULL if none are */
+    Records *records; /* has a record for each item; NULL if nothing is recorded of them */
     Launch launches[MAX_LAUNCHES];
-} Wave;
+};
 
 typedef struct Pool {
     pthread_mutex_t lock;

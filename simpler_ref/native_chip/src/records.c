@@ -2,16 +2,17 @@
 #include "records.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
+#include <linux/perf_event.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "pool.h"
+
+enum { MARKED = 1 }; /* the level of dumps at which only marked tensors are */
 
 int64_t now_ns(void)
 {
@@ -20,274 +21,173 @@ int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ---------------------------------------------------------------- what is recorded */
-
-void *list_add(List *list, size_t count, size_t size)
-{
-    const size_t wanted = list->count + count;
-    if (wanted > list->room || list->items == NULL) {
-        void *made = realloc(list->items, 2 * (wanted + 8) * size);
-        if (made == NULL)
-            return NULL;
-        list->items = made;
-        list->room = 2 * (wanted + 8);
-    }
-    void *added = (char *)list->items + list->count * size;
-    memset(added, 0, count * size);
-    list->count = wanted;
-    return added;
-}
-
-const LaunchRecord *launch_record(const Records *records, size_t i)
-{
-    return (const LaunchRecord *)records->launches.items + i;
-}
-
-const SimplerContinuousTensor *tensor_record(const Records *records, const LaunchRecord *launch, int32_t i)
-{
-    return (const SimplerContinuousTensor *)records->tensors.items + launch->first_tensor + i;
-}
-
 bool records_asked(const SimplerCallConfig *config)
 {
     return config->enable_l2_swimlane || config->enable_dump_tensor || config->enable_pmu ||
            config->enable_dep_gen || config->enable_scope_stats;
 }
 
-static bool add_scope(Records *records, bool begins, int32_t depth, uint64_t heap)
+/* Append memory to a file; returns how many bytes, fewer if not all of it is there, or -1. */
+static int64_t append(int fd, const void *from, uint64_t bytes)
 {
-    ScopeRecord *made = list_add(&records->scopes, 1, sizeof *made);
-    if (made != NULL)
-        *made = (ScopeRecord){begins, depth, records->waiting, records->launches.count, heap};
-    return made != NULL;
+    uint64_t done = 0;
+    while (done < bytes) {
+        const ssize_t written = write(fd, (const char *)from + done, bytes - done);
+        if (written < 0 && errno != EINTR && errno != EFAULT)
+            return -1;
+        if (written == 0 || (written < 0 && errno == EFAULT))
+            break;
+        done += written > 0 ? (uint64_t)written : 0;
+    }
+    return (int64_t)done;
 }
 
-/* Whether launches were made since the last wave ended. */
-static bool in_wave(const Records *records)
+static bool append_all(const Records *records, const void *from, size_t count, size_t size)
 {
-    return records->waiting < records->launches.count;
+    return append(records->to.records, from, count * size) == (int64_t)(count * size);
 }
 
-bool records_launch(Records *records, const Core *core, const SimplerCoreArgs *args, uint64_t heap,
-                    int64_t begin, int64_t end)
+bool records_begin(Records *records, const SimplerCallConfig *config, const char name[MAX_NAME + 1])
 {
-    const size_t first = records->tensors.count, count = (size_t)args->tensor_count;
-    if (!in_wave(records) && !add_scope(records, true, 1, heap))
-        return false;
-    SimplerContinuousTensor *tensors = list_add(&records->tensors, count, sizeof *tensors);
-    if (tensors == NULL)
-        return false;
-    memcpy(tensors, args->tensors, count * sizeof *tensors);
-    LaunchRecord *made = list_add(&records->launches, 1, sizeof *made);
-    if (made != NULL)
-        *made = (LaunchRecord){core, begin, end, records->waves.count, first, args->tensor_count};
-    return made != NULL;
+    records->dump_level = config->enable_dump_tensor;
+    records->of_blocks = config->enable_l2_swimlane || config->enable_pmu;
+    atomic_store(&records->counters_error, 0);
+    return append_all(records, name, MAX_NAME + 1, 1);
 }
 
-bool records_wave(Records *records, size_t count, BlockRecord **blocks)
+void records_launch(Records *records, const Wave *wave, uint64_t heap, int64_t begin)
 {
-    size_t *wave = list_add(&records->waves, 1, sizeof *wave);
-    *blocks = NULL;
-    if (wave == NULL)
-        return false;
-    *wave = records->blocks.count;
-    if (!records->config->enable_l2_swimlane && !records->config->enable_pmu)
-        return true;
-    BlockRecord *made = list_add(&records->blocks, count, sizeof *made);
-    for (size_t i = 0; made != NULL && i < count; i++)
-        made[i].core = -1;
-    *blocks = made;
-    return made != NULL;
+    const Launch *launch = &wave->launches[wave->count - 1];
+    LaunchRecord *made = &records->launches[wave->count - 1];
+    if (wave->count == 1)
+        records->heap_before = heap;
+    made->func_id = launch->core->func_id;
+    memcpy(made->directions, launch->core->signature.directions, sizeof made->directions);
+    made->args = launch->args;
+    made->begin = begin;
+    made->end = now_ns();
 }
 
-bool records_wave_end(Records *records, uint64_t heap, bool failed)
+/* ---------------------------------------------------------------- dumps */
+
+static uint64_t bytes_of(const SimplerContinuousTensor *tensor)
 {
-    const size_t first = records->waiting;
-    if (!add_scope(records, false, 1, heap))
-        return false;
-    records->waiting = records->launches.count;
-    for (size_t i = first; i < records->launches.count && !failed; i++)
-        if (!dump_launch(records, i, NULL, 0, true))
-            return false;
-    return true;
+    static const uint8_t sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
+    return simpler_elements(tensor) * sizes[tensor->dtype];
 }
 
-/* ---------------------------------------------------------------- the files */
-
-static int by_core(const void *a, const void *b)
+/* Dump what the launches of a wave read, before it, or what they wrote, after it.
+ * Rule FLAG-CHIP-6, -7 */
+static bool dump(Records *records, const Wave *wave, bool after)
 {
-    const BlockRecord *one = a, *other = b;
-    if (one->core != other->core)
-        return one->core < other->core ? -1 : 1;
-    return (one->begin > other->begin) - (one->begin < other->begin);
-}
-
-/* Collect what ran, in the order in which each core has its numbers; false if there is no memory. */
-static bool sort_blocks(const Records *records, Ran *ran)
-{
-    const BlockRecord *all = records->blocks.items;
-    ran->count = 0;
-    ran->blocks = malloc(records->blocks.count * sizeof *all + 1);
-    for (size_t i = 0; ran->blocks != NULL && i < records->blocks.count; i++)
-        if (all[i].core >= 0)
-            ran->blocks[ran->count++] = all[i];
-    if (ran->count > 0)
-        qsort(ran->blocks, ran->count, sizeof *all, by_core);
-    return ran->blocks != NULL;
-}
-
-const char *dtype_name(const SimplerContinuousTensor *tensor)
-{
-    static const char *const names[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_NAMES;
-    return names[tensor->dtype];
-}
-
-void write_elements(FILE *file, const SimplerContinuousTensor *tensor)
-{
-    uint64_t strides[SIMPLER_MAX_DIMS], stride = 1;
-    for (uint32_t d = tensor->ndims; d-- > 0; stride *= tensor->shapes[d])
-        strides[d] = stride;
-    fprintf(file, "\"dtype\": \"%s\", \"shape\": [", dtype_name(tensor));
-    for (uint32_t d = 0; d < tensor->ndims; d++)
-        fprintf(file, "%s%u", d > 0 ? ", " : "", tensor->shapes[d]);
-    fprintf(file, "], \"strides\": [");
-    for (uint32_t d = 0; d < tensor->ndims; d++)
-        fprintf(file, "%s%" PRIu64, d > 0 ? ", " : "", strides[d]);
-    fprintf(file, "]");
-}
-
-/* Make a folder and those above it. */
-static bool make_folders(const char *folder)
-{
-    char path[SIMPLER_OUTPUT_PREFIX_SIZE];
-    size_t size = strnlen(folder, sizeof path - 1);
-    memcpy(path, folder, size);
-    path[size] = '\0';
-    for (size_t i = 1; i <= size; i++) {
-        if (i < size && path[i] != '/')
-            continue;
-        char kept = path[i];
-        path[i] = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return false;
-        path[i] = kept;
+    for (uint32_t i = 0; i < wave->count && records->dump_level != 0; i++) {
+        const SimplerCoreArgs *args = &records->launches[i].args;
+        for (int32_t k = 0; k < args->tensor_count; k++) {
+            const SimplerContinuousTensor *tensor = &args->tensors[k];
+            if (!(records->launches[i].directions[k] & (after ? SIMPLER_OUT : SIMPLER_IN)) ||
+                (records->dump_level == MARKED && !simpler_is_marked(tensor)))
+                continue;
+            const void *from = (const void *)(uintptr_t)tensor->data;
+            const int64_t bytes =
+                records->to.bytes < 0 ? 0 : append(records->to.bytes, from, bytes_of(tensor));
+            if (bytes < 0)
+                return false;
+            records->dumps[records->dump_count++] = (DumpRecord){i, k, after, (uint64_t)bytes};
+        }
     }
     return true;
 }
 
-enum { SWIMLANE, DEPS, DUMPS, SCOPES, COUNTS, FILES };
-static const struct {
-    const char *folder; /* below the prefix */
-    const char *name;
-} files[FILES] = {
-    [SWIMLANE] = {"", "l2_swimlane_records.json"},
-    [DEPS] = {"", "deps.json"},
-    [DUMPS] = {"args_dump", "args_dump/args_dump.json"},
-    [SCOPES] = {"scope_stats", "scope_stats/scope_stats.jsonl"},
-    [COUNTS] = {"", "pmu.csv"},
-};
+/* ---------------------------------------------------------------- waves */
 
-static bool is_asked(const Records *records, int which)
+bool records_wave(Records *records, Wave *wave)
 {
-    const SimplerCallConfig *config = records->config;
-    const int32_t flags[FILES] = {
-        [SWIMLANE] = config->enable_l2_swimlane, [DEPS] = config->enable_dep_gen,
-        [DUMPS] = config->enable_dump_tensor,    [SCOPES] = config->enable_scope_stats,
-        [COUNTS] = config->enable_pmu,
+    records->begun = true;
+    if (records->of_blocks) {
+        records->blocks = calloc(wave->items, sizeof *records->blocks);
+        if (records->blocks == NULL)
+            return false;
+        for (uint32_t i = 0; i < wave->count; i++)
+            for (int32_t block = 0; block < wave->launches[i].args.block_dim; block++)
+                records->blocks[wave->launches[i].first + (uint32_t)block] =
+                    (BlockRecord){.launch = i, .core = -1};
+    }
+    wave->records = records->of_blocks ? records : NULL;
+    return dump(records, wave, false);
+}
+
+bool records_wave_end(Records *records, Wave *wave, uint64_t heap, bool failed)
+{
+    const bool whole = failed || dump(records, wave, true);
+    const WaveRecord made = {
+        .launches = wave->count,
+        .blocks = records->blocks == NULL ? 0 : wave->items,
+        .dumps = records->dump_count,
+        .heap_before = records->heap_before,
+        .heap_after = heap,
+        .ran = records->begun,
+        .counters_error = atomic_load(&records->counters_error),
     };
-    return flags[which] != 0;
+    const bool written =
+        whole && append_all(records, &made, 1, sizeof made) &&
+        append_all(records, records->launches, made.launches, sizeof *records->launches) &&
+        append_all(records, records->blocks, made.blocks, sizeof *records->blocks) &&
+        append_all(records, records->dumps, made.dumps, sizeof *records->dumps);
+    const int error = errno;
+    free(records->blocks);
+    records->blocks = NULL;
+    records->dump_count = 0;
+    records->begun = false;
+    wave->records = NULL;
+    errno = error;
+    return written;
 }
 
-static bool write_one(int folder, int which, const Records *records, const Ran *ran, bool failed)
+/* ---------------------------------------------------------------- counters */
+
+/* Begin to count user code of the calling thread; returns the descriptor, -1 if that is not possible. */
+static int open_one(const SimplerEvent *event)
 {
-    if (files[which].folder[0] != '\0' && mkdirat(folder, files[which].folder, 0777) != 0 && errno != EEXIST)
-        return false;
-    const int fd = openat(folder, files[which].name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (file == NULL) {
-        if (fd >= 0)
-            close(fd);
-        return false;
+    struct perf_event_attr attributes = {.size = sizeof attributes};
+    attributes.type = event->kind;
+    attributes.config = event->config;
+    attributes.exclude_kernel = attributes.exclude_hv = 1;
+    return (int)syscall(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+}
+
+static void read_system(uint64_t counts[MAX_COUNTS])
+{
+    struct timespec used;
+    struct rusage usage;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    getrusage(RUSAGE_THREAD, &usage);
+    counts[0] = (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
+    counts[1] = (uint64_t)usage.ru_minflt;
+    counts[2] = (uint64_t)usage.ru_majflt;
+    counts[3] = (uint64_t)usage.ru_nvcsw;
+    counts[4] = (uint64_t)usage.ru_nivcsw;
+}
+
+/* Rule FLAG-CHIP-9; FLAG-PMU-2 */
+void records_count(Records *records, int32_t core, uint64_t counts[MAX_COUNTS])
+{
+    int *files = records->files[core];
+    memset(counts, 0, MAX_COUNTS * sizeof counts[0]);
+    if (records->to.counters == 0)
+        read_system(counts);
+    for (int i = 0; i < records->to.counters; i++) {
+        if (files[i] == 0)
+            files[i] = open_one(&records->to.events[i]) + 1;
+        if (files[i] == 0 || read(files[i] - 1, &counts[i], sizeof counts[i]) != sizeof counts[i])
+            atomic_store(&records->counters_error, errno);
     }
-    bool done = true;
-    switch (which) {
-    case SWIMLANE: write_swimlane(file, records, ran); break;
-    case DEPS: done = write_deps(file, records); break;
-    case DUMPS: write_dumps(file, records); break;
-    case SCOPES: write_scopes(file, records, failed); break;
-    case COUNTS: write_counts(file, records, ran); break;
-    }
-    done = done && !ferror(file);
-    return fclose(file) == 0 && done && (which != DUMPS || dump_store(records, folder));
 }
 
-/* The folder of the files, which ends with a NUL. */
-static void folder_of(const Records *records, char folder[SIMPLER_OUTPUT_PREFIX_SIZE])
+void records_end(Records *records)
 {
-    snprintf(folder, SIMPLER_OUTPUT_PREFIX_SIZE, "%.*s", SIMPLER_OUTPUT_PREFIX_SIZE - 1,
-             records->config->output_prefix);
-}
-
-static bool complain(char *why, size_t room, const Records *records, const char *name, int error)
-{
-    char folder[SIMPLER_OUTPUT_PREFIX_SIZE];
-    folder_of(records, folder);
-    snprintf(why, room, "%s/%s cannot be written: %s", folder, name, strerror(error));
-    return false;
-}
-
-static bool write_all(Records *records, const char *folder, bool failed, char *why, size_t room)
-{
-    Ran ran = {NULL, 0};
-    bool done = true;
-    const int fd = make_folders(folder) ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    const bool ready = fd >= 0 && flock(fd, LOCK_EX) == 0 && sort_blocks(records, &ran);
-    for (int which = 0; which < FILES && done; which++)
-        if (is_asked(records, which) && !(ready && write_one(fd, which, records, &ran, failed)))
-            done = complain(why, room, records, files[which].name, errno);
-    free(ran.blocks);
-    if (fd >= 0)
-        close(fd);
-    return done;
-}
-
-bool records_begin(Records *records, const SimplerCallConfig *config, const char *name, char *why, size_t room)
-{
-    *records = (Records){.config = config, .name = name};
-    const int32_t dumps = config->enable_dump_tensor;
-    char folder[SIMPLER_OUTPUT_PREFIX_SIZE];
-    folder_of(records, folder);
-    if (dumps != 0 && !(make_folders(folder) && dump_open(records, folder)))
-        return complain(why, room, records, "args_dump/args.bin", errno);
-    if (add_scope(records, true, 0, 0) &&
-        (config->enable_pmu == 0 || counters_open(&records->counters, config->enable_pmu, MAX_CORES)))
-        return true;
-    complain(why, room, records, "the files", ENOMEM);
-    records_free(records);
-    return false;
-}
-
-/* Rule FLAG-CHIP-1 */
-bool records_write(Records *records, uint64_t heap, bool failed, char *why, size_t room)
-{
-    const int error = atomic_load(&records->counters.error);
-    char folder[SIMPLER_OUTPUT_PREFIX_SIZE];
-    folder_of(records, folder);
-    if ((in_wave(records) && !add_scope(records, false, 1, heap)) || !add_scope(records, false, 0, heap))
-        return complain(why, room, records, "the files", ENOMEM);
-    if (!write_all(records, folder, failed, why, room))
-        return false;
-    return error == 0 || complain(why, room, records, files[COUNTS].name, error);
-}
-
-void records_free(Records *records)
-{
-    List *const lists[] = {&records->blocks, &records->launches, &records->waves,
-                           &records->tensors, &records->dumps, &records->scopes};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        free(lists[i]->items);
-    if (records->bin > 0)
-        close(records->bin);
-    counters_close(&records->counters, MAX_CORES);
-    *records = (Records){0};
+    for (int i = 0; i < MAX_CORES * MAX_COUNTS && records->to.counters > 0; i++)
+        if (records->files[i / MAX_COUNTS][i % MAX_COUNTS] > 0) {
+            close(records->files[i / MAX_COUNTS][i % MAX_COUNTS] - 1);
+            records->files[i / MAX_COUNTS][i % MAX_COUNTS] = 0;
+        }
 }

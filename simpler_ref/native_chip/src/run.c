@@ -62,29 +62,6 @@ static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChi
                      args->tensor_count_, args->scalar_count_);
 }
 
-/* Rule FLAG-CHIP-4 */
-static int32_t check_flags(Chip *chip, const SimplerCallConfig *config)
-{
-    const struct {
-        const char *name;
-        int32_t value, most;
-    } flags[] = {{"enable_l2_swimlane", config->enable_l2_swimlane, 4},
-                 {"enable_dump_tensor", config->enable_dump_tensor, 3},
-                 {"enable_dep_gen", config->enable_dep_gen, 1},
-                 {"enable_scope_stats", config->enable_scope_stats, 1}};
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if (flags[i].value < 0 || flags[i].value > flags[i].most)
-            return chip_fail(chip, PTO2_E_CONFIG, "%s is %d; it can be 0 to %d", flags[i].name,
-                             flags[i].value, flags[i].most);
-    if (config->enable_pmu != 0 && !counters_knows(config->enable_pmu))
-        return chip_fail(chip, PTO2_E_CONFIG, "enable_pmu is %d; it can be 0, 1, 2, or 4 to 8",
-                         config->enable_pmu);
-    if (records_asked(config) && config->output_prefix[0] == '\0')
-        return chip_fail(chip, PTO2_E_CONFIG,
-                         "diagnostics are on without output_prefix: say where the files shall go");
-    return PTO2_OK;
-}
-
 /* Rule CHIP-ARGS-4; CHIP-RUN-2 */
 static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
 {
@@ -97,7 +74,10 @@ static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
     if (config->aicpu_thread_num < 1 || config->aicpu_thread_num > MAX_FEEDERS)
         return chip_fail(chip, PTO2_E_CONFIG, "aicpu_thread_num is %d; give 1 to %d",
                          config->aicpu_thread_num, MAX_FEEDERS);
-    return check_flags(chip, config);
+    if (records_asked(config) && !chip->recording)
+        return chip_fail(chip, PTO2_E_RECORDING,
+                         "diagnostics are on, and nobody takes what they record: call pto2_record first");
+    return PTO2_OK;
 }
 
 /* ---------------------------------------------------------------- host tensors on the device
@@ -263,8 +243,7 @@ typedef struct Run {
     int32_t feeders;
     int32_t status; /* of the first error: nothing is launched after it */
     int32_t returned;
-    bool recorded; /* a flag is on */
-    Records records;
+    Records *records; /* NULL if no flag is on */
 } Run;
 
 static int32_t note(Run *run, int32_t status)
@@ -286,24 +265,6 @@ static int32_t cannot_record(Run *run)
                                strerror(errno)));
 }
 
-/* Have a wave recorded that is about to run: its blocks, and what its launches read. */
-static bool record_wave(Run *run, Wave *wave)
-{
-    Records *records = &run->records;
-    const size_t first = records->waiting;
-    if (!records_wave(records, wave->items, &wave->records))
-        return false;
-    for (uint32_t i = 0; i < wave->count; i++) {
-        const Launch *one = &wave->launches[i];
-        for (int32_t block = 0; block < one->args.block_dim && wave->records != NULL; block++)
-            wave->records[one->first + (uint32_t)block].launch = (uint32_t)first + i;
-        if (!dump_launch(records, first + i, one->args.scalars, one->args.scalar_count, false))
-            return false;
-    }
-    wave->counters = records->counters.event_type != 0 ? &records->counters : NULL;
-    return true;
-}
-
 /* Rule CHIP-RUN-5 */
 static int32_t barrier(SimplerDevice *device)
 {
@@ -312,18 +273,17 @@ static int32_t barrier(SimplerDevice *device)
     if (run->status != PTO2_OK || wave->count == 0)
         return run->status;
     wave->feeders = run->feeders;
-    if (run->recorded && !record_wave(run, wave))
+    if (run->records != NULL && !records_wave(run->records, wave))
         return cannot_record(run);
     pool_run(&run->chip->pool, wave);
-    wave->records = NULL;
-    wave->count = wave->items = 0;
     int32_t status = atomic_load(&wave->status);
     if (status != PTO2_OK)
         chip_fail(run->chip, status, "%s: %s", run->callable->name, wave->text);
     note(run, status);
-    if (run->recorded && !records_wave_end(&run->records, heap_of(run), status != PTO2_OK) &&
-        status == PTO2_OK)
-        return cannot_record(run);
+    if (run->records != NULL &&
+        !records_wave_end(run->records, wave, heap_of(run), status != PTO2_OK) && status == PTO2_OK)
+        status = cannot_record(run);
+    wave->count = wave->items = 0;
     return status;
 }
 
@@ -388,7 +348,7 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     int32_t blocks = block_dim == 0 ? device->block_dim : block_dim;
     if (note(run, check_launch(run, core, blocks, tensor_count, scalar_count)) != PTO2_OK)
         return run->status;
-    const int64_t began = run->recorded ? now_ns() : 0;
+    const int64_t began = run->records != NULL ? now_ns() : 0;
     Launch *made = &wave->launches[wave->count];
     made->core = core;
     made->first = wave->items;
@@ -404,9 +364,8 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
         return run->status;
     wave->count++;
     wave->items += (uint32_t)blocks;
-    if (run->recorded &&
-        !records_launch(&run->records, core, &made->args, heap_of(run), began, now_ns()))
-        return cannot_record(run);
+    if (run->records != NULL)
+        records_launch(run->records, wave, heap_of(run), began);
     return run->status;
 }
 
@@ -469,7 +428,7 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
     run->feeders = config->aicpu_thread_num;
     run->status = PTO2_OK;
     run->returned = 0;
-    run->recorded = records_asked(config);
+    run->records = records_asked(config) ? &chip->records : NULL;
     chip->wave.records = NULL;
     chip->wave.count = chip->wave.items = 0;
     atomic_store_explicit(&chip->wave.status, PTO2_OK, memory_order_relaxed);
@@ -492,18 +451,17 @@ static int32_t run_staged(Run *run, const SimplerChipStorageTaskArgs *args, Stag
     return copy_tensors(chip, staging, SIMPLER_OUT);
 }
 
-/* Run, and write what was recorded, also of a run that has failed: then that is the error that counts. */
+/* Run, and record it, also if it fails: then that is the error that counts. */
 static int32_t run_recorded(Run *run, const SimplerChipStorageTaskArgs *args, Staging *staging,
                             const SimplerCallConfig *config)
 {
-    char why[1300];
-    if (!records_begin(&run->records, config, run->callable->name, why, sizeof why))
-        return chip_fail(run->chip, PTO2_E_SYSTEM, "%s", why);
+    Records *records = run->records;
+    if (!records_begin(records, config, run->callable->name))
+        return cannot_record(run);
     int32_t status = run_staged(run, args, staging);
-    bool written = records_write(&run->records, heap_of(run), status != PTO2_OK, why, sizeof why);
-    records_free(&run->records);
-    if (!written && status == PTO2_OK)
-        return chip_fail(run->chip, PTO2_E_SYSTEM, "%s", why);
+    if (!records_wave_end(records, &run->chip->wave, heap_of(run), true) && status == PTO2_OK)
+        status = cannot_record(run);
+    records_end(records);
     return status;
 }
 
@@ -522,7 +480,8 @@ int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageT
         return status;
     faults_enter_thread();
     begin(&run, chip, callable, config);
-    status = run.recorded ? run_recorded(&run, args, &staging, config) : run_staged(&run, args, &staging);
+    status = run.records != NULL ? run_recorded(&run, args, &staging, config)
+                                 : run_staged(&run, args, &staging);
     arena_return_all(&chip->arena);
     return status;
 }

@@ -18,6 +18,8 @@ typedef struct Chip {
     Arena arena;
     Pool pool;
     Wave wave;
+    Records records; /* of the run, if it has flags */
+    bool recording; /* `records.to` says where those go; for one run */
     Callable *slots[MAX_SLOTS];
     char text[1024];
 } Chip;

@@ -224,7 +224,9 @@ EXPORT int32_t pto2_run_runtime(int32_t local_slot, const SimplerChipStorageTask
     if (!enter())
         return PTO2_E_STATE;
     Callable *callable = callable_in(local_slot);
-    return leave(callable == NULL ? PTO2_E_SLOT : chip_run(&chip, callable, args, config));
+    int32_t status = callable == NULL ? PTO2_E_SLOT : chip_run(&chip, callable, args, config);
+    chip.recording = false;
+    return leave(status);
 }
 
 /* Rule FLOW-ENV-4 */
@@ -233,6 +235,15 @@ EXPORT int32_t pto2_set_runtime_env(const SimplerRuntimeEnv *env)
     if (!enter())
         return PTO2_E_STATE;
     chip.env = *env;
+    return leave(PTO2_OK);
+}
+
+EXPORT int32_t pto2_record(const SimplerRecording *recording)
+{
+    if (!enter())
+        return PTO2_E_STATE;
+    chip.records.to = *recording;
+    chip.recording = true;
     return leave(PTO2_OK);
 }
 

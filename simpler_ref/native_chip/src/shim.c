@@ -36,6 +36,7 @@
 #define OPTIONAL_ENTRY_POINTS(X)                                                                   \
     X(open_window, int32_t, (uint64_t, uint64_t))                                                  \
     X(close_window, int32_t, (uint64_t))                                                           \
+    X(record, int32_t, (const SimplerRecording *))                                                 \
     X(set_runtime_env, int32_t, (const SimplerRuntimeEnv *))
 
 typedef struct Shim {
@@ -263,6 +264,14 @@ EXPORT int32_t shim_set_runtime_env(Shim *shim, const SimplerRuntimeEnv *env)
     if (shim != NULL && shim->set_runtime_env == NULL)
         return PTO2_OK;
     return PASS(shim, set_runtime_env(env));
+}
+
+/* Of a runtime that lacks the function, PTO2_E_RECORDING is an error like others. */
+EXPORT int32_t shim_record(Shim *shim, const SimplerRecording *recording)
+{
+    if (shim != NULL && shim->record == NULL)
+        return PTO2_E_RECORDING;
+    return PASS(shim, record(recording));
 }
 
 EXPORT int64_t shim_device_wall_ns(Shim *shim)

@@ -1,0 +1,434 @@
+"""The files of a run of the simulated chip, made of what it records.
+
+The chip records structures (`native_chip/src/records.h`): a frame for each wave, that is for the
+launches between two barriers. Launches are the tasks of these files, numbered through all waves.
+
+Rule     FLAG-CHIP-1 to -9
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...model.enums import ArgDirection, DataType, get_element_size
+from ...model.wire import row_major
+from ...native_chip.abi import CallConfigStorage, CoreArgsStorage
+from ...native_chip.errors import ChipError, ChipStatus
+from ...system.counters import CYCLES, HARDWARE, PMU_EVENTS, has_hardware, names_of
+from ...system.types import Array
+from .dump import AFTER, BEFORE, BIN, WITHOUT_BYTES, blank_entry, manifest, tensor_entry
+from .run import Tensor
+from .scopes import VERSION
+from .swimlane import CLOCK_HZ
+from .write import COUNTED, FILES, locked
+
+_ARGS = np.dtype(CoreArgsStorage)
+_WAVE = np.dtype(
+    [
+        *((name, "u8") for name in ("launches", "blocks", "dumps", "heap_before", "heap_after")),
+        *(("ran", "i4"), ("counters_error", "i4")),
+    ]
+)
+_LAUNCH = np.dtype(
+    [
+        *(("begin", "i8"), ("end", "i8"), ("func_id", "i8")),
+        *(("directions", "u1", L.CORE_MAX_TENSOR_ARGS), ("args", _ARGS)),
+    ]
+)
+_BLOCK = np.dtype(
+    [
+        *(("launch", "u4"), ("core", "i4"), ("queued", "i8"), ("begin", "i8")),
+        *(("end", "i8"), ("seen", "i8"), ("counts", "u8", 5)),
+    ]
+)
+_DUMP = np.dtype([("launch", "u4"), ("index", "i4"), ("after", "i8"), ("bytes", "u8")])
+_NAME_BYTES = 256
+MARKED = 1
+"""The level at which only marked tensors are dumped."""
+_TAGS = {
+    ArgDirection.IN: "INPUT",
+    ArgDirection.OUT: "OUTPUT_EXISTING",
+    ArgDirection.INOUT: "INOUT",
+}
+_MOST = {
+    "enable_l2_swimlane": 4,
+    "enable_dump_tensor": WITHOUT_BYTES,
+    "enable_dep_gen": 1,
+    "enable_scope_stats": 1,
+}
+"""The highest value of each flag whose values are levels."""
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_uint32), ("config", ctypes.c_uint64))
+
+
+class Recording(ctypes.Structure):
+    """What `pto2_record` takes."""
+
+    _fields_ = (
+        ("records", ctypes.c_int32),
+        ("bytes", ctypes.c_int32),
+        ("counters", ctypes.c_int32),
+        ("events", _Event * 4),
+    )
+
+
+class Wave(NamedTuple):
+    """The launches between two barriers."""
+
+    head: Any
+    launches: Array
+    blocks: Array
+    dumps: Array
+    first: int
+    """The number of its first launch."""
+
+
+class ChipRun(NamedTuple):
+    """What a run has recorded."""
+
+    name: str
+    """Of the orchestration function."""
+    waves: list[Wave]
+    """The last one, of launches that never ran, may have none."""
+
+    @classmethod
+    def read(cls, raw: bytes) -> ChipRun:
+        """Read the file of records."""
+        name, at, first = raw[:_NAME_BYTES].partition(b"\0")[0].decode(), _NAME_BYTES, 0
+        waves = []
+        while len(raw) - at >= _WAVE.itemsize:
+            head = np.frombuffer(raw, _WAVE, 1, at)[0]
+            at += _WAVE.itemsize
+            parts: list[Array] = []
+            for dtype, count in ((_LAUNCH, "launches"), (_BLOCK, "blocks"), (_DUMP, "dumps")):
+                parts.append(np.frombuffer(raw, dtype, int(head[count]), at))
+                at += parts[-1].nbytes
+            launches, blocks, dumps = parts
+            waves.append(Wave(head, launches, blocks, dumps, first))
+            first += len(launches)
+        return cls(name, waves)
+
+    def launches(self) -> Iterator[tuple[int, Any]]:
+        """Yield each launch, with its number."""
+        for wave in self.waves:
+            yield from enumerate(wave.launches, wave.first)
+
+    def blocks(self) -> Array:
+        """Return the blocks that ran, by core, then by time; with the numbers of their launches."""
+        each = [wave.blocks.copy() for wave in self.waves]
+        for wave, blocks in zip(self.waves, each, strict=True):
+            blocks["launch"] += wave.first
+        found = np.concatenate(each) if each else np.empty(0, _BLOCK)
+        found = found[found["core"] >= 0]
+        return found[np.lexsort((found["begin"], found["core"]))]
+
+
+@contextmanager
+def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
+    """Yield where a run of a chip puts its records, and write the files of its flags after it.
+
+    `wire` is its CallConfig, `what` begins messages. The files are written also if the run fails: then
+    its error is the one that counts.
+
+    Raises
+    ------
+    ChipError
+        CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: the files cannot be
+        written. Before the run, if it dumps.
+    """
+    config = CallConfigStorage.from_buffer_copy(wire)
+    _check(config, what)
+    folder = Path(os.fsdecode(config.output_prefix))
+    failed = True
+    with ExitStack() as files, _named(what, folder) as name:
+        name("args_dump/args.bin")
+        records = files.enter_context(tempfile.TemporaryFile())
+        dumped: IO[bytes] | None = None
+        if config.enable_dump_tensor:
+            folder.mkdir(parents=True, exist_ok=True)
+            if config.enable_dump_tensor != WITHOUT_BYTES:
+                dumped = files.enter_context(tempfile.TemporaryFile(dir=folder))
+        events = HARDWARE.get(config.enable_pmu, ())
+        hardware = bool(events) and has_hardware(config.enable_pmu)
+        counting = [_Event(one.kind, one.config) for one in (CYCLES, *events)] if hardware else []
+        try:
+            yield Recording(
+                records.fileno(),
+                -1 if dumped is None else dumped.fileno(),
+                len(counting) if events else -1,
+                (_Event * 4)(*counting),
+            )
+            failed = False
+        finally:
+            with _named(what, folder, silent=failed) as name:
+                records.seek(0)
+                run = ChipRun.read(records.read())
+                for flag, text in _texts(run, config, failed, hardware, dumped):
+                    name(FILES[flag])
+                    _write(folder, flag, text, dumped)
+                errors = [int(wave.head["counters_error"]) for wave in run.waves]
+                if any(errors):
+                    name(FILES["enable_pmu"])
+                    raise OSError(errors[-1], os.strerror(errors[-1]))
+
+
+@contextmanager
+def _named(what: str, folder: Path, silent: bool = False) -> Iterator[Any]:
+    """Yield a function that takes the name of the file which is written next, for the error."""
+    names = [""]
+    try:
+        yield names.append
+    except OSError as error:
+        if not silent:
+            why = f"{what}: {folder}/{names[-1]} cannot be written: {error.strerror}"
+            raise ChipError(why, ChipStatus.SYSTEM) from None
+
+
+def _check(config: CallConfigStorage, what: str) -> None:
+    for flag, most in _MOST.items():
+        value = getattr(config, flag)
+        if not 0 <= value <= most:
+            why = f"{what}: {flag} is {value}; it can be 0 to {most}"
+            raise ChipError(why, ChipStatus.CONFIG)
+    if config.enable_pmu and config.enable_pmu not in PMU_EVENTS:
+        why = f"{what}: enable_pmu is {config.enable_pmu}; it can be 0, 1, 2, or 4 to 8"
+        raise ChipError(why, ChipStatus.CONFIG)
+    if not config.output_prefix:
+        why = f"{what}: diagnostics are on without output_prefix: say where the files shall go"
+        raise ChipError(why, ChipStatus.CONFIG)
+
+
+def _texts(
+    run: ChipRun, config: CallConfigStorage, failed: bool, hardware: bool, dumped: IO[bytes] | None
+) -> Iterator[tuple[str, str]]:
+    """Yield each flag that is on, and the contents of its file."""
+    if level := config.enable_l2_swimlane:
+        yield "enable_l2_swimlane", json.dumps(_swimlane(run, level))
+    if config.enable_dep_gen:
+        yield "enable_dep_gen", json.dumps(_dependencies(run))
+    if level := config.enable_dump_tensor:
+        entries = list(_dumped(run, level, dumped))
+        yield "enable_dump_tensor", json.dumps(manifest(level, entries, 0))
+    if config.enable_scope_stats:
+        lines = _scopes(run, failed)
+        yield "enable_scope_stats", "".join(f"{json.dumps(one)}\n" for one in lines)
+    if config.enable_pmu:
+        yield "enable_pmu", _counted(run, config.enable_pmu, hardware)
+
+
+def _write(folder: Path, flag: str, text: str, dumped: IO[bytes] | None) -> None:
+    path = folder / FILES[flag]
+    with locked(folder):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        if flag == "enable_dump_tensor":
+            path.with_name(BIN).unlink(missing_ok=True)
+            if dumped is not None:
+                dumped.seek(0)
+                with path.with_name(BIN).open("wb") as file:
+                    shutil.copyfileobj(dumped, file)
+
+
+# ---------------------------------------------------------------- what ran when
+def _swimlane(run: ChipRun, level: int) -> dict[str, Any]:
+    blocks = run.blocks()
+    cores = int(blocks["core"].max()) + 1 if len(blocks) else 0
+    first = np.searchsorted(blocks["core"], blocks["core"])
+    numbers = (np.arange(len(blocks)) - first).tolist()
+    rows = {name: blocks[name].tolist() for name in blocks.dtype.names or () if name != "counts"}
+    metadata: dict[str, Any] = {
+        "clock_freq_hz": CLOCK_HZ,
+        "num_cores": cores,
+        "core_types": ["aiv"] * cores,
+    }
+    found: dict[str, Any] = {
+        "l2_swimlane_level": level,
+        "metadata": metadata,
+        "aicore_tasks": _rows(rows["core"], rows["launch"], numbers, rows["begin"], rows["end"]),
+    }
+    if level >= 2:
+        found["aicpu_tasks"] = _rows(rows["core"], numbers, rows["queued"], rows["seen"])
+    if level >= 3:
+        metadata["core_to_thread"] = [0] * cores
+        phases = [one for turn, wave in enumerate(run.waves) for one in _phases(wave, turn)]
+        found["aicpu_scheduler_phases"] = [phases]
+    if level >= 4:
+        found["aicpu_orchestrator_phases"] = [
+            [
+                {"submit_idx": i, "task_id": i, "start_cycles": int(launch["begin"])}
+                | {"end_cycles": int(launch["end"])}
+                for i, launch in run.launches()
+            ]
+        ]
+    return found
+
+
+def _rows(*columns: list[int]) -> list[tuple[int, ...]]:
+    return list(zip(*columns, strict=True))
+
+
+def _phases(wave: Wave, turn: int) -> Iterator[dict[str, Any]]:
+    """Yield one phase of each kind for a wave: blocks are handed out, and their ends are seen."""
+    blocks = wave.blocks[wave.blocks["core"] >= 0]
+    for kind, first, last, more in (
+        ("dispatch", "queued", "queued", {"pop_hit": len(blocks), "pop_miss": 0}),
+        ("complete", "end", "seen", {}),
+    ):
+        if len(blocks):
+            yield {
+                "kind": kind,
+                "start_cycles": int(blocks[first].min()),
+                "end_cycles": int(blocks[last].max()),
+                "loop_iter": turn,
+                "tasks_processed": len(blocks),
+            } | more
+
+
+def _counted(run: ChipRun, event_type: int, hardware: bool) -> str:
+    text, names = io.StringIO(), names_of(event_type, hardware)
+    functions = [int(launch["func_id"]) for _, launch in run.launches()]
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow((*COUNTED, *names, "event_type"))
+    for block in run.blocks():
+        launch, counts = int(block["launch"]), block["counts"][: len(names) + 1].tolist()
+        ids = (0, int(block["core"]), f"{launch:#x}", functions[launch], "aiv")
+        rows.writerow((*ids, *counts, event_type))
+    return text.getvalue()
+
+
+# ---------------------------------------------------------------- what launches have
+def _tensor(launch: Any, i: int) -> Tensor:
+    wire = launch["args"]["tensors"][i]
+    shape = tuple(wire["shapes"][: int(wire["ndims"])].tolist())
+    dtype = DataType(int(wire["dtype"]))
+    tag, item = _TAGS[ArgDirection(int(launch["directions"][i]))], get_element_size(dtype)
+    nbytes = item * int(np.prod(shape, dtype=np.int64))
+    strides, marked = row_major(shape, 1), bool(wire["padding"][1])
+    return Tensor(i, tag, int(wire["data"]), nbytes, marked, dtype.name, item, shape, strides)
+
+
+def _tensors(launch: Any) -> Iterator[Tensor]:
+    yield from (_tensor(launch, i) for i in range(int(launch["args"]["tensor_count"])))
+
+
+def _dependencies(run: ChipRun) -> dict[str, Any]:
+    """Return the launches with their tensors, and the order that barriers put them into.
+
+    Tensors that begin at one address share a buffer.
+    """
+    tensors = [one for _, launch in run.launches() for one in _tensors(launch)]
+    buffers: dict[int, tuple[str, int]] = {}
+    for one in sorted(tensors, key=lambda tensor: tensor.address):
+        dtype, most = buffers.get(one.address, (one.dtype, 0))
+        buffers[one.address] = dtype, max(most, one.nbytes // one.item)
+    numbers = {address: str(i) for i, address in enumerate(buffers)}
+    return {
+        "tasks": [
+            {
+                "task_id": str(i),
+                "scope": "manual",
+                "kernel_ids": [-1, int(launch["func_id"]), -1],
+                "args": [
+                    {"idx": one.index, "type": one.tag, "tensor_id": numbers[one.address]}
+                    | one.described()
+                    for one in _tensors(launch)
+                ],
+            }
+            for i, launch in run.launches()
+        ],
+        "tensors": [
+            {"tensor_id": numbers[address], "buffer_addr": str(address), "version": 0}
+            | {"dtype": dtype, "buffer_numel": str(elements)}
+            for address, (dtype, elements) in buffers.items()
+        ],
+        "edges": [
+            {"pred": str(pred), "succ": str(succ), "arg": -1, "source": "explicit"}
+            for before, wave in zip(run.waves, run.waves[1:], strict=False)
+            for succ in range(wave.first, wave.first + len(wave.launches))
+            for pred in range(before.first, wave.first)
+        ],
+    }
+
+
+def _dumped(run: ChipRun, level: int, dumped: IO[bytes] | None) -> Iterator[dict[str, Any]]:
+    """Yield what was dumped, scalars after the tensors of their launch; their bytes are added."""
+    at, end = 0, 0 if dumped is None else dumped.seek(0, io.SEEK_END)
+    for wave in run.waves:
+        for after in (0, 1):
+            for i, launch in enumerate(wave.launches):
+                task = wave.first + i, int(launch["func_id"])
+                mine = (wave.dumps["launch"] == i) & (wave.dumps["after"] == after)
+                for _, index, _, size in wave.dumps[mine].tolist():
+                    tensor = _tensor(launch, index)
+                    entry = tensor_entry(*task, tensor, AFTER if after else BEFORE)
+                    entry |= {"bin_offset": at, "bin_size": size}
+                    entry["truncated"] = dumped is not None and size < tensor.nbytes
+                    at += size
+                    yield entry
+                if after or level == MARKED or not wave.head["ran"]:
+                    continue
+                args = launch["args"]
+                for k, value in enumerate(args["scalars"][: int(args["scalar_count"])]):
+                    entry = blank_entry(*task, int(args["tensor_count"]) + k, BEFORE)
+                    entry |= {"role": "input", "kind": "scalar", "dtype": "UINT64"}
+                    if dumped is not None:
+                        entry |= {"bin_offset": end, "bin_size": dumped.write(value.tobytes())}
+                        end += entry["bin_size"]
+                    yield entry
+
+
+def _scopes(run: ChipRun, failed: bool) -> list[dict[str, Any]]:
+    """Return the lines of the file, the summary first: the run is a scope, and so are its waves."""
+    held, lines = [0], [_scope(run, "begin", 0, 0, 0, 0)]
+    for wave in run.waves:
+        if count := len(wave.launches):
+            first, heap = wave.first, wave.head
+            held.append(count)
+            lines.append(_scope(run, "begin", 1, first, first, int(heap["heap_before"])))
+            lines.append(_scope(run, "end", 1, first, first + count, int(heap["heap_after"])))
+    total, heap = sum(held), int(run.waves[-1].head["heap_after"]) if run.waves else 0
+    lines.append(_scope(run, "end", 0, total, total, heap))
+    summary = {
+        "version": VERSION,
+        "fatal": failed,
+        "dropped": 0,
+        "total": len(lines),
+        "task_window_max": [max(held)],
+        "heap_max": [max(one["heap_end"] for one in lines)],
+        "dep_pool_max": [0],
+        "tensormap_max": 0,
+    }
+    return [summary, *lines]
+
+
+def _scope(
+    run: ChipRun, phase: str, depth: int, given_back: int, launched: int, heap: int
+) -> dict[str, Any]:
+    return {
+        "site": run.name,
+        "phase": phase,
+        "depth": depth,
+        "ring": 0,
+        "task_window_start": given_back,
+        "task_window_end": launched,
+        "heap_start": 0,
+        "heap_end": heap,
+        "dep_pool_start": 0,
+        "dep_pool_end": 0,
+        "tensormap": 0,
+    }
