@@ -39,7 +39,7 @@ from ..trace.graphs import (
     TaskGraph,
     TensorNames,
 )
-from ..trace.tasks import KINDS, TAGS, WRITING
+from ..trace.timeline import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import caller
 from .listening import fresh_memory, listen

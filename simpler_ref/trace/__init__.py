@@ -1,10 +1,10 @@
 """Traces: what ran when and why. `Trace.open` reads a file that ``Worker(trace=…)`` has written."""
 
 from .graphs import GraphArgument, GraphEdge, GraphMember, GraphTask, TaskGraph
-from .races import Race
+from .history import Race
 from .reader import Trace
 from .tables import TraceFileError
-from .tasks import Argument, Dependency, TracedTask
+from .timeline import Argument, Dependency, TracedTask
 
 __all__ = [
     "Argument",

@@ -1,29 +1,44 @@
-"""A trace as text for a terminal, and for other programs: Chrome and Perfetto, tables, graphviz.
+"""A trace for people and other programs: a summary, a page, Chrome and Perfetto, tables, graphviz.
 
-Rule     SEE-EXPORT-1, -2, -4; SEE-READ-5; SEE-REMOTE-2, -4, -7
+The page is HTML that needs no network: its data are in it, compressed. `page.html` is the page without
+data. Its script unpacks columns of numbers, each of which stands there as the differences of neighbours,
+and draws only as many boxes as the screen has pixels.
+
+Rule     SEE-EXPORT-1, -2, -4; SEE-PAGE-1 to -7; SEE-READ-5; SEE-REMOTE-2, -4, -7
 """
 
 from __future__ import annotations
 
+import base64
 import csv
 import functools
+import gzip
+import html
 import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
-from .tables import SPANS
-from .tasks import TAGS, span
+from .graphs import MOST_DRAWN, draw
+from .tables import SPANS, TIMES
+from .timeline import OUTCOMES, TAGS, Timeline, span
 
-if TYPE_CHECKING:
-    from .reader import Trace
-
-MOST_DRAWN = 5000
-"""Tasks of a graph for graphviz, which takes minutes for more."""
+MOST_TASKS = 2_000_000
+"""Tasks that a page shows: browsers take about 100 bytes of memory for each."""
+MOST_POINTS = 200_000
+"""Points of the curves of memory."""
+MOST_MARKS = 200_000
+"""Frames and transfers."""
+MOST_JOURNEYS = 5_000
+"""Tasks whose way to an endpoint and back is told."""
+UNKNOWN = 7
+"""In place of a tag."""
 MOST_ROWS = 12
 """Functions, workers and tasks that a summary names."""
 FRAMES = {
@@ -47,28 +62,19 @@ FRAMES = {
 """Names of frames, by their types."""
 
 
-class Mark(NamedTuple):
-    """What is drawn of a frame, which begins when it ends, or of a tensor that was moved."""
-
-    lane: int
-    begin: int
-    end: int
-    text: str
-
-
-def marks(trace: Trace) -> Iterator[Mark]:
-    """Yield the frames and transfers of a trace."""
+def marks(trace: Timeline) -> Iterator[tuple[int, int, int, str]]:
+    """Yield lane, begin, end and text of each frame, which begins when it ends, and transfer."""
     for row in trace.frames:
         name = FRAMES.get(int(row["type"]), f"frame {row['type']}")
         text = f"{name} {'sent' if row['sent'] else 'received'}, {row['nbytes']} bytes"
-        yield Mark(int(row["lane"]), int(row["time"]), int(row["time"]), text)
+        yield int(row["lane"]), int(row["time"]), int(row["time"]), text
     for row in trace.moves:
         one = trace.transfer(row)
-        yield Mark(int(row["lane"]), one.begin, one.end, str(one))
+        yield int(row["lane"]), one.begin, one.end, str(one)
 
 
 # ---------------------------------------------------------------- Chrome
-def write_chrome(trace: Trace, path: str | os.PathLike[str]) -> None:
+def write_chrome(trace: Timeline, path: str | os.PathLike[str]) -> None:
     """Write the JSON of Chrome's trace viewer, which Perfetto reads, too."""
     with open(path, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
@@ -77,7 +83,7 @@ def write_chrome(trace: Trace, path: str | os.PathLike[str]) -> None:
         file.write("\n]}\n")
 
 
-def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
+def _chrome_events(trace: Timeline) -> Iterator[dict[str, Any]]:
     """Yield what is drawn; each Worker is a process, each lane a thread of it."""
     for which, part in enumerate(trace.parts):
         worker = {"name": part.name or "this machine"}
@@ -107,11 +113,11 @@ def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
         yield box(name, worker, begin, end) | {"args": {"task": task}}
     for lane, what, begin, end in trace.waits.tolist():
         yield box(SPANS[what], lane, begin, end)
-    for mark in marks(trace):
-        if mark.end > mark.begin:
-            yield box(mark.text, mark.lane, mark.begin, mark.end)
+    for lane, begin, end, text in marks(trace):
+        if end > begin:
+            yield box(text, lane, begin, end)
         else:
-            yield {"ph": "i", "s": "t", "name": mark.text} | at(mark.lane, mark.begin)
+            yield {"ph": "i", "s": "t", "name": text} | at(lane, begin)
     edges = trace.edges[trace.edges["kind"] != L.OWED_MEMORY]
     before, after = trace.tasks[edges["producer"] - 1], trace.tasks[edges["consumer"] - 1]
     ran = (before["worker"] >= 0) & (before["begun"] > 0) & (after["begun"] > 0)
@@ -127,16 +133,16 @@ def _chrome_events(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------- tables
-def table(trace: Trace) -> dict[str, Array | list[str]]:
+def table(trace: Timeline) -> dict[str, Array | list[str]]:
     """Return the columns of a table of tasks: names as strings, times in ns since the start."""
     tasks = trace.tasks
     functions, which = np.unique(tasks["function"], return_inverse=True)
     names = np.array([trace.function_name(int(one)) for one in functions] or [""], object)
     lines = np.array([trace.line_name(i) for i in range(int(tasks["line"].max(initial=0)) + 1)])
-    outcomes = np.array(["unfinished", "completed", "failed"])
+    outcomes = np.array(OUTCOMES)
     firsts = np.append(trace.runs["first"], 1)[tasks["run"]]
     numbers = np.arange(1, len(tasks) + 1)
-    times = {name: np.where(tasks[name] > 0, tasks[name] - trace.start, -1) for name in trace.TIMES}
+    times = {name: np.where(tasks[name] > 0, tasks[name] - trace.start, -1) for name in TIMES}
     return {
         "number": numbers,
         "run": tasks["run"],
@@ -150,7 +156,7 @@ def table(trace: Trace) -> dict[str, Array | list[str]]:
     }
 
 
-def write_csv(trace: Trace, path: str | os.PathLike[str]) -> None:
+def write_csv(trace: Timeline, path: str | os.PathLike[str]) -> None:
     """Write a table of tasks."""
     columns = table(trace)
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -161,7 +167,7 @@ def write_csv(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 # ---------------------------------------------------------------- graphviz
-def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
+def write_dot(trace: Timeline, path: str | os.PathLike[str]) -> None:
     """Write the graph of the tasks, with what each edge is owed to; at most MOST_DRAWN tasks."""
     most = min(len(trace.tasks), MOST_DRAWN)
     critical = set(trace.critical_path)
@@ -177,45 +183,13 @@ def write_dot(trace: Trace, path: str | os.PathLike[str]) -> None:
     draw(path, nodes, arrows, len(trace.tasks))
 
 
-def draw(
-    path: str | os.PathLike[str],
-    nodes: list[tuple[int, str, bool, bool]],
-    arrows: list[tuple[int, int, str, bool]],
-    tasks: int,
-) -> None:
-    """Write a graph for graphviz.
-
-    Parameters
-    ----------
-    nodes
-        The number of each task, its name, whether it is a buffer, and whether it is critical.
-    arrows
-        The numbers of both tasks, a label, and whether the second one waits for the first.
-    tasks
-        How many there are in all.
-    """
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
-        for number, name, is_buffer, is_critical in nodes:
-            quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-            shape = ", shape=ellipse" if is_buffer else ""
-            colour = ", color=red, penwidth=2" if is_critical else ""
-            file.write(f'  t{number} [label="{quoted}"{shape}{colour}];\n')
-        for first, second, label, waits in arrows:
-            style = "" if waits else ", style=dotted"
-            file.write(f'  t{first} -> t{second} [label="{label}"{style}];\n')
-        if len(nodes) < tasks:
-            file.write(f'  more [label="… {tasks - len(nodes)} more tasks", shape=plaintext];\n')
-        file.write("}\n")
-
-
 # ---------------------------------------------------------------- a summary
-def summary(trace: Trace) -> str:
+def summary(trace: Timeline) -> str:
     """Return what a trace says, in some twenty lines."""
     return "\n".join(_lines(trace))
 
 
-def _lines(trace: Trace) -> Iterator[str]:
+def _lines(trace: Timeline) -> Iterator[str]:
     tasks = trace.tasks
     failed, buffers = int((tasks["outcome"] == 2).sum()), int(tasks["buffer"].sum())
     yield f"{trace.path}: {trace.about.get('program', '')}, process {trace.about.get('pid')}"
@@ -255,7 +229,7 @@ def _lines(trace: Trace) -> Iterator[str]:
     yield from _below(trace)
 
 
-def _functions(trace: Trace, width: int) -> Iterator[str]:
+def _functions(trace: Timeline, width: int) -> Iterator[str]:
     """Say what the functions took that took longest."""
     for name, (count, total, longest) in list(trace.functions().items())[:MOST_ROWS]:
         yield (
@@ -264,7 +238,7 @@ def _functions(trace: Trace, width: int) -> Iterator[str]:
         )
 
 
-def _path(trace: Trace) -> Iterator[str]:
+def _path(trace: Timeline) -> Iterator[str]:
     path = trace.critical_path
     if not path:
         return
@@ -280,7 +254,7 @@ def _path(trace: Trace) -> Iterator[str]:
     yield "  " + ", ".join(f"{count} × {trace.function_name(one)}" for count, one in most[:4])
 
 
-def _below(trace: Trace) -> Iterator[str]:
+def _below(trace: Timeline) -> Iterator[str]:
     """Say what is known of the Workers below, and what is missing."""
     for part in trace.whole.parts[1:]:
         one = part.trace
@@ -299,3 +273,148 @@ def _below(trace: Trace) -> Iterator[str]:
             f"{len(trace.frames)} frames of {int(trace.frames['nbytes'].sum())} bytes; "
             f"{len(moves)} transfers of {int(moves['nbytes'].sum())} bytes"
         )
+
+
+# ---------------------------------------------------------------- the page
+def write_page(trace: Timeline, path: str | os.PathLike[str]) -> None:
+    """Write the page of a trace."""
+    text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    about, columns = _contents(trace)
+    packed = base64.b64encode(gzip.compress(b"".join(columns), 3)).decode()
+    text = text.replace("__TITLE__", html.escape(os.path.basename(trace.path)))
+    own = trace.all_parts[0].trace
+    text = text.replace("__SUMMARY__", html.escape(summary(own)))
+    text = text.replace("__ABOUT__", json.dumps(about).replace("<", "\\u003c"))
+    Path(path).write_text(text.replace("__COLUMNS__", packed), encoding="utf-8")
+
+
+def _contents(trace: Timeline) -> tuple[dict[str, Any], list[bytes]]:
+    """Return what the script is told in JSON, and the columns as bytes."""
+    own = trace.all_parts[0].trace
+    shown = min(len(trace.tasks), MOST_TASKS)
+    tasks, edges = trace.tasks[:shown], trace.edges[trace.edges["consumer"] <= shown]
+    ran = trace.ran[trace.ran["task"] <= shown]
+    ran = ran[np.lexsort((ran["begin"], ran["worker"]))]
+    unit = max(1, -(-(trace.end - trace.start + 1) // ((1 << 32) - 2)))
+    functions, which = np.unique(
+        np.concatenate([tasks["function"], ran["function"]]), return_inverse=True
+    )
+    flags = tasks["outcome"] | tasks["buffer"] << 2 | tasks["ahead"] << 3
+    waits = trace.waits[np.lexsort((trace.waits["begin"], trace.waits["lane"]))]
+    marked, texts = _marks(trace)
+    rows = [
+        [name, *row, part.name]
+        for part in trace.all_parts
+        for name, row in part.trace.functions().items()
+    ]
+    lowest = min(trace.rows)
+    held = trace.held[:: max(1, len(trace.held) // MOST_POINTS)]
+
+    def times(values: Array) -> Array:
+        """Return times as the page has them: units since the start, plus 1; 0 where unknown."""
+        known: Array = np.maximum(values - trace.start, 0) // unit + 1
+        return np.where(values > 0, known, 0)
+
+    columns: dict[str, tuple[Array, str]] = {
+        **{name: (times(tasks[name]), "u4") for name in TIMES},
+        "function": (which[:shown], "u2" if len(functions) < 1 << 16 else "u4"),
+        "line": (tasks["line"], "u4"),
+        "worker": (tasks["worker"] + 1, "u2"),
+        "flags": (flags, "u1"),
+        "run": (tasks["run"] + 1, "u4"),
+        "ranTask": (ran["task"], "u4"),
+        "ranWorker": (ran["worker"], "u2"),
+        "ranFunction": (which[shown:], "u2" if len(functions) < 1 << 16 else "u4"),
+        "ranBegin": (times(ran["begin"]), "u4"),
+        "ranEnd": (times(ran["end"]), "u4"),
+        "consumer": (edges["consumer"], "u4"),
+        "producer": (edges["producer"], "u4"),
+        "tensor": (edges["tensor"], "u2"),
+        "tags": (edges["tag"] | _producer_tags(trace, edges) << 3 | edges["kind"] << 6, "u1"),
+        "addressLow": (edges["address"] & 0xFFFFFFFF, "u4"),
+        "addressHigh": (edges["address"] >> 32, "u4"),
+        "waitLane": (waits["lane"] - lowest, "u2"),
+        "waitWhat": (waits["what"], "u2"),
+        "waitBegin": (times(waits["begin"]), "u4"),
+        "waitEnd": (times(waits["end"]), "u4"),
+        "markLane": (marked[:, 0] - lowest, "u2"),
+        "markBegin": (times(marked[:, 1]), "u4"),
+        "markEnd": (times(marked[:, 2]), "u4"),
+        "markText": (marked[:, 3], "u4"),
+        "heldTime": (times(held["time"]), "u4"),
+        "heldRing": (held["ring"], "u1"),
+        "heldKilobytes": (held["bytes"] >> 10, "u4"),
+        "critical": (np.array([one for one in trace.critical_path if one <= shown]), "u4"),
+    }
+    about = {
+        "columns": [[name, len(values), kind] for name, (values, kind) in columns.items()],
+        "unit": unit,
+        "span": (trace.end - trace.start) // unit + 1,
+        "tasks": len(trace.tasks),
+        "own": len(own.tasks),
+        "functions": [trace.function_name(int(one)) for one in functions],
+        "lines": ["", *(f"{file}:{line}" for file, line, _ in trace.about.get("lines", []))],
+        "workers": [trace.worker_name(one) for one in range(trace.worker_count)],
+        "rows": [[trace.worker_name(one), one, one - lowest] for one in trace.rows],
+        "marks": texts,
+        "journeys": _journeys(trace, shown),
+        "tags": TAGS,
+        "firsts": trace.runs["first"].tolist()[: 1 << 16],
+        "whats": {str(what): name for what, name in SPANS.items()},
+        "table": rows[:200],
+        "reasons": own.reasons(),
+        "orchWaits": own.orch_waits(),
+        "busy": trace.busy(),
+        "dropped": trace.dropped,
+        "whole": own.is_whole,
+        "problems": trace.problems(),
+    }
+    return about, [_packed(values, kind) for values, kind in columns.values()]
+
+
+def _marks(trace: Timeline) -> tuple[Array, list[str]]:
+    """Return lanes, begins, ends and texts, by their numbers, of frames and transfers; and the texts."""
+    texts: dict[str, int] = {}
+    rows = [
+        (lane, begin, end, texts.setdefault(text, len(texts)))
+        for lane, begin, end, text in islice(marks(trace), MOST_MARKS)
+    ]
+    found = np.array(rows, np.int64).reshape(-1, 4)
+    return found[np.lexsort((found[:, 1], found[:, 0]))], list(texts)
+
+
+def _journeys(trace: Timeline, shown: int) -> dict[str, list[str]]:
+    """Return what the story of a task says of its way to an endpoint and back."""
+    numbers = np.unique(np.concatenate([trace.frames["task"], trace.within]))
+    told = {}
+    for number in numbers[(numbers > 0) & (numbers <= shown)][:MOST_JOURNEYS].tolist():
+        lines = trace.task(number).journey()
+        told[str(number)] = [f"{trace.relative(time)}    {text}" for time, text in lines]
+    return told
+
+
+def _packed(values: Array, kind: str) -> bytes:
+    """Return a column as the differences of neighbours, modulo the size of its numbers."""
+    plain = values.astype(f"<{kind}")
+    return np.diff(plain, prepend=plain.dtype.type(0)).astype(f"<{kind}").tobytes()
+
+
+def _producer_tags(trace: Timeline, edges: Array) -> Array:
+    """Return for each edge how the producer uses the tensor, UNKNOWN if it has none at that address."""
+    rows = trace.arguments
+    if not len(rows) or not len(edges):
+        return np.full(len(edges), UNKNOWN, np.uint8)
+    keys = _key(rows["task"], rows["address"])
+    order = np.argsort(keys, kind="stable")
+    asked = _key(edges["producer"], edges["address"])
+    at = np.minimum(np.searchsorted(keys[order], asked), len(order) - 1)
+    found = order[at]
+    tags: Array = np.where(keys[found] == asked, rows["tag"][found], UNKNOWN).astype(np.uint8)
+    return tags
+
+
+def _key(task: Array, address: Array) -> Array:
+    mixed: Array = task.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ address.astype(
+        np.uint64
+    )
+    return mixed

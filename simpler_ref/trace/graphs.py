@@ -13,8 +13,8 @@ import os
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
-from .exports import MOST_DRAWN, draw
-
+MOST_DRAWN = 5000
+"""Tasks of a graph for graphviz, which takes minutes for more."""
 BUFFER = "alloc"
 """In place of a function's name, and of the tag of its tensor: memory from a ring."""
 
@@ -186,6 +186,38 @@ class TaskGraph:
             for edge in one.edges
         ]
         draw(path, nodes, arrows, len(self.tasks))
+
+
+def draw(
+    path: str | os.PathLike[str],
+    nodes: list[tuple[int, str, bool, bool]],
+    arrows: list[tuple[int, int, str, bool]],
+    tasks: int,
+) -> None:
+    """Write a graph for graphviz.
+
+    Parameters
+    ----------
+    nodes
+        The number of each task, its name, whether it is a buffer, and whether it is critical.
+    arrows
+        The numbers of both tasks, a label, and whether the second one waits for the first.
+    tasks
+        How many there are in all.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")
+        for number, name, is_buffer, is_critical in nodes:
+            quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+            shape = ", shape=ellipse" if is_buffer else ""
+            colour = ", color=red, penwidth=2" if is_critical else ""
+            file.write(f'  t{number} [label="{quoted}"{shape}{colour}];\n')
+        for first, second, label, waits in arrows:
+            style = "" if waits else ", style=dotted"
+            file.write(f'  t{first} -> t{second} [label="{label}"{style}];\n')
+        if len(nodes) < tasks:
+            file.write(f'  more [label="… {tasks - len(nodes)} more tasks", shape=plaintext];\n')
+        file.write("}\n")
 
 
 @dataclass(slots=True)

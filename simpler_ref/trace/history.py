@@ -1,12 +1,16 @@
-"""What the tasks of a run do with which bytes: for `Worker(check=True)`, which reports hazards.
+"""What the tasks of a run do with which bytes: hazards for `Worker(check=True)`, races for traces.
 
 The dependencies are those of the design documents: a task that looks an address up waits for the last
 task that has written there. The *lineage* of a task is what it waits for in the end, and itself. An
 earlier task that is missing there may run at the same time, unless a drain lies between both.
 
+`races` tells a `History` the submits, buffers, scopes and drains of each run of a trace, as a Worker with
+``check=True`` does while they happen. So what counts is what waits for what, and not which task happened
+to end first.
+
 Plain Python, for debugging: some microseconds for each tensor of a task.
 
-Rule     ORCH-CHECK-1 to -6, -9, -12; ORCH-READS-1
+Rule     ORCH-CHECK-1 to -6, -9, -12; ORCH-READS-1; SEE-INPUT-5; SEE-RACE-1 to -4, -6
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from ..model.enums import TensorArgType
 from ..model.tensor import FIRST_ADDRESS, share_bytes, view_memory
 from ..model.wire import Layout
 from ..system.types import Array
+from .tables import ORCH, WAITED
+from .timeline import Timeline
 
 HOST = -1
 """The memory of the host; that of a next-level worker has its number."""
@@ -35,8 +41,6 @@ _WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
 _numbers = itertools.count(1)
 """Of buffers, in all runs of all Workers: the low 32 bits are used."""
 _DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
-
-
 Order = list[tuple[int, ...]]
 """What each task waits for directly, by places in the order since the last drain."""
 
@@ -583,3 +587,155 @@ def _not_kept(use: Use, owner: Owner) -> HazardError:
         tasks=(use.task.number,),
         places=(use.task.place,),
     )
+
+
+# ---------------------------------------------------------------- races in a trace
+_RUN, _TASK, _OPEN, _CLOSE, _DRAIN = range(5)
+"""What happens in a run."""
+_OF_RUN = 1
+"""The kind of a run that is no stream of calls."""
+
+
+class Race(NamedTuple):
+    """Two tasks that nothing orders and that use the same bytes; or one that uses memory given back."""
+
+    kind: str
+    """As `HazardError.kind`."""
+    run: int
+    """The run, from 0 on."""
+    tasks: tuple[int, ...]
+    """Ids of the tasks in their run, the one that was submitted last at the end."""
+    places: tuple[str, ...]
+    """The lines that submitted them."""
+    text: str
+    """What happened, and what to do."""
+    more: int = 0
+    """How many others the same lines have submitted."""
+
+    def __str__(self) -> str:
+        others = f"\n(and {self.more} more of these lines)" if self.more else ""
+        return f"run {self.run}: {self.text}{others}\n"
+
+
+def races(trace: Timeline) -> list[Race]:
+    """Return what is wrong in the runs of a trace, one for each pair of lines; see `Trace.races`."""
+    if trace.submits_dropped:
+        raise ValueError(
+            f"{trace.submits_dropped} notes about what was submitted were dropped, so tensors are "
+            "missing: trace a smaller part of the program, or give it fewer workers"
+        )
+    if not len(trace.arguments) and not trace.tasks["submitted"].any() and len(trace.tasks):
+        raise ValueError("the trace has no tensors: take it with detail='all'")
+    first: dict[tuple[object, ...], Race] = {}
+    for one in all_races(trace):
+        functions = [
+            int(trace.tasks["function"][trace.first_of_run(one.run) - 1 + task])
+            for task in one.tasks
+        ]
+        key = (one.kind, one.places, *functions)
+        known = first.setdefault(key, one)
+        if known is not one:
+            first[key] = known._replace(more=known.more + 1)
+    return list(first.values())
+
+
+def all_races(trace: Timeline) -> Iterator[Race]:
+    """Yield everything that is wrong, also what the same lines have submitted."""
+    yield from _in_order(trace)
+    yield from _written(trace)
+
+
+def _written(trace: Timeline) -> Iterator[Race]:
+    """Yield the tasks whose INPUTs have changed, as a Worker with ``check=True`` has found."""
+    for number, index, worker, low, high in trace.wrote.tolist():
+        if not 1 <= number <= len(trace.tasks):
+            continue
+        task = trace.task(number)
+        is_call = trace.runs["kind"][task.run] != _OF_RUN
+        what = f"argument {index}" if is_call else f"tensor {index}"
+        place = task.line or "an unknown line"
+        remedy = "Annotate the parameter with InOut" if is_call else "Tag the tensor INOUT"
+        text = (
+            f"write to INPUT: up to {high - low} bytes from {low:#x} on of {what}, an INPUT of "
+            f"{task.name}, changed while the task ran on {trace.worker_name(worker)}\n"
+            f"  submitted at {place}\n"
+            f"{remedy} if the task writes there; else the program does, or another task that has it as "
+            "INPUT."
+        )
+        yield Race("write to INPUT", task.run, (task.id,), (place,), text)
+
+
+def _in_order(trace: Timeline) -> Iterator[Race]:
+    """Yield what is wrong with the order of tasks, and with their memory."""
+    heap = tuple(trace.about.get("heap", (0, 0)))
+    tracks_reads = bool(trace.about.get("track_reads", False))
+    history: History | None = None
+    run, is_whole = -1, False
+    buffers, lines = trace.tasks["buffer"], trace.tasks["line"]
+    functions = trace.tasks["function"]
+    for what, which in _events(trace):
+        if what == _RUN:
+            run = which
+            is_run = trace.runs["kind"][run] == _OF_RUN
+            history = History([heap], tracks_reads) if is_run else None
+            is_whole = bool((trace.tasks["outcome"][trace.tasks["run"] == run] == 1).all())
+        elif history is None:
+            continue
+        elif what == _TASK:
+            place = trace.line_name(int(lines[which])) or "an unknown line"
+            mine, provided = _tensors_of(trace, which + 1)
+            if buffers[which]:
+                history.alloc(place, provided.get(0, mine[0].start), mine[0].nbytes)
+                continue
+            plan = history.expect(trace.function_name(int(functions[which])), place, mine)
+            yield from _found(run, history.hazards(plan))
+            history.add(plan, list(provided.items()))
+        elif what == _DRAIN:
+            history.drain()
+        elif what == _OPEN:
+            history.open_scope()
+        else:
+            if is_whole:  # else an exception may have ended it, in place of a drain
+                yield from _found(run, history.not_kept())
+            history.close_scope()
+
+
+def _found(run: int, hazards: Iterable[HazardError]) -> Iterator[Race]:
+    seen = set()
+    for one in hazards:
+        if (one.kind, one.tasks) not in seen:  # once for all tensors of two tasks
+            seen.add((one.kind, one.tasks))
+            yield Race(one.kind, run, one.tasks, one.places, str(one))
+
+
+def _events(trace: Timeline) -> Iterator[tuple[int, int]]:
+    """Yield what the Orch thread did, in its order: what, and the index of the run or task."""
+    submitted = trace.tasks["submitted"]
+    tasks = np.flatnonzero(submitted)
+    scopes = trace.scopes[trace.scopes["depth"] > 0]  # the run's own begins and ends with it
+    mine = (trace.waits["lane"] == ORCH) & (trace.waits["what"] == WAITED + L.WAITED_TASKS)
+    drains = trace.waits["end"][mine]
+    parts: list[tuple[Array, Array, Array]] = [
+        (trace.runs["begin"], np.full(len(trace.runs), _RUN), np.arange(len(trace.runs))),
+        (submitted[tasks], np.full(len(tasks), _TASK), tasks),
+        (scopes["time"], np.where(scopes["opened"], _OPEN, _CLOSE), np.arange(len(scopes))),
+        (drains, np.full(len(drains), _DRAIN), np.arange(len(drains))),
+    ]
+    times, whats, which = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(times, kind="stable")
+    yield from zip(whats[order].tolist(), which[order].tolist(), strict=True)
+
+
+def _tensors_of(trace: Timeline, number: int) -> tuple[list[Tensor], dict[int, int]]:
+    """Return the tensors of a task, and the addresses of those that the runtime has provided."""
+    made, provided = [], {}
+    rows = trace.arguments_of(number).tolist()
+    for i, (_, _, tag, address, nbytes, is_provided, memory, form) in enumerate(rows):
+        layout, below, is_known = (None, 0, True) if form < 0 else trace.form(form)
+        if not is_known or memory < HOST:  # an endpoint's memory is not compared
+            nbytes = 0
+        start = address - below
+        if is_provided and address:
+            provided[i], start = address, 0
+        made.append(Tensor(tag, memory, start, start + nbytes, 0, below, layout, memory > HOST))
+    return made, provided

@@ -9,10 +9,10 @@ A file is a line about its program, then notes of 32 bytes, in chunks of one jou
 
 A file whose program was killed ends within a chunk: what is there is read.
 
-    bytes ──TraceFile──► notes by journal ──tables_of──► TABLES, arrays of numpy ──► Trace
-                                                                                      │
-              timeline.py puts those of several Workers together ◄───────────────────────┤
-              tasks, races, exports, page, command print them ◄───────────────────────┘
+    bytes ──TraceFile──► notes by journal ──tables_of──► TABLES, arrays of numpy ──► Timeline
+                                                                                       │
+             it puts those of several Workers together, and tells of each task ◄───────┤
+             history and exports make races, a summary, a page and files of it ◄───────┘
 
 Rule     SEE-FILE-1, -4; SEE-READ-1
 """
@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,7 +100,37 @@ TABLES = (
 """The tables of a trace: attributes of `Trace`."""
 
 
+EXCHANGE_BITS = 47
+"""The numbers of exchanges have so many bits; above them is the lane of the link."""
+_STRETCH_NS = 5_000_000_000
+"""How long the difference of two clocks counts as one number; from one stretch to the next it changes."""
+_MOST_STRETCHES = 64
+_LANES = {
+    L.JOURNAL_OF_ORCH: ORCH,
+    L.JOURNAL_OF_THREAD: SCHEDULER_THREAD,
+    L.JOURNAL_OF_SCHEDULER: -3,
+}
+"""Of journals that are no worker's; the Scheduler's has none."""
+_WORKERS, _ALL_LANES = range(1 << 31), range(SCHEDULER_THREAD, 1 << 31)
+_MAKERS = {
+    **dict.fromkeys((L.NOTED_RAN, L.NOTED_WROTE), _WORKERS),
+    **dict.fromkeys((L.NOTED_RUN, L.NOTED_EDGE, L.NOTED_ARGUMENT, L.NOTED_LAYOUT), (ORCH,)),
+    **dict.fromkeys((L.NOTED_HELD, L.NOTED_SCOPE), (ORCH,)),
+}
+"""The lanes that make notes of a kind; all of them, where it is not here."""
+
+
 # ---------------------------------------------------------------- the file
+class Found(NamedTuple):
+    """The notes of one kind, as columns."""
+
+    lane: Array
+    operand: Array
+    task: Array
+    time: Array
+    value: Array
+
+
 class TraceFileError(ValueError):
     """Raised for a file that is no trace, or one of a version that is not known here."""
 
@@ -155,6 +185,22 @@ class TraceFile:
         self.is_whole = bool(self.about.get("ended", self.is_whole))
         self.journals = {journal: np.concatenate(mine) for journal, mine in chunks.items()}
 
+    def journal(self, number: int) -> Array:
+        """Return the notes of a journal."""
+        return self.journals.get(number, np.empty(0, NOTE))
+
+    def found(self, kind: int) -> Found:
+        """Return the notes of a kind that all lanes have made."""
+        parts = [np.empty(0, NOTE)]
+        lanes = [np.empty(0, np.int32)]
+        for journal in sorted(self.journals):
+            lane = _LANES.get(journal, journal - L.JOURNALS_OF_WORKERS)
+            if lane in _MAKERS.get(kind, _ALL_LANES):
+                parts.append(of_kind(self.journals[journal], kind))
+                lanes.append(np.full(len(parts[-1]), lane, np.int32))
+        n = np.concatenate(parts)
+        return Found(np.concatenate(lanes), n["what"] >> 8, n["task"], n["time"], n["value"])
+
     def _read_head(self, octets: Array) -> int:
         """Read the line about the program; return the bytes of all that precedes the notes."""
         head = octets[: 1 << 16].tobytes()
@@ -193,177 +239,102 @@ def text_notes(value: dict[str, Any]) -> bytes:
     return head.tobytes() + text.ljust(count * NOTE.itemsize, b" ")
 
 
-# ---------------------------------------------------------------- the notes
-class Notes:
-    """The notes of a file, by who made them."""
-
-    def __init__(self, file: TraceFile) -> None:
-        empty = np.empty(0, NOTE)
-        self.orch = file.journals.get(L.JOURNAL_OF_ORCH, empty)
-        self.scheduler = file.journals.get(L.JOURNAL_OF_SCHEDULER, empty)
-        self.thread = file.journals.get(L.JOURNAL_OF_THREAD, empty)
-        self.workers = {
-            journal - L.JOURNALS_OF_WORKERS: notes
-            for journal, notes in sorted(file.journals.items())
-            if journal >= L.JOURNALS_OF_WORKERS
-        }
-
-    @property
-    def lanes(self) -> list[tuple[int, Array]]:
-        """The notes of each lane."""
-        threads = [(ORCH, self.orch), (SCHEDULER_THREAD, self.thread)]
-        return [*threads, *self.workers.items()]
-
-
-class Found(NamedTuple):
-    """The notes of one kind that a lane has made, as columns."""
-
-    lane: int
-    kind: int
-    operand: Array
-    task: Array
-    time: Array
-    value: Array
-
-
+# ---------------------------------------------------------------- the tables
 def of_kind(notes: Array, kind: int) -> Array:
     """Return the notes of a kind."""
     rows: Array = notes[notes["what"] & 0xFF == kind]
     return rows
 
 
-def _table(
-    row: np.dtype[Any],
-    lanes: Iterable[tuple[int, Array]],
-    kinds: Iterable[int],
-    columns: Callable[[Found], tuple[Any, ...]],
-) -> Array:
-    """Return a table of what some lanes have noted of some kinds; `columns` are those of the row."""
-    parts = [np.zeros(0, row)]
-    for lane, notes in lanes:
-        for kind in kinds:
-            mine = of_kind(notes, kind)
-            rows = np.zeros(len(mine), row)
-            found = Found(lane, kind, mine["what"] >> 8, mine["task"], mine["time"], mine["value"])
-            for name, column in zip(rows.dtype.names or (), columns(found), strict=True):
-                rows[name] = column
-            parts.append(rows)
-    return np.concatenate(parts)
-
-
-def ran_of(notes: Notes) -> Array:
+def ran_of(file: TraceFile) -> Array:
     """Return what workers ran."""
-    rows = _table(
-        RAN,
-        notes.workers.items(),
-        [L.NOTED_RAN],
-        lambda n: (n.task, n.lane, n.operand & 0xFF, n.operand >> 8, n.time, n.value),
-    )
+    n = file.found(L.NOTED_RAN)
+    outcome, function = n.operand & 0xFF, n.operand >> 8
+    rows = _table(RAN, n.task, n.lane, outcome, function, n.time, n.value)
     found: Array = rows[(rows["task"] > 0) & (rows["outcome"] < L.SKIPPED)]
     return found
 
 
 def tables_of(file: TraceFile) -> dict[str, Array]:
     """Return the tables of a file by their names, see `TABLES`."""
-    notes = Notes(file)
-    orch, workers, lanes = [(ORCH, notes.orch)], notes.workers.items(), notes.lanes
-    ran, runs = ran_of(notes), _runs(notes.orch)
-    tasks = _tasks(notes, ran, runs)
-    edges = _table(
-        EDGE,
-        orch,
-        [L.NOTED_EDGE],
-        lambda n: (
-            *(n.task, n.value, n.operand & 0xFFFF, n.operand >> 16 & 0xFF, n.operand >> 24, n.time),
-        ),
-    )
+    ran, runs = ran_of(file), _runs(file)
+    tasks = _tasks(file, ran, runs)
+    n = file.found(L.NOTED_EDGE)
+    tensor, tag, owed = n.operand & 0xFFFF, n.operand >> 16 & 0xFF, n.operand >> 24
+    edges = _table(EDGE, n.task, n.value, tensor, tag, owed, n.time)
     # tasks from before the trace have no number; of others the submission may have been dropped
-    known = (edges["producer"] > 0) & (
-        np.maximum(edges["producer"], edges["consumer"]) <= len(tasks)
-    )
-    wrote = _table(
-        WROTE, workers, [L.NOTED_WROTE], lambda n: (n.task, n.operand, n.lane, n.time, n.value)
-    )
+    last = np.maximum(edges["producer"], edges["consumer"])
+    edges = edges[(edges["producer"] > 0) & (last <= len(tasks))]
+    waits = []
+    for kind in (L.NOTED_PARKED, L.NOTED_WAITED, L.NOTED_PASSES, L.NOTED_REQUEST):
+        n = file.found(kind)
+        what = WAITED + n.operand if kind == L.NOTED_WAITED else kind
+        waits.append(_table(SPAN, n.lane, what, n.time, n.value))
+    n = file.found(L.NOTED_WROTE)
+    wrote = _table(WROTE, n.task, n.operand, n.lane, n.time, n.value)
+    n = file.found(L.NOTED_HELD)
+    held = _table(HELD, n.time, n.operand, n.value)
+    n = file.found(L.NOTED_SCOPE)
+    scopes = _table(SCOPE, n.time, n.operand & 0xFFFF, n.operand >> 16)
+    n = file.found(L.NOTED_FRAME)
+    sent = n.operand & L.FRAME_SENT != 0
+    exchange = n.operand >> 9 | np.maximum(n.lane, 0).astype(np.int64) << EXCHANGE_BITS
+    frames = _table(FRAME, n.time, n.lane, sent, n.operand & 0xFF, n.value, exchange, n.task)
+    n = file.found(L.NOTED_MOVED)
+    moves = _table(MOVE, n.lane, n.operand & 1, n.operand >> 1, n.task, n.time, n.value)
     return {
         "tasks": tasks,
         "ran": ran,
-        "edges": edges[known],
-        "arguments": _arguments(notes.orch),
-        "waits": _table(
-            SPAN,
-            lanes,
-            [L.NOTED_PARKED, L.NOTED_WAITED, L.NOTED_PASSES, L.NOTED_REQUEST],
-            lambda n: (
-                n.lane,
-                WAITED + n.operand if n.kind == L.NOTED_WAITED else n.kind,
-                n.time,
-                n.value,
-            ),
-        ),
-        "held": _table(HELD, orch, [L.NOTED_HELD], lambda n: (n.time, n.operand, n.value)),
-        "scopes": _table(
-            SCOPE, orch, [L.NOTED_SCOPE], lambda n: (n.time, n.operand & 0xFFFF, n.operand >> 16)
-        ),
+        "edges": edges,
+        "arguments": _arguments(file),
+        "waits": np.concatenate(waits),
+        "held": held,
+        "scopes": scopes,
         "runs": runs,
         "wrote": wrote[np.argsort(wrote["task"], kind="stable")],
-        "frames": _table(
-            FRAME,
-            lanes,
-            [L.NOTED_FRAME],
-            lambda n: (
-                *(n.time, n.lane, n.operand & L.FRAME_SENT != 0, n.operand & 0xFF, n.value),
-                *(n.operand >> 9, n.task),
-            ),
-        ),
-        "moves": _table(
-            MOVE,
-            lanes,
-            [L.NOTED_MOVED],
-            lambda n: (n.lane, n.operand & 1, n.operand >> 1, n.task, n.time, n.value),
-        ),
+        "frames": frames,
+        "moves": moves,
     }
 
 
-def _runs(orch: Array) -> Array:
-    """Return the runs and streams."""
-    found = of_kind(orch, L.NOTED_RUN)
-    kinds = found["what"] >> 8
-    begun = found[kinds != 0]
-    rows = np.zeros(len(begun), RUN)
-    rows["first"], rows["kind"], rows["begin"] = begun["task"], kinds[kinds != 0], begun["time"]
-    over = np.sort(found["time"][kinds == 0])
-    after = np.searchsorted(over, rows["begin"])
-    rows["end"] = np.where(after < len(over), np.append(over, 0)[after], 0)
+def _table(row: np.dtype[Any], *columns: Array | int) -> Array:
+    """Return a table of columns in the order of the row's; the first has the length."""
+    rows = np.zeros(len(columns[0]), row)  # type: ignore[arg-type]
+    for name, column in zip(row.names or (), columns, strict=True):
+        rows[name] = column
     return rows
 
 
-def _arguments(orch: Array) -> Array:
+def _runs(file: TraceFile) -> Array:
+    """Return the runs and streams."""
+    n = file.found(L.NOTED_RUN)
+    begun = n.operand != 0
+    begins, over = n.time[begun], np.sort(n.time[~begun])
+    ends = np.append(over, 0)[np.searchsorted(over, begins)]
+    return _table(RUN, n.task[begun], n.operand[begun], begins, ends)
+
+
+def _arguments(file: TraceFile) -> Array:
     """Return the tensors of tasks."""
-
-    def columns(n: Found) -> tuple[Any, ...]:
-        index, tag, provided = n.operand & 0xFFFF, n.operand >> 16 & 0xF, n.operand >> 20 & 1
-        place = n.operand >> 24 & 0xFFFF
-        memory = np.where(place == L.ELSEWHERE, -2, place - 1)
-        return n.task, index, tag, n.time, n.value, provided, memory, -1
-
-    rows = _table(ARGUMENT, [(ORCH, orch)], [L.NOTED_ARGUMENT], columns)
-    views = of_kind(orch, L.NOTED_LAYOUT)
-    if len(views):
+    n = file.found(L.NOTED_ARGUMENT)
+    index, tag, provided = n.operand & 0xFFFF, n.operand >> 16 & 0xF, n.operand >> 20 & 1
+    place = n.operand >> 24 & 0xFFFF
+    memory = np.where(place == L.ELSEWHERE, -2, place - 1)
+    rows = _table(ARGUMENT, n.task, index, tag, n.time, n.value, provided, memory, -1)
+    views = file.found(L.NOTED_LAYOUT)
+    if len(views.task):
         keys = rows["task"] << 16 | rows["index"]
         order = np.argsort(keys, kind="stable")
-        at = np.searchsorted(keys, views["task"] << 16 | views["what"] >> 8, sorter=order)
-        rows["layout"][order[at]] = views["value"]
+        at = np.searchsorted(keys, views.task << 16 | views.operand, sorter=order)
+        rows["layout"][order[at]] = views.value
     return rows
 
 
-# ---------------------------------------------------------------- tasks
-def _tasks(notes: Notes, ran: Array, runs: Array) -> Array:
+def _tasks(file: TraceFile, ran: Array, runs: Array) -> Array:
     """Return the tasks, from number 1 on: what Orch thread, Scheduler and workers have noted of each."""
-    numbers = [
-        ran["task"],
-        *(of_kind(notes.orch, EVENT[one])["task"] for one in ("submit", "alloc")),
-    ]
-    count = max((int(one.max()) for one in numbers if len(one)), default=0)
+    orch, scheduler = file.journal(L.JOURNAL_OF_ORCH), file.journal(L.JOURNAL_OF_SCHEDULER)
+    made = [of_kind(orch, EVENT[one])["task"] for one in ("submit", "alloc")]
+    count = max((int(one.max()) for one in (ran["task"], *made) if len(one)), default=0)
     rows = np.zeros(count, TASK)
     rows["worker"] = -1
     rows["run"] = np.searchsorted(runs["first"], np.arange(1, count + 1), "right") - 1
@@ -375,31 +346,31 @@ def _tasks(notes: Notes, ran: Array, runs: Array) -> Array:
         return found, found["task"] - 1
 
     for event in ("submit", "alloc"):
-        found, at = noted(notes.orch, EVENT[event])
+        found, at = noted(orch, EVENT[event])
         rows["submitted"][at], rows["line"][at] = found["time"], found["what"] >> 8
         rows["function"][at] = found["value"]
     rows["buffer"][at], rows["outcome"][at] = True, 1  # of alloc: it is complete at once
     for name in ("ready", "sent", "begun", "ended", "collected"):
         rows[name][at] = found["time"]
-    found, at = noted(notes.orch, L.NOTED_CALL)
+    found, at = noted(orch, L.NOTED_CALL)
     rows["function"][at] = found["value"] | L.FUNCTION_IS_KEY
-    for journal, event, column in (
-        (notes.scheduler, "inputs done", "ready"),
-        (notes.scheduler, "dispatch", "sent"),
-        (notes.scheduler, "complete", "collected"),
-        (notes.scheduler, "fail", "collected"),
-        (notes.scheduler, "poison", "collected"),
-        (notes.scheduler, "release", "freed"),
-        (notes.orch, "reclaim", "freed"),
+    for event, column in (
+        ("inputs done", "ready"),
+        ("dispatch", "sent"),
+        ("complete", "collected"),
+        ("fail", "collected"),
+        ("poison", "collected"),
+        ("release", "freed"),
+        ("reclaim", "freed"),
     ):
-        found, at = noted(journal, EVENT[event])
+        found, at = noted(orch if event == "reclaim" else scheduler, EVENT[event])
         rows[column][at] = found["time"]
         if event == "dispatch":
             rows["worker"][at] = (found["what"] >> 8) - 1
         elif column == "collected":
             rows["outcome"][at] = 1 if event == "complete" else 2
     _take_over(rows, ran)
-    found, at = noted(notes.scheduler, L.NOTED_AHEAD)
+    found, at = noted(scheduler, L.NOTED_AHEAD)
     # what a worker had before it was ready, and began by itself
     began = (rows["begun"][at] > 0) & (rows["begun"][at] < rows["sent"][at])
     found, at = found[began], at[began]
@@ -419,3 +390,75 @@ def _take_over(rows: Array, ran: Array) -> None:
     np.maximum.at(rows["ended"], at, ran["end"])
     unseen = rows["outcome"][at] == 0
     rows["outcome"][at[unseen]] = np.where(ran["outcome"][unseen] == L.SUCCESS, 1, 2)
+
+
+def critical_path(tasks: Array, edges: Array) -> list[int]:
+    """Return the numbers of the tasks of the longest chain of dependencies, the first one first.
+
+    A task depends only on tasks of smaller numbers, so one walk in the order of numbers suffices.
+    """
+    spans = np.where(tasks["begun"] > 0, np.maximum(tasks["ended"] - tasks["begun"], 0), 0)
+    waits = edges[edges["kind"] != L.OWED_MEMORY]
+    order = np.argsort(waits["consumer"], kind="stable")
+    producers = (waits["producer"][order] - 1).tolist()
+    firsts = np.searchsorted(waits["consumer"][order], np.arange(1, len(tasks) + 2)).tolist()
+    longest: list[int] = spans.tolist()
+    before = [-1] * len(longest)
+    for task in range(len(longest)):
+        best, via = 0, -1
+        for producer in producers[firsts[task] : firsts[task + 1]]:
+            if producer < task and longest[producer] > best:
+                best, via = longest[producer], producer
+        if via >= 0:
+            longest[task] += best
+            before[task] = via
+    path = []
+    at = int(np.argmax(np.array(longest))) if longest else -1
+    while at >= 0:
+        path.append(at + 1)
+        at = before[at]
+    return [one for one in reversed(path) if not tasks["buffer"][one - 1]]
+
+
+class Clock:
+    """The clock of another machine, which was asked several times for its time.
+
+    Parameters
+    ----------
+    samples : sequence of (int, int, int)
+        When, by the parent's clock; how far it was ahead; plus or minus what.
+
+    Attributes
+    ----------
+    error_ns : int
+        A time is wrong by at most so much.
+    """
+
+    def __init__(self, samples: Sequence[tuple[int, int, int]]) -> None:
+        when, ahead, half = np.array(samples, np.int64).T
+        self._zero, self._base = int(when[0]), int(ahead[0])  # floats have too few digits for times
+        when, ahead = when - self._zero, ahead - self._base
+        least, most = ahead - half, ahead + half
+        count = int(np.clip(np.ptp(when) // _STRETCH_NS, 1, _MOST_STRETCHES))
+        stretch = (when - when.min()) * count // (np.ptp(when) + 1)
+        places, values, errors = [], [], []
+        for one in np.unique(stretch):
+            mine = stretch == one
+            low, high = int(least[mine].max()), int(most[mine].min())
+            if low > high:  # it has gained or lost time meanwhile: the quickest answer says most
+                best = np.flatnonzero(mine)[half[mine].argmin()]
+                low, high = int(least[best]), int(most[best])
+            places.append(float(when[mine].mean()))
+            values.append((low + high) / 2)
+            errors.append((high - low + 1) // 2)
+        self._places, self._values = np.array(places), np.array(values)
+        found = np.interp(when, self._places, self._values)
+        outside = np.maximum(np.maximum(least - found, found - most), 0).max()
+        self.error_ns = int(max(errors)) + int(np.ceil(outside))
+
+    def to_parent(self, times: Array) -> Array:
+        """Return times of the parent's clock for times of this one."""
+        apart = times.astype(np.int64) - (self._zero + self._base)
+        ahead = np.interp(apart, self._places + self._values, self._values)
+        shifted: Array = apart - np.rint(ahead).astype(np.int64) + self._zero
+        return shifted

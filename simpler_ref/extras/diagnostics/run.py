@@ -20,7 +20,7 @@ from ...model.wire import Layout, row_major, span_of
 from ...system.types import Array
 from ...trace import tables
 from ...trace.tables import NOTE, TraceFile
-from ...trace.tasks import TAGS
+from ...trace.timeline import TAGS
 
 READS, WRITES = ("INPUT", "INOUT"), ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
 BLOCK = 1 << 16
@@ -139,9 +139,9 @@ class FlaggedRun:
         """The number of each function, by its key in the notes."""
         self.names: list[str] = list(self.about["functions"].values())
         self._layouts = layouts
-        self.notes = tables.Notes(file)
-        begun = np.flatnonzero(self.notes.orch["what"] == L.NOTED_RUN | 1 << 8)
-        self._orch = self.notes.orch[begun[-1] :] if len(begun) else np.empty(0, NOTE)
+        self._file, orch = file, file.journal(L.JOURNAL_OF_ORCH)
+        begun = np.flatnonzero(orch["what"] == L.NOTED_RUN | 1 << 8)
+        self._orch = orch[begun[-1] :] if len(begun) else np.empty(0, NOTE)
         self.first = int(self._orch["task"][0]) if len(begun) else 1
         self.tasks: dict[int, Task] = {}
         self.buffers: list[Buffer] = []
@@ -149,21 +149,20 @@ class FlaggedRun:
         self.steps: list[Step] = []
         self._walk()
         self.tasks = {number: one for number, one in self.tasks.items() if one.id >= 0}
-        ran = tables.ran_of(self.notes)
+        ran = tables.ran_of(file)
         self.ran: Array = ran[ran["task"] >= self.first]
-        self.workers: int = max(
-            len(self.about["workers"]), *(one + 1 for one in self.notes.workers), 0
-        )
+        journals = (one - L.JOURNALS_OF_WORKERS + 1 for one in file.journals)
+        self.workers: int = max(len(self.about["workers"]), *journals, 0)
 
     def of_worker(self, worker: int, kind: int) -> Array:
         """Return the notes of a kind that a worker made about tasks of this run."""
-        own = self.notes.workers.get(worker, np.empty(0, NOTE))
+        own = self._file.journal(L.JOURNALS_OF_WORKERS + worker)
         rows: Array = own[(own["what"] & 0xFF == kind) & (own["task"] >= self.first)]
         return rows
 
     def of_scheduler(self) -> Array:
         """Return the Scheduler's notes about tasks of this run."""
-        notes = self.notes.scheduler
+        notes = self._file.journal(L.JOURNAL_OF_SCHEDULER)
         rows: Array = notes[notes["task"] >= self.first]
         return rows
 

@@ -11,7 +11,7 @@ import pytest
 from simpler_ref import ContinuousTensor, DataType, HazardError, Trace, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
-from simpler_ref.trace.races import all_races
+from simpler_ref.trace.history import all_races
 from simpler_ref.trace.tables import TraceFile
 
 from .conftest import Below, begin, bump, chain, increase, main, make, trace_of

@@ -6,8 +6,7 @@ import pytest
 from simpler_ref import TensorArgType as T
 from simpler_ref import Trace, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.trace.tables import EDGE, TASK
-from simpler_ref.trace.timeline import critical_path
+from simpler_ref.trace.tables import EDGE, TASK, critical_path
 
 from .conftest import chain, increase, main, make
 

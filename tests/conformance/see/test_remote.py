@@ -19,8 +19,7 @@ from simpler_ref.remote import link_trace, records
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.keys import new_pair, secure_client
-from simpler_ref.trace.tables import NOTE, TraceFile, head_of, text_notes
-from simpler_ref.trace.timeline import Clock
+from simpler_ref.trace.tables import NOTE, Clock, TraceFile, head_of, text_notes
 from tests import far_side
 from tests.conformance.see.conftest import main, make
 from tests.conformance.see.test_page import contents
