@@ -35,13 +35,14 @@ from .orch.configs import Configs
 from .orch.domains import CommDomainHandle, Domains, domains_of
 from .orch.dry import graph_of
 from .orch.orchestrator import Orchestrator
-from .orch.placing import PlacingOrchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .remote.callable_target import RemoteCallable, by_name
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
+from .remote.placing import PlacingOrchestrator
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
+from .remote.replays import PlacedGraph, StepRecorder
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system.cores import Placement, Seat
 from .system.signals import signals_blocked
@@ -287,8 +288,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session.endpoints = life.endpoints
             if life.endpoints is not None:
                 life.endpoints.prepare(session.arena.zeros)
-            orchestrator = Orchestrator if life.endpoints is None else PlacingOrchestrator
-            session.orch = orchestrator(session, Configs(session.engine))
+            configs = Configs(session.engine)
+            session.orch = (
+                Orchestrator(session, configs)
+                if life.endpoints is None
+                else PlacingOrchestrator(session, configs, life.endpoints)
+            )
             life.stream = self._make_stream(session)
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
@@ -558,9 +563,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Exception
             Whatever `orch_fn` raised.
         """
-        return self._listen(
-            "record", partial(record, self._life, self._add_callable), orch_fn, args, config
-        )
+        how: dict[str, Any] = {}
+        if self._life.endpoints is not None:
+            how = {"write": StepRecorder, "make": partial(PlacedGraph, self._add_callable)}
+        return self._listen("record", partial(record, self._life, **how), orch_fn, args, config)
 
     def graph(
         self,

@@ -43,7 +43,7 @@ from ..trace.timeline import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import caller
 from .listening import fresh_memory, listen
-from .orchestrator import asked_for, is_remote, number_layouts, parts_of, table_of
+from .orchestrator import asked_for, number_layouts, parts_of, table_of
 from .room import never_fits
 
 _MOST_SHOWN = 1 << 32
@@ -200,7 +200,7 @@ class DryRun:
                 if wire[TAG_AT] == L.OUTPUT and not has_address(wire) and any(octets):
                     wires[i] = with_address(wire, octets)
                     provided[i] = int.from_bytes(octets, "little")
-        name = handle.name.rpartition(":")[2] if is_remote(handle) else handle.name
+        name = handle.name.rpartition(":")[2]  # of "module:function" the function
         places = workers or [word >> L.WORD_WORKER & L.WORKER_MASK]
         self._add(name, wires, provided, members or [TaskArgs()], places)
         return provided

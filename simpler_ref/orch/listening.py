@@ -13,7 +13,7 @@ Rule     ORCH-CHECK-10; SEE-GRAPH-7; SPEED-REPLAY-1, -4, -7
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -151,7 +151,8 @@ class ListeningOrchestrator(Orchestrator):
     """
 
     def __init__(self, session: Session, listener: Listener) -> None:
-        super().__init__(session, orchestrator_of(session)._configs)
+        orch = orchestrator_of(session)
+        super().__init__(session, orch._configs, orch._pools.naming_only())
         self._listener = listener
         self._thread = get_ident()
         self._scopes = 1
@@ -194,17 +195,7 @@ class ListeningOrchestrator(Orchestrator):
         if requested_bytes(tensors) > self._view.ring_bytes:
             raise never_fits(L.TOO_LARGE, tensors, self._view.ring_bytes)
 
-    # What follows a run has to choose: the endpoint, and numbers of configurations and of layouts.
-    def _place(
-        self,
-        handle: CallableHandle,
-        worker: int,
-        args: TaskArgs | None,
-        taken: Collection[int] = (),
-        for_sub: bool | None = False,
-    ) -> int:
-        return self._endpoints.named(handle, worker, args, for_sub=for_sub)
-
+    # What follows a run has to choose: numbers of configurations and of layouts.
     def _config_word(self, config: CallConfig | None) -> int:
         if config is None:
             return 0

@@ -12,11 +12,11 @@ Rule     FAIL-LOUD-2; FLOW-HANDLE-2; FLOW-LAYOUT-3, -5, -6; FLOW-NEST-3; HIER-AP
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from ..model.wire import (
     TAG_AT,
     TENSOR_BYTES,
     DescribedWire,
-    RemoteWire,
     blob_bytes,
     counts_of,
     each_tensor,
@@ -53,9 +52,6 @@ from .configs import Configs
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle, domains_of
 from .pools import Pools, require_distinct
 from .room import Room, never_fits
-
-if TYPE_CHECKING:
-    from ..remote.endpoints import Endpoints
 
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
@@ -75,7 +71,7 @@ class Orchestrator:
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
     """
 
-    def __init__(self, session: Session, configs: Configs) -> None:
+    def __init__(self, session: Session, configs: Configs, pools: Pools | None = None) -> None:
         engine = session.engine
         self._session = session
         self._engine = engine
@@ -89,17 +85,11 @@ class Orchestrator:
         self._check: Check | None = None
         """With ``check=True`` each submit, buffer and scope goes through it first."""
         self._configs = configs
-        self._pools = Pools(engine.view)
+        self._pools = Pools(engine.view) if pools is None else pools
         self._room = Room(session)
         self._thread = -1
         self._error: TaskError | None = None
         self._ring = RingView(engine, session)
-
-    @property
-    def _endpoints(self) -> Endpoints:
-        found: Endpoints | None = self._session.endpoints
-        assert found is not None, "the Worker has a callable for endpoints"
-        return found
 
     @property
     def ring(self) -> RingView:
@@ -178,30 +168,20 @@ class Orchestrator:
             See `submit_sub`.
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        if is_remote(handle):
-            affinity = 1 + self._place(handle, worker, args)
-        else:
-            affinity = self._pools.affinity(worker, [args])
+        affinity = self._pools.affinity(handle, worker, args)
         word = base | affinity << L.WORD_WORKER | self._config_word(config)
         self._add(word, [] if args is None else [args])
 
-    def _place(
-        self,
-        handle: CallableHandle,
-        worker: int,
-        args: TaskArgs | None,
-        taken: Collection[int] = (),
-        for_sub: bool | None = False,
-    ) -> int:
-        """Return the endpoint for a task; see `Endpoints.place`."""
-        return self._endpoints.place(handle, worker, args, taken, for_sub=for_sub)
-
     def _sub_word(self, handle: CallableHandle, args: TaskArgs | None) -> int:
-        """Return the callable word of a task for a sub worker, here or at an endpoint."""
-        if not is_remote(handle):
-            return self._require_handle("submit_sub", handle, [args], self._subs, L.SUB)
-        word = self._require_handle("submit_sub", handle, [args], self._next_level, 0)
-        return word | (1 + self._place(handle, -1, args, for_sub=True)) << L.WORD_WORKER
+        """Return the callable word of a task for a sub worker."""
+        word = self._require_sub("submit_sub", handle, [args])
+        return word | self._pools.affinity_of_sub(handle, args) << L.WORD_WORKER
+
+    def _require_sub(self, what: str, handle: CallableHandle, members: Sequence[Any]) -> int:
+        """Return the callable word of a task for a sub worker; next-level ones stand for those elsewhere."""
+        if self._pools.is_elsewhere(handle):
+            return self._require_handle(what, handle, members, self._next_level, 0)
+        return self._require_handle(what, handle, members, self._subs, L.SUB)
 
     def _add(self, word: int, members: list[TaskArgs], workers: list[int] | None = None) -> None:
         """Submit a task whose arguments are found to be right, or a group.
@@ -273,54 +253,24 @@ class Orchestrator:
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_next_level`.
         """
-        remote = is_remote(handle)
-        endpoints = self._endpoints.count if remote else 0
-        members = self._pools.members(args_list, L.NEXT_LEVEL, endpoints)
+        members = self._pools.members(handle, args_list, L.NEXT_LEVEL)
         if workers is None:
             workers = [-1] * len(members)
         require_distinct(workers, len(members))
         base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
-        if remote:
-            affinities = self._place_members(handle, workers, members)
-        else:
-            affinities = [
-                self._pools.affinity(one, [args])
-                for one, args in zip(workers, members, strict=True)
-            ]
+        affinities = self._pools.affinities_of_members(handle, workers, members)
         self._add(base | self._config_word(config), members, affinities)
-
-    def _place_members(
-        self,
-        handle: CallableHandle,
-        workers: Sequence[int],
-        members: list[TaskArgs],
-        for_sub: bool | None = False,
-    ) -> list[int]:
-        """Return the endpoint of each member, plus one."""
-        taken = {one for one in workers if one != -1}
-        chosen: list[int] = []
-        for one, args in zip(workers, members, strict=True):
-            chosen.append(self._place(handle, one, args, taken, for_sub))
-            taken.add(chosen[-1])
-        require_distinct(chosen, len(members))
-        return [one + 1 for one in chosen]
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
 
         At endpoints each member runs at another one.
         """
-        if is_remote(handle):
-            members = self._pools.members(args_list, L.NEXT_LEVEL, self._endpoints.count)
-            base = self._require_handle("submit_sub_group", handle, members, self._next_level, 0)
-            affinities = self._place_members(handle, [-1] * len(members), members, for_sub=True)
-        else:
-            members = self._pools.members(args_list, L.SUB)
-            base = self._require_handle("submit_sub_group", handle, members, self._subs, L.SUB)
-            affinities = [0] * len(members)
-        self._add(base, members, affinities)
+        members = self._pools.members(handle, args_list, L.SUB)
+        base = self._require_sub("submit_sub_group", handle, members)
+        self._add(base, members, self._pools.affinities_of_sub_members(handle, members))
 
     # ------------------------------------------------------------ many at once
     def submit_sub_many(
@@ -370,12 +320,10 @@ class Orchestrator:
         KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`: the tasks before the one that was refused are submitted.
         """
-        remote = is_remote(handle)
-        live, pool = (self._next_level, 0) if remote else (self._subs, L.SUB)
-        word = self._require_handle("submit_sub_many", handle, (), live, pool)
+        word = self._require_sub("submit_sub_many", handle, ())
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count)
-        if remote:
+        if self._pools.places_each(handle, batch):
             return self._one_by_one(batch, lambda args, _worker: self.submit_sub(handle, args))
         return self._submit_many(word, batch)
 
@@ -405,10 +353,7 @@ class Orchestrator:
         )
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
-        if is_remote(handle):
-            for one in np.unique(batch.workers):
-                if one != -1:
-                    self._endpoints.require(int(one))
+        if self._pools.places_each(handle, batch):
             return self._one_by_one(
                 batch,
                 lambda args, worker: self.submit_next_level(handle, args, config, worker=worker),
@@ -484,8 +429,8 @@ class Orchestrator:
         for args in members:
             if args._doubts is not None:
                 args._doubts.settle()
-                if args._doubts.is_remote and not is_remote(handle):
-                    raise refuse_remote(handle, args)
+                if args._doubts.is_remote:
+                    self._pools.require_reached(handle, args)
                 if args._doubts.has_layouts:
                     described.append(args._tensors)
         if described:
@@ -769,7 +714,11 @@ class Orchestrator:
         self._thread = get_ident()
 
     def _settle_run(self) -> None:
-        """Wait for all tasks if those that are lost may run again, once the function has returned."""
+        """Do what follows when the function has returned; here nothing does."""
+
+    def _end_run(self, failure: BaseException | None) -> BaseException | None:
+        """Do what follows when all tasks have ended; return what the run raises."""
+        return failure
 
     def _for_next_run(self) -> Orchestrator:
         """Return one that is not open yet. References to this one stay closed for ever."""
@@ -830,21 +779,6 @@ class ScopeGuard:
             return
         while orch._depth() >= depth:
             orch.scope_end()
-
-
-def is_remote(handle: Any) -> bool:
-    """Say whether a callable is for endpoints."""
-    namespace: Any = getattr(handle, "_namespace", None)
-    return bool(namespace == TargetNamespace.REMOTE_TASK_DISPATCHER)
-
-
-def refuse_remote(handle: CallableHandle, args: TaskArgs) -> ValueError:
-    """Return the error for a tensor in an endpoint's memory that a local worker would get."""
-    i = next(i for i, wire in enumerate(args._tensors) if isinstance(wire, RemoteWire))
-    return ValueError(
-        f"tensor {i} is in an endpoint's memory, which the workers of this machine do not see, and "
-        f"{handle!r} is for those: copy it with Worker.remote_copy_from"
-    )
 
 
 def _submit_visible(

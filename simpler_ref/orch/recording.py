@@ -5,7 +5,7 @@ goes that belongs to memory which the runtime will provide, or to a tensor of ``
 patch, so that a replay puts the real address there. `Graph.run` carries the program out through the same
 kernels as any run: dependencies, rings and scopes are not remembered but found anew.
 
-Rule     FLOW-LAYOUT-6; ORCH-CHECK-10; SPEED-PARTS-1, -5; SPEED-REPLAY-1 to -3, -5, -6, -8 to -12
+Rule     FLOW-LAYOUT-6; ORCH-CHECK-10; SPEED-REPLAY-1 to -3, -5, -6, -8 to -12
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import struct
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +52,7 @@ from .listening import (
     provided_scalars,
     recorded,
 )
-from .orchestrator import Orchestrator, is_remote, parts_of, table_of
-from .parted import PartedGraph
-from .placing import PlacingOrchestrator
+from .orchestrator import Orchestrator, parts_of, table_of
 from .runs import RunTiming
 from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
@@ -112,19 +108,15 @@ class Recorder:
         How many it has.
     layouts : dict
         The layouts of tensors, and the variables that have their numbers in a replay.
-    steps : list
-        What a replay does one by one if there are tasks of endpoints.
     tasks : int
         Tasks so far, buffers included.
     """
 
-    def __init__(self, session: Session, args: RecordedArgs | None) -> None:
+    def __init__(self, args: RecordedArgs | None) -> None:
         self.memory = fresh_memory()
         self.program = ProgramWriter()
-        self.steps: list[Step] = []
         self.tasks = 0
         self.layouts: dict[Layout, int] = {}
-        self._has_endpoints = session.endpoints is not None
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
         self._first_scalar = tensors
         self.variables = tensors + 2 * scalars * L.SCALAR_WORDS
@@ -204,7 +196,7 @@ class Recorder:
             patches,
             outputs,
         )
-        self._note_step(SubmitStep(handle, tensors, scalars, table, patches, outputs))
+        self._note(SubmitStep(handle, tensors, scalars, table, patches, outputs))
         self.tasks += 1
         return provided
 
@@ -218,9 +210,8 @@ class Recorder:
         found = self._locate(value, False) if mine else None
         return [] if found is None else [Patch(at, *found)]
 
-    def _note_step(self, step: Step) -> None:
-        if self._has_endpoints:
-            self.steps.append(step)
+    def _note(self, step: Step) -> None:
+        """Take what was written as a step, for whoever carries the graph out step by step."""
 
     def _layout(self, layout: Layout) -> int:
         """Return the variable that has the number of a layout."""
@@ -233,7 +224,7 @@ class Recorder:
     def buffer(self, tensor: ContinuousTensor) -> int:
         """Write an alloc; return an address."""
         self.program.alloc(self.variables, tensor._tagged(L.OUTPUT))
-        self._note_step(AllocStep(tensor, self.variables))
+        self._note(AllocStep(tensor, self.variables))
         self.variables += 1
         self.tasks += 1
         return self._provide(tensor.nbytes(), self.variables - 1)
@@ -244,7 +235,7 @@ class Recorder:
             self.program.open_scope()
         else:
             self.program.close_scope()
-        self._note_step(ScopeStep(begins))
+        self._note(ScopeStep(begins))
 
     def drain(self) -> None:
         """Refuse: a replay drains at its end only."""
@@ -274,7 +265,6 @@ class Graph:
     def __init__(
         self,
         life: Life,
-        add_callable: Callable[..., Any],
         recorder: Recorder,
         orch: ListeningOrchestrator,
         args: TaskArgs | None,
@@ -282,7 +272,6 @@ class Graph:
     ) -> None:
         self.tasks = recorder.tasks
         self._life = life
-        self._add_callable = add_callable  # it keeps the Worker, too
         self._args = args
         self._kept = kept
         self._handles = orch.handles
@@ -294,11 +283,6 @@ class Graph:
         self._callables = np.array(recorder.program.callables, np.int64)
         self._recorded: Array = self._program[self._callables]
         self._resolved: list[int] | None = None
-        of_endpoints = any(is_remote(handle) for handle, _ in self._handles)
-        self._steps = recorder.steps if of_endpoints else []
-        self._parted: PartedGraph | None = None
-        self._has_run = self._is_whole = self._went_in_parts = False
-        """Whether it has run, cannot go in parts, and went in parts the last time."""
 
     def __repr__(self) -> str:
         return f"<Graph of {self.tasks} tasks>"
@@ -323,18 +307,10 @@ class Graph:
         """
         start = time.perf_counter_ns()
         bound = self._args if args is None else self._require_fitting(args)
-        self._prepare_parts()
-        try:
-            timing = runs.run(self._life, self._replay, bound, _NO_CONFIG, start)
-        except BaseException:
-            if self._parted is not None:
-                self._parted.forget_sent()
-            raise
-        self._has_run = True
-        if self._parted is None or not self._went_in_parts:
-            return timing
-        self._parted.note_run(timing.host_wall_ns / 1e9)
-        return replace(timing, tasks=self.tasks)
+        return self._run(bound, start)
+
+    def _run(self, bound: TaskArgs | None, start: int) -> RunTiming:
+        return runs.run(self._life, self._replay, bound, _NO_CONFIG, start)
 
     def _require_fitting(self, args: TaskArgs) -> TaskArgs:
         """Refuse arguments that are not like those of the recording."""
@@ -373,42 +349,16 @@ class Graph:
             orch._view.widen_unordered(0, RECORDED_FIRST)
         self._resolve(orch)
         self._number_layouts(orch)
-        if self._steps and isinstance(orch, PlacingOrchestrator):
-            self._replay_at_endpoints(orch)
-            return
+        self._play(orch)
+
+    def _play(self, orch: Orchestrator) -> None:
         rewind(self._program)
         orch._play(self._program, self._variables)
-
-    def _replay_at_endpoints(self, orch: PlacingOrchestrator) -> None:
-        """Carry the steps out: the first time task by task, then in parts if that can be."""
-        variables = self._variables.tolist()
-        self._went_in_parts = self._parted is not None and self._parted.submit(orch, variables)
-        if not self._went_in_parts:
-            orch._play_steps(self._steps, self._words(), variables)
 
     def _words(self) -> list[int]:
         """Return the callable words of its submits."""
         found: list[int] = self._program[self._callables].tolist()
         return found
-
-    def _prepare_parts(self) -> None:
-        """Find the parts for the second replay: how long tasks last is known by then."""
-        life = self._life
-        options = life.options
-        if options.check or options.retries or options.track_reads:
-            return  # a part has only the order that follows from its data
-        if not self._steps or not self._has_run:
-            return
-        if self._parted is not None and not self._parted.are_all_there():
-            self._parted = None
-        if self._parted is None and not self._is_whole:
-            mine = self._args
-            provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
-            with suppress(KeyError):  # which the run will raise
-                self._parted = PartedGraph.of(life.endpoints, self._steps, self._words(), provided)
-                self._is_whole = self._parted is None
-        if self._parted is not None:
-            self._parted.require_registered(life.registry, self._add_callable)
 
     def _number_layouts(self, orch: Orchestrator) -> None:
         """Put the numbers that the engine has for the layouts now into their variables."""
@@ -462,15 +412,19 @@ def _require_here(args: Any) -> None:
 
 def record(
     life: Life,
-    add_callable: Callable[..., Any],
     session: Session,
     orch_fn: Callable[..., Any],
     args: Any,
     config: CallConfig,
+    write: Callable[[RecordedArgs | None], Recorder] = Recorder,
+    make: Callable[..., Graph] = Graph,
 ) -> Graph:
-    """Let an orchestration function write its graph down; see `Worker.record`."""
+    """Let an orchestration function write its graph down; see `Worker.record`.
+
+    `write` makes what writes it, and `make` the graph of that.
+    """
     _require_here(args)
     mine = recorded(args)
-    recorder = Recorder(session, mine)
+    recorder = write(mine)
     orch, kept = listen(recorder, session, orch_fn, args, config)
-    return Graph(life, add_callable, recorder, orch, mine, kept)
+    return make(life, recorder, orch, mine, kept)

@@ -155,8 +155,7 @@ def _run(
     session.forget_watch()
     session.recorder.poke()
     domains_of(session).free_all(session)
-    if session.endpoints is not None:
-        failure = session.endpoints.tensors.end_run(failure)
+    failure = orch._end_run(failure)
     if session.manager is not None:
         session.manager.pass_output_on()
     device_ns = 0
@@ -186,8 +185,6 @@ def _call(
     try:
         visibility.set_current(session.why_invisible, spawned=session.method.spawn)
         session.engine.kernels.begin_run(session.engine.mem)
-        if session.endpoints is not None:
-            session.endpoints.begin_run()
         orch._open(*words)
         if session.recorder.is_on:
             session.recorder.note_function(orch_fn)

@@ -8,9 +8,9 @@ import pytest
 
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
-from simpler_ref.orch import split as splitting
-from simpler_ref.orch.partition import duration_s, partitions
-from simpler_ref.orch.split import SplitTask, SplitUse, split
+from simpler_ref.remote import split as splitting
+from simpler_ref.remote.partition import duration_s, partitions
+from simpler_ref.remote.split import SplitTask, SplitUse, split
 from simpler_ref.remote.parts import PARENT, PART, READS, WRITES, Action
 from tests.support import sample
 

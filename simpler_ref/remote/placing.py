@@ -6,9 +6,15 @@ with a task of an endpoint, it sends what the endpoint's link has to know of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
+import numpy as np
+
+from ..callables.handles import CallableHandle
+from ..callables.identity import TargetNamespace
 from ..callables.leaves import Leaf
+from ..engine.view import View
 from ..errors import TaskError
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
@@ -22,13 +28,121 @@ from ..model.wire import (
     TAG_AT,
     replaced,
 )
-from ..remote.directory import HOME, Directory, Held, Placed, Use, uses_of
-from ..remote.home import CopyPlan, Plan
-from ..remote.lineage import Lineage
+from ..orch.columns import Batch
+from ..orch.configs import Configs
+from ..orch.orchestrator import Handles, Orchestrator
+from ..orch.pools import Pools, require_distinct
+from ..orch.steps import AllocStep, Step, SubmitStep
 from ..system.types import Array
-from .orchestrator import Handles, Orchestrator, is_remote
+from ..workers.session import Session
+from .directory import HOME, Directory, Held, Placed, Use, uses_of
+from .endpoints import Endpoints
+from .home import CopyPlan, Plan
+from .lineage import Lineage
 from .recovery import Recovery, Submit
-from .steps import AllocStep, Step, SubmitStep
+
+
+def is_remote(handle: Any) -> bool:
+    """Say whether a callable is for endpoints."""
+    namespace: Any = getattr(handle, "_namespace", None)
+    return bool(namespace == TargetNamespace.REMOTE_TASK_DISPATCHER)
+
+
+class EndpointPools(Pools):
+    """The pools of an engine whose last next-level workers stand for endpoints.
+
+    Rule     REMOTE-LINK-9, -11; REMOTE-ARGS-2
+    """
+
+    def __init__(self, view: View, endpoints: Endpoints) -> None:
+        super().__init__(view)
+        self._endpoints = endpoints
+        self._chooses = True
+
+    def naming_only(self) -> Pools:
+        """Return what leaves open whatever a run has to choose."""
+        made = EndpointPools.__new__(EndpointPools)
+        vars(made).update(vars(self), _chooses=False)
+        return made
+
+    def is_elsewhere(self, handle: Any) -> bool:
+        """Say whether a callable is for endpoints."""
+        return is_remote(handle)
+
+    def place(
+        self,
+        handle: CallableHandle,
+        worker: int,
+        args: TaskArgs | None,
+        taken: Collection[int] = (),
+        for_sub: bool | None = False,
+    ) -> int:
+        """Return the endpoint for a task; −1: a run chooses it. See `Endpoints.place`."""
+        if not self._chooses:
+            return self._endpoints.named(handle, worker, args, for_sub=for_sub)
+        return self._endpoints.place(handle, worker, args, taken, for_sub=for_sub)
+
+    def place_members(
+        self,
+        handle: CallableHandle,
+        workers: Sequence[int],
+        members: Sequence[TaskArgs],
+        for_sub: bool | None = False,
+    ) -> list[int]:
+        """Return the affinities of the members of a group: each is for another endpoint."""
+        taken = {one for one in workers if one != -1}
+        chosen: list[int] = []
+        for one, args in zip(workers, members, strict=True):
+            chosen.append(self.place(handle, one, args, taken, for_sub))
+            taken.add(chosen[-1])
+        require_distinct(chosen, len(members))
+        return [one + 1 for one in chosen]
+
+    def affinity(self, handle: CallableHandle, worker: int, args: TaskArgs | None) -> int:
+        """Return the affinity of a task of the next-level pool that asks for a worker."""
+        if is_remote(handle):
+            return 1 + self.place(handle, worker, args)
+        return super().affinity(handle, worker, args)
+
+    def affinity_of_sub(self, handle: CallableHandle, args: TaskArgs | None) -> int:
+        """Return the affinity of a task for a sub worker."""
+        return 1 + self.place(handle, -1, args, for_sub=True) if is_remote(handle) else 0
+
+    def affinities_of_members(
+        self, handle: CallableHandle, workers: Sequence[int], members: Sequence[TaskArgs]
+    ) -> list[int]:
+        """Return the affinity of each member of a group, which asks for a worker."""
+        if is_remote(handle):
+            return self.place_members(handle, workers, members)
+        return super().affinities_of_members(handle, workers, members)
+
+    def affinities_of_sub_members(
+        self, handle: CallableHandle, members: Sequence[TaskArgs]
+    ) -> list[int]:
+        """Return the affinity of each member of a group for sub workers."""
+        if is_remote(handle):
+            return self.place_members(handle, [-1] * len(members), members, for_sub=True)
+        return super().affinities_of_sub_members(handle, members)
+
+    def places_each(self, handle: CallableHandle, batch: Batch) -> bool:
+        """Say whether each task of many is placed when those before it are submitted."""
+        if not is_remote(handle):
+            return False
+        for one in np.unique(batch.workers):
+            if one != -1:
+                self._endpoints.require(int(one))
+        return True
+
+    def require_reached(self, handle: CallableHandle, args: TaskArgs) -> None:
+        """Refuse a tensor in memory that the workers of a callable do not see."""
+        if not is_remote(handle):
+            super().require_reached(handle, args)
+
+    def room(self, handle: CallableHandle, pool: int) -> tuple[int, str]:
+        """Return how many members a group may have, and where they are, for messages."""
+        if is_remote(handle):
+            return self._endpoints.count, ", each at an endpoint of its own"
+        return super().room(handle, pool)
 
 
 class PlacingOrchestrator(Orchestrator):
@@ -38,6 +152,11 @@ class PlacingOrchestrator(Orchestrator):
     """
 
     _recovery: Recovery | None = None
+    _pools: EndpointPools
+
+    def __init__(self, session: Session, configs: Configs, endpoints: Endpoints) -> None:
+        super().__init__(session, configs, EndpointPools(session.engine.view, endpoints))
+        self._endpoints = endpoints
 
     @property
     def _directory(self) -> Directory:
@@ -239,12 +358,12 @@ class PlacingOrchestrator(Orchestrator):
             affinities = [one for _, one in step.members]
             if remote:
                 workers = [one - 1 for one in affinities]
-                affinities = self._place_members(step.handle, workers, members, for_sub=None)
+                affinities = self._pools.place_members(step.handle, workers, members, None)
             self._send(word, members, affinities)
         else:
             if remote:
                 worker = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
-                chosen = self._place(step.handle, worker, members[0], for_sub=None)
+                chosen = self._pools.place(step.handle, worker, members[0], for_sub=None)
                 word += (chosen - worker) << L.WORD_WORKER
             self._send(word, members, None)
         step.note_outputs(members, variables)
@@ -270,6 +389,7 @@ class PlacingOrchestrator(Orchestrator):
         return self._endpoints.tensors.lineage
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
+        self._endpoints.begin_run()
         super()._open(next_level, subs)
         lineage = self._lineage
         self._recovery = None if lineage is None else Recovery(self, lineage)
@@ -283,6 +403,9 @@ class PlacingOrchestrator(Orchestrator):
     def _settle_run(self) -> None:
         if self._recovery is not None:
             self._recovery.settle()
+
+    def _end_run(self, failure: BaseException | None) -> BaseException | None:
+        return self._endpoints.tensors.end_run(failure)
 
     def _forgive(self) -> None:
         """Forget that tasks have failed, all of which have ended.

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ..jit import layout as L
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
-from ..remote.directory import HOME
-from ..remote.parts import (
+from .directory import HOME
+from .parts import (
     PARENT,
     READS,
     TOGETHER_BYTES,

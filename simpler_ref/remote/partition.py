@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..remote.directory import REQUEST_BYTES
-from ..remote.parts import PARENT, READS, WRITES, Action
+from .directory import REQUEST_BYTES
+from .parts import PARENT, READS, WRITES, Action
 from .split import PlacePart, SplitTask, split
 
 SUBMIT_S = 1e-5

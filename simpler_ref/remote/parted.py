@@ -31,12 +31,15 @@ from ..model.wire import (
     RemoteWire,
     bytes_of,
 )
-from ..remote.directory import HOME, Placed, Use
-from ..remote.endpoints import Endpoints
-from ..remote.layouts import layout_text
-from ..remote.limits import MAX_TENSORS
-from ..remote.link_parts import HANDLE, OfParts
-from ..remote.parts import (
+from ..orch.orchestrator import Orchestrator
+from ..orch.steps import AllocStep, ScopeStep, Step, SubmitStep
+from .directory import HOME, Placed, Use
+from .endpoints import Endpoints
+from .layouts import layout_text
+from .limits import MAX_TENSORS
+from .link_parts import HANDLE, OfParts
+from .partition import partitions
+from .parts import (
     MOST_BYTES,
     PART,
     PART_REQUEST,
@@ -44,12 +47,10 @@ from ..remote.parts import (
     PartRequest,
     PartScalar,
 )
-from ..remote.pushes import MOST_EARLY_BYTES
-from ..remote.task_payloads import as_bytes
-from .orchestrator import Orchestrator, is_remote
-from .partition import partitions
+from .placing import is_remote
+from .pushes import MOST_EARLY_BYTES
 from .split import PlacePart, SplitTask, SplitUse
-from .steps import AllocStep, ScopeStep, Step, SubmitStep
+from .task_payloads import as_bytes
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1

@@ -10,10 +10,10 @@ from ..errors import ControlError, RemoteError, TaskError, tell
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, TAG_AT, RemoteWire, replaced
-from ..remote.directory import HOME, Use, uses_of
-from ..remote.home import CopyPlan, Homing
-from ..remote.lineage import UNKNOWN, Gone, Lineage, Logged, Replay, Rescue, Track
 from ..workers.manager import log
+from .directory import HOME, Use, uses_of
+from .home import CopyPlan, Homing
+from .lineage import UNKNOWN, Gone, Lineage, Logged, Replay, Rescue, Track
 
 if TYPE_CHECKING:
     from .placing import PlacingOrchestrator
