@@ -38,6 +38,7 @@ from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .remote.callable_target import RemoteCallable, by_name
+from .remote.endpoints import Endpoints
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
 from .remote.placing import PlacingOrchestrator
@@ -286,13 +287,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session.domains = Domains(life)
             session.chips = ChipMemory(life)
             session.endpoints = life.endpoints
-            if life.endpoints is not None:
-                life.endpoints.prepare(session.arena.zeros)
+            life.endpoints.prepare(session.arena.zeros)
             configs = Configs(session.engine)
             session.orch = (
-                Orchestrator(session, configs)
-                if life.endpoints is None
-                else PlacingOrchestrator(session, configs, life.endpoints)
+                PlacingOrchestrator(session, configs, life.endpoints)
+                if isinstance(life.endpoints, Endpoints)
+                else Orchestrator(session, configs)
             )
             life.stream = self._make_stream(session)
             session.recorder = Recorder(session.engine, tracing.describer(life, session))
@@ -448,7 +448,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         life.require_here("register")
         endpoints = life.endpoints
         is_function = workers is None and not (chip or is_remote)
-        if is_function and endpoints is not None and endpoints.take_functions:
+        if is_function and endpoints.take_functions:
             target, is_remote, inner = by_name(target), True, True
         if workers is not None or is_remote:
             described = self._endpoints().describe(target, workers, inner)
@@ -467,7 +467,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         )
         if life.options.start_method == "spawn":
             require_payload(handle.name, target, payload)
-        if life.endpoints is not None:
+        if isinstance(life.endpoints, Endpoints):
             life.endpoints.require_not_there(handle)
         return handle, target, payload
 
@@ -564,7 +564,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             Whatever `orch_fn` raised.
         """
         how: dict[str, Any] = {}
-        if self._life.endpoints is not None:
+        if isinstance(self._life.endpoints, Endpoints):
             how = {"write": StepRecorder, "make": partial(PlacedGraph, self._add_callable)}
         return self._listen("record", partial(record, self._life, **how), orch_fn, args, config)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from types import SimpleNamespace
 
-from simpler_ref.calls.far_leaves import LeafTasks
 from simpler_ref.calls.tasks import Task
 from simpler_ref.remote.dispatcher import InnerCallable
+from simpler_ref.remote.far_leaves import LeafTasks
 from simpler_ref.remote.served import Served as ServedAtOnce
 
 from . import copy_model

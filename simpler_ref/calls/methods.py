@@ -5,8 +5,7 @@ Rule     CALL-FAR-1; CALL-MAP-1, -2, -5 to -8; CALL-STREAM-1, -5; CALL-TILES-1 t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
@@ -14,20 +13,13 @@ from ..workers.life import IN_TASK
 from . import mapping
 from .current import here
 from .dry import DryStream, NoValues
-from .far_leaves import LeafTasks
-from .far_side import FarCalls
 from .futures import Future
 from .mapping import Results
-from .spread import SpreadStream
 from .stream import Stream
 from .tasks import Task
 from .tiles import Tiles
 
 if TYPE_CHECKING:
-    from ..remote.after import FailedTasks
-    from ..remote.copies import Copies
-    from ..remote.dispatcher import Dispatcher
-    from ..remote.mover import Mover
     from ..workers.life import Life
     from ..workers.session import Session
 
@@ -144,14 +136,7 @@ class CallMethods:
 
     def _nobody_for_calls(self) -> RuntimeError:
         """Return the error for a call that no worker could run."""
-        level = self._life.options.level
-        return RuntimeError(
-            f"this Worker of level {level} has no workers for Python tasks: give num_sub_workers, as in "
-            f"Worker(num_sub_workers={level})"
-            if self._life.endpoints is None
-            else "no endpoint of this Worker has sub workers for calls: give "
-            "RemoteWorkerSpec(num_sub_workers=…)"
-        )
+        return RuntimeError(self._life.endpoints.why_no_calls(self._life.options.level))
 
     def _make_stream(self, session: Session) -> Stream | None:
         """Return the stream of a Worker that is opened: to its own sub workers if it has any."""
@@ -160,17 +145,8 @@ class CallMethods:
             return None
         if self._life.tree.subs:
             return Stream(life, session, self.register)
-        return SpreadStream(life, session, self.register, self._add_callable)
-
-    def _calls_from(self, dispatcher: Dispatcher, copies: Copies, mover: Mover) -> FarCalls:
-        """Return what serves the calls of another Worker, of which this one is an endpoint."""
-        return FarCalls(self._stream, dispatcher, copies, mover)
-
-    def _leaf_tasks_from(
-        self, copies: Copies, failed: FailedTasks, fetchers: Executor, ring: Callable[[], None]
-    ) -> LeafTasks:
-        """Return what runs tasks of another Worker, of which this one is an endpoint, as calls."""
-        return LeafTasks(self._stream, copies, failed, fetchers, ring)
+        stream: Stream = life.endpoints.make_stream(session, self.register, self._add_callable)
+        return stream
 
     def _stream_for_calls(self) -> Stream | None:
         """Return the stream of a Worker that was entered, opening it, if it can have one.
@@ -184,7 +160,7 @@ class CallMethods:
         if life.closed or life.parent_level:
             return None
         if not life.takes_calls:
-            if life.endpoints is not None and life.endpoints.take_functions:
+            if life.endpoints.take_functions:
                 raise self._nobody_for_calls()
             return None
         life.live()

@@ -178,7 +178,7 @@ class Orchestrator:
         return word | self._pools.affinity_of_sub(handle, args) << L.WORD_WORKER
 
     def _require_sub(self, what: str, handle: CallableHandle, members: Sequence[Any]) -> int:
-        """Return the callable word of a task for a sub worker; next-level ones stand for those elsewhere."""
+        """Return the callable word of a task for a sub worker, for which a next-level one may stand."""
         if self._pools.is_elsewhere(handle):
             return self._require_handle(what, handle, members, self._next_level, 0)
         return self._require_handle(what, handle, members, self._subs, L.SUB)

@@ -33,6 +33,7 @@ from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
 from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
+from ..workers.remote_workers import RemoteWorkers
 from .callable_target import RemoteCallable
 from .callables import (
     ChipCallableBlobLocation,
@@ -58,6 +59,7 @@ from .queues import Queues
 from .references import RemoteBufferHandle
 from .requests import MOST_INLINE_BLOB, Registration
 from .spec import RemoteWorkerSpec
+from .spread import SpreadStream
 
 MOST_JOINING = 8
 """Endpoints that can join an open Worker."""
@@ -89,8 +91,10 @@ def require_copyable(i: int, wire: bytes) -> None:
         require_visible(address, bytes_of(wire))
 
 
-class Endpoints:
+class Endpoints(RemoteWorkers):
     """What a Worker does with its endpoints."""
+
+    have_tensors = True
 
     def __init__(self, life: Life, take_functions: bool = False) -> None:
         self._life = life
@@ -414,8 +418,23 @@ class Endpoints:
         """Return the links whose endpoints take calls: those with sub workers."""
         return [link for link in self._links() if link.spec.worker["num_sub_workers"]]
 
+    def make_stream(self, session: Any, register: Any, add_callable: Any) -> SpreadStream:
+        """Return the stream of the calls that they run."""
+        return SpreadStream(self._life, session, register, add_callable)
+
+    def why_no_calls(self, level: int) -> str:
+        """Return why nobody runs calls, and the remedy."""
+        return (
+            "no endpoint of this Worker has sub workers for calls: give "
+            "RemoteWorkerSpec(num_sub_workers=…)"
+        )
+
+    def forget_lost(self, address: int, nbytes: int) -> None:
+        """Forget what was lost in memory that is given out anew, or is right as it is."""
+        self.tensors.forget_lost(address, nbytes)
+
     @property
-    def sub_workers(self) -> int:
+    def sub_workers(self) -> int:  # type: ignore[override]
         """How many sub workers the endpoints have."""
         return sum(link.spec.worker["num_sub_workers"] for link in self._links())
 

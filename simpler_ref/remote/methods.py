@@ -56,13 +56,12 @@ class RemoteMethods:
             )
         self._life.finish_stream()
         with self._life.lock:
-            if self._life.endpoints is None:
+            if not isinstance(self._life.endpoints, Endpoints):
                 self._life.require_before_init("the first add_remote_worker")
             self._require_between_runs("add_remote_worker")
-            if self._life.endpoints is None:
+            if not isinstance(self._life.endpoints, Endpoints):
                 self._life.endpoints = Endpoints(self._life)
-            added: int = self._life.endpoints.add(spec)
-            return added
+            return self._life.endpoints.add(spec)
 
     def _add_fleet(self, spec: RemoteWorkerSpec, count: int) -> None:
         """Add endpoints that run the program's functions."""
@@ -211,7 +210,7 @@ class RemoteMethods:
             start and while a lost session is replaced), tasks, frames and bytes in both directions, signs
             of life, round trip and clock offset (theirs minus ours) in ns.
         """
-        return [] if self._life.endpoints is None else self._endpoints().counters()
+        return self._endpoints().counters() if self._life.endpoints.have_tensors else []
 
     def transfers(self) -> list[dict[str, Any]]:
         """Return what the session of each endpoint has moved, and holds.
@@ -228,7 +227,7 @@ class RemoteMethods:
             that it keeps, how often a call found one there (``values_hits``), how many were
             ``values_stored`` from here and how many were given up (``values_dropped``).
         """
-        return [] if self._life.endpoints is None else self._endpoints().transfers()
+        return self._endpoints().transfers() if self._life.endpoints.have_tensors else []
 
     def renew(self, array: Any) -> None:
         """Take the memory of an array as it is, after a run has lost what an endpoint had made of it.
@@ -241,12 +240,13 @@ class RemoteMethods:
             Not an array in shared memory.
         """
         address, nbytes = make_tensor(array)._span()
-        if self._life.endpoints is not None:
-            self._endpoints().tensors.forget_lost(address, nbytes)
+        self._life.endpoints.forget_lost(address, nbytes)
 
     def _endpoints(self) -> Endpoints:
-        found: Endpoints | None = self._life.endpoints
-        if found is None:
+        from .endpoints import Endpoints
+
+        found = self._life.endpoints
+        if not isinstance(found, Endpoints):
             raise RuntimeError(
                 "this Worker has no endpoints: add one with add_remote_worker(RemoteWorkerSpec(…))"
             )

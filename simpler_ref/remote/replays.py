@@ -19,6 +19,7 @@ from ..orch.orchestrator import Orchestrator
 from ..orch.recording import Graph, Recorder
 from ..orch.runs import RunTiming
 from ..orch.steps import Step
+from .endpoints import Endpoints
 from .parted import PartedGraph
 from .placing import PlacingOrchestrator, is_remote
 
@@ -83,6 +84,7 @@ class PlacedGraph(Graph):
         if self._parted is not None and not self._parted.are_all_there():
             self._parted = None
         if self._parted is None and not self._is_whole:
+            assert isinstance(life.endpoints, Endpoints)
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise

@@ -82,7 +82,7 @@ class Registration:
     command: bytes
     blob: bytes = b""
     is_of_calls = False
-    """Whether its tasks are calls, each of which names its function; see `calls.at_link`."""
+    """Whether its tasks are calls, each of which names its function; see `remote.at_link`."""
 
     def to_bytes(self) -> bytes:
         """Return it as bytes."""

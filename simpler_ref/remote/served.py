@@ -20,8 +20,8 @@ from .lookout import Lookout
 from .received_tasks import TaskEnd
 
 if TYPE_CHECKING:
-    from ..calls.far_leaves import LeafTasks
-    from ..calls.far_side import FarCalls
+    from .far_leaves import LeafTasks
+    from .far_side import FarCalls
 
 FRAMES = OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN
 

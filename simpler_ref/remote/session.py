@@ -47,6 +47,8 @@ from .connection import zmq
 from .copies import Copies
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
+from .far_leaves import LeafTasks
+from .far_side import FarCalls
 from .fleets import INTERFACE
 from .frames import (
     TASK_FRAMES,
@@ -234,14 +236,15 @@ class Session:
         """Return what runs tasks: those that run alone, side by side, and parts of graphs."""
         frames, failed = self.frames, FailedTasks()
         bell = os.eventfd(0, os.EFD_NONBLOCK)
-        leaves = inner._leaf_tasks_from(
+        leaves = LeafTasks(
+            inner._stream,
             self._copies,
             failed,
             ThreadPoolExecutor(FETCHERS, "simpler-fetch"),
             partial(os.eventfd_write, bell, 1),
         )
         self._served = Served(
-            inner._calls_from(self.dispatcher, self._copies, mover),
+            FarCalls(inner._stream, self.dispatcher, self._copies, mover),
             leaves,
             frames.send,
             frames.has_frame,

@@ -50,7 +50,7 @@ from .stores import Stores
 from .windows import Refusal
 
 if TYPE_CHECKING:
-    from ..calls.far_leaves import LeafTasks
+    from .far_leaves import LeafTasks
 
 
 _READ = TensorArgType.INPUT

@@ -41,6 +41,7 @@ from .manager import WorkerManager
 from .memory import MemoryUsers
 from .options import Settings
 from .processes import StartMethod
+from .remote_workers import RemoteWorkers
 from .session import Session
 from .tree import Tree
 
@@ -80,8 +81,8 @@ class Life:
         It was closed, and is not opened again unless by a parent.
     running : bool
         A run, or a recording, is in progress.
-    endpoints : Any
-        Its endpoints; None if it has none.
+    endpoints : RemoteWorkers
+        Its workers on other machines.
     stream : Any
         The stream of calls, None until there is a call.
     streaming : bool
@@ -110,7 +111,7 @@ class Life:
         """Before the Worker is open, of a with block: how its workers will be started."""
         self.closed = False
         self.running = False
-        self.endpoints: Any = None
+        self.endpoints = RemoteWorkers()
         self.stream: Any = None
         self.dry: Any = None
         """What takes calls in place of the stream while the graph of a function is made."""
@@ -272,8 +273,7 @@ class Life:
             raise RuntimeError("this Worker is already initialized")
         options = self.options
         options.require_chips_of_level()
-        if self.endpoints is not None:
-            self.endpoints.reserve()
+        self.endpoints.reserve()
         engine = Engine(
             heap_ring_size=options.heap_ring_size,
             ring_depth=options.ring_depth,
@@ -306,9 +306,7 @@ class Life:
     @property
     def takes_calls(self) -> bool:
         """Whether it has workers that take calls: sub workers, or endpoints with some."""
-        return bool(self.tree.subs) or (
-            self.endpoints is not None and self.endpoints.sub_workers > 0
-        )
+        return bool(self.tree.subs) or self.endpoints.sub_workers > 0
 
     def enter(self, entrance: Any, worker: object) -> None:
         """Note that the program is in a with block, where it may refer to what workers will see."""

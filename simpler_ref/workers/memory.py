@@ -122,9 +122,9 @@ class MemoryUsers:
     def unended(self) -> Sequence[int] | None:
         """Return the numbers of those that have not ended; None if all count until the end of the run.
 
-        What endpoints have made of the program's memory comes home at the end of a run.
+        What other machines have made of the program's memory comes home at the end of a run.
         """
-        if self._life.running and self._life.endpoints is not None:
+        if self._life.running and self._life.endpoints.have_tensors:
             return None
         return self._view.unended()
 
@@ -223,8 +223,7 @@ class MemoryMethods:
 
     def _fresh(self, array: Array) -> Array:
         """Return an array in memory that was given out anew: what was lost there no longer matters."""
-        if self._life.endpoints is not None:
-            self._life.endpoints.tensors.forget_lost(array.ctypes.data, array.nbytes)
+        self._life.endpoints.forget_lost(array.ctypes.data, array.nbytes)
         return array
 
     def zeros_like(self, array: Any) -> Array:

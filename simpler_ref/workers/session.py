@@ -28,6 +28,7 @@ from .installer import Installer
 from .manager import Timeouts, WorkerManager
 from .options import Settings
 from .processes import ProcessManager, StartMethod
+from .remote_workers import RemoteWorkers
 from .threads import ThreadManager
 from .tree import Tree
 from .watch import OF_CALLS, Watch
@@ -111,7 +112,7 @@ class Session:
         self.has_started = False
         """Whether all workers have been ready once."""
         self.pid = os.getpid()
-        self.endpoints: Any = None
+        self.endpoints = RemoteWorkers()
         self.recorder: Recorder
         self.caller = L.NONE
         """Index of the callable that runs calls."""
@@ -265,8 +266,7 @@ class Session:
         self.stop_workers()
         self.recorder.end()
         self.domains.close()
-        if self.endpoints is not None:
-            self.endpoints.close()
+        self.endpoints.close()
         self.engine.close()
         self.arena.close()
         vars(self).pop("orch", None)  # it refers to this, so the memory would wait for a collection

@@ -66,7 +66,7 @@ def _describe(life: Life, session: Session) -> dict[str, Any]:
         "track_reads": life.options.track_reads,
         "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
         "layouts": session.engine.layouts.told(),
-        "movers": {} if session.endpoints is None else session.endpoints.movers(),
+        "movers": session.endpoints.movers(),
         **session.child_traces.told(),
     }
 

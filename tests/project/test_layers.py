@@ -23,7 +23,7 @@ import simpler_ref
 PACKAGE = Path(simpler_ref.__file__).parent
 LAYERS = [
     *({"errors", "version"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
-    *({"callables"}, {"workers"}, {"native_chip"}, {"remote"}, {"orch"}, {"calls"}),
+    *({"callables"}, {"workers"}, {"native_chip"}, {"orch"}, {"calls"}, {"remote"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
         *("env_manager", "log_levels"),
@@ -36,8 +36,6 @@ LATE = {
     ("workers.fresh_interpreter", "compat"),
     ("remote.spec", "compat"),
     *(("remote.records", "worker"), ("remote.session", "worker")),
-    *(("remote.served", "calls.far_leaves"), ("remote.served", "calls.far_side")),
-    ("remote.session_tasks", "calls.far_leaves"),
 }
 """What looks up when it is called, or for types: the original's names; a Worker that endpoints serve."""
 

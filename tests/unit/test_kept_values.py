@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from simpler_ref.calls.kept_values import KeptValues, KnownValues
 from simpler_ref.engine.view.blocks import set_value_key, value_key
 from simpler_ref.jit.constants import LINE
+from simpler_ref.remote.kept_values import KeptValues, KnownValues
 
 SIZE = 100_000
 MOST = 3 * SIZE

@@ -10,8 +10,8 @@ from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote import split as splitting
 from simpler_ref.remote.partition import duration_s, partitions
-from simpler_ref.remote.split import SplitTask, SplitUse, split
 from simpler_ref.remote.parts import PARENT, PART, READS, WRITES, Action
+from simpler_ref.remote.split import SplitTask, SplitUse, split
 from tests.support import sample
 
 READ, CHANGE, MAKE = TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING

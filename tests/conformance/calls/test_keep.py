@@ -11,8 +11,7 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref import TaskError
-from simpler_ref.calls import at_link
-from simpler_ref.remote import fail_points
+from simpler_ref.remote import at_link, fail_points
 from tests.support import sample, wait_until
 
 from ... import far_calls

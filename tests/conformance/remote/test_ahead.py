@@ -19,7 +19,6 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
 )
-from simpler_ref.calls.far_leaves import LeafTasks
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.after import TASK_AFTER, FailedTasks, TaskAfter
@@ -35,6 +34,7 @@ from simpler_ref.remote.copies import (
     window_key,
 )
 from simpler_ref.remote.dispatcher import InnerCallable
+from simpler_ref.remote.far_leaves import LeafTasks
 from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
 from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE

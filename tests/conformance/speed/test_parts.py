@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, TaskError, Worker
-from simpler_ref.remote import parted
-from simpler_ref.remote import ProcessFleet, part_runs, parts
+from simpler_ref.remote import ProcessFleet, part_runs, parted, parts
 from simpler_ref.remote.part_programs import LoadedPart
 from simpler_ref.remote.parts import Part, PartRun
 from simpler_ref.system.cores import find_cores

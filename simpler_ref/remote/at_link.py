@@ -19,6 +19,10 @@ import numpy as np
 
 from ..callables.identity import CallableKind, build_python_serialized_descriptor
 from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
+from ..calls import outcomes
+from ..calls.forms import INNER_VALUE, VALUE, Form, Forms
+from ..calls.sending import Payload, number_in
+from ..calls.tasks import Task
 from ..engine.view.blocks import Blocks, data_of, set_value_key
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
@@ -26,13 +30,15 @@ from ..errors import ControlError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
-from ..remote.callable_target import RemoteCallable, by_name
-from ..remote.callables import RemoteRegistryTarget, encode_register_callable_command
-from ..remote.copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
-from ..remote.counters import TASKS, UNMOVED, UNMOVED_NS
-from ..remote.dispatcher import PAYLOAD_VERSION
-from ..remote.fail_points import fail_point
-from ..remote.far_calls import (
+from ..system.types import Array, address_of
+from .callable_target import RemoteCallable, by_name
+from .callables import RemoteRegistryTarget, encode_register_callable_command
+from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
+from .counters import TASKS, UNMOVED, UNMOVED_NS
+from .dispatcher import PAYLOAD_VERSION
+from .fail_points import fail_point
+from .far_arrays import copied_layout, is_whole, layout_of
+from .far_calls import (
     ANY_SUB_WORKER,
     FAR_CALL,
     FAR_OUTCOME,
@@ -44,21 +50,15 @@ from ..remote.far_calls import (
     Room,
     TakenValue,
 )
-from ..remote.frames import ControlName, OwnFrameType
-from ..remote.layouts import layout_text
-from ..remote.lookout import Lookout
-from ..remote.mover import new_key
-from ..remote.requests import PickledRegistration, Registration
-from ..system.types import Array, address_of
-from . import outcomes
-from .far_arrays import copied_layout, is_whole, layout_of
-from .forms import INNER_VALUE, VALUE, Form, Forms
+from .frames import ControlName, OwnFrameType
 from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
-from .sending import Payload, number_in
-from .tasks import Task
+from .layouts import layout_text
+from .lookout import Lookout
+from .mover import new_key
+from .requests import PickledRegistration, Registration
 
 if TYPE_CHECKING:
-    from ..remote.link import Link
+    from .link import Link
 
 
 class AnsweredError(Exception):

@@ -27,10 +27,10 @@ from ..model.wire import (
     row_major,
     span_of,
 )
-from ..remote.directory import HOME, MOST_DROPPED
-from ..remote.layouts import layout_text
 from ..system.types import Array
+from .directory import HOME, MOST_DROPPED
 from .far_values import Value, ValueUse
+from .layouts import layout_text
 
 _MOST_WORK = 1 << 12
 """Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""

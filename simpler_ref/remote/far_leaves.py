@@ -14,19 +14,19 @@ from concurrent.futures import Future as Promise
 from typing import Any
 
 from ..callables.runnable import refuse_unrun
+from ..calls.futures import Future
+from ..calls.signatures import Signature
+from ..calls.tasks import Task
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
-from ..remote.after import FailedTasks
-from ..remote.copies import Copies, outcome_of
-from ..remote.dispatcher import InnerCallable
-from ..remote.fail_points import fail_point
-from ..remote.received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, read_task
-from ..remote.reports import report_of
 from ..workers.kinds import as_leaf
-from .futures import Future
-from .signatures import Signature
-from .tasks import Task
+from .after import FailedTasks
+from .copies import Copies, outcome_of
+from .dispatcher import InnerCallable
+from .fail_points import fail_point
+from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, read_task
+from .reports import report_of
 
 
 class LeafArgs(TaskArgs):

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..calls.leases import Lease
 from ..engine.view.blocks import value_key
-from ..remote.fail_points import fail_point
-from ..remote.far_calls import MOST_INLINE
-from ..remote.limits import REMOTE_BUFFER_ACCESS_READ
-from ..remote.mover import Mover
-from ..remote.windows import Window
 from ..system.types import Array
-from .leases import Lease
+from .fail_points import fail_point
+from .far_calls import MOST_INLINE
+from .limits import REMOTE_BUFFER_ACCESS_READ
+from .mover import Mover
+from .windows import Window
 
 if TYPE_CHECKING:
-    from .stream import Stream
+    from ..calls.stream import Stream
 
 MOST_KEPT = 256 << 20
 """Bytes of values that an endpoint keeps, if its calls have four times as many for values."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..calls import outcomes
 from ..engine.memory import Engine
 from ..engine.view.blocks import data_of
 from ..jit import layout as L
 from ..model.wire import TENSOR_BYTES
-from . import outcomes
 
 _MOST_TASKS = 1 << 12
 _UNKNOWN = 1

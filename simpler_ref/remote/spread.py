@@ -14,20 +14,20 @@ from typing import Any
 from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
 from ..callables.payloads import for_endpoints
+from ..calls import outcomes
+from ..calls.call_errors import CallErrors
+from ..calls.sending import Guards, How, Payload
+from ..calls.stream import Stream
+from ..calls.tasks import Task
 from ..errors import WorkerStartError, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import TENSOR_BYTES
-from ..remote.far_calls import ANY_SUB_WORKER
-from ..remote.queues import Queues
-from . import outcomes
 from .at_link import Function, OfCalls, Plan
-from .call_errors import CallErrors
 from .far_arrays import FarArrays, Use
+from .far_calls import ANY_SUB_WORKER
 from .far_values import FarValues, ValueUse
-from .sending import Guards, How, Payload
-from .stream import Stream
-from .tasks import Task
+from .queues import Queues
 
 _integer = INTEGER.pack
 _DIGEST = sha256(b"the calls of a stream").hexdigest()

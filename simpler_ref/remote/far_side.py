@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..calls import outcomes
+from ..calls.forms import ARRAY, CONSTANTS, INNER_ARRAY, ITEM, READ_ARRAY, VALUE, float_of
+from ..calls.futures import Future
+from ..calls.leases import Lease
+from ..calls.packing import load
+from ..calls.tasks import Task
 from ..engine.memory import PARK_NS
 from ..engine.view.blocks import data_of
 from ..errors import CallableError
 from ..jit import layout as L
 from ..model.tensor import view_memory
-from ..remote.copies import ComingCopy, CopiedTensor, Copies
-from ..remote.dispatcher import AGREE, Dispatcher
-from ..remote.far_calls import (
+from ..system.types import Array
+from .copies import ComingCopy, CopiedTensor, Copies
+from .dispatcher import AGREE, Dispatcher
+from .far_calls import (
     ANY_SUB_WORKER,
     FAR_CALL,
     FAR_OUTCOME,
@@ -31,20 +38,13 @@ from ..remote.far_calls import (
     Piece,
     Room,
 )
-from ..remote.layouts import read_layout
-from ..remote.lookout import Lookout
-from ..remote.mover import Mover
-from ..system.types import Array
-from . import outcomes
-from .forms import ARRAY, CONSTANTS, INNER_ARRAY, ITEM, READ_ARRAY, VALUE, float_of
-from .futures import Future
 from .kept_values import KeptValues, new_value_key
-from .leases import Lease
-from .packing import load
-from .tasks import Task
+from .layouts import read_layout
+from .lookout import Lookout
+from .mover import Mover
 
 if TYPE_CHECKING:
-    from .stream import Stream
+    from ..calls.stream import Stream
 
 SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
