@@ -9,7 +9,7 @@ from setuptools.command.build_ext import build_ext
 
 HERE = "simpler_ref/native_chip"
 SOURCES = {
-    "_shim": ["shim", "image", "faults", "domain"],
+    "_shim": ["shim", "image", "faults"],
     "_runtime": ["runtime", "run", "pool", "callable", "arena", "records"],
     "_launch_all": ["launch_all"],
 }

@@ -1,9 +1,8 @@
 """Chips behind a `runtime.so`: the L2 ABI, a simulated chip, and its callables."""
 
-from .abi import ChipStorageTaskArgs
+from .abi import ChipError, ChipStatus, ChipStorageTaskArgs
 from .callables import ChipCallable, CoreCallable
 from .chip_worker import ChipWorker, default_runtime
-from .compiler import compile_kernel
 from .domain_kernels import (
     barrier,
     domain_base,
@@ -15,8 +14,16 @@ from .domain_kernels import (
     put,
     wait,
 )
-from .errors import ChipError, ChipStatus, KernelCompileError
-from .numba_kernels import In, InOut, KernelArgument, Out, Scalar, core_kernel
+from .kernels import (
+    In,
+    InOut,
+    KernelArgument,
+    KernelCompileError,
+    Out,
+    Scalar,
+    compile_kernel,
+    core_kernel,
+)
 
 __all__ = [
     "ChipCallable",

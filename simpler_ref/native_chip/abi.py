@@ -1,4 +1,4 @@
-"""The structures of `include/simpler_layout.h`, for ctypes, and limits of chip callables.
+"""The structures of `include/simpler_layout.h`, for ctypes; statuses, errors and limits.
 
 Rule     CHIP-LAYOUT-1, -2, -4; FLOW-EDGE-1; WM-CHIP-10
 """
@@ -6,6 +6,7 @@ Rule     CHIP-LAYOUT-1, -2, -4; FLOW-EDGE-1; WM-CHIP-10
 from __future__ import annotations
 
 import ctypes
+import enum
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,42 @@ KERNEL_SYMBOL = "simpler_kernel"
 
 INCLUDE_DIR = Path(__file__).parent / "include"
 """Where the headers are."""
+
+
+class ChipStatus(enum.IntEnum):
+    """Error codes of the L2 ABI; `include/simpler_l2.h` describes each."""
+
+    OK = 0
+    STATE = 1
+    SLOT = 2
+    BLOB = 3
+    LOAD = 4
+    ARGS = 5
+    CONFIG = 6
+    MEMORY = 7
+    ADDRESS = 8
+    KERNEL = 9
+    FAULT = 10
+    ORCHESTRATION = 11
+    SYSTEM = 12
+    RECORDING = 13
+    CLOSED = 64
+    VIEW = 65
+
+
+class ChipError(RuntimeError):
+    """A chip, or its runtime, reported an error.
+
+    Attributes
+    ----------
+    code : int
+        A `ChipStatus`, or whatever another runtime returned; 0 if no runtime could be loaded.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        known = code in ChipStatus._value2member_map_
+        self.code = ChipStatus(code) if known else code
 
 
 def _fields(

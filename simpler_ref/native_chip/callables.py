@@ -34,10 +34,24 @@ _LAUNCH_ALL = Path(__file__).with_name("_launch_all.so")
 _LAUNCH_ALL_NAME = "simpler_launch_all"
 
 
-class _Frozen:
-    """An immutable object, written once by its own class."""
+class _Callable:
+    """A signature, a binary and the bytes of both; it cannot be changed. `build` makes it."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_blob", "binary", "signature")
+
+    signature: tuple[ArgDirection, ...]
+    binary: bytes
+    _blob: bytes
+
+    def __init__(self) -> None:
+        raise TypeError(f"use {type(self).__name__}.build(…)")
+
+    @classmethod
+    def _make(cls, **fields: Any) -> Any:
+        made = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        return made
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot be changed (tried to set {name!r})")
@@ -46,6 +60,38 @@ class _Frozen:
         raise AttributeError(
             f"a {type(self).__name__} cannot be changed (tried to delete {name!r})"
         )
+
+    def buffer_ptr(self) -> int:
+        """Return the address of its bytes, a copy that stays as long as this object."""
+        return ctypes.cast(ctypes.c_char_p(self._blob), ctypes.c_void_p).value or 0
+
+    def buffer_size(self) -> int:
+        """Return how many bytes it has."""
+        return len(self._blob)
+
+    @property
+    def binary_size(self) -> int:
+        """Bytes of the binary."""
+        return len(self.binary)
+
+    def sig(self, i: int) -> ArgDirection:
+        """Return the direction of argument `i`; IndexError if there is none."""
+        return self.signature[position("signature", i, len(self.signature))]
+
+    @property
+    def sig_count(self) -> int:
+        """Number of arguments."""
+        return len(self.signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._blob == other._blob
+
+    def __hash__(self) -> int:
+        return hash(self._blob)
+
+    def _shown(self) -> str:
+        names = ", ".join(direction.name for direction in self.signature)
+        return f"({names}), sig_count={self.sig_count}"
 
 
 # ---------------------------------------------------------------- checks
@@ -97,7 +143,7 @@ def _check_name(name: str, what: str) -> str:
 
 
 # ---------------------------------------------------------------- the kernel of a core
-class CoreCallable(_Frozen):
+class CoreCallable(_Callable):
     """A kernel that runs on the cores of a chip; cannot be changed.
 
     Attributes
@@ -110,15 +156,9 @@ class CoreCallable(_Frozen):
         For messages; it does not travel.
     """
 
-    __slots__ = ("_blob", "binary", "name", "signature")
+    __slots__ = ("name",)
 
-    signature: tuple[ArgDirection, ...]
-    binary: bytes
     name: str
-    _blob: bytes
-
-    def __init__(self) -> None:
-        raise TypeError("use CoreCallable.build(signature, binary)")
 
     @classmethod
     def build(
@@ -132,69 +172,24 @@ class CoreCallable(_Frozen):
             A direction that is none, too many arguments, a binary that is not bytes. It may be
             empty; no chip callable can have such a kernel.
         """
-        made = object.__new__(cls)
-        write = object.__setattr__
         checked = _check_signature(
             signature, "kernel", L.CORE_MAX_TENSOR_ARGS, L.CORE_MAX_SCALAR_ARGS
         )
-        write(made, "signature", checked)
-        write(made, "binary", _check_binary(binary, "kernel"))
-        write(made, "name", _check_name(name, "name") if name else "")
-        write(made, "_blob", _encode_core(made))
+        octets = _check_binary(binary, "kernel")
+        named = _check_name(name, "name") if name else ""
+        blob = _encode_signature(checked) + _encode_binary(octets)
+        made: CoreCallable = cls._make(signature=checked, binary=octets, name=named, _blob=blob)
         return made
-
-    @property
-    def binary_size(self) -> int:
-        """Bytes of the binary."""
-        return len(self.binary)
-
-    def buffer_ptr(self) -> int:
-        """Return the address of its bytes in a blob, a copy that stays as long as this object."""
-        return _address_of(self._blob)
-
-    def buffer_size(self) -> int:
-        """Return how many bytes it has in a blob."""
-        return len(self._blob)
-
-    def sig(self, i: int) -> ArgDirection:
-        """Return the direction of argument `i`; IndexError if there is none."""
-        return self.signature[position("signature", i, len(self.signature))]
-
-    @property
-    def sig_count(self) -> int:
-        """Number of arguments."""
-        return len(self.signature)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, CoreCallable)
-            and self.signature == other.signature
-            and self.binary == other.binary
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.signature, self.binary))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CoreCallable.build, (self.signature, self.binary)
 
     def __repr__(self) -> str:
-        return (
-            f"<CoreCallable {_names(self.signature)}, sig_count={self.sig_count}, "
-            f"{len(self.binary)} bytes>"
-        )
-
-
-def _address_of(blob: bytes) -> int:
-    return ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p).value or 0
-
-
-def _names(signature: Sequence[ArgDirection]) -> str:
-    return "(" + ", ".join(direction.name for direction in signature) + ")"
+        return f"<CoreCallable {self._shown()}, {len(self.binary)} bytes>"
 
 
 # ---------------------------------------------------------------- the whole callable
-class ChipCallable(_Frozen):
+class ChipCallable(_Callable):
     """An orchestration function of a chip and the kernels it launches; cannot be changed.
 
     Attributes
@@ -212,17 +207,11 @@ class ChipCallable(_Frozen):
         The kernels, each with the number it is launched by.
     """
 
-    __slots__ = ("_blob", "binary", "children", "config_name", "func_name", "signature")
+    __slots__ = ("children", "config_name", "func_name")
 
-    signature: tuple[ArgDirection, ...]
     func_name: str
     config_name: str
-    binary: bytes
     children: tuple[tuple[int, CoreCallable], ...]
-    _blob: bytes
-
-    def __init__(self) -> None:
-        raise TypeError("use ChipCallable.build(signature, func_name, binary, children)")
 
     @classmethod
     def build(
@@ -240,18 +229,18 @@ class ChipCallable(_Frozen):
         TypeError, ValueError
             What is wrong with which part.
         """
-        made = object.__new__(cls)
-        write = object.__setattr__
         what = "chip callable"
         limits = L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS
-        write(made, "signature", _check_signature(signature, what, *limits))
-        write(made, "func_name", _check_name(func_name, "func_name"))
+        fields: dict[str, Any] = {
+            "signature": _check_signature(signature, what, *limits),
+            "func_name": _check_name(func_name, "func_name"),
+            "config_name": _check_name(config_name, "config_name"),
+            "binary": _require_bytes(_check_binary(binary, what), what),
+            "children": _check_children(children),
+        }
         if not func_name:
             raise ValueError("func_name is empty; name the function that the binary exports")
-        write(made, "config_name", _check_name(config_name, "config_name"))
-        write(made, "binary", _require_bytes(_check_binary(binary, what), what))
-        write(made, "children", _check_children(children))
-        write(made, "_blob", _encode(made))
+        made: ChipCallable = cls._make(**fields, _blob=_encode(**fields))
         return made
 
     @classmethod
@@ -284,28 +273,6 @@ class ChipCallable(_Frozen):
         """Return the blob."""
         return self._blob
 
-    def buffer_ptr(self) -> int:
-        """Return the address of the blob, which stays as long as this object does."""
-        return _address_of(self._blob)
-
-    def buffer_size(self) -> int:
-        """Return the bytes of the blob."""
-        return len(self._blob)
-
-    def sig(self, i: int) -> ArgDirection:
-        """Return the direction of argument `i`; IndexError if there is none."""
-        return self.signature[position("signature", i, len(self.signature))]
-
-    @property
-    def sig_count(self) -> int:
-        """Number of arguments."""
-        return len(self.signature)
-
-    @property
-    def binary_size(self) -> int:
-        """Bytes of the binary."""
-        return len(self.binary)
-
     def child_offset(self, i: int) -> int:
         """Return where kernel `i` begins in the blob, after its number; IndexError if there is none."""
         position("child", i, len(self.children))
@@ -325,19 +292,13 @@ class ChipCallable(_Frozen):
         """Number of kernels."""
         return len(self.children)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChipCallable) and self._blob == other._blob
-
-    def __hash__(self) -> int:
-        return hash(self._blob)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return ChipCallable.from_bytes, (self._blob,)
 
     def __repr__(self) -> str:
         return (
-            f"<ChipCallable {self.func_name}{_names(self.signature)}, sig_count={self.sig_count}, "
-            f"child_count={self.child_count}, {len(self._blob)} bytes>"
+            f"<ChipCallable {self.func_name}{self._shown()}, child_count={self.child_count}, "
+            f"{len(self._blob)} bytes>"
         )
 
 
@@ -392,21 +353,23 @@ def _encode_binary(binary: bytes) -> bytes:
     return struct.pack("<Q", len(binary)) + binary
 
 
-def _encode_core(core: CoreCallable) -> bytes:
-    return _encode_signature(core.signature) + _encode_binary(core.binary)
-
-
-def _encode(callable_: ChipCallable) -> bytes:
+def _encode(
+    signature: Sequence[ArgDirection],
+    func_name: str,
+    config_name: str,
+    binary: bytes,
+    children: Sequence[tuple[int, CoreCallable]],
+) -> bytes:
     parts = [
         _MAGIC,
         struct.pack("<I", _VERSION),
-        _encode_signature(callable_.signature),
-        _encode_text(callable_.func_name),
-        _encode_text(callable_.config_name),
-        _encode_binary(callable_.binary),
-        struct.pack("<I", callable_.child_count),
+        _encode_signature(signature),
+        _encode_text(func_name),
+        _encode_text(config_name),
+        _encode_binary(binary),
+        struct.pack("<I", len(children)),
     ]
-    for func_id, core in callable_.children:
+    for func_id, core in children:
         parts += [_FUNC_ID.pack(func_id), core._blob]
     return b"".join(parts)
 

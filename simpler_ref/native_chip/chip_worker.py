@@ -11,7 +11,6 @@ import functools
 import os
 import struct
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,13 @@ from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
 from ..system import extras
 from ..system.values import file_path, whole
-from .abi import ChipStorageTaskArgs
+from .abi import ChipError, ChipStatus, ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
-from .errors import ChipError, ChipStatus
 
 _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
-DEFAULT_TIMEOUT_S = 30.0
 _NO_ENV = bytes(RUNTIME_ENV_SIZE)
 _MAX_SLOTS = L.MAX_REGISTERED_CALLABLE_IDS
 SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
@@ -89,6 +86,7 @@ def _shim() -> Any:
         ("record", number, (address, address)),
         ("last_error", ctypes.c_char_p, (address,)),
         ("device_wall_ns", signed, (address,)),
+        ("domain_break", None, (size, ctypes.c_char_p)),
     ):
         function = getattr(library, f"shim_{name}")
         function.restype, function.argtypes = result, parameters
@@ -136,7 +134,8 @@ def _check_config(config: Any) -> None:
 class ChipWorker:
     """One chip. Its calls are made one at a time, in the process that called `init`.
 
-    Two workers of one process have two chips: each loads a copy of its own of the runtime.
+    Two workers of one process have two chips: each loads a copy of its own of the runtime. It also has
+    the methods of `extras.communicators.Communicators`, by which chips without a Worker meet.
 
     Parameters
     ----------
@@ -164,7 +163,6 @@ class ChipWorker:
         self._slots: dict[CallableHandle, int] = {}
         self._comms: Any = None
         """Its communicators, an extra, once it has one."""
-        """None until there is one."""
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -522,109 +520,14 @@ class ChipWorker:
         self._check(code, f"close_window({address:#x})")
 
     # ------------------------------------------------------------ communicators
-    def comm_init(
-        self,
-        rank: int,
-        nranks: int,
-        rootinfo_path: str | os.PathLike[str],
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-    ) -> int:
-        """Join the ranks that meet under a name, and return a number for the communicator.
-
-        Each rank is an open ChipWorker, in a process or thread of its own, and calls this: it returns
-        when all have. They need no common parent, but one user and one machine.
-
-        Parameters
-        ----------
-        rank, nranks : int
-            This chip's number, and how many there are.
-        rootinfo_path : str or os.PathLike
-            The name. Nothing is written there.
-        timeout_s : float
-            How long ranks wait for each other, here and in other methods, and in kernels that name no
-            deadline; in seconds.
-
-        Raises
-        ------
-        ValueError, TypeError
-            An argument that cannot be.
-        RuntimeError
-            Not all ranks have come in time; ranks disagree about `nranks`; the name is in use.
-        """
-        return int(self._communicators().join(rank, nranks, rootinfo_path, timeout_s))
-
-    def comm_alloc_windows(self, comm: int, win_size: int) -> int:
-        """Give every rank a window of zeroed memory, and return the `device_ctx` for kernels.
-
-        All ranks call this, with one size, which is rounded up to whole pages; it returns when all have.
-
-        Raises
-        ------
-        ValueError
-            An argument that cannot be; the ranks have windows.
-        RuntimeError
-            Ranks ask for different sizes, or have not come in time; a rank cannot map the memory.
-        MemoryError
-            There is no room for it.
-        """
-        return int(self._communicators()[comm].allocate_windows(win_size))
-
-    def comm_get_local_window_base(self, comm: int) -> int:
-        """Return where the own window of `comm_alloc_windows` begins."""
-        return int(self._communicators()[comm].window_base())
-
-    def comm_get_window_size(self, comm: int) -> int:
-        """Return the bytes of each window of `comm_alloc_windows`."""
-        return int(self._communicators()[comm].window_size())
-
-    def comm_barrier(self, comm: int) -> None:
-        """Return when every rank has called this; `barrier` does it in kernels, and faster.
-
-        Raises
-        ------
-        RuntimeError
-            Others have not come in time.
-        """
-        self._communicators()[comm].barrier()
-
-    def comm_alloc_domain(self, comm: int, ranks: Sequence[int], win_size: int) -> int:
-        """Give some ranks windows as `comm_alloc_windows` gives them to all; return the `device_ctx`.
-
-        The domain's rank of each is its index in `ranks`. Only they call this.
-
-        Raises
-        ------
-        ValueError, RuntimeError, MemoryError
-            See `comm_alloc_windows`; this rank is not in `ranks`.
-        """
-        return int(self._communicators()[comm].allocate(ranks, win_size))
-
-    def comm_release_domain(self, comm: int, device_ctx: int) -> None:
-        """Close the windows of a domain to this rank; each rank does this for itself.
-
-        Raises
-        ------
-        ValueError
-            The communicator has no such domain.
-        """
-        self._communicators()[comm].release(device_ctx)
-
-    def comm_destroy(self, comm: int) -> None:
-        """Leave a communicator: close all its windows to this rank; `finalize` does it as well.
-
-        Raises
-        ------
-        ValueError
-            There is no such communicator.
-        """
-        self._communicators().destroy(comm)
-
-    def _communicators(self) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        """Return `comm_init` or another method of `Communicators`, which is an extra."""
+        if not name.startswith("comm_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self._open_shim()
         if self._comms is None:
             self._comms = extras.load("communicators").Communicators(self)
-        return self._comms
+        return getattr(self._comms, name)
 
     @staticmethod
     def _host(where: Any, size: int | None, what: str, writable: bool) -> tuple[Any, int, int]:

@@ -1,6 +1,6 @@
 """The memory of communication domains, and what a chip worker does with it.
 
-`include/simpler_domain.h` has the layout, which only C knows.
+`include/simpler_domain.h` has the same structures for kernels.
 
 Rule     WM-DOMAIN-1, -2, -4, -9, -10
 """
@@ -9,120 +9,166 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..system.regions import Region, attach
 from ..system.types import Array
+from .abi import ChipError
 from .chip_worker import ChipWorker, _shim
-from .errors import ChipError
 
 MAX_RANKS = 64
 MAX_NAME = 127
 _HALF = 32
+_CONTEXTS = 8192
+"""Where the structures of the ranks begin."""
+_STRIDE = 576
+"""Bytes from one to the next."""
+_WINDOWS = 65536
+"""Where the windows begin."""
+_GUARD = 65536
+"""Bytes after each window that nobody can access; a multiple of any page size."""
+_WRITING, _TEXT_WAIT_S = 1, 0.1
+"""`broken` while the reason is written, and how long to wait for a writer, which may have died."""
+_U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
+
+
+class _Bell(ctypes.Structure):
+    _fields_ = (("rung", _U32), ("sleepers", _U32), ("arrived", _U32), ("padding", _U32 * 13))
+
+
+class _Shared(ctypes.Structure):
+    """What the ranks share, besides the windows: `SimplerDomainShared`."""
+
+    _fields_ = (
+        *(("size", _U32), ("broken", _U32), ("text", ctypes.c_char * 504), ("barrier", _U64)),
+        *(("padding", _U64 * 7), ("chips", _U32 * MAX_RANKS), ("bells", _Bell * MAX_RANKS)),
+        ("name", ctypes.c_char * (MAX_NAME + 1)),
+    )
+
+
+class _Domain(ctypes.Structure):
+    """A domain as one rank sees it: `SimplerDomain`."""
+
+    _fields_ = (
+        *(("rank", _U32), ("size", _U32), ("window_size", _U64), ("timeout_ns", _U64)),
+        *(("shared", _U64), ("windows", _U64 * MAX_RANKS)),
+    )
 
 
 @functools.cache
-def _calls() -> Any:
-    library = _shim()
-    address, number, text = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_char_p
-    numbers = ctypes.POINTER(number)
-    for name, result, parameters in (
-        ("context", address, (address, number)),
-        ("window", address, (address, number)),
-        ("window_size", address, (address,)),
-        ("window_bytes", address, (address,)),
-        ("bytes", address, (number, address)),
-        ("make", None, (address, text, number, numbers, address, address)),
-        ("guard", ctypes.c_int32, (address,)),
-        ("name", text, (address,)),
-        ("size", number, (address,)),
-        ("rank_of", ctypes.c_int32, (address, number)),
-        ("chip_of", number, (address, number)),
-        ("sleeps", ctypes.c_int64, (address, number)),
-        ("break", None, (address, text)),
-        ("is_broken", ctypes.c_int32, (address,)),
-        ("broken", text, (address,)),
-    ):
-        function = getattr(library, f"shim_domain_{name}")
-        function.restype, function.argtypes = result, parameters
-    return library
+def _mprotect() -> Any:
+    function = ctypes.CDLL(None).mprotect
+    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    return function
 
 
 def window_size(nbytes: int) -> int:
     """Return the size of a window for so many bytes: whole pages."""
-    return int(_calls().shim_domain_window_size(nbytes))
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def domain_bytes(size: int, window: int) -> int:
     """Return how many bytes a domain of `size` ranks takes, each with a window of so many bytes."""
-    return int(_calls().shim_domain_bytes(size, window))
+    return _WINDOWS + size * (window + _GUARD)
 
 
 class DomainMemory(NamedTuple):
-    """The memory of a domain, which is mapped in this process."""
+    """The memory of a domain: what the ranks share, a structure for each, and the windows.
+
+    It is mapped in this process.
+    """
 
     at: int
 
+    @property
+    def _shared(self) -> _Shared:
+        return _Shared.from_address(self.at)
+
+    def _of(self, rank: int) -> _Domain:
+        return _Domain.from_address(self.context(rank))
+
     def make(self, name: str, chips: Sequence[int], window: int, timeout_ns: int) -> None:
         """Lay out a domain in memory that is zero; rank i is on ``chips[i]``."""
-        table = (ctypes.c_uint32 * len(chips))(*chips)
-        _calls().shim_domain_make(self.at, name.encode(), len(chips), table, window, timeout_ns)
+        shared, size = self._shared, len(chips)
+        windows = [self.at + _WINDOWS + rank * (window + _GUARD) for rank in range(size)]
+        shared.name, shared.size = name.encode(), size
+        shared.chips[:size] = chips
+        for rank in range(size):
+            one = self._of(rank)
+            one.rank, one.size, one.shared = rank, size, self.at
+            one.window_size, one.timeout_ns = window, timeout_ns
+            one.windows[:size] = windows
 
     def guard(self) -> None:
         """Make what is between the windows inaccessible in this process."""
-        if not _calls().shim_domain_guard(self.at):
-            raise MemoryError("the system refuses to protect the memory between two windows")
+        for rank in range(self.size):
+            if _mprotect()(self.window(rank) + self.window_size, _GUARD, 0):
+                raise MemoryError("the system refuses to protect the memory between two windows")
 
     @property
     def name(self) -> str:
         """The domain's name."""
-        return str(_calls().shim_domain_name(self.at).decode())
+        return bytes(self._shared.name).decode()
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return int(_calls().shim_domain_size(self.at))
+        return int(self._shared.size)
 
     @property
     def window_size(self) -> int:
         """Bytes of each window."""
-        return int(_calls().shim_domain_window_bytes(self.at))
+        return int(self._of(0).window_size)
 
     def rank_of(self, chip: int) -> int:
         """Return the rank of a chip, −1 for one that is no member."""
-        return int(_calls().shim_domain_rank_of(self.at, chip))
+        chips = self._shared.chips[: self.size]
+        return chips.index(chip) if chip in chips else -1
 
     def chip_of(self, rank: int) -> int:
         """Return the chip of a rank."""
-        return int(_calls().shim_domain_chip_of(self.at, rank))
+        return int(self._shared.chips[rank])
 
     def context(self, rank: int) -> int:
         """Return the `device_ctx` of a rank."""
-        return int(_calls().shim_domain_context(self.at, rank))
+        return self.at + _CONTEXTS + rank * _STRIDE
 
     def window(self, rank: int) -> int:
         """Return where the window of a rank begins."""
-        return int(_calls().shim_domain_window(self.at, rank))
+        return int(self._of(0).windows[rank])
 
     def sleeps(self, rank: int) -> int:
         """Return how often a rank was woken, if it sleeps until another one does something; else −1."""
-        return int(_calls().shim_domain_sleeps(self.at, rank))
+        bell = self._shared.bells[rank]
+        rung = int(bell.rung)  # first: one that is woken after this counts as awake
+        return rung if bell.sleepers else -1
 
     def break_because(self, why: str) -> None:
         """Break the domain, unless it is broken: every wait in it ends with an error."""
-        _calls().shim_domain_break(self.at, why.encode(errors="replace"))
+        _shim().shim_domain_break(self.at, why.encode(errors="replace"))
 
     @property
     def is_broken(self) -> bool:
         """Whether waits in it fail."""
-        return bool(_calls().shim_domain_is_broken(self.at))
+        return bool(self._shared.broken)
 
     def why_broken(self) -> str | None:
         """Say why the domain is broken; None if it is intact."""
-        why = _calls().shim_domain_broken(self.at)
-        return None if why is None else f"domain {self.name!r}: {why.decode(errors='replace')}"
+        shared, deadline = self._shared, time.monotonic() + _TEXT_WAIT_S
+        while shared.broken == _WRITING and time.monotonic() < deadline:
+            time.sleep(1e-4)
+        if not shared.broken:
+            return None
+        why = (
+            "one of its ranks has failed"
+            if shared.broken == _WRITING
+            else shared.text.decode(errors="replace")
+        )
+        return f"domain {self.name!r}: {why}"
 
 
 def pack_file(pid: int, fd: int) -> int:

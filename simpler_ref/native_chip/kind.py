@@ -12,9 +12,9 @@ from ..callables.identity import TargetNamespace
 from ..engine.view.mailbox import MailboxView, ReceivedArgs, env_beside
 from ..jit import layout as L
 from ..workers.kinds import WorkerKind
+from .abi import ChipError
 from .chip_worker import ChipWorker
 from .domains import ChipDomains
-from .errors import ChipError
 
 
 class ChipChild(WorkerKind):
@@ -61,12 +61,11 @@ class ChipChild(WorkerKind):
         """Run a slot on the arguments in the mailbox, without decoding them here."""
         chip, mailbox = self._chip, self._mailbox
         run = chip.run
-        frames = [mailbox.addresses(frame) for frame in range(mailbox.depth)]
-        boxes = [mailbox.box(frame) for frame in range(mailbox.depth)]
+        frames = [(*mailbox.addresses(i), mailbox.box(i)) for i in range(mailbox.depth)]
 
         def leaf(received: ReceivedArgs) -> None:
-            args, config = frames[mailbox.served] if len(frames) > 1 else frames[0]
-            chip.set_runtime_env(env_beside(boxes[mailbox.served if len(boxes) > 1 else 0]))
+            args, config, box = frames[mailbox.served if len(frames) > 1 else 0]
+            chip.set_runtime_env(env_beside(box))
             try:
                 run(installed, args, L.MAILBOX_ARGS_CAPACITY, config)
             except ChipError as error:

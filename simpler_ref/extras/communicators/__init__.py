@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
+from ...native_chip.abi import ChipError
 from ...native_chip.domains import MAX_RANKS, ChipDomains, DomainMemory, domain_bytes, window_size
-from ...native_chip.errors import ChipError
 from ...system import regions
 from ...system.types import Array
 from ...system.values import positive_seconds, whole
@@ -32,39 +32,23 @@ _arrays: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """The memory of domains that is mapped in this process, by its address."""
 _numbers = itertools.count(1)
 _MOST_BYTES = 1 << 40
+_TIMEOUT_S = 30.0
 _COUNTS = struct.Struct("<ii")
 
 
 class Communicators:
-    """The communicators of a chip."""
+    """The communicators of a chip, whose `ChipWorker` has these methods as its own."""
 
     def __init__(self, chip: ChipWorker) -> None:
         self._chip = chip
         self._domains = ChipDomains(chip)
         self._made: dict[int, Communicator] = {}
 
-    def join(self, rank: int, size: int, path: str | os.PathLike[str], timeout_s: float) -> int:
-        """Meet with other ranks under a name, and return a number for the communicator."""
-        size = whole("nranks", size, 1, MAX_RANKS)
-        rank = whole("rank", rank, 0, size - 1)
-        timeout_s = positive_seconds("timeout_s", timeout_s)
-        name, number = os.fsdecode(os.path.realpath(path)), next(_numbers)
-        self._made[number] = Communicator(
-            number, rank, size, name, timeout_s, self._chip, self._domains
-        )
-        return number
-
     def __getitem__(self, number: int) -> Communicator:
-        """Return a communicator that was not destroyed."""
         found = self._made.get(number)
         if found is None:
             raise ValueError(f"there is no communicator {number!r}: comm_init returns one")
         return found
-
-    def destroy(self, number: int) -> None:
-        """Leave a communicator."""
-        self[number].destroy()
-        del self._made[number]
 
     def leave(self) -> None:
         """Leave all communicators."""
@@ -74,6 +58,113 @@ class Communicators:
     def explain(self, error: ChipError, view: int) -> ChipError:
         """Return the error of a failed run, and break the domains that it was given."""
         return self._domains.explain(lambda: _scalars_at(view), error)
+
+    def comm_init(
+        self,
+        rank: int,
+        nranks: int,
+        rootinfo_path: str | os.PathLike[str],
+        *,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> int:
+        """Join the ranks that meet under a name, and return a number for the communicator.
+
+        Each rank is an open ChipWorker, in a process or thread of its own, and calls this: it returns
+        when all have. They need no common parent, but one user and one machine.
+
+        Parameters
+        ----------
+        rank, nranks : int
+            This chip's number, and how many there are.
+        rootinfo_path : str or os.PathLike
+            The name. Nothing is written there.
+        timeout_s : float
+            How long ranks wait for each other, here and in other methods, and in kernels that name no
+            deadline; in seconds.
+
+        Raises
+        ------
+        ValueError, TypeError
+            An argument that cannot be.
+        RuntimeError
+            Not all ranks have come in time; ranks disagree about `nranks`; the name is in use.
+        """
+        size = whole("nranks", nranks, 1, MAX_RANKS)
+        rank = whole("rank", rank, 0, size - 1)
+        timeout_s = positive_seconds("timeout_s", timeout_s)
+        name, number = os.fsdecode(os.path.realpath(rootinfo_path)), next(_numbers)
+        self._made[number] = Communicator(
+            number, rank, size, name, timeout_s, self._chip, self._domains
+        )
+        return number
+
+    def comm_alloc_windows(self, comm: int, win_size: int) -> int:
+        """Give every rank a window of zeroed memory, and return the `device_ctx` for kernels.
+
+        All ranks call this, with one size, which is rounded up to whole pages; it returns when all have.
+
+        Raises
+        ------
+        ValueError
+            An argument that cannot be; the ranks have windows.
+        RuntimeError
+            Ranks ask for different sizes, or have not come in time; a rank cannot map the memory.
+        MemoryError
+            There is no room for it.
+        """
+        return self[comm].allocate_windows(win_size)
+
+    def comm_get_local_window_base(self, comm: int) -> int:
+        """Return where the own window of `comm_alloc_windows` begins."""
+        one = self[comm]
+        return one.windows_memory().window(one.rank)
+
+    def comm_get_window_size(self, comm: int) -> int:
+        """Return the bytes of each window of `comm_alloc_windows`."""
+        return self[comm].windows_memory().window_size
+
+    def comm_barrier(self, comm: int) -> None:
+        """Return when every rank has called this; `barrier` does it in kernels, and faster.
+
+        Raises
+        ------
+        RuntimeError
+            Others have not come in time.
+        """
+        self[comm].barrier()
+
+    def comm_alloc_domain(self, comm: int, ranks: Sequence[int], win_size: int) -> int:
+        """Give some ranks windows as `comm_alloc_windows` gives them to all; return the `device_ctx`.
+
+        The domain's rank of each is its index in `ranks`. Only they call this.
+
+        Raises
+        ------
+        ValueError, RuntimeError, MemoryError
+            See `comm_alloc_windows`; this rank is not in `ranks`.
+        """
+        return self[comm].allocate(ranks, win_size)
+
+    def comm_release_domain(self, comm: int, device_ctx: int) -> None:
+        """Close the windows of a domain to this rank; each rank does this for itself.
+
+        Raises
+        ------
+        ValueError
+            The communicator has no such domain.
+        """
+        self[comm].release(device_ctx)
+
+    def comm_destroy(self, comm: int) -> None:
+        """Leave a communicator: close all its windows to this rank; `finalize` does it as well.
+
+        Raises
+        ------
+        ValueError
+            There is no such communicator.
+        """
+        self[comm].destroy()
+        del self._made[comm]
 
 
 class Communicator:
@@ -104,7 +195,7 @@ class Communicator:
         self._name, self._devices = met.words["name"], met.words["devices"]
 
     def barrier(self) -> None:
-        """Return when every rank is here."""
+        """Return when every rank has called this."""
         self._agree(self._everybody, {}, lambda heard: Answer({}))
 
     # ------------------------------------------------------------ domains
@@ -117,15 +208,8 @@ class Communicator:
         self.windows = device_ctx = self.allocate(self._everybody, nbytes)
         return device_ctx
 
-    def window_base(self) -> int:
-        """Return where the own window of `allocate_windows` begins."""
-        return int(self._memory().window(self.rank))
-
-    def window_size(self) -> int:
-        """Return the bytes of each window of `allocate_windows`."""
-        return int(self._memory().window_size)
-
-    def _memory(self) -> DomainMemory:
+    def windows_memory(self) -> DomainMemory:
+        """Return the memory of the domain that `allocate_windows` has made."""
         if self.windows is None:
             raise ValueError(
                 f"communicator {self.number} has no windows: call comm_alloc_windows first"

@@ -25,8 +25,7 @@ import numpy as np
 from ...jit import layout as L
 from ...model.enums import ArgDirection, DataType, get_element_size
 from ...model.wire import row_major
-from ...native_chip.abi import CallConfigStorage, CoreArgsStorage
-from ...native_chip.errors import ChipError, ChipStatus
+from ...native_chip.abi import CallConfigStorage, ChipError, ChipStatus, CoreArgsStorage
 from ...system.counters import CYCLES, HARDWARE, PMU_EVENTS, has_hardware, names_of
 from ...system.types import Array
 from .dump import AFTER, BEFORE, BIN, WITHOUT_BYTES, blank_entry, manifest, tensor_entry

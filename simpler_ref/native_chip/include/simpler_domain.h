@@ -40,7 +40,7 @@ typedef struct SimplerBell {
     uint32_t padding[13]; /* a cache line for each */
 } SimplerBell;
 
-/* What the ranks of a domain share, besides the windows. */
+/* What the ranks of a domain share, besides the windows; native_chip/domains.py has the same, and lays it out. */
 typedef struct SimplerDomainShared {
     uint32_t size;
     uint32_t broken; /* 0: intact; 1: `text` is being written; 2: it says why */
@@ -67,6 +67,7 @@ SIMPLER_STATIC_ASSERT(offsetof(SimplerDomain, windows) == 32);
 SIMPLER_STATIC_ASSERT(sizeof(SimplerBell) == 64);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, barrier) == 512);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, bells) == 832);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, name) == 4928);
 
 /* The domain that a scalar of a task stands for. */
 static inline const SimplerDomain *simpler_domain(uint64_t device_ctx)

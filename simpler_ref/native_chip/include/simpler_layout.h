@@ -1,7 +1,7 @@
 /* The structures of the L2 ABI, where each member begins, and how large they are.
  *
- * Written by simpler_ref/native_chip/header.py from simpler_ref/jit/structures.py: change that, and run
- * python -m simpler_ref.native_chip.header. Everything is little-endian. The sizes and offsets are part
+ * Written by tests/layout_header.py from simpler_ref/jit/structures.py: change that, and run
+ * python -m tests.layout_header. Everything is little-endian. The sizes and offsets are part
  * of the contract and are asserted below.
  *
  * Rule CHIP-LAYOUT; FLOW-EDGE-1

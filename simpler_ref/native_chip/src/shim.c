@@ -15,6 +15,9 @@
 #include "simpler_l2.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define SIMPLER_CALL EXPORT
+#include "simpler_domain_calls.h"
+
 #define TEXT_SIZE 1024
 
 /* The entry points of a runtime: name, result, parameters. */
@@ -277,4 +280,11 @@ EXPORT int32_t shim_record(Shim *shim, const SimplerRecording *recording)
 EXPORT int64_t shim_device_wall_ns(Shim *shim)
 {
     return shim == NULL ? 0 : shim->device_wall_ns();
+}
+
+/* Break a domain, unless it is broken: all waits in it end, with an error. `why` is kept.
+ * Rule WM-DOMAIN-10 */
+EXPORT void shim_domain_break(uint64_t shared, const char *why)
+{
+    simpler_domain_break_((SimplerDomainShared *)(uintptr_t)shared, why);
 }

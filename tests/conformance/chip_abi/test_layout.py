@@ -16,7 +16,7 @@ from simpler_ref.native_chip.abi import (
     CoreArgsStorage,
     RuntimeEnvStorage,
 )
-from simpler_ref.native_chip.header import HEADER, text
+from simpler_ref.native_chip.domains import _Bell, _Domain, _Shared
 from simpler_ref.task_interface import (
     ArgDirection,
     CallConfig,
@@ -25,10 +25,11 @@ from simpler_ref.task_interface import (
     get_element_size,
     scalar_to_uint64,
 )
+from tests.layout_header import HEADER, text
 
 HEADERS = "".join(
     (INCLUDE_DIR / f"{name}.h").read_text()
-    for name in ("simpler_layout", "simpler_l2", "simpler_kernel")
+    for name in ("simpler_layout", "simpler_l2", "simpler_kernel", "simpler_domain")
 )
 
 ASSERTED = {
@@ -57,8 +58,18 @@ def test_ctypes_puts_every_field_where_the_header_asserts_it(name):
 
 
 @pytest.mark.spec("CHIP-LAYOUT-1")
+def test_domains_are_laid_out_as_kernels_have_them():
+    kinds = {"SimplerDomain": _Domain, "SimplerBell": _Bell, "SimplerDomainShared": _Shared}
+    asserted = {key: value for key, value in ASSERTED.items() if key[0] in kinds}
+    assert len(asserted) == 6
+    for (name, field), value in asserted.items():
+        kind = kinds[name]
+        assert value == (getattr(kind, field).offset if field else ctypes.sizeof(kind))
+
+
+@pytest.mark.spec("CHIP-LAYOUT-1")
 def test_the_header_has_the_numbers_of_the_layout():
-    assert HEADER.read_text() == text(), "run python -m simpler_ref.native_chip.header"
+    assert HEADER.read_text() == text(), "run python -m tests.layout_header"
     assert ASSERTED["SimplerContinuousTensor", ""] == L.TENSOR_WORDS * L.WORD
     assert ASSERTED["SimplerContinuousTensor", "data"] == L.TENSOR_DATA * L.WORD
     assert ASSERTED["SimplerContinuousTensor", "shapes"] == L.TENSOR_SHAPE * L.WORD

@@ -1,4 +1,4 @@
-"""Kernels for the cores of a chip from Python functions, compiled by numba ahead of time.
+"""Kernels for the cores of a chip: from C, by the system's compiler, and from Python functions, by numba.
 
 Rule     CHIP-FAULT-1
 """
@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-from collections.abc import Callable
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -22,12 +27,11 @@ from numba.np.arrayobj import make_array, populate_array
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
+from ..jit.leaves import as_single, double_of
 from ..model.enums import ArgDirection, DataType, get_dtype_name, numpy_dtype, to_dtype
-from .abi import KERNEL_SYMBOL, CoreArgsStorage
+from .abi import INCLUDE_DIR, KERNEL_SYMBOL, CoreArgsStorage
 from .callables import CoreCallable
-from .compiler import build_shared_object
 from .domain_kernels import PREFIX, provide_symbols
-from .errors import KernelCompileError
 
 types: Any = numba.core.types  # whose names mypy does not know
 
@@ -46,6 +50,72 @@ _UNCOMPILED = (DataType.FLOAT16, DataType.BFLOAT16)
 _ERRORS = "simpler_ref kernel"
 
 
+# ---------------------------------------------------------------- kernels from C
+class KernelCompileError(RuntimeError):
+    """A kernel could not be compiled, or there is no compiler."""
+
+
+_FLAGS = ("-shared", "-fPIC", "-O2", "-Wl,--no-undefined")
+
+
+def compile_kernel(c_source: str, *, extra_flags: Sequence[str] = ()) -> bytes:
+    """Return the bytes of a shared object, compiled from C.
+
+    A core kernel defines ``int32_t simpler_kernel(const SimplerCoreArgs *args)``, an orchestration
+    function ``int32_t any_name(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)``; both
+    include ``simpler_kernel.h``.
+
+    Parameters
+    ----------
+    c_source : str
+        The text of the source.
+    extra_flags : Sequence[str]
+        More flags for the compiler, ``-lm`` say. ``$CC`` names another compiler than ``cc``.
+
+    Raises
+    ------
+    KernelCompileError
+        The compiler's complaints; or there is none.
+    """
+    if not isinstance(c_source, str):
+        raise TypeError(f"c_source must be a str, got {type(c_source).__name__}")
+    return build_shared_object({"kernel.c": c_source.encode()}, extra_flags)
+
+
+def build_shared_object(files: dict[str, bytes], extra_flags: Sequence[str] = ()) -> bytes:
+    """Return the bytes of a shared object made of sources and object files, by name."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="simpler-kernel-") as folder:
+            for name, content in files.items():
+                Path(folder, name).write_bytes(content)
+            _run_compiler(folder, [*files, *extra_flags])
+            return Path(folder, "kernel.so").read_bytes()
+    except OSError as error:
+        raise KernelCompileError(
+            f"the compiler's files cannot be written ({error}): name a folder with room for them in "
+            "the environment variable TMPDIR"
+        ) from None
+
+
+def _run_compiler(folder: str, arguments: Sequence[str]) -> None:
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    command = [*compiler, *_FLAGS, f"-I{INCLUDE_DIR}", "-o", "kernel.so", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise KernelCompileError(
+            f"the C compiler {compiler[0]!r} cannot be run ({error.strerror}): install one, or "
+            "name it in the environment variable CC"
+        ) from None
+    if done.returncode != 0:
+        raise KernelCompileError(
+            f"{shlex.join(command)} failed:\n{(done.stderr or done.stdout).strip()}"
+        )
+
+
+# ---------------------------------------------------------------- kernels from Python
 class _KernelErrors(callconv.ErrorModel):  # type: ignore[misc]
     """Zero divisors as in C: an integer's is an error, a float's makes an infinity or NaN.
 
@@ -232,7 +302,7 @@ def _object_code(
         target.typing_context,
         target.target_context,
         entry,
-        args=(types.uint64,),
+        args=(types.int64,),
         return_type=types.int32,
         flags=flags,
         locals={},
@@ -262,108 +332,87 @@ def _entry(
     kernel: Any, order: list[str], arguments: dict[str, KernelArgument], returns_nothing: bool
 ) -> Callable[..., Any]:
     """Write the function that reads the words of a SimplerCoreArgs and calls the kernel."""
-    lines = [f"words = a(args, (int64({ctypes.sizeof(CoreArgsStorage) // L.WORD}),))"]
-    values = {"block_idx": "int64(words[0] & LOW)", "block_dim": "int64(words[0] >> HALF)"}
+    lines = [f"words = array(type_words, args, ({ctypes.sizeof(CoreArgsStorage) // L.WORD},))"]
+    values = {
+        "block_idx": f"words[0] & {L.LOW_HALF}",
+        "block_dim": f"words[0] >> 32 & {L.LOW_HALF}",
+    }
     tensors = scalars = 0
-    names: dict[str, Any] = _tools()
-    names["a"] = names["array"](types.Array(types.uint64, 1, "C", readonly=True))
+    names = _NAMES | {"kernel": kernel}
     for name in order:
         argument = arguments.get(name)
         if argument is None:
             continue
+        names[f"type_{name}"] = _numba_type(argument)
         if argument.direction == ArgDirection.SCALAR:
-            names[f"s{scalars}"] = names["bits"](argument.dtype)
-            values[name] = f"s{scalars}(words[{_SCALARS_AT + scalars}])"
+            convert = {"float32": "single", "float64": "double_of"}
+            read = convert.get(argument.dtype.name, f"type_{name}")
+            values[name] = f"{read}(words[{_SCALARS_AT + scalars}])"
             scalars += 1
         else:
-            names[f"a{tensors}"] = names["array"](_numba_type(argument))
-            lines += _tensor_lines(tensors, argument)
+            lines += _tensor_lines(tensors, name, argument)
             values[name] = f"x{tensors}"
             tensors += 1
     call = f"kernel({', '.join(values[name] for name in order)})"
     lines += [call, "return int32(0)"] if returns_nothing else [f"return int32({call})"]
-    names["kernel"] = kernel
-    source = "def entry(args):\n" + "".join(f"    {line}\n" for line in lines)
-    exec(source, names)
+    exec("\n    ".join(["def entry(args):", *lines]), names)
     made: Callable[..., Any] = names["entry"]
     return made
 
 
-def _tensor_lines(i: int, argument: KernelArgument) -> list[str]:
+def _tensor_lines(i: int, name: str, argument: KernelArgument) -> list[str]:
     at = _TENSORS_AT + i * L.TENSOR_WORDS
     shape, dims = at + L.TENSOR_SHAPE, range(L.CONTINUOUS_TENSOR_MAX_DIMS)
-    sizes = [f"int64(words[{shape + d // 2}] {'>> HALF' if d % 2 else '& LOW'})" for d in dims]
+    sizes = [f"(words[{shape + d // 2}] >> {32 * (d % 2)} & {L.LOW_HALF})" for d in dims]
     lines = [
-        f"if words[{at + L.TENSOR_KIND}] & BYTE != {int(to_dtype(argument.dtype))}:",
+        f"if words[{at + L.TENSOR_KIND}] & 0xFF != {int(to_dtype(argument.dtype))}:",
         f"    return int32({_WRONG_DTYPE - i})",
-        f"n{i} = int64(words[{at + L.TENSOR_DIMS}] >> HALF)",
+        f"n{i} = words[{at + L.TENSOR_DIMS}] >> 32",
     ]
     if argument.ndim == 1:
-        lines.append(f"size{i} = int64(1)")
+        lines.append(f"size{i} = 1")
         for d, size in enumerate(sizes):
             lines += [f"if n{i} > {d}:", f"    size{i} *= {size}"]
-        wanted = f"(size{i},)"
+        wanted = f"size{i},"
     else:
         lines += [f"if n{i} != {argument.ndim}:", f"    return int32({_WRONG_NDIMS - i})"]
-        wanted = "(" + ", ".join(sizes[: argument.ndim]) + ")"
-    return [*lines, f"x{i} = a{i}(words[{at + L.TENSOR_DATA}], {wanted})"]
+        wanted = ", ".join(sizes[: argument.ndim])
+    data = f"words[{at + L.TENSOR_DATA}]"
+    return [*lines, f"x{i} = array(type_{name}, {data}, ({wanted}))"]
 
 
-def _tools() -> dict[str, Any]:
-    """Return the names that the source of an entry uses."""
+@intrinsic  # type: ignore[untyped-decorator]
+def _array(_: Any, kind: Any, address: Any, shape: Any) -> Any:
+    """Return an array over memory at an address; `numba.carray` needs the allocator."""
+    wanted = kind.instance_type
 
-    def bits(dtype: np.dtype[Any]) -> Any:
-        """Make a function that converts the bits of a 64-bit word to a value."""
-        wanted = _numba_type(KernelArgument(ArgDirection.SCALAR, dtype))
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        made = make_array(wanted)(context, builder)
+        sizes = cgutils.unpack_tuple(builder, args[2], wanted.ndim)
+        width = context.get_constant(types.intp, wanted.dtype.bitwidth // 8 or 1)
+        strides = [width]
+        for size in reversed(sizes[1:]):
+            strides.insert(0, builder.mul(strides[0], size))
+        data = builder.inttoptr(args[1], made.data.type)
+        populate_array(made, data, sizes, strides, width, None)
+        return made._getvalue()
 
-        @intrinsic  # type: ignore[untyped-decorator]
-        def read(_: Any, word: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                if not isinstance(wanted, types.Float):
-                    return context.cast(builder, args[0], types.uint64, wanted)
-                if wanted is types.float64:
-                    return builder.bitcast(args[0], context.get_value_type(wanted))
-                # what fits 32 bits is a float32; a float64 that would is 0 or below 1e-313
-                single, double = map(context.get_value_type, (types.float32, types.float64))
-                low = builder.trunc(args[0], cgutils.ir.IntType(32))
-                high = builder.lshr(args[0], cgutils.ir.Constant(args[0].type, 32))
-                return builder.select(
-                    builder.icmp_unsigned("==", high, cgutils.ir.Constant(high.type, 0)),
-                    builder.bitcast(low, single),
-                    builder.fptrunc(builder.bitcast(args[0], double), single),
-                )
+    return wanted(kind, types.int64, types.UniTuple(types.int64, wanted.ndim)), generate
 
-            return wanted(types.uint64), generate
 
-        return read
+@numba.njit(error_model="numpy")
+def _single(bits):  # type: ignore[no-untyped-def]
+    """Return a scalar as a float32: what fits 32 bits is one; a float64 that would is 0 or tiny."""
+    single = as_single(bits, L.RAW)  # type: ignore[no-untyped-call]
+    double = double_of(bits)  # type: ignore[no-untyped-call]
+    return single if bits >> 32 == 0 else np.float32(double)
 
-    def array(wanted: Any) -> Any:
-        """Make a function that returns an array over memory at an address."""
-        shape_type = types.UniTuple(types.int64, wanted.ndim)
 
-        @intrinsic  # type: ignore[untyped-decorator]
-        def view(_: Any, address: Any, shape: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-                made = make_array(wanted)(context, builder)
-                sizes = cgutils.unpack_tuple(builder, args[1], wanted.ndim)
-                width = context.get_constant(types.intp, wanted.dtype.bitwidth // 8 or 1)
-                strides = [width]
-                for size in reversed(sizes[1:]):
-                    strides.insert(0, builder.mul(strides[0], size))
-                data = builder.inttoptr(args[0], made.data.type)
-                populate_array(made, data, sizes, strides, width, None)
-                return made._getvalue()
-
-            return wanted(types.uint64, shape_type), generate
-
-        return view
-
-    return {
-        "bits": bits,
-        "array": array,
-        "int32": types.int32,
-        "int64": types.int64,
-        "LOW": np.uint64(0xFFFFFFFF),
-        "BYTE": np.uint64(0xFF),
-        "HALF": np.uint64(32),
-    }
+_NAMES: dict[str, Any] = {
+    "array": _array,
+    "type_words": types.Array(types.int64, 1, "C", readonly=True),
+    "double_of": double_of,
+    "single": _single,
+    "int32": types.int32,
+}
+"""What the text of an entry refers to."""

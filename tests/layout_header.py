@@ -1,22 +1,22 @@
 """Writes `include/simpler_layout.h`, the structures of `jit/structures.py` for C.
 
-python -m simpler_ref.native_chip.header
+python -m tests.layout_header
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..jit.structures import STRUCTURES, Structure
-from .abi import INCLUDE_DIR
+from simpler_ref.jit.structures import STRUCTURES, Structure
+from simpler_ref.native_chip.abi import INCLUDE_DIR
 
 HEADER = INCLUDE_DIR / "simpler_layout.h"
 
 _TOP = """\
 /* The structures of the L2 ABI, where each member begins, and how large they are.
  *
- * Written by simpler_ref/native_chip/header.py from simpler_ref/jit/structures.py: change that, and run
- * python -m simpler_ref.native_chip.header. Everything is little-endian. The sizes and offsets are part
+ * Written by tests/layout_header.py from simpler_ref/jit/structures.py: change that, and run
+ * python -m tests.layout_header. Everything is little-endian. The sizes and offsets are part
  * of the contract and are asserted below.
  *
  * Rule CHIP-LAYOUT; FLOW-EDGE-1
