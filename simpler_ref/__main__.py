@@ -3,7 +3,7 @@
 ``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
 ``python -m simpler_ref top PID`` shows what a running process does, see `workers/top_command.py`.
 
-Rule     SPEED-WAIT-8
+Rule     SPEED-WAIT-1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Environment variables that a program needs, with an error that names the missing one.
 
-Rule     COMPAT-NAMES-3
+Rule     COMPAT-NAMES-2
 """
 
 from __future__ import annotations

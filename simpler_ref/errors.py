@@ -3,7 +3,7 @@
 Wherever programs match on a built-in type (`RuntimeError` for a failed task, `KeyError` for a foreign
 handle, …), the class here derives from it.
 
-Rule     CALL-CANCEL-2; CALL-LIMIT-1; FAIL-TYPE-1 to -3; FAIL-CODE-1; ORCH-CHECK-3; SEE-STORY-3, -7;
+Rule     CALL-CANCEL-2; CALL-LIMIT-1; FAIL-TYPE-1, -2; FAIL-CODE-1; ORCH-CHECK-1; SEE-STORY-3;
          FLOW-HANDLE-6; FLOW-REG-5; WM-CTRL-6
 """
 

@@ -5,7 +5,7 @@ determine its types; the code compiled for them takes a task's arguments from th
 and calls the function. The worker's loop, itself compiled, calls that code by its address
 (`jit/leaves.py`).
 
-Rule     SPEED-LEAF-1 to -5, -7 to -12
+Rule     SPEED-LEAF-1, -2, -4, -7
 """
 
 from __future__ import annotations

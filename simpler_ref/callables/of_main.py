@@ -1,6 +1,6 @@
 """Classes and functions of `__main__`: workers have those of their start; others travel by value.
 
-Rule     CALL-VALUE-6
+Rule     CALL-VALUE-2
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A worker drops what a function returns. A call of these functions only makes an object to iterate or
 await, so the body would never run, without an error.
 
-Rule     FLOW-REG-8, -9
+Rule     FLOW-REG-8
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Arrays of calls: as the tensors that travel, and back as arrays over the same memory.
 
-Rule     CALL-ARRAY-1 to -3
+Rule     CALL-ARRAY-1
 """
 
 from __future__ import annotations

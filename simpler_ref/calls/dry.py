@@ -3,7 +3,7 @@
 `DryStream` is in the place of a Worker's stream while a function makes its calls. It packs them as that
 does, and submits them to a `DryEngine`.
 
-Rule     SEE-GRAPH-8 to -10
+Rule     SEE-GRAPH-8
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Futures: what a call returns at once, in the place of its value.
 
-Rule     CALL-CANCEL-1 to -4; CALL-FUTURE-1 to -7
+Rule     CALL-CANCEL-1, -2; CALL-FUTURE-1, -4
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A call in its worker: arguments from the mailbox, the call, its value into a block.
 
-Rule     CALL-COMPILED-1; CALL-FAIL-3; CALL-SENT-2, -4; CALL-STREAM-10; CALL-VALUE-1 to -3, -5;
+Rule     CALL-COMPILED-1; CALL-FAIL-3; CALL-SENT-2; CALL-STREAM-5; CALL-VALUE-1, -2, -4;
          SEE-INPUT-1, -6; WM-LEFT-1
 """
 

@@ -1,6 +1,6 @@
 """What a worker keeps between its tasks.
 
-Rule     CALL-WORKER-1 to -3
+Rule     CALL-WORKER-1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a Worker has for calls: methods of `Worker`.
 
-Rule     CALL-FAR-1; CALL-MAP-1, -2, -5 to -8; CALL-STREAM-1, -5; CALL-TILES-1 to -3
+Rule     CALL-FAR-1; CALL-MAP-1, -2, -4; CALL-STREAM-1, -5; CALL-TILES-1
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Small values become one word and a kind. Everything else becomes a block of memo
 multiples of 64 bytes: a head (how many parts follow, and the size of each), a pickle, and the arrays that
 the pickle refers to.
 
-Rule     CALL-FAIL-3, -6, -8
+Rule     CALL-FAIL-3
 """
 
 from __future__ import annotations

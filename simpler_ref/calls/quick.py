@@ -4,7 +4,7 @@ They leave what is not usual, and what has to wait, to the stream and to the wor
 have no address, and interpreters without the GIL no protection for it: there, and where the library was
 not built, these do all.
 
-Rule     CALL-QUICK-3, -4
+Rule     CALL-QUICK-3
 """
 
 from __future__ import annotations

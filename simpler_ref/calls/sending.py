@@ -11,7 +11,7 @@
 A function by content is not pickled again as long as all that it refers to is what it was, and cannot
 change (`Guards`); and one whose calls cannot change it need not be copied for each.
 
-Rule     CALL-SENT-7
+Rule     CALL-SENT-2
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Equal ones have one block. Those that workers may keep for good have theirs for good, and all others until
 they were not sent for long; then their blocks are given back as soon as no call needs them.
 
-Rule     CALL-LIMIT-2; CALL-SENT-1, -2, -4; CALL-WORKER-4
+Rule     CALL-LIMIT-1; CALL-SENT-1, -2; CALL-WORKER-4
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parameters of a task: which arrays it reads and writes, and which value of a call belongs to which.
 
-Rule     CALL-SENT-5, -6
+Rule     CALL-SENT-5
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Before a run the stream ends, since calls and the tasks of a run do not wait for
 have ended then, futures have their values, and numbers of layouts mean nothing any more. The next call
 begins it again.
 
-Rule     CALL-ARRAY-4; CALL-FAIL-1, -4, -5, -7; CALL-HAZARD-5; CALL-STREAM-1 to -5, -8, -9, -11
+Rule     CALL-ARRAY-1; CALL-FAIL-1, -4, -7; CALL-HAZARD-4; CALL-STREAM-1, -2, -4, -5, -8
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An exception is rebuilt from its state, not by calling its class: `__init__` may
 state has three parts: `args`; what its classes keep outside of `__dict__` (the fields of built-in
 exceptions such as `OSError.errno`, and `__slots__`); and `__dict__`.
 
-Rule     CALL-FAIL-8
+Rule     CALL-FAIL-3
 """
 
 from __future__ import annotations

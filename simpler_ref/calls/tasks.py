@@ -1,6 +1,6 @@
 """The decorator `task`: a function whose calls are tasks.
 
-Rule     CALL-COMPILED-1, -10; CALL-LIMIT-1 to -3; CALL-SENT-1, -2; CALL-WORKER-4
+Rule     CALL-COMPILED-1, -6; CALL-LIMIT-1, -3; CALL-SENT-1, -2; CALL-WORKER-4
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tiles of an array: the parts that tasks work on, as views.
 
-Rule     CALL-TILES-1 to -3
+Rule     CALL-TILES-1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whose turn it is to act as the Orch thread of a stream.
 
-Rule     CALL-STREAM-3
+Rule     CALL-STREAM-2
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id. A look takes no
 lock while the engine runs on: `engine/view/slots.py` explains why it is consistent.
 
-Rule     ORCH-API-5 to -7; ORCH-BACK-4; ORCH-WINDOW-4
+Rule     ORCH-API-5, -6; ORCH-BACK-4; ORCH-WINDOW-4
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Workers have a region at the same address as the user's process, and it has no n
 could leave behind (`system/regions.py`). It lives as long as any array over it does: an array from
 `Worker.empty` stays valid after the Worker is closed.
 
-Rule     CALL-ARRAY-5; ORCH-ARRAY-1 to -4, -6; ORCH-FORK-4; SPEED-WAIT-9, -12; FLOW-ARGS-3;
+Rule     CALL-ARRAY-5; ORCH-ARRAY-1, -2, -4; ORCH-FORK-4; SPEED-WAIT-9; FLOW-ARGS-3;
          FLOW-NEST-4
 """
 

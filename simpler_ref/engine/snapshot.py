@@ -9,7 +9,7 @@
 Everything is read while the engine runs on: nothing is changed, no lock is taken, and a task that ends
 meanwhile may be left out.
 
-Rule     SEE-HANG-1, -2; SEE-TOP-1, -3
+Rule     SEE-HANG-1, -2; SEE-TOP-1
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _without_ir(library, fndesc, *others):
 class KernelCache:
     """The place on disk of a function compiled for one signature.
 
-    Rule     SPEED-KEEP-1 to -7
+    Rule     SPEED-KEEP-1, -2, -7
     """
 
     def __init__(self, function, signature, stamp):

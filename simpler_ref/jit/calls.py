@@ -114,7 +114,7 @@ def add_edges(mem, slot, words, conflicts):
     """Reference each call that this one waits for, and note the edge.
 
     Returns  the number of edges
-    Rule     CALL-STREAM-2; CALL-FAIL-1, -2
+    Rule     CALL-STREAM-2; CALL-FAIL-1
     """
     edge = edges_at(mem, slot)
     edges = 0
@@ -172,7 +172,7 @@ def drop(mem, slot):
 def forget_memory(mem, low, high):
     """Forget who reads and writes memory that is given back.
 
-    Rule     CALL-FAIL-1; CALL-HAZARD-5
+    Rule     CALL-FAIL-1; CALL-HAZARD-4
     """
     reclaim_chain(mem, forget_range(mem, low, high))
 

@@ -124,7 +124,7 @@ def take_failed(mem):
 def strand(mem, stranded):
     """Let calls that have no worker fail, or wait for one.
 
-    Rule     CALL-FAIL-5
+    Rule     CALL-FAIL-4
     """
     become_scheduler(mem)
     mem[L.STREAM] = L.STRANDED if stranded else L.CALLS
@@ -167,7 +167,7 @@ def forget_configs(mem):
 def cancel(mem):
     """Cancel the tasks that have not started (D11), ready ones and those in mailboxes.
 
-    Rule     SCHED-CANCEL-1 to -3; SPEED-DEPTH-9
+    Rule     SCHED-CANCEL-1 to -3; SPEED-DEPTH-6
     """
     request_cancel(mem)
     become_scheduler(mem)

@@ -29,7 +29,7 @@ def collect(mem):
     left for another round.
 
     Returns  how many were collected
-    Rule     SPEED-DEPTH-2, -7
+    Rule     SPEED-DEPTH-2, -6
     """
     moved, before = 0, -1
     while moved != before:
@@ -57,7 +57,7 @@ def collect_from(mem, worker, w):
 
     Returns  how many were collected
     Effects  W_RAN, for the message should the worker die in its next task
-    Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2; WM-LEFT-3
+    Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2; WM-LEFT-2
     """
     moved = 0
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
@@ -111,7 +111,7 @@ def take_back(mem, slot, outcome):
     again, since it may be retired later: the failure that it was skipped for may be still uncollected.
 
     Effects  W_SKIP of their frames; DEALT, PREDISPATCH_AFTER, RETURNED_COUNT
-    Rule     SPEED-AHEAD-1, -5
+    Rule     SPEED-AHEAD-1
     """
     mem[slot + L.S_FRAME] = 0
     mem[L.DEALT] -= mem[slot + L.S_STATE] == L.PENDING
@@ -161,7 +161,7 @@ def vacate(mem, w):
 
     Effects  the worker has room; without a task left it is idle, and its mailbox goes to a thread that
              waits for it
-    Rule     WM-CLAIM-1; SPEED-DEPTH-5
+    Rule     WM-CLAIM-1; SPEED-DEPTH-2
     """
     frame = int(mem[w + L.W_HEAD])
     mem[w + frame + L.W_SLOT] = L.NONE
@@ -227,7 +227,7 @@ def skip_rest(mem, slot, kind):
 def skip_waiting(mem):
     """Tell every worker to skip the tasks behind its current one (D11).
 
-    Rule     SPEED-DEPTH-9; SPEED-AHEAD-5
+    Rule     SPEED-DEPTH-6; SPEED-AHEAD-1
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
@@ -279,7 +279,7 @@ def lose_tasks(mem):
 
     A call that its worker had not begun, or that may run once more, runs again instead.
 
-    Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-8; CALL-LIMIT-4
+    Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-6; CALL-LIMIT-3
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)

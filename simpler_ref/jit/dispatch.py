@@ -118,7 +118,7 @@ def pick_worker(mem, kind):
     Returns  an idle worker that is awake; else, if none is idle, the busy one with the fewest tasks, if
              it has a frame left; else one that sleeps, if no task runs or the head has been deferred
              for DEFER_NS; else NO_WORKER or DEFER
-    Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -3; SCHED-WAKE-7
+    Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -2; SCHED-WAKE-7
     """
     asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])
@@ -234,7 +234,7 @@ def lose(mem, slot, worker):
 
     A call never had that worker: it fails because none takes its place.
 
-    Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5; CALL-FAIL-5
+    Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5; CALL-FAIL-4
     """
     detail = 0
     if mem[L.STREAM] != 0:
@@ -331,7 +331,7 @@ def group_fits(mem, slot, kind):
 def reserve(mem, slot, kind):
     """Choose a worker for each member of a group that fits: W_MEMBER names the member.
 
-    Rule     WM-PLACE-2; SPEED-DEPTH-4
+    Rule     WM-PLACE-2; SPEED-DEPTH-2
     """
     first = members_at(mem, slot)
     for m in range(mem[slot + L.S_MEMBERS]):

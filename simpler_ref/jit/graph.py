@@ -80,7 +80,7 @@ def has_ended(mem, producer):
 
     Where reads are tracked it may stand for earlier ones, which it waits for; so it ends only after them.
 
-    Rule     CALL-HAZARD-5; ORCH-READS-1
+    Rule     CALL-HAZARD-4; ORCH-READS-1
     """
     if mem[L.STREAM] == 0 and mem[L.TRACK_READS] == 0:
         return True
@@ -104,7 +104,7 @@ def poison(mem, slot):
 
     Effects  PENDING → FAILED; it releases its producers when the last live one is terminal; a worker that
              has it pre-dispatched must not start it
-    Rule     SCHED-POISON-1; SPEED-AHEAD-5
+    Rule     SCHED-POISON-1; SPEED-AHEAD-1
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
@@ -121,7 +121,7 @@ def fail_with(mem, consumer, producer):
 
     Effects  of a call also S_ORIGIN: the call that failed by itself, with a reference to it
 
-    Rule     SCHED-POISON-1; CALL-FAIL-1, -2
+    Rule     SCHED-POISON-1; CALL-FAIL-1
     """
     if consumer & L.ORDER_ONLY != 0:
         return
@@ -197,7 +197,7 @@ def run_again(mem, slot):
     """Make a call READY again.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not RUNNING
-    Rule     CALL-LIMIT-3, -4
+    Rule     CALL-LIMIT-3
     """
     if step(mem, slot, RUN_AGAIN) != L.OK:
         return L.ILLEGAL
@@ -212,7 +212,7 @@ def call_consumers_back(mem, slot, answer):
     """Have consumers that were pre-dispatched after a task answer that, instead of starting.
 
     Effects  W_SKIP of their frames, S_UNSENT
-    Rule     SPEED-AHEAD-1, -5
+    Rule     SPEED-AHEAD-1
     """
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
@@ -284,7 +284,7 @@ def cancel_one(mem, slot):
     One that waits for others ends after them, as if it were poisoned.
 
     Returns  whether it is cancelled; else it has failed, or ended, or a worker has it
-    Rule     CALL-CANCEL-1 to -3
+    Rule     CALL-CANCEL-1, -2
     """
     state = int(mem[slot + L.S_STATE])
     if state == L.PENDING and not is_in_frame(mem, slot):
@@ -357,7 +357,7 @@ def settle_failed_call(mem, slot):
     """Say how a call failed that did not fail by itself, and keep what it waited for, for its story.
 
     Effects  S_KIND; EDGE_NEXT, whose chain is over, becomes minus the producer's id, minus 1
-    Rule     CALL-CANCEL-1; SEE-STORY-2
+    Rule     CALL-CANCEL-1; SEE-STORY-1
     """
     origin = int(mem[slot + L.S_ORIGIN])
     if origin < 0:

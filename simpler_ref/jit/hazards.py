@@ -80,7 +80,7 @@ COARSEST = 62
 def is_tracked(words, t):
     """Say whether accesses of a tensor are tracked: it has an address, and its tag is not NO_DEP.
 
-    Rule     CALL-HAZARD-9
+    Rule     CALL-HAZARD-1
     """
     return words[t + L.TENSOR_DATA] != 0 and tag_of(words, t) != L.NO_DEP
 
@@ -356,7 +356,7 @@ def collect_conflicts(mem, words, tensors):
 
     Effects  CONFLICT records from A_CONFLICTS on
     Returns  their number
-    Rule     CALL-HAZARD-1 to -4
+    Rule     CALL-HAZARD-1, -4
     """
     conflicts = 0
     for kind in range(2):  # first the tensors that are read: those written are searched for again
@@ -425,7 +425,7 @@ def conflict_at(mem, index):
 def owed_to(mem, words, tensors, conflict):
     """Return the tensor that a conflict is owed to: of a need the first that reads, else that writes.
 
-    Rule     SEE-NOTE-5
+    Rule     SEE-NOTE-2
     """
     access = int(mem[conflict + L.CONFLICT_ACCESS])
     other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
@@ -445,7 +445,7 @@ def owed_to(mem, words, tensors, conflict):
 def note_conflict(mem, slot, words, conflict):
     """Note that a task, which is being submitted, waits for another: its tensor, and where both begin.
 
-    Rule     SEE-NOTE-5
+    Rule     SEE-NOTE-2
     """
     stay_aside()
     tensors = int(mem[slot + L.S_COUNTS]) & L.LOW_HALF
@@ -476,7 +476,7 @@ def note_accesses(mem, slot, words, tensors):
 
     Effects  accesses; a reference on the slot for each that writes
     Returns  the chain, through S_LINK, of slots that the caller has to reclaim, or NONE
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-4
     """
     consumed = L.NONE
     if mem[L.ACCESS_COUNT] + tensors > mem[L.SWEEP_AT]:
@@ -643,7 +643,7 @@ def drop(mem, access, consumed):
     """Drop a write, or the newest of the reads of the same bytes; the next takes its place.
 
     Returns  the chain of slots to reclaim, with that of the access if it was the last reference
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-4
     """
     older, grid = int(mem[access + L.ACCESS_OLDER]), int(mem[access + L.ACCESS_GRID])
     if older != L.NONE:
@@ -698,7 +698,7 @@ def drop_over(mem, consumed):
     """Drop all accesses that are over: a constant number of steps per access, in the long run.
 
     Returns  the chain of slots to reclaim, which begins with the new ones and goes on with `consumed`
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-4
     """
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
         if mem[access + L.ACCESS_WRITES] >= 0:
@@ -711,7 +711,7 @@ def drop_over(mem, consumed):
 def forget_range(mem, low, high):
     """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim.
 
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-4
     """
     consumed = L.NONE
     for k in range(find_overlaps(mem, low, high, L.NONE, READS | WRITES)):
@@ -725,7 +725,7 @@ def forget_range(mem, low, high):
 def forget_all(mem):
     """Drop all accesses, at the end of a stream; return the chain of slots to reclaim.
 
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-4
     """
     consumed = L.NONE
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
@@ -746,7 +746,7 @@ def is_of_host(words, counts, members, callable_word, i):
 
     Memory of no worker in particular counts as the host's, as in the TensorMap.
 
-    Rule     ORCH-READS-3
+    Rule     ORCH-READS-1
     """
     t = i * TENSOR_WORDS
     if not is_tracked(words, t):

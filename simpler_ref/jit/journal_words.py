@@ -1,6 +1,6 @@
 """The memory of traces: a journal for each thread and worker, and what is noted in it.
 
-Rule     SEE-NOTE-1
+Rule     SEE-NOTE-2
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ else:
     def as_float(bits, kind):
         """Return a scalar as a float; bits without a kind count as one.
 
-        Rule     FLOW-SCALAR-2, -3
+        Rule     FLOW-SCALAR-1
         """
         if kind == L.SIGNED:
             return np.float64(bits)

@@ -160,7 +160,7 @@ def encode_scalars(mem, frame, to, scalars, count):
 
     The line of the kinds stays in the worker's cache if they have not changed.
 
-    Rule     FLOW-SCALAR-5, -6
+    Rule     FLOW-SCALAR-1
     """
     kinds = 0
     for k in range(count):

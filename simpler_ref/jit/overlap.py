@@ -35,7 +35,7 @@ def overlap(mem, low, high, layout, other_low, other_high, other_layout):
 
     True may be wrong where strides differ; False never is.
 
-    Rule     CALL-HAZARD-7, -8
+    Rule     CALL-HAZARD-7
     """
     if low >= other_high or other_low >= high:
         return False
@@ -125,7 +125,7 @@ def loops_meet(mem, low, high, layout, other_low, other_high, other_layout, choi
 def covers(mem, low, high, layout, other_low, other_high, other_layout):
     """Say whether a tensor has all bytes of another one. False may be wrong where strides differ.
 
-    Rule     CALL-HAZARD-5
+    Rule     CALL-HAZARD-4
     """
     if other_low < low or other_high > high:
         return False

@@ -118,7 +118,7 @@ def run_submit(mem, program, variables, at, shift):
     `shift` is added to the index of each variable.
 
     Returns  OK, or the code it was refused with
-    Rule     SPEED-MANY-6
+    Rule     SPEED-MANY-5
     """
     patches = int(program[at + L.OP_PATCHES])
     end = at + (int(program[at + L.OP_KIND]) >> 8) - patches * L.PATCH_WORDS

@@ -135,7 +135,7 @@ def has_work(mem):
     A deferred task does not count, see `any_deferred`.
 
     Reads    hints only, none used as an offset except W_HEAD, which always names a frame
-    Rule     SCHED-WAKE-2; SCHED-PASS-5
+    Rule     SCHED-WAKE-2; SCHED-PASS-2
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
@@ -261,7 +261,7 @@ def pass_in_bulk(mem, slot):
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: that thread sees
              the entry in the wiring queue, or this one sees the worker whose task was collected; the
              same for a producer whose end `has_to_wait` does not see
-    Rule     SCHED-WAKE-6; SPEED-MANY-8
+    Rule     SCHED-WAKE-7; SPEED-MANY-7
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
@@ -587,7 +587,7 @@ def is_one_at_work_elsewhere(mem):
 def begin_run(mem):
     """Forget the last run's error and counts.
 
-    Rule     ORCH-FAIL-6
+    Rule     FAIL-AGAIN-1
     """
     store(mem, L.CANCEL, 0)
     store(mem, L.RUN_ERROR, 0)

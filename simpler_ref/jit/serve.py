@@ -149,7 +149,7 @@ def post_done(mem, w, outcome):
 def note_beginning(mem, w, number):
     """Note when a task, or a control request, begins (worker side): exactly, if a trace is taken.
 
-    Rule     SEE-NOTE-2; SEE-TOP-2
+    Rule     SEE-NOTE-2; SEE-TOP-1
     """
     mem[w + L.W_SINCE] = coarse_ns()
     if unlikely(mem[L.TRACING] != 0):
@@ -191,7 +191,7 @@ def resolve(mem, w):
 def code_of_call(mem, w, frame):
     """Return the address of compiled code for the call in a frame, 0 if its function has none here.
 
-    Rule     CALL-COMPILED-2
+    Rule     CALL-COMPILED-1
     """
     box = frame + L.W_MAILBOX
     scalar = box + L.MAIL_TENSORS + (int(mem[box + L.MAIL_COUNTS]) & L.LOW_HALF) * L.TENSOR_WORDS
@@ -247,7 +247,7 @@ def may_start(mem, frame):
     was a success, it has set W_SKIP before.
 
     Returns  OK; WOULD_BLOCK if not all have ended; or the answer instead of starting, SKIPPED or RETURNED
-    Rule     SPEED-AHEAD-1, -5
+    Rule     SPEED-AHEAD-1
     """
     answer = L.OK
     at = frame + L.W_WAIT_FOR
@@ -375,7 +375,7 @@ def receive(mem, worker):
     spin budgets is returned.
 
     Returns  the callable (see `resolve`), CONTROL, STOP, or PARK when the time is up
-    Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-10
+    Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-6
     """
     w = worker_at(mem, worker)
     start = 0
@@ -449,7 +449,7 @@ def run_leaves(mem, worker):
     An exception that a leaf raises leaves this kernel with W_LEAF set: its task is not answered yet.
 
     Returns  the first result of `receive` other than COMPILED; or MISMATCH, with the task not answered
-    Rule     SPEED-LEAF-6; WM-DONE-3
+    Rule     SPEED-LEAF-1; WM-DONE-3
     """
     w = worker_at(mem, worker)
     layouts = address_of(mem, mem[L.A_LAYOUTS])

@@ -173,7 +173,7 @@ def step(mem, slot, event):
     Ordering release, for readers outside; between Orch and Scheduler the wiring queue and the pass lock
              order it
     Returns  OK, or ILLEGAL with nothing changed if the table has no such step from the slot's state
-    Rule     ORCH-STATE-1; SEE-NOTE-4
+    Rule     ORCH-STATE-1; SEE-NOTE-2
     """
     if STARTS[event] >> int(mem[slot + L.S_STATE]) & 1 == 0:
         return L.ILLEGAL

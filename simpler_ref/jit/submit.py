@@ -244,7 +244,7 @@ def submit_task(mem, callable_word, counts, members, words):
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are invalid
-    Rule     ORCH-SUBMIT-1 to -8; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1; ORCH-READS-1
+    Rule     ORCH-SUBMIT-1 to -7, ORCH-MISUSE-1; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1; ORCH-READS-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -309,7 +309,7 @@ def are_there(mem, words, counts, members):
     Members must name workers that exist. The words may be bytes of any length: nothing past their end is
     read.
 
-    Rule     ORCH-SUBMIT-8
+    Rule     ORCH-MISUSE-1
     """
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
     if scalars < 0 or members < 0 or members > len(words):
@@ -334,7 +334,7 @@ def has_bytes(words, t):
 
     One that a layout describes says so in place of both.
 
-    Rule     ORCH-SUBMIT-8; FLOW-LAYOUT-7
+    Rule     ORCH-MISUSE-1; FLOW-LAYOUT-3
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
@@ -379,7 +379,7 @@ def store_arguments(mem, slot, words, slab_bytes):
 
     Marks stay on what next-level workers get: chips dump by them.
 
-    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5; FLAG-CHIP-7
+    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5; FLAG-CHIP-6
     """
     counts = int(mem[slot + L.S_COUNTS])
     tensors = counts & L.LOW_HALF
@@ -448,7 +448,7 @@ def add_readers(mem, slot, words, edges, readers):
 
     Effects  an edge for each that it does not wait for anyway
     Returns  the number of edges
-    Rule     ORCH-READS-1, -2
+    Rule     ORCH-READS-1
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     first = edges_at(mem, slot)
@@ -502,7 +502,7 @@ def wait_for_kept(mem, first, edges, producer, consumer):
 def note_arguments(mem, slot, words):
     """Note the tensors of a task that is being submitted, with their tags.
 
-    Rule     SEE-NOTE-5
+    Rule     SEE-NOTE-2
     """
     stay_aside()
     number = number_of(mem, slot)
@@ -584,7 +584,7 @@ def alloc_buffer(mem, words):
     Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
              without slab and key (D12)
-    Rule     ORCH-ALLOC-1 to -6; ORCH-SUBMIT-8
+    Rule     ORCH-ALLOC-1 to -6; ORCH-MISUSE-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -622,7 +622,7 @@ def alloc_buffer(mem, words):
 def register_task(mem, slot):
     """Add the reference of the innermost open scope, if there is one, to a fresh slot.
 
-    Rule     ORCH-SUBMIT-5; ORCH-SCOPE-8; ORCH-INV-5
+    Rule     ORCH-SUBMIT-5; ORCH-SCOPE-8
     """
     depth = scope_depth(mem)
     if depth == 0:

@@ -23,7 +23,7 @@ def nbytes_of(words, t):
 
     Of a described one, how many it spans.
 
-    Rule     FLOW-LAYOUT-4
+    Rule     FLOW-LAYOUT-1
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK

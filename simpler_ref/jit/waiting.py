@@ -198,7 +198,7 @@ def wake(mem, park_word):
 
     The worker that cleared the word may have died before it woke the sleeper.
 
-    Rule     SCHED-WAKE-4, -8
+    Rule     SCHED-WAKE-4
     """
     store(mem, park_word, 0)
     futex_wake(mem, park_word)

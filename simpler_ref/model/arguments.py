@@ -2,7 +2,7 @@
 
 Tags are read once, by submit; what reaches the worker has none.
 
-Rule     ORCH-TAG-8; ORCH-ARRAY-5; ORCH-MISUSE-4, -13; FLOW-BUILD-1, -2, -4; FLOW-SCALAR-1 to -4
+Rule     ORCH-TAG-8; ORCH-ARRAY-2; ORCH-MISUSE-3, -4; FLOW-BUILD-1, -2, -5; FLOW-SCALAR-1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The configuration of a call.
 
-Rule     FLOW-CONFIG-1 to -3, -5 to -8; FLOW-ENV-1
+Rule     FLOW-CONFIG-1 to -3, -5, -7; FLOW-ENV-1
 """
 
 from __future__ import annotations

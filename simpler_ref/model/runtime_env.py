@@ -1,6 +1,6 @@
 """The sizes that a chip's runtime is asked for, beside the configuration of a task.
 
-Rule     FLOW-ENV-1, -2
+Rule     FLOW-ENV-1, FLOW-CONFIG-5
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tensors: they describe memory, and own none.
 
-Rule     HIER-API-1; ORCH-CHECK-7; REMOTE-ARGS-1; FLOW-DATA-3 to -6, -8; FLOW-LAYOUT-1, -2, -5, -8
+Rule     HIER-API-1; ORCH-CHECK-7; REMOTE-ARGS-1; FLOW-DATA-3 to -6, -8; FLOW-LAYOUT-1, -3, ORCH-MISUSE-3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tensors and scalars as wire bytes: the offsets of a tensor's fields, the sizes of arguments.
 
-Rule     FLOW-LAYOUT-7
+Rule     FLOW-LAYOUT-3
 """
 
 from __future__ import annotations

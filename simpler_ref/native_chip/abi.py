@@ -1,6 +1,6 @@
 """The structures of `include/simpler_layout.h`, for ctypes; statuses, errors and limits.
 
-Rule     CHIP-LAYOUT-1, -2, -4; FLOW-EDGE-1; WM-CHIP-10
+Rule     CHIP-LAYOUT-1, -4; WM-CHIP-7
 """
 
 from __future__ import annotations

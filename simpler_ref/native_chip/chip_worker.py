@@ -1,7 +1,7 @@
 """`ChipWorker`: one chip, behind a `runtime.so` of its own.
 
-Rule     CHIP-LOAD-1 to -5; CHIP-SLOT-1 to -3; CHIP-ARGS-1, -5; CHIP-MEM-1 to -3, -5; CHIP-LIFE-1 to
-         -4; FLOW-ENV-4; FLOW-EDGE-2; WM-DOMAIN-13
+Rule     CHIP-LOAD-1, -3, -5; CHIP-SLOT-1 to -3; CHIP-ARGS-1, -4; CHIP-MEM-1, -2, -5;
+         CHIP-LIFE-1, -2, -4; FLOW-ENV-1; FLOW-EDGE-2; WM-DOMAIN-8
 """
 
 from __future__ import annotations

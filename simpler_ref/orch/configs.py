@@ -1,6 +1,6 @@
 """Configurations of tasks: what of them is supported, and the numbers under which mailboxes get them.
 
-Rule     FLAG-VALUE-1; FLOW-CONFIG-3; FLOW-ENV-2, -3, -5; ORCH-MISUSE-12
+Rule     FLAG-VALUE-1; FLOW-CONFIG-3; FLOW-CONFIG-5, FLOW-ENV-1, -3; ORCH-MISUSE-12
 """
 
 from __future__ import annotations

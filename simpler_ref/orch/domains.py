@@ -4,7 +4,7 @@
 its chips, at the same addresses. The end of its block releases it; its memory is freed when the run has
 drained, since tasks that use it may still be running.
 
-Rule     WM-DOMAIN-1 to -8, -10, -15
+Rule     WM-DOMAIN-1 to -4, -6 to -9, -15
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ goes that belongs to memory which the runtime will provide, or to a tensor of ``
 patch, so that a replay puts the real address there. `Graph.run` carries the program out through the same
 kernels as any run: dependencies, rings and scopes are not remembered but found anew.
 
-Rule     FLOW-LAYOUT-6; ORCH-CHECK-10; SPEED-REPLAY-1 to -3, -5, -6, -8 to -12
+Rule     FLOW-LAYOUT-3; ORCH-CHECK-9; SPEED-REPLAY-1 to -3, -6, -12
 """
 
 from __future__ import annotations

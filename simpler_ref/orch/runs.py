@@ -1,6 +1,6 @@
 """A run: the orchestration function submits, everything drains, the first failure is raised.
 
-Rule     FAIL-AGAIN-1; FAIL-LOUD-1, -2; HIER-API-4, -5; ORCH-API-1; ORCH-RUN-3, -5 to -8; WM-CHIP-7, -10
+Rule     FAIL-AGAIN-1; FAIL-LOUD-1, -2; HIER-API-4; ORCH-API-1; ORCH-RUN-3, -5 to -8; WM-CHIP-7
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the session before the current one has ended; it runs them in the order in which
 those that wait for one that has failed. So the session finds its next task waiting, and its way there
 costs nothing while another one runs.
 
-Rule     REMOTE-LINK-3 to -5; REMOTE-AHEAD-1 to -4, -6 to -8; REMOTE-FAIL-1, -2
+Rule     REMOTE-LINK-3 to -5; REMOTE-AHEAD-1, -2, -4, -6 to -8; REMOTE-FAIL-1, -2
 """
 
 from __future__ import annotations

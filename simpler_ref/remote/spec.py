@@ -1,7 +1,7 @@
 """What a program asks for when it adds an endpoint.
 
 Rule     CALL-FAR-13; REMOTE-LINK-6; REMOTE-COPY-11; REMOTE-TRUST-1, -3; SPEED-PARTS-9, -12;
-         SPEED-DEPTH-14
+         SPEED-DEPTH-1
 """
 
 from __future__ import annotations

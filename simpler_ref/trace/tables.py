@@ -14,7 +14,7 @@ A file whose program was killed ends within a chunk: what is there is read.
              it puts those of several Workers together, and tells of each task ◄───────┤
              history and exports make races, a summary, a page and files of it ◄───────┘
 
-Rule     SEE-FILE-1, -4; SEE-READ-1
+Rule     SEE-FILE-4; SEE-READ-1
 """
 
 from __future__ import annotations

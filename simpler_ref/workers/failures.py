@@ -4,8 +4,8 @@ Each failure makes a run end sooner. What the engine knows of a task is always t
 it waited for and what waits for it. Its line is known with ``check=True``; when it did what, while a
 trace is taken.
 
-Rule     FAIL-OUTCOME-2; FAIL-LOUD-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1, -2; ORCH-FAIL-4, -5;
-         SEE-STORY-1, -2, -4 to -6; FLOW-FAIL-1, -4
+Rule     FAIL-OUTCOME-2; FAIL-LOUD-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1; ORCH-FAIL-4, -5;
+         SEE-STORY-1, -3; FLOW-FAIL-1, -4
 """
 
 from __future__ import annotations

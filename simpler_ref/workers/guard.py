@@ -2,7 +2,7 @@
 
 This finds writes that no array refuses: by ctypes or C, through an address, in compiled code.
 
-Rule     SEE-INPUT-1 to -5
+Rule     SEE-INPUT-1, -3
 """
 
 from __future__ import annotations

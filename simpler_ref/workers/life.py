@@ -15,7 +15,7 @@ The Life is there as long as the Worker, and says what may be done at the moment
 while the Worker is open, has what must be closed, and is closed without the Worker, which may be gone by
 then.
 
-Rule     CALL-STREAM-4 to -6, -8; CALL-CANCEL-5, -7; ORCH-RUN-2, -9; ORCH-MISUSE-8; SPEED-REPLAY-10;
+Rule     CALL-STREAM-4, -5, -8; CALL-CANCEL-5; ORCH-RUN-2, -9; ORCH-MISUSE-8; SPEED-REPLAY-1;
          FLOW-REG-7; WM-POOL-2
 """
 

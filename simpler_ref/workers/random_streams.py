@@ -4,7 +4,7 @@ A worker inherits the state of the generators, so without this all workers would
 They are seeded from the state of the parent's generators when it starts its workers. The parent's own
 streams are only read.
 
-Rule     WM-RANDOM-1 to -3
+Rule     WM-RANDOM-1
 """
 
 from __future__ import annotations

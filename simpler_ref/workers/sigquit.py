@@ -3,7 +3,7 @@
 The handler is there while a Worker is open that was started on the main thread, and only if the program
 has none of its own, of Python or of C.
 
-Rule     SEE-HANG-4, -5
+Rule     SEE-HANG-4
 """
 
 from __future__ import annotations

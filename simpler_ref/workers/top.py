@@ -1,6 +1,6 @@
 """What the Workers of a process do at the moment, as data, as a table and as JSON.
 
-Rule     SEE-TOP-1 to -3
+Rule     SEE-TOP-1
 """
 
 from __future__ import annotations

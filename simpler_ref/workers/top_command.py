@@ -1,6 +1,6 @@
 """``python -m simpler_ref top PID``: ask a running process what its Workers do, again and again.
 
-Rule     SEE-TOP-1, -4, -5, -7, -9
+Rule     SEE-TOP-1, -4, -8
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A thread sleeps in `accept` on a socket while a Worker is open. The socket has a name in the abstract
 namespace: the system forgets it with the process, however that ends. A forked process has neither.
 
-Rule     SEE-TOP-4 to -6
+Rule     SEE-TOP-4
 """
 
 from __future__ import annotations

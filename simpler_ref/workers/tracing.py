@@ -1,6 +1,6 @@
 """A Worker's traces: which file, what it is told of the Worker, and ``with w.trace(file)``.
 
-Rule     SEE-FILE-3; SEE-ON-1, -3, -4
+Rule     SEE-FILE-4; SEE-ON-1, -4
 """
 
 from __future__ import annotations

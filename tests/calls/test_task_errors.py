@@ -306,7 +306,7 @@ def test_what_cannot_be_rebuilt_is_a_plain_task_error_with_its_text(original):
     assert_plain(through(original), f"{type(original).__name__}: {original}")
 
 
-@pytest.mark.spec("CALL-FAIL-8")
+@pytest.mark.spec("CALL-FAIL-3")
 @pytest.mark.parametrize(
     ("kind", "args", "value", "names"),
     [

@@ -12,7 +12,6 @@ UNNOTICED = {
     "ORCH-STATE-1": "a step that only `alloc` takes",
     "ORCH-INV-3": "where in memory the engine is",
     "SCHED-CONSUME-2": "who erases keys",
-    "SCHED-WAKE-6": "when a pass is worth its time",
     "SCHED-WAKE-7": "how an end is seen in time",
     "SCHED-MAIL-1": "the documents disagree, and the later one rules",
     "WM-MAIL-2": "what is written into a mailbox anew",

@@ -45,7 +45,7 @@ def in_child(w, futures):
     gc.collect()
 
 
-@pytest.mark.spec("CALL-STREAM-9")
+@pytest.mark.spec("CALL-STREAM-5")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.slow("forks beside threads that call, many times")
 def test_a_process_may_be_forked_while_other_threads_call():

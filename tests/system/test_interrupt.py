@@ -85,7 +85,7 @@ def test_ctrl_c_while_draining_cancels_and_waits_for_the_running_task(receiver):
     in_a_fork(program)
 
 
-@pytest.mark.spec("ORCH-RUN-8", "SPEED-DEPTH-9")
+@pytest.mark.spec("ORCH-RUN-8", "SPEED-DEPTH-6")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_ctrl_c_with_several_tasks_at_a_worker_starts_none_of_those_that_wait(again):
     def press(b):
@@ -213,7 +213,7 @@ def test_an_unhandled_ctrl_c_ends_the_program_with_one_traceback():
 
 
 # ---------------------------------------------------------------- at any moment
-@pytest.mark.spec("ORCH-RUN-8", "CALL-STREAM-8", "SEE-ON-2")
+@pytest.mark.spec("ORCH-RUN-8", "CALL-STREAM-8", "SEE-ON-1")
 @pytest.mark.slow("many moments of every use, and Workers for them")
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside calls"])
 @pytest.mark.parametrize(

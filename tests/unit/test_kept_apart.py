@@ -117,7 +117,7 @@ def test_a_program_ends_where_its_words_do(make_driver):
 
 
 # ---------------------------------------------------------------- workers
-@pytest.mark.spec("WM-LEFT-3")
+@pytest.mark.spec("WM-LEFT-2")
 def test_what_a_worker_ran_last_is_the_task_and_its_callable(driver):
     driver.submit()
     slot = driver.submit_and_settle(callable=3)

@@ -8,7 +8,7 @@ is counted as it was at some moment of the look.
 Of a run's first failure the Scheduler keeps what surrounded its task in words of its own, since the slot
 may have another task when Python looks. A call keeps its slot as long as its future refers to it.
 
-Rule     SEE-STORY-1, -2; SEE-TOP-1 to -3
+Rule     SEE-STORY-1; SEE-TOP-1
 """
 
 from __future__ import annotations

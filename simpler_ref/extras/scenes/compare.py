@@ -1,6 +1,6 @@
 """What came out of a scene beside what should have: which elements differ.
 
-Rule     SCENE-GOLDEN-2, -3
+Rule     SCENE-GOLDEN-1
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ typedef int32_t SimplerOrchestration(SimplerDevice *device, const SimplerChipSto
 
 /* Mark a tensor: with `enable_dump_tensor` 1 its elements are written into a file before launches that read
  * it, and after launches that write it. Those that `TaskArgs.dump` has marked come with their mark.
- * Rule FLAG-CHIP-7 */
+ * Rule FLAG-CHIP-6 */
 static inline void simpler_dump(SimplerContinuousTensor *tensor)
 {
     tensor->padding[1] = 1;

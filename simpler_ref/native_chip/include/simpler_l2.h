@@ -2,7 +2,7 @@
  *
  * Everything is little-endian. The structures are in simpler_layout.h.
  *
- * Rule CHIP-LAYOUT; FLOW-EDGE-1
+ * Rule CHIP-LAYOUT
  */
 #ifndef SIMPLER_L2_H
 #define SIMPLER_L2_H

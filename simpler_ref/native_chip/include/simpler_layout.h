@@ -4,7 +4,7 @@
  * python -m tests.layout_header. Everything is little-endian. The sizes and offsets are part
  * of the contract and are asserted below.
  *
- * Rule CHIP-LAYOUT; FLOW-EDGE-1
+ * Rule CHIP-LAYOUT
  */
 #ifndef SIMPLER_LAYOUT_H
 #define SIMPLER_LAYOUT_H

@@ -115,7 +115,7 @@ static bool make_room(Arena *arena)
     return true;
 }
 
-/* Rule CHIP-MEM-1, -3 */
+/* Rule CHIP-MEM-1, -2 */
 uint64_t arena_malloc(Arena *arena, uint64_t size)
 {
     size_t index;
@@ -213,7 +213,7 @@ void arena_explain(const Arena *arena, uint64_t at, char *text, size_t room)
                  (unsigned long long)at, (unsigned long long)owner, (int)arena->device_id);
 }
 
-/* Rule CHIP-RUN-6 */
+/* Rule CHIP-RUN-5 */
 uint64_t arena_borrow(Arena *arena, uint64_t size)
 {
     uint64_t takes = rounded(size);

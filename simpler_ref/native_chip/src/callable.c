@@ -129,7 +129,7 @@ static void take_child(Reader *in, Callable *callable, Binary *binary)
 }
 
 /* Read the whole blob; `binaries` gets the function's own and then the children's.
- * Rule CHIP-BLOB-1, -2 */
+ * Rule CHIP-BLOB-1 */
 static void take_all(Reader *in, Callable *callable, Binary **binaries)
 {
     char config_name[MAX_NAME + 1];
@@ -164,7 +164,7 @@ static void take_all(Reader *in, Callable *callable, Binary **binaries)
 }
 
 /* Load one binary and find its symbol.
- * Rule CHIP-LOAD-4 */
+ * Rule CHIP-LOAD-1 */
 static bool link_one(const Binary *binary, const char *name, void **library, void **symbol,
                      char *why, size_t room)
 {

@@ -50,7 +50,7 @@ static const char *access_of(int signal, void *context)
 }
 
 /* A foreign fault: call the previous handler.
- * Rule CHIP-FAULT-5 */
+ * Rule CHIP-FAULT-4 */
 static void pass_on(int signal, siginfo_t *info, void *context)
 {
     const struct sigaction *old = &before[index_of(signal)];
@@ -66,7 +66,7 @@ static void pass_on(int signal, siginfo_t *info, void *context)
     }
 }
 
-/* Rule CHIP-FAULT-1, -2 */
+/* Rule CHIP-FAULT-1 */
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     Guard *here = guard;
@@ -92,7 +92,7 @@ static bool put_in_front(int i)
     return installed[i];
 }
 
-/* Rule CHIP-FAULT-5 */
+/* Rule CHIP-FAULT-4 */
 static void take_away(int i)
 {
     struct sigaction now;

@@ -257,7 +257,7 @@ static void work_on(Pool *pool)
     }
 }
 
-/* Rule CHIP-RUN-1, -7 */
+/* Rule CHIP-RUN-1, -5 */
 void pool_run(Pool *pool, Wave *wave)
 {
     if (wave->items == 1) { /* nothing to share */

@@ -77,7 +77,7 @@ static uint64_t bytes_of(const SimplerContinuousTensor *tensor)
 }
 
 /* Dump what the launches of a wave read, before it, or what they wrote, after it.
- * Rule FLAG-CHIP-6, -7 */
+ * Rule FLAG-CHIP-6 */
 static bool dump(Records *records, const Wave *wave, bool after)
 {
     for (uint32_t i = 0; i < wave->count && records->dump_level != 0; i++) {
@@ -168,7 +168,7 @@ static void read_system(uint64_t counts[MAX_COUNTS])
     counts[4] = (uint64_t)usage.ru_nivcsw;
 }
 
-/* Rule FLAG-CHIP-9; FLAG-PMU-2 */
+/* Rule FLAG-PMU-2; FLAG-PMU-2 */
 void records_count(Records *records, int32_t core, uint64_t counts[MAX_COUNTS])
 {
     int *files = records->files[core];

@@ -142,7 +142,7 @@ static int32_t sort_tensors(Chip *chip, const Callable *callable,
 }
 
 /* Give one piece of device memory to the tensors from `first` on that overlap; returns the next one.
- * Rule CHIP-RUN-4 */
+ * Rule CHIP-RUN-3 */
 static int32_t stage_overlapping(Chip *chip, Staging *staging, int32_t first)
 {
     HostTensor *tensors = staging->tensors;
@@ -330,7 +330,7 @@ static int32_t check_launch_tensors(Run *run, const Launch *launch)
     return PTO2_OK;
 }
 
-/* Rule CHIP-FAULT-3 */
+/* Rule CHIP-FAULT-1 */
 static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
                       const SimplerContinuousTensor *tensors, int32_t tensor_count,
                       const uint64_t *scalars, int32_t scalar_count)
@@ -369,7 +369,7 @@ static int32_t launch(SimplerDevice *device, int32_t func_id, int32_t block_dim,
     return run->status;
 }
 
-/* Rule CHIP-RUN-6 */
+/* Rule CHIP-RUN-5 */
 static uint64_t borrow(SimplerDevice *device, uint64_t size)
 {
     Run *run = (Run *)device;
@@ -394,7 +394,7 @@ static void orchestration_step(void *of)
     run->returned = run->callable->entry(&run->device, &run->args);
 }
 
-/* Rule CHIP-FAULT-2 */
+/* Rule CHIP-FAULT-1 */
 static int32_t orchestrate(Run *run)
 {
     Chip *chip = run->chip;

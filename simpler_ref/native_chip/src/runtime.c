@@ -229,7 +229,7 @@ EXPORT int32_t pto2_run_runtime(int32_t local_slot, const SimplerChipStorageTask
     return leave(status);
 }
 
-/* Rule FLOW-ENV-4 */
+/* Rule FLOW-ENV-1 */
 EXPORT int32_t pto2_set_runtime_env(const SimplerRuntimeEnv *env)
 {
     if (!enter())

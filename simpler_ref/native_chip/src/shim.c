@@ -57,7 +57,7 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 /* Load a file that is mapped at `bytes`. The first chip of a process gets the file itself, as
  * debuggers and libraries beside it would have it; the next gets a copy, because one library has one
  * set of globals.
- * Rule CHIP-LOAD-2, -3 */
+ * Rule CHIP-LOAD-1, -3 */
 static void *load(const char *path, const void *bytes, size_t size, char *why, size_t room)
 {
     if (!image_check(bytes, size, why, room))
@@ -246,7 +246,7 @@ static int32_t no_windows(Shim *shim)
     return PTO2_E_STATE;
 }
 
-/* Rule WM-DOMAIN-13 */
+/* Rule WM-DOMAIN-8 */
 EXPORT int32_t shim_open_window(Shim *shim, uint64_t address, uint64_t size)
 {
     if (shim != NULL && (shim->open_window == NULL || shim->close_window == NULL))
@@ -283,7 +283,7 @@ EXPORT int64_t shim_device_wall_ns(Shim *shim)
 }
 
 /* Break a domain, unless it is broken: all waits in it end, with an error. `why` is kept.
- * Rule WM-DOMAIN-10 */
+ * Rule WM-DOMAIN-9 */
 EXPORT void shim_domain_break(uint64_t shared, const char *why)
 {
     simpler_domain_break_((SimplerDomainShared *)(uintptr_t)shared, why);

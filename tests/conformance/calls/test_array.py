@@ -63,7 +63,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.spec("CALL-ARRAY-2")
+@pytest.mark.spec("CALL-ARRAY-1")
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_views_arrive_as_they_are(w, view):
     x = w.share(np.arange(80, dtype=np.float64).reshape(8, 10))
@@ -73,7 +73,7 @@ def test_views_arrive_as_they_are(w, view):
     np.testing.assert_array_equal(contents, mine)
 
 
-@pytest.mark.spec("CALL-ARRAY-3")
+@pytest.mark.spec("CALL-ARRAY-1")
 def test_ids_may_come_back(w):
     for i in range(60):
         x = w.empty((i % 7 + 1,), np.float64)
@@ -115,7 +115,7 @@ def test_memory_that_others_have_shared_is_passed_as_it_is():
         del x, view
 
 
-@pytest.mark.spec("CALL-ARRAY-4")
+@pytest.mark.spec("CALL-ARRAY-1")
 def test_there_are_always_numbers_for_more_layouts(w):
     x = w.share(np.arange(1000.0))
     first, mem = describe(x[:10]), w._life.live().engine.mem
@@ -126,7 +126,7 @@ def test_there_are_always_numbers_for_more_layouts(w):
     assert int(mem[L.LAYOUTS_USED]) < L.LAYOUTS_CAPACITY // 2
 
 
-@pytest.mark.spec("CALL-ARRAY-7")
+@pytest.mark.spec("CALL-ARRAY-8")
 @pytest.mark.parametrize("write", [lambda x: overwrite(x, 7), update, lambda x: update(x=x)])
 @pytest.mark.parametrize("cut", [lambda x: x[:], lambda x: x[::2], lambda x: np.broadcast_to(x, 6)])
 def test_read_only_arrays_are_refused_where_the_task_writes(w, write, cut):
@@ -142,7 +142,7 @@ def test_read_only_arrays_are_refused_where_the_task_writes(w, write, cut):
     assert x.all()
 
 
-@pytest.mark.spec("CALL-ARRAY-7")
+@pytest.mark.spec("CALL-ARRAY-8")
 def test_that_an_array_became_read_only_is_noticed_and_that_it_is_no_longer(w):
     x = w.zeros(4)
     for step in range(1, 4):
@@ -190,7 +190,7 @@ def test_ones_and_full_have_these_values(w):
     assert w.full((2, 2), [1, 2], "f4").tolist() == [[1, 2], [1, 2]]
 
 
-@pytest.mark.spec("CALL-ARRAY-6")
+@pytest.mark.spec("CALL-ARRAY-5")
 def test_what_cannot_be_shared_is_refused_with_the_remedy():
     with sr.Worker(num_sub_workers=1, child_mode="thread", arena_size=1 << 16) as w:
         for wrong in (np.array([None, 1]), ["a", None], np.array([{}])):

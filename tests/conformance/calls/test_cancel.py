@@ -139,7 +139,7 @@ def test_calls_that_only_wait_for_it_are_made_after_those_that_it_waits_for(w, g
 
 
 # ---------------------------------------------------------------- many calls, many threads
-@pytest.mark.spec("CALL-CANCEL-3")
+@pytest.mark.spec("CALL-CANCEL-1")
 def test_cancelled_calls_leave_nothing_behind(w, emptied, gate):
     x, held = w.share(np.zeros(4)), keep_busy(w, gate)
     for _ in range(10):
@@ -160,7 +160,7 @@ def test_cancelled_calls_leave_nothing_behind(w, emptied, gate):
     wait_until(lambda: add(1, 1).result() == 2 and live(w) <= 4)
 
 
-@pytest.mark.spec("CALL-CANCEL-1", "CALL-CANCEL-2", "CALL-CANCEL-3")
+@pytest.mark.spec("CALL-CANCEL-1", "CALL-CANCEL-2")
 def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
     def work(seed):
         draw, told = random.Random(seed), []
@@ -191,7 +191,7 @@ def test_threads_may_cancel_at_any_moment_while_others_wait(w, emptied):
 
 
 # ---------------------------------------------------------------- as others see it
-@pytest.mark.spec("CALL-CANCEL-4")
+@pytest.mark.spec("CALL-CANCEL-2")
 def test_wait_as_completed_and_callbacks_see_a_cancelled_call(w, gate):
     held, calls = keep_busy(w, gate), [add(i, i) for i in range(4)]
     seen, told = [], threading.Event()
@@ -206,7 +206,7 @@ def test_wait_as_completed_and_callbacks_see_a_cancelled_call(w, gate):
     assert futures.wait(calls, 30) == (set(calls), set())
 
 
-@pytest.mark.spec("CALL-CANCEL-4")
+@pytest.mark.spec("CALL-CANCEL-2")
 def test_cancelling_a_coroutine_cancels_the_call_that_it_awaits(w, gate):
     held = keep_busy(w, gate)
 
@@ -293,7 +293,7 @@ def test_a_shutdown_makes_all_calls_unless_told_otherwise_and_refuses_what_is_no
     assert [one.result() for one in calls] == [2 * i for i in range(50)]
 
 
-@pytest.mark.spec("CALL-CANCEL-6")
+@pytest.mark.spec("CALL-CANCEL-5")
 def test_a_block_that_ends_with_an_exception_does_not_make_all_calls():
     with pytest.raises(KeyboardInterrupt), sr.Worker(num_sub_workers=2) as w:
         gate = w.share(np.zeros(1, np.int32))
@@ -305,7 +305,7 @@ def test_a_block_that_ends_with_an_exception_does_not_make_all_calls():
     assert all(one.cancelled() for one in calls)
 
 
-@pytest.mark.spec("CALL-CANCEL-7")
+@pytest.mark.spec("CALL-CANCEL-5")
 @pytest.mark.parametrize("kind", ["process", "thread"])
 def test_ctrl_c_while_the_end_waits_cancels_and_once_more_terminates(kind):
     main = threading.main_thread().ident

@@ -77,7 +77,7 @@ def w(request):
 
 
 @without_worker
-@pytest.mark.spec("CALL-COMPILED-9")
+@pytest.mark.spec("CALL-COMPILED-1")
 def test_without_a_worker_a_call_runs_here(w):
     x, y = np.ones(3), np.zeros(3)
     assert axpy(y, x, 2) is None
@@ -88,7 +88,7 @@ def test_without_a_worker_a_call_runs_here(w):
         half(x, 0.5, True)
 
 
-@pytest.mark.spec("CALL-COMPILED-1", "CALL-COMPILED-9")
+@pytest.mark.spec("CALL-COMPILED-1")
 def test_a_compiled_task_is_called_as_any_other(w):
     x, y = w.share(np.arange(5.0)), w.share(np.zeros(5))
     calls = [axpy(y, x, 0.5) for _ in range(10)]
@@ -100,7 +100,7 @@ def test_a_compiled_task_is_called_as_any_other(w):
 
 
 @compiled_only
-@pytest.mark.spec("CALL-COMPILED-1", "CALL-COMPILED-5")
+@pytest.mark.spec("CALL-COMPILED-1", "CALL-COMPILED-4")
 def test_calls_after_the_first_need_no_interpreter(w):
     x, y = w.share(np.arange(5.0)), w.share(np.zeros(5))
     axpy(y, x, 0.5).result()
@@ -117,7 +117,7 @@ def test_calls_after_the_first_need_no_interpreter(w):
 
 @pytest.mark.slow("compiles for ten types")
 @compiled_only
-@pytest.mark.spec("CALL-COMPILED-2")
+@pytest.mark.spec("CALL-COMPILED-1")
 def test_types_in_turn_are_all_compiled_once_even_if_more_than_are_kept(w, monkeypatch):
     square = w.share(np.arange(16.0).reshape(4, 4))
     arrays = [square, square.T, square[:, 1:3], square[::-1], square[0]]
@@ -137,7 +137,7 @@ def test_types_in_turn_are_all_compiled_once_even_if_more_than_are_kept(w, monke
 
 
 @compiled_only
-@pytest.mark.spec("CALL-COMPILED-2")
+@pytest.mark.spec("CALL-COMPILED-1")
 def test_numbers_of_other_types_are_compiled_once(w):
     numbers = [1, 2.5, True, None, -1, 0.0, False, np.float64(1.5), np.int64(7), np.bool_(True)]
     made = [same(value).result() for value in numbers]
@@ -160,7 +160,7 @@ def rise(p: sr.InOut):
         p[i].height += p[i].rate
 
 
-@pytest.mark.spec("CALL-COMPILED-3")
+@pytest.mark.spec("CALL-COMPILED-4")
 def test_arrays_are_the_callers_own_views(w):
     grid = w.share(np.zeros((6, 8)))
     fill(grid[1:5:2, 6:1:-2], 3).result()
@@ -175,7 +175,7 @@ def test_arrays_are_the_callers_own_views(w):
 
 
 @compiled_only
-@pytest.mark.spec("CALL-COMPILED-3")
+@pytest.mark.spec("CALL-COMPILED-4")
 def test_records_arrive_as_records(w):
     plane = np.dtype([("id", "i1"), ("height", "f8"), ("rate", "f4")])
     planes = w.share(np.array([(1, 100.0, 2.5), (2, 7.0, -1)], plane))
@@ -186,7 +186,7 @@ def test_records_arrive_as_records(w):
 
 
 @compiled_only
-@pytest.mark.spec("CALL-COMPILED-3", "CALL-COMPILED-6")
+@pytest.mark.spec("CALL-COMPILED-4", "CALL-COMPILED-6")
 def test_a_function_that_writes_what_it_only_reads_is_not_compiled(w):
     @sr.task(compiled=True)
     def cheat(x: sr.In):
@@ -220,7 +220,7 @@ def test_numbers_become_what_the_annotations_say_or_are_refused_by_name(w):
     assert half(x, 0, True).result() == 1
 
 
-@pytest.mark.spec("CALL-COMPILED-5")
+@pytest.mark.spec("CALL-COMPILED-4")
 def test_values_arrive_as_from_any_task(w):
     @sr.task(compiled=True)
     def pair(x: sr.In):
@@ -261,7 +261,7 @@ def test_what_numba_cannot_compile_fails_the_call_and_says_why(w):
     assert total(x).result() == 0
 
 
-@pytest.mark.spec("CALL-COMPILED-6", "CALL-COMPILED-10")
+@pytest.mark.spec("CALL-COMPILED-6")
 def test_what_cannot_be_a_compiled_task_is_refused_at_once():
     for wrong in (len, lambda *args: None, lambda *, a: None):
         with pytest.raises(TypeError, match="compiled task"):
@@ -287,7 +287,7 @@ def test_what_cannot_be_a_compiled_task_is_refused_at_once():
     sr.task(compiled=True, boundscheck=None, parallel={"fusion": True}, fastmath={"nnan"})
 
 
-@pytest.mark.spec("CALL-COMPILED-7")
+@pytest.mark.spec("CALL-COMPILED-6")
 def test_an_exception_in_compiled_code_is_that_of_its_call(w):
     x, y = w.share(np.ones(3)), w.share(np.zeros(3))
     half(x, 0, True).result()
@@ -303,7 +303,7 @@ def test_an_exception_in_compiled_code_is_that_of_its_call(w):
         assert half(x, 0, True).result() == 0.5
 
 
-@pytest.mark.spec("CALL-COMPILED-8")
+@pytest.mark.spec("CALL-COMPILED-1")
 @pytest.mark.parametrize(
     "mode, depth", [("process", 16), pytest.param("thread", 1, marks=pytest.mark.long)]
 )
@@ -337,7 +337,7 @@ def end_until(x: sr.InOut, run: int):
 
 
 @compiled_only
-@pytest.mark.spec("CALL-COMPILED-7", "CALL-COMPILED-10", "CALL-FAIL-4", "CALL-LIMIT-3")
+@pytest.mark.spec("CALL-COMPILED-6", "CALL-FAIL-4", "CALL-LIMIT-3")
 def test_a_compiled_call_whose_worker_died_fails_alone_or_is_run_again():
     with sr.Worker(num_sub_workers=1, mailbox_depth=4, arena_size=1 << 28) as w:
         x, y = w.share(np.zeros(1)), w.share(np.zeros(1))

@@ -71,7 +71,7 @@ def test_a_failure_reaches_those_that_need_what_it_should_have_written(w):
     assert total(x).result() == 8
 
 
-@pytest.mark.spec("CALL-FAIL-1", "CALL-HAZARD-5")
+@pytest.mark.spec("CALL-FAIL-1", "CALL-HAZARD-4")
 @pytest.mark.parametrize("left", [4, 400], ids=["as large", "smaller"])
 def test_a_failure_says_nothing_of_arrays_that_come_where_the_old_one_was(left):
     with sr.Worker(num_sub_workers=1, child_mode="thread") as w:
@@ -89,7 +89,7 @@ def test_a_failure_says_nothing_of_arrays_that_come_where_the_old_one_was(left):
         assert [total(one).result() for one in new] == [4] * 20
 
 
-@pytest.mark.spec("CALL-FAIL-2")
+@pytest.mark.spec("CALL-FAIL-1")
 def test_who_only_waits_is_made(w):
     x = w.share(np.zeros(4, np.float32))
     failed = read_and_fail(x)
@@ -159,7 +159,7 @@ def refusing():
         yield w
 
 
-@pytest.mark.spec("CALL-FAIL-5")
+@pytest.mark.spec("CALL-FAIL-4")
 def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(refusing):
     assert add(1, 2).result() == 3
     words[0] = 1
@@ -181,7 +181,7 @@ def test_without_successors_calls_fail_with_the_reason_and_the_next_tries_again(
     assert add(1, 2).result() == 3
 
 
-@pytest.mark.spec("CALL-FAIL-5")
+@pytest.mark.spec("CALL-FAIL-4")
 def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait(refusing):
     w = refusing
     assert add(1, 2).result() == 3
@@ -199,7 +199,7 @@ def test_without_successors_a_run_and_the_end_of_the_worker_do_not_wait(refusing
         assert isinstance(future.exception(), sr.WorkerLostError)
 
 
-@pytest.mark.spec("CALL-FAIL-6")
+@pytest.mark.spec("CALL-FAIL-3")
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
 def test_the_end_of_an_iterator_in_a_task_does_not_end_a_loop_of_the_program(w, kind):
     def end():
@@ -217,7 +217,7 @@ def test_the_end_of_an_iterator_in_a_task_does_not_end_a_loop_of_the_program(w, 
         asyncio.run(wait())
 
 
-@pytest.mark.spec("CALL-FAIL-6")
+@pytest.mark.spec("CALL-FAIL-3")
 def test_the_time_out_of_a_task_is_its_own_and_that_of_result_has_no_cause(w):
     def late():
         raise TimeoutError("the server is silent")
@@ -353,7 +353,7 @@ def test_a_program_that_only_submits_is_told_soon(mode, caplog, monkeypatch):
     assert tellers() == before
 
 
-@pytest.mark.spec("CALL-FAIL-8")
+@pytest.mark.spec("CALL-FAIL-3")
 def test_what_cannot_come_of_an_exception_is_left_out_and_said(w):
     def fail():
         error = KeyError("name", threading.Lock())

@@ -177,7 +177,7 @@ def test_what_a_call_has_written_is_there_however_its_end_is_noticed(w):
 
 
 @one_endpoint
-@pytest.mark.spec("CALL-FAIL-1", "CALL-FAR-3", "CALL-HAZARD-5")
+@pytest.mark.spec("CALL-FAIL-1", "CALL-FAR-3", "CALL-HAZARD-4")
 def test_a_call_that_fails_leaves_its_arrays_as_they_were_and_spoils_no_others(w):
     """The copy that it has spoilt is gone, and that of another array comes to its place."""
     x, y = w.share(np.arange(4.0)), w.ones(4)

@@ -23,7 +23,7 @@ def boom():
     raise ValueError("boom")
 
 
-@pytest.mark.spec("CALL-FUTURE-1", "CALL-FUTURE-3")
+@pytest.mark.spec("CALL-FUTURE-1")
 def test_a_result_is_waited_for_alone(gate):
     held = wait_at(gate, "held")
     assert [add(i, 1).result() for i in range(10)] == list(range(1, 11))
@@ -44,7 +44,7 @@ def test_a_result_is_the_same_each_time(w):
         assert caught.value is errors[0]
 
 
-@pytest.mark.spec("CALL-FUTURE-1", "CALL-FUTURE-3")
+@pytest.mark.spec("CALL-FUTURE-1")
 def test_a_timeout_ends_the_wait_and_not_the_call_and_one_that_is_none_is_refused(gate):
     held = wait_at(gate, 5)
     for wait in (held.result, held.exception):
@@ -66,7 +66,7 @@ def test_a_timeout_ends_the_wait_and_not_the_call_and_one_that_is_none_is_refuse
         held.result("x")
 
 
-@pytest.mark.spec("CALL-FUTURE-2")
+@pytest.mark.spec("CALL-FUTURE-1")
 def test_wait_and_as_completed_take_them(gate):
     held, quick = wait_at(gate, "held"), add(1, 2)
     done, waiting = concurrent.futures.wait(
@@ -81,7 +81,7 @@ def test_wait_and_as_completed_take_them(gate):
     assert sum(one.result() for one in concurrent.futures.as_completed(numbers)) == 1225
 
 
-@pytest.mark.spec("CALL-FUTURE-2")
+@pytest.mark.spec("CALL-FUTURE-1")
 def test_callbacks_are_called_once_with_the_future(w):
     told, seen = threading.Event(), []
 
@@ -102,7 +102,7 @@ def test_callbacks_are_called_once_with_the_future(w):
         failed.result()
 
 
-@pytest.mark.spec("CALL-FUTURE-2")
+@pytest.mark.spec("CALL-FUTURE-1")
 def test_a_coroutine_awaits_them(w):
     async def program():
         numbers = await asyncio.gather(*(add(i, i) for i in range(20)))
@@ -125,7 +125,7 @@ def test_a_call_whose_future_is_dropped_is_made(w):
     assert x[0] == 1001
 
 
-@pytest.mark.spec("CALL-FUTURE-5")
+@pytest.mark.spec("CALL-FUTURE-4")
 def test_a_future_cannot_be_pickled(w):
     future = add(1, 2)
     with pytest.raises(TypeError, match="cannot be pickled"):
@@ -137,7 +137,7 @@ def test_a_future_cannot_be_pickled(w):
     assert "int" in repr(future)
 
 
-@pytest.mark.spec("CALL-FUTURE-7")
+@pytest.mark.spec("CALL-FUTURE-4")
 @pytest.mark.parametrize("is_watched", [False, True])
 def test_nobody_but_the_call_ends_a_future(gate, is_watched):
     held = wait_at(gate, "held")
@@ -155,7 +155,7 @@ def test_nobody_but_the_call_ends_a_future(gate, is_watched):
     assert concurrent.futures.wait([held], 30) == ({held}, set()) and held.result() == "held"
 
 
-@pytest.mark.spec("CALL-FUTURE-7")
+@pytest.mark.spec("CALL-FUTURE-4")
 def test_what_a_callback_raises_keeps_no_other_future_from_being_told(w, gate, caplog):
     def fail(future):
         raise SystemExit("of a callback")
@@ -187,7 +187,7 @@ def all_futures(w):
     return w._life.stream._quick.futures()
 
 
-@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.spec("CALL-FUTURE-4")
 @pytest.mark.parametrize("value", [1, "text"])
 def test_a_future_that_dies_in_a_cycle_is_found_until_then_and_its_call_dropped(w, value):
     same(value).result()
@@ -202,7 +202,7 @@ def test_a_future_that_dies_in_a_cycle_is_found_until_then_and_its_call_dropped(
     assert same(value).result() == value
 
 
-@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.spec("CALL-FUTURE-4")
 @pytest.mark.parametrize("value", [1, "text"])
 def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(w, value):
     kept = []
@@ -225,7 +225,7 @@ def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(
     assert [one.result() for one in kept] == 160 * [value]
 
 
-@pytest.mark.spec("CALL-FUTURE-6", "CALL-STREAM-8")
+@pytest.mark.spec("CALL-FUTURE-4", "CALL-STREAM-8")
 def test_a_future_whose_finalizer_a_signal_has_cut_short_is_found_no_more(w, monkeypatch):
     futures = [same(n if n % 2 else str(n)) for n in range(100)]
     with monkeypatch.context() as patch:
@@ -238,7 +238,7 @@ def test_a_future_whose_finalizer_a_signal_has_cut_short_is_found_no_more(w, mon
     assert same(3).result() == 3
 
 
-@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.spec("CALL-FUTURE-4")
 def test_futures_die_in_other_threads_than_those_that_made_them(w):
     made, stop = [], threading.Event()
 
@@ -258,7 +258,7 @@ def test_futures_die_in_other_threads_than_those_that_made_them(w):
     assert same(3).result() == 3
 
 
-@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.spec("CALL-FUTURE-4")
 @pytest.mark.parametrize("value", [1, "text"])
 def test_a_future_that_a_finalizer_takes_back_is_refused_and_harms_no_other(w, value):
     saved = []
@@ -278,7 +278,7 @@ def test_a_future_that_a_finalizer_takes_back_is_refused_and_harms_no_other(w, v
     assert [one.result() for one in others] == list(range(20))
 
 
-@pytest.mark.spec("CALL-FUTURE-6")
+@pytest.mark.spec("CALL-FUTURE-4")
 def test_calls_whose_futures_died_take_no_slots_also_after_the_end_of_their_worker(w):
     same(0).result()
     view = w._life.stream._engine.view

@@ -37,7 +37,7 @@ def test_a_reader_needs_the_writer_of_any_of_its_bytes(s, write, read):
     assert reader.state == after.state == L.FAILED
 
 
-@pytest.mark.spec("CALL-HAZARD-2", "CALL-HAZARD-3")
+@pytest.mark.spec("CALL-HAZARD-1")
 def test_a_writer_waits_for_all_readers_since_the_last_write(s):
     first = s.submit("first", writes(AT))
     s.finish(first)
@@ -51,7 +51,7 @@ def test_a_writer_waits_for_all_readers_since_the_last_write(s):
     assert s.can_start() == [writer]
 
 
-@pytest.mark.spec("CALL-HAZARD-3")
+@pytest.mark.spec("CALL-HAZARD-1")
 def test_a_writer_waits_for_the_writer_before_and_does_not_fail_with_it(s):
     one = s.submit("one", writes(AT, nbytes=16))
     two = s.submit("two", overwrites(AT + 8, nbytes=16))
@@ -92,7 +92,7 @@ def test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for(s):
 
 
 # ---------------------------------------------------------------- what is kept
-@pytest.mark.spec("CALL-HAZARD-5")
+@pytest.mark.spec("CALL-HAZARD-4")
 def test_a_write_supersedes_what_it_covers_and_nothing_else(s):
     for i in range(4):
         s.submit(f"part {i}", writes(AT + 8 * i))
@@ -105,7 +105,7 @@ def test_a_write_supersedes_what_it_covers_and_nothing_else(s):
     assert s.kinds(reads(AT)) == {"whole": NEEDS, "left": NEEDS}, "only one at a time"
 
 
-@pytest.mark.spec("CALL-HAZARD-5")
+@pytest.mark.spec("CALL-HAZARD-4")
 @pytest.mark.parametrize("use", [reads, updates], ids=["reads", "updates"])
 def test_accesses_that_are_over_are_dropped(s, use):
     most = 0
@@ -115,7 +115,7 @@ def test_accesses_that_are_over_are_dropped(s, use):
     assert most <= L.SWEEP_SMALLEST + 1
 
 
-@pytest.mark.spec("CALL-HAZARD-5")
+@pytest.mark.spec("CALL-HAZARD-4")
 def test_accesses_of_live_tasks_and_failed_writers_are_kept():
     stream = Stream(window=256)
     for i in range(100):
@@ -165,7 +165,7 @@ def test_views_that_share_no_byte_are_independent(s):
             assert s.kinds((T.INPUT, view[-1:])) == {f"{name} {i}": NEEDS}
 
 
-@pytest.mark.spec("CALL-HAZARD-8")
+@pytest.mark.spec("CALL-HAZARD-7")
 def test_views_of_any_strides_meet_if_they_share_a_byte(s):
     x = np.zeros(400, np.uint8)
     window = np.lib.stride_tricks.as_strided(x, (50, 9), (7, 2))
@@ -180,7 +180,7 @@ def test_views_of_any_strides_meet_if_they_share_a_byte(s):
     assert s.kinds((T.INPUT, x[9:10])) == {"window": NEEDS}
 
 
-@pytest.mark.spec("CALL-HAZARD-9")
+@pytest.mark.spec("CALL-HAZARD-1")
 def test_what_is_not_tracked_makes_nobody_wait(s):
     nothing = [ignores(AT), writes(0), reads(0), writes(AT + 32, nbytes=0)]
     nothing += [updates(AT + 4, nbytes=0), (T.INOUT, np.zeros((4, 4))[:, :0])]
@@ -191,7 +191,7 @@ def test_what_is_not_tracked_makes_nobody_wait(s):
 
 
 # ---------------------------------------------------------------- references, numbers, searches
-@pytest.mark.spec("CALL-HAZARD-5")
+@pytest.mark.spec("CALL-HAZARD-4")
 def test_the_slot_of_a_writer_is_kept_until_its_access_is_dropped(s):
     for name, at in (("superseded", AT), ("given back", AT + 64), ("beside it", AT + 128)):
         s.finish(s.submit(name, writes(at)))
@@ -205,7 +205,7 @@ def test_the_slot_of_a_writer_is_kept_until_its_access_is_dropped(s):
     assert s.kinds(reads(AT, nbytes=256)) == {}
 
 
-@pytest.mark.spec("CALL-HAZARD-11")
+@pytest.mark.spec("CALL-HAZARD-7")
 def test_a_layout_has_one_number_and_is_read_back_as_it_was(s):
     views = [np.zeros((4, 6))[::2, 1:3], np.zeros(3, RECORD)[::-1], np.zeros((), ">c8")]
     views += [np.zeros((0, 3))]
@@ -222,7 +222,7 @@ def test_a_layout_has_one_number_and_is_read_back_as_it_was(s):
     assert reader.read(numbers[0]) == (np.dtype("u1"), (7,), (-1,))
 
 
-@pytest.mark.spec("CALL-HAZARD-11")
+@pytest.mark.spec("CALL-HAZARD-7")
 def test_layouts_that_find_no_room_are_refused(s):
     s.mem[L.LAYOUTS_USED] = L.LAYOUTS_CAPACITY - 20
     before = s.mem.copy()

@@ -80,7 +80,7 @@ def test_later_writers_wait_for_calls_with_arrays_within_arguments(w, gate):
         assert total(row).result() == 18
 
 
-@pytest.mark.spec("CALL-INNER-1", "CALL-INNER-2")
+@pytest.mark.spec("CALL-INNER-1")
 def test_items_of_map_wait_for_what_they_have_within(w, gate):
     x = w.zeros(4)
     fill_at(gate, x, 3)
@@ -93,7 +93,7 @@ def test_items_of_map_wait_for_what_they_have_within(w, gate):
     assert list(several) == [13, 11]
 
 
-@pytest.mark.spec("CALL-INNER-2")
+@pytest.mark.spec("CALL-INNER-1")
 def test_futures_within_arguments_arrive_as_values(w, gate):
     @sr.task
     def wait(x: sr.In, value):
@@ -115,7 +115,7 @@ def test_futures_within_arguments_arrive_as_values(w, gate):
         same([w.submit(divmod, 1, None)]).result()
 
 
-@pytest.mark.spec("CALL-INNER-3")
+@pytest.mark.spec("CALL-INNER-1")
 @pytest.mark.parametrize("number", [16, 17, 60])
 def test_many_arrays_and_futures_are_right_too(w, number):
     x = w.zeros((number - 1, 3))
@@ -134,7 +134,7 @@ def test_many_arrays_and_futures_are_right_too(w, number):
 
 
 @pytest.mark.slow("endpoints")
-@pytest.mark.spec("CALL-INNER-1", "CALL-INNER-2", "CALL-INNER-3")
+@pytest.mark.spec("CALL-INNER-1")
 def test_arrays_and_futures_within_arguments_go_to_endpoints():
     with opened(2) as w:
         x = w.zeros(4)

@@ -117,7 +117,7 @@ def test_a_limit_is_that_of_each_call_and_ends_with_it(w):
     assert pids <= set(w.worker_pids())
 
 
-@pytest.mark.spec("CALL-LIMIT-2")
+@pytest.mark.spec("CALL-LIMIT-1")
 @pytest.mark.parametrize(
     ("name", "wrong", "error"),
     [
@@ -131,7 +131,7 @@ def test_limits_that_mean_nothing_are_refused(name, wrong, error):
         sr.task(**{name: wrong})(divmod)
 
 
-@pytest.mark.spec("CALL-LIMIT-2")
+@pytest.mark.spec("CALL-LIMIT-1")
 def test_threads_refuse_a_limit_and_plain_calls_have_none():
     nap = sr.task(timeout=1e-6)(lambda seconds: time.sleep(seconds))
     with sr.Worker(num_sub_workers=1, child_mode="thread"):
@@ -161,7 +161,7 @@ def test_a_call_whose_worker_dies_is_run_again_as_often_as_it_may_be(w):
     assert x[0] == 1, "one that raises is not"
 
 
-@pytest.mark.spec("CALL-LIMIT-4")
+@pytest.mark.spec("CALL-LIMIT-3")
 def test_calls_behind_the_one_that_is_lost_are_made():
     with sr.Worker(num_sub_workers=4, mailbox_depth=8) as w:
         x = w.share(np.zeros(1))
@@ -179,7 +179,7 @@ def test_calls_behind_the_one_that_is_lost_are_made():
             assert again.result() == 3
 
 
-@pytest.mark.spec("CALL-LIMIT-4")
+@pytest.mark.spec("CALL-LIMIT-3")
 @pytest.mark.parametrize("depth", [1, 4])
 def test_calls_that_idle_workers_had_been_given_before_they_were_killed_are_made(depth):
     with sr.Worker(num_sub_workers=2, mailbox_depth=depth) as w:
@@ -194,7 +194,7 @@ def test_calls_that_idle_workers_had_been_given_before_they_were_killed_are_made
             assert [one.result() for one in calls] == [2 * i for i in range(12)]
 
 
-@pytest.mark.spec("CALL-LIMIT-3", "CALL-LIMIT-4")
+@pytest.mark.spec("CALL-LIMIT-3")
 def test_workers_may_be_killed_at_any_moment(w):
     @sr.task(retries=1000)
     def square(x: sr.In, y: sr.Out):

@@ -61,7 +61,7 @@ def test_results_come_in_the_order_of_the_items(w, chunksize):
         assert list(found) == [2 * i for i in range(count)]
 
 
-@pytest.mark.spec("CALL-MAP-1", "CALL-MAP-6")
+@pytest.mark.spec("CALL-MAP-1")
 def test_items_may_be_futures_and_come_from_calls_of_their_own(w):
     assert list(w.map(double, (double(i).result() for i in range(20)))) == list(range(0, 80, 4))
     items = [double(1), 5, double("a"), [3]]
@@ -167,7 +167,7 @@ def test_a_chunk_ends_when_the_iterable_gets_slow(w):
 
 
 # ---------------------------------------------------------------- lazy
-@pytest.mark.spec("CALL-MAP-3")
+@pytest.mark.spec("CALL-MAP-2")
 def test_an_endless_iterable_is_read_as_results_are_asked_for(w):
     items, taken = counted(itertools.count())
     results = w.map(double, items, chunksize=10)
@@ -179,7 +179,7 @@ def test_an_endless_iterable_is_read_as_results_are_asked_for(w):
     assert list(results) == []
 
 
-@pytest.mark.spec("CALL-MAP-3")
+@pytest.mark.spec("CALL-MAP-2")
 def test_results_that_are_there_come_before_the_next_item_of_a_slow_iterable(w):
     asked = threading.Event()
 
@@ -201,7 +201,7 @@ def test_results_that_are_there_come_before_the_next_item_of_a_slow_iterable(w):
     assert seen == [0, 2, 4, 6]
 
 
-@pytest.mark.spec("CALL-MAP-3")
+@pytest.mark.spec("CALL-MAP-2")
 def test_what_is_dropped_reads_and_submits_nothing_more_and_keeps_nothing(w):
     items, taken = counted(itertools.count())
     before = w.progress()[1]
@@ -302,7 +302,7 @@ def end_on_two(value):
     return value
 
 
-@pytest.mark.spec("CALL-MAP-7")
+@pytest.mark.spec("CALL-MAP-4")
 def test_an_interrupt_when_results_have_just_come_loses_none(w, monkeypatch):
     results = w.map(double, range(10), chunksize=5)
     advance = results._advance
@@ -439,7 +439,7 @@ def test_during_a_run_there_are_results_and_no_new_calls(w):
 
 
 # ---------------------------------------------------------------- values and arrays
-@pytest.mark.spec("CALL-MAP-5")
+@pytest.mark.spec("CALL-MAP-1")
 @pytest.mark.parametrize("chunksize", [1, 10])
 def test_items_and_results_have_nothing_in_common(w, chunksize):
     def grow(value):
@@ -463,7 +463,7 @@ def test_items_and_results_have_nothing_in_common(w, chunksize):
     assert second[0].tolist() == [0, 0, 0] and second[1] == [0]
 
 
-@pytest.mark.spec("CALL-MAP-5")
+@pytest.mark.spec("CALL-MAP-1")
 def test_results_are_those_of_single_calls(w):
     values = [None, True, 1 << 70, 0.5, "text", b"\0", (1, [2]), {"a": {3}}]
     values += [np.float64(0.1), np.float32(0.1), np.int64(7), np.bool_(True)]
@@ -480,7 +480,7 @@ def test_results_are_those_of_single_calls(w):
         assert got == [kind(i) for i in range(5)] and {type(one) for one in got} == {kind}
 
 
-@pytest.mark.spec("CALL-MAP-5")
+@pytest.mark.spec("CALL-MAP-1")
 def test_large_results_of_a_chunk_outlive_it(w):
     def make(value):
         return np.full(20_000, value, float)
@@ -492,7 +492,7 @@ def test_large_results_of_a_chunk_outlive_it(w):
         assert (array == i).all()
 
 
-@pytest.mark.spec("CALL-MAP-6")
+@pytest.mark.spec("CALL-MAP-1")
 def test_arrays_are_accesses_of_their_own(w):
     x = w.zeros(64)
     for _ in range(5):
@@ -511,7 +511,7 @@ def test_arrays_are_accesses_of_their_own(w):
     assert list(results) == [None] and private.tolist() == [1] * 8
 
 
-@pytest.mark.spec("CALL-MAP-6")
+@pytest.mark.spec("CALL-MAP-1")
 def test_writers_wait_for_the_items_that_read(w, gate):
     x = w.zeros(8)
 
@@ -529,7 +529,7 @@ def test_writers_wait_for_the_items_that_read(w, gate):
 
 
 # ---------------------------------------------------------------- time-outs, interrupts, refusals
-@pytest.mark.spec("CALL-MAP-7")
+@pytest.mark.spec("CALL-MAP-4")
 def test_a_timeout_counts_from_the_call(w, gate):
     results = w.map(wait_at, [gate, gate], [0, 1], timeout=0.02)
     with pytest.raises(TimeoutError, match=r"0\.02 s after the call of map"):
@@ -539,7 +539,7 @@ def test_a_timeout_counts_from_the_call(w, gate):
     assert list(results) == [0, 1]
 
 
-@pytest.mark.spec("CALL-MAP-7")
+@pytest.mark.spec("CALL-MAP-4")
 def test_an_interrupt_while_results_are_awaited_loses_none():
     with sr.Worker(num_sub_workers=2) as w:
         gate = w.zeros(1)
@@ -551,7 +551,7 @@ def test_an_interrupt_while_results_are_awaited_loses_none():
         assert list(results) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.spec("CALL-MAP-7")
+@pytest.mark.spec("CALL-MAP-4")
 def test_an_interrupt_in_the_iterable_is_no_silent_end(w):
     def items():
         yield from range(50)
@@ -568,7 +568,7 @@ def test_an_interrupt_in_the_iterable_is_no_silent_end(w):
     assert list(results) == []
 
 
-@pytest.mark.spec("CALL-MAP-7")
+@pytest.mark.spec("CALL-MAP-4")
 def test_two_threads_or_the_iterable_itself_may_not_ask_at_once(w):
     def items():
         yield from range(20)
@@ -580,7 +580,7 @@ def test_two_threads_or_the_iterable_itself_may_not_ask_at_once(w):
     assert list(results) == [2 * i for i in range(21)]
 
 
-@pytest.mark.spec("CALL-MAP-8")
+@pytest.mark.spec("CALL-MAP-1")
 def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
     def outer(value):
         try:

@@ -436,7 +436,7 @@ def test_what_is_not_usual_is_left_to_python(w):
 
 
 # ---------------------------------------------------------------- where that code is not used
-@pytest.mark.spec("CALL-QUICK-4")
+@pytest.mark.spec("CALL-QUICK-3")
 def test_without_the_native_part_all_calls_work(monkeypatch, tmp_path):
     try:
         with monkeypatch.context() as patch:
@@ -458,7 +458,7 @@ def test_without_the_native_part_all_calls_work(monkeypatch, tmp_path):
 
 
 @native_only
-@pytest.mark.spec("CALL-QUICK-4")
+@pytest.mark.spec("CALL-QUICK-3")
 def test_a_numpy_with_other_arrays_is_refused():
     with pytest.raises(RuntimeError, match=f"numpy {np.__version__} has other arrays"):
         quick._require_numpy(lambda array: bytes(56))

@@ -365,7 +365,7 @@ def first_calls():
             yield pytest.param(start, way, others, id=f"{start}, {way}", marks=pytest.mark.long)
 
 
-@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5", "CALL-SENT-6")
+@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_callable_gives_what_an_executor_gives(w, mode, kind, executors):
     wanted = wanted_of(kind, executors[mode])
@@ -373,7 +373,7 @@ def test_each_kind_of_callable_gives_what_an_executor_gives(w, mode, kind, execu
         assert all(map(same, run(w, KINDS[kind](), ITEMS.get(kind, [2, 3])), wanted)), way
 
 
-@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5", "CALL-SENT-6")
+@pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5")
 @pytest.mark.parametrize(("start", "way", "kinds"), list(first_calls()))
 def test_the_first_calls_of_a_worker_give_the_same(start, way, kinds, executors):
     for kind in kinds:
@@ -512,7 +512,7 @@ def test_the_default_of_an_array_is_passed(w):
     assert shared.tolist() == [3.0] * 4
 
 
-@pytest.mark.spec("CALL-SENT-6")
+@pytest.mark.spec("CALL-SENT-5")
 def test_a_decorator_may_change_the_parameters_and_passes_on_what_arrays_are_for(w):
     assert w.submit(decorated, x=3).result() == (7, 3)
     with pytest.raises(TypeError, match="unexpected keyword"):
@@ -528,7 +528,7 @@ def test_a_decorator_may_change_the_parameters_and_passes_on_what_arrays_are_for
     assert array.tolist() == [2.0] * 3
 
 
-@pytest.mark.spec("CALL-SENT-6")
+@pytest.mark.spec("CALL-SENT-5")
 def test_an_instance_of_a_mode_is_that_mode(w):
     @sr.task
     def fill_with(x: sr.Out(), value):
@@ -539,7 +539,7 @@ def test_an_instance_of_a_mode_is_that_mode(w):
     assert array.tolist() == [4.0] * 3
 
 
-@pytest.mark.spec("CALL-SENT-6")
+@pytest.mark.spec("CALL-SENT-5")
 def test_attributes_of_a_function_are_those_of_its_task():
     triple.kind = "threefold"
     try:
@@ -561,7 +561,7 @@ class Model:
         return int(self.data[x])
 
 
-@pytest.mark.spec("CALL-SENT-4")
+@pytest.mark.spec("CALL-SENT-2")
 def test_functions_that_were_not_sent_for_long_are_forgotten():
     with sr.Worker(num_sub_workers=1, values_size=16 << 20) as w:
         for number in range(40):  # five times what there is room for
@@ -571,7 +571,7 @@ def test_functions_that_were_not_sent_for_long_are_forgotten():
         assert [one.result() for one in calls] == list(range(12))
 
 
-@pytest.mark.spec("CALL-SENT-4")
+@pytest.mark.spec("CALL-SENT-2")
 def test_very_many_functions_each_sent_once_leave_little_behind(monkeypatch):
     monkeypatch.setattr(sent_functions, "MOST_LASTING", 8)
     monkeypatch.setattr(sent_functions, "MOST", 8)
@@ -596,7 +596,7 @@ def test_an_object_that_cannot_be_pickled_is_refused_at_each_call():
         assert w.submit(abs, -3).result() == 3
 
 
-@pytest.mark.spec("CALL-SENT-7")
+@pytest.mark.spec("CALL-SENT-2")
 def test_calls_wait_for_writers_of_arrays_that_functions_refer_to_and_these_for_them():
     with sr.Worker(num_sub_workers=2) as w:
         gate = w.share(np.zeros(1, np.int32))

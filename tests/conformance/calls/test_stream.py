@@ -151,7 +151,7 @@ def test_futures_of_any_number_are_arguments_like_their_values(w):
     assert [one.result() for one in again] == [sum(expected[:i]) + sum(range(60)) for i in range(8)]
 
 
-@pytest.mark.spec("CALL-STREAM-3", "CALL-STREAM-4")
+@pytest.mark.spec("CALL-STREAM-2", "CALL-STREAM-4")
 def test_threads_may_pass_a_future_that_others_fetch_and_views_while_runs_come_between(w):
     x = w.share(np.arange(400.0).reshape(20, 20))
 
@@ -170,7 +170,7 @@ def test_threads_may_pass_a_future_that_others_fetch_and_views_while_runs_come_b
         assert one.result() == [number + 1 + i for i in range(10)]
 
 
-@pytest.mark.spec("CALL-STREAM-3")
+@pytest.mark.spec("CALL-STREAM-2")
 def test_no_wait_beside_a_longer_one_lasts_until_a_time_limit(monkeypatch):
     never_ns = 3600 * 10**9
     monkeypatch.setattr(stream, "PARK_NS", never_ns)
@@ -203,7 +203,7 @@ def test_a_signal_ends_a_wait_and_the_call_goes_on(w, gate):
     assert (held.result(), add(held, 1).result()) == (5, 6)
 
 
-@pytest.mark.spec("CALL-STREAM-9")
+@pytest.mark.spec("CALL-STREAM-5")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_calls_in_a_forked_process_are_plain_and_futures_are_refused(w):
     future, pid = w.submit(time.sleep, 0.05), os.fork()
@@ -303,7 +303,7 @@ def test_a_signal_ends_the_wait_for_a_run(w):
     assert add(1, 2).result() == 3
 
 
-@pytest.mark.spec("CALL-STREAM-6")
+@pytest.mark.spec("CALL-STREAM-4")
 def test_the_end_of_the_block_waits_for_the_calls():
     with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
         x, slow = w.share(np.zeros(4, np.int32)), w.submit(time.sleep, 0.05)
@@ -312,14 +312,14 @@ def test_the_end_of_the_block_waits_for_the_calls():
     assert list(x) == [3] * 4
 
 
-@pytest.mark.spec("CALL-STREAM-7")
+@pytest.mark.spec("CALL-STREAM-1")
 def test_a_worker_without_a_level_has_a_worker_for_each_core():
     w = sr.Worker()
     assert (w.level, w.num_sub_workers) == (3, find_cores().available)
     assert (sr.Worker(num_sub_workers=3).num_sub_workers, sr.Worker(3).num_sub_workers) == (3, 0)
 
 
-@pytest.mark.spec("CALL-STREAM-10")
+@pytest.mark.spec("CALL-STREAM-5")
 def test_a_worker_cannot_be_pickled_or_copied(w):
     assert add(1, 2).result() == 3
     for act in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -355,7 +355,7 @@ def test_each_thread_calls_the_worker_that_it_has_opened():
     assert answers == {name: [name] * 3 for name in ("cats", "dogs")}
 
 
-@pytest.mark.spec("CALL-STREAM-11")
+@pytest.mark.spec("CALL-STREAM-5")
 def test_an_array_of_another_open_worker_is_refused(w):
     x = w.ones(3)
     with sr.Worker(num_sub_workers=1, child_mode="thread") as other:

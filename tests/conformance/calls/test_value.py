@@ -43,7 +43,7 @@ VALUES += [0.5, float("inf"), -0.0, 1j, "", "text", "long " * 1000, b"\0\1"]
 VALUES += [(1, [2, {"three": 3.0}]), {"a": None}, range(3), int]
 
 
-@pytest.mark.spec("CALL-VALUE-2", "CALL-VALUE-3")
+@pytest.mark.spec("CALL-VALUE-2")
 def test_values_arrive_equal_and_of_the_same_type(w):
     for value in VALUES:
         got = same(value).result()
@@ -68,7 +68,7 @@ def test_an_argument_that_cannot_be_pickled_is_named(w, args):
         same(threading.Lock())
 
 
-@pytest.mark.spec("CALL-VALUE-3")
+@pytest.mark.spec("CALL-VALUE-2")
 def test_an_argument_that_is_returned_comes_back_as_a_copy(w):
     @sr.task
     def part(x: sr.In):
@@ -118,7 +118,7 @@ def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program():
         assert (kept[0] == 7).all() and [int(one[0]) for one in others] == [0, 1, 2, 3]
 
 
-@pytest.mark.spec("CALL-VALUE-7")
+@pytest.mark.spec("CALL-VALUE-4")
 def test_large_values_that_are_gone_give_their_memory_back(monkeypatch):
     monkeypatch.setattr(blocks, "_MOST_FREE", 0)
     nbytes = 8 << 20
@@ -134,7 +134,7 @@ def test_large_values_that_are_gone_give_their_memory_back(monkeypatch):
             assert shared_pages() < before + nbytes
 
 
-@pytest.mark.spec("CALL-VALUE-7")
+@pytest.mark.spec("CALL-VALUE-4")
 def test_values_have_as_much_room_as_the_machine_has_memory():
     there = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
     limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
@@ -156,7 +156,7 @@ class Homebound:
         return rebuild, (os.getpid(),)
 
 
-@pytest.mark.spec("CALL-VALUE-5")
+@pytest.mark.spec("CALL-VALUE-4")
 def test_a_value_without_room_or_that_cannot_travel_fails_its_call_and_no_other():
     with sr.Worker(num_sub_workers=1, values_size=1 << 21) as w:
         for make, error, reason in (
@@ -212,7 +212,7 @@ def check_points(w, main, unit):
     assert raised.value.point == point
 
 
-@pytest.mark.spec("CALL-VALUE-6")
+@pytest.mark.spec("CALL-VALUE-2")
 @pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_instances_of_classes_of_main_travel_whenever_these_are_defined(mode, is_new, in_main):

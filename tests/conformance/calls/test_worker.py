@@ -31,7 +31,7 @@ def count():
     return os.getpid(), threading.get_ident(), sr.local.count
 
 
-@pytest.mark.spec("CALL-WORKER-1", "CALL-WORKER-3")
+@pytest.mark.spec("CALL-WORKER-1")
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_each_worker_is_initialized_before_its_first_task_and_what_tasks_keep_is_its_own(mode):
     sr.local.count = 1000
@@ -54,7 +54,7 @@ def refuse():
     raise OSError("no licence left")
 
 
-@pytest.mark.spec("CALL-WORKER-2")
+@pytest.mark.spec("CALL-WORKER-1")
 @pytest.mark.parametrize("mode", MODES[:2], ids=str)
 def test_an_initializer_that_raises_makes_the_start_fail(mode, capfd):
     more = r"did not start, nor did \d more: OSError: no licence left\nTrace"
@@ -68,7 +68,7 @@ def test_an_initializer_that_raises_makes_the_start_fail(mode, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.spec("CALL-WORKER-2")
+@pytest.mark.spec("CALL-WORKER-1")
 def test_an_initializer_that_raises_in_a_successor_starts_no_other(capfd):
     words = shared_words(2)
 

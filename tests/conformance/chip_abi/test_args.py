@@ -146,7 +146,7 @@ def test_knobs_out_of_range_are_refused(adder):
             adder.run(0, bytes(8), config=config)
 
 
-@pytest.mark.spec("CHIP-ARGS-5")
+@pytest.mark.spec("CHIP-ARGS-4")
 def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
     for kind, call in (
         *((ValueError, lambda: chip.malloc(0)), (TypeError, lambda: chip.malloc(1.5))),

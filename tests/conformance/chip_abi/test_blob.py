@@ -120,7 +120,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.spec("CHIP-BLOB-2")
+@pytest.mark.spec("CHIP-BLOB-1")
 @pytest.mark.parametrize("what", MALFORMED)
 def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what):
     blob, words = MALFORMED[what]
@@ -131,7 +131,7 @@ def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what)
     assert words in str(here.value) and str(there.value).endswith(str(here.value))
 
 
-@pytest.mark.spec("CHIP-BLOB-2")
+@pytest.mark.spec("CHIP-BLOB-1")
 def test_a_blob_that_is_cut_off_is_refused_wherever_it_ends(chip):
     for size in range(1, CHIP.buffer_size()):
         blob = CHIP.to_bytes()[:size]

@@ -50,7 +50,7 @@ def test_a_kernel_that_fails_is_named_with_its_block(bad, block_dim, what, value
             bad.run_args(1, host_args(scalars=[what, value]), CallConfig(block_dim=block_dim))
 
 
-@pytest.mark.spec("CHIP-FAULT-2")
+@pytest.mark.spec("CHIP-FAULT-1")
 @pytest.mark.parametrize(
     ("name", "words", "code"),
     [
@@ -67,7 +67,7 @@ def test_an_orchestration_function_that_fails_says_why(chip, name, words, code):
             chip.run_args(0, host_args())
 
 
-@pytest.mark.spec("CHIP-FAULT-3", "CHIP-FAULT-4")
+@pytest.mark.spec("CHIP-FAULT-1", "CHIP-FAULT-4")
 @pytest.mark.parametrize(
     ("name", "words", "code"),
     [
@@ -85,7 +85,7 @@ def test_a_launch_that_cannot_be_fails_the_run(chip, name, words, code):
     assert np.array_equal(x, numbers(4)[0])
 
 
-@pytest.mark.spec("CHIP-FAULT-5")
+@pytest.mark.spec("CHIP-FAULT-4")
 def test_chips_closed_in_any_order_leave_the_handlers_as_they_were():
     def handlers():
         return [handler_of(number) for number in (signal.SIGSEGV, signal.SIGFPE)]
@@ -105,7 +105,7 @@ def handler_of(number):
     return raw.raw[:8]  # the address; what is beside it is not all defined
 
 
-@pytest.mark.spec("CHIP-FAULT-5")
+@pytest.mark.spec("CHIP-FAULT-4")
 @pytest.mark.parametrize(("opened", "closed"), [(1, 0), (1, 1), (2, 1), (2, 2)])
 def test_a_fault_that_is_not_a_kernels_kills_the_process_as_it_should(capfd, opened, closed):
     def crash():

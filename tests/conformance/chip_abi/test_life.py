@@ -53,7 +53,7 @@ def test_a_process_forked_before_has_a_chip_of_its_own_and_one_forked_after_is_t
     adder.run_args(0, host_args(x, y, x))
 
 
-@pytest.mark.spec("CHIP-LIFE-3")
+@pytest.mark.spec("CHIP-LIFE-2")
 def test_a_chip_that_is_forgotten_is_closed():
     worker = ChipWorker()
     worker.init()
@@ -64,7 +64,7 @@ def test_a_chip_that_is_forgotten_is_closed():
     assert len(os.listdir("/proc/self/task")) < threads or len(os.sched_getaffinity(0)) == 1
 
 
-@pytest.mark.spec("CHIP-LIFE-4", "CHIP-FAULT-5")
+@pytest.mark.spec("CHIP-LIFE-4", "CHIP-FAULT-4")
 def test_chips_of_several_threads_open_run_fail_and_close_at_the_same_time():
     adds, fails = (ChipCallable.from_kernel(core) for core in (K.add_core(), K.bad_core()))
 

@@ -37,7 +37,7 @@ def test_all_missing_entry_points_are_named(tmp_path):
     ]
 
 
-@pytest.mark.spec("CHIP-LOAD-2")
+@pytest.mark.spec("CHIP-LOAD-1")
 def test_a_runtime_that_cannot_be_loaded_is_named_with_the_reason(tmp_path):
     text = tmp_path / "text.so"
     text.write_text("no library")
@@ -89,7 +89,7 @@ def test_two_chips_of_one_process_share_nothing():
             other.run_args(0, host_args())
 
 
-@pytest.mark.spec("CHIP-LOAD-4")
+@pytest.mark.spec("CHIP-LOAD-1")
 @pytest.mark.parametrize("size", [63, 100, 1000, 5000, -1])
 def test_a_shared_object_that_is_cut_off_is_refused(chip, size):
     broken = ChipCallable.from_kernel(CoreCallable.build([], add_core().binary[:size]))
@@ -97,7 +97,7 @@ def test_a_shared_object_that_is_cut_off_is_refused(chip, size):
         chip.prepare(0, broken)
 
 
-@pytest.mark.spec("CHIP-LOAD-4")
+@pytest.mark.spec("CHIP-LOAD-1")
 def test_a_symbol_that_is_missing_is_named(chip):
     binary = orchestration("x").binary
     no_name = ChipCallable.build([], "not_there", binary, [])

@@ -48,7 +48,7 @@ def test_allocations_do_not_overlap_and_come_back(sizes, data):
             assert back == bytes([fill]) * size
 
 
-@pytest.mark.spec("CHIP-MEM-2", "CHIP-MEM-3")
+@pytest.mark.spec("CHIP-MEM-2")
 def test_misuse_of_device_memory_is_refused(monkeypatch):
     monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(4 << 20))
     with ChipWorker() as chip:

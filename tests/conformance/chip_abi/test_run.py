@@ -38,7 +38,7 @@ def test_many_more_blocks_and_threads_than_cores_come_to_their_end(monkeypatch, 
     assert (seen == 20).all()
 
 
-@pytest.mark.spec("CHIP-RUN-7")
+@pytest.mark.spec("CHIP-RUN-5")
 def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
     chip.prepare(0, ChipCallable.from_kernel(K.meet_core()))
     blocks = min(len(os.sched_getaffinity(0)), 24)
@@ -56,7 +56,7 @@ def test_a_function_launches_as_often_as_it_likes(chip):
     assert (seen == 200).all()
 
 
-@pytest.mark.spec("CHIP-RUN-4")
+@pytest.mark.spec("CHIP-RUN-3")
 def test_tensors_that_are_the_same_or_overlap_do_so_on_the_device_too(adder):
     x, y = numbers(100)
     wanted = x + y
@@ -79,7 +79,7 @@ def test_what_is_only_read_is_not_written_back(adder):
         adder.run_args(0, host_args(x, y, page))
 
 
-@pytest.mark.spec("CHIP-RUN-5", "CHIP-RUN-6")
+@pytest.mark.spec("CHIP-RUN-5")
 def test_memory_of_a_run_is_free_when_it_ends(monkeypatch):
     monkeypatch.setenv("SIMPLER_SIM_DEVICE_MEMORY", str(1 << 20))
     with ChipWorker() as chip:

@@ -83,7 +83,7 @@ def test_log_levels_have_names_in_logging():
         assert logger.level == level
 
 
-@pytest.mark.spec("COMPAT-NAMES-3")
+@pytest.mark.spec("COMPAT-NAMES-2")
 def test_a_variable_that_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("SIMPLER_TEST_HERE", "value")
     monkeypatch.setenv("SIMPLER_TEST_EMPTY", "")

@@ -70,7 +70,7 @@ def test_a_program_runs_with_no_line_changed(tmp_path):
     assert (done.returncode, done.stdout) == (7, "[60.0, 60.0, 60.0, 60.0]\n"), done.stderr
 
 
-@pytest.mark.spec("COMPAT-RUN-2")
+@pytest.mark.spec("COMPAT-RUN-1")
 def test_pytest_runs_tests_with_no_line_changed(tmp_path):
     tests = tmp_path / "test_original.py"
     tests.write_text(
@@ -83,7 +83,7 @@ def test_pytest_runs_tests_with_no_line_changed(tmp_path):
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
 
 
-@pytest.mark.spec("COMPAT-RUN-3")
+@pytest.mark.spec("COMPAT-RUN-1")
 @pytest.mark.parametrize("arguments", [(), ("-m",), ("-x", "program.py"), ("no_such_program.py",)])
 def test_what_it_does_not_understand_tells_how_it_is_called(arguments, capsys):
     assert compat.main(list(arguments)) == 2

@@ -53,7 +53,7 @@ def test_a_task_error_says_which_task_where_and_why():
         assert error.__cause__.text == error.remote_traceback
 
 
-@pytest.mark.spec("FAIL-TYPE-3")
+@pytest.mark.spec("FAIL-TYPE-2")
 @pytest.mark.parametrize(
     ("leaf", "status"),
     [(lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL), (lambda: os._exit(3), 3)],

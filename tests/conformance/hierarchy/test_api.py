@@ -75,7 +75,7 @@ class Runs:
         """Do nothing."""
 
 
-@pytest.mark.spec("HIER-API-3")
+@pytest.mark.spec("ORCH-API-2")
 def test_every_submit_returns_none():
     with ByHand(lambda w: w.add_next_level(Runs())) as by_hand:
         orch, handle, one = by_hand.orch, by_hand.sub, TaskArgs()
@@ -107,7 +107,7 @@ def test_run_says_how_long_it_took_and_what_there_was():
         assert timing.ring_peak_bytes == (5 * 1024, 0, 0, 0)
 
 
-@pytest.mark.spec("HIER-API-5")
+@pytest.mark.spec("HIER-API-4")
 def test_a_timing_unpacks_to_two_times_and_has_them_in_microseconds():
     timing = RunTiming(1500, 250, 4, 2, (1024,))
     host, device = timing

@@ -245,7 +245,7 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
     assert (look.state, look.fanin_live) == (TaskState.RUNNING, 0)
 
 
-@pytest.mark.spec("ORCH-API-7")
+@pytest.mark.spec("ORCH-API-6")
 def test_what_would_change_the_rings_is_refused_in_a_run_and_after_it(w):
     nothing, kept = w.register(lambda: None), []
 
@@ -267,7 +267,7 @@ def test_what_would_change_the_rings_is_refused_in_a_run_and_after_it(w):
     refused(*kept)
 
 
-@pytest.mark.spec("ORCH-API-7")
+@pytest.mark.spec("ORCH-API-6")
 def test_no_look_changes_a_word(driver):
     driver.submit(auto(64))
     buffer = driver.alloc(100)

@@ -48,7 +48,7 @@ def test_a_view_keeps_the_memory_of_an_array_that_is_gone(arena):
     assert arena.empty((4, 4), np.int64).ctypes.data == address
 
 
-@pytest.mark.spec("ORCH-ARRAY-3")
+@pytest.mark.spec("ORCH-ARRAY-2")
 def test_a_full_arena_says_how_much_is_left(arena):
     held = arena.empty((1 << 16) - 2 * ARENA_ALIGN, np.uint8)
     with pytest.raises(MemoryError, match=f"largest free span of {2 * ARENA_ALIGN}"):
@@ -146,7 +146,7 @@ def test_memory_is_used_again_when_its_tasks_have_ended(arena, tasks):
     assert not tasks.waited
 
 
-@pytest.mark.spec("ORCH-ARRAY-3", "ORCH-ARRAY-4")
+@pytest.mark.spec("ORCH-ARRAY-2", "ORCH-ARRAY-4")
 def test_who_finds_no_room_waits_for_tasks(arena, tasks):
     used = arena.empty(1 << 16, np.uint8)
     tasks.submitted, tasks.running = 1, [0]
@@ -189,7 +189,7 @@ def test_tasks_of_a_run_read_arrays_that_the_program_has_dropped(mode, depth):
         assert results[:, 3].tolist() == list(range(60))
 
 
-@pytest.mark.spec("ORCH-ARRAY-5")
+@pytest.mark.spec("ORCH-ARRAY-2")
 def test_arguments_and_graphs_keep_their_arrays():
     with Worker(level=3, num_sub_workers=1) as w:
         handle, result = w.register(copy), w.zeros(6)
@@ -206,7 +206,7 @@ def test_arguments_and_graphs_keep_their_arrays():
         del others
 
 
-@pytest.mark.spec("ORCH-ARRAY-6")
+@pytest.mark.spec("ORCH-ARRAY-2")
 def test_large_arrays_that_are_gone_give_their_memory_back_once_no_task_may_use_them(monkeypatch):
     monkeypatch.setattr(shared_arrays, "_MOST_FREE", 0)
     nbytes = 8 << 20

@@ -65,7 +65,7 @@ def test_drain_raises_what_has_failed_once_all_else_has_ended():
             w.run(orch_fn)
 
 
-@pytest.mark.spec("ORCH-DRAIN-3", "ORCH-MISUSE-7", "ORCH-INV-1", "SPEED-REPLAY-7")
+@pytest.mark.spec("ORCH-DRAIN-2", "ORCH-MISUSE-7", "ORCH-INV-1", "SPEED-REPLAY-1")
 def test_drain_is_refused_on_another_thread_after_the_run_and_in_a_recording(w):
     kept = []
 

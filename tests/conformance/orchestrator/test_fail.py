@@ -183,7 +183,7 @@ def test_the_workers_traceback_is_attached_and_of_a_long_one_beginning_and_end(w
         assert L.TRACE_CAPACITY - 64 < len(trace.encode()) <= L.TRACE_CAPACITY
 
 
-@pytest.mark.spec("ORCH-FAIL-6")
+@pytest.mark.spec("FAIL-AGAIN-1")
 def test_the_run_after_a_failed_run_starts_clean_and_succeeds(w):
     total = w.share(np.zeros(1, np.int64))
     adding = w.register(lambda args: total.__setitem__(0, total[0] + args.scalar(0)))

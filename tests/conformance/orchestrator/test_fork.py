@@ -206,7 +206,7 @@ def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
                 assert mapping(pid, address) == mapping(os.getpid(), address)
 
 
-@pytest.mark.spec("ORCH-FORK-5")
+@pytest.mark.spec("WM-FORK-3")
 def test_workers_and_their_replacements_are_forked_by_a_process_with_one_thread():
     with Worker(3, num_sub_workers=2) as w, ThreadPoolExecutor(1) as ours:
         ours.submit(w.start).result()  # the user's process has threads of its own

@@ -201,7 +201,7 @@ def test_a_submit_returns_whatever_workers_and_scheduler_are_doing():
 
 
 # ---------------------------------------------------------------- scopes
-@pytest.mark.spec("ORCH-INV-5")
+@pytest.mark.spec("ORCH-SUBMIT-5")
 @pytest.mark.kernels
 def test_registering_a_task_twice_in_a_scope_counts_once():
     scope, released = Scope(), []

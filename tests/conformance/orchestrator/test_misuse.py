@@ -189,7 +189,7 @@ def test_arrays_of_python_objects_and_what_is_no_array_are_refused(w):
 WRITING = [T.OUTPUT, T.INOUT, T.OUTPUT_EXISTING]
 
 
-@pytest.mark.spec("ORCH-MISUSE-13")
+@pytest.mark.spec("ORCH-MISUSE-3")
 @pytest.mark.parametrize("cut", [lambda x: x[::2], lambda x: np.broadcast_to(x, 4)])
 def test_a_read_only_array_is_not_written(w, cut):
     x = w.zeros(4, np.int32)
@@ -211,7 +211,7 @@ def test_a_read_only_array_is_not_written(w, cut):
     assert len(args) == 4
 
 
-@pytest.mark.spec("ORCH-MISUSE-13")
+@pytest.mark.spec("ORCH-MISUSE-3")
 def test_no_column_has_read_only_arrays_that_tasks_write(w):
     handle = w.register(nothing)
     x, y = w.zeros((3, 4), np.int32), w.zeros((3, 4), np.int32)
@@ -277,7 +277,7 @@ def test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused(w, tensors, 
 
 
 # ---------------------------------------------------------------- handles
-@pytest.mark.spec("ORCH-MISUSE-6")
+@pytest.mark.spec("FLOW-HANDLE-2")
 def test_what_is_no_handle_of_this_worker_is_refused(w, other):
     good, foreign, stale = w.register(nothing), other.register(nothing), stale_handle(w)
 

@@ -144,7 +144,7 @@ def test_a_buffer_that_is_used_again_and_again_gives_no_more_edges(tracking):
 
 # ---------------------------------------------------------------- failures
 @pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-2")
+@pytest.mark.spec("ORCH-READS-1")
 def test_a_writer_starts_after_a_reader_that_has_failed(driver):
     reader = driver.start(reads(AT))
     writer, doomed = driver.submit(overwrites(AT)), driver.submit(updates(AT))
@@ -158,7 +158,7 @@ def test_a_writer_starts_after_a_reader_that_has_failed(driver):
 
 
 @pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1", "ORCH-READS-2")
+@pytest.mark.spec("ORCH-READS-1")
 @pytest.mark.parametrize("wired", [False, True])
 def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_for(tracking, wired):
     driver = tracking(sub=4)
@@ -179,7 +179,7 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
 
 
 @pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-2")
+@pytest.mark.spec("ORCH-READS-1")
 def test_a_pass_follows_if_a_reader_fails_for_want_of_a_worker(tracking):
     driver = tracking(next_level=1, sub=1)
     reader, writer = driver.submit(reads(AT)), driver.submit(overwrites(AT), kind=L.NEXT_LEVEL)
@@ -193,7 +193,7 @@ def test_a_pass_follows_if_a_reader_fails_for_want_of_a_worker(tracking):
 
 # ---------------------------------------------------------------- what counts
 @pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-3")
+@pytest.mark.spec("ORCH-READS-1")
 def test_other_memory_tags_and_sizes_do_not_count(tracking):
     driver = tracking(next_level=1, sub=8)
     chip = {"kind": L.NEXT_LEVEL, "owner": 0}
@@ -262,7 +262,7 @@ def noted(w):
     return int(mem[L.ACCESS_COUNT]), int(mem[L.GRIDS_USED])
 
 
-@pytest.mark.spec("ORCH-READS-1", "ORCH-READS-3")
+@pytest.mark.spec("ORCH-READS-1")
 @pytest.mark.parametrize("view", [np.s_[:], np.s_[4:8], np.s_[::-2], np.s_[3]])
 def test_a_reader_finds_what_was_there_when_it_was_submitted(w, view):
     x, y = w.share(np.arange(WORDS)), w.zeros(WORDS, np.int64)
@@ -329,7 +329,7 @@ def test_layouts_that_are_forgotten_within_a_run_leave_no_reads_behind(w, monkey
 
 
 # ---------------------------------------------------------------- with other things
-@pytest.mark.spec("ORCH-READS-1", "ORCH-READS-3")
+@pytest.mark.spec("ORCH-READS-1")
 def test_a_write_after_a_read_is_no_hazard_any_more_but_other_hazards_are(w):
     x = w.share(np.arange(WORDS))
 

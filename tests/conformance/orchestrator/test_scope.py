@@ -130,7 +130,7 @@ def test_scope_end_without_scope_begin_raises_and_the_runs_own_scope_stays_open(
     assert (driver.close_scope(), driver.changed_since(before)) == (L.NO_SCOPE, [])
 
 
-@pytest.mark.spec("ORCH-SCOPE-5", "ORCH-INV-5")
+@pytest.mark.spec("ORCH-SCOPE-5", "ORCH-SUBMIT-5")
 @pytest.mark.kernels
 @given(script=st.lists(st.sampled_from(["open", "close", "task", "alloc"]), max_size=40))
 @example(script=["task", "open", "task", "open", "alloc", "close", "close"])

@@ -142,7 +142,7 @@ BYTES = {
 }
 
 
-@pytest.mark.spec("ORCH-SUBMIT-8")
+@pytest.mark.spec("ORCH-MISUSE-1")
 @pytest.mark.parametrize("what", BYTES)
 def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(driver, what):
     before = driver.words()
@@ -152,7 +152,7 @@ def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(dr
     assert driver.changed_since(before) == []
 
 
-@pytest.mark.spec("ORCH-SUBMIT-8")
+@pytest.mark.spec("ORCH-MISUSE-1")
 def test_bytes_that_are_what_was_announced_are_taken(driver):
     assert submit_bytes(driver, 1 | 1 << 32, 0, TENSOR + SCALAR) >= 0
     assert submit_bytes(driver, 2 | 2 << 32, 2, GROUP) >= 0

@@ -97,7 +97,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(watch, "STALL_S", 0.0)
 
 
-@pytest.mark.spec("ORCH-TELL-2")
+@pytest.mark.spec("ORCH-TELL-1")
 @MODES
 def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, at_once, monkeypatch):
     look, looks = watch.Watch.look, []
@@ -124,7 +124,7 @@ def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, at_once, mo
         assert len(said()) == 3
 
 
-@pytest.mark.spec("ORCH-TELL-2")
+@pytest.mark.spec("ORCH-TELL-1")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_who_waits_for_room_is_told_as_well_if_a_task_runs(workers, said, at_once):
     with Busy("process", workers, heap_ring_size=4096, alloc_timeout_s=0.3) as b:
@@ -142,7 +142,7 @@ def test_who_waits_for_room_is_told_as_well_if_a_task_runs(workers, said, at_onc
         assert len(said()) == workers
 
 
-@pytest.mark.spec("ORCH-TELL-2")
+@pytest.mark.spec("ORCH-TELL-1")
 def test_nothing_is_said_while_tasks_end(w, monkeypatch):
     clock, told = [0.0], []
     monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])

@@ -158,7 +158,7 @@ NO_COUNTS = [(-1, 0), (0, -1), (-1, -1), (-1, 5), (-1, 10), (1, -5), (-MOST - 1,
 TOO_MANY = [(376, 0), (0, 1878), (375, 3), (375, 5), (MOST, 0), (MOST, MOST)]
 
 
-@pytest.mark.spec("SCHED-MAIL-6", "FLOW-VIEW-3")
+@pytest.mark.spec("FLOW-ARGS-4", "FLOW-VIEW-3")
 @pytest.mark.parametrize(("tensors", "scalars"), NO_COUNTS + TOO_MANY)
 def test_counts_that_cannot_be_are_refused_with_both_numbers(tensors, scalars):
     args = received(tensors, scalars)
@@ -167,7 +167,7 @@ def test_counts_that_cannot_be_are_refused_with_both_numbers(tensors, scalars):
             read(args)
 
 
-@pytest.mark.spec("SCHED-MAIL-6", "FLOW-VIEW-3")
+@pytest.mark.spec("FLOW-ARGS-4", "FLOW-VIEW-3")
 @pytest.mark.parametrize(("tensors", "scalars"), [(0, 0), (2, 2), (375, 2), (0, 1877), (128, 128)])
 def test_counts_that_fit_are_accepted_and_indices_checked_against_them(tensors, scalars):
     args = received(tensors, scalars)

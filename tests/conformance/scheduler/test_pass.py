@@ -163,6 +163,6 @@ def followed_without_the_lock(sources):
     }
 
 
-@pytest.mark.spec("SCHED-PASS-5")
+@pytest.mark.spec("SCHED-PASS-2")
 def test_no_look_without_the_lock_follows_what_others_may_change():
     assert followed_without_the_lock(Sources()) == set()

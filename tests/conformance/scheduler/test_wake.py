@@ -464,7 +464,7 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-@pytest.mark.spec("SCHED-WAKE-6")
+@pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.parametrize("what", ["a worker has died", "a group", "a task is held", "none of them"])
 def test_one_of_many_runs_a_pass_for_a_group_a_held_task_and_after_a_death(make_driver, what):
     driver = make_driver(sub=2, next_level=1)
@@ -499,7 +499,7 @@ def test_an_end_may_stay_unseen_while_a_task_waits_and_one_of_several_is_idle(ma
 
 
 # ---------------------------------------------------------------- a waker that dies
-@pytest.mark.spec("SCHED-WAKE-8")
+@pytest.mark.spec("SCHED-WAKE-4")
 @pytest.mark.parametrize(
     ("word", "event"),
     [(L.PARK_ORCH, "a death"), (L.PARK_SCHED, "a death"), (L.PARK_SCHED, "the end")],

@@ -32,7 +32,7 @@ def test_chrome_gets_rows_boxes_arrows_and_curves(chained, path):
     assert any(one["ph"] == "C" and one["name"] == "ring 0" for one in events)
 
 
-@pytest.mark.spec("SEE-EXPORT-2")
+@pytest.mark.spec("SEE-EXPORT-1")
 def test_a_table_has_a_row_for_each_task(chained, path):
     assert main(["trace", path, "--csv"]) == 0
     with open(f"{path}.csv", encoding="utf-8", newline="") as file:
@@ -46,7 +46,7 @@ def test_a_table_has_a_row_for_each_task(chained, path):
     assert len({len(column) for column in columns.values()}) == 1
 
 
-@pytest.mark.spec("SEE-EXPORT-4")
+@pytest.mark.spec("SEE-EXPORT-1")
 def test_graphviz_gets_tasks_and_what_edges_are_owed_to(chained, path):
     assert main(["trace", path, "--dot"]) == 0
     with open(f"{path}.dot", encoding="utf-8") as file:

@@ -36,7 +36,7 @@ def fill_and_die(path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.spec("SEE-FILE-1")
+@pytest.mark.spec("SEE-FILE-4")
 def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
     mem, total = driver.mem, 1000
     at = journal.journal_at(mem, 0)
@@ -59,7 +59,7 @@ def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
     assert chunks[:, 1].sum() == total and chunks[:, 1].max() <= 64
 
 
-@pytest.mark.spec("SEE-FILE-3")
+@pytest.mark.spec("SEE-FILE-4")
 def test_it_has_names_and_lines(chained):
     assert chained.about["workers"] == ["sub_worker 0", "sub_worker 1"]
     assert "increase" in chained.about["functions"].values()
@@ -97,7 +97,7 @@ def test_what_is_no_trace_is_refused(path, content, words):
             TraceFile(wrong)
 
 
-@pytest.mark.spec("SEE-FILE-5")
+@pytest.mark.spec("SEE-FILE-4")
 def test_a_file_that_cannot_grow_ends_the_trace_with_a_warning_and_no_task(caplog, path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:

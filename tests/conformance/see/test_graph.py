@@ -85,7 +85,7 @@ task 6: increase()
 """
 
 
-@pytest.mark.spec("SEE-GRAPH-1", "SEE-GRAPH-2", "SEE-GRAPH-3")
+@pytest.mark.spec("SEE-GRAPH-1", "SEE-GRAPH-3")
 def test_a_graph_has_tasks_tags_and_what_each_waits_for(w, x):
     graph = w.graph(program(w, x, w.zeros(8, np.int64)))
     assert (str(graph), repr(graph)) == (TEXT, "<TaskGraph of 7 tasks and 4 edges>")
@@ -121,7 +121,7 @@ def test_many_tasks_at_once_are_there_with_lines(w, x):
     assert graph.text(lines=True).splitlines()[0].endswith(f"  # test_graph.py:{line}")
 
 
-@pytest.mark.spec("SEE-GRAPH-1", "SEE-GRAPH-2")
+@pytest.mark.spec("SEE-GRAPH-1")
 def test_memory_of_other_workers_and_named_workers_are_told_apart():
     with Worker(3, num_sub_workers=1, child_mode="thread") as w:
         for _ in range(2):
@@ -164,7 +164,7 @@ def test_memory_that_is_used_again_has_another_name(w, x):
     ]
 
 
-@pytest.mark.spec("SEE-GRAPH-4")
+@pytest.mark.spec("SEE-GRAPH-3")
 def test_a_diff_shows_a_tag_that_was_changed(w, x):
     def with_tag(tag):
         def orch_fn(orch, args, config):
@@ -184,7 +184,7 @@ def test_a_diff_shows_a_tag_that_was_changed(w, x):
     assert before.diff(after) == before.diff(str(after))
 
 
-@pytest.mark.spec("SEE-GRAPH-5", "SEE-GRAPH-8")
+@pytest.mark.spec("SEE-GRAPH-3", "SEE-GRAPH-8")
 def test_dot_has_the_tensors_of_edges_and_the_values_of_calls(w, x, calls, tmp_path):
     for given, lines in (
         (
@@ -227,7 +227,7 @@ def test_a_drain_is_a_line_the_rest_is_refused_and_the_worker_is_as_before(w, x)
     assert x.tolist() == [1] * 8
 
 
-@pytest.mark.spec("SEE-GRAPH-7")
+@pytest.mark.spec("SEE-GRAPH-6")
 def test_a_hazard_is_found_without_running():
     with Worker(3, num_sub_workers=1, check=True, child_mode="thread") as w:
         handle = w.register(increase)
@@ -316,7 +316,7 @@ REFUSED = (
 )
 
 
-@pytest.mark.spec("SEE-GRAPH-9")
+@pytest.mark.spec("SEE-GRAPH-8")
 def test_a_call_that_is_not_made_has_no_result(w, calls):
     kept = []
 
@@ -335,7 +335,7 @@ def test_a_call_that_is_not_made_has_no_result(w, calls):
         add(kept[0], 2)
 
 
-@pytest.mark.spec("SEE-GRAPH-9", "SEE-GRAPH-6")
+@pytest.mark.spec("SEE-GRAPH-8", "SEE-GRAPH-6")
 def test_calls_work_after_a_dry_run_also_after_an_exception(w, calls):
     early = add(2, 3)
 
@@ -353,7 +353,7 @@ def test_calls_work_after_a_dry_run_also_after_an_exception(w, calls):
     assert str(shown) == "task 0: add(5, 1) on worker 1\n"
 
 
-@pytest.mark.spec("SEE-GRAPH-9")
+@pytest.mark.spec("SEE-GRAPH-8")
 def test_another_threads_calls_are_made(w):
     made, begun = [], threading.Event()
 
@@ -384,7 +384,7 @@ USES = (
 )
 
 
-@pytest.mark.spec("SEE-GRAPH-10")
+@pytest.mark.spec("SEE-GRAPH-8")
 def test_map_reads_all_items_and_its_results_have_no_values(w):
     x, taken = w.zeros((4, 8)), []
 
@@ -410,7 +410,7 @@ def test_map_reads_all_items_and_its_results_have_no_values(w):
     assert (str(graph.tasks[4]), graph.pairs) == ("task 4: abs(0)", [(0, 7)])
 
 
-@pytest.mark.spec("SEE-GRAPH-6", "SEE-GRAPH-10")
+@pytest.mark.spec("SEE-GRAPH-6", "SEE-GRAPH-8")
 def test_what_no_run_could_submit_is_refused(w, monkeypatch):
     with pytest.raises(RuntimeError, match="exceeds per-ring heap size"):
         w.graph(lambda orch, *_: orch.alloc((1 << 20,), np.int64))
@@ -451,7 +451,7 @@ def anywhere(handle, x, fixed):
     return orch_fn
 
 
-@pytest.mark.spec("SEE-GRAPH-11")
+@pytest.mark.spec("SEE-GRAPH-6")
 def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine():
     texts = []
     for worker in Worker(num_sub_workers=2, check=True), fleet(check=True):
@@ -465,7 +465,7 @@ def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine():
     assert texts[0] == texts[1]
 
 
-@pytest.mark.spec("SEE-GRAPH-11")
+@pytest.mark.spec("SEE-GRAPH-6")
 def test_a_dry_run_names_workers_only_where_the_program_does():
     with Worker(level=4) as w:
         for _ in range(2):

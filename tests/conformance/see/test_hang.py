@@ -118,7 +118,7 @@ def test_a_ring_that_stays_full_tells_for_whom_its_oldest_memory_is_kept():
     ]
 
 
-@pytest.mark.spec("SEE-HANG-3")
+@pytest.mark.spec("SEE-HANG-1")
 def test_the_report_comes_once_until_a_task_ends(waiting):
     """`Watch` is asked as by a thread that waits; the tasks are those of a run in which nothing moves."""
     w, waits, good, other, (x, _) = waiting
@@ -141,7 +141,7 @@ def test_the_report_comes_once_until_a_task_ends(waiting):
     assert [len(one) for one in told.reports] == [5, 3]
 
 
-@pytest.mark.spec("SEE-HANG-3")
+@pytest.mark.spec("SEE-HANG-1")
 def test_a_group_that_waits_for_too_many_workers_is_named():
     with Worker(level=3, num_sub_workers=2, hang_report_s=0.0) as w:
         waits, good = w.register(wait_at_gate), w.register(increase)
@@ -248,7 +248,7 @@ def opened():
     return Worker(level=3, num_sub_workers=1, child_mode="thread")
 
 
-@pytest.mark.spec("SEE-HANG-5")
+@pytest.mark.spec("SEE-HANG-4")
 def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(default):
     with opened() as first:
         first.start()
@@ -265,7 +265,7 @@ def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(
         assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
 
 
-@pytest.mark.spec("SEE-HANG-5")
+@pytest.mark.spec("SEE-HANG-4")
 def test_a_handler_of_the_program_stays(default):
     came = []
     for handler in (lambda number, frame: came.append(number), signal.SIG_IGN):

@@ -80,7 +80,7 @@ def submitted(w, function, which):
     )
 
 
-@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-2")
+@pytest.mark.spec("SEE-INPUT-1")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_write_is_found(w, name):
     function, which, words = FAULTS[name]
@@ -130,7 +130,7 @@ CALLS = {
 }
 
 
-@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-2")
+@pytest.mark.spec("SEE-INPUT-1")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_planted_write_of_a_call_is_found(w, name):
     call, words = CALLS[name]
@@ -146,7 +146,7 @@ def test_a_planted_write_of_a_call_is_found(w, name):
     assert f"\n  submitted at {__file__}:{line}" in error.__cause__.story
 
 
-@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-4")
+@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-3")
 def test_what_a_task_may_do_is_not_reported(w):
     x, y = w.share(np.arange(64.0)), w.zeros((2, 64))
     handle, code = w.register(harmless), w.register(compiled_reads)
@@ -167,7 +167,7 @@ def test_what_a_task_may_do_is_not_reported(w):
     assert x[0] > 0
 
 
-@pytest.mark.spec("SEE-INPUT-1", "SEE-INPUT-5")
+@pytest.mark.spec("SEE-INPUT-1")
 def test_without_the_check_nothing_is_compared(path):
     with Worker(num_sub_workers=1, trace=path) as w:
         assert call_pokes(w.zeros(8), w.zeros(8), 0).result() is None
@@ -181,7 +181,7 @@ def poke_two(x: sr.In, first, last):
     poke(x.ctypes.data + last)
 
 
-@pytest.mark.spec("SEE-INPUT-2")
+@pytest.mark.spec("SEE-INPUT-1")
 def test_of_a_large_tensor_the_pieces_are_named(w):
     x = w.zeros(MOST_COPIED // 4)  # twice as much
     with pytest.raises(HazardError) as caught:
@@ -228,7 +228,7 @@ def wait_and_write(args):
     flags[1] = 1
 
 
-@pytest.mark.spec("SEE-INPUT-4")
+@pytest.mark.spec("SEE-INPUT-3")
 def test_a_task_with_no_dep_may_write_meanwhile_whichever_is_submitted_first(w):
     read, write = w.register(signal_and_wait), w.register(wait_and_write)
     for order in (1, -1):
@@ -249,7 +249,7 @@ def test_a_task_with_no_dep_may_write_meanwhile_whichever_is_submitted_first(w):
         graph.run()
 
 
-@pytest.mark.spec("SEE-INPUT-4")
+@pytest.mark.spec("SEE-INPUT-3")
 def test_members_of_a_group_may_write_what_others_read(w):
     handle = w.register(either)
     x, flags = w.zeros(8), w.zeros(2, np.int64)
@@ -267,7 +267,7 @@ def either(args):
     (wait_and_write if args.scalar(0) else signal_and_wait)(args)
 
 
-@pytest.mark.spec("SEE-INPUT-4")
+@pytest.mark.spec("SEE-INPUT-3")
 def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_anew(w):
     x = w.zeros(64)
     handle, poking = w.register(harmless), w.register(by_ctypes)
@@ -287,7 +287,7 @@ def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_a
 
 
 # ---------------------------------------------------------------- traces
-@pytest.mark.spec("SEE-INPUT-5")
+@pytest.mark.spec("SEE-INPUT-1")
 def test_a_trace_has_the_writes_of_runs_and_of_calls(path, mode):
     with Worker(3, num_sub_workers=1, check=True, trace=path, child_mode=mode) as w:
         x, y = w.zeros(64), w.zeros(64)

@@ -27,7 +27,7 @@ def parts(mem, number):
     return [tuple(rows[i & int(mem[at + L.J_MASK])].tolist()) for i in range(taken, pushed)]
 
 
-@pytest.mark.spec("SEE-NOTE-1")
+@pytest.mark.spec("SEE-NOTE-2")
 def test_each_party_writes_notes_of_four_words_into_its_own_journal(driver):
     mem = driver.mem
     assert L.NOTE_WORDS * L.WORD == 32
@@ -38,7 +38,7 @@ def test_each_party_writes_notes_of_four_words_into_its_own_journal(driver):
         assert parts(mem, number) == [(L.NOTED_WOKE | number << 8, 5, 70, number)]
 
 
-@pytest.mark.spec("SEE-NOTE-1")
+@pytest.mark.spec("SEE-NOTE-2")
 def test_the_journals_of_an_engine_follow_each_other_without_sharing_words():
     end, words = L.plan(window=8, rings=1, next_level=1, sub=2)
     starts = [L.journal_offset(words[L.A_JOURNALS], i) for i in range(L.JOURNALS_OF_WORKERS + 4)]
@@ -93,7 +93,7 @@ def test_a_note_without_room_is_dropped_and_counted(driver):
     assert [one[1] for one in parts(mem, 0)] == [2, 3, 9] and mem[at + L.J_DROPPED] == 3
 
 
-@pytest.mark.spec("SEE-NOTE-4")
+@pytest.mark.spec("SEE-NOTE-2")
 def test_each_step_of_a_task_has_its_time(chained):
     rows = chained.tasks
     tasks = rows[~rows["buffer"]]
@@ -103,7 +103,7 @@ def test_each_step_of_a_task_has_its_time(chained):
     assert set(tasks["outcome"].tolist()) == {1}
 
 
-@pytest.mark.spec("SEE-NOTE-5")
+@pytest.mark.spec("SEE-NOTE-2")
 def test_tensors_and_dependencies_are_noted(traced):
     seen = []
 
@@ -135,7 +135,7 @@ def pass_on(value, x: sr.Out):
     return value
 
 
-@pytest.mark.spec("SEE-NOTE-5")
+@pytest.mark.spec("SEE-NOTE-2")
 def test_dependencies_of_calls_are_noted_with_the_tensor_that_each_is_owed_to(path, tmp_path):
     with Worker(num_sub_workers=1, trace=path, child_mode="thread") as w:
         gate, x, y = w.zeros(1, np.int64), w.zeros((4, 4)), w.zeros((4, 4))
@@ -167,7 +167,7 @@ def test_dependencies_of_calls_are_noted_with_the_tensor_that_each_is_owed_to(pa
     assert 't1 -> t2 [label="INPUT 1"];' in text and 't1 -> t4 [label="value"];' in text
 
 
-@pytest.mark.spec("SEE-NOTE-6")
+@pytest.mark.spec("SEE-NOTE-3")
 def test_without_a_trace_journals_are_empty_and_their_pages_untouched():
     with Worker(level=3, num_sub_workers=1) as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)

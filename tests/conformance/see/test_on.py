@@ -27,7 +27,7 @@ def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
     assert (trace.tasks["run"].tolist(), trace.find(0, 1).number) == ([0] * 5 + [1] * 5, 6)
 
 
-@pytest.mark.spec("SEE-ON-2")
+@pytest.mark.spec("SEE-ON-1")
 def test_a_block_is_traced_and_nothing_else(path, tmp_path):
     with Worker(num_sub_workers=1) as w:
         x = w.zeros(4)
@@ -44,7 +44,7 @@ def test_a_block_is_traced_and_nothing_else(path, tmp_path):
     assert (len(Trace.open(path).ran), Trace.open(second).ran["task"].tolist()) == (2, [1])
 
 
-@pytest.mark.spec("SEE-ON-2")
+@pytest.mark.spec("SEE-ON-1")
 def test_a_trace_that_cannot_be_is_refused_at_once(path, tmp_path):
     with pytest.raises(ValueError, match="trace_detail='most': it is 'all', or 'tasks'"):
         Worker(trace=path, trace_detail="most")
@@ -69,7 +69,7 @@ def test_a_trace_that_cannot_be_is_refused_at_once(path, tmp_path):
     assert not other.exists() and len(Trace.open(path).ran) == 4
 
 
-@pytest.mark.spec("SEE-ON-3")
+@pytest.mark.spec("SEE-ON-1")
 def test_a_program_is_traced_by_an_environment_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("SIMPLER_REF_TRACE", str(tmp_path / "a.{pid}.trace"))
 
@@ -125,7 +125,7 @@ def end_yourself(orch, args, config):
     os._exit(3)
 
 
-@pytest.mark.spec("SEE-ON-4", "SEE-ON-6")
+@pytest.mark.spec("SEE-ON-4")
 def test_a_child_worker_and_its_successor_have_files_beside_that_of_the_parent(path):
     with nest(path, "process") as w:
         fatal, handle = w.register(end_yourself), w.register(inner)
@@ -140,7 +140,7 @@ def test_a_child_worker_and_its_successor_have_files_beside_that_of_the_parent(p
     assert trace.start < second.start < second.end < trace.end
 
 
-@pytest.mark.spec("SEE-ON-6")
+@pytest.mark.spec("SEE-ON-4")
 def test_a_child_worker_that_cannot_be_traced_is_named(path, caplog):
     os.mkdir(f"{path}.1")
     with nest(None, "thread") as w:
@@ -154,14 +154,14 @@ def test_a_child_worker_that_cannot_be_traced_is_named(path, caplog):
     assert "child_worker 1 level=3 is not traced" in caplog.text
 
 
-@pytest.mark.spec("SEE-ON-5")
+@pytest.mark.spec("SEE-ON-1")
 def test_with_less_detail_only_what_workers_do_is_noted(traced):
     trace = traced(chain, trace_detail="tasks")
     assert (len(trace.ran), len(trace.edges), len(trace.arguments), len(trace.runs)) == (4, 0, 0, 1)
     assert names(trace) == {"increase"} and not trace.tasks["submitted"].any()
 
 
-@pytest.mark.spec("SEE-ON-2")
+@pytest.mark.spec("SEE-ON-1")
 def test_a_trace_whose_block_an_interrupt_has_kept_from_its_end_ends_with_the_next(tmp_path):
     with Worker(num_sub_workers=1) as w:
         begun = w.trace(tmp_path / "first")

@@ -44,7 +44,7 @@ def test_the_page_refers_to_no_other_file(page):
     assert text.startswith("<!doctype html>") and text.count("<script>") == 1
 
 
-@pytest.mark.spec("SEE-PAGE-2")
+@pytest.mark.spec("SEE-PAGE-1")
 def test_the_columns_of_the_page_are_those_of_the_trace(page):
     trace, text = page
     about, columns = contents(text)
@@ -66,7 +66,7 @@ def test_the_columns_of_the_page_are_those_of_the_trace(page):
     assert order.tolist() == list(range(len(order)))
 
 
-@pytest.mark.spec("SEE-PAGE-2", "SEE-PAGE-3")
+@pytest.mark.spec("SEE-PAGE-1")
 def test_names_stay_text_and_long_traces_have_coarser_units(traced, tmp_path):
     trace, evil = traced(chain), '</script><b>"&'
     trace.about["functions"] = dict.fromkeys(trace.about["functions"], evil)
@@ -212,7 +212,7 @@ def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
     assert view(page) == whole
 
 
-@pytest.mark.spec("SEE-PAGE-5")
+@pytest.mark.spec("SEE-PAGE-4")
 def test_a_click_tells_the_story_and_shows_the_neighbours(shown):
     trace, page = shown
     page.click(box_of(page, 6))
@@ -240,7 +240,7 @@ def test_a_click_tells_the_story_and_shows_the_neighbours(shown):
 
 
 @pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-6")
+@pytest.mark.spec("SEE-PAGE-4")
 def test_search_dims_all_else_and_enter_goes_on(shown):
     _, page = shown
     places = {task: box_of(page, task) for task in (1, 2)}
@@ -258,7 +258,7 @@ def test_search_dims_all_else_and_enter_goes_on(shown):
 
 
 @pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-6")
+@pytest.mark.spec("SEE-PAGE-4")
 def test_search_finds_the_number_that_messages_have_in_each_run(shown):
     _, page = shown
     page.click(page.place("#search"))
@@ -276,7 +276,7 @@ def test_search_finds_the_number_that_messages_have_in_each_run(shown):
 
 
 @pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-6")
+@pytest.mark.spec("SEE-PAGE-4")
 def test_the_critical_path_is_shown_by_its_button_and_its_list(shown):
     trace, page = shown
     on, off = trace.critical_path[1], 1
@@ -291,7 +291,7 @@ def test_the_critical_path_is_shown_by_its_button_and_its_list(shown):
 
 
 @pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-7")
+@pytest.mark.spec("SEE-PAGE-4")
 def test_in_a_small_window_all_parts_have_the_same_time_at_the_same_place(shown):
     _, page = shown
     page.wheel(page.place("#time", 0.5, 0.5), down=-100)

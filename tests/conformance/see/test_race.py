@@ -98,7 +98,7 @@ FOUND = [
 """What is found of each: its kind, and the tasks."""
 
 
-@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2")
+@pytest.mark.spec("SEE-RACE-1")
 @pytest.mark.parametrize(
     ("build", "kind", "tasks"),
     [(build, *found) for build, found in zip(FAULTS.values(), FOUND, strict=True)],
@@ -135,13 +135,13 @@ ORDERED = {
 }
 
 
-@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-2", "SEE-RACE-6")
+@pytest.mark.spec("SEE-RACE-1")
 @pytest.mark.parametrize("build", ORDERED.values(), ids=ORDERED)
 def test_what_is_ordered_is_not_reported(traced, build):
     assert traced(build, heap_ring_size=1 << 15).races() == []
 
 
-@pytest.mark.spec("SEE-RACE-6")
+@pytest.mark.spec("SEE-RACE-1")
 def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
     with Worker(3, child_mode="thread", trace=path) as w:
         for _ in range(2):
@@ -161,7 +161,7 @@ def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
     assert (race.run, race.kind, race.tasks) == (1, "write after write", (0, 1))
 
 
-@pytest.mark.spec("SEE-RACE-6", "SEE-RACE-7")
+@pytest.mark.spec("SEE-RACE-1")
 def test_runs_among_calls_are_compared_also_views_with_gaps_and_calls_are_not(path):
     bad = several([(LEFT, T.INOUT)], [(RIGHT, T.INOUT)])
     good = several(*([(np.s_[:, i], T.INOUT)] for i in range(8)))
@@ -214,7 +214,7 @@ def racing_pairs(graph, tasks):
     }
 
 
-@pytest.mark.spec("SEE-RACE-1", "SEE-RACE-6")
+@pytest.mark.spec("SEE-RACE-1")
 def test_random_programs_have_races_where_no_way_leads_along_the_edges(tmp_path):
     rng = np.random.default_rng(5)
     programs = [random_tasks(rng) for _ in range(300)]
@@ -269,7 +269,7 @@ def test_of_the_races_of_the_same_lines_there_is_one_with_their_number(traced):
     assert "(and 7 more of these lines)" in str(race)
 
 
-@pytest.mark.spec("SEE-RACE-4")
+@pytest.mark.spec("SEE-RACE-3")
 def test_a_trace_without_all_tensors_is_refused(traced, path):
     traced(several([(WHOLE, T.INOUT)]), trace_detail="tasks")
     with pytest.raises(ValueError, match="detail='all'"):
@@ -280,7 +280,7 @@ def test_a_trace_without_all_tensors_is_refused(traced, path):
         Trace(file).races()
 
 
-@pytest.mark.spec("SEE-RACE-5")
+@pytest.mark.spec("SEE-RACE-3")
 def test_the_command_prints_races_and_has_status_1(traced, path, capsys):
     traced(several([(WHOLE, T.INPUT)], [(WHOLE, T.INOUT)]))
     assert main(["trace", path, "--check"]) == 1

@@ -38,7 +38,7 @@ def test_waits_for_room_and_the_memory_of_rings_are_there(traced):
     assert trace.held["bytes"].max() == 1 << 14 and set(trace.held["ring"].tolist()) == {1}
 
 
-@pytest.mark.spec("SEE-READ-2")
+@pytest.mark.spec("SEE-READ-1")
 def test_a_task_is_found_by_number_and_by_id_and_run(path):
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)
@@ -61,7 +61,7 @@ def test_a_task_is_found_by_number_and_by_id_and_run(path):
         trace.find(0, 3)
 
 
-@pytest.mark.spec("SEE-READ-3")
+@pytest.mark.spec("SEE-READ-1")
 def test_sums_are_those_of_the_tables_and_functions_of_the_same_name_are_added_up(path):
     with Worker(num_sub_workers=2, trace=path) as w:
         one, other = (w.register(f) for f in (lambda args: None, lambda args: args and None))
@@ -83,7 +83,7 @@ def test_sums_are_those_of_the_tables_and_functions_of_the_same_name_are_added_u
     assert buffers == 1 and waited == int((rows["begun"] - rows["submitted"]).sum())
 
 
-@pytest.mark.spec("SEE-READ-4")
+@pytest.mark.spec("SEE-READ-1")
 def test_the_critical_path_is_the_longest_chain():
     tasks = np.zeros(5, TASK)
     tasks["begun"], tasks["ended"] = 100, [110, 150, 120, 101, 130]
@@ -96,7 +96,7 @@ def test_the_critical_path_is_the_longest_chain():
     assert (critical_path(tasks, edges), critical_path(tasks[:0], edges[:0])) == ([1, 3, 5], [])
 
 
-@pytest.mark.spec("SEE-READ-5")
+@pytest.mark.spec("SEE-EXPORT-1")
 def test_the_command_prints_a_summary_and_writes_a_page(traced, path, tmp_path, capsys):
     traced(chain)
     assert main(["trace", path]) == 0
@@ -115,7 +115,7 @@ def test_the_command_prints_a_summary_and_writes_a_page(traced, path, tmp_path, 
     assert "--run is the run of the task of --why: give both" in capsys.readouterr().err
 
 
-@pytest.mark.spec("SEE-READ-5")
+@pytest.mark.spec("SEE-EXPORT-1")
 def test_dropped_notes_are_counted_in_the_summary(path):
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)

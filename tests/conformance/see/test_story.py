@@ -80,7 +80,7 @@ def w():
         yield made
 
 
-@pytest.mark.spec("SEE-STORY-1", "SEE-STORY-4")
+@pytest.mark.spec("SEE-STORY-1", "SEE-STORY-3")
 @pytest.mark.parametrize("function", [fail, die_in_run])
 def test_the_error_of_a_run_names_state_worker_and_neighbours(function):
     with Worker(level=3, num_sub_workers=1, check=function is fail) as w:
@@ -112,7 +112,7 @@ def test_only_the_first_four_are_named(w):
     assert f"  it had waited for {named}, 2 more\n  no task waits for it" in caught.value.story
 
 
-@pytest.mark.spec("SEE-STORY-2")
+@pytest.mark.spec("SEE-STORY-1")
 @pytest.mark.parametrize(
     ("task", "kind"), [(refuse, KeyError), (die, WorkerLostError), (spin, TaskTimeoutError)]
 )
@@ -132,7 +132,7 @@ def test_the_error_of_a_call_tells_what_it_had_waited_for_and_what_waits(task, k
     assert origin_of(second.value).story.splitlines()[0] == lines[0]
 
 
-@pytest.mark.spec("SEE-STORY-2")
+@pytest.mark.spec("SEE-STORY-1")
 def test_a_cancelled_call_never_began(w):
     x, gate = w.zeros(8, np.int64), w.zeros(1, np.int64)
     begin(x, gate)
@@ -147,7 +147,7 @@ def test_a_cancelled_call_never_began(w):
     assert others == "  no call waits for it"
 
 
-@pytest.mark.spec("SEE-STORY-3", "SEE-STORY-7")
+@pytest.mark.spec("SEE-STORY-3")
 def test_python_prints_the_story_which_changes_nothing_of_a_tasks_exception(w):
     errors = [chained(w, fail)]
     again = pickle.loads(pickle.dumps(errors[0]))
@@ -165,7 +165,7 @@ def test_python_prints_the_story_which_changes_nothing_of_a_tasks_exception(w):
         assert printed.count("Traceback (most recent call last)") == 2
 
 
-@pytest.mark.spec("SEE-STORY-4")
+@pytest.mark.spec("SEE-STORY-3")
 def test_a_checked_worker_names_the_line_of_a_call():
     with Worker(num_sub_workers=1, check=True, child_mode="thread") as w:
         x = w.zeros(8, np.int64)
@@ -178,7 +178,7 @@ def test_a_checked_worker_names_the_line_of_a_call():
             w.run(lambda orch, args, config: None)
 
 
-@pytest.mark.spec("SEE-STORY-5")
+@pytest.mark.spec("SEE-STORY-3")
 def test_while_a_trace_is_taken_the_first_stories_have_times_and_lines(path, mode):
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode=mode) as w:
         w.run(lambda orch, args, config: None)
@@ -207,7 +207,7 @@ def errors_of(results):
     return found
 
 
-@pytest.mark.spec("SEE-STORY-6")
+@pytest.mark.spec("SEE-STORY-1")
 def test_the_error_of_an_item_tells_which_item_of_which_function_and_where_map_was_called(w):
     def mapped():
         return w.map(invert, [1, 1, 1, 1, 1, 0, 1, 0, 1], chunksize=4)
@@ -223,7 +223,7 @@ def test_the_error_of_an_item_tells_which_item_of_which_function_and_where_map_w
         assert isinstance(error, ZeroDivisionError)
 
 
-@pytest.mark.spec("SEE-STORY-6")
+@pytest.mark.spec("SEE-STORY-1")
 def test_a_chunk_that_is_lost_tells_which_items_it_had():
     with Worker(num_sub_workers=1) as w:
         found = errors_of(w.map(vanish, [1, 2, 3, 4, 0, 5], chunksize=3))
@@ -235,7 +235,7 @@ def test_a_chunk_that_is_lost_tells_which_items_it_had():
         assert lines[-1].startswith(f"  items 3 to 5 of map of vanish, called at {__file__}:")
 
 
-@pytest.mark.spec("SEE-STORY-6")
+@pytest.mark.spec("SEE-STORY-1")
 def test_an_item_that_is_a_call_of_its_own_tells_which_it_is(w):
     x = w.share(np.arange(8.0).reshape(4, 2))
     found = errors_of(w.starmap(check_row, ((row, 3) for row in x)))
@@ -248,7 +248,7 @@ def test_an_item_that_is_a_call_of_its_own_tells_which_it_is(w):
 
 
 # ---------------------------------------------------------------- Python 3.10
-@pytest.mark.spec("SEE-STORY-7")
+@pytest.mark.spec("SEE-STORY-3")
 def test_without_notes_the_cause_has_the_story_once_also_after_more_is_told(monkeypatch):
     monkeypatch.setattr("simpler_ref.errors._PRINTS_NOTES", False)
     for trace in ("", "Traceback: a line\n"):

@@ -75,7 +75,7 @@ def are_running(one, number=1):
 
 
 # ---------------------------------------------------------------- what it tells
-@pytest.mark.spec("SEE-TOP-1", "SEE-TOP-3", "SEE-TOP-8")
+@pytest.mark.spec("SEE-TOP-1", "SEE-TOP-8")
 def test_it_tells_what_each_worker_runs_and_what_waits(mode):
     with Worker(level=3, num_sub_workers=2, child_mode=mode, heap_ring_size=1 << 20) as w:
         waits, good = w.register(wait_at_gate), w.register(increase)
@@ -130,7 +130,7 @@ def stay(gate):
         pass
 
 
-@pytest.mark.spec("SEE-TOP-3")
+@pytest.mark.spec("SEE-TOP-1")
 def test_it_tells_that_the_program_waits_for_room():
     with Worker(level=3, num_sub_workers=1, heap_ring_size=4096, child_mode="thread") as w:
         waits, gate = w.register(wait_at_gate), w.zeros(1, np.int64)
@@ -200,7 +200,7 @@ def situations():
 
 
 @pytest.mark.kernels
-@pytest.mark.spec("SEE-TOP-2")
+@pytest.mark.spec("SEE-TOP-1")
 def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situations):
     start, found = situations
     mems = [mem for _, mem in found]
@@ -265,7 +265,7 @@ def started():
         yield w
 
 
-@pytest.mark.spec("SEE-TOP-5")
+@pytest.mark.spec("SEE-TOP-4")
 def test_other_users_get_no_answer(started, monkeypatch):
     (name,) = names_of(os.getpid())
     with socket.socket(socket.AF_UNIX) as connection:
@@ -280,7 +280,7 @@ def test_other_users_get_no_answer(started, monkeypatch):
         ask(os.getpid())
 
 
-@pytest.mark.spec("SEE-TOP-5")
+@pytest.mark.spec("SEE-TOP-4")
 def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
     with Fork(signal.pause) as other, socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind("\0" + top_server.NAME.format(pid=other.pid) + "0")
@@ -289,7 +289,7 @@ def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
             ask(other.pid)
 
 
-@pytest.mark.spec("SEE-TOP-5")
+@pytest.mark.spec("SEE-TOP-4")
 def test_what_cannot_be_shown_is_an_error_that_says_so(capsys):
     with Fork(lambda: None) as gone:
         ended = gone.pid
@@ -318,7 +318,7 @@ def answering_threads():
     return [one for one in threading.enumerate() if one.name == "simpler-top"]
 
 
-@pytest.mark.spec("SEE-TOP-6", "SEE-TOP-7")
+@pytest.mark.spec("SEE-TOP-4", "SEE-TOP-1")
 def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
     us = os.getpid()
     first, second = (Worker(level=3, num_sub_workers=i, child_mode="thread") for i in (1, 2))
@@ -338,7 +338,7 @@ def test_it_is_there_while_a_worker_is_open_and_shows_one_after_another(capsys):
         ask(us)
 
 
-@pytest.mark.spec("SEE-TOP-6")
+@pytest.mark.spec("SEE-TOP-4")
 def test_a_forked_process_neither_answers_nor_keeps_the_socket():
     us = os.getpid()
     with Gate() as done, Worker(level=3, num_sub_workers=1) as w:
@@ -362,7 +362,7 @@ def test_a_forked_process_neither_answers_nor_keeps_the_socket():
 
 
 # ---------------------------------------------------------------- several Workers
-@pytest.mark.spec("SEE-TOP-7")
+@pytest.mark.spec("SEE-TOP-1")
 def test_workers_of_workers_are_below_them(mode):
     with Worker(level=4, num_sub_workers=1, child_mode=mode) as w:
         below = [Worker(level=3, num_sub_workers=1, child_mode=mode) for _ in range(2)]
@@ -443,7 +443,7 @@ def shown_until(turn, ends, pid, monkeypatch, *options):
     return slept
 
 
-@pytest.mark.spec("SEE-TOP-6", "SEE-TOP-9")
+@pytest.mark.spec("SEE-TOP-4", "SEE-TOP-8")
 def test_tables_are_shown_until_the_process_ends_and_nothing_is_left_of_it(monkeypatch, capsys):
     with program() as running:
         pid = running.pid
@@ -460,7 +460,7 @@ def test_tables_are_shown_until_the_process_ends_and_nothing_is_left_of_it(monke
     assert name not in sockets()
 
 
-@pytest.mark.spec("SEE-TOP-9")
+@pytest.mark.spec("SEE-TOP-8")
 def test_a_terminal_shows_each_table_in_place_of_the_last_one(started, monkeypatch, capsys):
     us = os.getpid()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

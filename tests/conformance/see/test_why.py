@@ -38,7 +38,7 @@ def test_the_story_names_line_tasks_tensors_tags_and_worker(traced):
     assert lines[-1] == "let go: slot and memory are free"
 
 
-@pytest.mark.spec("SEE-WHY-2")
+@pytest.mark.spec("SEE-WHY-1")
 def test_a_failed_task_and_one_that_was_never_started_say_so(path):
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
         bad, good = w.register(fail), w.register(increase)

@@ -189,7 +189,7 @@ def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make_dr
 
 
 # ---------------------------------------------------------------- 5: failures
-@pytest.mark.spec("SPEED-AHEAD-5")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("how", ["raises", "is skipped", "is lost"])
 def test_what_waits_for_a_failed_task_is_not_started(make_driver, how):
     driver = make_driver(depth=3, sub=2)
@@ -220,7 +220,7 @@ def test_what_waits_for_a_failed_task_is_not_started(make_driver, how):
     assert driver.live() == 0
 
 
-@pytest.mark.spec("SPEED-AHEAD-5")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again(make_driver):
     driver = make_driver(depth=2, sub=3)
     head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected
@@ -234,7 +234,7 @@ def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_a
     assert driver.may_start(2) == L.SKIPPED
 
 
-@pytest.mark.spec("SPEED-AHEAD-5")
+@pytest.mark.spec("SPEED-AHEAD-1")
 def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make_driver):
     driver = make_driver(depth=2, sub=2)
     head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected
@@ -307,7 +307,7 @@ def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make_d
 
 
 # ---------------------------------------------------------------- 7: stop and cancel
-@pytest.mark.spec("SPEED-AHEAD-5")
+@pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["stop", "cancel"])
 def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver, why):
     driver = make_driver(depth=3, sub=2)

@@ -81,7 +81,7 @@ def busy_driver(make_driver, depth, tasks, **size):
     return driver
 
 
-@pytest.mark.spec("SPEED-DEPTH-3")
+@pytest.mark.spec("SPEED-DEPTH-2")
 def test_an_idle_worker_that_is_awake_comes_first_else_the_one_with_the_fewest_tasks(make_driver):
     driver = busy_driver(make_driver, 3, [1, 0, 1, 0])
     driver.set_parked(1, True)
@@ -96,7 +96,7 @@ def test_an_idle_worker_that_is_awake_comes_first_else_the_one_with_the_fewest_t
     assert driver.state(slots[4]) == READY, "all frames are full"
 
 
-@pytest.mark.spec("SPEED-DEPTH-3", "SCHED-WAKE-7")
+@pytest.mark.spec("SPEED-DEPTH-2", "SCHED-WAKE-7")
 @pytest.mark.parametrize("kind", [L.SUB, L.NEXT_LEVEL])
 def test_while_a_worker_sleeps_no_task_is_put_behind_another(make_driver, kind):
     driver = make_driver(depth=3, sub=2, next_level=2)
@@ -120,7 +120,7 @@ def test_while_a_worker_sleeps_no_task_is_put_behind_another(make_driver, kind):
 
 
 # ---------------------------------------------------------------- 4: groups
-@pytest.mark.spec("SPEED-DEPTH-4")
+@pytest.mark.spec("SPEED-DEPTH-2")
 def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_it(make_driver):
     driver = busy_driver(make_driver, 3, [1, 0, 2])
     group = driver.submit_group(member(scalars=[1]), member(scalars=[2]))
@@ -143,7 +143,7 @@ def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_i
     assert driver.finish_everything() and driver.state(group) in (COMPLETED, CONSUMED)
 
 
-@pytest.mark.spec("SPEED-DEPTH-4")
+@pytest.mark.spec("SPEED-DEPTH-2")
 def test_a_failed_member_skips_the_others_and_not_what_stands_behind_them(make_driver):
     driver = make_driver(depth=3, sub=2)
     group = driver.submit_group(member(), member())
@@ -161,7 +161,7 @@ def test_a_failed_member_skips_the_others_and_not_what_stands_behind_them(make_d
 
 # ---------------------------------------------------------------- 5: control requests
 @DEPTHS
-@pytest.mark.spec("SPEED-DEPTH-5")
+@pytest.mark.spec("SPEED-DEPTH-2")
 def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver, depth):
     driver = busy_driver(make_driver, depth, [depth, 0])
     slots = driver.all_given(0)
@@ -207,7 +207,7 @@ def in_python(function):
         pytest.param("thread", in_python, id="python in a thread"),
     ],
 )
-@pytest.mark.spec("SPEED-DEPTH-6", "SPEED-DEPTH-7")
+@pytest.mark.spec("SPEED-DEPTH-6")
 def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode, kind):
     with Gate() as go, Worker(3, num_sub_workers=1, child_mode=mode, mailbox_depth=6) as w:
         handle, hold = w.register(kind(choose)), w.register(go.wait)
@@ -237,7 +237,7 @@ def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode,
 
 
 # ---------------------------------------------------------------- 8: deaths
-@pytest.mark.spec("SPEED-DEPTH-8")
+@pytest.mark.spec("SPEED-DEPTH-6")
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make_driver, done):
     driver = make_driver(depth=4, sub=2)
@@ -256,7 +256,7 @@ def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make_driver, done):
     assert driver.at(0) == 0 and driver.frames(0) == [], "its successor starts at the first frame"
 
 
-@pytest.mark.spec("SPEED-DEPTH-8", "SPEED-AHEAD-1")
+@pytest.mark.spec("SPEED-DEPTH-6", "SPEED-AHEAD-1")
 def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next(make_driver):
     driver = make_driver(depth=2, sub=3)
     before = driver.submit(writes(KEY), owner=0)
@@ -276,7 +276,7 @@ def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next
 
 # ---------------------------------------------------------------- 9: cancelled
 @DEPTHS
-@pytest.mark.spec("SPEED-DEPTH-9")
+@pytest.mark.spec("SPEED-DEPTH-6")
 def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make_driver, depth):
     driver = busy_driver(make_driver, depth, [depth, 1, 0])
     slots, other = driver.all_given(0), driver.all_given(1)
@@ -304,7 +304,7 @@ def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make
 
 # ---------------------------------------------------------------- 10: told to stop
 @DEPTHS
-@pytest.mark.spec("SPEED-DEPTH-10")
+@pytest.mark.spec("SPEED-DEPTH-6")
 def test_a_worker_that_is_told_to_stop_starts_none_of_its_tasks(make_driver, depth):
     for count in {1, (depth + 1) // 2, depth}:
         driver = busy_driver(make_driver, depth, [count])
@@ -315,7 +315,7 @@ def test_a_worker_that_is_told_to_stop_starts_none_of_its_tasks(make_driver, dep
         assert states == [L.TASK_DONE] + [L.TASK_READY] * (count - 1)
 
 
-@pytest.mark.spec("SPEED-DEPTH-10")
+@pytest.mark.spec("SPEED-DEPTH-6")
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_worker_that_sleeps_at_any_frame_hears_that_it_shall_stop(make_driver, depth):
     for turn in range(2 * depth):
@@ -343,7 +343,7 @@ def expected_after(graph, failing, buffers):
     return values, raised
 
 
-@pytest.mark.spec("SPEED-DEPTH-11")
+@pytest.mark.spec("SPEED-DEPTH-1")
 @pytest.mark.parametrize(("mode", "depth"), [("process", 4), ("thread", 2)])
 def test_a_run_has_the_same_results_at_every_depth_whatever_fails(mode, depth):
     buffers, tasks = 12, 20 if INTERPRETED else 60
@@ -385,7 +385,7 @@ def test_a_run_has_the_same_results_at_every_depth_whatever_fails(mode, depth):
 
 
 # ---------------------------------------------------------------- 12: which depths
-@pytest.mark.spec("SPEED-DEPTH-1", "SPEED-DEPTH-12")
+@pytest.mark.spec("SPEED-DEPTH-1")
 def test_a_depth_is_from_1_to_64_and_1_by_default():
     for depth in (0, -1, 65, 1 << 40):
         with pytest.raises(ValueError, match=rf"mailbox_depth.*{depth}|{depth}.*mailbox_depth"):
@@ -421,7 +421,7 @@ def test_a_second_thread_of_a_worker_sleeps_until_the_worker_is_sent_a_task_or_i
 
 
 # ---------------------------------------------------------------- 14: at endpoints
-@pytest.mark.spec("SPEED-DEPTH-14")
+@pytest.mark.spec("SPEED-DEPTH-1")
 @pytest.mark.parametrize(
     ("asked", "depth"),
     [

@@ -130,7 +130,7 @@ def test_the_whole_file_of_another_kernel_is_none(folder):
 
 
 # ---------------------------------------------------------------- nowhere to write
-@pytest.mark.spec("SPEED-KEEP-3")
+@pytest.mark.spec("SPEED-KEEP-2")
 def test_a_full_disk_costs_the_next_start_time_and_nothing_else(folder, caplog):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -144,7 +144,7 @@ def test_a_full_disk_costs_the_next_start_time_and_nothing_else(folder, caplog):
     assert (version(), version()) == ((42, False), (42, True))
 
 
-@pytest.mark.spec("SPEED-KEEP-3", "SPEED-KEEP-4")
+@pytest.mark.spec("SPEED-KEEP-2", "SPEED-KEEP-1")
 @pytest.mark.parametrize("home", ["/nonexistent/home", "not/absolute", "/dev/null", None])
 def test_who_has_no_home_gets_none(home, monkeypatch, caplog):
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -159,7 +159,7 @@ def test_who_has_no_home_gets_none(home, monkeypatch, caplog):
 
 
 # ---------------------------------------------------------------- where, and whose
-@pytest.mark.spec("SPEED-KEEP-4")
+@pytest.mark.spec("SPEED-KEEP-1")
 def test_the_folder_is_the_users_and_nobody_else_can_write_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for named in ("", "not/absolute"):
@@ -175,7 +175,7 @@ def test_the_folder_is_the_users_and_nobody_else_can_write_it(tmp_path, monkeypa
     assert version() == (42, True)
 
 
-@pytest.mark.spec("SPEED-KEEP-5")
+@pytest.mark.spec("SPEED-KEEP-2")
 @pytest.mark.parametrize("mode", [0o770, 0o702])
 def test_a_folder_that_others_can_write_is_not_used(mode, folder, caplog):
     version()
@@ -189,7 +189,7 @@ def test_a_folder_that_others_can_write_is_not_used(mode, folder, caplog):
     assert version() == (42, True)
 
 
-@pytest.mark.spec("SPEED-KEEP-5")
+@pytest.mark.spec("SPEED-KEEP-2")
 def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
     version()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -198,7 +198,7 @@ def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, caplog):
     assert f"{folder} belongs to user {os.getuid()}, not to {os.getuid() + 1}" in line
 
 
-@pytest.mark.spec("SPEED-KEEP-5")
+@pytest.mark.spec("SPEED-KEEP-2")
 def test_a_file_that_others_can_write_is_replaced_by_one_that_they_cannot(folder):
     version()
     path = only_file(folder)
@@ -208,7 +208,7 @@ def test_a_file_that_others_can_write_is_replaced_by_one_that_they_cannot(folder
 
 
 # ---------------------------------------------------------------- how much, and at once
-@pytest.mark.spec("SPEED-KEEP-6")
+@pytest.mark.spec("SPEED-KEEP-1")
 def test_what_was_not_used_for_longest_makes_room(folder, monkeypatch):
     version(stamp="0")
     size = only_file(folder).stat().st_size

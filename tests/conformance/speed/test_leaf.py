@@ -243,7 +243,7 @@ def test_a_workers_first_task_settles_what_is_not_annotated(mode, late):
         assert first[0] == 5
 
 
-@pytest.mark.spec("SPEED-LEAF-3")
+@pytest.mark.spec("SPEED-LEAF-2")
 def test_a_scalar_of_a_first_task_is_a_64_bit_integer_or_float_as_it_was_added(w):
     notes = ({"a": float32[:], name: np.ndarray} for name in "nx")
     integers, floats = (w.register(leaf_of(note, f"a[0] = {[*note][1]}")) for note in notes)
@@ -292,7 +292,7 @@ def test_a_task_with_other_arguments_fails_and_the_function_has_not_run(w):
         arrays["a"][:] = arrays["b"][:] = 0
 
 
-@pytest.mark.spec("SPEED-LEAF-11")
+@pytest.mark.spec("SPEED-LEAF-4")
 def test_a_tensor_without_memory_fails_its_task_and_the_function_has_not_run(w):
     handle, a = w.register(touch_all), w.share(np.zeros(2, np.int32))
     b, none = w.share(np.zeros((1, 1), np.int32)), w.share(np.zeros(0, np.int32))
@@ -338,7 +338,7 @@ def test_a_scalar_that_cannot_be_of_its_type_is_refused(w):
         assert a[0] == RIGHT_SCALARS[kind]
 
 
-@pytest.mark.spec("SPEED-LEAF-10")
+@pytest.mark.spec("SPEED-LEAF-2")
 def test_any_number_becomes_a_float_and_bits_without_a_kind_what_the_parameter_is(w):
     a = w.share(np.zeros(1, np.float32))
     kinds = (float, np.float32, int, np.uint16, np.bool_)
@@ -379,7 +379,7 @@ class Ours(Exception):
     """An exception that Python does not know."""
 
 
-@pytest.mark.spec("SPEED-LEAF-5")
+@pytest.mark.spec("SPEED-LEAF-4")
 def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(w):
     expected = {
         1: (r"ValueError: \('n is', (1|np.int64\(1\))\)", 'raise ValueError("n is", n)'),
@@ -400,7 +400,7 @@ def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(w):
 
 
 @compiled_only
-@pytest.mark.spec("SPEED-LEAF-5")
+@pytest.mark.spec("SPEED-LEAF-4")
 def test_what_compiled_code_raises_by_itself_keeps_type_and_text(w):
     @leaf(boundscheck=True)
     def trouble(a: int64[:], n: int):
@@ -418,7 +418,7 @@ def test_what_compiled_code_raises_by_itself_keeps_type_and_text(w):
 
 # ---------------------------------------------------------------- 6: without the interpreter
 @compiled_only
-@pytest.mark.spec("SPEED-LEAF-6")
+@pytest.mark.spec("SPEED-LEAF-1")
 def test_leaves_that_follow_each_other_are_run_in_one_call(monkeypatch):
     """The worker's Python code asks for them once: all others are run by the same call."""
     with Worker(3, num_sub_workers=1, child_mode="thread", mailbox_depth=16) as w, Gate() as go:
@@ -442,7 +442,7 @@ def test_leaves_that_follow_each_other_are_run_in_one_call(monkeypatch):
 
 
 @compiled_only
-@pytest.mark.spec("SPEED-LEAF-6")
+@pytest.mark.spec("SPEED-LEAF-1")
 def test_in_threads_two_leaves_run_at_the_same_time():
     """Each waits for the other: with the GIL, or one after the other, neither would end."""
 
@@ -510,7 +510,7 @@ ANNOTATIONS += [nb.complex64, nb.unicode_type, np.float16, str, list, None, [1],
 ANNOTATIONS += ["no_such_name", 3]
 
 
-@pytest.mark.spec("SPEED-LEAF-8")
+@pytest.mark.spec("SPEED-LEAF-7")
 def test_what_is_no_function_of_arrays_and_numbers_and_no_option_is_refused():
     for thing, words in FUNCTIONS:
         with pytest.raises(TypeError, match=words):
@@ -531,7 +531,7 @@ def test_what_is_no_function_of_arrays_and_numbers_and_no_option_is_refused():
 
 
 # ---------------------------------------------------------------- 9: called here
-@pytest.mark.spec("SPEED-LEAF-9")
+@pytest.mark.spec("SPEED-LEAF-1")
 def test_a_leaf_that_is_called_runs_here_at_once():
     @leaf
     def put(a, n):
@@ -576,7 +576,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.spec("SPEED-LEAF-12")
+@pytest.mark.spec("SPEED-LEAF-2")
 @pytest.mark.parametrize("name", sample(LAYOUTS, 3))
 def test_a_leaf_takes_arrays_of_any_type_and_strides(w, name):
     @leaf
@@ -589,7 +589,7 @@ def test_a_leaf_takes_arrays_of_any_type_and_strides(w, name):
     assert b[0] == a.flat[-1]
 
 
-@pytest.mark.spec("SPEED-LEAF-12")
+@pytest.mark.spec("SPEED-LEAF-2")
 def test_a_leaf_that_is_annotated_takes_other_orders_too(w):
     @leaf
     def fill(a: float64[:, :], value: float):
@@ -605,7 +605,7 @@ def test_a_leaf_that_is_annotated_takes_other_orders_too(w):
         run(w, handle, w.share(np.zeros((2, 2), np.float32)), 1)
 
 
-@pytest.mark.spec("SPEED-LEAF-12")
+@pytest.mark.spec("SPEED-LEAF-2")
 @compiled_only
 @pytest.mark.slow("a leaf is compiled for three orders of its arrays")
 def test_each_order_is_compiled_once_and_then_needs_no_interpreter():

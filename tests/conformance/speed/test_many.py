@@ -87,7 +87,7 @@ def test_tasks_for_next_level_workers_get_their_workers_and_configuration():
 
 
 # ---------------------------------------------------------------- columns
-@pytest.mark.spec("SPEED-MANY-2", "SPEED-MANY-4")
+@pytest.mark.spec("SPEED-MANY-2")
 def test_rows_of_an_array_one_tensor_for_all_and_outputs_are_columns(hand):
     one, backwards = make_tensor(BLOCK[7]), BLOCK[::-1][:3]
     named = Rows(BLOCK, [3, 0, 3])
@@ -112,7 +112,7 @@ COLUMNS = [
 ]
 
 
-@pytest.mark.spec("SPEED-MANY-3")
+@pytest.mark.spec("SPEED-MANY-2")
 def test_scalars_travel_as_those_of_add_scalar_do(hand):
     hand.orch.submit_sub_many(hand.sub, scalars=COLUMNS, count=3)
     for i, body in enumerate(bodies(hand, 3)):
@@ -213,7 +213,7 @@ def test_a_wrong_handle_or_worker_is_refused_before_anything_is_submitted(hand, 
 
 
 # ---------------------------------------------------------------- refused half-way, or made to wait
-@pytest.mark.spec("SPEED-MANY-6")
+@pytest.mark.spec("SPEED-MANY-5")
 def test_a_task_without_room_stops_the_call_after_those_before_it():
     with ByHand(alloc_timeout_s=0.01) as hand:
         with pytest.raises(RingFullError):
@@ -263,7 +263,7 @@ def test_signals_are_seen_during_the_call(window):
         assert w.run(lambda orch, *_: orch.submit_sub_many(handle, count=3)).tasks == 3
 
 
-@pytest.mark.spec("SPEED-MANY-9")
+@pytest.mark.spec("SPEED-MANY-7")
 def test_short_tasks_may_catch_up_and_tasks_that_wait_for_the_program_need_not(monkeypatch):
     monkeypatch.setattr(room, "MOST_BEHIND", 16)
     monkeypatch.setattr(room, "FEWEST_PER_SLICE", 1)
@@ -288,7 +288,7 @@ def test_short_tasks_may_catch_up_and_tasks_that_wait_for_the_program_need_not(m
 
 
 # ---------------------------------------------------------------- passes in bulk
-@pytest.mark.spec("SCHED-WAKE-6")
+@pytest.mark.spec("SCHED-WAKE-7")
 def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass(make_driver):
     driver = make_driver(window=256)
     for _ in range(2):
@@ -300,7 +300,7 @@ def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass(make_dri
     assert driver.wiring_queue() == []
 
 
-@pytest.mark.spec("SPEED-MANY-8")
+@pytest.mark.spec("SPEED-MANY-7")
 def test_a_worker_that_is_done_gets_its_next_task_within_eight_submits(driver):
     first, second, third = (driver.submit(reads(0x7000)) for _ in range(3))
     driver.x.pass_in_bulk(driver.mem, third)
@@ -314,7 +314,7 @@ def test_a_worker_that_is_done_gets_its_next_task_within_eight_submits(driver):
     assert driver.state(second) == RUNNING
 
 
-@pytest.mark.spec("SPEED-MANY-8")
+@pytest.mark.spec("SPEED-MANY-7")
 @pytest.mark.parametrize(
     ("case", "placed"),
     [

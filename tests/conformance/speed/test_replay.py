@@ -159,7 +159,7 @@ def test_tensors_of_args_share_memory_in_a_replay_alone(w):
     assert (x[0], y[0]) == (5, 12)
 
 
-@pytest.mark.spec("SPEED-REPLAY-4")
+@pytest.mark.spec("SPEED-REPLAY-3")
 def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
     (x,) = numbers(w, 0)
 
@@ -207,7 +207,7 @@ def bound(x, y, *scalars):
     return make_args((x, T.INPUT), (y, T.OUTPUT), scalars=scalars)
 
 
-@pytest.mark.spec("SPEED-REPLAY-5")
+@pytest.mark.spec("SPEED-REPLAY-3")
 def test_args_that_do_not_fit_are_refused_and_nothing_runs(w):
     x, y = numbers(w, 1, 2)
     args = make_args((x, T.INPUT), (y, T.INOUT), scalars=[1])
@@ -259,7 +259,7 @@ def test_an_address_outside_of_every_buffer_is_refused(w):
 
 
 # ---------------------------------------------------------------- what cannot be recorded
-@pytest.mark.spec("SPEED-REPLAY-7")
+@pytest.mark.spec("SPEED-REPLAY-1")
 def test_what_has_no_meaning_in_a_recording_is_refused(w):
     def orch_fn(orch, args, config):
         for call in (
@@ -281,7 +281,7 @@ def test_what_has_no_meaning_in_a_recording_is_refused(w):
         w.record(17)
 
 
-@pytest.mark.spec("SPEED-REPLAY-7")
+@pytest.mark.spec("SPEED-REPLAY-1")
 def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     caught = []
 
@@ -317,7 +317,7 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
 
 
 # ---------------------------------------------------------------- callables and configurations
-@pytest.mark.spec("SPEED-REPLAY-8")
+@pytest.mark.spec("SPEED-REPLAY-2")
 def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
     (x,) = numbers(w, 0)
     mine = w.register(add)
@@ -334,7 +334,7 @@ def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
     assert x.tolist() == [2, 2, 2]
 
 
-@pytest.mark.spec("SPEED-REPLAY-8")
+@pytest.mark.spec("SPEED-REPLAY-2")
 def test_configurations_keep_their_meaning_when_they_are_numbered_anew(monkeypatch):
     class Note:
         def run(self, callable, view, config):
@@ -363,7 +363,7 @@ def test_configurations_keep_their_meaning_when_they_are_numbered_anew(monkeypat
 
 
 # ---------------------------------------------------------------- as any run does
-@pytest.mark.spec("SPEED-REPLAY-9")
+@pytest.mark.spec("SPEED-REPLAY-2")
 @pytest.mark.parametrize("limit", [{"heap_ring_size": 8 * KIB}, {"task_window": 4}], ids=str)
 def test_a_replay_waits_for_room(limit):
     with Worker(3, num_sub_workers=2, **limit) as w:
@@ -381,7 +381,7 @@ def test_a_replay_waits_for_room(limit):
             assert graph.run().tasks == 40
 
 
-@pytest.mark.spec("SPEED-REPLAY-9")
+@pytest.mark.spec("SPEED-REPLAY-2")
 @pytest.mark.parametrize(("patience_s", "error"), [(0.05, RingFullError), (1000, Terminated)])
 def test_without_room_in_time_or_at_a_signal_a_replay_ends(patience_s, error):
     with Worker(3, heap_ring_size=8 * KIB, alloc_timeout_s=patience_s) as w:
@@ -402,7 +402,7 @@ def test_without_room_in_time_or_at_a_signal_a_replay_ends(patience_s, error):
         assert w.record(lambda orch, *_: orch.alloc(8 * KIB, "uint8")).run().tasks == 1
 
 
-@pytest.mark.spec("SPEED-REPLAY-9")
+@pytest.mark.spec("SPEED-REPLAY-2")
 def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
     (x,) = numbers(w, 0)
 
@@ -429,7 +429,7 @@ def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
 
 
 # ---------------------------------------------------------------- when it is refused
-@pytest.mark.spec("SPEED-REPLAY-10")
+@pytest.mark.spec("SPEED-REPLAY-1")
 def test_replays_and_recordings_during_a_run_or_a_recording_are_refused(w):
     graph, refused = w.record(lambda *_: None), []
 
@@ -449,7 +449,7 @@ def test_replays_and_recordings_during_a_run_or_a_recording_are_refused(w):
     assert len(refused) == 8
 
 
-@pytest.mark.spec("SPEED-REPLAY-10")
+@pytest.mark.spec("SPEED-REPLAY-1")
 def test_on_a_closed_worker_both_are_refused():
     worker = Worker(3, num_sub_workers=1)
     with pytest.raises(RuntimeError, match="not initialized"):
@@ -463,7 +463,7 @@ def test_on_a_closed_worker_both_are_refused():
 
 
 # ---------------------------------------------------------------- what it keeps, and what it leaves
-@pytest.mark.spec("SPEED-REPLAY-11")
+@pytest.mark.spec("SPEED-REPLAY-6")
 def test_arrays_live_as_long_as_the_graph_and_replays_leave_nothing_behind(w):
     seen = []
     (x,) = numbers(w, 0)

@@ -82,7 +82,7 @@ def test_available_are_whole_cores_of_the_mask_and_of_the_quota(quota, available
     assert Cores((0, 1, 2, 3), quota).available == available
 
 
-@pytest.mark.spec("SPEED-WAIT-1", "SPEED-WAIT-8")
+@pytest.mark.spec("SPEED-WAIT-1")
 def test_the_affinity_mask_at_init_counts():
     first = min(os.sched_getaffinity(0))
 
@@ -99,7 +99,7 @@ def test_the_affinity_mask_at_init_counts():
         assert fork.wait() == 0
 
 
-@pytest.mark.spec("SPEED-WAIT-10")
+@pytest.mark.spec("SPEED-WAIT-4")
 def test_of_two_hyperthreads_of_a_core_one_comes_first(tmp_path, monkeypatch):
     for core, mates in enumerate(("0-1", "0-1", "2,3", "2,3")):
         folder = tmp_path / f"sys/devices/system/cpu/cpu{core}/topology"
@@ -133,7 +133,7 @@ def times(worker: Worker) -> tuple[int, ...]:
     return tuple(int(mem[word]) for word in (L.SPIN_NS, L.YIELD_NS, L.DEFER_NS))
 
 
-@pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-8")
+@pytest.mark.spec("SPEED-WAIT-2", "SPEED-WAIT-1")
 @pytest.mark.parametrize(
     ("cores", "workers", "spin_us", "expected"),
     [
@@ -168,7 +168,7 @@ def test_a_worker_with_endpoints_spins_longer(monkeypatch, cores, spin_us, expec
         assert (outer.placement().waits, times(outer)) == (expected, expected)
 
 
-@pytest.mark.spec("SPEED-WAIT-11")
+@pytest.mark.spec("SPEED-WAIT-2")
 def test_what_is_no_time_or_no_truth_value_is_refused():
     for name, value, error in [
         *(("spin_us", -1, ValueError), ("spin_us", 2000000.0, ValueError)),
@@ -460,7 +460,7 @@ def as_sorted(sets) -> list[set[int]]:
     return sorted(sets, key=lambda s: (len(s), *sorted(s)))
 
 
-@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-8")
+@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-1")
 @pytest.mark.parametrize(("mode", "more"), [("process", 2), ("thread", 0)])
 def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, more):
     workers, before = max(1, len(order()) + more), os.sched_getaffinity(0)
@@ -487,7 +487,7 @@ def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, mor
         w.placement()
 
 
-@pytest.mark.spec("SPEED-WAIT-4", "SPEED-WAIT-5")
+@pytest.mark.spec("SPEED-WAIT-4")
 @MODES
 def test_a_nested_worker_comes_before_those_below_it_and_waits_as_its_parent_says(mode):
     width, child = 1 + max(find_cores().mask), Worker(3, num_sub_workers=2)
@@ -525,7 +525,7 @@ def test_a_nested_worker_comes_before_those_below_it_and_waits_as_its_parent_say
             assert free and all(mask == set(order()) for mask in free)
 
 
-@pytest.mark.spec("SPEED-WAIT-5")
+@pytest.mark.spec("SPEED-WAIT-4")
 @pytest.mark.parametrize("setting", [{"pin": True}, {"spin_us": 5}])
 def test_a_child_with_settings_for_the_whole_tree_is_refused(setting):
     parent = Worker(4)
@@ -534,7 +534,7 @@ def test_a_child_with_settings_for_the_whole_tree_is_refused(setting):
     parent.add_worker(Worker(3, num_sub_workers=1))
 
 
-@pytest.mark.spec("SPEED-WAIT-6")
+@pytest.mark.spec("SPEED-WAIT-4")
 def test_a_successor_stands_where_the_dead_worker_stood():
     with Worker(3, num_sub_workers=2, pin=True) as w:
         handle = w.register(tell_mask)
@@ -546,7 +546,7 @@ def test_a_successor_stands_where_the_dead_worker_stood():
         assert os.sched_getaffinity(w.worker_pids()[0]) == expected_seats(1)[0]
 
 
-@pytest.mark.spec("SPEED-WAIT-7")
+@pytest.mark.spec("SPEED-WAIT-4")
 @MODES
 def test_a_core_that_is_not_there_makes_the_start_fail(monkeypatch, mode, capfd):
     monkeypatch.setattr(placement, "find_cores", lambda: Cores((1000,), None))
@@ -592,7 +592,7 @@ def test_workers_map_it_before_their_first_task():
             assert BIG <= resident(one, array) < 2 * BIG
 
 
-@pytest.mark.spec("SPEED-WAIT-12")
+@pytest.mark.spec("SPEED-WAIT-9")
 def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch):
     with pytest.raises(MemoryError, match="populate"):
         shared_arrays.populate(shared_arrays.PAGE, 100)  # nothing is mapped there
@@ -609,7 +609,7 @@ def test_pages_that_cannot_be_made_are_an_error_and_nothing_is_kept(monkeypatch)
 
 
 # ---------------------------------------------------------------- python -m simpler_ref
-@pytest.mark.spec("SPEED-WAIT-8")
+@pytest.mark.spec("SPEED-WAIT-1")
 @pytest.mark.parametrize("words, code", [(["16"], 0), (["many"], 2), (["1", "2"], 2), (["-1"], 2)])
 def test_the_command_line_says_what_so_many_workers_would_find(words, code, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["simpler_ref", *words])

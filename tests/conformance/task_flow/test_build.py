@@ -80,7 +80,7 @@ def test_a_scalar_becomes_64_bits_or_is_refused():
     assert len(args) == 1
 
 
-@pytest.mark.spec("FLOW-BUILD-4")
+@pytest.mark.spec("FLOW-SCALAR-1")
 @given(value=st.floats(allow_nan=False))
 def test_a_float_comes_back_as_it_was(value):
     args = TaskArgs()

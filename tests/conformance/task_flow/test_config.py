@@ -73,7 +73,7 @@ NO_CONFIG = {
 }
 
 
-@pytest.mark.spec("FLOW-CONFIG-6")
+@pytest.mark.spec("FLOW-CONFIG-5")
 def test_what_no_configuration_has_as_its_bytes_is_refused():
     for raw, words in NO_CONFIG.values():
         with pytest.raises(ValueError, match=words) as error:
@@ -161,7 +161,7 @@ def test_true_is_the_most_detailed_level():
     assert config.enable_l2_swimlane == 0
 
 
-@pytest.mark.spec("FLOW-CONFIG-8")
+@pytest.mark.spec("FLOW-CONFIG-5")
 def test_configurations_are_equal_if_all_their_fields_are():
     for field in (*FIELDS, "output_prefix", "runtime_env"):
         one, other = CallConfig(output_prefix="p"), CallConfig(output_prefix="p")

@@ -174,7 +174,7 @@ def test_a_tensor_without_memory_of_the_host_has_no_view():
     assert ContinuousTensor.make(0, (0, 3), DataType.INT8).numpy().shape == (0, 3)
 
 
-@pytest.mark.spec("FLOW-DATA-7")
+@pytest.mark.spec("FLOW-DATA-6")
 @pytest.mark.parametrize("dtype", DataType, ids=lambda dtype: dtype.name)
 def test_element_types_have_a_size_and_names(dtype):
     if dtype in NUMPY:
@@ -189,7 +189,7 @@ def test_element_types_have_a_size_and_names(dtype):
     assert ti.get_dtype_name(dtype) == dtype.name
 
 
-@pytest.mark.spec("FLOW-DATA-7")
+@pytest.mark.spec("FLOW-DATA-6")
 @pytest.mark.parametrize(
     "bad", [np.float64, np.complex64, np.dtype(">i4"), "U3", "nonsense", object, None, []]
 )

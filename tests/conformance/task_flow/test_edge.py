@@ -43,7 +43,7 @@ def report(tensors, scalars):
     return ChipCallable.build(signature, "report", compile_kernel(REPORT), [])
 
 
-@pytest.mark.spec("FLOW-EDGE-1")
+@pytest.mark.spec("CHIP-LAYOUT-1")
 def test_chip_storage_task_args_is_6152_bytes_in_that_order():
     assert ctypes.sizeof(ChipStorageTaskArgs) == 6152 == 128 * 40 + 128 * 8 + 8
     offsets = [
@@ -80,7 +80,7 @@ def test_more_arguments_than_a_chip_takes_fail_the_task_with_the_numbers():
             w.run(lambda orch, *_: orch.submit_next_level(good))
 
 
-@pytest.mark.spec("FLOW-EDGE-4")
+@pytest.mark.spec("FLOW-ID-5")
 def test_chips_that_number_their_callables_differently_run_the_same_ones(mode):
     """Callables come and go while the chips run, so the slots on a chip are used again."""
     with Worker(3, device_ids=[0, 1], child_mode=mode) as w:

@@ -68,7 +68,7 @@ def test_a_configuration_has_sizes_outside_its_1052_bytes():
     assert plain.runtime_env == RuntimeEnv(ring_heap=[5] * 4) != RuntimeEnv()
 
 
-@pytest.mark.spec("FLOW-ENV-2")
+@pytest.mark.spec("FLOW-CONFIG-5")
 def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
     for name in ("ring_task_window", "ring_heap", "ring_dep_pool"):
         for value in (-1, 2**63, 1.5, None, "4", (1, 2), (1, 2, 3, -4), [1] * 5):
@@ -91,7 +91,7 @@ def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
         assert w.run(orch_fn).tasks == 0
 
 
-@pytest.mark.spec("FLOW-ENV-3", "FLOW-ENV-4")
+@pytest.mark.spec("FLOW-ENV-3", "FLOW-ENV-1")
 @pytest.mark.parametrize("mode, depth", [("process", 3), ("thread", 1)])
 def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
     with Worker(3, device_ids=[0, 1], child_mode=mode, mailbox_depth=depth) as w:
@@ -129,7 +129,7 @@ def test_a_nested_orch_function_gets_the_sizes_and_passes_them_on(mode):
         assert not out.any()
 
 
-@pytest.mark.spec("FLOW-ENV-4")
+@pytest.mark.spec("FLOW-ENV-1")
 @pytest.mark.parametrize("options", [{}, {"child_mode": "process"}])
 def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them(options):
     seven = CallConfig(runtime_env=RuntimeEnv(ring_heap=7))
@@ -154,7 +154,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
             w.run(handle, make_args(), seven)
 
 
-@pytest.mark.spec("FLOW-ENV-5")
+@pytest.mark.spec("FLOW-ENV-1")
 def test_what_the_simulated_chip_does_not_do_is_said_once(monkeypatch, caplog):
     monkeypatch.setattr(configs, "_told", False)
     with caplog.at_level(logging.WARNING, "simpler_ref"), Worker(2) as w:

@@ -191,7 +191,7 @@ def test_a_change_of_any_field_gives_another_hashid():
 
 
 # ---------------------------------------------------------------- no number crosses
-@pytest.mark.spec("FLOW-ID-5", "FLOW-EDGE-4")
+@pytest.mark.spec("FLOW-ID-5")
 def test_a_frame_has_the_digest_and_no_number(driver):
     for index in (3, 9, 15):
         slot = driver.start(callable=index)

@@ -114,7 +114,7 @@ def test_what_wire_bytes_can_describe_is_no_described_tensor():
 
 
 # ---------------------------------------------------------------- what is refused
-@pytest.mark.spec("FLOW-LAYOUT-2")
+@pytest.mark.spec("FLOW-LAYOUT-1")
 def test_types_of_objects_and_layouts_that_are_none_are_refused():
     make = ContinuousTensor.make
     for dtype in (object, [("name", "O")]):
@@ -142,7 +142,7 @@ def test_types_of_objects_and_layouts_that_are_none_are_refused():
         make(4096, (3,), DataType.INT8, True, strides=(2,))
 
 
-@pytest.mark.spec("FLOW-LAYOUT-2")
+@pytest.mark.spec("FLOW-LAYOUT-1")
 def test_a_private_array_is_refused_also_as_a_view():
     with Worker(3, num_sub_workers=1) as w:
         handle = w.register(double)
@@ -213,7 +213,7 @@ def test_workers_below_pass_them_on(mode):
 
 
 # ---------------------------------------------------------------- memory for them
-@pytest.mark.spec("FLOW-LAYOUT-4")
+@pytest.mark.spec("FLOW-LAYOUT-1")
 def test_buffers_and_outputs_have_the_bytes_of_their_layouts(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode, heap_ring_size=1 << 20) as w:
         x, y = w.share(values("f8", 100, 6)), w.share(np.zeros((100, 6), complex))
@@ -255,7 +255,7 @@ def orch_of(handle):
 
 
 # ---------------------------------------------------------------- where they are refused
-@pytest.mark.spec("FLOW-LAYOUT-5")
+@pytest.mark.spec("ORCH-MISUSE-3")
 def test_a_chip_refuses_them_by_name():
     with Worker(3, device_ids=[0]) as w:
         handle = w.register(ChipCallable.from_kernel(add_core()))
@@ -279,7 +279,7 @@ def test_a_chip_refuses_them_by_name():
             w.record(orch_of(handle), make_args((x, T.INPUT), (wrong[0][0], T.INPUT), (z, T.INOUT)))
 
 
-@pytest.mark.spec("FLOW-LAYOUT-5")
+@pytest.mark.spec("ORCH-MISUSE-3")
 def test_submits_of_many_refuse_them_by_name():
     with Worker(3, num_sub_workers=1) as w:
         handle, x = w.register(double), w.share(np.ones((4, 6), np.float32))
@@ -293,7 +293,7 @@ def test_submits_of_many_refuse_them_by_name():
 
 
 # ---------------------------------------------------------------- numbers
-@pytest.mark.spec("FLOW-LAYOUT-6")
+@pytest.mark.spec("FLOW-LAYOUT-3")
 def test_a_run_waits_for_its_tasks_where_there_is_no_room_for_layouts(mode, monkeypatch):
     monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 60)  # of some 25 words each
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
@@ -317,7 +317,7 @@ def test_a_run_waits_for_its_tasks_where_there_is_no_room_for_layouts(mode, monk
         assert w.run(refused).tasks == 0
 
 
-@pytest.mark.spec("FLOW-LAYOUT-6")
+@pytest.mark.spec("FLOW-LAYOUT-3")
 def test_recorded_graphs_have_them_in_every_replay(w):
     x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 6)))
     handle = w.register(double)
@@ -346,7 +346,7 @@ def test_recorded_graphs_have_them_in_every_replay(w):
         graph.run(make_args((other, T.INPUT), (there, T.INOUT)))
 
 
-@pytest.mark.spec("FLOW-LAYOUT-6")
+@pytest.mark.spec("FLOW-LAYOUT-3")
 def test_calls_number_their_arrays_anew_once_numbers_are_forgotten(mode):
     with Worker(num_sub_workers=1, child_mode=mode) as w:
         x, y = w.share(values("f8", 4, 6)), w.share(values("i2", 3))
@@ -366,7 +366,7 @@ def test_calls_number_their_arrays_anew_once_numbers_are_forgotten(mode):
 
 
 # ---------------------------------------------------------------- bytes, dependencies
-@pytest.mark.spec("FLOW-LAYOUT-7")
+@pytest.mark.spec("FLOW-LAYOUT-3")
 def test_on_the_wire_it_has_the_number_of_its_layout_and_its_bytes():
     with Worker(3, num_sub_workers=1, child_mode="thread") as w:
         x, found = w.share(values("f8", 4, 6)), []
@@ -386,7 +386,7 @@ def test_on_the_wire_it_has_the_number_of_its_layout_and_its_bytes():
         assert wire == struct.pack("<QQQ4xIB7x", *fields)
 
 
-@pytest.mark.spec("FLOW-LAYOUT-8")
+@pytest.mark.spec("FLOW-LAYOUT-3")
 def test_the_address_of_the_first_element_makes_the_dependencies():
     with Worker(3, num_sub_workers=1) as w:
         x, handle = w.share(values("f8", 4, 6)), w.register(lambda: None)

@@ -333,7 +333,7 @@ def test_what_wraps_such_a_function_and_runs_it_is_taken():
         assert done.tolist() == [1, 1]
 
 
-@pytest.mark.spec("FLOW-REG-9")
+@pytest.mark.spec("FLOW-REG-8")
 def test_a_task_that_returns_work_which_nobody_does_fails(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
         done = w.share(np.zeros(1, np.int64))

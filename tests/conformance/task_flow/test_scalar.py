@@ -51,7 +51,7 @@ def require_all(args):
 
 
 # ---------------------------------------------------------------- values come back
-@pytest.mark.spec("FLOW-SCALAR-1", "FLOW-SCALAR-2", "FLOW-SCALAR-3")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_scalar_comes_back_as_it_was_added(mode):
     args = make_args(scalars=ALL)
     require_all(args)
@@ -61,7 +61,7 @@ def test_a_scalar_comes_back_as_it_was_added(mode):
         w.run(lambda orch, given, _: require_all(given), args)
 
 
-@pytest.mark.spec("FLOW-SCALAR-1", "FLOW-SCALAR-2")
+@pytest.mark.spec("FLOW-SCALAR-1")
 @given(st.lists(st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False)))
 def test_every_number_of_64_bits_comes_back(values):
     args = make_args(scalars=values)
@@ -70,7 +70,7 @@ def test_every_number_of_64_bits_comes_back(values):
     assert shown(floats) == shown([float(value) for value in values])
 
 
-@pytest.mark.spec("FLOW-SCALAR-3")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_blob_made_by_hand_has_unsigned_integers_and_floats_by_their_bits():
     box = bytearray(L.MAILBOX_SIZE)
     struct.pack_into("<iiqd", box, L.MAILBOX_OFF_ARGS, 0, 2, -1, 2.5)
@@ -81,7 +81,7 @@ def test_a_blob_made_by_hand_has_unsigned_integers_and_floats_by_their_bits():
 
 
 # ---------------------------------------------------------------- what is refused
-@pytest.mark.spec("FLOW-SCALAR-4")
+@pytest.mark.spec("FLOW-BUILD-5")
 def test_what_is_no_number_of_64_bits_is_refused_and_nothing_was_added():
     args = make_args(scalars=[1])
     for value, words in (
@@ -98,7 +98,7 @@ def test_what_is_no_number_of_64_bits_is_refused_and_nothing_was_added():
 
 
 # ---------------------------------------------------------------- on other ways
-@pytest.mark.spec("FLOW-SCALAR-5")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_values_keep_it_in_groups_and_in_bulk(mode):
     def one_kind(args):
         i = args.scalar(0)
@@ -129,7 +129,7 @@ def same_as(expected):
     return body
 
 
-@pytest.mark.spec("FLOW-SCALAR-5")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_nested_worker_passes_scalars_on_as_they_are():
     inner, w = Worker(3, num_sub_workers=1), Worker(4)
     w.add_worker(inner)
@@ -144,7 +144,7 @@ def test_a_nested_worker_passes_scalars_on_as_they_are():
         w.run(lambda orch, *_: orch.submit_next_level(handle, make_args(scalars=ALL)))
 
 
-@pytest.mark.spec("FLOW-SCALAR-5")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
     with Worker(3, num_sub_workers=1) as w:
         seen = w.empty((4, 3), np.int64)
@@ -180,7 +180,7 @@ def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
 
 
 # ---------------------------------------------------------------- what travels
-@pytest.mark.spec("FLOW-SCALAR-6")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_the_blob_has_the_64_bits_and_nothing_else(driver):
     wire = b"".join(make_args(scalars=ALL)._scalars)
     slot = driver.x.submit_task(driver.mem, L.SUB << L.WORD_KIND, len(ALL) << 32, 0, wire)
@@ -210,7 +210,7 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 """
 
 
-@pytest.mark.spec("FLOW-SCALAR-6")
+@pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_chip_finds_integers_and_floats_of_either_size():
     core = CoreCallable.build([D.INOUT, *[D.SCALAR] * 3], compile_kernel(KERNEL))
     callable_, values = ChipCallable.from_kernel(core), [-3, 0.25, np.float32(1.5)]

@@ -139,7 +139,7 @@ def test_a_tensor_in_a_chips_memory_is_used_where_it_is():
         assert (y == 8 * x + x).all()
 
 
-@pytest.mark.spec("WM-CHIP-8")
+@pytest.mark.spec("CHIP-MEM-6")
 def test_memory_of_another_chip_fails_the_task_and_names_both():
     with Worker(3, device_ids=[4, 9], child_mode="thread") as w:
         ones, result = full(w, 1), full(w, 7)
@@ -228,7 +228,7 @@ def test_a_level_2_worker_runs_a_chip_callable_and_returns_when_it_is_done(mode)
             w.run(w.register(orchestration("fails")))
 
 
-@pytest.mark.spec("WM-CHIP-10")
+@pytest.mark.spec("WM-CHIP-7")
 def test_a_level_2_worker_takes_the_arguments_of_the_l2_abi():
     with Worker(2) as w:
         x, y = full(w, 1), full(w, 0)

@@ -220,7 +220,7 @@ def test_an_access_beyond_a_window_fails_the_task(mode):
 
 
 # ---------------------------------------------------------------- buffers
-@pytest.mark.spec("WM-DOMAIN-5")
+@pytest.mark.spec("WM-DOMAIN-4")
 def test_buffers_begin_at_the_same_place_of_every_window():
     specs = [CommBufferSpec("a", "uint8", 1), CommBufferSpec("b", "float32", 3, 65)]
     specs += [CommBufferSpec("c", "int64", 8)]
@@ -239,7 +239,7 @@ def test_buffers_begin_at_the_same_place_of_every_window():
         r.w.run(orch_fn)
 
 
-@pytest.mark.spec("WM-DOMAIN-5")
+@pytest.mark.spec("WM-DOMAIN-4")
 def test_buffers_that_do_not_fit_are_refused_before_anything_is_allocated(monkeypatch):
     with Ranks() as r:
         made = requests(r.w, monkeypatch)
@@ -266,7 +266,7 @@ def test_buffers_that_do_not_fit_are_refused_before_anything_is_allocated(monkey
         r.w.run(orch_fn)
 
 
-@pytest.mark.spec("WM-DOMAIN-5")
+@pytest.mark.spec("WM-DOMAIN-4")
 def test_a_buffer_describes_memory_that_its_elements_fit():
     assert CommBufferSpec("x", "float32", 3).nbytes == 12
     assert CommBufferSpec("x", np.int64, 3, 100).nbytes == 100
@@ -491,7 +491,7 @@ def test_a_rank_that_gave_up_at_a_barrier_has_not_arrived():
 
 
 # ---------------------------------------------------------------- a rank is lost
-@pytest.mark.spec("WM-DOMAIN-10")
+@pytest.mark.spec("WM-DOMAIN-9")
 def test_when_a_rank_dies_all_waits_in_its_domain_end():
     with Ranks(4) as r:
 
@@ -511,7 +511,7 @@ def test_when_a_rank_dies_all_waits_in_its_domain_end():
         r.run(*[k.MEET] * 4)
 
 
-@pytest.mark.spec("WM-DOMAIN-10")
+@pytest.mark.spec("WM-DOMAIN-9")
 def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end():
     with Ranks(3) as r:
 
@@ -531,7 +531,7 @@ def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end():
         r.run(*[k.MEET] * 3)
 
 
-@pytest.mark.spec("WM-DOMAIN-10")
+@pytest.mark.spec("WM-DOMAIN-9")
 def test_the_error_of_a_rank_that_waited_names_the_one_that_failed():
     with Ranks() as r:
 
@@ -565,7 +565,7 @@ def test_kernels_read_what_was_written_before_a_barrier_and_put_before_they_were
 
 
 # ---------------------------------------------------------------- what kernels are refused
-@pytest.mark.spec("WM-DOMAIN-12")
+@pytest.mark.spec("WM-DOMAIN-11")
 def test_memory_outside_of_the_window_and_unknown_ranks_are_refused(kernel):
     with Ranks(**kernel) as r:
 
@@ -580,7 +580,7 @@ def test_memory_outside_of_the_window_and_unknown_ranks_are_refused(kernel):
         assert r.out[0].tolist()[:7] == [k.OUT_OF_WINDOW] * 6 + [1]
 
 
-@pytest.mark.spec("WM-DOMAIN-12")
+@pytest.mark.spec("WM-DOMAIN-11")
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="blocks run one after the other")
 def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
     with Ranks() as r:
@@ -594,7 +594,7 @@ def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
 
 
 # ---------------------------------------------------------------- windows are memory of chips
-@pytest.mark.spec("WM-DOMAIN-13")
+@pytest.mark.spec("WM-DOMAIN-8")
 def test_the_host_copies_to_windows_and_back_until_the_domain_is_freed():
     with Ranks() as r:
         x, y = r.w.share(np.arange(512.0)), r.w.zeros(512)
@@ -617,7 +617,7 @@ def test_the_host_copies_to_windows_and_back_until_the_domain_is_freed():
             r.w.copy_from(y.ctypes.data, base[0], y.nbytes)
 
 
-@pytest.mark.spec("WM-DOMAIN-13")
+@pytest.mark.spec("WM-DOMAIN-8")
 def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
     """One that is the reference runtime, but for the name of an entry point."""
     from simpler_ref.native_chip import default_runtime
@@ -640,7 +640,7 @@ def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
 
 
 # ---------------------------------------------------------------- where it can be called
-@pytest.mark.spec("WM-DOMAIN-14")
+@pytest.mark.spec("WM-DOMAIN-6")
 def test_domains_belong_to_a_run_and_its_thread():
     with Ranks() as r:
         kept, errors = [], []

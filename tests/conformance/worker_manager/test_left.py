@@ -90,7 +90,7 @@ def test_the_child_of_a_task_ends_and_the_worker_does_all_tasks_once(mode, depth
     assert said.count("ValueError: in the child") == said.count("that was all") == 3
 
 
-@pytest.mark.spec("WM-LEFT-5")
+@pytest.mark.spec("WM-LEFT-1")
 def test_what_tasks_have_started_ends_with_their_worker_as_python_ends_it(monkeypatch, caplog):
     monkeypatch.setattr(fork_server, "GRACE_S", 0.01)  # so `close` says for whom it waits
     monkeypatch.setattr(processes, "GRACE_S", 1e4)
@@ -127,7 +127,7 @@ def test_what_tasks_have_started_ends_with_their_worker_as_python_ends_it(monkey
     assert "has stopped, and waits for children or threads" in caplog.text
 
 
-@pytest.mark.spec("WM-LEFT-5")
+@pytest.mark.spec("WM-LEFT-1")
 def test_workers_that_a_thread_without_an_object_has_forked_end_without_a_word(capfd):
     def starts():
         with Worker(3, num_sub_workers=1) as w:
@@ -283,7 +283,7 @@ def test_the_worker_has_what_it_had_at_its_start_again():
 
 
 # ---------------------------------------------------------------- names
-@pytest.mark.spec("WM-LEFT-3")
+@pytest.mark.spec("WM-LEFT-2")
 @pytest.mark.parametrize(("depth", "earlier_run"), [(1, True), (4, False)])
 def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
     with Worker(3, num_sub_workers=1, mailbox_depth=depth) as w:
@@ -313,7 +313,7 @@ def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
         assert "before that" not in str(caught.value), "the new one had done nothing"
 
 
-@pytest.mark.spec("WM-LEFT-4")
+@pytest.mark.spec("WM-LEFT-2")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
 def test_an_exception_of_a_handler_that_a_task_has_left_says_so():
     with Worker(3, num_sub_workers=1) as w:

@@ -86,14 +86,14 @@ def test_functions_of_the_global_generators_draw_from_the_workers_own(where):
             assert len({w.submit(draw).result() for _ in range(20)}) == 20
 
 
-@pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
+@pytest.mark.spec("WM-RANDOM-1")
 def test_a_generator_that_the_user_has_put_in_place_is_seeded_too():
     np.random.set_bit_generator(np.random.PCG64(7))
     assert len(drawn()[0]) == 2
     assert np.random.rand() == np.random.Generator(np.random.PCG64(7)).random()
 
 
-@pytest.mark.spec("WM-RANDOM-2")
+@pytest.mark.spec("WM-RANDOM-1")
 def test_a_start_draws_nothing_and_the_same_seed_gives_the_same_numbers():
     def numbers():
         return np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
@@ -111,7 +111,7 @@ def test_a_start_draws_nothing_and_the_same_seed_gives_the_same_numbers():
     assert not draws[0] & draws[2]
 
 
-@pytest.mark.spec("WM-RANDOM-2")
+@pytest.mark.spec("WM-RANDOM-1")
 def test_a_program_that_seeds_draws_the_same_each_time():
     rows = np.frombuffer(mmap.mmap(-1, 64 * COUNT)).reshape(2, 4, COUNT)
 
@@ -124,14 +124,14 @@ def test_a_program_that_seeds_draws_the_same_each_time():
     assert (rows[0] == rows[1]).all() and len(np.unique(rows[0])) == 4 * COUNT
 
 
-@pytest.mark.spec("WM-RANDOM-2")
+@pytest.mark.spec("WM-RANDOM-1")
 def test_starts_do_not_repeat_each_other_where_nobody_has_seeded():
     np.random.set_bit_generator(np.random.MT19937())
     first, second = drawn(), drawn()
     assert not first[0] & second[0] and not first[1] & second[1]
 
 
-@pytest.mark.spec("WM-RANDOM-3")
+@pytest.mark.spec("WM-RANDOM-1")
 def test_a_successor_draws_other_numbers():
     seed(11)
     with drawing() as (w, draw):
@@ -143,7 +143,7 @@ def test_a_successor_draws_other_numbers():
             assert not a & b
 
 
-@pytest.mark.spec("WM-RANDOM-1", "WM-RANDOM-2")
+@pytest.mark.spec("WM-RANDOM-1")
 def test_torch_is_seeded_where_it_is_loaded(monkeypatch):
     """A stand-in with the three names that are used."""
     seeds, torch = [], types.ModuleType("torch")

@@ -286,7 +286,7 @@ def array_of_its_own():
     return np.frombuffer(mmap.mmap(-1, 4096), np.int32)
 
 
-@pytest.mark.spec("WM-START-4", "ORCH-MISUSE-2")
+@pytest.mark.spec("WM-START-3", "ORCH-MISUSE-2")
 def test_arrays_shared_by_other_means_are_refused_as_arguments_and_so_are_their_addresses(
     spawned, monkeypatch
 ):
@@ -329,7 +329,7 @@ def test_chips_are_forked_whatever_threads_there_are(monkeypatch):
     assert (x == 8).all()
 
 
-@pytest.mark.spec("WM-START-4")
+@pytest.mark.spec("WM-START-3")
 def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
     mine = array_of_its_own()
 
@@ -346,7 +346,7 @@ def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
 
 
 # ---------------------------------------------------------------- addresses
-@pytest.mark.spec("WM-START-5")
+@pytest.mark.spec("WM-START-1")
 @pytest.mark.slow("four fresh interpreters start one after the other")
 def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkeypatch, tmp_path):
     """Three of them map something there: the first two, which are all for one start, and another."""
@@ -375,7 +375,7 @@ def test_an_interpreter_with_something_at_an_address_gives_way_to_another(monkey
 
 
 # ---------------------------------------------------------------- all the rest is as ever
-@pytest.mark.spec("WM-START-6")
+@pytest.mark.spec("WM-START-1")
 def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
     with spawning(num_sub_workers=2) as w:
         out = w.share(np.zeros(2, np.int64))
@@ -401,7 +401,7 @@ def test_failures_deaths_and_later_registrations_are_those_of_forked_workers():
         assert out.tolist() == [3, 3]
 
 
-@pytest.mark.spec("WM-START-6")
+@pytest.mark.spec("WM-START-1")
 @pytest.mark.long
 def test_nobody_outlives_the_users_process(tmp_path):
     there = tmp_path / "there"
@@ -422,7 +422,7 @@ def test_nobody_outlives_the_users_process(tmp_path):
         assert not [process for process in below if process.is_running()]
 
 
-@pytest.mark.spec("WM-START-6")
+@pytest.mark.spec("WM-START-1")
 def test_ctrl_c_ends_the_wait_for_a_fresh_interpreter(monkeypatch):
     monkeypatch.setattr(fresh_interpreter, "_PROGRAM", "import time; time.sleep(1000)  # {fd}")
     monkeypatch.setattr(processes, "GRACE_S", -2.0)  # it cannot be asked to end

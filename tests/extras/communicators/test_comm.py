@@ -184,7 +184,7 @@ def test_each_rank_reads_what_others_put_until_it_releases_the_windows(name):
     assert (together(2, act), windows()) == ([6.0, 5.0], [])
 
 
-@pytest.mark.spec("CHIP-COMM-3")
+@pytest.mark.spec("CHIP-COMM-2")
 def test_domains_of_some_ranks_may_overlap(name):
     def act(rank, chip):
         comm = chip.comm_init(rank, 3, name)
@@ -237,7 +237,7 @@ def test_arguments_that_cannot_be_are_refused_and_nothing_is_joined(name):
 
 
 # ---------------------------------------------------------------- failure
-@pytest.mark.spec("CHIP-COMM-5")
+@pytest.mark.spec("CHIP-COMM-4")
 def test_a_rank_whose_run_fails_ends_the_waits_of_all_others(name):
     def act(rank, chip):
         comm = chip.comm_init(rank, 3, name, timeout_s=HOUR)

@@ -153,7 +153,7 @@ def test_each_block_has_a_record_in_both_lists(chip, tmp_path, blocks):
         assert times == sorted(times)
 
 
-@pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-3")
+@pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2")
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 def test_levels_add_lists(chip, files, level):
     chip.run_args(0, host_args(np.zeros(BLOCKS, np.int32)), files.config(enable_l2_swimlane=level))
@@ -165,7 +165,7 @@ def test_levels_add_lists(chip, files, level):
 
 
 # ---------------------------------------------------------------- waves
-@pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-3", "FLAG-CHIP-8")
+@pytest.mark.spec("FLAG-CHIP-2", "FLAG-CHIP-8")
 def test_launches_have_numbers_and_waves_have_phases(waves):
     files, seen = waves
     launches_made = sum(WAVES)
@@ -267,7 +267,7 @@ def test_a_run_that_fails_has_what_was_done(chip, files):
         assert len(files.swimlane["aicore_tasks"]) == 3  # of the next run with flags
 
 
-@pytest.mark.spec("FLAG-CHIP-4")
+@pytest.mark.spec("FLAG-CHIP-1")
 def test_values_that_mean_nothing_and_flags_without_a_folder_are_refused_by_name(chip, files):
     args = host_args(np.zeros(BLOCKS, np.int32))
     for flag, value, words in (
@@ -392,7 +392,7 @@ def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(ch
 MARKED = [before(2, 1, np.float32([1] * 6)), after(1, 2, np.float32([1] * 6))]
 
 
-@pytest.mark.spec("FLAG-CHIP-7")
+@pytest.mark.spec("FLAG-CHIP-6")
 @pytest.mark.parametrize("by_function", [0, 1])
 def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, by_function):
     x, y = run_diamond(chip, files, by_function, enable_dump_tensor=1)
@@ -402,7 +402,7 @@ def test_level_1_dumps_marked_tensors_of_all_launches(chip, files, by_function):
     assert len(found) == 2 + 2 * by_function
 
 
-@pytest.mark.spec("FLAG-CHIP-7")
+@pytest.mark.spec("FLAG-CHIP-6")
 @pytest.mark.parametrize("level", [2, 3])
 def test_marks_of_a_task_reach_its_chip(files, level):
     options = {"level": 2} if level == 2 else {"level": 3, "device_ids": [0]}
@@ -448,7 +448,7 @@ def test_a_run_and_its_waves_are_scopes(diamond):
 
 
 # ---------------------------------------------------------------- counters
-@pytest.mark.spec("FLAG-CHIP-9")
+@pytest.mark.spec("FLAG-PMU-2")
 def test_each_block_has_a_row(chip, files):
     for event in (1, 2, 4, 5, 6, 7, 8):
         config = files.config(enable_l2_swimlane=1, enable_pmu=event, block_dim=7)
@@ -473,7 +473,7 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
 """
 
 
-@pytest.mark.spec("FLAG-CHIP-9")
+@pytest.mark.spec("FLAG-PMU-2")
 def test_a_block_that_computes_has_counted_more(chip, files):
     core = CoreCallable.build([], compile_kernel(BURN))
     with prepared(chip, ChipCallable.from_kernel(core)) as slot:

@@ -105,7 +105,7 @@ def test_who_writes_files_waits_for_another_who_does(tmp_path):
     assert order == ["first", "second"]
 
 
-@pytest.mark.spec("FLAG-NEST-3")
+@pytest.mark.spec("FLAG-NEST-2")
 def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
     files = Files(tmp_path / "out")
     with program(endpoints=1, num_sub_workers=1) as made:

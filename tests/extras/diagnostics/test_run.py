@@ -42,7 +42,7 @@ def test_each_flag_writes_its_file_and_no_other(tmp_path):
             assert len(files.names()) > 1
 
 
-@pytest.mark.spec("FLAG-RUN-3")
+@pytest.mark.spec("FLAG-RUN-2")
 def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
     config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
@@ -66,7 +66,7 @@ def test_a_run_without_flags_records_nothing_also_after_one_with_them(files):
     assert files.names() == FILES
 
 
-@pytest.mark.spec("FLAG-RUN-4")
+@pytest.mark.spec("FLAG-RUN-6")
 def test_compiled_tasks_are_dumped_and_counted_and_compiled_again_afterwards(files, mode):
     config = files.config(enable_dump_tensor=2, enable_pmu=1)
     with Worker(level=3, num_sub_workers=1, child_mode=mode) as w:
@@ -139,7 +139,7 @@ def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
     assert not files.folder.exists()
 
 
-@pytest.mark.spec("FLAG-RUN-7")
+@pytest.mark.spec("FLAG-RUN-2")
 def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
     path, config = str(tmp_path / "a.trace"), files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode="thread") as w:
@@ -152,7 +152,7 @@ def test_a_trace_that_is_being_taken_serves_and_goes_on(tmp_path, files):
     assert (len(trace.runs), len(trace.ran), trace.is_whole) == (3, 9, True)
 
 
-@pytest.mark.spec("FLAG-RUN-8")
+@pytest.mark.spec("FLAG-RUN-2")
 def test_files_have_what_is_left_if_notes_were_dropped(files):
     config = files.config(**ALL)
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:

@@ -53,7 +53,7 @@ class Seen(Adding):
         pass
 
 
-@pytest.mark.spec("SCENE-CASE-2")
+@pytest.mark.spec("SCENE-CASE-1")
 def test_the_configuration_of_a_case_reaches_the_run_and_the_worker():
     scene = scene_test(level=3)(
         with_case(Seen, config={"block_dim": 3, "num_sub_workers": 2, "device_count": 2})
@@ -69,7 +69,7 @@ def test_the_configuration_of_a_case_reaches_the_run_and_the_worker():
         outcome_of(scene_test(level=3)(with_case(Seen, config={"block_dimension": 3})))
 
 
-@pytest.mark.spec("SCENE-CASE-2")
+@pytest.mark.spec("SCENE-CASE-1")
 @pytest.mark.parametrize(
     ("devices", "count", "chosen"),
     [((0,), 3, [0, 1, 2]), ((4, 2), 1, [4]), ((4, 2), 3, [4, 2, 5]), ((4,), 0, [])],
@@ -83,7 +83,7 @@ def defined(level=3, **entries):
     return scene_test(level=level)(type("Bad", (Adding,), {"CALLABLE": {"kernel": add}} | entries))
 
 
-@pytest.mark.spec("SCENE-CASE-3")
+@pytest.mark.spec("SCENE-CASE-1")
 @pytest.mark.parametrize(
     ("entries", "error", "named"),
     [
@@ -98,7 +98,7 @@ def test_a_scene_is_refused_where_it_is_defined(entries, error, named):
         defined(**entries)
 
 
-@pytest.mark.spec("SCENE-CASE-3")
+@pytest.mark.spec("SCENE-CASE-1")
 @pytest.mark.parametrize(
     ("level", "callable_", "error", "named"),
     [
@@ -112,7 +112,7 @@ def test_callables_that_say_too_little_are_refused(level, callable_, error, name
         defined(level, CALLABLE=callable_).programs()
 
 
-@pytest.mark.spec("SCENE-CASE-3")
+@pytest.mark.spec("SCENE-CASE-1")
 @pytest.mark.parametrize(
     ("specs", "error", "named"),
     [

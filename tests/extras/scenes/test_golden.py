@@ -53,7 +53,7 @@ def test_what_generate_args_has_made_stays_as_it_is():
     assert arrays["x"].tolist() == array.tolist() == [0, 0]
 
 
-@pytest.mark.spec("SCENE-GOLDEN-2")
+@pytest.mark.spec("SCENE-GOLDEN-1")
 @pytest.mark.parametrize(
     ("got", "golden", "rtol", "atol", "is_right"),
     [
@@ -68,7 +68,7 @@ def test_floats_may_differ_a_little_and_others_not(got, golden, rtol, atol, is_r
     assert (compared([got], [golden], rtol, atol) is None) == is_right
 
 
-@pytest.mark.spec("SCENE-GOLDEN-3")
+@pytest.mark.spec("SCENE-GOLDEN-1")
 def test_the_first_wrong_element_is_named_and_the_most_wrong_one():
     golden = np.zeros((2, 3))
     got = golden.copy()
@@ -79,7 +79,7 @@ def test_the_first_wrong_element_is_named_and_the_most_wrong_one():
     )
 
 
-@pytest.mark.spec("SCENE-GOLDEN-3")
+@pytest.mark.spec("SCENE-GOLDEN-1")
 @pytest.mark.parametrize(
     ("got", "golden", "said"),
     [

@@ -87,7 +87,7 @@ def test_pytest_collects_one_test_for_each_case_even_without_the_plugin(tmp_path
         assert line in done.stdout
 
 
-@pytest.mark.spec("SCENE-RUN-2")
+@pytest.mark.spec("SCENE-RUN-1")
 def test_the_exit_code_says_whether_all_cases_have_passed(run, monkeypatch):
     code, said = run()
     assert code == 1
@@ -107,7 +107,7 @@ def test_the_exit_code_says_whether_all_cases_have_passed(run, monkeypatch):
     assert ended.value.code == 0
 
 
-@pytest.mark.spec("SCENE-RUN-2")
+@pytest.mark.spec("SCENE-RUN-1")
 def test_an_exception_is_a_failure_with_its_traceback(run, monkeypatch):
     def broken(self, params):
         raise ValueError("no such size")
@@ -119,7 +119,7 @@ def test_an_exception_is_a_failure_with_its_traceback(run, monkeypatch):
     assert "Writing::first … passed" in said
 
 
-@pytest.mark.spec("SCENE-RUN-3")
+@pytest.mark.spec("SCENE-RUN-1")
 def test_manual_cases_run_where_they_are_asked_for_and_others_on_their_platforms(run):
     assert "second" not in run()[1]
     said = run("--manual")[1]
@@ -131,7 +131,7 @@ def test_manual_cases_run_where_they_are_asked_for_and_others_on_their_platforms
     assert (code, said.splitlines()[:4]) == (0, names)
 
 
-@pytest.mark.spec("SCENE-RUN-2")
+@pytest.mark.spec("SCENE-RUN-1")
 def test_devices_are_numbers_and_ranges_and_diagnostics_fields_of_the_configuration():
     assert (devices_of("0"), devices_of("0,2")) == ((0,), (0, 2))
     assert devices_of("1-3,7") == (1, 2, 3, 7)
