@@ -24,7 +24,6 @@ from simpler_ref.jit import layout as L
 from simpler_ref.model.config import CallConfig
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
-from simpler_ref.remote.after import FailedTasks
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import Copies
 from simpler_ref.remote.counters import COUNTERS
@@ -40,9 +39,8 @@ from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_A
 from simpler_ref.remote.link_tasks import LinkTasks, _Task
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
+from simpler_ref.remote.task_messages import FailedTasks, Run
 from simpler_ref.remote.tasks import (
-    TASK_MORE,
-    MoreOfTask,
     RemoteTaskArgsWire,
     RemoteTensorSidecar,
     TaskPayloadWire,
@@ -371,7 +369,8 @@ class Served(SessionTasks):
             )
 
     def _complete(self, end):
-        self._send(FrameType.COMPLETION, encode_completion(*end))
+        raw = encode_completion(end.sequence, end.error_code, end.error_message)
+        self._send(FrameType.COMPLETION, raw)
 
     def _require_alive(self):
         if self.of.is_lost:
@@ -498,10 +497,11 @@ class Tasks(LinkTasks):
             (one,) = plan.tensors
             held = next(held for held in play.directory if held.key == one.key)
             tensor = (held.start - play.memory.ctypes.data) // SIZE
-            return _Task([play._tensor(tensor, INOUT)], b"", plan, [])
+            return _Task([play._tensor(tensor, INOUT)], plan)
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
-        return _Task(wires, payload_of(task, index), plan, self._copied(plan, [""] * len(wires)))
+        copied = self._copied(plan, [""] * len(wires))
+        return _Task(wires, plan, message_of(task, index, plan, copied))
 
 
 class FakeLink:
@@ -554,13 +554,14 @@ class FakeLink:
         return self.receive(self.post(kind, payload))
 
 
-def payload_of(task, index):
-    """Return the TASK_MORE of a task."""
+def message_of(task, index, plan, copied):
+    """Return the RUN of a task."""
     tensors = [ContinuousTensor(0, (1, SIZE), DataType.UINT8) for _ in task.tags]
     beside = [RemoteTensorSidecar(None) for _ in tensors]
     wire = TaskPayloadWire(DIGEST, CallConfig(), RemoteTaskArgsWire(tensors, beside, [index], b""))
     tags = bytes([3] * len(tensors))
-    return TASK_MORE.encode(MoreOfTask(encode_task_payload(wire), tags, b"\0", b""))
+    run = Run(encode_task_payload(wire), tags, b"\0")
+    return run._replace(run=plan.run, tensors=copied, dropped=plan.dropped)
 
 
 # ---------------------------------------------------------------- a play

@@ -4,7 +4,7 @@ A tensor of the parent has a key, and a version that each task which writes it m
 at most one version of a tensor. What it has, others of its group may read in a window whose key follows
 from the tensor's and the version.
 
-Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-6, -7, -13; SPEED-PARTS-10
+Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13; SPEED-PARTS-10
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import RemoteError, TransferError
 from ..jit import layout as L
 from ..system.regions import spilled
 from ..system.types import Array
-from .fields import POSITIVE, U64, Blob, Kind, Many, Message, Text
+from .fields import POSITIVE, U64, Many, Message, Text
 from .limits import (
     MAX_STRING_BYTES,
     MAX_TENSORS,
@@ -70,19 +70,6 @@ class CopiedTensor:
 
 
 @dataclass(frozen=True)
-class TaskCopies:
-    """A TASK_MORE as bytes, its copies, and what the session forgets before it.
-
-    `run` numbers the parent's runs: copies of an earlier one are stale.
-    """
-
-    run: int
-    more: bytes
-    tensors: Sequence[CopiedTensor]
-    dropped: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
 class ComingCopy:
     """A version that the parent has, and its size."""
 
@@ -108,8 +95,8 @@ class WantedCopies:
     error: str = ""
 
 
-_COPIED = Message(
-    "TASK_COPIES.tensors",
+COPIED_TENSOR = Message(
+    "RUN.tensors",
     CopiedTensor,
     key=U64,
     reads=U64,
@@ -118,13 +105,6 @@ _COPIED = Message(
     layout=Text(MAX_STRING_BYTES),
 )
 _COMING = Message("OPEN_COPIES.copies", ComingCopy, key=POSITIVE, version=POSITIVE, nbytes=POSITIVE)
-COPIES_FIELDS: dict[str, Kind] = {
-    "run": U64,
-    "more": Blob(),
-    "tensors": Many(_COPIED, MAX_TENSORS),
-    "dropped": Many(POSITIVE, MOST_DROPPED),
-}
-TASK_COPIES = Message("TASK_COPIES", TaskCopies, **COPIES_FIELDS)
 OPEN_COPIES = Message("OPEN_COPIES", ComingCopies, run=U64, copies=Many(_COMING, MAX_TENSORS))
 WANTED_COPIES = Message(
     "OPEN_COPIES answer",

@@ -21,12 +21,12 @@ from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..workers.kinds import as_leaf
-from .after import FailedTasks
 from .copies import Copies, outcome_of
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, read_task
+from .frames import CompletionPayload
 from .reports import report_of
+from .task_messages import FailedTasks, ReceivedTask, add_scalars, copy_at, read_task
 
 
 class LeafArgs(TaskArgs):
@@ -46,14 +46,13 @@ class RunLeaf:
         self.target = target
 
     def __call__(
-        self, is_plain: bool, raw: bytes, addresses: Sequence[int], layouts: Sequence[str]
+        self, raw: bytes, kinds: bytes, addresses: Sequence[int], layouts: Sequence[str]
     ) -> None:
-        """Run the task that a frame has as `raw`, with its copies at some addresses."""
-        read = read_task(is_plain, raw)
-        args = LeafArgs()
-        for address, tensor, layout in zip(addresses, read.task.args.tensors, layouts, strict=True):
+        """Run a task that a frame has as `raw`, with its copies at some addresses."""
+        told, args = read_task(raw).task.args, LeafArgs()
+        for address, tensor, layout in zip(addresses, told.tensors, layouts, strict=True):
             args.add_tensor(copy_at(address, tensor, layout))
-        add_scalars(args, read)
+        add_scalars(args, told.scalars, kinds)
         refuse_unrun(as_leaf(self.target)(args))
 
 
@@ -72,9 +71,9 @@ class _Use:
 class _LeafTask:
     """A task that has not ended."""
 
-    def __init__(self, task: ReceivedTask, read: ReadTask, callee: Task) -> None:
-        self.task, self.sizes, self.callee = task, read.sizes, callee
-        self.tensors = task.tensors(len(read.sizes))
+    def __init__(self, task: ReceivedTask, callee: Task) -> None:
+        self.sequence, self.told, self.callee = task.sequence, task.told, callee
+        self.tensors, self.sizes = task.tensors, task.read.sizes
         self.waits_for: set[int] = set()
         self.coming: Promise[list[int]] | None = None
         self.future: Future | None = None
@@ -113,20 +112,20 @@ class LeafTasks:
         self._fetchers, self._ring_bell = fetchers, ring
         self._callees: dict[InnerCallable, Task] = {}
         self._uses: dict[int, _Use] = {}
-        self._ends: list[TaskEnd] = []
+        self._ends: list[CompletionPayload] = []
         self._under_way: dict[int, _LeafTask] = {}
         """The tasks that have not ended, by the numbers of their frames."""
         self._roomless: list[_LeafTask] = []
         """Those of them that wait until others make room."""
 
     @staticmethod
-    def takes(task: ReceivedTask, read: ReadTask, target: Any) -> bool:
+    def takes(task: ReceivedTask, target: Any) -> bool:
         """Say whether this runs a task: a plain function's, all of whose tensors are copies."""
         return (
             isinstance(target, InnerCallable)
             and target.is_plain
-            and not read.is_configured
-            and all(one.key for one in task.tensors(len(read.sizes)))
+            and not task.is_configured
+            and all(one.key for one in task.tensors)
         )
 
     @property
@@ -139,15 +138,15 @@ class LeafTasks:
         """Whether sub workers have tasks."""
         return any(one.future is not None for one in list(self._under_way.values()))
 
-    def begin(self, task: ReceivedTask, read: ReadTask, target: InnerCallable) -> None:
+    def begin(self, task: ReceivedTask, target: InnerCallable) -> None:
         """Begin a task, as soon as it may start; `ends` tells how it has ended."""
-        made = _LeafTask(task, read, self._callee(target))
-        made.waits_for = self._note_uses(made) | (set(task.after) & self._under_way.keys())
+        made = _LeafTask(task, self._callee(target))
+        made.waits_for = self._note_uses(made) | (set(task.told.after) & self._under_way.keys())
         self._under_way[task.sequence] = made
         if not made.waits_for:
             self._prepare(made)
 
-    def ends(self) -> Iterator[TaskEnd]:
+    def ends(self) -> Iterator[CompletionPayload]:
         """Return how tasks have ended that are no longer under way."""
         for one in list(self._under_way.values()):
             self._look_at(one)
@@ -170,8 +169,8 @@ class LeafTasks:
         if not self._under_way:
             self._uses.clear()
         waits_for: set[int] = set()
-        sequence = made.task.sequence
-        for key in made.task.copies.dropped:
+        sequence = made.sequence
+        for key in made.told.dropped:
             waits_for |= self._wait_to_write(key, sequence)
         for one in made.tensors:
             use = self._uses.setdefault(one.key, _Use())
@@ -203,8 +202,8 @@ class LeafTasks:
 
     def _prepare(self, one: _LeafTask) -> None:
         """Have what a task reads, and start it; while others are under way it is fetched on a thread."""
-        copies, told = self._copies, one.task.copies
-        if self._failed.has_any(one.task.after):
+        copies, told = self._copies, one.told
+        if self._failed.has_any(told.after):
             self._end(one, L.SKIPPED)
             return
         try:
@@ -249,7 +248,7 @@ class LeafTasks:
     def _start(self, one: _LeafTask, addresses: Sequence[int]) -> None:
         fail_point("taken")
         layouts = tuple(tensor.layout for tensor in one.tensors)
-        args = one.task.is_plain, one.task.raw, tuple(addresses), layouts
+        args = one.told.task, one.told.kinds, tuple(addresses), layouts
         try:
             one.future = self._stream_of().submit(one.callee, args, {})
         except Exception as error:
@@ -279,10 +278,12 @@ class LeafTasks:
 
     def _end(self, one: _LeafTask, outcome: int, error: BaseException | None = None) -> None:
         """Note how a task has ended, and go on with those that wait for it."""
-        sequence = one.task.sequence
+        sequence = one.sequence
         del self._under_way[sequence]
         self._failed.note(sequence, outcome)
-        self._ends.append(TaskEnd(sequence, outcome, "" if error is None else report_of(error)))
+        self._ends.append(
+            CompletionPayload(sequence, outcome, "" if error is None else report_of(error))
+        )
         for other in list(self._under_way.values()):
             if sequence in other.waits_for:
                 other.waits_for.discard(sequence)

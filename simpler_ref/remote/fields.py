@@ -17,6 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from .limits import MAX_PAYLOAD_BYTES
 
 T = TypeVar("T")
+_COUNT = struct.Struct("<I")
+_NONE = _COUNT.pack(0)
 
 
 def refusal(where: str, why: str) -> ValueError:
@@ -164,7 +166,7 @@ class Blob:
         """Return the bytes of a value."""
         raw = octets(value, where)
         self._require(len(raw), where)
-        return U32.write(len(raw), where) + raw
+        return _COUNT.pack(len(raw)) + raw
 
     def read(self, reader: Reader, where: str) -> bytes:
         """Return the value of the next bytes."""
@@ -214,18 +216,22 @@ class Many:
 
     def write(self, value: Any, where: str) -> bytes:
         """Return the bytes of a sequence."""
-        self._require(len(value), where)
-        parts = [self._kind.write(one, f"{where}[{i}]") for i, one in enumerate(value)]
-        return U32.write(len(value), where) + b"".join(parts)
+        count = len(value)
+        if not count:
+            return _NONE
+        self._require(count, where)
+        write = self._kind.write
+        return _COUNT.pack(count) + b"".join([write(one, where) for one in value])
 
     def read(self, reader: Reader, where: str) -> tuple[Any, ...]:
         """Return the sequence of the next bytes."""
         at = reader.at
         count = U32.read(reader, where)
-        if count > self._most:
-            self._require(count, f"{where} at byte {at}")
+        if not count:
+            return ()
+        self._require(count, f"{where} at byte {at}")
         read = self._kind.read
-        return tuple([read(reader, f"{where}[{i}]") for i in range(count)])
+        return tuple([read(reader, where) for _ in range(count)])
 
     def _require(self, count: int, where: str) -> None:
         if count > self._most:

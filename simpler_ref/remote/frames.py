@@ -1,6 +1,6 @@
 """Frames, and what is in those that greet, command and answer.
 
-Rule     REMOTE-FRAME-1, -2, -4, -6 to -8; REMOTE-TASK-5
+Rule     REMOTE-FRAME-1, -2, -4, -6 to -8
 """
 
 from __future__ import annotations
@@ -49,12 +49,10 @@ class FrameType(enum.IntEnum):
 class OwnFrameType(enum.IntEnum):
     """Frames beyond version 1 of the protocol; only this package has them."""
 
-    TASK_MORE = 64
+    RUN = 64
     """A TASK, and what a mailbox has beside it."""
     COUNTERS = 65
     """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload."""
-    TASK_COPIES = 66
-    """A TASK_MORE, some of whose tensors are copies of the parent's."""
     OPEN_COPIES = 67
     """Copies that the parent is about to store into the session's memory; answered with those that the
     session does not have."""
@@ -66,21 +64,13 @@ class OwnFrameType(enum.IntEnum):
     """A trace of the session's Worker begins or ends; answered."""
     RECORDS = 71
     """Asks for records of that, over a connection of their own; answered with some."""
-    TASK_AFTER = 72
-    """A task that waits for others which the session was sent."""
     RUN_PART = 73
-    """A part of a recorded graph, as a TASK_COPIES has a task."""
+    """A part of a recorded graph, as a RUN has a task."""
     STOP_PART = 74
     """The part that runs is not wanted any more; not answered."""
 
 
-TASK_FRAMES = (
-    FrameType.TASK,
-    OwnFrameType.TASK_MORE,
-    OwnFrameType.TASK_COPIES,
-    OwnFrameType.TASK_AFTER,
-    OwnFrameType.RUN_PART,
-)
+TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.RUN_PART
 """Those of tasks, which a COMPLETION answers."""
 UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_PART
 EVERY_FEATURE = (1 << 64) - 1

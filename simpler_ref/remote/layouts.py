@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 
+from ..model.enums import DataType
+from ..model.tensor import ContinuousTensor
 from ..model.wire import Layout, span_of
 
 _MOST_DIMS = 64
@@ -63,6 +65,12 @@ def read_layout(text: str, nbytes: int) -> Layout:
     if dtype.hasobject or not fits or span_of(layout) != (0, nbytes):
         raise ValueError(f"{text!r:.200} is no layout of {nbytes} bytes")
     return layout
+
+
+def as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:
+    """Return what stands for a tensor that only a layout describes: the bytes of its elements."""
+    size = max(1, layout[0].itemsize)
+    return ContinuousTensor(0, (nbytes // size, size), DataType.UINT8)
 
 
 def _dtype_of(descr: str) -> np.dtype[Any]:

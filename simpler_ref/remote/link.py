@@ -85,7 +85,7 @@ from .manifest import Announcement, Manifest
 from .noted import frame_word, moved_word
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
-from .task_payloads import TaskPayloads
+from .task_messages import TaskMaker
 
 log = logging.getLogger("simpler_ref")
 
@@ -204,8 +204,8 @@ class Link(WorkerKind):
             self._learn()
         self.words[:] = 0
         self.why[:] = 0
-        self._payloads = TaskPayloads()
-        self._views = self._payloads.views
+        self._maker = TaskMaker()
+        self._views = self._maker.views
         self._windows: dict[int, int] = {}
         self._committed: set[bytes] = set()
         self._stopping = False
@@ -240,7 +240,7 @@ class Link(WorkerKind):
         self._trace = LinkTrace(self)
         self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
         self._home.bringing = self.bringing
-        self._tasks = LinkTasks(self, self._home, self._payloads)
+        self._tasks = LinkTasks(self, self._home, self._maker)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -687,7 +687,7 @@ class Link(WorkerKind):
             self._views.add(requests.view_from(asked, result))
         elif asked.drops:
             self._views.drop(asked.drops)
-            self._payloads.forget()
+            self._maker.forget()
             self._windows.pop(asked.drops, None)
         elif asked.name == ControlName.EXPORT_BUFFER:
             return self._where_it_is_reached(result)

@@ -13,7 +13,7 @@ from ..callables.handles import CallableHandle
 from ..callables.identity import CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
 from ..errors import TransferError
-from .copies import TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
+from .copies import ComingCopy, CopiedTensor
 from .counters import TASKS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
@@ -22,6 +22,7 @@ from .lines import LOOK_MS
 from .link_tasks import require_done
 from .parts import PART_REQUEST, PART_RUN, PartRequest, PartRun
 from .requests import PickledRegistration
+from .task_messages import RUN, Run
 from .windows import bytes_at
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class LinkParts:
         more = PART_RUN.encode(
             PartRun(asked.number, asked.part, asked.token, peers, asked.scalars, asked.forgotten)
         )
-        return TASK_COPIES.encode(TaskCopies(asked.run, more, copied, asked.dropped))
+        return RUN.encode(Run(more, run=asked.run, tensors=copied, dropped=asked.dropped))
 
     def _await(self, sequence: int) -> CompletionPayload:
         """Wait for the end of a part; stop it if the run has failed elsewhere."""

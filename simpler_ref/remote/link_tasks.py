@@ -21,13 +21,12 @@ from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import RemoteError, TaskError, TransferError
 from ..jit import layout as L
 from ..model.wire import TENSOR, bytes_of
-from .after import TASK_AFTER, TaskAfter
-from .copies import SOURCE_LOST, TASK_COPIES, ComingCopy, CopiedTensor, TaskCopies
+from .copies import SOURCE_LOST, ComingCopy, CopiedTensor
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
 from .home import Coming, Home, Plan
-from .task_payloads import TaskPayloads, layouts_in
+from .task_messages import RUN, Run, TaskMaker, layouts_in
 
 if TYPE_CHECKING:
     from .link import Link
@@ -37,9 +36,9 @@ class _Task(NamedTuple):
     """A task as its mailbox has it."""
 
     wires: list[bytes]
-    payload: bytes
     plan: Plan | None
-    copied: list[CopiedTensor]
+    message: Run = Run(b"")
+    """Empty if the task only brings a tensor home."""
 
     @property
     def goes_home(self) -> bool:
@@ -59,7 +58,7 @@ class _Sent(NamedTuple):
 
     ticket: int | None
     sequence: int
-    copied: list[CopiedTensor]
+    copied: Sequence[CopiedTensor]
 
 
 class _Early(NamedTuple):
@@ -95,8 +94,8 @@ class LinkTasks:
         Of the callables that the link knows: no task of another one is sent ahead.
     """
 
-    def __init__(self, link: Link, home: Home, payloads: TaskPayloads) -> None:
-        self._link, self._home, self._payloads = link, home, payloads
+    def __init__(self, link: Link, home: Home, maker: TaskMaker) -> None:
+        self._link, self._home, self._maker = link, home, maker
         self._sent: deque[_Sent] = deque()
         self._early: _Early | None = None
         self._storer: ThreadPoolExecutor | None = None
@@ -238,7 +237,7 @@ class LinkTasks:
     def _read(self, args: ReceivedArgs) -> _Task:
         wires, scalars, kinds = call_words(args)
         if not wires and not scalars:
-            return _Task(wires, self._payloads.make(args, wires, scalars, b""), None, [])
+            return _Task(wires, None, self._maker.make(args, wires, scalars, b""))
         words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
         plan = None
         if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
@@ -248,10 +247,12 @@ class LinkTasks:
                 self._end_early()
             self._home.begin(plan.run)
             if plan.goes_home:
-                return _Task(wires, b"", plan, [])
-        payload = self._payloads.make(args, wires, words, bytes(kinds[: len(words)]))
-        copied = [] if plan is None else self._copied(plan, layouts_in(args, wires))
-        return _Task(wires, payload, plan, copied)
+                return _Task(wires, plan)
+        message = self._maker.make(args, wires, words, bytes(kinds[: len(words)]))
+        if plan is not None:
+            copied = self._copied(plan, layouts_in(args, wires))
+            message = message._replace(run=plan.run, tensors=copied, dropped=plan.dropped)
+        return _Task(wires, plan, message)
 
     def _bring(self, task: _Task) -> None:
         assert task.plan is not None
@@ -269,16 +270,9 @@ class LinkTasks:
 
     def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        kind, payload, plan = OwnFrameType.TASK_MORE, task.payload, task.plan
-        run, dropped = (0, ()) if plan is None else (plan.run, tuple(plan.dropped))
-        if after:
-            kind = OwnFrameType.TASK_AFTER
-            payload = TASK_AFTER.encode(TaskAfter(run, payload, task.copied, dropped, after))
-        elif plan is not None:
-            kind = OwnFrameType.TASK_COPIES
-            payload = TASK_COPIES.encode(TaskCopies(run, payload, task.copied, dropped))
-        sequence = self._link.post(kind, payload)
-        self._sent.append(_Sent(ticket, sequence, task.copied))
+        message = task.message._replace(after=after)
+        sequence = self._link.post(OwnFrameType.RUN, RUN.encode(message))
+        self._sent.append(_Sent(ticket, sequence, message.tensors))
 
     def _copied(self, plan: Plan, layouts: list[str]) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""

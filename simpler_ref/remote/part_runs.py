@@ -20,12 +20,13 @@ from ..callables.handles import CallableHandle
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
 from ..system.types import Array
-from .copies import CopiedTensor, Copies, TaskCopies, window_key
+from .copies import CopiedTensor, Copies, window_key
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
 from .part_programs import NOBODY, LoadedPart, Pause, Sending
 from .parts import PARENT, PART, TOGETHER_BYTES, Action, Operation, PartRun
 from .pushes import Chunks, Inbox, Pushes
+from .task_messages import Run
 from .windows import bytes_at
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class Parts:
         self._is_stopped, self.wait, self._patience_s = is_stopped, wait, patience_s
         self._loaded: dict[int, LoadedPart] = {}
 
-    def run(self, told: TaskCopies, asked: PartRun) -> None:
+    def run(self, told: Run, asked: PartRun) -> None:
         """Run a part, which the frame may bring."""
         part = self._part(asked)
         self._require_told(part, told.tensors, asked)
@@ -98,7 +99,7 @@ class Parts:
         while time.monotonic() < deadline and not self._is_stopped():
             self.wait()
 
-    def _run(self, part: LoadedPart, told: TaskCopies, asked: PartRun) -> None:
+    def _run(self, part: LoadedPart, told: Run, asked: PartRun) -> None:
         callables = [self._callable(one) for one in part.callables]
         addresses = self._copies.take(told.tensors, part.sizes, comes_later=True)
         fail_point("part_taken")

@@ -35,7 +35,7 @@ from ..orch.orchestrator import Orchestrator
 from ..orch.steps import AllocStep, ScopeStep, Step, SubmitStep
 from .directory import HOME, Placed, Use
 from .endpoints import Endpoints
-from .layouts import layout_text
+from .layouts import as_bytes, layout_text
 from .limits import MAX_TENSORS
 from .link_parts import HANDLE, OfParts
 from .partition import partitions
@@ -50,7 +50,6 @@ from .parts import (
 from .placing import is_remote
 from .pushes import MOST_EARLY_BYTES
 from .split import PlacePart, SplitTask, SplitUse
-from .task_payloads import as_bytes
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1

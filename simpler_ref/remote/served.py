@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from ..system.polling import wait_readable
 from .fail_points import fail_point
-from .frames import Frame, FrameType, OwnFrameType, encode_completion
+from .frames import CompletionPayload, Frame, FrameType, OwnFrameType, encode_completion
 from .lookout import Lookout
-from .received_tasks import TaskEnd
 
 if TYPE_CHECKING:
     from .far_leaves import LeafTasks
@@ -135,9 +134,10 @@ class Served:
         for end in self._leaves.ends():
             self.complete(end)
 
-    def complete(self, end: TaskEnd) -> None:
+    def complete(self, end: CompletionPayload) -> None:
         """Send how a task has ended."""
-        self._send(FrameType.COMPLETION, encode_completion(*end))
+        raw = encode_completion(end.sequence, end.error_code, end.error_message)
+        self._send(FrameType.COMPLETION, raw)
         fail_point("completed")
 
     def _answer(self, answer: bytes) -> None:

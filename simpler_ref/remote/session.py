@@ -31,7 +31,6 @@ from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
 from . import served
-from .after import FailedTasks
 from .buffers import (
     ALLOC,
     COPY,
@@ -71,6 +70,7 @@ from .session_frames import LOOK_S, SessionFrames
 from .session_tasks import SessionTasks
 from .session_trace import SessionTrace
 from .stores import Stores
+from .task_messages import FailedTasks
 
 if TYPE_CHECKING:
     from ..worker import Worker

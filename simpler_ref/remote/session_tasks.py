@@ -19,22 +19,18 @@ from ..model.enums import TensorArgType
 from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor
 from ..workers.reports import cut_utf8, describe_exception
-from .after import FailedTasks
 from .buffers import RemoteAddressSpace
 from .copies import (
     OPEN_COPIES,
-    TASK_COPIES,
     WANTED_COPIES,
     ComingCopies,
-    CopiedTensor,
     Copies,
-    TaskCopies,
     WantedCopies,
     outcome_of,
 )
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
-from .frames import Frame, OwnFrameType
+from .frames import CompletionPayload, Frame, OwnFrameType
 from .limits import (
     MAX_STRING_BYTES,
     REMOTE_BUFFER_ACCESS_READ,
@@ -43,10 +39,10 @@ from .limits import (
 )
 from .part_runs import Parts
 from .parts import PART_RUN
-from .received_tasks import ReadTask, ReceivedTask, TaskEnd, add_scalars, copy_at, receive_task
 from .reports import report_of
 from .served import Served
 from .stores import Stores
+from .task_messages import RUN, FailedTasks, ReceivedTask, add_scalars, copy_at, receive_task
 from .windows import Refusal
 
 if TYPE_CHECKING:
@@ -109,7 +105,7 @@ class SessionTasks:
             outcome, text = outcome_of(error), report_of(error)
         if outcome is not None:
             self.failed.note(sequence, outcome)
-            self.served.complete(TaskEnd(sequence, outcome, text))
+            self.served.complete(CompletionPayload(sequence, outcome, text))
 
     def _take_up(self, frame: Frame) -> int | None:
         """Run a task, unless one that it waits for has failed, and return its outcome.
@@ -118,34 +114,34 @@ class SessionTasks:
         then. Others run alone, which costs less.
         """
         task = receive_task(frame)
-        if self.failed.has_any(task.after):
+        if self.failed.has_any(task.told.after):
             return L.SKIPPED
-        read = task.read()
         fail_point("decoded")
-        target = self.dispatcher.find(read.task.callable_digest)
-        if self.has_several and self.leaves.takes(task, read, target):
-            self.leaves.begin(task, read, target)
+        target = self.dispatcher.find(task.read.task.callable_digest)
+        if self.has_several and self.leaves.takes(task, target):
+            self.leaves.begin(task, target)
             return None
         self.served.settle()
-        return self._run(task, read, target)
+        return self._run(task, target)
 
-    def _run(self, task: ReceivedTask, read: ReadTask, target: Any) -> int:
+    def _run(self, task: ReceivedTask, target: Any) -> int:
         """Run a task that no other one runs beside, and return SUCCESS, or SKIPPED."""
-        if self.failed.has_any(task.after):
+        told, tensors = task.told, task.tensors
+        if self.failed.has_any(told.after):
             return L.SKIPPED
-        if task.copies.run:
-            self._forget_copies(task.copies)
-        tensors = task.tensors(len(read.sizes))
-        addresses = self.copies.take(tensors, read.sizes)
+        if told.run:
+            self.copies.begin(told.run)
+            self.copies.drop(told.dropped)
+        addresses = self.copies.take(tensors, task.read.sizes)
         fail_point("taken")
         succeeded = False
         try:
-            args, after, kept = self._arguments(read, tensors, addresses)
+            args, after, kept = self._arguments(task, addresses)
             config = None
-            if read.is_configured:
-                config = copy(read.task.config)
-                if read.more.env:
-                    config.runtime_env = RuntimeEnv.from_bytes(read.more.env)
+            if task.is_configured:
+                config = copy(task.read.task.config)
+                if told.env:
+                    config.runtime_env = RuntimeEnv.from_bytes(told.env)
             function = target.submit if isinstance(target, InnerCallable) else target
             self.inner.run(function, args, config)
             fail_point("ran")
@@ -160,19 +156,15 @@ class SessionTasks:
 
     def _run_part(self, frame: Frame) -> int:
         """Run a part of a graph, and return its outcome."""
-        told = TASK_COPIES.decode(frame.payload)
-        asked = PART_RUN.decode(told.more)
+        told = RUN.decode(frame.payload)
+        asked = PART_RUN.decode(told.task)
         self.served.settle()
-        self._forget_copies(told)
+        self.copies.begin(told.run)
+        self.copies.drop(told.dropped)
         self.parts.run(told, asked)
         return L.SUCCESS
 
     # ------------------------------------------------------------ their tensors
-    def _forget_copies(self, told: TaskCopies) -> None:
-        """Forget what the parent says is of no use any more."""
-        self.copies.begin(told.run)
-        self.copies.drop(told.dropped)
-
     def open_copies(self, frame: Frame) -> bytes:
         """Make room for what the parent is about to store."""
         return self._wanted(frame.header.sequence, frame.payload, self.copies.open)
@@ -199,7 +191,7 @@ class SessionTasks:
         return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
 
     def _arguments(
-        self, read: ReadTask, copied: Sequence[CopiedTensor], addresses: Sequence[int]
+        self, task: ReceivedTask, addresses: Sequence[int]
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
         """Return the arguments with tensors of this machine, what to do after the task, what to keep.
 
@@ -207,13 +199,13 @@ class SessionTasks:
 
         The sub workers of an inner Worker with ``check=True`` see to it that a task keeps to its rights.
         """
-        wire = read.task.args
-        rights = read.more.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
+        wire = task.read.task.args
+        rights = task.told.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
         tags = [_TAGS[one] for one in rights] if self.inner.check else [_READ] * len(rights)
         args, after, kept = TaskArgs(), [], []
         for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
             if addresses[i]:
-                args.add_tensor(copy_at(addresses[i], tensor, copied[i].layout), tags[i])
+                args.add_tensor(copy_at(addresses[i], tensor, task.tensors[i].layout), tags[i])
                 continue
             desc = beside.desc
             if desc is None:
@@ -235,5 +227,5 @@ class SessionTasks:
                 address, put_back = self.stores.fetch(desc, rights[i])
                 after.append(put_back)
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
-        add_scalars(args, read)
+        add_scalars(args, wire.scalars, task.told.kinds)
         return args, after, kept

@@ -14,7 +14,7 @@ from ..model.config import CallConfig
 from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from .buffers import RemoteAddressSpace, identity_of, is_live, require_span
-from .fields import Blob, Exactly, Message, Reader, Text, octets, refusal, require_payload
+from .fields import Blob, Exactly, Reader, Text, octets, refusal, require_payload
 from .limits import MAX_INLINE_ARENA_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
 
 _COUNTS = struct.Struct("<II")
@@ -333,25 +333,3 @@ def decode_task_payload(raw: bytes) -> TaskPayloadWire:
     args = _read_args(reader)
     reader.end("TASK")
     return TaskPayloadWire(digest, config, args)
-
-
-# ---------------------------------------------------------------- what goes beyond version 1
-@dataclass(frozen=True)
-class MoreOfTask:
-    """A TASK, and what its mailbox has beside it: what it does with tensors, kinds of scalars, sizes."""
-
-    task: bytes
-    rights: bytes
-    """Of each tensor: 1 reads, 2 writes."""
-    kinds: bytes
-    env: bytes = b""
-
-
-TASK_MORE = Message(
-    "TASK_MORE",
-    MoreOfTask,
-    task=Blob(),
-    rights=Blob(MAX_TENSORS),
-    kinds=Blob(MAX_SCALARS),
-    env=Blob(MAX_STRING_BYTES),
-)

@@ -42,8 +42,8 @@ KINDS = ("data", "order", "future", "memory")
 OUTCOMES = UNFINISHED, SUCCEEDED, FAILED = "unfinished", "completed", "failed"
 QUICK_NS = 1000
 """A wait that is shorter is not worth a line."""
-TASK_FRAMES = (2, 64, 66, 72)
-"""TASK, TASK_MORE, TASK_COPIES and TASK_AFTER."""
+TASK_FRAMES = (2, 64)
+"""TASK and RUN."""
 COMPLETION = 5
 """The type of a frame that says that a task has ended."""
 Form = tuple["Layout | None", int, bool]

@@ -21,7 +21,6 @@ from simpler_ref import (
 )
 from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.jit import layout as L
-from simpler_ref.remote.after import TASK_AFTER, FailedTasks, TaskAfter
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import (
     OPEN_COPIES,
@@ -30,7 +29,6 @@ from simpler_ref.remote.copies import (
     ComingCopy,
     CopiedTensor,
     Copies,
-    TaskCopies,
     window_key,
 )
 from simpler_ref.remote.dispatcher import InnerCallable
@@ -39,12 +37,10 @@ from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
 from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
-from simpler_ref.remote.received_tasks import ReceivedTask
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
+from simpler_ref.remote.task_messages import RUN, FailedTasks, ReadTask, ReceivedTask, Run
 from simpler_ref.remote.tasks import (
-    TASK_MORE,
-    MoreOfTask,
     RemoteTaskArgsWire,
     TaskPayloadWire,
     encode_task_payload,
@@ -331,12 +327,10 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
     leaves = LeafTasks(
         lambda: stream, Copies(None, None), FailedTasks(), ThreadPoolExecutor(1), lambda: None
     )
-    read = SimpleNamespace(sizes=[])
-    for sequence in (1, 2):
-        task = ReceivedTask(sequence, False, TaskCopies(0, b"", ()))
-        leaves.begin(task, read, InnerCallable("handle", far_side.bump))
-    waiting = ReceivedTask(3, False, TaskCopies(0, b"", ()), after=(1,))
-    leaves.begin(waiting, read, InnerCallable("handle", far_side.bump))
+    read = ReadTask(TaskPayloadWire(b""), [], False)
+    for sequence, after in ((1, ()), (2, ()), (3, (1,))):
+        task = ReceivedTask(sequence, Run(b"", after=after), read, ())
+        leaves.begin(task, InnerCallable("handle", far_side.bump))
     leaves.end()
     assert (submitted, cancelled) == ([0, 1], [0, 1])
 
@@ -367,23 +361,23 @@ def test_a_lost_endpoint_fails_what_it_was_given_and_the_next_run_works(tmp_path
 
 
 # ---------------------------------------------------------------- 7: tasks that wait for those in front
-@pytest.mark.spec("REMOTE-AHEAD-7", "REMOTE-TASK-11")
+@pytest.mark.spec("REMOTE-AHEAD-7", "REMOTE-TASK-14")
 def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that():
-    def after(raw, *numbers):
-        return OwnFrameType.TASK_AFTER, TASK_AFTER.encode(TaskAfter(0, raw, (), (), numbers))
-
     digest = hashlib.sha256(b"none").digest()
     nothing = RemoteTaskArgsWire((), (), (), b"")
-    wire = encode_task_payload(TaskPayloadWire(digest, CallConfig(), nothing))
-    unknown = TASK_MORE.encode(MoreOfTask(wire, b"", b"", b""))
+    unknown = Run(encode_task_payload(TaskPayloadWire(digest, CallConfig(), nothing)))
+
+    def after(*numbers):
+        return OwnFrameType.RUN, RUN.encode(unknown._replace(after=numbers))
+
     with session() as (_, connect):
         client = connect()
         client.greet()
-        client.send(OwnFrameType.TASK_MORE, unknown)
+        client.send(*after())
         first = client.order.sent
-        client.send(*after(unknown, first))
-        client.send(*after(unknown, first + 1))
-        client.send(*after(unknown, first - 1))
+        client.send(*after(first))
+        client.send(*after(first + 1))
+        client.send(*after(first - 1))
         ends = [decode_completion(client.hear().payload) for _ in range(4)]
     assert [one.sequence for one in ends] == list(range(first, first + 4))
     assert [one.error_code for one in ends] == [

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simpler_ref.jit import layout as L
-from simpler_ref.remote import copies
+from simpler_ref.remote import copies, task_messages
 from simpler_ref.remote.frames import TASK_FRAMES, UNANSWERED, OwnFrameType
 from simpler_ref.remote.part_programs import NOBODY, LoadedPart, Pause, Sending
 from simpler_ref.remote.part_runs import Parts
@@ -48,9 +48,8 @@ ASKED_RAW += blob(b"tcp://a:1") + blob(b"") + struct.pack("<I2QIQ", 2, 1, 2, 1, 
 def test_the_frames_of_parts():
     assert (OwnFrameType.RUN_PART, OwnFrameType.STOP_PART) == (73, 74)
     assert OwnFrameType.RUN_PART in TASK_FRAMES and OwnFrameType.STOP_PART in UNANSWERED
-    told = copies.TaskCopies(3, PART_RUN.encode(ASKED), (copies.CopiedTensor(7, 2, 3),), ())
-    found = copies.TASK_COPIES.decode(copies.TASK_COPIES.encode(told))
-    assert PART_RUN.decode(found.more) == ASKED
+    told = task_messages.Run(PART_RUN.encode(ASKED), run=3, tensors=(copies.CopiedTensor(7, 2, 3),))
+    assert PART_RUN.decode(task_messages.RUN.decode(task_messages.RUN.encode(told)).task) == ASKED
 
 
 @pytest.mark.spec("REMOTE-PART-2")
@@ -129,7 +128,7 @@ def test_a_replay_that_says_too_little_is_refused_before_anything_happens(asked,
     parts = Parts(*[Nothing()] * 7, 0.0)
     copied = [copies.CopiedTensor(7, 2, 3)] * told
     with pytest.raises(Exception, match=why):
-        parts.run(copies.TaskCopies(1, b"", copied), asked)
+        parts.run(task_messages.Run(b"", run=1, tensors=copied), asked)
 
 
 COMES = Operation(Action.RECEIVE, tensor=0, peer=PARENT)

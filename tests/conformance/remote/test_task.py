@@ -10,11 +10,11 @@ import pytest
 
 from simpler_ref import remote_l3_protocol as wire
 from simpler_ref.errors import RemoteError, TransferError
-from simpler_ref.remote import after, copies, far_calls
+from simpler_ref.remote import copies, far_calls
 from simpler_ref.remote.copies import CopiedTensor, Copies, outcome_of
-from simpler_ref.remote.frames import OwnFrameType
+from simpler_ref.remote.frames import FrameType, OwnFrameType
 from simpler_ref.remote.layouts import layout_text, read_layout
-from simpler_ref.remote.tasks import TASK_MORE, MoreOfTask
+from simpler_ref.remote.task_messages import RUN, Run, receive_task
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
@@ -174,29 +174,35 @@ def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused(
     refuse(where + ".flags at byte 125", wire.decode_remote_task_args, bytes(raw))
 
 
-@pytest.mark.spec("REMOTE-TASK-5")
-def test_a_task_more_has_the_task_rights_kinds_and_sizes():
-    assert OwnFrameType.TASK_MORE == 64
-    more = MoreOfTask(b"task", b"\1\2\3", b"\0", b"env")
-    raw = b"".join(len(one).to_bytes(4, "little") + one for one in dataclasses.astuple(more))
-    written_as(TASK_MORE, more, raw)
-    header = wire.FrameHeader(OwnFrameType.TASK_MORE, 1, 2, 3)
-    assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)
-
-
-@pytest.mark.spec("REMOTE-TASK-6", "REMOTE-TASK-7")
-def test_frames_about_copies_have_these_bytes():
-    assert (OwnFrameType.TASK_COPIES, OwnFrameType.OPEN_COPIES) == (66, 67)
+@pytest.mark.spec("REMOTE-TASK-14")
+def test_a_run_has_these_bytes():
     none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]")
-    told = (
-        copies.TASK_COPIES,
-        copies.TaskCopies(5, b"more", (none, one), (9,)),
-        struct.pack(
-            "<QI4sI3QII3QI9sI3sIQ",
-            *(5, 4, b"more", 2, 0, 0, 0, 0, 0),
-            *(7, 2, 3, 9, b"tcp://a:1", 3, b"[1]", 1, 9),
-        ),
+    told = Run(b"task", b"\1\2\3", b"\0", b"env", 5, (none, one), (9,), (4, 6))
+    raw = b"".join(len(part).to_bytes(4, "little") + part for part in told[:4])
+    raw += struct.pack(
+        "<QI3QII3QI9sI3sIQI2Q",
+        *(5, 2, 0, 0, 0, 0, 0),
+        *(7, 2, 3, 9, b"tcp://a:1", 3, b"[1]", 1, 9, 2, 4, 6),
     )
+    written_as(RUN, told, raw)
+    refuse("", RUN.decode, raw[:-8] + bytes(8))
+    header = wire.FrameHeader(OwnFrameType.RUN, 1, 2, 3)
+    assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)
+    assert OwnFrameType.RUN == 64
+
+
+@pytest.mark.spec("REMOTE-TASK-14")
+def test_a_bare_task_is_read_as_a_run_that_says_nothing_more():
+    header = wire.FrameHeader(FrameType.TASK, 1, 2, 3)
+    raw = wire.encode_task_payload(wire.TaskPayloadWire(bytes(32)))
+    bare = receive_task(wire.Frame(header, raw))
+    run = wire.FrameHeader(OwnFrameType.RUN, 1, 2, 3)
+    assert receive_task(wire.Frame(run, RUN.encode(Run(raw)))) == bare
+
+
+@pytest.mark.spec("REMOTE-TASK-7")
+def test_frames_about_copies_have_these_bytes():
+    assert OwnFrameType.OPEN_COPIES == 67
     asked = (
         copies.OPEN_COPIES,
         copies.ComingCopies(5, (copies.ComingCopy(7, 2, 64),)),
@@ -207,18 +213,8 @@ def test_frames_about_copies_have_these_bytes():
         copies.WantedCopies(3, (7,), "no"),
         struct.pack("<QIQI2s", 3, 1, 7, 2, b"no"),
     )
-    for one in (told, asked, answered):
+    for one in (asked, answered):
         written_as(*one)
-
-
-@pytest.mark.spec("REMOTE-TASK-11")
-def test_a_task_after_others_names_their_frames_behind_what_a_task_copies_has():
-    assert OwnFrameType.TASK_AFTER == 72
-    fields = 5, b"more", (copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]"),), (9,)
-    told = after.TaskAfter(*fields, (4, 6))
-    raw = copies.TASK_COPIES.encode(copies.TaskCopies(*fields)) + struct.pack("<I2Q", 2, 4, 6)
-    written_as(after.TASK_AFTER, told, raw)
-    refuse("", after.TASK_AFTER.decode, raw[:-8] + bytes(8))
 
 
 LAYOUTS = [("f8", (3, 4), (32, 8)), ("f8", (3, 4), (8, 24)), ("c16", (), ())]

@@ -1,0 +1,237 @@
+"""RUN, the message of a task: how a link makes it from a mailbox, and how a session reads it.
+
+The documents' TASK says which callable runs with which configuration and arguments. A RUN has that as
+bytes, and what a mailbox has beside it: what the task does with its tensors, kinds of scalars, an
+environment, copies of the parent's tensors, and the tasks before it. A session also takes a bare TASK, as
+a RUN that says nothing more.
+
+Rule     REMOTE-LINK-4, -5; REMOTE-ARGS-3; REMOTE-AHEAD-7; REMOTE-TASK-8, -14
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..engine.view.mailbox import ReceivedArgs, digest_in, env_beside, identity_in
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from ..model.enums import DataType
+from ..model.tensor import ContinuousTensor, DescribedTensor
+from ..model.wire import CHILD_MEMORY_AT, TENSOR, Layout, bytes_of, has_layout, layout_number
+from .buffers import RemoteAddressSpace
+from .copies import COPIED_TENSOR, MOST_DROPPED, CopiedTensor
+from .fields import POSITIVE, U64, Blob, Many, Message
+from .frames import Frame, FrameType
+from .layouts import as_bytes, layout_text, read_layout
+from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
+from .requests import Views
+from .tasks import (
+    RemoteTaskArgsWire,
+    RemoteTensorDesc,
+    RemoteTensorSidecar,
+    TaskPayloadWire,
+    decode_task_payload,
+    encode_task_payload,
+)
+
+MOST_BEFORE = 64
+"""Tasks that one may wait for, and that a session has at once: the entries of a link's mailbox."""
+MOST_KEPT = 256
+MOST_KEPT_BYTES = 4096
+"""Of a task that is read once if it is repeated."""
+
+
+class Run(NamedTuple):
+    """A task, its copies, what the session forgets before it, and the frames that it waits for.
+
+    `rights` has a byte for each tensor: 1 reads, 2 writes. `run` numbers the parent's runs: copies of an
+    earlier one are stale; 0 if the task has none. `tensors` is empty then.
+    """
+
+    task: bytes
+    rights: bytes = b""
+    kinds: bytes = b""
+    env: bytes = b""
+    run: int = 0
+    tensors: Sequence[CopiedTensor] = ()
+    dropped: Sequence[int] = ()
+    after: Sequence[int] = ()
+
+
+RUN = Message(
+    "RUN",
+    Run,
+    task=Blob(),
+    rights=Blob(MAX_TENSORS),
+    kinds=Blob(MAX_SCALARS),
+    env=Blob(MAX_STRING_BYTES),
+    run=U64,
+    tensors=Many(COPIED_TENSOR, MAX_TENSORS),
+    dropped=Many(POSITIVE, MOST_DROPPED),
+    after=Many(POSITIVE, MOST_BEFORE),
+)
+
+
+# ---------------------------------------------------------------- the link's side
+class TaskMaker:
+    """Makes the messages of one session's tasks, and keeps the last ones: programs repeat themselves.
+
+    Attributes
+    ----------
+    views : Views
+        The memory that references may be to; after it has lost some, `forget` what was made.
+    """
+
+    def __init__(self) -> None:
+        self.views = Views()
+        self._made: dict[tuple[bytes, ...], Run] = {}
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._made.clear()
+
+    def make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> Run:
+        """Return the message of a task, without what it says of copies and of other tasks."""
+        if any(wire[CHILD_MEMORY_AT] & L.TENSOR_INLINE for wire in wires):
+            return self._make(args, wires, words, kinds)  # the bytes are elsewhere
+        key = (identity_in(args._box), kinds, *wires, struct.pack(f"<{len(words)}Q", *words))
+        made = self._made.get(key)
+        if made is None:
+            if len(self._made) >= MOST_KEPT:
+                self._made.clear()
+            made = self._made[key] = self._make(args, wires, words, kinds)
+        return made
+
+    def _make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> Run:
+        arena: list[bytes] = []
+        tensors, sidecars, rights = [], [], bytearray()
+        used = 0
+        for wire in wires:
+            data, *sizes, ndims, dtype, access = TENSOR.unpack(wire)
+            nbytes = bytes_of(wire)
+            if not access & L.TENSOR_REMOTE:
+                raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
+            tensors.append(
+                as_bytes(_layout_of(args, wire), nbytes)
+                if has_layout(wire)
+                else ContinuousTensor(0, sizes[:ndims], DataType(dtype))
+            )
+            rights.append((access & (L.TENSOR_READ | L.TENSOR_WRITE)) // L.TENSOR_READ)
+            if access & L.TENSOR_COPIED:
+                desc = None
+            elif access & L.TENSOR_INLINE:
+                arena.append(ctypes.string_at(data, nbytes))
+                desc = RemoteTensorDesc(
+                    RemoteAddressSpace.HOST_INLINE,
+                    nbytes=nbytes,
+                    inline_payload_offset=used,
+                    inline_payload_len=nbytes,
+                )
+                used += nbytes
+            else:
+                desc = self.views.find(data, nbytes).describe(data, nbytes)
+            sidecars.append(RemoteTensorSidecar(desc))
+        wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
+        config, env = args.config(), env_beside(args._box)
+        config.runtime_env = None
+        task = encode_task_payload(TaskPayloadWire(digest_in(args._box), config, wire_args))
+        return Run(task, bytes(rights), kinds, env if any(env) else b"")
+
+
+def _layout_of(args: ReceivedArgs, wire: bytes) -> Layout:
+    """Return the layout of a tensor that only one describes."""
+    assert args._layouts is not None
+    return args._layouts.read(layout_number(wire))
+
+
+def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
+    """Return for each tensor its layout as it travels; "" if it needs none."""
+    return [layout_text(_layout_of(args, one)) if has_layout(one) else "" for one in wires]
+
+
+# ---------------------------------------------------------------- the session's side
+class ReadTask(NamedTuple):
+    """What the documents' TASK says, the bytes of each tensor, and whether it has a configuration."""
+
+    task: TaskPayloadWire
+    sizes: list[int]
+    is_configured: bool
+
+
+class ReceivedTask(NamedTuple):
+    """A task as its frame has it, and what it says of the copy of each tensor."""
+
+    sequence: int
+    told: Run
+    read: ReadTask
+    tensors: Sequence[CopiedTensor]
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether it runs in another way than a run without a configuration."""
+        return self.read.is_configured or bool(self.told.env)
+
+
+def receive_task(frame: Frame) -> ReceivedTask:
+    """Return the task of a frame."""
+    is_bare = frame.header.frame_type == FrameType.TASK
+    told = Run(frame.payload) if is_bare else RUN.decode(frame.payload)
+    read = read_task(told.task)
+    tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
+    return ReceivedTask(frame.header.sequence, told, read, tensors)
+
+
+def read_task(raw: bytes) -> ReadTask:
+    """Return what the documents' TASK says."""
+    return (_read if len(raw) > MOST_KEPT_BYTES else _read_small)(raw)
+
+
+def _read(raw: bytes) -> ReadTask:
+    task = decode_task_payload(raw)
+    sizes = [one.nbytes() for one in task.args.tensors]
+    return ReadTask(task, sizes, task.config != CallConfig())
+
+
+_read_small = lru_cache(maxsize=256)(_read)
+"""The same for those that are often repeated."""
+
+
+def copy_at(address: int, tensor: ContinuousTensor, layout: str) -> ContinuousTensor:
+    """Return a tensor whose copy is at an address."""
+    if layout:
+        return DescribedTensor(address, read_layout(layout, tensor.nbytes()))
+    return ContinuousTensor(address, tensor.shapes, tensor.dtype)
+
+
+def add_scalars(args: TaskArgs, scalars: Sequence[int], kinds: bytes) -> None:
+    """Add the scalars of a task to its arguments, behind the tensors."""
+    if scalars:
+        args._scalars = [
+            word.to_bytes(8, "little") + kind.to_bytes(8, "little")
+            for word, kind in zip(scalars, kinds or bytes((L.RAW,)) * len(scalars), strict=True)
+        ]
+
+
+class FailedTasks:
+    """The frames of a session's last tasks that have failed, or were skipped.
+
+    A session skips a task that waits for one of these.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: deque[int] = deque(maxlen=MOST_BEFORE)
+
+    def note(self, number: int, outcome: int) -> None:
+        """Note how a task has ended."""
+        if outcome != L.SUCCESS:
+            self._numbers.append(number)
+
+    def has_any(self, numbers: Sequence[int]) -> bool:
+        """Say whether one of some tasks has not succeeded."""
+        return bool(numbers) and any(one in self._numbers for one in numbers)
