@@ -12,6 +12,16 @@ from ..jit.structures import CALL_CONFIG, OUTPUT_PREFIX_SIZE
 from .runtime_env import RuntimeEnv
 
 _MOST_DETAIL = 4
+PMU_EVENTS = {
+    1: "arithmetic",
+    2: "pipes",
+    4: "memory",
+    5: "memory_l0",
+    6: "resource_conflicts",
+    7: "memory_ub",
+    8: "l2_cache",
+}
+"""What `CallConfig.enable_pmu` can name."""
 
 
 class CallConfig:

@@ -9,8 +9,7 @@ import logging
 
 from ..engine.memory import Engine
 from ..jit import layout as L
-from ..model.config import CallConfig
-from ..system.counters import PMU_EVENTS
+from ..model.config import PMU_EVENTS, CallConfig
 
 log = logging.getLogger("simpler_ref")
 _told = False

@@ -8,13 +8,13 @@ Rule     FLAG-CHIP-1, -2, -5, -6, -8, FLAG-PMU-2
 
 from __future__ import annotations
 
-import csv
 import ctypes
 import io
 import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,16 +23,30 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from ...jit import layout as L
+from ...model.config import PMU_EVENTS
 from ...model.enums import ArgDirection, DataType, get_element_size
 from ...model.wire import row_major
 from ...native_chip.abi import CallConfigStorage, ChipError, ChipStatus, CoreArgsStorage
-from ...system.counters import CYCLES, HARDWARE, PMU_EVENTS, has_hardware, names_of
 from ...system.types import Array
-from .dump import AFTER, BEFORE, BIN, WITHOUT_BYTES, blank_entry, manifest, tensor_entry
+from .counters import CYCLES, HARDWARE, has_hardware, names_of
+from .files import (
+    AFTER,
+    BEFORE,
+    BIN,
+    FILES,
+    WITHOUT_BYTES,
+    blank_entry,
+    dependency_buffer,
+    dependency_task,
+    locked,
+    manifest,
+    pmu_table,
+    scope_line,
+    scope_lines,
+    swimlane,
+    tensor_entry,
+)
 from .run import Tensor
-from .scopes import VERSION
-from .swimlane import CLOCK_HZ
-from .write import COUNTED, FILES, locked
 
 _ARGS = np.dtype(CoreArgsStorage)
 _WAVE = np.dtype(
@@ -224,8 +238,7 @@ def _texts(
         entries = list(_dumped(run, level, dumped))
         yield "enable_dump_tensor", json.dumps(manifest(level, entries, 0))
     if config.enable_scope_stats:
-        lines = _scopes(run, failed)
-        yield "enable_scope_stats", "".join(f"{json.dumps(one)}\n" for one in lines)
+        yield "enable_scope_stats", _scopes(run, failed)
     if config.enable_pmu:
         yield "enable_pmu", _counted(run, config.enable_pmu, hardware)
 
@@ -247,38 +260,14 @@ def _write(folder: Path, flag: str, text: str, dumped: IO[bytes] | None) -> None
 def _swimlane(run: ChipRun, level: int) -> dict[str, Any]:
     blocks = run.blocks()
     cores = int(blocks["core"].max()) + 1 if len(blocks) else 0
-    first = np.searchsorted(blocks["core"], blocks["core"])
-    numbers = (np.arange(len(blocks)) - first).tolist()
-    rows = {name: blocks[name].tolist() for name in blocks.dtype.names or () if name != "counts"}
-    metadata: dict[str, Any] = {
-        "clock_freq_hz": CLOCK_HZ,
-        "num_cores": cores,
-        "core_types": ["aiv"] * cores,
-    }
-    found: dict[str, Any] = {
-        "l2_swimlane_level": level,
-        "metadata": metadata,
-        "aicore_tasks": _rows(rows["core"], rows["launch"], numbers, rows["begin"], rows["end"]),
-    }
-    if level >= 2:
-        found["aicpu_tasks"] = _rows(rows["core"], numbers, rows["queued"], rows["seen"])
-    if level >= 3:
-        metadata["core_to_thread"] = [0] * cores
-        phases = [one for turn, wave in enumerate(run.waves) for one in _phases(wave, turn)]
-        found["aicpu_scheduler_phases"] = [phases]
-    if level >= 4:
-        found["aicpu_orchestrator_phases"] = [
-            [
-                {"submit_idx": i, "task_id": i, "start_cycles": int(launch["begin"])}
-                | {"end_cycles": int(launch["end"])}
-                for i, launch in run.launches()
-            ]
-        ]
-    return found
-
-
-def _rows(*columns: list[int]) -> list[tuple[int, ...]]:
-    return list(zip(*columns, strict=True))
+    ran = blocks[["core", "launch", "begin", "end", "queued", "seen"]].tolist()
+    phases = (one for turn, wave in enumerate(run.waves) for one in _phases(wave, turn))
+    submits = (
+        {"submit_idx": i, "task_id": i}
+        | {"start_cycles": int(launch["begin"]), "end_cycles": int(launch["end"])}
+        for i, launch in run.launches()
+    )
+    return swimlane(level, cores, ran, phases, submits)
 
 
 def _phases(wave: Wave, turn: int) -> Iterator[dict[str, Any]]:
@@ -299,15 +288,15 @@ def _phases(wave: Wave, turn: int) -> Iterator[dict[str, Any]]:
 
 
 def _counted(run: ChipRun, event_type: int, hardware: bool) -> str:
-    text, names = io.StringIO(), names_of(event_type, hardware)
+    names = names_of(event_type, hardware)
     functions = [int(launch["func_id"]) for _, launch in run.launches()]
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow((*COUNTED, *names, "event_type"))
-    for block in run.blocks():
-        launch, counts = int(block["launch"]), block["counts"][: len(names) + 1].tolist()
-        ids = (0, int(block["core"]), f"{launch:#x}", functions[launch], "aiv")
-        rows.writerow((*ids, *counts, event_type))
-    return text.getvalue()
+    blocks = run.blocks()
+    counts = blocks["counts"][:, : len(names) + 1].tolist()
+    rows = (
+        (core, launch, functions[launch], mine)
+        for (core, launch), mine in zip(blocks[["core", "launch"]].tolist(), counts, strict=True)
+    )
+    return pmu_table(rows, names, event_type)
 
 
 # ---------------------------------------------------------------- what launches have
@@ -335,25 +324,16 @@ def _dependencies(run: ChipRun) -> dict[str, Any]:
     for one in sorted(tensors, key=lambda tensor: tensor.address):
         dtype, most = buffers.get(one.address, (one.dtype, 0))
         buffers[one.address] = dtype, max(most, one.nbytes // one.item)
-    numbers = {address: str(i) for i, address in enumerate(buffers)}
+    numbers = {address: i for i, address in enumerate(buffers)}
+    tasks = []
+    for i, launch in run.launches():
+        mine = [(one, numbers[one.address]) for one in _tensors(launch)]
+        tasks.append(dependency_task(i, "manual", int(launch["func_id"]), mine))
     return {
-        "tasks": [
-            {
-                "task_id": str(i),
-                "scope": "manual",
-                "kernel_ids": [-1, int(launch["func_id"]), -1],
-                "args": [
-                    {"idx": one.index, "type": one.tag, "tensor_id": numbers[one.address]}
-                    | one.described()
-                    for one in _tensors(launch)
-                ],
-            }
-            for i, launch in run.launches()
-        ],
+        "tasks": tasks,
         "tensors": [
-            {"tensor_id": numbers[address], "buffer_addr": str(address), "version": 0}
-            | {"dtype": dtype, "buffer_numel": str(elements)}
-            for address, (dtype, elements) in buffers.items()
+            dependency_buffer(numbers[address], address, 0, *found)
+            for address, found in buffers.items()
         ],
         "edges": [
             {"pred": str(pred), "succ": str(succ), "arg": -1, "source": "explicit"}
@@ -391,43 +371,23 @@ def _dumped(run: ChipRun, level: int, dumped: IO[bytes] | None) -> Iterator[dict
                     yield entry
 
 
-def _scopes(run: ChipRun, failed: bool) -> list[dict[str, Any]]:
-    """Return the lines of the file, the summary first: the run is a scope, and so are its waves."""
-    held, lines = [0], [_scope(run, "begin", 0, 0, 0, 0)]
+def _scopes(run: ChipRun, failed: bool) -> str:
+    """Return the contents of the file: the run is a scope, and so are its waves."""
+    lines: list[dict[str, Any]] = []
+    back, use, most = Counter[str](), Counter[str](), Counter[str]()
+
+    def note(phase: str, depth: int) -> None:
+        lines.append(scope_line(run.name, phase, depth, 0, back, use, 0))
+        most["heap"] = max(most["heap"], use["heap"])
+
+    note("begin", 0)
     for wave in run.waves:
         if count := len(wave.launches):
-            first, heap = wave.first, wave.head
-            held.append(count)
-            lines.append(_scope(run, "begin", 1, first, first, int(heap["heap_before"])))
-            lines.append(_scope(run, "end", 1, first, first + count, int(heap["heap_after"])))
-    total, heap = sum(held), int(run.waves[-1].head["heap_after"]) if run.waves else 0
-    lines.append(_scope(run, "end", 0, total, total, heap))
-    summary = {
-        "version": VERSION,
-        "fatal": failed,
-        "dropped": 0,
-        "total": len(lines),
-        "task_window_max": [max(held)],
-        "heap_max": [max(one["heap_end"] for one in lines)],
-        "dep_pool_max": [0],
-        "tensormap_max": 0,
-    }
-    return [summary, *lines]
-
-
-def _scope(
-    run: ChipRun, phase: str, depth: int, given_back: int, launched: int, heap: int
-) -> dict[str, Any]:
-    return {
-        "site": run.name,
-        "phase": phase,
-        "depth": depth,
-        "ring": 0,
-        "task_window_start": given_back,
-        "task_window_end": launched,
-        "heap_start": 0,
-        "heap_end": heap,
-        "dep_pool_start": 0,
-        "dep_pool_end": 0,
-        "tensormap": 0,
-    }
+            use["heap"] = int(wave.head["heap_before"])
+            note("begin", 1)
+            use["tasks"], use["heap"] = wave.first + count, int(wave.head["heap_after"])
+            note("end", 1)
+            back["tasks"], most["tasks"] = use["tasks"], max(most["tasks"], count)
+    use["heap"] = int(run.waves[-1].head["heap_after"]) if run.waves else 0
+    note("end", 0)
+    return scope_lines(lines, failed, 0, [most], 0)

@@ -21,7 +21,7 @@ from ...engine.view.layouts import Layouts
 from ...engine.view.mailbox import MailboxView, ReceivedArgs
 from ...jit import layout as L
 from ...model.wire import bytes_of, has_layout, layout_number, span_of
-from ...system.counters import Counters
+from .counters import Counters
 
 Leaf = Callable[[ReceivedArgs], Any]
 CHUNK = 1 << 24

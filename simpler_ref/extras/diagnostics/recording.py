@@ -17,15 +17,14 @@ from typing import Any
 from ...errors import ControlError, WorkerLostError
 from ...jit import layout as L
 from ...model.config import CallConfig
-from ...system.counters import has_hardware, names_of
 from ...trace.tables import TraceFile
 from ...workers import tracing
 from ...workers.life import Life
 from ...workers.manager import log
 from ...workers.session import Session
-from .dump import WITHOUT_BYTES
+from .counters import has_hardware, names_of
+from .files import WITHOUT_BYTES, Circumstances, write_files
 from .run import FlaggedRun
-from .write import Circumstances, write_files
 
 
 @contextmanager

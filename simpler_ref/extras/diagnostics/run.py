@@ -135,8 +135,7 @@ class FlaggedRun:
         self.about, self.dropped = file.about, sum(file.dropped.values())
         self.level: int = self.about["level"]
         self.rings: int = self.about["rings"]
-        self.functions = {int(key): i for i, key in enumerate(self.about["functions"])}
-        """The number of each function, by its key in the notes."""
+        self._functions = {int(key): i for i, key in enumerate(self.about["functions"])}
         self.names: list[str] = list(self.about["functions"].values())
         self._layouts = layouts
         self._file, orch = file, file.journal(L.JOURNAL_OF_ORCH)
@@ -170,6 +169,10 @@ class FlaggedRun:
         """Return the id of a task by its number in the trace; -1 if its submission was not noted."""
         task = self.tasks.get(number)
         return -1 if task is None else task.id
+
+    def function_of(self, task: Task) -> int:
+        """Return the number of a task's function; -1 if it is not known."""
+        return self._functions.get(task.function, -1)
 
     def line_of(self, line: int) -> str:
         """Return a line of the program as ``file:number``; "" if it is not known."""

@@ -1,4 +1,7 @@
-"""The arguments of a scene: tensors and scalars with names."""
+"""The arguments of a scene: tensors and scalars with names, and what came out beside what should have.
+
+Rule     SCENE-GOLDEN-1
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ class TaskArgsBuilder:
         elif self.scalars:
             raise ValueError(f"tensor {name!r} comes after a scalar: give all tensors first")
         else:
-            if as_array(value).dtype.hasobject:
+            if np.asarray(value).dtype.hasobject:
                 raise TypeError(f"tensor {name!r} has elements that are Python objects")
             self.tensors[name] = value
 
@@ -114,19 +117,14 @@ class TaskArgsBuilder:
 
     def shared(self, share: Callable[[Array], Array]) -> tuple[dict[str, Array], SceneArgs]:
         """Return copies that workers see: as arrays by name, and as the kind that they were."""
-        arrays = {name: share(as_array(value)) for name, value in self.tensors.items()}
+        arrays = {name: share(np.asarray(value)) for name, value in self.tensors.items()}
         tensors = {name: _like(value, arrays[name]) for name, value in self.tensors.items()}
         return arrays, SceneArgs(tensors, dict(self.scalars))
 
     def reset(self, arrays: dict[str, Array]) -> None:
         """Give shared arrays the values of the start again."""
         for name, value in self.tensors.items():
-            arrays[name][...] = as_array(value)
-
-
-def as_array(value: Any) -> Array:
-    """Return a tensor as a numpy array."""
-    return np.asarray(value)
+            arrays[name][...] = np.asarray(value)
 
 
 def _like(value: Any, array: Array) -> Any:
@@ -135,3 +133,45 @@ def _like(value: Any, array: Array) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         return torch.from_numpy(array)
     return array
+
+
+# ---------------------------------------------------------------- what is wrong
+def deviations(arrays: dict[str, Array], golden: SceneArgs, rtol: float, atol: float) -> list[str]:
+    """Return a line for each tensor that differs from the golden one; it names the first wrong element.
+
+    Floats and complex numbers may differ by ``atol + rtol * abs(golden)``, and a NaN is equal to a NaN.
+    Others are equal or not.
+    """
+    found = {
+        name: _deviation(got, np.asarray(getattr(golden, name)), rtol, atol)
+        for name, got in arrays.items()
+    }
+    return [f"{name}: {line}" for name, line in found.items() if line]
+
+
+def _deviation(got: Array, wanted: Array, rtol: float, atol: float) -> str | None:
+    if got.shape != wanted.shape:
+        return f"the golden tensor has the shape {wanted.shape}, not {got.shape}"
+    if got.dtype != wanted.dtype:
+        return f"the golden tensor has elements of type {wanted.dtype}, not {got.dtype}"
+    is_inexact = got.dtype.kind in "fc"
+    equal = np.isclose(got, wanted, rtol, atol, equal_nan=True) if is_inexact else got == wanted
+    wrong = ~np.asarray(equal)
+    if not wrong.any():
+        return None
+
+    def pair(index: tuple[Any, ...]) -> str:
+        where = ", ".join(str(int(one)) for one in index)
+        return f"[{where}]: got {got[index]}, not {wanted[index]}"
+
+    first = np.unravel_index(int(np.argmax(wrong)), got.shape)
+    count = np.count_nonzero(wrong)
+    text = f"{count} of {got.size} elements differ; the first is {pair(first)}"
+    if is_inexact:
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.where(wrong, np.abs(got - wanted), -1.0)
+        worst = np.unravel_index(int(np.nanargmax(np.nan_to_num(error, nan=np.inf))), got.shape)
+        if worst != first:
+            text += f"; the largest difference is at {pair(worst)}"
+        text += f" (rtol={rtol:g}, atol={atol:g})"
+    return text

@@ -15,9 +15,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from ...model.config import CallConfig
 from ...worker import Worker
-from .arguments import SceneArgs, TaskArgsBuilder
-from .compare import deviations
-from .options import SIMULATED, RunOptions, from_command_line, options_of
+from .arguments import SceneArgs, TaskArgsBuilder, deviations
+from .plugin import SIMULATED, RunOptions, from_command_line, options_of
 from .programs import Callables, Programs
 
 _Scene = TypeVar("_Scene", bound="type[SceneTestCase]")
@@ -292,22 +291,13 @@ def run_scenes(
         What ``--help`` says.
     """
     options, only_list = from_command_line(arguments, about)
-    return _list(scenes) if only_list else _run(scenes, options)
-
-
-def _list(scenes: Sequence[type[SceneTestCase]]) -> int:
-    for scene in scenes:
-        for case in scene.cases():
-            print(f"{scene.__name__}::{case.name}{' (manual)' if case.manual else ''}")
-    return 0
-
-
-def _run(scenes: Sequence[type[SceneTestCase]], options: RunOptions) -> int:
-    """Run scenes, and say how each case went; return the exit code."""
     passed = failed = 0
     for scene in scenes:
         for case in scene.cases():
             name = f"{scene.__name__}::{case.name}"
+            if only_list:
+                print(f"{name}{' (manual)' if case.manual else ''}")
+                continue
             if options.platform not in case.platforms or not options.wants(
                 scene.__name__, case.name, case.manual
             ):
@@ -326,18 +316,12 @@ def _run(scenes: Sequence[type[SceneTestCase]], options: RunOptions) -> int:
                 print("".join(f"  {line}\n" for line in outcome.deviations), end="")
             else:
                 passed += 1
-                print(f"passed, {_in_words(outcome.times_s)}")
+                best, rounds = f"{min(outcome.times_s) * 1e3:.2f} ms", len(outcome.times_s)
+                print(f"passed, {best if rounds == 1 else f'{rounds} rounds, the shortest {best}'}")
+    if only_list:
+        return 0
     if not passed + failed:
         print(f"no case runs on platform {options.platform} with these options; see --list")
         return 1
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
-
-
-def _in_words(times_s: list[float]) -> str:
-    """Return the times of the rounds."""
-    best = f"{min(times_s) * 1e3:.2f} ms"
-    return best if len(times_s) == 1 else f"{len(times_s)} rounds, the shortest {best}"
-
-
-__all__ = ["Case", "Outcome", "SceneTestCase", "run_scenes", "scene_test"]

@@ -7,7 +7,7 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
-from simpler_ref.extras.diagnostics import write
+from simpler_ref.extras.diagnostics import files
 from tests import far_side
 from tests.endpoints import INOUT, program
 
@@ -93,10 +93,10 @@ def test_who_writes_files_waits_for_another_who_does(tmp_path):
 
     def second():
         entered.set()
-        with write.locked(tmp_path / "out"):
+        with files.locked(tmp_path / "out"):
             order.append("second")
 
-    with write.locked(tmp_path / "out"):
+    with files.locked(tmp_path / "out"):
         thread = threading.Thread(target=second)
         thread.start()
         assert entered.wait(30)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simpler_ref.extras.scenes import Scalar, TaskArgsBuilder, Tensor, scene_test
-from simpler_ref.extras.scenes.options import RunOptions
+from simpler_ref.extras.scenes.plugin import RunOptions
 
 from .programs import FROM_SOURCES, Adding, FromSources, OverTwoKinds, add
 

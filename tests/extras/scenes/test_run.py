@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simpler_ref.extras.scenes import SceneTestCase, scene_test
-from simpler_ref.extras.scenes.options import RunOptions, devices_of
+from simpler_ref.extras.scenes.plugin import RunOptions, devices_of
 
 from .programs import Adding
 

@@ -13,17 +13,6 @@ import struct
 import time
 from typing import NamedTuple
 
-PMU_EVENTS = {
-    1: "arithmetic",
-    2: "pipes",
-    4: "memory",
-    5: "memory_l0",
-    6: "resource_conflicts",
-    7: "memory_ub",
-    8: "l2_cache",
-}
-"""What `CallConfig.enable_pmu` can name."""
-
 
 class Event(NamedTuple):
     """A counter of the processor, by the numbers of ``perf_event_open``."""

@@ -1,0 +1,512 @@
+"""The files of the flags: their names and contents, the same for runs of a Worker and of a chip.
+
+Here are what both write, and what a Worker's run puts into it; `chip.py` has the rest for chips.
+
+Rule     FLAG-DEPS-1 to -3; FLAG-DUMP-1 to -4; FLAG-NEST-2; FLAG-PMU-1, -3; FLAG-RUN-1, -5;
+         FLAG-SCOPE-1 to -3; FLAG-SWIM-1 to -4
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...jit import layout as L
+from ...model.config import CallConfig
+from ...trace import tables
+from .run import READS, WRITES, Edge, FlaggedRun, Step, Task, Tensor
+
+FILES = {
+    "enable_l2_swimlane": "l2_swimlane_records.json",
+    "enable_dump_tensor": "args_dump/args_dump.json",
+    "enable_pmu": "pmu.csv",
+    "enable_dep_gen": "deps.json",
+    "enable_scope_stats": "scope_stats/scope_stats.jsonl",
+}
+"""The file of each flag, below `output_prefix`."""
+BIN = "args.bin"
+BEFORE, AFTER = "before_dispatch", "after_completion"
+WITHOUT_BYTES = 3
+"""The level of dumps at which only types and shapes are written."""
+_SCALARS = {L.SIGNED: "INT64", L.FLOAT64: "FLOAT64"}
+_CLOCK_HZ = 1_000_000_000
+"""Times are in ns of the system's monotonic clock."""
+_READY, _DISPATCHED = tables.EVENT["inputs done"], tables.EVENT["dispatch"]
+_COMPLETED = tables.EVENT["complete"], tables.EVENT["fail"]
+Entry = dict[str, Any]
+
+
+class Circumstances(NamedTuple):
+    """What is known of a run beside its notes."""
+
+    function: str
+    """Name of the orchestration function."""
+    site: str
+    """Where it is, ``file:line``."""
+    failed: bool
+    counters: tuple[str, ...]
+    """Names of the counters that were read."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, and write into it alone: of several tasks that name it the last one's files stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def write_files(
+    run: FlaggedRun, config: CallConfig, about: Circumstances, dumped: str | None
+) -> None:
+    """Write the files of a run, whose workers have dumped the bytes of tensors into a file."""
+    folder = Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
+    names = {
+        "level": run.level,
+        "orchestrator_name": about.function,
+        "callable_id_to_name": {str(i): name for i, name in enumerate(run.names)},
+    }
+    found = {f"name_map_{about.function}.json": json.dumps(names)}
+    if level := config.enable_l2_swimlane:
+        found[FILES["enable_l2_swimlane"]] = json.dumps(_swimlane(run, level))
+    if config.enable_dep_gen:
+        found[FILES["enable_dep_gen"]] = json.dumps(_dependencies(run))
+    if level := config.enable_dump_tensor:
+        found[FILES["enable_dump_tensor"]] = json.dumps(_arguments(run, level, dumped))
+    if config.enable_scope_stats:
+        found[FILES["enable_scope_stats"]] = _scope_stats(run, about.site, about.failed)
+    if event_type := config.enable_pmu:
+        rows = _counted(run, len(about.counters) + 1)
+        found[FILES["enable_pmu"]] = pmu_table(rows, about.counters, event_type)
+    with locked(folder):
+        for name, text in found.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        if config.enable_dump_tensor:
+            target = (folder / FILES["enable_dump_tensor"]).with_name(BIN)
+            if dumped is None:
+                target.unlink(missing_ok=True)  # of another run
+            else:
+                shutil.copyfile(dumped, target)
+
+
+# ---------------------------------------------------------------- l2_swimlane_records.json
+def swimlane(
+    level: int,
+    cores: int,
+    ran: Sequence[Sequence[int]],
+    scheduler: Iterable[Entry],
+    orchestrator: Iterable[Entry],
+) -> dict[str, Any]:
+    """Return which core ran what, when; what Scheduler and Orch thread did meanwhile.
+
+    Parameters
+    ----------
+    ran
+        Core, task, begin, end, when it was sent and when its end was seen; by core, then by begin.
+    scheduler, orchestrator
+        Their phases, asked for at the levels that have them.
+    """
+    columns = np.array(ran, np.int64).reshape(-1, 6)
+    core = columns[:, 0]
+    number = np.arange(len(core)) - np.searchsorted(core, core)
+    metadata: dict[str, Any] = {
+        "clock_freq_hz": _CLOCK_HZ,
+        "num_cores": cores,
+        "core_types": ["aiv"] * cores,
+    }
+    tasks = np.column_stack([columns[:, :2], number, columns[:, 2:4]])
+    found = {
+        "l2_swimlane_level": level,
+        "metadata": metadata,
+        "aicore_tasks": tasks.tolist(),
+    }
+    if level >= 2:
+        found["aicpu_tasks"] = np.column_stack([core, number, columns[:, 4:]]).tolist()
+    if level >= 3:
+        metadata["core_to_thread"] = [0] * cores
+        found["aicpu_scheduler_phases"] = [list(scheduler)]
+    if level >= 4:
+        found["aicpu_orchestrator_phases"] = [list(orchestrator)]
+    return found
+
+
+def _swimlane(run: FlaggedRun, level: int) -> dict[str, Any]:
+    sent: dict[int, int] = {}
+    seen: dict[int, int] = {}
+    for what, number, time, _ in run.of_scheduler().tolist():
+        if what & 0xFF == _DISPATCHED:
+            sent[number] = time
+        elif what & 0xFF in _COMPLETED:
+            seen[number] = time
+    for number, begin in run.ran[["task", "begin"]].tolist():
+        if number in sent:  # a task that a worker began by itself was sent before
+            sent[number] = min(sent[number], begin)
+    rows = run.ran[np.lexsort((run.ran["begin"], run.ran["worker"]))]
+    ran = [
+        (core, run.id_of(number), begin, end, sent.get(number, begin), seen.get(number, end))
+        for number, core, begin, end in rows[["task", "worker", "begin", "end"]].tolist()
+    ]
+    return swimlane(level, run.workers, ran, _scheduler_phases(run), _orchestrator_phases(run))
+
+
+def _scheduler_phases(run: FlaggedRun) -> Iterator[Entry]:
+    """Yield what the Scheduler did: each phase is as many steps of one kind as follow each other.
+
+    It begins when the first of its tasks was due, that is had ended or was ready, or when the phase
+    before it ended.
+    """
+    ended = dict(run.ran[["task", "end"]].tolist())
+    ready: dict[int, int] = {}
+    phase: Entry = {"kind": ""}
+    waiting, turn, before = 0, 0, 0
+    for what, number, time, _ in run.of_scheduler().tolist():
+        event = what & 0xFF
+        if event == _READY:
+            ready[number] = time
+            waiting += 1
+        if event not in (_DISPATCHED, *_COMPLETED):
+            continue
+        kind = "dispatch" if event == _DISPATCHED else "complete"
+        if phase["kind"] != kind:
+            if phase["kind"]:
+                yield phase
+            turn += kind == "dispatch"
+            due = (ready if kind == "dispatch" else ended).get(number, time)
+            phase = {
+                "kind": kind,
+                "start_cycles": min(time, max(before, due)),
+                "end_cycles": 0,
+                "loop_iter": turn,
+                "tasks_processed": 0,
+            }
+            if kind == "dispatch":
+                phase |= {"pop_hit": 0, "pop_miss": 0}
+        phase["end_cycles"] = before = time
+        phase["tasks_processed"] += 1
+        if kind == "dispatch":
+            waiting -= 1
+            phase["pop_hit"] += 1
+            phase["pop_miss"] = int(waiting <= 0)
+    if phase["kind"]:
+        yield phase
+
+
+def _orchestrator_phases(run: FlaggedRun) -> list[Entry]:
+    """Return when the Orch thread was busy with the submission of each task."""
+    phases: list[Entry] = []
+    pending = 0
+    for step in run.steps:
+        if step.what == "submit" and step.task is not None:
+            time = step.task.submitted
+            if pending and phases[-1]["end_cycles"] > time:
+                pending = 0
+            pending += 1
+            phase = {"submit_idx": len(phases), "task_id": step.task.id}
+            phases.append(phase | {"start_cycles": time, "end_cycles": time})
+        elif step.what == "span":
+            start = step.first
+            for phase in phases[len(phases) - pending :]:
+                if phase["end_cycles"] >= start:
+                    phase["start_cycles"] = start
+                    start = phase["end_cycles"]
+            if pending and phases[-1]["end_cycles"] >= step.first:
+                phases[-1]["end_cycles"] = step.second
+            pending = 0
+    return phases
+
+
+# ---------------------------------------------------------------- deps.json
+def dependency_task(
+    task: int, scope: str, function: int, tensors: Iterable[tuple[Tensor, int]]
+) -> Entry:
+    """Return the entry of a task; its tensors come with the numbers of their buffers."""
+    return {
+        "task_id": str(task),
+        "scope": scope,
+        "kernel_ids": [-1, function, -1],
+        "args": [
+            {"idx": one.index, "type": one.tag, "tensor_id": str(buffer)} | one.described()
+            for one, buffer in tensors
+        ],
+    }
+
+
+def dependency_buffer(number: int, address: int, version: int, dtype: str, elements: int) -> Entry:
+    """Return the entry of a buffer."""
+    return {
+        "tensor_id": str(number),
+        "buffer_addr": str(address),
+        "version": version,
+        "dtype": dtype,
+        "buffer_numel": str(elements),
+    }
+
+
+def _dependencies(run: FlaggedRun) -> dict[str, Any]:
+    """Return the graph of a run, with the tensors that each edge is owed to; 64 bits are strings."""
+    tasks = []
+    for task in run.tasks.values():
+        function = -1 if task.is_buffer else run.function_of(task)
+        tensors = [(one, one.buffer) for one in task.tensors.values()]
+        tasks.append(dependency_task(task.id, "auto", function, tensors))
+    return {
+        "tasks": tasks,
+        "tensors": [
+            dependency_buffer(i, one.address, one.version, one.dtype, one.elements)
+            for i, one in enumerate(run.buffers)
+        ],
+        "edges": [
+            _edge(run.tasks[edge.producer], task, edge)
+            for task in run.tasks.values()
+            for edge in task.edges
+            if edge.producer in run.tasks and edge.tensor in task.tensors
+        ],
+    }
+
+
+def _edge(producer: Task, task: Task, edge: Edge) -> Entry:
+    """Return an edge: to the task that provided the memory, or to the last one that wrote it."""
+    mine = task.tensors[edge.tensor]
+    creator = edge.is_memory or producer.is_buffer
+    found: Entry = {
+        "pred": str(producer.id),
+        "succ": str(task.id),
+        "arg": edge.tensor,
+        "source": "creator" if creator else "tensormap",
+    }
+    theirs = None if creator else _written(producer, edge)
+    if theirs is not None:
+        low, high = mine.address, mine.address + mine.nbytes
+        covers = low <= theirs.address and theirs.address + theirs.nbytes <= high
+        found["overlap"] = "covered" if covers else "other"
+    found |= {"tensor_id": str(mine.buffer)} | mine.described("consumer_")
+    if theirs is not None:
+        found |= theirs.described("producer_")
+    return found
+
+
+def _written(producer: Task, edge: Edge) -> Tensor | None:
+    """Return the tensor through which a task is the producer of an edge."""
+    for one in producer.tensors.values():
+        if one.tag in WRITES and one.address <= edge.address < one.address + max(1, one.nbytes):
+            return one
+    return None
+
+
+# ---------------------------------------------------------------- args_dump/
+def manifest(level: int, entries: list[Entry], dropped: int) -> dict[str, Any]:
+    """Return the manifest of what tasks read before they ran, and what they wrote."""
+    tensors = sum(one["kind"] == "tensor" for one in entries)
+    return {
+        "dump_tensor_level": level,
+        "bin_file": None if level == WITHOUT_BYTES else BIN,
+        "bin_format": "little-endian elements, row by row",
+        "total_args": len(entries),
+        "total_tensors": tensors,
+        "total_scalars": len(entries) - tensors,
+        "truncated_args": sum(one["truncated"] for one in entries),
+        "dropped": dropped,
+        "args": entries,
+    }
+
+
+def tensor_entry(task: int, function: int, tensor: Tensor, stage: str) -> Entry:
+    """Return the entry of a tensor, without bytes; `task` and `function` are numbers."""
+    entry = blank_entry(task, function, tensor.index, stage)
+    entry["role"] = "inout" if tensor.tag == "INOUT" else "input" if stage == BEFORE else "output"
+    entry["dtype"], entry["is_contiguous"] = tensor.dtype, tensor.is_contiguous
+    entry["shape"], entry["strides"] = list(tensor.shape), list(tensor.strides)
+    entry["start_offset"] = tensor.start
+    return entry
+
+
+def blank_entry(task: int, function: int, index: int, stage: str) -> Entry:
+    """Return an entry of which no more is known than whose argument it is."""
+    return {
+        "task_id": f"{task:#x}",
+        "func_id": function,
+        "role": "",
+        "stage": stage,
+        "arg_index": index,
+        "kind": "tensor",
+        "dtype": "",
+        "shape": [],
+        "strides": [],
+        "start_offset": 0,
+        "is_contiguous": True,
+        "truncated": False,
+        "overwritten": False,
+        "bin_offset": 0,
+        "bin_size": 0,
+    }
+
+
+def _arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]:
+    """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them."""
+    entries = list(_tensors_noted(run)) if level == WITHOUT_BYTES else []
+    scalars = []
+    for task, operand, first, second in _dumped(run):
+        ids, index = (task.id, run.function_of(task)), operand & 0xFFFF
+        if operand & L.DUMPED_SCALAR:
+            entry = blank_entry(*ids, index, BEFORE)
+            entry |= {"role": "input", "kind": "scalar", "dtype": _SCALARS.get(second, "UINT64")}
+            if dumped is not None:
+                with open(dumped, "ab") as file:
+                    entry["bin_offset"] = file.tell()
+                    octets = first.to_bytes(L.WORD, "little", signed=True)
+                    entry["bin_size"] = file.write(octets)
+            scalars.append(entry)
+        elif level != WITHOUT_BYTES and (tensor := task.tensors.get(index)) is not None:
+            entry = tensor_entry(*ids, tensor, AFTER if operand & L.DUMPED_AFTER else BEFORE)
+            entry["bin_offset"], entry["bin_size"] = first, second
+            entry["truncated"] = second < tensor.item * math.prod(tensor.shape)
+            entries.append(entry)
+    return manifest(level, entries + scalars, run.dropped)
+
+
+def _tensors_noted(run: FlaggedRun) -> Iterator[Entry]:
+    """Yield entries for all tensors of tasks, as submit noted them."""
+    for task in run.tasks.values():
+        ids = task.id, run.function_of(task)
+        for tensor in () if task.is_buffer else task.tensors.values():
+            if tensor.tag in READS or tensor.tag not in WRITES:
+                yield tensor_entry(*ids, tensor, BEFORE)
+            if tensor.tag in WRITES:
+                yield tensor_entry(*ids, tensor, AFTER)
+
+
+def _dumped(run: FlaggedRun) -> Iterator[tuple[Task, int, int, int]]:
+    """Yield what workers have noted of arguments: the task, and the operand and values of the note."""
+    for worker in range(run.workers):
+        for what, number, first, second in run.of_worker(worker, L.NOTED_DUMPED).tolist():
+            if (task := run.tasks.get(number)) is not None:
+                yield task, what >> 8, first, second
+
+
+# ---------------------------------------------------------------- scope_stats/scope_stats.jsonl
+def scope_lines(
+    lines: list[Entry], failed: bool, dropped: int, most: Sequence[Counter[str]], most_keys: int
+) -> str:
+    """Return the contents of the file: a summary, then its lines; `most` is of each ring."""
+    summary = {
+        "version": 6,
+        "fatal": failed,
+        "dropped": dropped,
+        "total": len(lines),
+        "task_window_max": [one["tasks"] for one in most],
+        "heap_max": [one["heap"] for one in most],
+        "dep_pool_max": [one["edges"] for one in most],
+        "tensormap_max": most_keys,
+    }
+    return "".join(f"{json.dumps(one)}\n" for one in (summary, *lines))
+
+
+def scope_line(
+    site: str, phase: str, depth: int, ring: int, back: Counter[str], use: Counter[str], keys: int
+) -> Entry:
+    """Return a line; `use` is what the ring has handed out, `back` what it has taken back, ever."""
+    return {
+        "site": site,
+        "phase": phase,
+        "depth": depth,
+        "ring": ring,
+        "task_window_start": back["tasks"],
+        "task_window_end": use["tasks"],
+        "heap_start": back["heap"],
+        "heap_end": use["heap"],
+        "dep_pool_start": back["edges"],
+        "dep_pool_end": use["edges"],
+        "tensormap": keys,
+    }
+
+
+def _scope_stats(run: FlaggedRun, site: str, failed: bool) -> str:
+    """Return what rings, edges and keys held whenever a scope began or ended.
+
+    `site` is the line of the orchestration function, whose scope is the outermost one.
+    """
+    use, back, most = ([Counter[str]() for _ in range(L.MAX_RING_DEPTH)] for _ in range(3))
+    lines = []
+
+    def change(ring: int, what: str, by: int) -> None:
+        (use if by > 0 else back)[ring][what] += abs(by)
+        most[ring][what] = max(most[ring][what], use[ring][what] - back[ring][what])
+
+    for step in run.steps:
+        if step.what == "held":
+            ring = step.first
+            change(ring, "heap", step.second - use[ring]["heap"] + back[ring]["heap"])
+        elif step.what == "scope":
+            ring = max(0, min(step.first, run.rings - 1))
+            place = run.line_of(step.line) if step.first else site
+            phase = "begin" if step.second else "end"
+            lines.append(
+                scope_line(place, phase, step.first, ring, back[ring], use[ring], step.buffers)
+            )
+        elif step.task is not None:
+            way = 1 if step.what == "submit" else -1
+            change(step.task.ring, "tasks", way)
+            edges = len({one.producer for one in step.task.edges})
+            change(step.task.ring, "edges", way * edges)
+    return scope_lines(lines, failed, run.dropped, most[: run.rings], _most_keys(run.steps))
+
+
+def _most_keys(steps: list[Step]) -> int:
+    """Return the most buffers that had a producer at once."""
+    owner: dict[int, int] = {}
+    most = 0
+    for step in steps:
+        most = max(most, step.buffers)
+        number, tensors = (step.task.number, step.task.tensors) if step.task else (0, {})
+        for one in tensors.values():
+            if one.tag in WRITES and one.address:
+                if step.what == "submit":
+                    owner[one.address] = number
+                elif owner.get(one.address) == number:
+                    del owner[one.address]
+        most = max(most, len(owner))
+    return most
+
+
+# ---------------------------------------------------------------- pmu.csv
+def pmu_table(
+    rows: Iterable[tuple[int, int, int, list[int]]], names: tuple[str, ...], event_type: int
+) -> str:
+    """Return the contents of the file; of each row core, task, function and counts."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    ids = "thread_id", "core_id", "task_id", "func_id", "core_type"
+    table.writerow((*ids, "pmu_total_cycles", *names, "event_type"))
+    for core, task, function, counts in rows:
+        table.writerow((0, core, f"{task:#x}", function, "aiv", *counts, event_type))
+    return text.getvalue()
+
+
+def _counted(run: FlaggedRun, count: int) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Yield a row for each task, or member of a group."""
+    for worker in range(run.workers):
+        values: dict[int, dict[int, int]] = {}
+        for what, number, first, second in run.of_worker(worker, L.NOTED_COUNTED).tolist():
+            at = what >> 8
+            values.setdefault(number, {}).update({at: first, at + 1: second})
+        for number, found in values.items():
+            task = run.tasks.get(number)
+            function = -1 if task is None else run.function_of(task)
+            yield worker, run.id_of(number), function, [found.get(i, 0) for i in range(count)]
