@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .model.arguments import TaskArgs
-from .model.blob import read_args_from_blob
-from .model.config import CallConfig
+from .model.arguments import TaskArgs, read_args_from_blob
+from .model.config import CallConfig, RuntimeEnv
 from .model.enums import (
     CONTINUOUS_TENSOR_MAX_DIMS,
     MAILBOX_ERROR_MSG_SIZE,
@@ -28,7 +27,6 @@ from .model.enums import (
     numpy_dtype,
     to_dtype,
 )
-from .model.runtime_env import RuntimeEnv
 from .model.scalars import scalar_to_uint64
 from .model.tensor import ContinuousTensor, DescribedTensor
 from .model.visibility import make_tensor

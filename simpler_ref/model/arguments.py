@@ -2,12 +2,15 @@
 
 Tags are read once, by submit; what reaches the worker has none.
 
-Rule     ORCH-TAG-8; ORCH-ARRAY-2; ORCH-MISUSE-3, -4; FLOW-BUILD-1, -2, -5; FLOW-SCALAR-1
+Rule     ORCH-TAG-8; ORCH-ARRAY-2; ORCH-MISUSE-3, -4; FLOW-ARGS-4; FLOW-BUILD-1, -2, -5; FLOW-SCALAR-1
 """
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -16,14 +19,27 @@ from numpy import ndarray
 from ..jit import layout as L
 from ..system.values import position
 from .enums import DataType, TensorArgType
-from .scalars import INTEGER, NUMBER, as_float, as_it_went_in, scalar_wire
+from .scalars import INTEGER, NUMBER, ScalarBits, as_float, as_it_went_in, scalar_wire
 from .tensor import ContinuousTensor, DescribedTensor, RemoteTensor, Tensor
 from .visibility import Doubts, current, from_numpy, make_tensor
-from .wire import KIND_AT, SHAPE_AT, TAG_AT, TENSOR, RemoteWire, marked, with_tag
+from .wire import (
+    COUNTS_BYTES,
+    KIND_AT,
+    SCALAR_BYTES,
+    SHAPE_AT,
+    TAG_AT,
+    TENSOR,
+    TENSOR_BYTES,
+    RemoteWire,
+    each_tensor,
+    marked,
+    with_tag,
+)
 
 _I64_FIRST, _I64_LAST = -(1 << 63), (1 << 63) - 1
 _pack_integer, _pack_number = INTEGER.pack, NUMBER.pack
 _SIGNED, _FLOAT64 = L.SIGNED, L.FLOAT64
+_COUNTS = struct.Struct("<ii")
 
 
 WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
@@ -74,10 +90,11 @@ class TaskArgs:
             else:
                 tensor = make_tensor(tensor)
                 if isinstance(tensor, RemoteTensor):
-                    self._doubts = (self._doubts or Doubts()).and_remote()
+                    self._doubt(is_remote=True)
             self._kept = self._kept, owner
             if current.check is None and not isinstance(tensor, RemoteTensor):
-                self._doubts = (self._doubts or Doubts()).and_of(*tensor._span())
+                spans = self._doubts.spans if self._doubts else ()
+                self._doubt(spans=(*spans, tensor._span()))
         try:
             self._tensors.append(tensor._wires[tag])
         except (KeyError, TypeError):
@@ -85,7 +102,12 @@ class TaskArgs:
             if isinstance(tensor, DescribedTensor) and not (
                 self._doubts and self._doubts.has_layouts
             ):
-                self._doubts = (self._doubts or Doubts()).and_layouts()
+                self._doubt(has_layouts=True)
+
+    def _doubt(self, **more: Any) -> None:
+        self._doubts = replace(
+            self._doubts or Doubts(), **more
+        )  # another TaskArgs may have it, too
 
     def add_scalar(self, value: SupportsIndex | float) -> None:
         """Append a scalar: an integer, a bool, or a float, of Python, numpy or `ctypes`.
@@ -233,3 +255,46 @@ def check_tag(tag: Any) -> int:
         raise ValueError(
             f"{tag!r} is no TensorArgType; use INPUT, OUTPUT, INOUT, OUTPUT_EXISTING or NO_DEP"
         ) from None
+
+
+# ---------------------------------------------------------------- from a blob
+def read_args_from_blob(blob: Any, capacity: int | None = None) -> TaskArgs:
+    """Return the arguments in a blob; tags do not travel, so each tensor is an INPUT.
+
+    Parameters
+    ----------
+    blob : int | buffer
+        Its address, or the bytes.
+    capacity : int | None
+        How many bytes may be read there; by default all of a buffer, at an address as many as a
+        mailbox has.
+
+    Raises
+    ------
+    ValueError
+        A count is negative, or the counts need more bytes than there are.
+    """
+    if isinstance(blob, int):  # which may be followed by nothing
+        capacity = L.MAILBOX_ARGS_CAPACITY if capacity is None else capacity
+        raw = ctypes.string_at(blob, min(capacity, COUNTS_BYTES)) if blob else b""
+    else:
+        raw = bytes(memoryview(blob).cast("B")[:capacity])
+        capacity = len(raw)
+    if len(raw) < COUNTS_BYTES:
+        raise ValueError(f"an args blob begins with two counts, 8 bytes; {capacity} are there")
+    tensors, scalars = _COUNTS.unpack_from(raw)
+    end = COUNTS_BYTES + tensors * TENSOR_BYTES
+    size = end + scalars * SCALAR_BYTES
+    if tensors < 0 or scalars < 0 or size > capacity:
+        raise ValueError(
+            f"an args blob of {tensors} tensors and {scalars} scalars does not fit the {capacity} bytes "
+            f"that are there: 8 + {TENSOR_BYTES} * tensors + {SCALAR_BYTES} * scalars are needed"
+        )
+    if isinstance(blob, int):
+        raw = ctypes.string_at(blob, size)
+    args = TaskArgs()
+    for wire in each_tensor(raw[COUNTS_BYTES:end]):
+        args.add_tensor(ContinuousTensor._from_wire(wire))
+    for bits in struct.unpack_from(f"<{scalars}Q", raw, end):
+        args.add_scalar(ScalarBits(bits))
+    return args

@@ -1,4 +1,4 @@
-"""The configuration of a call.
+"""The configuration of a call, and the sizes that it asks a chip's runtime for.
 
 Rule     FLOW-CONFIG-1 to -3, -5, -7; FLOW-ENV-1
 """
@@ -6,10 +6,12 @@ Rule     FLOW-CONFIG-1 to -3, -5, -7; FLOW-ENV-1
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from operator import index
 from typing import Any
 
-from ..jit.structures import CALL_CONFIG, OUTPUT_PREFIX_SIZE
-from .runtime_env import RuntimeEnv
+from ..jit import layout as L
+from ..jit.structures import CALL_CONFIG, OUTPUT_PREFIX_SIZE, RUNTIME_ENV
 
 _MOST_DETAIL = 4
 PMU_EVENTS = {
@@ -22,6 +24,80 @@ PMU_EVENTS = {
     8: "l2_cache",
 }
 """What `CallConfig.enable_pmu` can name."""
+
+
+_SIZES = tuple(RUNTIME_ENV.offsets)
+_LAYOUT = struct.Struct(RUNTIME_ENV.format)
+RUNTIME_ENV_SIZE = _LAYOUT.size
+
+
+@dataclass(eq=False, slots=True)
+class RuntimeEnv:
+    """Sizes of the rings of a chip's runtime; 0 leaves a size to the runtime.
+
+    Each is a number, for all rings, or a number for each of the four.
+
+    Attributes
+    ----------
+    ring_task_window : int | tuple[int, ...]
+        Tasks that may be alive.
+    ring_heap : int | tuple[int, ...]
+        Bytes of the heap.
+    ring_dep_pool : int | tuple[int, ...]
+        Dependencies that may be noted.
+    """
+
+    ring_task_window: Any = 0
+    ring_heap: Any = 0
+    ring_dep_pool: Any = 0
+
+    def validate(self) -> None:
+        """Check every field.
+
+        Raises
+        ------
+        ValueError
+            A size that is no number from 0 to 2**63 - 1, or not one number for each of four rings.
+        """
+        for name in _SIZES:
+            _sizes(name, getattr(self, name))
+
+    def to_bytes(self) -> bytes:
+        """Return the sizes as they travel: each for four rings, `RUNTIME_ENV_SIZE` bytes."""
+        sizes = [size for name in _SIZES for size in _sizes(name, getattr(self, name))]
+        return _LAYOUT.pack(*sizes)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> RuntimeEnv:
+        """Read what `to_bytes` made; a size that all rings have is one number."""
+        found = _LAYOUT.unpack(raw)
+        rings = L.MAX_RING_DEPTH
+        parts = [found[at : at + rings] for at in range(0, len(found), rings)]
+        return cls(*(part[0] if len(set(part)) == 1 else part for part in parts))
+
+    def __bool__(self) -> bool:
+        """Say whether it asks for anything."""
+        return any(getattr(self, name) for name in _SIZES) and any(self.to_bytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RuntimeEnv) and self.to_bytes() == other.to_bytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _sizes(name: str, value: Any) -> tuple[int, ...]:
+    """Return a size for each ring."""
+    each = tuple(value) if isinstance(value, (list, tuple)) else (value,) * L.MAX_RING_DEPTH
+    try:
+        sizes = tuple(index(one) for one in each)
+    except TypeError:
+        sizes = (-1,)
+    if len(sizes) != L.MAX_RING_DEPTH or not all(0 <= one < 1 << 63 for one in sizes):
+        raise ValueError(
+            f"RuntimeEnv.{name} is {value!r}; give a number from 0 to 2**63 - 1, or one for each of the "
+            f"{L.MAX_RING_DEPTH} rings"
+        )
+    return sizes
 
 
 class CallConfig:

@@ -90,21 +90,11 @@ MAILBOX_SIZE = L.MAILBOX_SIZE
 MAILBOX_OFF_ERROR_MSG = L.MAILBOX_OFF_ERROR_MSG
 MAILBOX_ERROR_MSG_SIZE = L.MAILBOX_ERROR_MSG_SIZE
 
-_NUMPY_NAMES = {
-    DataType.FLOAT32: "float32",
-    DataType.FLOAT16: "float16",
-    DataType.INT32: "int32",
-    DataType.INT16: "int16",
-    DataType.INT8: "int8",
-    DataType.UINT8: "uint8",
-    DataType.INT64: "int64",
-    DataType.UINT64: "uint64",
-    DataType.UINT16: "uint16",
-    DataType.UINT32: "uint32",
-    DataType.BOOL: "bool",
+_FROM_NAME = {kind.name.lower(): kind for kind in DataType}
+"""numpy and torch have the same names."""
+_TO_NUMPY: dict[DataType, np.dtype[Any]] = {
+    kind: np.dtype(name) for name, kind in _FROM_NAME.items() if kind is not DataType.BFLOAT16
 }
-_TO_NUMPY = {kind: np.dtype(name) for kind, name in _NUMPY_NAMES.items()}
-_FROM_NAME = {name: kind for kind, name in _NUMPY_NAMES.items()} | {"bfloat16": DataType.BFLOAT16}
 
 
 def get_element_size(dtype: DataType) -> int:

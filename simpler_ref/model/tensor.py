@@ -108,7 +108,7 @@ class ContinuousTensor:
         self._fill(data, sizes, kind, bool(child_memory), keep, wire)
 
     def _fill(
-        self, data: int, sizes: tuple[int, ...], kind: DataType, child: bool, keep: Any, wire: bytes
+        self, data: int, sizes: tuple[int, ...], kind: Any, child: bool, keep: Any, wire: bytes
     ) -> None:
         head = wire[:TAG_AT]
         write = object.__setattr__
@@ -118,7 +118,8 @@ class ContinuousTensor:
         write(self, "child_memory", child)
         write(self, "_keep", keep)
         write(self, "_wire", wire)
-        write(self, "_wires", {tag: head + _TAGS[tag] for tag in _TAGS})
+        is_plain = type(wire) is bytes  # `TaskArgs` sees by an empty dict which one is not
+        write(self, "_wires", {tag: head + _TAGS[tag] for tag in _TAGS} if is_plain else {})
 
     def _at_address(self, data: int, keep: Any) -> ContinuousTensor:
         """Return the same tensor at an address; `keep` keeps its memory alive."""
@@ -207,7 +208,9 @@ class ContinuousTensor:
 
     def _tagged(self, tag: int) -> bytes:
         """Return the tensor with a tag, for submit."""
-        return self._wires[tag]
+        if self._wires:
+            return self._wires[tag]
+        return replaced(self._wire, TAG_AT, bytes((tag,)))
 
     def _note(self, at: int, octets: bytes) -> None:
         """Put something into the padding, for submit."""
@@ -327,12 +330,6 @@ class DescribedTensor(ContinuousTensor):
         wire = DescribedWire(described(data, 0, extent, access), layout)
         self._fill(data, layout[1], layout[0], False, keep, wire)
 
-    def _fill(
-        self, data: int, sizes: tuple[int, ...], kind: Any, child: bool, keep: Any, wire: bytes
-    ) -> None:
-        super()._fill(data, sizes, kind, child, keep, wire)
-        object.__setattr__(self, "_wires", {})  # `TaskArgs` sees that it is no ordinary one
-
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next along each dimension."""
@@ -345,9 +342,6 @@ class DescribedTensor(ContinuousTensor):
     def _span(self) -> tuple[int, int]:
         below, extent = span_of(self._wire.layout)
         return self.data - below, extent
-
-    def _tagged(self, tag: int) -> bytes:
-        return replaced(self._wire, TAG_AT, bytes((tag,)))
 
     def _note(self, at: int, octets: bytes) -> None:
         object.__setattr__(self, "_wire", replaced(self._wire, at, octets))
@@ -395,10 +389,6 @@ class RemoteTensor(ContinuousTensor):
         self, data: int, sizes: tuple[int, ...], kind: Any, child: bool, keep: Any, wire: bytes
     ) -> None:
         super()._fill(data, sizes, kind, child, keep, RemoteWire(wire, keep))
-        object.__setattr__(self, "_wires", {})  # `TaskArgs` sees that it is no ordinary one
-
-    def _tagged(self, tag: int) -> bytes:
-        return replaced(self._wire, TAG_AT, bytes((tag,)))
 
     def _note(self, at: int, octets: bytes) -> None:
         raise TypeError(f"{self!r} cannot be part of a recording")

@@ -9,6 +9,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ from ..system.regions import covers, shared_mappings
 from ..system.types import Array
 from .enums import any_dtype, find_dtype
 from .tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor, describe
-from .wire import CHILD_MEMORY_AT, SHAPE_AT, Layout, bytes_below, bytes_of
+from .wire import CHILD_MEMORY_AT, SHAPE_AT, bytes_below, bytes_of
 
 Visible = Callable[[int, int], str | None]
 """Says why the workers cannot see bytes [address, address + n); None if they can."""
 
 _visibility: list[Visible] = []
+_REMEDY = "pass Worker.share(array) or Worker.empty(shape, dtype)"
 
 
 class _Current(threading.local):
@@ -40,13 +42,17 @@ class _Current(threading.local):
 
 current = _Current()
 _numbers = itertools.count(1)
-_known: dict[
-    int, tuple[weakref.ref[Any], tuple[int, ...], Any, Visible | None, ContinuousTensor]
-] = {}
-
-
-_known_views: dict[int, tuple[weakref.ref[Any], Layout, Visible | None, ContinuousTensor]] = {}
-"""The same, of arrays that layouts describe."""
+_Known = tuple[
+    "weakref.ref[Any]",
+    tuple[int, ...],
+    Any,
+    tuple[int, ...] | None,
+    Visible | None,
+    ContinuousTensor,
+]
+_known: dict[int, _Known] = {}
+"""Arrays that were described before, by their ids: shape, element type, strides of a view, which check
+has accepted it, and the tensor."""
 
 
 def keep_alive(array: Any) -> None:
@@ -65,7 +71,6 @@ def remove_visibility(check: Visible) -> None:
     if check in _visibility:
         _visibility.remove(check)
     _known.clear()
-    _known_views.clear()
 
 
 def set_current(
@@ -85,7 +90,6 @@ def forget_visibility() -> None:
     current.spawned = False
     _visibility.clear()
     _known.clear()
-    _known_views.clear()
 
 
 def is_shared(address: int, nbytes: int) -> bool:
@@ -120,7 +124,7 @@ def make_tensor(array: Any) -> ContinuousTensor:
             return from_numpy(np.from_dlpack(array))
     raise TypeError(
         f"expected a ContinuousTensor or an array in shared memory, got {type(array).__name__}; "
-        "pass Worker.share(array) or Worker.empty(shape, dtype)"
+        f"{_REMEDY}"
     )
 
 
@@ -148,51 +152,31 @@ def from_numpy(array: Array) -> ContinuousTensor:
     """Describe an array of numpy; see `make_tensor`."""
     known = _known.get(id(array))
     if known is not None:
-        reference, shape, dtype, voucher, tensor = known
+        reference, shape, dtype, strides, voucher, tensor = known
         check = current.check
         if (
             reference() is array
             and array.shape == shape
             and array.dtype is dtype
+            and (strides is None or array.strides == strides)
             and (
                 check is voucher or check in (None, voucher)
             )  # most often the first, which is quick
         ):
             return tensor
     require_only_memory(array)
-    kind = find_dtype(array.dtype)
+    address: int = array.__array_interface__["data"][0]
+    kind, strides = find_dtype(array.dtype), None
     if kind is None or not array.flags.c_contiguous or array.ndim > L.CONTINUOUS_TENSOR_MAX_DIMS:
-        return _described(array)
-    address: int = array.__array_interface__["data"][0]
-    voucher = require_visible(address, array.nbytes)
-    keep_alive(array)
-    tensor = ContinuousTensor(address, array.shape, kind)
-    key = id(array)
-    reference = weakref.ref(array, lambda _: _known.pop(key, None))
-    _known[key] = (reference, array.shape, array.dtype, voucher, tensor)
-    return tensor
-
-
-def _described(array: Array) -> ContinuousTensor:
-    """Describe an array that needs a layout."""
-    layout = array.dtype, array.shape, array.strides
-    known = _known_views.get(id(array))
-    if known is not None:
-        reference, found, voucher, tensor = known
-        check = current.check
-        if (
-            reference() is array
-            and found == layout
-            and (check is voucher or check in (None, voucher))
-        ):
-            return tensor
-    address: int = array.__array_interface__["data"][0]
-    tensor = describe(address, array.shape, any_dtype(array.dtype), array.strides)
+        strides = array.strides
+        tensor = describe(address, array.shape, any_dtype(array.dtype), strides)
+    else:
+        tensor = ContinuousTensor(address, array.shape, kind)
     voucher = require_visible(*tensor._span())
     keep_alive(array)
     key = id(array)
-    reference = weakref.ref(array, lambda _: _known_views.pop(key, None))
-    _known_views[key] = reference, layout, voucher, tensor
+    reference = weakref.ref(array, lambda _: _known.pop(key, None))
+    _known[key] = reference, array.shape, array.dtype, strides, voucher, tensor
     return tensor
 
 
@@ -211,11 +195,7 @@ def _from_torch(tensor: Any) -> ContinuousTensor:
     return made
 
 
-def require_visible(
-    address: int,
-    nbytes: int,
-    remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
-) -> Visible | None:
+def require_visible(address: int, nbytes: int, remedy: str = _REMEDY) -> Visible | None:
     """Return the check that accepts some memory; None if no Worker is open yet."""
     checks = list(_visibility) if current.check is None else [current.check]
     why = ""
@@ -237,54 +217,24 @@ def require_wires_visible(wires: Iterable[bytes]) -> None:
             require_visible(address - bytes_below(wire), bytes_of(wire))
 
 
-def invisible(
-    address: int,
-    nbytes: int,
-    why: str,
-    remedy: str = "pass Worker.share(array) or Worker.empty(shape, dtype)",
-) -> ValueError:
+def invisible(address: int, nbytes: int, why: str, remedy: str = _REMEDY) -> ValueError:
     """Return the exception for memory that a worker process could not see."""
     return ValueError(
         f"a worker process cannot see the {nbytes} bytes at {address:#x}: {why}; {remedy}"
     )
 
 
+@dataclass
 class Doubts:
-    """What a submit has to look at in a TaskArgs.
+    """What a submit has to look at in a TaskArgs."""
 
-    Attributes
-    ----------
-    spans : tuple of (int, int)
-        Arrays added outside of a run: the Worker of each run checks them.
-    has_layouts : bool
-        Some tensors are described by layouts, to which the engine gives numbers.
-    is_remote : bool
-        Some are in the memory of endpoints.
-    """
-
-    __slots__ = ("_settled", "has_layouts", "is_remote", "spans")
-
-    def __init__(
-        self, *spans: tuple[int, int], has_layouts: bool = False, is_remote: bool = False
-    ) -> None:
-        self.spans = spans
-        self.has_layouts = has_layouts
-        self.is_remote = is_remote
-        self._settled = -1
-
-    def and_of(self, address: int, nbytes: int) -> Doubts:
-        """Return these, and one more array."""
-        return Doubts(
-            *self.spans, (address, nbytes), has_layouts=self.has_layouts, is_remote=self.is_remote
-        )
-
-    def and_layouts(self) -> Doubts:
-        """Return these, of arguments with layouts."""
-        return Doubts(*self.spans, has_layouts=True, is_remote=self.is_remote)
-
-    def and_remote(self) -> Doubts:
-        """Return these, of arguments in the memory of endpoints."""
-        return Doubts(*self.spans, has_layouts=self.has_layouts, is_remote=True)
+    spans: tuple[tuple[int, int], ...] = ()
+    """Arrays added outside of a run: the Worker of each run checks them."""
+    has_layouts: bool = False
+    """Some tensors are described by layouts, to which the engine gives numbers."""
+    is_remote: bool = False
+    """Some are in the memory of endpoints."""
+    _settled: int = field(default=-1, init=False)
 
     def settle(self) -> None:
         """Check them with the Worker of the current run, once in each run.

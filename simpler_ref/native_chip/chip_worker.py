@@ -23,8 +23,7 @@ from ..callables.identity import (
 )
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
-from ..model.config import CallConfig
-from ..model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
+from ..model.config import RUNTIME_ENV_SIZE, CallConfig, RuntimeEnv
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
 from ..system import extras

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
+from ..model.config import RuntimeEnv
 from ..model.enums import TensorArgType
-from ..model.runtime_env import RuntimeEnv
 from ..model.tensor import ContinuousTensor
 from ..workers.reports import cut_utf8, describe_exception
 from .buffers import RemoteAddressSpace

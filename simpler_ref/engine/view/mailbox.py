@@ -13,9 +13,8 @@ import numpy as np
 
 from ...jit import layout as L
 from ...model.arguments import TaskArgs
-from ...model.config import CallConfig
+from ...model.config import RUNTIME_ENV_SIZE, CallConfig, RuntimeEnv
 from ...model.enums import TensorArgType
-from ...model.runtime_env import RUNTIME_ENV_SIZE, RuntimeEnv
 from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TAG_AT, TENSOR_BYTES, without_tag

@@ -140,7 +140,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
         assert out.tolist() == SEEN
         chip.run(handle, host_args(out))
         assert not out.any(), "for one run"
-        with pytest.raises(ChipError, match=r"with RuntimeEnv\(ring_heap=7\)"):
+        with pytest.raises(ChipError, match=r"with RuntimeEnv\(.*ring_heap=7"):
             chip.run(fails, host_args(), seven)
         with pytest.raises(ValueError, match="has 96 bytes, these are 5"):
             chip.set_runtime_env(bytes(5))
@@ -150,7 +150,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
         assert out.tolist() == SEEN
         handle = w.register(refusing())
         w.run(handle, make_args())
-        with pytest.raises(TaskError, match=r"with RuntimeEnv\(ring_heap=7\): .*seven"):
+        with pytest.raises(TaskError, match=r"with RuntimeEnv\(.*ring_heap=7.*: .*seven"):
             w.run(handle, make_args(), seven)
 
 
