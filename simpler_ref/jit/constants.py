@@ -131,8 +131,6 @@ KEEP_NS = 2_000
 KEEPS, KEEPS_OFF = 8, 64  # such waits in vain after which it stops, and waits for which it stops
 RESERVES = 4
 """A worker's reserve is its frames divided by this; with no more tasks left it needs a pass."""
-REST_NS = 20_000
-"""The Orch thread sleeps at rest only if reserves last for this long: it has to wake up in time."""
 RETURN_BUDGETS = 4
 """Spin budgets (SPIN_NS) after which a worker returns a pre-dispatched task that still waits."""
 MOVE_NS = 1_000_000  # a worker that shares its core with another moves at most this often

@@ -223,8 +223,6 @@ ACTIVE = 1  # parked, woken by any event: no other thread runs passes
 STANDBY = 2  # parked while the Orch thread runs passes; woken when a completion stays uncollected
 TIMED = 3  # like STANDBY, with a timer: a ready task is deferred, or an end may stay unseen
 KEEP_TIME = 4  # woken to sleep on as TIMED: the Orch thread asks for no pass
-AT_REST = 5
-"""Parked while each worker has tasks left; woken by one that runs low, or whose task failed."""
 
 CALLS, STRANDED = 1, 2  # states of a stream: dead workers get successors; none could be made
 
@@ -237,11 +235,10 @@ RARELY = (
     "They are 0 nearly all the time and are written only around a sleep, so they may share a line."
 )
 HEADER.line("park words", "Orch", "worker", PARKING, rare=True, note=RARELY)
-ORCH_AWAITS = HEADER.word("the task that wakes an Orch thread `AT_REST`, else NONE or STAY")
 HEADER.parties(
     "Orch; 0 also by worker, Scheduler thread, requester, monitor, to wake it", "who may wake it"
 )
-PARK_ORCH = HEADER.word("0 awake, else parked: `ACTIVE`, wake it for any event, or `AT_REST`")
+PARK_ORCH = HEADER.word("0 awake, else parked: `ACTIVE`, wake it for any event")
 HEADER.parties(
     "Scheduler thread; 0 also by worker, Orch, requester, monitor, closer, to wake it; "
     "`STANDBY` and `KEEP_TIME` also by Orch"

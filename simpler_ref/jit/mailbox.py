@@ -107,12 +107,6 @@ def awaited(mem, w):
 
 
 @kernel
-def reserve_of(mem):
-    """Return a worker's reserve: with no more tasks left it needs a pass."""
-    return int(mem[L.DEPTH]) // L.RESERVES
-
-
-@kernel
 def is_done(mem, w):
     """Say whether the oldest of a worker's tasks is done (parent side)."""
     word = load(mem, w + int(mem[w + L.W_HEAD]) + L.W_MAILBOX + L.MAIL_STATE)

@@ -21,7 +21,6 @@ How threads sleep, and are woken, stands in `waiting`. What follows an event:
     event                          what follows
     submit                         the Orch thread runs a pass if a worker needs a task
     TASK_DONE, a thread active     the worker wakes it
-    TASK_DONE, Orch at rest        the worker wakes it if few tasks are left, or this one failed
     TASK_DONE, Orch running passes its next pass collects; if none comes, the worker wakes the
                                    Scheduler thread before it parks, or after UNSEEN_NS
     TASK_DONE, worker goes on to   the next pass collects. If the Orch thread may stay away, and a
@@ -69,7 +68,7 @@ from .hazards import forget_all
 from .journal import note_run, note_span
 from .kernel import inlined, kernel
 from .lock import try_lock, unlock
-from .mailbox import STATE_MASK, is_done, reserve_of, worker_at
+from .mailbox import STATE_MASK, is_done, worker_at
 from .queues import has_candidate, has_ready, pop_wiring, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
@@ -340,7 +339,7 @@ def has_reserve(mem, w):
 
     Reads    hints: the caller acts on the answer under the lock
     """
-    reserve = reserve_of(mem)
+    reserve = int(mem[L.DEPTH]) // L.RESERVES
     if load(mem, w + L.W_GIVEN) <= reserve:
         return False
     frame = load(mem, w + L.W_TAIL) - (1 + reserve) * L.WORKER_WORDS
@@ -422,8 +421,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came; WANTED
     Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
     """
-    start = since = now_ns()
-    before = ended_tasks(mem)
+    start = now_ns()
     quiet_since = 0
     offered = False
     if mem[L.ORCH_CORE] != 0:
@@ -450,19 +448,10 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             quiet_since = 0
             offered = False
             continue
-        ended_now = ended_tasks(mem)
-        mode = L.ACTIVE
-        if moved == 0 and taken < 0:
-            may_rest = mem[L.PARKS_AT_ONCE] != 0
-            if not may_rest and call <= L.NONE:
-                may_rest = reserve_lasts(mem, now - since, ended_now - before)
-            if may_rest and have_reserves(mem):
-                mode = L.AT_REST
-                since, before = now, ended_now
         if quiet_since == 0:
             quiet_since = now
         spins = now - quiet_since < mem[L.SPIN_NS] and mem[L.PARKS_AT_ONCE] == 0
-        if mode == L.ACTIVE and (any_deferred(mem) or spins):
+        if any_deferred(mem) or spins:
             waited = now - quiet_since
             if waited < mem[L.ORCH_BACK_OFF] or (not offered and keeps_core(mem, waited)):
                 pause()
@@ -471,22 +460,20 @@ def help_until(mem, live, ended, taken, call, slice_ns):
                 offer_core(mem, L.ORCH_BACK_OFF)
             continue
         watch_groups(mem)
-        store(mem, L.ORCH_AWAITS, call)
-        prepare(mem, L.PARK_ORCH, mode)
+        prepare(mem, L.PARK_ORCH, L.ACTIVE)
         answer = L.OK
-        stays = not have_ended(mem, ended) and not has_come_on(mem, taken)
+        stays = not has_work(mem) and mem[L.CONSUMED_HEAD] == L.NONE
+        stays = stays and not have_ended(mem, ended) and not has_come_on(mem, taken)
         stays = stays and (call == L.STAY or load(mem, L.ORCH_WANTED) == 0)
         stays = stays and (call <= L.NONE or not has_settled(mem, call))
-        if may_park(mem, mode) and stays:
+        if stays:
             rest = slice_ns - (now - start) + 1
-            answer = commit(mem, L.PARK_ORCH, mode, min(int(mem[L.PARK_NS]), rest))
+            answer = commit(mem, L.PARK_ORCH, L.ACTIVE, min(int(mem[L.PARK_NS]), rest))
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-                note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PARKED, mode, now)
+                note_span(mem, L.JOURNAL_OF_ORCH, L.NOTED_PARKED, L.ACTIVE, now)
         be_awake(mem, L.PARK_ORCH)
         if answer == INTERRUPTED:
             return L.INTERRUPTED
-        if mode == L.AT_REST:
-            quiet_since = 0
 
 
 @kernel
@@ -506,40 +493,6 @@ def has_come_on(mem, taken):
     A failure ends the wait, too. Never if `taken` is negative: the call does not wait for room.
     """
     return taken >= 0 and (load(mem, L.RUN_ERROR) != 0 or load(mem, L.WIRING_TAKEN) != taken)
-
-
-@kernel
-def may_park(mem, mode):
-    """Say whether the Orch thread may sleep: what it checks after it has announced that.
-
-    At rest it leaves later successes uncollected.
-    """
-    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:
-        return False
-    return mode == L.ACTIVE or have_reserves(mem)
-
-
-@kernel
-def reserve_lasts(mem, passed, ended):
-    """Say whether a worker's reserve lasts REST_NS, if `ended` tasks have ended in `passed` ns.
-
-    Rule     SPEED-REST-1
-    """
-    return reserve_of(mem) * passed * mem[L.WORKERS] >= L.REST_NS * (ended + 1)
-
-
-@kernel
-def have_reserves(mem):
-    """Say whether each worker has more tasks left than its reserve: until then no pass is needed.
-
-    Rule     SPEED-REST-1
-    """
-    if mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0:
-        return False
-    for worker in range(mem[L.WORKERS]):
-        if not has_reserve(mem, worker_at(mem, worker)):
-            return False
-    return mem[L.WORKERS] != 0
 
 
 @kernel

@@ -41,7 +41,6 @@ from .mailbox import (
     copy_words,
     frame_after,
     frame_before,
-    reserve_of,
     served,
     worker_at,
 )
@@ -52,44 +51,14 @@ from .waiting import be_awake, commit, notify_as_worker, prepare
 def announce_done(mem, w):
     """Wake the thread that has to collect a completion of this worker.
 
-    A Scheduler thread on standby sleeps on: the Orch thread is running passes. An Orch thread at rest
-    sleeps on while this worker needs no pass, and has not ended the task that is waited for.
+    A Scheduler thread on standby sleeps on: the Orch thread is running passes.
 
-    Rule     SCHED-WAKE-1; SPEED-REST-1
+    Rule     SCHED-WAKE-1
     """
-    parked = load_sc(mem, L.PARK_ORCH)
-    if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):
-        return
-    if parked != 0:
+    if load_sc(mem, L.PARK_ORCH) != 0:
         notify_as_worker(mem, w, L.PARK_ORCH)
     elif load_sc(mem, L.PARK_SCHED) == L.ACTIVE:
         notify_as_worker(mem, w, L.PARK_SCHED)
-
-
-@kernel
-def needs_pass(mem, w):
-    """Say whether a worker has no more tasks left than its reserve, or its last one did not succeed.
-
-    Rule     SPEED-REST-1
-    """
-    at = int(mem[w + L.W_AT])
-    if load(mem, w + frame_before(mem, at) + L.W_MAILBOX + L.MAIL_STATE) >> L.HALF != L.SUCCESS:
-        return True
-    at += reserve_of(mem) * L.WORKER_WORDS
-    if at >= mem[L.WORKER_STRIDE]:
-        at -= int(mem[L.WORKER_STRIDE])
-    return load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK != L.TASK_READY
-
-
-@kernel
-def is_awaited(mem, w):
-    """Say whether the task that a worker has ended last is the one that an Orch thread at rest waits for.
-
-    Reads    hints: whoever collects the task meanwhile wakes the Orch thread
-    Rule     SPEED-REST-1
-    """
-    at = frame_before(mem, int(mem[w + L.W_AT]))
-    return load(mem, w + at + L.W_SLOT) == load(mem, L.ORCH_AWAITS)
 
 
 @kernel

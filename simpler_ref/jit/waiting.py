@@ -22,9 +22,8 @@ clearing and the wake-up, would leave the sleeper alone: after a death, and at t
 woken whatever the word says (`wake`).
 
 The Orch thread is the user's. While it waits for tasks, for a call or for room, it runs the
-Scheduler's passes; it sleeps (ACTIVE) when a pass has moved nothing for SPIN_NS. While each worker
-still has more tasks than its reserve, and these last for long enough, it sleeps at once (AT_REST):
-answers need no pass then, and workers wake it only when they run low.
+Scheduler's passes; it sleeps (ACTIVE) when a pass has moved nothing for SPIN_NS, and each answer
+wakes it.
 
 The Scheduler thread runs passes while the Orch thread is away, in Python code that submits nothing;
 it never spins. On STANDBY it sleeps because the Orch thread runs passes; nobody wakes it for an
@@ -70,21 +69,14 @@ class State(NamedTuple):
     woken_by: str
 
 
-_ANYBODY = "another thread that wants its place, the monitor after a death"
 STATES = (
     State(
         "Orch thread",
         "PARK_ORCH",
         "ACTIVE",
         "it waits, and a pass has moved nothing",
-        f"a worker's answer, a pass of the Scheduler thread, {_ANYBODY}",
-    ),
-    State(
-        "Orch thread",
-        "PARK_ORCH",
-        "AT_REST",
-        "each worker has more tasks than its reserve",
-        f"a worker that runs low, has failed a task, or has ended the awaited one; {_ANYBODY}",
+        "a worker's answer, a pass of the Scheduler thread, another thread that wants its place, "
+        "the monitor after a death",
     ),
     State(
         "Scheduler thread",

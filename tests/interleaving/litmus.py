@@ -251,10 +251,6 @@ def ends_are_seen(play):
     assert not unseen, f"the ends of {unseen} stand in mailboxes, and nobody looks"
 
 
-def the_failure_is_seen(play):
-    assert (0, "fail") in [step[:2] for step in play.world.history], "a has failed, unseen"
-
-
 def cached(text, **how):
     return lambda: Scene(text, **how)
 
@@ -292,20 +288,6 @@ WAITS = Litmus(
     before=submits(2),
     actors=drains,
     check=ends_are_seen,
-    no_timers=("orch", "scheduler"),
-)
-RESTS = Litmus(
-    cached("a@0 b@0 c@0", workers=1, depth=4, services="c", rests=True),
-    before=submits(3),
-    actors=drains,
-    check=ends_are_seen,
-    no_timers=("orch", "scheduler"),
-)
-REST_FAILS = Litmus(
-    cached("a@0 b@0 c@0", workers=1, depth=4, services="b", fails="a", rests=True),
-    before=submits(3),
-    actors=drains,
-    check=the_failure_is_seen,
     no_timers=("orch", "scheduler"),
 )
 IN_BULK = Litmus(
@@ -374,7 +356,7 @@ store MAIL_STATE, fence, load W_PARKED | send, wake_sleepers | ALONE
     wrong: fence in wake_sleepers; fence in prepare
 store W_FILLED, fence, load W_LOOKOUT | send, wake_sleepers | LOOKOUT
     wrong: fence in wake_sleepers; fence in prepare
-exchange, then load_sc of PARK_ORCH, PARK_SCHED | post, announce_done | WAITS, RESTS, REST_FAILS
+exchange, then load_sc of PARK_ORCH, PARK_SCHED | post, announce_done | WAITS
     wrong: exchange in post; load_sc in announce_done; fence in prepare
 exchange of MAIL_STATE, later load_sc of PARK_ORCH, load of PARK_SCHED | post, \
 announce_uncollected | AWAY

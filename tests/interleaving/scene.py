@@ -59,8 +59,6 @@ class Scene:
     """So many threads make control requests."""
     spin_ns: int = 300
     yield_ns: int = 0
-    rests: bool = False
-    """The Orch thread rests however short the tasks are."""
     window: int = 16
     """So many tasks may be alive."""
 
@@ -168,8 +166,6 @@ class Play:
 
         A part of a scene: `before` adds those who come first, `actors` others than all of them.
         """
-        if self.scene.rests:
-            self.replace(L, "REST_NS", 0)
         with played(self.world) as world:
             try:
                 if before is not None:

@@ -55,7 +55,6 @@ def draw(seed, kind):
         "bulk": rng.random() < 0.4,
         "spin_ns": rng.choice([0, 300, 300, 1500]),
         "yield_ns": rng.choice([0, 0, 300]),
-        "rests": rng.random() < 0.5,
     }
     if rng.random() < 0.3:
         how["fails"] = rng.choice(NAMES[:size])

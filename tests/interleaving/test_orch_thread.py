@@ -1,4 +1,4 @@
-"""How the Orch thread waits: it spins, offers its core, sleeps on duty or at rest, and how that ends."""
+"""How the Orch thread waits: it spins, offers its core, sleeps, and how that ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .alone import Alone
 
 pytestmark = pytest.mark.kernels
 SPIN_NS, PATIENCE_NS, PARK_NS = 20_000, 9_000, 2_000_000
-PAUSES, OFFERS, SLEEPS, RESTS = "pauses", "offers its core", "sleeps", "rests"
+PAUSES, OFFERS, SLEEPS = "pauses", "offers its core", "sleeps"
 
 
 class Look(NamedTuple):
@@ -28,7 +28,6 @@ class Look(NamedTuple):
     ended: int = 0
     is_held: bool = False
     keeps: bool = False
-    has_reserves: bool = False
 
 
 LOOKS = st.builds(
@@ -36,7 +35,7 @@ LOOKS = st.builds(
     st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1]),
     st.sampled_from([1_000, 4_000, 17_000]),
     st.sampled_from([0, 0, 1]),
-    *[st.booleans()] * 3,
+    *[st.booleans()] * 2,
 )
 
 
@@ -50,16 +49,14 @@ class Thread:
         self.mem |= {L.SPIN_NS: SPIN_NS, L.ORCH_BACK_OFF: PATIENCE_NS, L.PARK_NS: PARK_NS}
         self.mem |= {L.PARKS_AT_ONCE: int(parks)}
         self.spin_ns = 0 if parks else SPIN_NS
-        self.mem |= {L.LIVE: 5, L.ORCH_CORE: 3, L.DEPTH: L.RESERVES, L.ORCH_KEEPS: -1}
+        self.mem |= {L.LIVE: 5, L.ORCH_CORE: 3, L.ORCH_KEEPS: -1}
         self.now, self.quiet_since, self.offered = Look(), None, False
         self.start, self.is_late = self.world.clock + TICK_NS, False
-        self.rested_at, self.ended_then = self.start, 0
         self.expected_keeps = -1
         for name, part in [
             ("orch_pass", self.look),
             ("offer_core", lambda mem, word: self.waits(OFFERS, word)),
             ("keeps_core", lambda mem, waited: self.keeps(waited)),
-            ("have_reserves", lambda mem: self.now.has_reserves),
         ]:
             patch.setattr(schedule, name, part)
 
@@ -105,17 +102,9 @@ class Thread:
             self.quiet_since = self.world.clock
         return self.world.clock - self.quiet_since
 
-    def may_rest(self):
-        """Say whether the reserve, a task for each of two workers, lasts REST_NS."""
-        passed, ended = self.world.clock - self.rested_at, self.mem[L.COMPLETED_COUNT]
-        return 2 * passed >= L.REST_NS * (ended - self.ended_then + 1)
-
     def expected(self):
         assert not self.is_late
         now, waited = self.now, self.waited()
-        may_rest = self.goal != "room" and (not self.spin_ns or self.may_rest())
-        if may_rest and now.moved == 0 and now.has_reserves:
-            return RESTS
         if now.is_held or waited < self.spin_ns:
             keeps = now.keeps and not self.offered
             return PAUSES if waited < PATIENCE_NS or keeps else OFFERS
@@ -129,13 +118,9 @@ class Thread:
     def asleep(self, word, limit_ns):
         now, mem = self.world.clock, self.mem
         assert word == L.PARK_ORCH
-        how = RESTS if mem[word] == L.AT_REST else SLEEPS
-        assert mem[word] in (L.AT_REST, L.ACTIVE)
-        assert how == self.expected()
+        assert mem[word] == L.ACTIVE
+        assert self.expected() == SLEEPS
         assert limit_ns == min(PARK_NS, self.start + self.slice_ns - now + 1)
-        if how == RESTS:
-            self.rested_at, self.ended_then = now, mem[L.COMPLETED_COUNT]
-            self.quiet_since = None
         if self.now == INTERRUPTING:
             return INTERRUPTED
         self.world.clock += 5_000
@@ -151,7 +136,7 @@ INTERRUPTING = Look(lasts=100_000)
     goal=st.sampled_from(["nothing alive", "everything ended"]),
     parks=st.booleans(),
 )
-def test_it_spins_offers_its_core_sleeps_and_rests_while_reserves_last(looks, goal, parks):
+def test_it_spins_offers_its_core_and_sleeps(looks, goal, parks):
     with pytest.MonkeyPatch.context() as patch:
         assert Thread(looks, patch, goal=goal, parks=parks).wait() == L.OK
 
@@ -159,7 +144,7 @@ def test_it_spins_offers_its_core_sleeps_and_rests_while_reserves_last(looks, go
 @settings(max_examples=30)
 @given(looks=st.lists(LOOKS, max_size=20))
 @example([Look(moved=1)])
-def test_a_wait_for_room_ends_at_the_first_move_and_never_rests(looks):
+def test_a_wait_for_room_ends_at_the_first_move(looks):
     with pytest.MonkeyPatch.context() as patch:
         thread = Thread(looks, patch, goal="room")
         assert thread.wait() == L.OK

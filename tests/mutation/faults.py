@@ -78,9 +78,7 @@ FAULTS = (
         "hides that.",
         f"{SCHED}/test_wake.py::"
         "test_a_draining_thread_does_not_sleep_on_work_that_came_before_it_parked",
-        Patch(
-            "jit/schedule.py", "        if may_park(mem, mode) and stays:\n", "        if True:\n"
-        ),
+        Patch("jit/schedule.py", "        if stays:\n", "        if True:\n"),
         hangs=True,
     ),
     fault(
@@ -89,8 +87,8 @@ FAULTS = (
         "tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",
         Patch(
             "jit/schedule.py",
-            "        stays = not have_ended(mem, ended) and not has_come_on(mem, taken)\n",
-            "        stays = not has_come_on(mem, taken)\n",
+            " not have_ended(mem, ended) and not has_come_on(mem, taken)\n",
+            " not has_come_on(mem, taken)\n",
         ),
     ),
     fault(
@@ -102,32 +100,6 @@ FAULTS = (
             "jit/serve.py",
             "            waits = False\n            word = load",
             "            word = load",
-        ),
-    ),
-    fault(
-        "rests-for-ever",
-        "A worker leaves an Orch thread at rest asleep though it has no task left.",
-        "tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",
-        Patch(
-            "jit/serve.py",
-            "    if parked == L.AT_REST and not needs_pass(mem, w) and not is_awaited(mem, w):\n",
-            "    if parked == L.AT_REST:\n",
-        ),
-    ),
-    fault(
-        "rests-past-the-awaited-end",
-        "A worker leaves an Orch thread at rest asleep that waits for the task that has ended.",
-        f"{SPEED}/test_rest.py::test_or_by_the_end_of_the_task_that_it_waits_for",
-        Patch("jit/serve.py", " and not is_awaited(mem, w):\n", ":\n"),
-    ),
-    fault(
-        "rests-on-a-failure",
-        "The Orch thread rests without a look at the answers that have come since its pass.",
-        "tests/interleaving/test_memory_ordering.py::test_what_must_be_visible_is",
-        Patch(
-            "jit/schedule.py",
-            "    if has_work(mem) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
-            "    if (mode == L.ACTIVE and has_work(mem)) or mem[L.CONSUMED_HEAD] != L.NONE:\n",
         ),
     ),
     fault(

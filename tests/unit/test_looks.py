@@ -29,7 +29,6 @@ class Looks(AheadModel):
             L.NEXT_LEVEL: range(next_level),
             L.SUB: range(next_level, next_level + workers),
         }
-        self.answered: dict[int, int] = {}  # worker → the frame of its last answer
 
     def scheduler_steps(self):
         yield "pass", self.run_pass
@@ -44,15 +43,6 @@ class Looks(AheadModel):
         )  # who cancels has a pass follow, see `hand_over`
         may_find_something = hints or to_be_told or k.has_work(mem)
         assert self.driver.run_pass() == 0 or may_find_something
-
-    def post(self, worker, outcome):
-        self.answered[worker] = self.driver.at(worker)
-        super().post(worker, outcome)
-
-    def show(self, worker):
-        super().show(worker)
-        if len(self.driver.frames(worker)) > 1:
-            self.look_as_worker(worker, self.answered[worker])
 
     # ------------------------------------------------------------ plain definitions
     def given_to(self, worker):
@@ -102,8 +92,6 @@ class Looks(AheadModel):
         assert [bool(k.has_reserve(mem, w)) for w in self.all] == [n > self.reserve for n in left]
         short = [n <= self.reserve for n in left]
         assert bool(k.runs_low(mem)) == any(map(min, short, map(bool, given)))
-        stuck = mem[L.STUCK_SINCE] != 0 or mem[L.STUCK_SINCE + 1] != 0
-        assert bool(k.have_reserves(mem)) == (not stuck and not any(short))
         waiting = self.waiting()
         assert mem[L.WIRING_PUSHED] - mem[L.DEALT] == len(waiting)
         some_idle = mem[L.DEPTH] > 1 and 0 < busy < len(self.all)
@@ -124,12 +112,6 @@ class Looks(AheadModel):
             self.look_for_a_worker(kind, asleep)
         for worker in self.all:
             self.driver.set_parked(worker, False)
-
-    def look_as_worker(self, worker, before):
-        """A worker that has just answered asks whether a pass is needed."""
-        outcome = self.driver.mailbox_state(worker, before)[1]
-        needed = outcome != L.SUCCESS or self.unanswered(worker) <= self.reserve
-        assert bool(k.needs_pass(self.driver.mem, worker)) == needed
 
     def look_at_turns(self):
         for worker in self.all:
