@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .callables.handles import CallableHandle
+from .callables.identity import CallableHandle
 from .callables.leaves import leaf
 from .calls.futures import Future
 from .calls.local import local

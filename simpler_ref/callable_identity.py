@@ -5,9 +5,9 @@ Rule     HIER-API-1
 
 from __future__ import annotations
 
-from .callables.handles import CallableHandle
 from .callables.identity import (
     CALLABLE_HASH_DIGEST_BYTES,
+    CallableHandle,
     CallableKind,
     CallableKindName,
     TargetNamespace,

@@ -19,9 +19,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
 
-from .callables.handles import CallableHandle
+from .callables.identity import CallableHandle
 from .callables.leaves import Leaf
-from .callables.registry import Registry, is_chip_callable, require_payload
+from .callables.payloads import require_serialised
+from .callables.registry import Registry, is_chip_callable
 from .callables.runnable import fits, require_runnable
 from .calls.current import Entrance, enter, leave
 from .calls.dry import graph_of_calls
@@ -466,7 +467,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             target, chip, self.platform, self.runtime or ""
         )
         if life.options.start_method == "spawn":
-            require_payload(handle.name, target, payload)
+            require_serialised(handle.name, payload)
         if isinstance(life.endpoints, Endpoints):
             life.endpoints.require_not_there(handle)
         return handle, target, payload

@@ -1,8 +1,8 @@
-"""The identity of a callable: the SHA-256 of a canonical descriptor.
+"""The identity of a callable, the SHA-256 of a canonical descriptor; and the handles of callables.
 
 A mailbox carries the digest, and each worker maps it to a slot of its own.
 
-Rule     FLOW-ID-1 to -4, -6; FLOW-HANDLE-1; FLOW-DATA-2
+Rule     FLOW-ID-1 to -4, -6; FLOW-HANDLE-1, -4, -6; FLOW-DATA-2
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import ctypes
 import enum
 import hashlib
+import itertools
+import os
 import re
 import struct
+import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, cast
 
-from ..errors import CallableError
+from ..errors import CallableError, HandleMutatedError
 from ..model.enums import ArgDirection
 
 _SCHEMA = 1
@@ -111,36 +114,6 @@ def build_python_serialized_descriptor(payload: bytes) -> bytes:
     )
 
 
-class ChipTarget(Protocol):
-    """The attributes of a chip callable that describe it."""
-
-    @property
-    def sig_count(self) -> int: ...  # noqa: D102
-
-    def sig(self, i: int) -> int: ...  # noqa: D102
-
-    def to_bytes(self) -> bytes: ...  # noqa: D102
-
-
-class AddressedTarget(Protocol):
-    """The same of one whose blob is known by address."""
-
-    @property
-    def sig_count(self) -> int: ...  # noqa: D102
-
-    def sig(self, i: int) -> int: ...  # noqa: D102
-
-    def buffer_ptr(self) -> int: ...  # noqa: D102
-
-    def buffer_size(self) -> int: ...  # noqa: D102
-
-
-def _blob_of(target: Any) -> bytes:
-    if hasattr(target, "to_bytes"):
-        return bytes(target.to_bytes())
-    return ctypes.string_at(target.buffer_ptr(), target.buffer_size())
-
-
 def build_signature_schema(directions: Sequence[int]) -> bytes:
     """Describe the directions of a chip callable's arguments.
 
@@ -173,15 +146,21 @@ def architecture_of(platform: str) -> str:
 
 def build_chip_callable_descriptor(
     *,
-    target: ChipTarget | AddressedTarget,
+    target: Any,
     platform: str = "",
     runtime: str = "",
     target_arch: str | None = None,
 ) -> bytes:
     """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
 
-    `target_arch` is that of the platform if it is not given.
+    `target` has `sig_count` and `sig`, and `to_bytes`, or `buffer_ptr` and `buffer_size`; `target_arch`
+    is that of the platform if it is not given.
     """
+    raw = (
+        target.to_bytes()
+        if hasattr(target, "to_bytes")
+        else ctypes.string_at(target.buffer_ptr(), target.buffer_size())
+    )
     arch = architecture_of(platform) if target_arch is None else target_arch
     signature = build_chip_signature_schema(target)
     return (
@@ -189,7 +168,7 @@ def build_chip_callable_descriptor(
         + _text(arch)
         + _text(platform)
         + _text(runtime)
-        + _text(hashlib.sha256(_blob_of(target)).digest())
+        + _text(hashlib.sha256(bytes(raw)).digest())
         + _text(hashlib.sha256(signature).digest())
     )
 
@@ -270,3 +249,143 @@ def validate_hashid(hashid: str) -> str:
 def hashid_to_digest(hashid: str) -> bytes:
     """Return the 32 bytes a hashid stands for."""
     return bytes.fromhex(validate_hashid(hashid).removeprefix("sha256:"))
+
+
+# ---------------------------------------------------------------- handles
+_handle_numbers = itertools.count()
+_handles: weakref.WeakValueDictionary[str, CallableHandle] = weakref.WeakValueDictionary()
+"""Every handle of this process, and of those it was forked from."""
+
+
+def _find_handle(token: str, hashid: str, kind: str, namespace: str, name: str) -> CallableHandle:
+    """Return the deserialised handle: the same object where it is known.
+
+    Raises
+    ------
+    CallableError, ValueError
+        The parts are not those of a handle, or of another one.
+    """
+    handle = _handles.get(token)
+    if handle is None:
+        handle = CallableHandle(hashid, kind, namespace, name)
+        handle._remember(token)
+    elif (handle.hashid, handle.kind, handle.target_namespace) != (hashid, kind, namespace):
+        raise CallableError(
+            "HASHID_DESCRIPTOR_MISMATCH",
+            f"{handle!r} was serialised with another hashid, kind or namespace: {hashid!r}, {kind!r}, "
+            f"{namespace!r}",
+        )
+    return handle
+
+
+_FIELDS = ("hashid", "kind", "target_namespace", "digest")
+
+
+def _field(name: str) -> Any:
+    """Return a field that can be set, also by ``object.__setattr__``; another value is noticed."""
+    slot = f"_{name}"
+
+    def read(handle: CallableHandle) -> Any:
+        return getattr(handle, slot)
+
+    def write(handle: CallableHandle, value: Any) -> None:
+        object.__setattr__(handle, slot, value)
+        kind = _ChangedHandle if handle._changes() else CallableHandle
+        object.__setattr__(handle, "__class__", kind)
+
+    return property(read, write)
+
+
+class CallableHandle:
+    """Identifies a registered callable: `Worker.register` returns it, submit takes it.
+
+    Leave it as it is: one that was changed is refused.
+
+    Attributes
+    ----------
+    hashid : str
+    kind : CallableKindName
+        A text, such as ``"CHIP_CALLABLE"``.
+    target_namespace : TargetNamespaceName
+        A text, such as ``"LOCAL_CHIP"``.
+    digest : bytes
+        32 bytes.
+    name : str
+        For messages.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_made", "_namespace", "_token", "name"),
+        *map("_{}".format, _FIELDS),
+    )
+
+    hashid: str = _field("hashid")
+    kind: CallableKindName = _field("kind")
+    target_namespace: TargetNamespaceName = _field("target_namespace")
+    digest: bytes = _field("digest")
+    name: str
+    _made: tuple[str, CallableKindName, TargetNamespaceName, bytes]
+    _namespace: TargetNamespace
+    _token: str
+
+    def __init__(
+        self,
+        hashid: str,
+        kind: CallableKind | CallableKindName | str,
+        target_namespace: TargetNamespace | TargetNamespaceName | str,
+        name: str = "",
+    ) -> None:
+        namespace = TargetNamespaceName(target_namespace)
+        made = hashid, CallableKindName(kind), namespace, hashid_to_digest(hashid)
+        for field, value in (
+            *zip(map("_{}".format, _FIELDS), made, strict=True),
+            *(("_made", made), ("_namespace", TargetNamespace[namespace.name]), ("name", name)),
+        ):
+            object.__setattr__(self, field, value)
+        self._remember(f"{os.getpid()}.{next(_handle_numbers)}")
+
+    def _remember(self, token: str) -> None:
+        object.__setattr__(self, "_token", token)
+        _handles[token] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.hashid, str(self.kind), str(self.target_namespace), self.name)
+        return _find_handle, (self._token, *fields)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _FIELDS:
+            raise AttributeError(f"a CallableHandle cannot be changed (tried to set {name!r})")
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a CallableHandle cannot be changed (tried to delete {name!r})")
+
+    def _changes(self) -> list[str]:
+        """Return which fields are not as `register` has made them."""
+        return [
+            f"{field}={getattr(self, field)!r} (it was {made!r})"
+            for field, made in zip(_FIELDS, self._made, strict=True)
+            if getattr(self, field) != made
+        ]
+
+    def __repr__(self) -> str:
+        return f"<CallableHandle {self.name or '?'} {self._made[0][:19]}…>"
+
+
+class _ChangedHandle(CallableHandle):
+    """What a handle becomes when a field is set to another value: to look it up in a table fails."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> NoReturn:
+        raise self._error()
+
+    def __reduce__(self) -> NoReturn:
+        raise self._error()
+
+    def _error(self) -> HandleMutatedError:
+        return HandleMutatedError(
+            "CALLABLE_HANDLE_MUTATED",
+            f"{self!r} was changed after register had returned it: {', '.join(self._changes())}; use it "
+            "as it was, or register the callable again",
+        )

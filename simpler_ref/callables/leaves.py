@@ -5,6 +5,18 @@ determine its types; the code compiled for them takes a task's arguments from th
 and calls the function. The worker's loop, itself compiled, calls that code by its address
 (`jit/leaves.py`).
 
+An *entry* is compiled for arguments of some types. Given the address of an args blob, it checks that
+the blob holds such arguments, reads them, calls the function, and leaves its value, if that is wanted.
+What it does not take it hands on to the entry that was made before it; the first one returns ILLEGAL,
+and the worker goes through Python (see `serve`). The parts of its text, in order:
+
+    alike     tests of the blob's words: how many arguments, of which kinds
+    reading   statements, which may follow what the words refer to
+    fitting   tests of what was read
+    values    expressions, the arguments of the function
+
+Compiled tasks of calls have entries of their own, from the same generator.
+
 Rule     SPEED-LEAF-1, -2, -4, -7
 """
 
@@ -18,19 +30,35 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numba
 import numpy as np
+from numba import carray
 from numba.core import types
 from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import address_of_leaf
+from ..jit.leaves import (
+    IN_C_ORDER,
+    IN_FORTRAN_ORDER,
+    IN_NO_ORDER,
+    KINDS_FROM_ARGS,
+    VALUE_FROM_ARGS,
+    address_of_leaf,
+    array_at,
+    as_float,
+    as_single,
+    bits_of,
+    call_leaf,
+    double_of,
+    fits_layout,
+    pointer,
+)
 from ..model.enums import find_dtype
 from ..model.scalars import ScalarBits
-from ..model.wire import SCALAR_BYTES, element_words
+from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS
+from ..model.wire import SCALAR_BYTES, counts_of, element_words
 from ..system.types import Array
 from ..system.values import flag
-from .entry_code import EntryCode
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
@@ -88,8 +116,8 @@ class Leaf:
         self.address = 0
         self._options = options
         self._settling = threading.RLock()
-        self._compiled: Callable[..., Any] = function
-        self._tasks: dict[tuple[Kind, ...], Any] = {}
+        self._compiled: Any = function
+        self._codes: dict[tuple[Kind, ...], Any] = {}
         """The code that workers call, for arrays in different orders; each asks the one before it."""
         self._names = _parameters(function)
         self._declared = _declared(function) if declared is None else declared
@@ -113,14 +141,15 @@ class Leaf:
         TypeError
             The arguments have other types; or the leaf cannot be compiled.
         """
-        kinds = [_kind_of(value) for value in args]
-        self._settle(kinds)
-        self._learn(kinds)
+        self._settle([_kind_of(value) for value in args])
         return self._compiled(*args)
 
     # ------------------------------------------------------------ types
     def _settle(self, found: Sequence[Kind]) -> None:
-        """Check the types of arguments; the first ones also determine the types not annotated."""
+        """Check the types of arguments, and compile for them, unless that is done.
+
+        The first ones also determine the types not annotated.
+        """
         if len(found) != len(self._names):
             raise TypeError(f"{self._name} takes {len(self._names)} arguments, got {len(found)}")
         with self._settling:
@@ -139,6 +168,12 @@ class Leaf:
             except TypeError:  # it may compile for other arguments
                 self.kinds = known
                 raise
+            in_these_orders = tuple(
+                have if isinstance(have, types.Array) else want
+                for want, have in zip(wanted, found, strict=True)
+            )
+            if self.address and in_these_orders not in self._codes:
+                self._add_code(in_these_orders)
 
     def compile(self) -> None:
         """Compile, if the types are determined and it is not compiled yet.
@@ -149,38 +184,29 @@ class Leaf:
             numba cannot compile the function; its error is the cause.
         """
         with self._settling:
-            if INTERPRETED or self.kinds is None or self.address:
-                return
-            self._add_code(numba.njit(nogil=True, **self._options)(self.py_func), self.kinds)
+            if self.kinds is not None and not self.address and not INTERPRETED:
+                self._add_code(self.kinds)
 
-    def _add_code(self, compiled: Any, kinds: tuple[Kind, ...]) -> None:
+    def _add_code(self, kinds: tuple[Kind, ...]) -> None:
         """Compile for arrays in some orders."""
+        compiled = self._compiled
+        if not self.address:
+            compiled = numba.njit(nogil=True, **self._options)(self.py_func)
         try:
             compiled.disable_compile(False)
             compiled.compile(kinds)
-            self._tasks[kinds] = None
-            if len(self._tasks) <= _MOST_ORDERS:
-                self._tasks[kinds] = _entry(compiled, kinds, self.address)
+            if len(self._codes) < _MOST_ORDERS:
+                code = _entry(compiled, kinds, self.address)
+                self.address = address_of_leaf(code)
+                self._codes[kinds] = code
+            else:
+                self._codes[kinds] = None
         except Exception as error:
             raise TypeError(f"{self._name} cannot be compiled: {reason_of(error)}") from error
         finally:
             if compiled.signatures:
                 compiled.disable_compile()
         self._compiled = compiled
-        if self._tasks[kinds] is not None:
-            self.address = address_of_leaf(self._tasks[kinds])
-
-    def _learn(self, found: Sequence[Kind]) -> None:
-        """Compile also for these orders of the arrays, unless that is done."""
-        if not self.address or self.kinds is None:
-            return
-        kinds = tuple(
-            have if isinstance(have, types.Array) else kind
-            for kind, have in zip(self.kinds, found, strict=True)
-        )
-        with self._settling:
-            if kinds not in self._tasks:
-                self._add_code(self._compiled, kinds)
 
     @property
     def _name(self) -> str:
@@ -210,12 +236,10 @@ class Leaf:
         known = self.kinds or self._declared
         given = [args.scalar(i) for i in range(scalars)]
         numbers = [
-            _number_kind(kind, value)
+            kind if kind in _NUMBER_TYPES else _kind_of(value)
             for kind, value in zip(known[len(tensors) :], given, strict=True)
         ]
-        kinds = [_kind_of_array(array) for array in arrays]
-        self._settle([*kinds, *numbers])
-        self._learn([*kinds, *numbers])
+        self._settle([*map(_kind_of_array, arrays), *numbers])
         values = [_converted(kind, value) for kind, value in zip(numbers, given, strict=True)]
         for i, value in enumerate(values):
             if value is None:
@@ -369,13 +393,6 @@ def _kind_of(value: Any) -> Kind:
     return kind
 
 
-def _number_kind(kind: Kind | None, value: int | float) -> Kind:
-    """Return the type that a scalar of a task has for a parameter of type `kind`."""
-    if kind in _NUMBER_TYPES:
-        return kind
-    return types.float64 if isinstance(value, float) else types.int64
-
-
 def _fits(want: Kind, have: Kind) -> bool:
     """Say whether an argument of one type can be given for another."""
     if isinstance(want, types.Array) and isinstance(have, types.Array):
@@ -435,6 +452,98 @@ def reason_of(error: Exception) -> str:
 
 
 # ---------------------------------------------------------------- the code that a worker calls
+_ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
+"""How numba names the orders of arrays."""
+_NAMES: dict[str, Any] = {
+    **{one.__name__: one for one in (array_at, as_float, as_single, bits_of, call_leaf, carray)},
+    **{one.__name__: one for one in (double_of, fits_layout, pointer)},
+    **{
+        one.name: one
+        for one in (*types.signed_domain, *types.unsigned_domain, types.float32, types.float64)
+    },
+    "np": np,
+}
+"""What the text refers to."""
+
+
+class EntryCode:
+    """The text of an entry for so many arrays and scalars, argument by argument."""
+
+    def __init__(self, arrays: int, scalars: int) -> None:
+        self.scalars = scalars
+        self.first_scalar = 1 + arrays * L.TENSOR_WORDS
+        """The word of the blob in which the scalars begin."""
+        self.alike = [f"words[0] == {counts_of(arrays, scalars)}"]
+        self.reading: list[str] = []
+        self.fitting: list[str] = []
+        self.values: list[str] = []
+        self.names: dict[str, Any] = {}
+        self._tensor = 1
+
+    def next_tensor(self) -> int:
+        """Return the word in which the next tensor begins."""
+        self._tensor += L.TENSOR_WORDS
+        return self._tensor - L.TENSOR_WORDS
+
+    def add_described(self, kind: Any, element: Sequence[int]) -> None:
+        """Add an array that a layout describes; `element` is its element type as layouts have it."""
+        n, t = len(self.values), self.next_tensor()
+        self.names |= {f"type_{n}": kind, f"element_{n}": np.array(element, np.int64)}
+        data = f"words[{t + L.TENSOR_DATA}]"
+        aligned = int(as_dtype(kind.dtype).alignment) if kind.aligned else 1
+        self.alike += [
+            f"words[{t + L.TENSOR_KIND}] & {L.TENSOR_KIND_MASK} == {L.TENSOR_DESCRIBED}",
+            f"{FIRST_ADDRESS} <= {data} < {END_OF_ADDRESSES}",
+        ]
+        self.reading.append(
+            f"r{n} = layouts + {L.WORD} * (words[{t + L.TENSOR_SHAPE}] & {L.LOW_HALF})"
+        )
+        self.fitting.append(
+            f"fits_layout(r{n}, {data}, {kind.ndim}, {_ORDERS[kind.layout]}, {aligned}, element_{n})"
+        )
+        self.values.append(f"array_at(type_{n}, {data}, r{n})")
+
+    def add_contiguous(self, kind: Any, dtype: int) -> None:
+        """Add an array whose tensor has its dimensions itself."""
+        n, t = len(self.values), self.next_tensor()
+        data = f"words[{t + L.TENSOR_DATA}]"
+        dims = [
+            f"words[{t + L.TENSOR_SHAPE + (d >> 1)}] >> {32 * (d & 1)} & {L.LOW_HALF}"
+            for d in range(kind.ndim)
+        ]
+        empty = " or ".join(f"({dim}) == 0" for dim in dims)
+        self.alike += [
+            f"words[{t + L.TENSOR_KIND}] & {L.TENSOR_KIND_MASK} == {dtype}",
+            f"words[{t + L.TENSOR_DIMS}] >> 32 == {kind.ndim}",
+            f"({FIRST_ADDRESS} <= {data} < {END_OF_ADDRESSES} or {empty})",
+        ]
+        self.names[f"dtype_{n}"] = kind.dtype
+        self.values.append(f"carray(pointer({data}), ({', '.join(dims)},), dtype_{n})")
+
+    def compile(self, function: Any, answer: Sequence[str] = (), otherwise: int = 0) -> Any:
+        """Compile the entry; `answer` are statements about `value`, `otherwise` the entry before it."""
+        other = (
+            f"return call_leaf({otherwise}, blob, layouts)" if otherwise else f"return {L.ILLEGAL}"
+        )
+        lines = [
+            f"words = carray(pointer(blob), {self.first_scalar + self.scalars}, int64)",
+            f"kinds = carray(pointer(blob + {KINDS_FROM_ARGS}), {self.scalars}, uint8)",
+            f"packed = carray(pointer(blob + {KINDS_FROM_ARGS}), {-(-self.scalars // L.WORD)}, int64)",
+            f"out = carray(pointer(blob + {VALUE_FROM_ARGS}), 2, int64)",
+            f"if not ({' and '.join(self.alike)}): {other}",
+            *self.reading,
+            *([f"if not ({' and '.join(self.fitting)}): {other}"] if self.fitting else []),
+            f"value = function({', '.join(self.values)})",
+            *answer,
+            f"return {L.OK}",
+        ]
+        names = _NAMES | self.names | {"function": function}
+        exec("\n    ".join(["def entry(blob, layouts):", *lines]), names)
+        entry = numba.njit(nogil=True)(names["entry"])
+        entry.compile((types.int64, types.int64))
+        return entry
+
+
 def _entry(function: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
     """Return the compiled entry of a leaf; `Leaf.run_task` has the words for what that refuses."""
     arrays = [kind for kind in kinds if isinstance(kind, types.Array)]

@@ -8,105 +8,19 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import math
 import os
 import pickle
 import struct
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from numpy.lib.array_utils import byte_bounds
-
 from ..errors import CallableError
 from ..jit import layout as L
-from ..model.tensor import ContinuousTensor, view_memory
-from ..model.visibility import is_shared
 from ..system.signals import signals_blocked
-from .by_value import ByValue
 from .identity import _CLOUDPICKLE, build_python_serialized_descriptor
-
-
-def _view_shared(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an array over shared memory that this process has mapped, too."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not is_shared(address, nbytes):
-        raise ValueError(
-            f"the {nbytes} bytes at {address:#x}, an array that the callable refers to, are not in this "
-            "process: it was mapped after the workers were started, or it is shared by other means; "
-            "let the callable refer to an array of Worker.share or Worker.empty"
-        )
-    return view_memory(address, shape, dtype)
-
-
-def _view_strided(
-    span: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
-) -> Any:
-    """Return an array over shared memory whose elements are not contiguous."""
-    low, nbytes, offset = span
-    memory = _view_shared(low, (nbytes,), np.dtype(np.uint8))
-    return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
-
-
-class Serializer(ByValue):
-    """cloudpickle, with arrays in shared memory pickled by address, not copied.
-
-    Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
-    an address means nothing, or something else.
-
-    Attributes
-    ----------
-    shared : list of tuple
-        Address and bytes of those that were met.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.shared: list[tuple[int, int]] = []
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Pickle an array in shared memory by its address."""
-        if type(obj) is np.ndarray and obj.nbytes:
-            address = obj.__array_interface__["data"][0]
-            low, high = byte_bounds(obj)
-            if is_shared(low, high - low):
-                self._require_address_to_mean_something()
-                self.shared.append((low, high - low))
-                if obj.flags.c_contiguous:
-                    return _view_shared, (address, obj.shape, obj.dtype)
-                span = low, high - low, address - low
-                return _view_strided, (span, obj.shape, obj.strides, obj.dtype)
-        if type(obj) is ContinuousTensor:
-            if obj.data:
-                self._require_address_to_mean_something()
-            return ContinuousTensor._from_wire, (obj._wire,)
-        return super().reducer_override(obj)
-
-    @staticmethod
-    def _require_address_to_mean_something() -> None:
-        if getattr(_goes, "far", False):
-            raise TypeError(
-                "it refers to memory of this machine, which an endpoint does not see: give it the array "
-                "as an argument"
-            )
-
-
-_goes = threading.local()
-"""`far`: what this thread serialises is for endpoints, and so is what refers to it."""
-
-
-@contextmanager
-def for_endpoints() -> Iterator[None]:
-    """Refuse addresses of this machine in what this thread serialises."""
-    before = getattr(_goes, "far", False)
-    _goes.far = True
-    try:
-        yield
-    finally:
-        _goes.far = before
+from .pickling import Serializer, for_endpoints
 
 
 def serialize_for_endpoints(target: Callable[..., Any]) -> bytes:
@@ -136,17 +50,32 @@ def serialize(target: Callable[..., Any]) -> bytes:
     return buffer.getvalue()
 
 
-def why_not_serialisable(target: Callable[..., Any]) -> str:
-    """Return cloudpickle's error for a callable that it cannot serialise."""
-    return why_not_serialised(serialize(target)) or "it could not be when it was registered"
-
-
 def why_not_serialised(raw: bytes) -> str | None:
     """Return cloudpickle's error if `serialize` has returned a substitute; None if it has not."""
     if not raw.startswith(BY_REGISTRATION):
         return None
     why = raw[len(BY_REGISTRATION) + 16 :].rstrip(b"\0")  # a block has some behind it
     return why.decode(errors="replace")
+
+
+def require_serialised(name: str, payload: bytes, running: bool = False) -> None:
+    """Refuse a callable that cannot be sent to running workers, or to a fresh interpreter.
+
+    Raises
+    ------
+    TypeError
+        Its payload is a substitute.
+    """
+    why = why_not_serialised(payload)
+    if why is None:
+        return
+    where = "workers that run already" if running else "workers in a fresh interpreter"
+    remedy = (
+        "register it before Worker.start or the first run"
+        if running
+        else "make what it needs in the task, or give Worker(start_method='fork')"
+    )
+    raise TypeError(f"{name} cannot be serialised for {where} ({why}); {remedy}")
 
 
 # ---------------------------------------------------------------- payloads for running workers
@@ -192,55 +121,21 @@ _object_numbers = itertools.count()
 
 @contextmanager
 def staged(payload: bytes) -> Iterator[str]:
-    """Keep a payload in shared memory and yield the name by which another process opens it.
+    """Keep bytes in shared memory and yield the name by which another process opens it.
 
     The memory has no name in the file system that a killed process could leave behind: other processes
-    open it through this one.
+    open it through this one. An answer can take the place of a request, see `answer_staged`.
     """
-    with _memory("simpler-payload") as fd:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(payload)
-        yield f"/proc/{os.getpid()}/fd/{fd}"
-
-
-@contextmanager
-def _memory(name: str) -> Iterator[int]:
     fd = -1
     try:
         with signals_blocked():  # or a descriptor could leak
-            fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        yield fd
+            fd = os.memfd_create("simpler-payload", os.MFD_CLOEXEC)
+        with open(fd, "wb", closefd=False) as file:
+            file.write(payload)
+        yield f"/proc/{os.getpid()}/fd/{fd}"
     finally:
         if fd >= 0:
             os.close(fd)
-
-
-class Staging:
-    """A request in shared memory, and the place for its answer.
-
-    Attributes
-    ----------
-    name : str
-        By which another process opens it.
-    size : int
-        Bytes of the request.
-    """
-
-    def __init__(self, fd: int, payload: bytes) -> None:
-        self._fd, self.size = fd, len(payload)
-        self.name = f"/proc/{os.getpid()}/fd/{fd}"
-        os.pwrite(fd, payload, 0)
-
-    def read(self, size: int) -> bytes:
-        """Return the answer."""
-        return os.pread(self._fd, size, 0)
-
-
-@contextmanager
-def exchanged(payload: bytes) -> Iterator[Staging]:
-    """Keep a request in shared memory, where another process puts the answer in its place."""
-    with _memory("simpler-request") as fd:
-        yield Staging(fd, payload)
 
 
 def answer_staged(name: str, size: int, answer: Callable[[bytes], bytes]) -> int:

@@ -20,8 +20,8 @@ from ..engine.memory import Engine
 from ..errors import CallableError, ControlError, LocalSlotExhaustedError
 from ..jit import layout as L
 from ..model.enums import WorkerType
-from .handles import CallableHandle
 from .identity import (
+    CallableHandle,
     CallableKind,
     TargetNamespace,
     build_chip_callable_descriptor,
@@ -31,8 +31,8 @@ from .identity import (
 from .payloads import (
     load_payload,
     pack_payload,
+    require_serialised,
     serialize,
-    why_not_serialisable,
     why_not_serialised,
 )
 
@@ -47,27 +47,6 @@ def is_chip_callable(target: Any) -> bool:
     """Say whether a target is a ChipCallable, without importing the modules for chips."""
     chips = sys.modules.get("simpler_ref.native_chip.callables")
     return chips is not None and isinstance(target, chips.ChipCallable)
-
-
-def require_payload(name: str, target: Any, payload: bytes, running: bool = False) -> None:
-    """Refuse a callable that cannot be sent to running workers, or to a fresh interpreter.
-
-    Raises
-    ------
-    TypeError
-        It cannot be serialised.
-    """
-    if payload:
-        return
-    where = "workers that run already" if running else "workers in a fresh interpreter"
-    remedy = (
-        "register it before Worker.start or the first run"
-        if running
-        else "make what it needs in the task, or give Worker(start_method='fork')"
-    )
-    raise TypeError(
-        f"{name} cannot be serialised for {where} ({why_not_serialisable(target)}); {remedy}"
-    )
 
 
 class Registered:
@@ -156,15 +135,8 @@ class Registry:
         found = self._installed.get(digest)
         return None if found is None else found.target
 
-    def snapshot(self) -> Snapshot:
-        """Return the callables for workers made now."""
-        tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
-        for digest, one in self._installed.items():
-            tables[one.namespace][digest] = one.target
-        return tables
-
-    def payloads(self) -> Snapshot:
-        """Return the same for workers in a fresh interpreter: bytes instead of targets.
+    def snapshot(self, as_bytes: bool = False) -> Snapshot:
+        """Return the callables for workers made now, or their payloads for those in a fresh interpreter.
 
         Raises
         ------
@@ -173,13 +145,14 @@ class Registry:
         """
         tables: dict[TargetNamespace, dict[bytes, Any]] = {ns: {} for ns in TargetNamespace}
         for digest, one in self._installed.items():
-            require_payload(one.name, one.target, one.payload)
-            tables[one.namespace][digest] = one.payload
+            if as_bytes:
+                require_serialised(one.name, one.payload)
+            tables[one.namespace][digest] = one.payload if as_bytes else one.target
         return tables
 
     def __getstate__(self) -> list[tuple[int, bytes, list[CallableHandle]]]:
         """Return what a fresh interpreter makes the registry of a child Worker from."""
-        self.payloads()  # refuses what cannot travel
+        self.snapshot(as_bytes=True)  # refuses what cannot travel
         return [(one.index, one.payload, list(one.handles)) for one in self._installed.values()]
 
     def __setstate__(self, state: list[tuple[int, bytes, list[CallableHandle]]]) -> None:
@@ -224,7 +197,7 @@ class Registry:
         else:
             raw = serialize(target)
             descriptor = build_python_serialized_descriptor(raw)
-            payload = b"" if why_not_serialised(raw) else pack_payload(raw)
+            payload = raw if why_not_serialised(raw) else pack_payload(raw)
             kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
             name = getattr(target, "__qualname__", type(target).__qualname__)
         hashid = compute_callable_hashid(descriptor)
@@ -268,21 +241,18 @@ class Registry:
             one = self._installed.get(digest) or self._come_back(digest)
             if one is None:
                 one = Registered(handle, self._free_index(), target, payload)
-                if installer is not None:
-                    self._install(one, installer)
+                try:
+                    if installer is not None:
+                        installer.install_everywhere(one)
+                except CallableError as error:
+                    if error.code == "REGISTER_CLEANUP_UNCERTAIN":
+                        self._uncertain.add(digest)
+                    raise
                 self._used[one.index] = one  # first: no other may get its index
                 if engine is not None:
                     engine.view.write_digest(one.index, one.digest)
                 self._installed[digest] = one
             self._make_live(one, handle)
-
-    def _install(self, one: Registered, installer: Installer) -> None:
-        try:
-            installer.install_everywhere(one)
-        except CallableError as error:
-            if error.code == "REGISTER_CLEANUP_UNCERTAIN":
-                self._uncertain.add(one.digest)
-            raise
 
     def _come_back(self, digest: bytes) -> Registered | None:
         """Return a callable whose removal was due after the run: it stays."""

@@ -22,8 +22,7 @@ import numpy as np
 from numba.core import types
 from numba.core.errors import NumbaError
 
-from ..callables.entry_code import EntryCode
-from ..callables.leaves import reason_of
+from ..callables.leaves import EntryCode, reason_of
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..jit.leaves import address_of_leaf

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..callables.by_value import ByValue
+from ..callables.pickling import ByValue
 from ..errors import RemoteTraceback, TaskError
 from ..jit import layout as L
 from ..system.types import Array

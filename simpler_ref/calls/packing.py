@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy import asarray, generic, ndarray
 
-from ..callables.of_main import ArgumentPickler
+from ..callables.pickling import ArgumentPickler
 from ..jit import layout as L
 from ..model.scalars import INTEGER, NUMBER
 from ..model.wire import with_tag

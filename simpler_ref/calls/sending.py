@@ -39,8 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from cloudpickle import cloudpickle
 
-from ..callables.by_value import module_with
-from ..callables.of_main import CallablePickler, is_in_main
+from ..callables.pickling import CallablePickler, is_in_main, module_with
 from ..jit import layout as L
 from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor

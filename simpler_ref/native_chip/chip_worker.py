@@ -14,8 +14,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ..callables.handles import CallableHandle
 from ..callables.identity import (
+    CallableHandle,
     CallableKind,
     TargetNamespace,
     build_chip_callable_descriptor,

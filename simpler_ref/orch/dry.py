@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..engine.memory import Engine
 from ..jit import layout as L
 from ..model.arguments import TaskArgs

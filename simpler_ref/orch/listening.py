@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, Protocol
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..engine.introspection import requested_bytes
 from ..jit import layout as L
 from ..model import visibility

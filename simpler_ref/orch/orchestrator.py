@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import TargetNamespace
+from ..callables.identity import CallableHandle, TargetNamespace
 from ..engine.introspection import RingView
 from ..engine.view.layouts import Layouts
 from ..errors import TaskError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..engine.view import View
 from ..jit import layout as L
 from ..model.arguments import TaskArgs

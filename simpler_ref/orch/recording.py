@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..jit import layout as L
 from ..jit.ops import Patch, ProgramWriter, rewind, scalar_at, tensor_at
 from ..model import visibility

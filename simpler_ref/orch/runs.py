@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..callables.runnable import require_runnable
 from ..errors import ControlError
 from ..model import visibility

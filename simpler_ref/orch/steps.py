@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..jit import layout as L
 from ..jit.ops import Patch, part_at
 from ..model.arguments import TaskArgs

@@ -12,8 +12,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import CallableKind, parse_python_import_descriptor
+from ..callables.identity import CallableHandle, CallableKind, parse_python_import_descriptor
 from ..callables.leaves import Leaf
 from ..callables.payloads import load_payload
 from ..errors import CallableError

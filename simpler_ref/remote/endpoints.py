@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..callables.handles import CallableHandle
 from ..callables.identity import (
+    CallableHandle,
     CallableKind,
     TargetNamespace,
     build_chip_callable_descriptor,

@@ -9,8 +9,7 @@ import ctypes
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import CallableKind, TargetNamespace
+from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
 from ..errors import TransferError
 from .copies import ComingCopy, CopiedTensor

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
 from ..system.types import Array

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import TargetNamespace
+from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.leaves import Leaf
 from ..engine.view import View
 from ..errors import TaskError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..callables.handles import CallableHandle
+from ..callables.identity import CallableHandle
 from ..errors import ControlError, RemoteError, TaskError, tell
 from ..jit import layout as L
 from ..model.arguments import TaskArgs

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import hashid_to_digest
+from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
 from ..system.polling import wait_readable
 from ..system.types import Array

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import CallableKind, TargetNamespace
-from ..callables.payloads import for_endpoints
+from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
+from ..callables.pickling import for_endpoints
 from ..calls import outcomes
 from ..calls.call_errors import CallErrors
 from ..calls.sending import Guards, How, Payload

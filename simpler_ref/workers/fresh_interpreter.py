@@ -29,7 +29,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import Serializer, load_payload
+from ..callables.payloads import load_payload
+from ..callables.pickling import Serializer
 from ..callables.registry import Snapshot
 from ..engine import shared_arrays
 from ..engine.memory import PARK_NS, Engine

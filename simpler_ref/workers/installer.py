@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from ..callables.payloads import staged, staged_object
-from ..callables.registry import Registered, require_payload
+from ..callables.payloads import require_serialised, staged, staged_object
+from ..callables.registry import Registered
 from ..errors import CallableError, ControlError, WorkerLostError
 from ..jit import layout as L
 from .manager import LostBeforeError, WorkerManager
@@ -82,7 +82,7 @@ class Installer:
         if isinstance(self._manager, ThreadManager):
             staging, size = staged_object(one.target), 0
         else:
-            require_payload(one.name, one.target, one.payload, running=True)
+            require_serialised(one.name, one.payload, running=True)
             staging, size = staged(one.payload), len(one.payload)
         with staging as name:
             self._manager.control(worker, command, (size,), name=name, digest=one.digest)

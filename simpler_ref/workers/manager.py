@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from ..callables.identity import TargetNamespace
-from ..callables.payloads import exchanged
+from ..callables.payloads import read_staged, staged
 from ..callables.registry import Snapshot
 from ..engine.memory import PARK_NS, Engine
 from ..engine.view.mailbox import MailboxView
@@ -316,11 +316,9 @@ class WorkerManager:
         ControlError, WorkerLostError
             See `control`.
         """
-        with exchanged(request) as staging:
-            size = self.control(
-                worker, command, (staging.size,), name=staging.name, timeout_s=timeout_s
-            )
-            return staging.read(size)
+        with staged(request) as name:
+            size = self.control(worker, command, (len(request),), name=name, timeout_s=timeout_s)
+            return read_staged(name, size)
 
     def _require_listening(self, worker: int) -> None:
         """Refuse requests to a worker that is dead, silent or about to be stopped."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..callables.of_main import inherited
+from ..callables.pickling import inherited
 from ..callables.registry import Registry, Snapshot
 from ..engine.introspection import mib
 from ..engine.memory import Engine
@@ -130,7 +130,7 @@ class Session:
         self.registry.write_digests(self.engine)
         self.registry.forget_tombstones()
         self.method.decide(self.kinds)
-        self.snapshot = self.registry.payloads() if self.method.spawn else self.registry.snapshot()
+        self.snapshot = self.registry.snapshot(as_bytes=self.method.spawn)
         if len(self.kinds) == len(self.next_level) or self.method.spawn:
             self.inherited = {}  # calls, if there are any, go to endpoints
         elif self.child_mode == "process":

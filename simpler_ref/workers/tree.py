@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..callables.handles import CallableHandle
-from ..callables.identity import TargetNamespace
+from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
 from ..errors import CallableTypeError, NoPythonWorkerError

@@ -21,7 +21,7 @@ from simpler_ref.callable_identity import (
     TargetNamespace,
     TargetNamespaceName,
 )
-from simpler_ref.callables import handles, payloads
+from simpler_ref.callables import identity, payloads
 from simpler_ref.engine.view.mailbox import MailboxView, ReceivedArgs
 from simpler_ref.errors import CallableError, TaskError
 from simpler_ref.jit import layout as L
@@ -458,7 +458,7 @@ def handle_wires(draw):
 
 
 def check_handle_wire(wire):
-    handle = attempt(lambda: handles._find_handle(*wire), CallableError, ValueError)
+    handle = attempt(lambda: identity._find_handle(*wire), CallableError, ValueError)
     if handle is not REFUSED:
         _, hashid, kind, namespace, _ = wire  # the name is for messages alone
         assert (handle.hashid, handle.kind, handle.target_namespace) == (hashid, kind, namespace)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simpler_ref.callable_identity import CallableHandle, CallableKind, TargetNamespace
-from simpler_ref.callables.payloads import serialize, why_not_serialisable
+from simpler_ref.callables.payloads import serialize, why_not_serialised
 from simpler_ref.errors import CallableError
 
 HASHID = "sha256:" + "0123456789abcdef" * 4
@@ -60,7 +60,7 @@ def test_what_cannot_be_serialised_says_why_and_is_known_by_its_registration_alo
     lock = threading.Lock()
     locked = lambda: lock.locked()  # noqa: E731
     assert serialize(locked) != serialize(locked)
-    assert "lock" in why_not_serialisable(locked)
+    assert "lock" in why_not_serialised(serialize(locked))
 
 
 @pytest.mark.parametrize("part", [slice(None, None, 2), slice(None, None, -1), slice(3, 40, 5)])

@@ -168,7 +168,7 @@ static void read_system(uint64_t counts[MAX_COUNTS])
     counts[4] = (uint64_t)usage.ru_nivcsw;
 }
 
-/* Rule FLAG-PMU-2; FLAG-PMU-2 */
+/* Rule FLAG-PMU-2 */
 void records_count(Records *records, int32_t core, uint64_t counts[MAX_COUNTS])
 {
     int *files = records->files[core];

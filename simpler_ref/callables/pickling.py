@@ -1,0 +1,304 @@
+"""Pickling of callables and arguments: cloudpickle, and what this package does differently.
+
+Functions and classes that other processes cannot import travel by value, arrays in shared memory by
+address. Workers have the functions and classes of `__main__` of their start; later ones travel by value.
+
+Rule     FLOW-PAYLOAD-4; WM-RANDOM-1; CALL-VALUE-2; WM-START-3
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import io
+import pickle
+import sys
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from cloudpickle import cloudpickle
+from numpy.lib.array_utils import byte_bounds
+
+from ..model.tensor import ContinuousTensor, view_memory
+from ..model.visibility import is_shared
+
+_reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+
+
+def _code_of(filename: str, make: Any, parts: tuple[Any, ...]) -> CodeType:
+    made: CodeType = make(*parts)
+    return made.replace(co_filename=filename)
+
+
+def _reduce_with_filename(code: CodeType) -> tuple[Any, ...]:
+    return _code_of, ("".join(code.co_filename), *_reduce(code))
+
+
+def module_with(method: Any) -> Any:
+    """Return the module whose global generator a method is of; None if it is of none."""
+    owner = getattr(method, "__self__", None)
+    for name, attribute in (("random", "_inst"), ("numpy.random.mtrand", "_rand")):
+        module = sys.modules.get(name)
+        if owner is not None and module is not None and owner is getattr(module, attribute, None):
+            return module
+    return None
+
+
+# ---------------------------------------------------------------- functools.lru_cache
+_Remembering = type(functools.cache(len))
+
+
+def _is_importable(function: Any) -> bool:
+    """Say whether pickle finds a function by its name in any process."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function and function.__module__ != "__main__"
+
+
+def _remembering(parameters: dict[str, Any], name: str, qualname: str) -> Any:
+    """Return a function that remembers its values; what it calls comes later, as it may refer to it."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return vars(wrapped)["function"](*args, **kwargs)
+
+    wrapped.__name__, wrapped.__qualname__ = name, qualname
+    return functools.lru_cache(**parameters)(wrapped)
+
+
+def _complete(made: Any, function: Any) -> None:
+    made.__wrapped__.function = function
+
+
+class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, with the names of the files that functions are from.
+
+    Tracebacks need them; cloudpickle 3.1.3 and later leave them out.
+    Functions of the global generators, such as `random.random`, are methods. They go by name, so that
+    each worker draws from its own.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is pickled in another way than usual."""
+        if isinstance(obj, BuiltinMethodType | MethodType) and (module := module_with(obj)):
+            return getattr, (module, obj.__name__)
+        if type(obj) is _Remembering and not _is_importable(obj):
+            about = obj.cache_parameters(), obj.__name__, obj.__qualname__
+            return _remembering, about, obj.__wrapped__, None, None, _complete
+        return super().reducer_override(obj)
+
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {CodeType: _reduce_with_filename}, cloudpickle.Pickler.dispatch_table
+    )
+
+
+# ---------------------------------------------------------------- callables, and arrays in shared memory
+def _view_shared(
+    span: tuple[int, int, int], shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
+) -> Any:
+    """Return an array over shared memory that this process has mapped, too."""
+    low, nbytes, offset = span
+    if not is_shared(low, nbytes):
+        raise ValueError(
+            f"the {nbytes} bytes at {low:#x}, an array that the callable refers to, are not in this "
+            "process: it was mapped after the workers were started, or it is shared by other means; "
+            "let the callable refer to an array of Worker.share or Worker.empty"
+        )
+    memory = view_memory(low, (nbytes,), np.dtype(np.uint8))
+    return np.ndarray(shape, dtype, buffer=memory, offset=offset, strides=strides)
+
+
+class Serializer(ByValue):
+    """cloudpickle, with arrays in shared memory pickled by address, not copied.
+
+    Two closures over two shared arrays are two callables, whatever the arrays contain. On another machine
+    an address means nothing, or something else.
+
+    Attributes
+    ----------
+    shared : list of tuple
+        Address and bytes of those that were met.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shared: list[tuple[int, int]] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Pickle an array in shared memory by its address."""
+        if type(obj) is np.ndarray and obj.nbytes:
+            low, high = byte_bounds(obj)
+            if is_shared(low, high - low):
+                self._require_address_to_mean_something()
+                self.shared.append((low, high - low))
+                offset = obj.__array_interface__["data"][0] - low
+                span = low, high - low, offset
+                return _view_shared, (span, obj.shape, obj.strides, obj.dtype)
+        if type(obj) is ContinuousTensor:
+            if obj.data:
+                self._require_address_to_mean_something()
+            return ContinuousTensor._from_wire, (obj._wire,)
+        return super().reducer_override(obj)
+
+    @staticmethod
+    def _require_address_to_mean_something() -> None:
+        if getattr(_goes, "far", False):
+            raise TypeError(
+                "it refers to memory of this machine, which an endpoint does not see: give it the array "
+                "as an argument"
+            )
+
+
+_goes = threading.local()
+"""`far`: what this thread serialises is for endpoints, and so is what refers to it."""
+
+
+@contextmanager
+def for_endpoints() -> Iterator[None]:
+    """Refuse addresses of this machine in what this thread serialises."""
+    before = getattr(_goes, "far", False)
+    _goes.far = True
+    try:
+        yield
+    finally:
+        _goes.far = before
+
+
+# ---------------------------------------------------------------- classes and functions of `__main__`
+_NAME = b"\x8c\x08__main__"
+"""How a pickle names the module."""
+_SHORT = 1 << 16
+"""In bytes: a longer pickle is not searched for the name if the values are plain."""
+_PLAIN = {np.ndarray, str, bytes, bytearray}
+Reducers = Mapping[type, Callable[[Any], Any]]
+"""How objects of some types are pickled."""
+
+
+class Enclosing(Protocol):
+    """Takes out of arguments what is not pickled."""
+
+    @property
+    def reducers(self) -> Reducers:
+        """How what it takes out is pickled."""
+
+    def begin(self) -> None:
+        """Begin again."""
+
+
+def inherited() -> dict[str, Any]:
+    """Return what can be called of `__main__` in a process which is forked now.
+
+    cloudpickle gets to know the classes, so that those to which a later function refers are the same.
+    """
+    found = {
+        name: value
+        for name, value in list(vars(sys.modules["__main__"]).items())
+        if callable(value)
+    }
+    for value in found.values():
+        if isinstance(value, type) and value.__module__ == "__main__":
+            with suppress(AttributeError):  # another version of cloudpickle
+                cloudpickle._get_or_create_tracker_id(value)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether a value has no objects within it."""
+    kind = type(value)
+    return kind in _PLAIN and (kind is not np.ndarray or not value.dtype.hasobject)
+
+
+class ArgumentPickler:
+    """Pickles arguments, one after another.
+
+    Parameters
+    ----------
+    known : Mapping[str, Any] | None
+        The classes and functions of `__main__` that the workers have; None: all.
+    enclosed : Enclosing
+        Takes out what is not pickled.
+    """
+
+    def __init__(self, known: Mapping[str, Any] | None, enclosed: Enclosing) -> None:
+        self._known, self._enclosed = known, enclosed
+        self._buffer = io.BytesIO()
+        self._quick = pickle.Pickler(self._buffer, 5)
+        self._quick.dispatch_table = {**copyreg.dispatch_table, **enclosed.reducers}
+        self._only_by_value = bool(cloudpickle.list_registry_pickle_by_value())
+
+    def as_bytes(self, items: Any, values: Iterable[Any]) -> bytes:
+        """Return arguments as bytes; `values` are the arguments in what is pickled."""
+        if self._only_by_value:
+            return self._by_value(items)
+        is_plain = all(map(_is_plain, values))
+        try:
+            data = pickle.dumps(items, 5) if is_plain else self._quickly(items)
+        except Exception:
+            return self._by_value(items)
+        if self._known is None or (is_plain and len(data) > _SHORT):
+            return data
+        return data if data.find(_NAME) < 0 else self._by_value(items)
+
+    def _quickly(self, items: Any) -> bytes:
+        buffer = self._buffer
+        self._quick.clear_memo()
+        buffer.seek(0)
+        buffer.truncate()
+        self._quick.dump(items)
+        return buffer.getvalue()
+
+    def _by_value(self, items: Any) -> bytes:
+        self._enclosed.begin()
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, self._known)
+        pickler.reducers = self._enclosed.reducers
+        pickler.dump(items)
+        return buffer.getvalue()
+
+
+def is_in_main(value: Any, known: Mapping[str, Any] | None) -> bool:
+    """Say whether the workers find the same in their `__main__`, by its name."""
+    found: Any = sys.modules["__main__"]
+    top, *_ = names = value.__qualname__.split(".")
+    if known is not None and known.get(top) is not getattr(found, top, known):
+        return False
+    for name in names:
+        found = getattr(found, name, None)
+    return found is value
+
+
+_BY_NAME = type, FunctionType, type(functools.cache(len))
+
+
+class _NamesOfMain:
+    """A pickler's part that pickles by name what workers have in their `__main__`."""
+
+    def __init__(self, file: io.BytesIO, known: Mapping[str, Any] | None) -> None:
+        super().__init__(file, 5)  # type: ignore[call-arg]
+        self._known = known
+
+    def reducer_override(self, value: Any) -> Any:
+        if (
+            isinstance(value, _BY_NAME)
+            and value.__module__ == "__main__"
+            and is_in_main(value, self._known)
+        ):
+            return NotImplemented
+        return super().reducer_override(value)  # type: ignore[misc]
+
+
+class _Pickler(_NamesOfMain, ByValue):
+    reducers: Reducers = {}  # noqa: RUF012 (nobody changes it)
+
+    def reducer_override(self, value: Any) -> Any:
+        reduce = self.reducers.get(type(value))
+        return super().reducer_override(value) if reduce is None else reduce(value)
+
+
+class CallablePickler(_NamesOfMain, Serializer):
+    """Pickles callables: what they refer to in shared memory goes by its address."""
