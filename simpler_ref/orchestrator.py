@@ -5,20 +5,20 @@ Rule     HIER-API-1
 
 from __future__ import annotations
 
-from .engine.introspection import RingView, SlotView, TaskView, view_slot
-from .engine.structures import INVALID, AllocResult, Ring, Scope, TensorMap
-from .orch.orchestrator import Orchestrator, ScopeGuard
-
-__all__ = [
-    "INVALID",
-    "AllocResult",
-    "Orchestrator",
-    "Ring",
-    "RingView",
-    "Scope",
-    "ScopeGuard",
-    "SlotView",
-    "TaskView",
-    "TensorMap",
-    "view_slot",
-]
+from .engine.introspection import (
+    RingView as RingView,
+    SlotView as SlotView,
+    TaskView as TaskView,
+    view_slot as view_slot,
+)
+from .engine.structures import (
+    INVALID as INVALID,
+    AllocResult as AllocResult,
+    Ring as Ring,
+    Scope as Scope,
+    TensorMap as TensorMap,
+)
+from .orch.orchestrator import (
+    Orchestrator as Orchestrator,
+    ScopeGuard as ScopeGuard,
+)
