@@ -22,7 +22,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hint
 from .callables.identity import CallableHandle
 from .callables.leaves import Leaf
 from .callables.payloads import require_serialised
-from .callables.registry import Registry, is_chip_callable
+from .callables.registry import is_chip_callable
 from .callables.runnable import fits, require_runnable
 from .calls.current import Entrance, enter, leave
 from .calls.dry import graph_of_calls
@@ -50,17 +50,15 @@ from .system.cores import Placement, Seat
 from .system.signals import signals_blocked
 from .system.values import flag
 from .trace.graphs import TaskGraph
-from .trace.recorder import Recorder
 from .workers import processes, tracing
 from .workers.kinds import WorkerKind
 from .workers.life import Life
-from .workers.memory import ChipMemory, MemoryMethods
+from .workers.memory import MemoryMethods, MemoryUsers
 from .workers.options import Option, Options, Settings, option
 from .workers.reports import without_own_frames
 from .workers.session import Session
-from .workers.top import Top, look
+from .workers.top import Top
 from .workers.top_command import complete
-from .workers.tree import Tree
 
 G = TypeVar("G")
 P = ParamSpec("P")
@@ -152,7 +150,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "initializer= is for sub workers of this machine: give num_sub_workers; at endpoints, "
                 "let tasks make what they need at first use, and keep it in local"
             )
-        self._take_up(Life(options, Tree(options, first, _chips(options)), Registry()))
+        self._take_up(Life(options, first, _chips(options)))
         if endpoints is not None:
             self._add_fleet(*endpoints)
 
@@ -231,7 +229,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 )
             if worker._life.parent_level:
                 raise RuntimeError("the Worker given to add_worker is a child already")
-            self._life.tree.add_nested(worker)
+            self._life.add_nested(worker)
             worker._life.parent_level = self.level
 
     def add_next_level(self, worker: Any) -> None:
@@ -251,14 +249,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             The pool has workers that take another kind of callables.
         """
         with self._life.lock:
-            self._life.require_before_init("adding a worker")
-            self._life.tree.add_next_level(worker)
+            self._life.add_next_level(worker)
 
     def add_sub(self, worker: Any) -> None:
         """Add a worker kind of your own to the sub pool; see `add_next_level`."""
         with self._life.lock:
-            self._life.require_before_init("adding a worker")
-            self._life.tree.add_sub(worker)
+            self._life.add_sub(worker)
 
     # ------------------------------------------------------------ life
     def init(self) -> None:
@@ -286,8 +282,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         with life.lock:
             session = life.open()
             session.domains = Domains(life)
-            session.chips = ChipMemory(life)
-            session.endpoints = life.endpoints
+            session.arena.in_use.users = MemoryUsers(life, session.engine)
             life.endpoints.prepare(session.arena.zeros)
             configs = Configs(session.engine)
             session.orch = (
@@ -296,7 +291,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 else Orchestrator(session, configs)
             )
             life.stream = self._make_stream(session)
-            session.recorder = Recorder(session.engine, tracing.describer(life, session))
             if target := tracing.file_of(life):
                 tracing.begin(life, session, *target)
             with signals_blocked():
@@ -460,7 +454,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
     def _describe(self, target: Any, chip: bool) -> tuple[CallableHandle, Any, bytes]:
         """Return what the registry has of a callable for workers of this machine."""
         life = self._life
-        life.tree.require_taker(chip, is_open=life.session is not None)
+        life.require_taker(chip)
         if isinstance(target, Leaf):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = life.registry.describe(
@@ -674,7 +668,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """Return what it has and does, in a line."""
         life, session = self._life, self._life.session
         parts = [f"level {self.level}"]
-        pools = (self._life.tree.next_level, "next-level"), (self._life.tree.subs, "sub")
+        pools = (life.next_level, "next-level"), (life.subs, "sub")
         for pool, what in pools:
             if size := sum(not kind.is_vacant for kind in pool):
                 parts.append(f"{size} {what} worker{'s' * (size > 1)}")
@@ -709,7 +703,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         RuntimeError
             Not initialised, or closed.
         """
-        return complete(look(self._life, self._life.live()))
+        self._life.live()
+        top = self._life.look()
+        if top is None:  # another thread has just closed it
+            raise RuntimeError("this Worker is closed; make a new one")
+        return complete(top)
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the live workers."""

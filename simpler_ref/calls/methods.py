@@ -118,7 +118,7 @@ class CallMethods:
     @property
     def _workers_for_calls(self) -> int:
         """How many workers take calls."""
-        return len(self._life.tree.subs) or self._life.endpoints.sub_workers
+        return len(self._life.subs) or self._life.endpoints.sub_workers
 
     def _stream(self) -> Stream | DryStream:
         """Return the stream of calls, or what is in its place in a dry run."""
@@ -143,7 +143,7 @@ class CallMethods:
         life = self._life
         if life.parent_level or not life.takes_calls:
             return None
-        if self._life.tree.subs:
+        if self._life.subs:
             return Stream(life, session, self.register)
         stream: Stream = life.endpoints.make_stream(session, self.register, self._add_callable)
         return stream

@@ -210,7 +210,7 @@ class SentFunctions:
         """
         view, session = self._stream._engine.view, self._stream._session
         is_idle = view.ended == view.next_task_id
-        return not view.is_traced and (is_idle or session.child_mode != "thread")
+        return not view.is_traced and (is_idle or not session.in_threads)
 
     def _drop(self, key: Any) -> None:
         plan = self._others.pop(key)

@@ -189,7 +189,7 @@ class Stream:
     def sent(self, task: Task) -> tuple[Payload, Guards | None]:
         """Return what workers make a task from, and what must hold for that to stay right."""
         session = self._session
-        return task.sent(session.inherited, to_threads=session.child_mode == "thread")
+        return task.sent(session.inherited, to_threads=session.in_threads)
 
     @property
     def takes_pickles(self) -> bool:
@@ -339,7 +339,7 @@ class Stream:
         register = self._register()
         assert register is not None, "its Worker is open"
         handle = self._handle = register(Caller())
-        return self._life.tree.words(self._life.registry)[1][handle]
+        return self._session.words()[1][handle]
 
     def _start_quick(self) -> None:
         """Let usual calls be quick, unless what tasks print has to come first, or lines are noted."""

@@ -158,7 +158,7 @@ class ListeningOrchestrator(Orchestrator):
         self._scopes = 1
         self.handles: list[tuple[CallableHandle, int]] = []
         self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
-        following, subs = session.tree.words(session.registry)
+        following, subs = session.words()
         self.has_unordered = False
         if session.options.check:
             self._check = Check(session, self._note_unordered, listener.memory)

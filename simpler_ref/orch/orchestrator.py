@@ -477,7 +477,7 @@ class Orchestrator:
             return self._closed()
         if handle in live:
             return TypeError("these TaskArgs are those of a running task; build new ones")
-        return self._session.tree.explain(self._session.registry, handle, pool)
+        return self._session.explain(handle, pool)
 
     # ------------------------------------------------------------ memory of next-level workers
     def malloc(self, worker_id: int, size: int) -> int:

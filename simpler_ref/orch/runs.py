@@ -114,7 +114,7 @@ def run(
         life.start_missing(session)
         domains_of(session).free_all(session)  # should the end of the last run have been cut short
         orchestrator_of(session)._configs.forget_many()
-        words = life.tree.words(life.registry)
+        words = session.words()
         if life.options.level == 2 or not config._flags_on:
             return _run(session, words, orch_fn, args, config, start)
         with extras.load("diagnostics").recorded(life, session, orch_fn, config):

@@ -123,10 +123,9 @@ class Endpoints(RemoteWorkers):
         """Add an endpoint to the next-level pool, and return its id."""
         if self._life.session is not None:
             return self._join(spec)
-        tree = self._life.tree
-        link = Link(len(tree.next_level))
+        link = Link(len(self._life.next_level))
         self._occupy(link, spec)
-        tree.add_endpoint(link)
+        self._life.add_endpoint(link)
         return link.number
 
     def _occupy(self, link: Link, spec: RemoteWorkerSpec) -> None:
@@ -170,15 +169,14 @@ class Endpoints(RemoteWorkers):
 
     def reserve(self) -> None:
         """Keep places for endpoints that join later; before the engine is made."""
-        tree = self._life.tree
         vacant = sum(one.is_vacant for one in self._places())
         for _ in range(MOST_JOINING - vacant):
-            tree.add_endpoint(Link(len(tree.next_level)))
+            self._life.add_endpoint(Link(len(self._life.next_level)))
 
     def prepare(self, zeros: Any) -> None:
         """Give the links their shared memory, before there are processes; have fleets prepare."""
         fleets: dict[int, tuple[Any, int]] = {}
-        movers = zeros((len(self._life.tree.next_level), ADDRESS_BYTES), np.uint8)
+        movers = zeros((len(self._life.next_level), ADDRESS_BYTES), np.uint8)
         for link in self._places():
             link.movers = movers
             link.words = zeros((len(COUNTERS),), np.int64)
@@ -198,7 +196,7 @@ class Endpoints(RemoteWorkers):
             fleet.close()
 
     def _places(self) -> list[Link]:
-        return [one for one in self._life.tree.next_level if isinstance(one, Link)]
+        return [one for one in self._life.next_level if isinstance(one, Link)]
 
     def _links(self) -> list[Link]:
         return [one for one in self._places() if not one.is_vacant]
@@ -209,7 +207,7 @@ class Endpoints(RemoteWorkers):
 
     def _link(self, worker: int) -> Link:
         """Return the link of an endpoint."""
-        pool = self._life.tree.next_level
+        pool = self._life.next_level
         number = operator.index(worker) if hasattr(worker, "__index__") else -1
         link = pool[number] if 0 <= number < len(pool) else None
         if isinstance(link, Link) and not link.is_vacant:

@@ -32,11 +32,11 @@ from ..callables.registry import Snapshot
 from ..engine.memory import Engine
 from ..system.forks import fork_locks_taken
 from ..system.polling import wait_readable
-from . import sigquit
 from .containment import end_as_python_does, flush_output, forget_endings
 from .kinds import WorkerKind
 from .loop import NotStartedError, become_worker, serve_mailbox
 from .random_streams import Entropy
+from .top_server import ignore_sigquit
 
 REQUEST = struct.Struct("<ci")
 """Sent by the parent: ``F`` fork worker i, ``K`` kill worker i, ``Q`` all are stopped: end."""
@@ -90,7 +90,7 @@ def serve(setup: ServerSetup) -> NoReturn:
             die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        sigquit.be_worker()
+        ignore_sigquit()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, setup.signals)

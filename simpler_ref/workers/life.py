@@ -3,12 +3,12 @@
 Who holds whom::
 
     Worker ── Life ─┬─ Settings, Registry     what it was made with; what is registered
-                    ├─ Tree ─ kinds           its workers before they are made; some have a Worker
+                    ├─ kinds                  its workers before they are made; some have a Worker
                     ├─ stream                 its calls, once there is one
                     └─ Session ─┬─ engine, arena         the memory
                                 ├─ manager, scheduler    the workers at work, and who schedules
                                 ├─ recorder, below       traces
-                                ├─ chips, domains ─ Life they may have to start workers
+                                ├─ chips, domains        they may have to start workers
                                 └─ orch ─ Session        what orchestration functions get
 
 The Life is there as long as the Worker, and says what may be done at the moment. The Session is there
@@ -24,26 +24,30 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from ..callables.identity import TargetNamespace
 from ..callables.registry import Registry
+from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import Arena
+from ..engine.snapshot import EngineSnapshot, waiting_tasks
+from ..errors import CallableTypeError, NoPythonWorkerError
 from ..model import visibility
-from ..system.cores import Placement
+from ..system.cores import NO_TURN, Placement
 from ..system.signals import MOST_SIGNALS, until_done
 from . import top_server
 from .failures import recover
-from .installer import Installer
+from .kinds import CustomWorker, NestedWorker, SubWorker, WorkerKind
 from .manager import WorkerManager
-from .memory import MemoryUsers
-from .options import Settings
+from .options import MOST_WORKERS, Settings
 from .processes import StartMethod
 from .remote_workers import RemoteWorkers
+from .requests import ChipMemory, Installer
 from .session import Session
-from .tree import Tree
+from .top import Top
 
 T = TypeVar("T")
 IN_TASK = (
@@ -53,16 +57,8 @@ IN_TASK = (
 NO_WAIT = 3
 """How many signals it takes until `Life.close` waits for no more calls."""
 _OF_THIS_PROCESS = frozenset(
-    (
-        *("lock", "turnstile", "_in_run", "session", "stream", "entered"),
-        *("_method", "_forget_check", "_finalizer"),
-    )
+    ("lock", "turnstile", "_in_run", "session", "stream", "entered", "_method", "_finalizer")
 )
-
-
-def _nothing_is_invisible(_address: int, _nbytes: int) -> str | None:
-    """Accept all memory of the process."""
-    return None
 
 
 class Life:
@@ -73,6 +69,8 @@ class Life:
 
     Attributes
     ----------
+    next_level, subs : list[WorkerKind]
+        The pools: its workers before they are made.
     session : Session | None
         What the Worker owns while it is open.
     entered : Any
@@ -101,18 +99,22 @@ class Life:
         Runs, and the first of the calls after one, begin in the order in which they get it.
     """
 
-    def __init__(self, options: Settings, tree: Tree, registry: Registry) -> None:
+    def __init__(
+        self,
+        options: Settings,
+        initializer: Callable[[], None] | None = None,
+        chips: Iterable[WorkerKind] = (),
+    ) -> None:
         self.options = options
-        self.tree = tree
-        self.registry = registry
-        self.session: Session | None = None
-        self.entered: Any = None
-        self._method: StartMethod | None = None
-        """Before the Worker is open, of a with block: how its workers will be started."""
+        self.registry = Registry()
+        self.next_level = list(chips)
+        self.subs: list[WorkerKind] = [
+            SubWorker(initializer, options.check) for _ in range(options.num_sub_workers)
+        ]
+        self._begin()
         self.closed = False
         self.running = False
         self.endpoints = RemoteWorkers()
-        self.stream: Any = None
         self.dry: Any = None
         """What takes calls in place of the stream while the graph of a function is made."""
         self.traced_by: Any = None
@@ -122,8 +124,16 @@ class Life:
         self.parent_level = 0
         self.placement: Placement | None = None
         self.workers_before: int | None = None
-        self._make_locks()
         self._away_from = 0
+
+    def _begin(self) -> None:
+        """Make what only this process has."""
+        self._make_locks()
+        self.session: Session | None = None
+        self.stream: Any = None
+        self.entered: Any = None
+        self._new_method()
+        self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def _make_locks(self) -> None:
         self.lock, self.turnstile = threading.RLock(), threading.RLock()
@@ -136,8 +146,116 @@ class Life:
         return {name: it for name, it in vars(self).items() if name not in _OF_THIS_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, session=None, stream=None, entered=None, _method=None)
-        self._make_locks()
+        vars(self).update(state)
+        self._begin()
+
+    # ------------------------------------------------------------ its workers, before they are made
+    @property
+    def kinds(self) -> Sequence[WorkerKind]:
+        """All workers: the next-level ones first, then the sub workers."""
+        return (*self.next_level, *self.subs)
+
+    def add_nested(self, inner: Any) -> None:
+        """Add a Worker to the next-level pool."""
+        self._add(self.next_level, NestedWorker(inner))
+
+    def add_next_level(self, worker: Any) -> None:
+        """Add a user's own worker to the next-level pool."""
+        self._add(self.next_level, self._custom(worker, "next_level_worker"))
+
+    def add_sub(self, worker: Any) -> None:
+        """Add a user's own worker to the sub pool."""
+        kind = self._custom(worker, "sub_worker")
+        if kind.target_namespace != TargetNamespace.LOCAL_PYTHON:
+            raise ValueError("sub workers take Python callables")
+        self._add(self.subs, kind)
+
+    def _custom(self, worker: Any, label: str) -> WorkerKind:
+        self.require_before_init("adding a worker")
+        if self.options.level == 2:
+            raise RuntimeError("a level 2 Worker is one chip: nothing can be added to it")
+        kind = worker if isinstance(worker, WorkerKind) else CustomWorker(worker, label)
+        for method in ("start", "run", "stop"):
+            require_runnable(f"{label}.{method}", getattr(worker, method, None))
+        return kind
+
+    def _add(self, pool: list[WorkerKind], kind: WorkerKind) -> None:
+        """Add a worker to a pool whose workers are of its kind."""
+        if pool and pool[-1].target_namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+            raise RuntimeError("add the workers of this machine before the endpoints")
+        if pool and pool[0].target_namespace != kind.target_namespace:
+            raise ValueError(
+                f"all workers of a pool take the same kind of callables: {pool[0].label}s and "
+                f"{kind.label}s cannot be mixed"
+            )
+        if len(pool) >= MOST_WORKERS:
+            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
+        pool.append(kind)
+
+    def add_endpoint(self, link: WorkerKind) -> None:
+        """Add an endpoint to the next-level pool: after all others, see POOL_OPEN."""
+        if len(self.next_level) >= MOST_WORKERS:
+            raise ValueError(f"a pool has at most {MOST_WORKERS} workers")
+        self.next_level.append(link)
+
+    def _links(self) -> int:
+        """Return the number of endpoints, or places for them: they are the last of their pool."""
+        remote = TargetNamespace.REMOTE_TASK_DISPATCHER
+        return sum(kind.target_namespace == remote for kind in self.next_level)
+
+    def nested(self) -> Iterator[Life]:
+        """Yield the Workers one level down."""
+        for kind in self.next_level:
+            if isinstance(kind, NestedWorker):
+                yield kind.inner._life
+
+    def _has_endpoints(self) -> bool:
+        """Say whether there are endpoints at any level below, or places for them."""
+        return self._links() > 0 or any(one._has_endpoints() for one in self.nested())
+
+    def _threads(self) -> int:
+        """Return the number of workers at all levels below."""
+        below = sum(inner._threads() for inner in self.nested())
+        return sum(not kind.is_vacant for kind in self.kinds) + below
+
+    def _place(self) -> Placement:
+        """Look at the cores, unless the parent has, and give out turns to all workers of the tree.
+
+        Nested Workers assign the turns after their own.
+        """
+        if self.placement is None:
+            self.placement = Placement.find(
+                1 + self._threads(),
+                pin=self.options.pin,
+                spin_us=self.options.spin_us,
+                before=self.workers_before,
+                is_far=self._has_endpoints(),
+            )
+        first, turns = self.placement.first, []
+        for kind in self.kinds:
+            turns.append(first if kind.has_core else NO_TURN)
+            first += kind.has_core
+            if isinstance(kind, NestedWorker):
+                kind.inner._life.placement = replace(self.placement, first=first)
+                first += kind.inner._life._threads()
+        return replace(self.placement, turns=tuple(turns))
+
+    def require_taker(self, chip: bool) -> None:
+        """Refuse Python callables that no worker takes, or will take."""
+        if chip:
+            return
+        if self.options.level == 2:
+            raise CallableTypeError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "level 2 only supports ChipCallable; register Python functions on level 3",
+            )
+        takes = {kind.target_namespace for kind in self.kinds}
+        if self.session is not None and TargetNamespace.LOCAL_PYTHON not in takes:
+            raise NoPythonWorkerError(
+                "CALLABLE_KIND_UNSUPPORTED",
+                "this Worker has no Python-capable child to run a Python callable, and gets none: give "
+                "Worker(num_sub_workers=…) at least 1",
+            )
 
     # ------------------------------------------------------------ what it allows
     def live(self) -> Session:
@@ -278,9 +396,9 @@ class Life:
             heap_ring_size=options.heap_ring_size,
             ring_depth=options.ring_depth,
             task_window=options.task_window,
-            next_level=len(self.tree.next_level),
-            sub=len(self.tree.subs),
-            endpoints=len(self.tree.endpoints()),
+            next_level=len(self.next_level),
+            sub=len(self.subs),
+            endpoints=self._links(),
             depth=options.mailbox_depth,
             blocks_size=options.values_size if self.takes_calls else 0,
             track_reads=options.track_reads,
@@ -288,15 +406,13 @@ class Life:
         )
         arena = Arena(options.arena_size)
         arena.on_reuse = self._forget_memory
-        arena.in_use.users = MemoryUsers(self, engine)
-        return Session(
-            engine,
-            arena,
-            self.tree,
-            self.registry,
-            options,
-            self._method or self._new_method(),
+        session = Session(
+            engine, arena, self.next_level, self.subs, self.registry, options, self._method
         )
+        check = None if session.in_threads else self._why_invisible
+        session.chips = ChipMemory(self.next_level, self.running_manager, check)
+        session.endpoints = self.endpoints
+        return session
 
     def _forget_memory(self, low: int, high: int) -> None:
         """Have calls know that what was in some memory is gone, before another array is there."""
@@ -306,48 +422,36 @@ class Life:
     @property
     def takes_calls(self) -> bool:
         """Whether it has workers that take calls: sub workers, or endpoints with some."""
-        return bool(self.tree.subs) or self.endpoints.sub_workers > 0
+        return bool(self.subs) or self.endpoints.sub_workers > 0
 
     def enter(self, entrance: Any, worker: object) -> None:
         """Note that the program is in a with block, where it may refer to what workers will see."""
         self.entered = entrance
-        if self.session is None and self._method is None:
-            self._method = self._new_method()
-            check: visibility.Visible = partial(self._method.why_invisible, started=False)
-            if self.options.in_process:
-                check = _nothing_is_invisible
-            visibility.add_visibility(check)
-            self._forget_check = weakref.finalize(worker, visibility.remove_visibility, check)
-
-    def _leave_entrance(self) -> None:
-        """Forget what `enter` has noted for the time before the Worker is open."""
-        if self._method is not None:
-            self._method = None
-            self._forget_check()
-
-    def _new_method(self) -> StartMethod:
-        options = self.options
-        return StartMethod("fork" if options.child_mode == "thread" else options.start_method)
+        self._own(worker)
 
     def begin(self, session: Session, worker: object) -> None:
-        """Own what `open` has returned; it is taken down with the Worker at the latest."""
-        self._finalizer = weakref.finalize(worker, self.release)
+        """Own what `open` has returned."""
+        self._own(worker)
         self.session = session
-        self._leave_entrance()
-        visibility.add_visibility(session.why_invisible)
 
-    def _place(self) -> Placement:
-        """Look at the cores, unless the parent has, and give out turns to all workers of the tree."""
-        if self.placement is None:
-            threads = 1 + self.tree.threads()
-            self.placement = Placement.find(
-                threads,
-                pin=self.options.pin,
-                spin_us=self.options.spin_us,
-                before=self.workers_before,
-                is_far=self.tree.has_endpoints,
-            )
-        return self.tree.place(self.placement)
+    def _own(self, worker: object) -> None:
+        """Have what there is taken down with the Worker at the latest."""
+        if self._finalizer is None:
+            self._finalizer = weakref.finalize(worker, self.release)
+            visibility.add_visibility(self._why_invisible)
+
+    def _why_invisible(self, address: int, nbytes: int) -> str | None:
+        """Say why the workers cannot see some memory, or will not; None if they can."""
+        if self.session is not None:
+            return self.session.why_invisible(address, nbytes)
+        if self.options.in_process:
+            return None
+        return self._method.why_invisible(address, nbytes, started=False)
+
+    def _new_method(self) -> None:
+        options = self.options
+        given = "fork" if options.child_mode == "thread" else options.start_method
+        self._method = StartMethod(given)
 
     def close(self, cancel: bool = False) -> None:
         """Stop everything for good when all calls have ended; `cancel` those that have not begun.
@@ -382,16 +486,19 @@ class Life:
 
     def release(self) -> None:
         """Take down what the Worker owns; should this be cut short, it can be done again."""
-        self._leave_entrance()
         top_server.leave(self)
         with self.lock:
             if self.stream is not None:
                 self.stream.close()
                 self.stream = None
+            visibility.remove_visibility(self._why_invisible)
             if self.session is not None:
-                self.session.take_down()
-                self._finalizer.detach()
+                self.session.close()
                 self.session = None
+            self._new_method()
+            if self._finalizer is not None:
+                self._finalizer.detach()
+                self._finalizer = None
 
     # ------------------------------------------------------------ workers
     def start(self) -> None:
@@ -447,9 +554,9 @@ class Life:
 
     def _send_children_away(self) -> None:
         """Note that the Workers below this one will run in another process than this one."""
-        for inner in self.tree.nested():
-            inner._life._away_from = os.getpid()
-            inner._life._send_children_away()
+        for inner in self.nested():
+            inner._away_from = os.getpid()
+            inner._send_children_away()
 
     def running_manager(self) -> WorkerManager:
         """Return the manager of the workers, starting them if necessary."""
@@ -468,10 +575,56 @@ class Life:
         self._make_locks()
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
-        self.entered = self._method = None
+        self.entered = None
         if self.stream is not None:
             self.stream.disown()
             self.stream = None
         orch = None if self.session is None else vars(self.session).get("orch")
         if orch is not None:  # the other process was not just closing it
             orch._close()
+
+    # ------------------------------------------------------------ what it does, for people
+    def look(self) -> Top | None:
+        """Return what the Worker does if it is open in this process.
+
+        No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as
+        long as it is looked at.
+        """
+        session = self.session
+        if session is None or session.pid != os.getpid():
+            return None
+        now = EngineSnapshot.of(session.engine)
+        submitted = now.next_task_id if self.streaming else now.pushed - session.pushed_before
+        is_busy = self.streaming or self.running
+        return Top(
+            pid=session.pid,
+            level=self.options.level,
+            program=self._program(session),
+            ended=now.ended if is_busy else 0,
+            submitted=submitted if is_busy else 0,
+            for_inputs=now.pending,
+            for_worker=now.ready,
+            alive=now.live,
+            window=now.window,
+            workers=tuple(session.rows(now)),
+            rings=now.rings,
+        )
+
+    def _program(self, session: Session) -> str:
+        """Say what the threads of the program do with the Worker."""
+        view, lacks = session.engine.view, session.engine.lacks
+        if lacks:
+            number = min(max(0, view.scope_depth - 1), view.ring_count - 1)
+            return f"waits for {lacks}" + ("" if self.streaming else f" in ring {number}")
+        if self.streaming:
+            return "calls"
+        if not self.running:
+            return "no run"
+        return "a run" if view.scope_depth or not view.live else "waits for its tasks"
+
+    def report(self) -> str:
+        """Return a table of what it does, and what the oldest tasks wait for; "" if it is closed."""
+        top, session = self.look(), self.session
+        if top is None or session is None:
+            return ""
+        return "\n  ".join([str(top), *waiting_tasks(session.engine, session)])

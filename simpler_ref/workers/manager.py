@@ -79,9 +79,8 @@ class WorkerManager:
         Called about ten times a second by a thread whose control request waits.
     """
 
-    def is_my_thread(self) -> bool:
-        """Say whether this thread is one of the workers."""
-        return False
+    in_threads = False
+    """Whether the workers are threads of this process."""
 
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
         self._engine = engine
@@ -98,6 +97,10 @@ class WorkerManager:
         self.lost = False
         self.on_death: Callable[[int, int], None] = lambda worker, code: None
         self.while_asking: Callable[[], None] = lambda: None
+
+    def is_my_thread(self) -> bool:
+        """Say whether this thread is one of the workers."""
+        return False
 
     def name(self, worker: int) -> str:
         """Return a worker's name for messages: its kind, its index in its pool, its process."""

@@ -1,41 +1,40 @@
 """The resources of an open Worker: memory, workers and the Scheduler thread.
 
-Rule     SEE-HANG-4; FLOW-REG-4; WM-CHIP-9
+Rule     SEE-FILE-3; SEE-TOP-1; FLOW-REG-4; WM-CHIP-9
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.pickling import inherited
 from ..callables.registry import Registry, Snapshot
-from ..engine.introspection import mib
 from ..engine.memory import Engine
 from ..engine.scheduler import Scheduler
 from ..engine.shared_arrays import Arena
 from ..engine.snapshot import EngineSnapshot
 from ..errors import ControlError, TaskError, WorkerLostError
 from ..jit import layout as L
-from ..model.visibility import remove_visibility
 from ..system.regions import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
-from . import sigquit
+from ..trace.recorder import Recorder
 from .child_traces import ChildTraces
-from .installer import Installer
-from .manager import Timeouts, WorkerManager
+from .kinds import NestedWorker, WorkerKind
+from .manager import Timeouts, WorkerManager, worker_name
 from .options import Settings
 from .processes import ProcessManager, StartMethod
 from .remote_workers import RemoteWorkers
+from .requests import ChipMemory, Installer
 from .threads import ThreadManager
-from .tree import Tree
+from .top import Row
 from .watch import OF_CALLS, Watch
-
-if TYPE_CHECKING:
-    from ..trace.recorder import Recorder
-    from .memory import ChipMemory
 
 
 class RunOrchestrator(Protocol):
@@ -82,7 +81,8 @@ class Session:
         self,
         engine: Engine,
         arena: Arena,
-        tree: Tree,
+        next_level: Sequence[WorkerKind],
+        subs: Sequence[WorkerKind],
         registry: Registry,
         options: Settings,
         method: StartMethod,
@@ -93,13 +93,11 @@ class Session:
             (memory.ctypes.data, memory.ctypes.data + memory.nbytes)
             for memory in (arena.memory, engine.heap)
         ]
-        self.tree = tree
-        self.next_level = tree.next_level
-        self.kinds = list(tree.kinds)
+        self.next_level = next_level
+        self.kinds = [*next_level, *subs]
         self.registry = registry
         self.options = options
-        self.child_mode = options.child_mode
-        self.start_timeout_s = options.start_timeout_s
+        self.in_threads = options.child_mode == "thread"
         self.manager: WorkerManager | None = None
         self.scheduler: Scheduler | None = None
         self.method = method
@@ -113,7 +111,8 @@ class Session:
         """Whether all workers have been ready once."""
         self.pid = os.getpid()
         self.endpoints = RemoteWorkers()
-        self.recorder: Recorder
+        described = weakref.WeakMethod(self._described)  # a recorder does not keep its Worker
+        self.recorder = Recorder(engine, lambda: (described() or dict)())
         self.caller = L.NONE
         """Index of the callable that runs calls."""
         self.call_names: dict[int, str] = {}
@@ -133,10 +132,12 @@ class Session:
         self.snapshot = self.registry.snapshot(as_bytes=self.method.spawn)
         if len(self.kinds) == len(self.next_level) or self.method.spawn:
             self.inherited = {}  # calls, if there are any, go to endpoints
-        elif self.child_mode == "process":
+        elif not self.in_threads:
             self.inherited = inherited()
         if self.kinds:
-            start_s = max(self.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds))
+            start_s = max(
+                self.options.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds)
+            )
             self.manager = self._mode()(
                 self.engine,
                 self.kinds,
@@ -148,7 +149,6 @@ class Session:
             self.manager.admit(self.manager.start(self.snapshot, self.has_started))
             self.has_started = True
         self.recorder.start()
-        sigquit.listen(self)
         with signals_blocked():
             if self.scheduler is None:
                 scheduler = Scheduler(self.engine, self._describe_stuck)
@@ -191,10 +191,46 @@ class Session:
         assert self.manager is not None
         watch = self._watch
         if watch is None or watch.manager is not self.manager:
-            self._watch = watch = Watch(
-                self.engine, self.manager, self.callable_name, self.options.hang_report_s
-            )
+            self._watch = watch = Watch(self.engine, self.manager, self, self.options.hang_report_s)
         return watch
+
+    # ------------------------------------------------------------ callables
+    def words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
+        """Return the tables of live handles that each pool takes: next level, sub."""
+        following, subs = self._takes()
+        nothing: dict[CallableHandle, int] = {}
+        return (
+            nothing if following is None else self.registry.words(following, L.NEXT_LEVEL),
+            nothing if subs is None else self.registry.words(subs, L.SUB),
+        )
+
+    def _takes(self) -> tuple[TargetNamespace | None, TargetNamespace | None]:
+        """Return the namespace of each pool's callables, None of one without workers."""
+        python = TargetNamespace.LOCAL_PYTHON
+        following = self.next_level[0].target_namespace if self.next_level else None
+        if following == TargetNamespace.REMOTE_TASK_DISPATCHER:
+            following = python
+        return following, python if len(self.kinds) > len(self.next_level) else None
+
+    def explain(self, handle: CallableHandle, pool: int) -> Exception:
+        """Say why a pool does not take a handle."""
+        if not self.registry.is_live(handle):
+            return self.registry.explain(handle)
+        following, subs = self._takes()
+        takes = subs if pool == L.SUB else following
+        if takes is not None:
+            return TypeError(
+                f"{handle!r} is a {handle.target_namespace} callable; these workers take "
+                f"{takes.name} ones"
+            )
+        if pool == L.SUB:
+            return RuntimeError(
+                "this Worker has no sub workers; give Worker(num_sub_workers=…) at least 1"
+            )
+        return RuntimeError(
+            "this Worker has no next-level workers; give a level 3 Worker device_ids=[…], and a "
+            "higher one add_worker(…)"
+        )
 
     def callable_name(self, word: int, key: int = L.NONE) -> str:
         """Return the name of the callable in a callable word; of a call, that of its function."""
@@ -221,25 +257,61 @@ class Session:
         if self.manager is not None:
             self.watch().look(None, OF_CALLS)
 
-    def report(self) -> str:
-        """Say what the workers do and what waits, for a user who asks."""
-        now = EngineSnapshot.of(self.engine)
-        lines = [
-            f"Worker of process {self.pid}: {now.ended} of {now.next_task_id} tasks have ended"
-        ]
-        if self.manager is not None:
-            lines += self.watch().lines(now)
-        for number, ring in enumerate(now.rings):
-            if ring.used:
-                lines.append(f"ring {number}: {mib(ring.used)} of {mib(ring.size)} are in use")
-        return "\n  ".join(lines)
+    def rows(self, now: EngineSnapshot) -> Iterator[Row]:
+        """Yield what each worker does."""
+        manager, time_ns = self.manager, time.monotonic_ns()
+        if manager is None:
+            return
+        for worker in manager.present():
+            row = Row(worker_name(self.kinds, worker), manager.pids.get(worker), "idle")
+            kind = self.kinds[worker]
+            if isinstance(kind, NestedWorker) and (below := kind.inner._life.look()) is not None:
+                row = replace(row, below=(below,))  # it runs in a thread
+            if worker in manager.dead:
+                yield replace(row, state="lost")
+                continue
+            has = now.workers[worker]
+            found = has.running
+            row = replace(row, queue=max(0, has.given - (found is not None)) + has.named)
+            if found is not None:
+                name = self.callable_name(found.callable, found.key)
+                running_s = max(0, time_ns - found.since_ns) / 1e9
+                row = replace(
+                    row, state="running", task=found.task, function=name, running_s=running_s
+                )
+            yield row
+
+    def _described(self) -> dict[str, Any]:
+        """Return what a trace is told of the Worker."""
+        functions = {
+            str(int.from_bytes(digest[:8], "little") & L.FUNCTION_MASK): name
+            for digest, name in self.registry.names().items()
+        }
+        calls = list(self.call_names.items())
+        functions |= {str(key | L.FUNCTION_IS_KEY): name for key, name in calls}
+        pids = {} if self.manager is None else self.manager.pids
+        view, heap = self.engine.view, self.engine.heap
+        return {
+            "functions": functions,
+            "level": self.options.level,
+            "workers": [worker_name(self.kinds, worker) for worker in range(len(self.kinds))],
+            "vacant": [worker for worker, kind in enumerate(self.kinds) if kind.is_vacant],
+            "pids": {str(worker): pid for worker, pid in list(pids.items())},
+            "rings": view.ring_count,
+            "ring_bytes": view.ring_bytes,
+            "track_reads": self.options.track_reads,
+            "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
+            "layouts": self.engine.layouts.told(),
+            "movers": self.endpoints.movers(),
+            **self.child_traces.told(),
+        }
 
     def forget_watch(self) -> None:
         """Drop the watch at the end of a run, or of a stream of calls."""
         self._watch = None
 
     def _mode(self) -> type[WorkerManager]:
-        if self.child_mode == "thread":
+        if self.in_threads:
             return ThreadManager
         if not self.method.spawn:
             return ProcessManager
@@ -257,7 +329,6 @@ class Session:
         """Stop everything and release the memory."""
         if os.getpid() != self.pid:
             return  # a forked process: nothing here is its own
-        sigquit.leave(self)
         if self.scheduler is not None:
             self.scheduler.stop()
             self.scheduler = None
@@ -278,11 +349,6 @@ class Session:
                 f"this Worker belongs to process {self.pid}; process {os.getpid()}, which was forked "
                 "from it, needs a Worker of its own"
             )
-
-    def take_down(self) -> None:
-        """Close it, and remove its visibility check."""
-        remove_visibility(self.why_invisible)
-        self.close()
 
     def why_array_is_invisible(self, array: Any, address: int, nbytes: int) -> str | None:
         """Say why the workers cannot see the bytes that an array spans; None if they can."""

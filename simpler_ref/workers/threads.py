@@ -25,6 +25,8 @@ class ThreadManager(WorkerManager):
     Python.
     """
 
+    in_threads = True
+
     def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
         super().__init__(engine, kinds, timeouts)
         self._threads: dict[int, threading.Thread] = {}

@@ -1,24 +1,16 @@
-"""What the Workers of a process do at the moment, as data, as a table and as JSON.
+"""What a Worker does at a moment, as data, as a table and as JSON; `Life.look` makes it.
 
 Rule     SEE-TOP-1
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ..engine.introspection import mib
-from ..engine.snapshot import EngineSnapshot, RingRow
-from .kinds import NestedWorker
-from .manager import worker_name
-
-if TYPE_CHECKING:
-    from .life import Life
-    from .session import Session
+from ..engine.snapshot import RingRow
 
 COLUMNS = ("worker", "pid", "task", "function", "running", "queue")
 
@@ -97,77 +89,6 @@ class Top:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
-
-
-# ---------------------------------------------------------------- looking
-def look(life: Life, session: Session) -> Top:
-    """Return what a Worker of this process does, which is open, or was a moment ago.
-
-    No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as long as
-    it is looked at.
-    """
-    now = EngineSnapshot.of(session.engine)
-    submitted = now.next_task_id if life.streaming else now.pushed - session.pushed_before
-    is_busy = life.streaming or life.running
-    return Top(
-        pid=session.pid,
-        level=life.options.level,
-        program=_program(life, session),
-        ended=now.ended if is_busy else 0,
-        submitted=submitted if is_busy else 0,
-        for_inputs=now.pending,
-        for_worker=now.ready,
-        alive=now.live,
-        window=now.window,
-        workers=tuple(_rows(session, now)),
-        rings=now.rings,
-    )
-
-
-def _program(life: Life, session: Session) -> str:
-    """Say what the threads of the program do with a Worker."""
-    view, lacks = session.engine.view, session.engine.lacks
-    if lacks:
-        number = min(max(0, view.scope_depth - 1), view.ring_count - 1)
-        return f"waits for {lacks}" + ("" if life.streaming else f" in ring {number}")
-    if life.streaming:
-        return "calls"
-    if not life.running:
-        return "no run"
-    return "a run" if view.scope_depth or not view.live else "waits for its tasks"
-
-
-def _rows(session: Session, now: EngineSnapshot) -> Iterator[Row]:
-    manager, time_ns = session.manager, time.monotonic_ns()
-    if manager is None:
-        return
-    for worker in manager.present():
-        kind, pid = session.kinds[worker], manager.pids.get(worker)
-        row = Row(worker_name(session.kinds, worker), pid, "idle", below=_below(kind))
-        if worker in manager.dead:
-            yield replace(row, state="lost")
-            continue
-        has = now.workers[worker]
-        found = has.running
-        row = replace(row, queue=max(0, has.given - (found is not None)) + has.named)
-        if found is not None:
-            name = session.callable_name(found.callable, found.key)
-            running_s = max(0, time_ns - found.since_ns) / 1e9
-            row = replace(row, state="running", task=found.task, function=name, running_s=running_s)
-        yield row
-
-
-def _below(kind: Any) -> tuple[Top, ...]:
-    """Return what the child Worker of a thread does, which is in this process."""
-    life = kind.inner._life if isinstance(kind, NestedWorker) else None
-    return () if life is None else tuple(look_if_open(life))
-
-
-def look_if_open(life: Life) -> Iterator[Top]:
-    """Yield what a Worker does if it is open in this process."""
-    session = life.session
-    if session is not None and session.pid == os.getpid():
-        yield look(life, session)
 
 
 # ---------------------------------------------------------------- as JSON

@@ -1,7 +1,10 @@
-"""Answers other processes of the same user that ask what the open Workers of this one do.
+"""Tells other processes of the same user, and who sends SIGQUIT, what the open Workers of this one do.
 
 A thread sleeps in `accept` on a socket while a Worker is open. The socket has a name in the abstract
 namespace: the system forgets it with the process, however that ends. A forked process has neither.
+
+SIGQUIT is handled while a Worker is open that was started on the main thread, and only if the program has
+no handler of its own, of Python or of C.
 
 Rule     SEE-TOP-4
 """
@@ -12,20 +15,18 @@ import errno
 import json
 import logging
 import os
+import signal
 import socket
 import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ..system.signals import signals_blocked
-from . import top
-
-if TYPE_CHECKING:
-    from .life import Life
+from ..system.signals import do_nothing, signals_blocked
+from .top import Top, as_data
 
 log = logging.getLogger("simpler_ref")
 
@@ -36,10 +37,25 @@ FORMAT = 1
 _PATIENCE_S = 1.0
 """How long the thread waits for one that has asked to read the answer."""
 _CREDENTIALS = struct.Struct("3i")
+TWICE_S = 1.0
+"""A second SIGQUIT within this time ends the program."""
 
-_open: list[weakref.ref[Life]] = []
+
+class _Open(Protocol):
+    """A Worker that has been started."""
+
+    def look(self) -> Top | None: ...
+
+    def report(self) -> str: ...
+
+    def nested(self) -> Iterator[Any]: ...
+
+
+_open: weakref.WeakKeyDictionary[_Open, bool] = weakref.WeakKeyDictionary()
+"""The first one comes first; whether it was started on the main thread."""
 _listener: Listener | None = None
 _lock = threading.RLock()
+_last_quit = float("-inf")
 
 
 class Listener:
@@ -106,12 +122,12 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------- the Workers of this process
-def listen(life: Life) -> None:
+def listen(worker: _Open) -> None:
     """Answer for a Worker that has been started."""
     global _listener
+    is_handled = _handle_sigquit()
     with signals_blocked(), _lock:  # or an interrupt could leave a thread that nobody knows
-        if life not in _lives():
-            _open.append(weakref.ref(life))
+        _open[worker] = _open.get(worker, False) or is_handled
         if _listener is None:
             try:
                 _listener = Listener(_answer)
@@ -119,16 +135,18 @@ def listen(life: Life) -> None:
                 log.warning("`python -m simpler_ref top` will not find this process: %s", error)
 
 
-def leave(life: Life) -> None:
+def leave(worker: _Open) -> None:
     """Answer for a Worker no longer; after the last one, close the socket."""
-    global _listener
+    global _listener, _last_quit
     with signals_blocked():
         with _lock:
-            _open[:] = [one for one in _open if one() not in (None, life)]
-            if _open or _listener is None:
-                return
-            closing, _listener = _listener, None
-        closing.close()  # without the lock, which its thread may want
+            _open.pop(worker, None)
+            closing, _listener = (None, _listener) if _open else (_listener, None)
+        if closing is not None:
+            closing.close()  # without the lock, which its thread may want
+    if not any(_open.values()) and _is_main_thread():
+        _give_sigquit_back()
+        _last_quit = float("-inf")
 
 
 def leave_to_parent() -> None:
@@ -141,22 +159,67 @@ def leave_to_parent() -> None:
         _listener = None
 
 
-def _lives() -> list[Life]:
-    return [life for life in (one() for one in list(_open)) if life is not None]
-
-
-def outermost() -> list[top.Top]:
-    """Return what each open Worker of this process does; those in threads are below their parents."""
-    lives = _lives()
-    inner = {below._life for life in lives for below in life.tree.nested()}
-    return [one for life in lives if life not in inner for one in top.look_if_open(life)]
+def _outermost() -> list[_Open]:
+    """Return the open Workers, but for those in threads, which are below their parents."""
+    workers = list(_open)
+    inner = {below for worker in workers for below in worker.nested()}
+    return [worker for worker in workers if worker not in inner]
 
 
 def _answer() -> bytes:
     """Return what is sent to one who asks: it must not end the thread."""
     told: dict[str, Any] = {"format": FORMAT, "pid": os.getpid()}
     try:
-        told["workers"] = [top.as_data(one) for one in outermost()]
+        looks = [worker.look() for worker in _outermost()]
+        told["workers"] = [as_data(one) for one in looks if one is not None]
     except Exception as error:
         told["error"] = f"{type(error).__name__}: {error}"
     return json.dumps(told).encode()
+
+
+# ---------------------------------------------------------------- SIGQUIT
+def has_own_handler() -> bool:
+    """Say whether the program handles or ignores SIGQUIT, also below Python, as faulthandler does."""
+    bit = 1 << signal.SIGQUIT - 1
+    with open("/proc/self/status") as lines:
+        masks = [line.split()[1] for line in lines if line.startswith(("SigCgt:", "SigIgn:"))]
+    return any(int(mask, 16) & bit for mask in masks)
+
+
+def ignore_sigquit() -> None:
+    """In a process that will fork workers: ignore SIGQUIT, which a terminal sends to all processes."""
+    if signal.getsignal(signal.SIGQUIT) is _report or not has_own_handler():
+        signal.signal(signal.SIGQUIT, do_nothing)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _handle_sigquit() -> bool:
+    """Handle SIGQUIT if this is the main thread, and the program does nothing else then; say so."""
+    if not _is_main_thread():
+        return False
+    if signal.getsignal(signal.SIGQUIT) is not _report:
+        if has_own_handler():
+            return False
+        signal.signal(signal.SIGQUIT, _report)
+    return True
+
+
+def _give_sigquit_back() -> None:
+    if signal.getsignal(signal.SIGQUIT) is _report:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def _report(_number: int, _frame: object) -> None:
+    """Log what the Workers do; end the program at a second signal, or if none is open any more."""
+    global _last_quit
+    reports = [text for worker in _outermost() if (text := worker.report())]
+    before, _last_quit = _last_quit, time.monotonic()
+    if not reports or _last_quit - before < TWICE_S:
+        _give_sigquit_back()
+        os.kill(os.getpid(), signal.SIGQUIT)
+        return
+    for report in reports:
+        log.warning("%s", report)

@@ -1,4 +1,4 @@
-"""A Worker's traces: which file, what it is told of the Worker, and ``with w.trace(file)``.
+"""A Worker's traces: which file, and ``with w.trace(file)``.
 
 Rule     SEE-FILE-4; SEE-ON-1, -4
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..jit import layout as L
 from ..system.signals import MOST_SIGNALS, Failures, until_done
 from ..system.values import file_path
 from ..trace.recorder import file_of_variable
 from .failures import recover
 from .life import Life
-from .manager import worker_name
 from .options import trace_detail
 from .session import Session
 
@@ -31,44 +28,6 @@ def file_of(life: Life) -> tuple[str, str] | None:
         return options.trace, options.trace_detail
     name = file_of_variable()
     return None if name is None else (name, options.trace_detail)
-
-
-def describer(life: Life, session: Session) -> Callable[[], dict[str, Any]]:
-    """Return what tells a trace of a Worker, and does not keep it: one that is forgotten is closed."""
-    worker, resources = weakref.ref(life), weakref.ref(session)
-
-    def told() -> dict[str, Any]:
-        life, session = worker(), resources()
-        return {} if life is None or session is None else _describe(life, session)
-
-    return told
-
-
-def _describe(life: Life, session: Session) -> dict[str, Any]:
-    """Return what a trace is told of a Worker."""
-    functions = {
-        str(int.from_bytes(digest[:8], "little") & L.FUNCTION_MASK): name
-        for digest, name in life.registry.names().items()
-    }
-    calls = list(session.call_names.items())
-    functions |= {str(key | L.FUNCTION_IS_KEY): name for key, name in calls}
-    manager = session.manager
-    view, heap = session.engine.view, session.engine.heap
-    pids = {} if manager is None else {str(worker): pid for worker, pid in manager.pids.items()}
-    return {
-        "functions": functions,
-        "level": life.options.level,
-        "workers": [worker_name(session.kinds, worker) for worker in range(len(session.kinds))],
-        "vacant": [worker for worker, kind in enumerate(session.kinds) if kind.is_vacant],
-        "pids": pids,
-        "rings": view.ring_count,
-        "ring_bytes": view.ring_bytes,
-        "track_reads": life.options.track_reads,
-        "heap": [heap.ctypes.data, heap.ctypes.data + heap.nbytes],
-        "layouts": session.engine.layouts.told(),
-        "movers": session.endpoints.movers(),
-        **session.child_traces.told(),
-    }
 
 
 def begin(life: Life, session: Session, path: str, detail: str) -> None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..engine.memory import Engine
 from ..engine.snapshot import EngineSnapshot, listed, waiting_tasks
 from ..engine.view.mailbox import MailboxView
+from ..engine.view.slots import Names
 from ..jit import layout as L
 from .manager import WorkerManager
-from .threads import ThreadManager
 
 log = logging.getLogger("simpler_ref")
 
@@ -42,7 +42,7 @@ class RunningTask(NamedTuple):
 class Watch:
     """The running tasks, for messages.
 
-    `names` returns the name of a callable, from its word and, for a call, the key of its function.
+    `names` knows what messages call callables and workers.
     `stall_s` is after how long without the end of a task it tells of a stall; None: STALL_S.
     """
 
@@ -50,7 +50,7 @@ class Watch:
         self,
         engine: Engine,
         manager: WorkerManager,
-        names: Callable[[int, int], str],
+        names: Names,
         stall_s: float | None = None,
     ) -> None:
         self._stall_s = STALL_S if stall_s is None else stall_s
@@ -87,7 +87,7 @@ class Watch:
         count = f"{len(running)} running task{'s' * (len(running) > 1)}"
         again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
         ends = "kills their workers"
-        if isinstance(self.manager, ThreadManager):
+        if self.manager.in_threads:
             ends = "ends them at their next line of Python"
         log.warning(
             "%s: waiting for %s: %s; %s %s",
@@ -119,38 +119,19 @@ class Watch:
         if self._reported:
             return
         self._reported = True
-        if lines := waiting_tasks(self._engine, self):
+        if lines := waiting_tasks(self._engine, self._names):
             group = self.stuck_group()
             lines = [*lines, group] if group else lines
             text = "no task has ended for %g s, and these wait:\n  %s"
             log.warning(text, self._stall_s, "\n  ".join(lines))
 
-    def callable_name(self, word: int, key: int = L.NONE) -> str:
-        """Return the name of the callable in a callable word; of a call, that of its function."""
-        return self._names(word, key)
-
-    def worker_name(self, worker: int) -> str:
-        """Return what messages call a worker."""
-        return self.manager.name(worker)
-
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
         """Yield the oldest task of each worker that has one."""
-        return self._running(EngineSnapshot.of(self._engine))
-
-    def _running(self, snapshot: EngineSnapshot) -> Iterator[RunningTask]:
-        for worker, has in enumerate(snapshot.workers):
+        for worker, has in enumerate(EngineSnapshot.of(self._engine).workers):
             if has.oldest and worker not in self.manager.dead:
                 task, index, key = has.oldest
-                yield RunningTask(worker, task, self.callable_name(index, key))
-
-    def lines(self, snapshot: EngineSnapshot) -> list[str]:
-        """Return a line for each worker that has a task, and what the oldest tasks wait for."""
-        running = [
-            f"{self.manager.name(one.worker)}: task {one.task} ({one.name})"
-            for one in self._running(snapshot)
-        ]
-        return [*running, *waiting_tasks(self._engine, self)]
+                yield RunningTask(worker, task, self._names.callable_name(index, key))
 
     def _text(self, one: RunningTask) -> str:
         return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
@@ -164,7 +145,7 @@ class Watch:
         if not found:
             return ""
         task, index = found
-        return f"; before that it had run task {task} ({self.callable_name(index)})"
+        return f"; before that it had run task {task} ({self._names.callable_name(index, L.NONE)})"
 
     # ------------------------------------------------------------ groups
     def stuck_group(self) -> str:
@@ -177,8 +158,9 @@ class Watch:
             for one in self.running()
             if one.worker in group.pool
         ]
+        name = self._names.callable_name(group.callable, L.NONE)
         return (
-            f"task {group.task} ({self.callable_name(group.callable)}), a group of {group.size}, has "
+            f"task {group.task} ({name}), a group of {group.size}, has "
             f"waited {group.limit_ns / 1e9:g} s for its workers; busy are "
             f"{', '.join(busy) or 'none'}. It starts when enough of them have ended; a larger "
             "pool lets it start earlier"

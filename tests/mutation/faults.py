@@ -216,9 +216,9 @@ FAULTS = (
         f"{WM}/test_stop.py::test_close_after_a_failure_leaves_no_process_and_no_thread",
         Patch(
             "workers/life.py",
-            "                self.session.take_down()\n",
+            "                self.session.close()\n",
             "                if not self.session.engine.view.has_failed:\n"
-            "                    self.session.take_down()\n",
+            "                    self.session.close()\n",
         ),
     ),
     fault(
@@ -324,9 +324,9 @@ FAULTS = (
         "A sub task of a Worker without sub workers waits for ever.",
         f"{ORCH}/test_misuse.py::test_a_submit_without_sub_workers_is_refused_instead_of_waiting",
         Patch(
-            "workers/tree.py",
-            "        if self.subs:\n            subs =",
-            "        if True:\n            subs =",
+            "workers/session.py",
+            "python if len(self.kinds) > len(self.next_level) else None",
+            "python",
         ),
         Patch(
             "jit/dispatch.py",

@@ -91,7 +91,7 @@ def test_a_default_that_tasks_could_change_is_new_for_each_item(w):
         return value * factor
 
     new = [[i] for i in range(5)]
-    if w._session.child_mode == "thread":  # which call the very function
+    if w._session.in_threads:  # which call the very function
         new = [list(range(5))] * 5
     assert list(w.map(collect, range(5), chunksize=5)) == new
     assert list(w.map(scale, range(5), chunksize=5)) == [3 * i for i in range(5)]

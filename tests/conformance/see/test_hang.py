@@ -164,7 +164,7 @@ def test_calls_that_keep_a_thread_waiting_are_named_by_their_functions(asks, cap
         gate, x = w.zeros(1, np.int64), w.zeros(8, np.int64)
         first = begin(x, gate)
         last = bump(x)
-        wait_until(first.running)
+        wait_until(lambda: first.running() and w.top().workers[0].state == "running")
         signal.raise_signal(signal.SIGQUIT)
         with heard(gate) as told:
             if not asks:
@@ -179,9 +179,9 @@ def test_calls_that_keep_a_thread_waiting_are_named_by_their_functions(asks, cap
     assert told.reports[0][1:] == [runs, waits]
     texts = [one.getMessage() for one in caplog.records]
     assert any(f"task 0 (begin) on {name} still runs" in one for one in texts)
-    (report,) = [one.splitlines() for one in texts if one.startswith("Worker of process")]
-    assert report[1] == f"  {name}: task 0 (begin)"
-    assert report[2:] == [runs, waits]
+    (report,) = [one.splitlines() for one in texts if one.startswith("Worker of level")]
+    assert report[2].split()[3:5] == ["0", "begin"]
+    assert report[-2:] == [runs, waits]
 
 
 # ---------------------------------------------------------------- SIGQUIT
@@ -202,20 +202,23 @@ def test_sigquit_logs_what_workers_do_and_what_waits(default, caplog):
         def orchestrate(orch, args, config):
             orch.alloc((1024,), np.uint8)
             chain(orch, waits, good, gate, x, 1)
-            while "RUNNING" not in orch.ring.slot_state(1).state.name:
+            while w.top().workers[0].state != "running":
                 orch.live_tasks()
             signal.raise_signal(signal.SIGQUIT)
             gate[0] = 1
 
         w.run(orchestrate)
-        name = w._life.session.manager.name(0)
+        name, (pid,) = w._life.session.manager.name(0), w.worker_pids()
     (report,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert report.splitlines() == [
-        f"Worker of process {os.getpid()}: 0 of 3 tasks have ended",
-        f"  {name}: task 1 (wait_at_gate)",
+    head, _, row, *rest = report.splitlines()
+    assert head == f"Worker of level 3, process {os.getpid()}: a run, 0 of 2 tasks have ended"
+    assert row.split()[:5] == ["sub_worker", "0", str(pid), "1", "wait_at_gate"]
+    assert rest == [
+        "  waiting: 1 for inputs, 0 for a free worker",
+        "  ring 0: 3 tasks, 1024 bytes of 1024.0 MiB",
+        "  window: 3 of 2097152 tasks",
         f"  task 1 (wait_at_gate) is RUNNING on {name}",
         "  task 2 (increase) is PENDING: it waits for task 1 (wait_at_gate) (RUNNING)",
-        "  ring 0: 1024 bytes of 1024.0 MiB are in use",
     ]
 
 
@@ -241,7 +244,7 @@ def test_a_second_sigquit_ends_the_program_and_workers_ignore_it(capfd):
         assert program.wait() == -signal.SIGQUIT
         assert program.everybody_ends()
     said = capfd.readouterr()
-    assert said.out == "alive\n" and said.err.startswith("Worker of process ")
+    assert said.out == "alive\n" and said.err.startswith("Worker of level 3, process ")
 
 
 def opened():

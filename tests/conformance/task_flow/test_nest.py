@@ -231,7 +231,7 @@ def test_children_and_levels_that_cannot_be_are_refused_and_change_nothing():
         other.add_worker(child)
     with pytest.raises(RuntimeError, match="is a child"):
         child.init()
-    assert (len(w._life.tree.next_level), len(other._life.tree.next_level)) == (1, 0)
+    assert (len(w._life.next_level), len(other._life.next_level)) == (1, 0)
     with Worker(4) as w:
         w.init()
         with pytest.raises(RuntimeError, match="before init"):

@@ -20,7 +20,7 @@ from simpler_ref.callables.payloads import (
 )
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import installer
+from simpler_ref.workers import requests
 from tests.segments import segments
 from tests.support import wait_until
 
@@ -59,7 +59,7 @@ def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
         seen[0] = len(data) + data[7]
 
     found = []
-    monkeypatch.setattr(installer, "staged", lambda raw: found.append(raw) or staged(raw))
+    monkeypatch.setattr(requests, "staged", lambda raw: found.append(raw) or staged(raw))
     with Worker(3, num_sub_workers=1) as w:
         seen = w.share(np.zeros(1, np.int64))
         w.start()

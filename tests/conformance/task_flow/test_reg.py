@@ -310,7 +310,7 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
         for add in (w.add_sub, w.add_next_level):
             with pytest.raises(TypeError, match=rf"worker\.{method} {words}"):
                 add(made)
-        assert not w._life.tree.subs and not w._life.tree.next_level
+        assert not w._life.subs and not w._life.next_level
 
 
 @pytest.mark.spec("FLOW-REG-8")

@@ -185,7 +185,7 @@ def test_a_thread_that_does_not_answer_makes_no_later_run_wait_for_ever(make, wh
         with pytest.raises(ControlTimeoutError, match="earlier"):
             w.malloc(21, 0)
     w.run(lambda orch, *_: orch.submit_next_level(handle))
-    w._life.tree.next_level[0].patience.set()
+    w._life.next_level[0].patience.set()
     wait_until(lambda: mem[first + L.W_MAILBOX] & 0xFFFFFFFF == L.CONTROL_DONE)
     seen.clear()
     w.run(orch_fn)

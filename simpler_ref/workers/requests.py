@@ -1,23 +1,27 @@
-"""Installs callables in running workers, through their mailboxes: in all of them or in none.
+"""What running workers are asked for, through their mailboxes: to install callables, and for memory.
 
-Rule     REMOTE-REG-4; FLOW-REG-2, -4; FLOW-UNDO-1, -2; FLOW-UNREG-3, -4
+Rule     REMOTE-REG-4; FLOW-REG-2, -4; FLOW-UNDO-1, -2; FLOW-UNREG-3, -4; WM-CTRL-6
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ..callables.payloads import require_serialised, staged, staged_object
 from ..callables.registry import Registered
-from ..errors import CallableError, ControlError, WorkerLostError
+from ..errors import CallableError, ControlError, NoMemoryError, WorkerLostError
 from ..jit import layout as L
+from ..model.visibility import Visible, invisible
+from ..system.values import whole
+from .kinds import WorkerKind
 from .manager import LostBeforeError, WorkerManager
-from .threads import ThreadManager
 
 
+# ---------------------------------------------------------------- callables
 class Installer:
-    """Makes control requests to the workers of a manager, one after the other."""
+    """Installs callables in all workers that take them, one after the other, or in none."""
 
     def __init__(self, manager: WorkerManager) -> None:
         self._manager = manager
@@ -79,7 +83,7 @@ class Installer:
 
     def _prepare(self, one: Registered, worker: int) -> None:
         command, _ = one.commands
-        if isinstance(self._manager, ThreadManager):
+        if self._manager.in_threads:
             staging, size = staged_object(one.target), 0
         else:
             require_serialised(one.name, one.payload, running=True)
@@ -111,3 +115,80 @@ class Installer:
             except ControlError as error:
                 first = first or error
         return first
+
+
+# ---------------------------------------------------------------- memory of chips
+MOST_BYTES = 1 << 62
+MOST_ADDRESS = (1 << 64) - 1
+
+
+class ChipMemory:
+    """Control requests about memory; see `Worker.malloc` and the others.
+
+    `running` returns the manager of the workers, started if necessary; `check` says what host memory they
+    cannot see, None: they see all.
+    """
+
+    def __init__(
+        self,
+        next_level: Sequence[WorkerKind],
+        running: Callable[[], WorkerManager],
+        check: Visible | None,
+    ) -> None:
+        self._kinds, self._running, self._check = next_level, running, check
+
+    def malloc(self, worker_id: int, size: int) -> int:
+        """Allocate memory and return its address."""
+        return self._ask(L.CTRL_MALLOC, worker_id, whole("size", size, 1, MOST_BYTES))
+
+    def free(self, worker_id: int, ptr: int) -> None:
+        """Free memory."""
+        self._ask(L.CTRL_FREE, worker_id, _address("ptr", ptr))
+
+    def copy_to(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy host memory to a worker's."""
+        self._require_visible("src", src, size, worker_id)
+        self._ask(L.CTRL_COPY_TO, worker_id, _address("dst", dst), src, size)
+
+    def copy_from(self, worker_id: int, dst: int, src: int, size: int) -> None:
+        """Copy a worker's memory to the host's."""
+        self._require_visible("dst", dst, size, worker_id)
+        self._ask(L.CTRL_COPY_FROM, worker_id, dst, _address("src", src), size)
+
+    def _require_visible(self, name: str, address: int, size: int, worker_id: int) -> None:
+        _address(name, address)
+        whole("size", size, 0, MOST_BYTES)
+        self._worker(worker_id)
+        if self._check is not None and (why := self._check(address, size)) is not None:
+            raise invisible(address, size, why)
+
+    def _ask(self, command: int, worker_id: int, *args: int) -> int:
+        """Make a control request to a next-level worker."""
+        return self._running().control(self._worker(worker_id), command, args)
+
+    def _worker(self, worker_id: int) -> int:
+        """Return a next-level worker that has memory."""
+        count = len(self._kinds)
+        if not hasattr(worker_id, "__index__") or not 0 <= worker_id < count:
+            raise IndexError(
+                f"worker_id {worker_id!r} is out of range: there are {count} next-level workers"
+            )
+        worker = operator.index(worker_id)
+        if not _manages_memory(self._kinds[worker]):
+            with_memory = sum(map(_manages_memory, self._kinds))
+            name = self._running().name(worker)
+            raise NoMemoryError(
+                f"{name}: CALLABLE_KIND_UNSUPPORTED: it has no memory of its own to "
+                f"manage; worker_id {worker} is out of range of workers that have: there are "
+                f"{with_memory}"
+            )
+        return worker
+
+
+def _manages_memory(kind: WorkerKind) -> bool:
+    """Say whether a kind of workers carries out requests about memory: all others inherit the refusal."""
+    return type(kind).control is not WorkerKind.control
+
+
+def _address(name: str, value: int) -> int:
+    return whole(name, value, 0, MOST_ADDRESS)
