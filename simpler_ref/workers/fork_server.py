@@ -24,7 +24,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -61,29 +61,35 @@ def die_with_parent() -> None:
 
 
 class ServerSetup(NamedTuple):
-    """What a fork server has from the process of the program."""
+    """What a fork server has from the process of the program, by a fork or in a pickle."""
 
-    engine: Engine
-    sock: socket.socket
-    parent_pid: int
+    sock: int
+    """A descriptor, as the next one and the pipes."""
     parent_fd: int
     """A pidfd."""
-    kinds: Sequence[WorkerKind]
-    snapshot: Snapshot
+    pipes: Mapping[str, int]
+    """Where workers print, if not to the files that they inherit."""
+    parent_pid: int
     signals: set[int]
     """The mask to restore: all are blocked while forking, so that none runs a handler of the program."""
     by_main_thread: bool
     """Whether the main thread makes the server."""
     entropy: Entropy
-    limit_threads: Callable[[], None]
 
 
-def serve(setup: ServerSetup) -> NoReturn:
+class Makings(NamedTuple):
+    """What workers are made of."""
+
+    engine: Engine
+    kinds: Sequence[WorkerKind]
+    snapshot: Snapshot
+
+
+def serve(setup: ServerSetup, makings: Makings, limit_threads: Callable[[], None]) -> NoReturn:
     """Be the fork server until the parent ends it or is gone. Never returns.
 
-    If the parent's main thread forked this process, the kernel kills it when the
-    parent ends, even while it is stopped; otherwise the kernel would kill it when the forking thread
-    ends.
+    If the parent's main thread forked this process, the kernel kills it when the parent ends, even while
+    it is stopped; otherwise the kernel would kill it when the forking thread ends.
     """
     try:
         if setup.by_main_thread:
@@ -94,9 +100,9 @@ def serve(setup: ServerSetup) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, setup.signals)
-        setup.limit_threads()
+        limit_threads()
         gc.freeze()  # inherited pages stay shared: no collection writes to them
-        _Server(setup).loop()
+        _Server(setup, *makings).loop()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         flush_output()
@@ -105,9 +111,12 @@ def serve(setup: ServerSetup) -> NoReturn:
 
 
 class _Server:
-    def __init__(self, setup: ServerSetup) -> None:
+    def __init__(
+        self, setup: ServerSetup, engine: Engine, kinds: Sequence[WorkerKind], snapshot: Snapshot
+    ) -> None:
         self.setup = setup
-        self.sock, self.kinds = setup.sock, setup.kinds
+        self.engine, self.kinds, self.snapshot = engine, kinds, snapshot
+        self.sock = socket.socket(fileno=setup.sock)
         self.births = [0] * len(self.kinds)
         self.workers: dict[int, tuple[int, int]] = {}  # pidfd → (worker, pid)
         self.lifelines: dict[int, Lifeline] = {}  # of workers with others below them
@@ -199,8 +208,8 @@ class _Server:
             become_worker([self.sock.fileno(), self.setup.parent_fd, *self.workers, *others])
             forget_endings()
             self.setup.entropy.seed_worker(worker, self.births[worker])
-            callables = self.setup.snapshot.get(kind.target_namespace, {})
-            serve_mailbox(self.setup.engine, worker, kind, callables, in_thread=False)
+            callables = self.snapshot.get(kind.target_namespace, {})
+            serve_mailbox(self.engine, worker, kind, callables, in_thread=False)
             status = 0
         except NotStartedError:
             flush_output()

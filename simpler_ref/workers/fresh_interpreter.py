@@ -18,11 +18,11 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.spawn import get_executable
 from typing import Any, NamedTuple, NoReturn
 
@@ -40,11 +40,18 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
-from .fork_server import ServerSetup, die_with_parent, held_lifelines, hold_lifelines, serve
+from .fork_server import (
+    Lifeline,
+    Makings,
+    ServerSetup,
+    die_with_parent,
+    held_lifelines,
+    hold_lifelines,
+    serve,
+)
 from .kinds import NestedWorker, WorkerKind
 from .output import relay, take_over
 from .processes import ProcessManager, fork_hygiene_once
-from .random_streams import Entropy
 
 ATTEMPTS = 8
 """Interpreters started until one has the addresses free."""
@@ -58,8 +65,8 @@ _PROGRAM = (
 )
 
 
-class _Setup(NamedTuple):
-    """The first part of a fresh interpreter's pickle."""
+class _Inherited(NamedTuple):
+    """What a forked server has by itself; the rest is a `ServerSetup`."""
 
     regions: dict[Region, int]
     """With descriptors."""
@@ -69,13 +76,6 @@ class _Setup(NamedTuple):
     placement: Placement
     populated: dict[int, int]
     users_variables: dict[str, str]
-    socket: int
-    parent: int
-    parent_pid: int
-    by_main_thread: bool
-    signals: set[int]
-    entropy: Entropy
-    pipes: dict[str, int]
     original_names: bool
     lifelines: list[int]
 
@@ -135,7 +135,7 @@ class SpawnManager(ProcessManager):
         deadline = time.monotonic() + self._start_timeout_s
         for _ in range(ATTEMPTS):
             with signals_blocked() as mask:
-                self._spawn_server(kinds, snapshot, mask, entropy)
+                self._make_server(partial(self._spawn, kinds, snapshot), mask, entropy)
             said = self._hear(deadline)
             if said[:1] == _READY:
                 break
@@ -155,59 +155,36 @@ class SpawnManager(ProcessManager):
         with signals_blocked():
             self._start_monitor()
 
-    def _spawn_server(
-        self, kinds: bytes, snapshot: Snapshot, mask: set[int], entropy: Entropy
-    ) -> None:
-        with (
-            self._connect() as theirs,
-            descriptors() as found,
-            self._new_lifeline() as lifeline,
-        ):
-            parent = os.pidfd_open(os.getpid())
-            program = os.memfd_create("simpler-setup")
-            held = [*held_lifelines(), lifeline.writing]
-            try:
-                setup = self._describe(found, theirs.fileno(), parent, mask, entropy, held)
-                with open(program, "wb", closefd=False) as file:
-                    for part in ((_absolute(sys.path), sys.argv), setup, kinds, dict(snapshot)):
-                        pickle.dump(part, file)
-                os.lseek(program, 0, os.SEEK_SET)
-                fds = [program, parent, theirs.fileno(), *found.values(), *self._pipes.values()]
-                server = _execute(_PROGRAM.format(fd=program), [*fds, *held])
-                self._watch_server(server)
-            finally:
-                os.close(parent)
-                os.close(program)
-
-    def _describe(
-        self,
-        found: dict[Region, int],
-        sock: int,
-        parent: int,
-        mask: set[int],
-        entropy: Entropy,
-        held: list[int],
-    ) -> _Setup:
+    def _spawn(
+        self, kinds: bytes, snapshot: Snapshot, setup: ServerSetup, lifeline: Lifeline
+    ) -> int:
         from ..compat import is_installed
 
-        engine = self._engine
-        return _Setup(
-            regions=found,
-            mem=(engine.mem.ctypes.data, len(engine.mem)),
-            heap=(engine.heap.ctypes.data, len(engine.heap)),
-            placement=engine.placement,
-            populated=dict(shared_arrays._populated),
-            users_variables=forks.users_variables(),
-            socket=sock,
-            parent=parent,
-            parent_pid=os.getpid(),
-            by_main_thread=threading.current_thread() is threading.main_thread(),
-            signals={int(number) for number in mask},
-            entropy=entropy,
-            pipes=dict(self._pipes),
-            original_names=is_installed(),
-            lifelines=held,
-        )
+        engine, held = self._engine, [*held_lifelines(), lifeline.writing]
+        program = os.memfd_create("simpler-setup")
+        try:
+            with descriptors() as found:
+                inherited = _Inherited(
+                    regions=found,
+                    mem=(engine.mem.ctypes.data, len(engine.mem)),
+                    heap=(engine.heap.ctypes.data, len(engine.heap)),
+                    placement=engine.placement,
+                    populated=dict(shared_arrays._populated),
+                    users_variables=forks.users_variables(),
+                    original_names=is_installed(),
+                    lifelines=held,
+                )
+                with open(program, "wb", closefd=False) as file:
+                    first = _absolute(sys.path), sys.argv
+                    for part in (first, setup, inherited, kinds, dict(snapshot)):
+                        pickle.dump(part, file)
+                os.lseek(program, 0, os.SEEK_SET)
+                own = setup.sock, setup.parent_fd, *setup.pipes.values()
+                return _execute(
+                    _PROGRAM.format(fd=program), [program, *own, *found.values(), *held]
+                )
+        finally:
+            os.close(program)
 
     def _hear(self, deadline: float) -> bytes:
         """Return the first message of the fresh interpreter; wait in slices, to handle signals."""
@@ -245,36 +222,25 @@ def _execute(program: str, fds: Sequence[int]) -> int:
 def main(file: Any) -> NoReturn:
     """Become the fork server of the Worker that started this interpreter. Never returns."""
     with file:
-        setup: _Setup = pickle.load(file)
+        setup: ServerSetup = pickle.load(file)
+        inherited: _Inherited = pickle.load(file)
         if setup.by_main_thread:
             die_with_parent()
-        sock = socket.socket(fileno=setup.socket)
-        for fd in (setup.socket, setup.parent, *setup.pipes.values()):
+        sock = socket.socket(fileno=setup.sock)
+        for fd in (setup.sock, setup.parent_fd, *setup.pipes.values()):
             os.set_inheritable(fd, False)
-        hold_lifelines(setup.lifelines)
+        hold_lifelines(inherited.lifelines)
         take_over(setup.pipes)
         try:
-            engine, kinds, snapshot = _build(setup, file)
+            makings = _build(inherited, file)
         except AddressTaken as error:
             _say_last(sock, _TAKEN, str(error))
         except BaseException as error:
             _say_last(sock, _FAILED, "".join(traceback.format_exception(error)))
     with suppress(OSError):  # the parent is gone: its pidfd reports that
         sock.send(_READY)
-    serve(
-        ServerSetup(
-            engine=engine,
-            sock=sock,
-            parent_pid=setup.parent_pid,
-            parent_fd=setup.parent,
-            kinds=kinds,
-            snapshot=snapshot,
-            signals=setup.signals,
-            by_main_thread=setup.by_main_thread,
-            entropy=setup.entropy,
-            limit_threads=forks.limiter(),
-        )
-    )
+    sock.detach()
+    serve(setup, makings, forks.limiter())
 
 
 def _say_last(sock: socket.socket, what: bytes, text: str) -> NoReturn:
@@ -287,26 +253,26 @@ _mapped: list[Array] = []
 """The memory of the user's process, which is never released here."""
 
 
-def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snapshot]:
+def _build(inherited: _Inherited, file: Any) -> Makings:
     """Map the memory, then make the kinds and the callables: both may refer to it.
 
     A child Worker comes first, so that functions which use its handles find them.
     """
-    mapped = {one.address: attach(one, fd) for one, fd in setup.regions.items()}
-    for fd in setup.regions.values():
+    mapped = {one.address: attach(one, fd) for one, fd in inherited.regions.items()}
+    for fd in inherited.regions.values():
         os.close(fd)
     _mapped.extend(mapped.values())
-    address, words = setup.mem
-    heap, nbytes = setup.heap
+    address, words = inherited.mem
+    heap, nbytes = inherited.heap
     mem = mapped[address][: 8 * words].view(np.int64)
-    engine = Engine.attached(mem, mapped[heap][:nbytes], setup.placement)
-    shared_arrays._populated.update(setup.populated)
+    engine = Engine.attached(mem, mapped[heap][:nbytes], inherited.placement)
+    shared_arrays._populated.update(inherited.populated)
     fork_hygiene_once()
-    if setup.original_names:
+    if inherited.original_names:
         from ..compat import install
 
         install()
-    forks.take_over(setup.users_variables)
+    forks.take_over(inherited.users_variables)
     kinds: Sequence[WorkerKind] = pickle.loads(pickle.load(file))
     payloads: Mapping[Any, Mapping[bytes, bytes]] = pickle.load(file)
     snapshot: dict[TargetNamespace, dict[bytes, Any]] = {}
@@ -315,4 +281,4 @@ def _build(setup: _Setup, file: Any) -> tuple[Engine, Sequence[WorkerKind], Snap
         snapshot[namespace] = {
             digest: load_payload(raw, chip, digest) for digest, raw in table.items()
         }
-    return engine, kinds, snapshot
+    return Makings(engine, kinds, snapshot)

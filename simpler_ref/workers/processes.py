@@ -13,7 +13,7 @@ import socket
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NoReturn, Protocol
 
@@ -26,7 +26,16 @@ from ..system.polling import wait_readable
 from ..system.regions import PRIVATE, covers, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked
 from . import top_server
-from .fork_server import GRACE_S, REPORT, REQUEST, Lifeline, ServerSetup, fork_server, serve
+from .fork_server import (
+    GRACE_S,
+    REPORT,
+    REQUEST,
+    Lifeline,
+    Makings,
+    ServerSetup,
+    fork_server,
+    serve,
+)
 from .kinds import WorkerKind
 from .manager import Timeouts, WorkerManager
 from .output import Relay, relay, take_over
@@ -39,7 +48,8 @@ class _Disowned(Protocol):
 
 
 _hygiene_done = False
-_workers: weakref.WeakSet[_Disowned] = weakref.WeakSet()
+_of_this_process: weakref.WeakSet[_Disowned] = weakref.WeakSet()
+"""Workers, and the managers with open descriptors."""
 
 
 def fork_hygiene_once() -> None:
@@ -60,18 +70,17 @@ def fork_hygiene_once() -> None:
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def disown_after_fork(worker: _Disowned) -> None:
-    """Have every process forked from this one disown a Worker."""
-    _workers.add(worker)
+def disown_after_fork(one: _Disowned) -> None:
+    """Have every process forked from this one disown a Worker, or what it has."""
+    _of_this_process.add(one)
 
 
 def _leave_to_parent() -> None:
     visibility.forget_visibility()
-    close_inherited()
     regions.close_inherited()
     top_server.leave_to_parent()
-    for worker in list(_workers):
-        worker.disown()
+    for one in list(_of_this_process):
+        one.disown()
 
 
 # ---------------------------------------------------------------- fork or spawn
@@ -151,16 +160,6 @@ class StartMethod:
 
 
 # ---------------------------------------------------------------- the manager
-_open: weakref.WeakSet[ProcessManager] = weakref.WeakSet()
-"""Managers with open descriptors."""
-
-
-def close_inherited() -> None:
-    """In a process just forked: close the descriptors of the parent's managers."""
-    for manager in list(_open):
-        manager._leave_to_parent()
-
-
 class ProcessManager(WorkerManager):
     """Workers as processes: a fork server forks them, a monitor thread is notified of their deaths.
 
@@ -181,18 +180,56 @@ class ProcessManager(WorkerManager):
 
     def _get_ready(self, snapshot: Snapshot) -> None:
         limit_threads = forks.limiter()
+
+        def fork(setup: ServerSetup, lifeline: Lifeline) -> int:
+            def in_the_child() -> NoReturn:
+                lifeline.hold()
+                put_handlers_back(all_of_them=True)
+                take_over(setup.pipes)
+                serve(setup, Makings(self._engine, self.kinds, snapshot), limit_threads)
+
+            with warnings.catch_warnings():
+                # Python 3.12 warns of any fork beside threads. Our threads hold no lock here.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                return fork_server(in_the_child)
+
         with signals_blocked() as mask:
             self._relay = relay()
-            self._fork_server(snapshot, mask, limit_threads)
+            self._make_server(fork, mask, self._draw_entropy())
             self._start_monitor()
 
-    @property
-    def _pipes(self) -> Mapping[str, int]:
-        """Where workers print, if not to the files that they inherit."""
-        return {} if self._relay is None else self._relay.pipes
-
     def _draw_entropy(self) -> Entropy:
-        return draw_entropy(beside=sum(one is not self for one in _open))
+        others = (one for one in _of_this_process if isinstance(one, ProcessManager))
+        return draw_entropy(beside=sum(1 for _ in others))
+
+    def _make_server(
+        self, start: Callable[[ServerSetup, Lifeline], int], mask: set[int], entropy: Entropy
+    ) -> None:
+        """Have a fork server, whose pid `start` returns, at the other end of a connection."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        disown_after_fork(self)
+        self._lifeline = Lifeline()
+        with theirs, self._lifeline:
+            parent_fd = os.pidfd_open(os.getpid())
+            setup = ServerSetup(
+                sock=theirs.fileno(),
+                parent_fd=parent_fd,
+                pipes={} if self._relay is None else dict(self._relay.pipes),
+                parent_pid=os.getpid(),
+                signals={int(number) for number in mask},
+                by_main_thread=threading.current_thread() is threading.main_thread(),
+                entropy=entropy,
+            )
+            try:
+                server = start(setup, self._lifeline)
+            finally:
+                os.close(parent_fd)
+        try:
+            self._server_fd = os.pidfd_open(server)
+        except OSError:
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+            raise
 
     def _start_monitor(self) -> None:
         monitor = threading.Thread(target=self._watch, name="simpler-monitor", daemon=True)
@@ -211,61 +248,6 @@ class ProcessManager(WorkerManager):
         """Write what workers have printed so far, if it comes through this process."""
         if self._relay is not None:
             self._relay.pass_on()
-
-    def _connect(self) -> socket.socket:
-        """Make the connection to a server, and return the server's end."""
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        _open.add(self)
-        return theirs
-
-    def _new_lifeline(self) -> Lifeline:
-        """Make what the server, and all that it makes, are to hold."""
-        self._lifeline = Lifeline()
-        return self._lifeline
-
-    def _fork_server(
-        self, snapshot: Snapshot, mask: set[int], limit_threads: Callable[[], None]
-    ) -> None:
-        theirs = self._connect()
-        pipes = self._pipes
-
-        def in_the_child() -> NoReturn:
-            lifeline.hold()
-            put_handlers_back(all_of_them=True)
-            take_over(pipes)
-            serve(setup)
-
-        with theirs, self._new_lifeline() as lifeline:
-            parent_fd = os.pidfd_open(os.getpid())
-            setup = ServerSetup(
-                engine=self._engine,
-                sock=theirs,
-                parent_pid=os.getpid(),
-                parent_fd=parent_fd,
-                kinds=self.kinds,
-                snapshot=snapshot,
-                signals=mask,
-                by_main_thread=threading.current_thread() is threading.main_thread(),
-                entropy=self._draw_entropy(),
-                limit_threads=limit_threads,
-            )
-            try:
-                with warnings.catch_warnings():
-                    # Python 3.12 warns of any fork beside threads. Our threads hold no lock here.
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    server = fork_server(in_the_child)
-            finally:
-                os.close(parent_fd)
-        self._watch_server(server)
-
-    def _watch_server(self, server: int) -> None:
-        """Keep a descriptor of the server's process."""
-        try:
-            self._server_fd = os.pidfd_open(server)
-        except OSError:
-            os.kill(server, signal.SIGKILL)
-            os.waitpid(server, 0)
-            raise
 
     def _launch(self, worker: int) -> None:
         self._killed.discard(worker)
@@ -351,7 +333,7 @@ class ProcessManager(WorkerManager):
                 os.waitid(os.P_PIDFD, self._server_fd, os.WEXITED)
 
     def _close_descriptors(self) -> None:
-        _open.discard(self)
+        _of_this_process.discard(self)
         if self._socket is not None:
             self._socket.close()
         if self._server_fd >= 0:
@@ -361,7 +343,8 @@ class ProcessManager(WorkerManager):
             lifeline, self._lifeline = self._lifeline, None
             lifeline.close()
 
-    def _leave_to_parent(self) -> None:
+    def disown(self) -> None:
+        """In a process just forked: close the descriptors, which are those of the parent's manager."""
         if self._relay is not None:
             self._relay.abandon()
         self._close_descriptors()

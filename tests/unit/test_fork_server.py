@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from simpler_ref.workers.fork_server import ServerSetup, fork_server, serve
+from simpler_ref.workers.fork_server import Makings, ServerSetup, fork_server, serve
 from tests.support import wait_until
 
 
@@ -20,10 +20,8 @@ def test_it_ends_without_a_word_when_its_parent_has_left_reports_unread(capfd, u
         for _ in range(unread):
             theirs.send(b"a report")
         ours.close()
-        setup = ServerSetup(
-            None, theirs, parent, parent_fd, [], {}, set(), False, None, lambda: None
-        )
-        server = fork_server(lambda: serve(setup))
+        setup = ServerSetup(theirs.fileno(), parent_fd, {}, parent, set(), False, None)
+        server = fork_server(lambda: serve(setup, Makings(None, [], {}), lambda: None))
         ended = []
         wait_until(lambda: ended.append(os.waitpid(server, os.WNOHANG)) or ended[-1][0])
         assert os.waitstatus_to_exitcode(ended[-1][1]) == 0
