@@ -658,14 +658,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     # ------------------------------------------------------------ looking in from outside
     def __repr__(self) -> str:
-        return f"<Worker: {self._in_words()}>"
-
-    def _repr_html_(self) -> str:
-        """Return the same for notebooks."""
-        return f"<b>Worker</b>: {self._in_words()}"
-
-    def _in_words(self) -> str:
-        """Return what it has and does, in a line."""
         life, session = self._life, self._life.session
         parts = [f"level {self.level}"]
         pools = (life.next_level, "next-level"), (life.subs, "sub")
@@ -674,14 +666,15 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 parts.append(f"{size} {what} worker{'s' * (size > 1)}")
         parts.append("in threads" if self.child_mode == "thread" else "in processes")
         if session is None:
-            return ", ".join([*parts, "closed" if life.closed else "not open yet"])
-        parts.append("open")
-        view = session.engine.view
-        if life.running:
-            parts.append("a run is in progress")
-        elif life.streaming:
-            parts.append(f"{view.next_task_id - view.ended} calls waiting or running")
-        return ", ".join(parts)
+            parts.append("closed" if life.closed else "not open yet")
+        else:
+            parts.append("open")
+            view = session.engine.view
+            if life.running:
+                parts.append("a run is in progress")
+            elif life.streaming:
+                parts.append(f"{view.next_task_id - view.ended} calls waiting or running")
+        return f"<Worker: {', '.join(parts)}>"
 
     def progress(self) -> tuple[int, int]:
         """Return (tasks done, tasks submitted) of the run in progress, buffers not counted as done.

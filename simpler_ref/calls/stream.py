@@ -326,7 +326,7 @@ class Stream:
             self._session.caller = self._word & L.CALLABLE_MASK
             self._teller = Teller(self)
         with self._life.lock:
-            self._life.prepare_stream()
+            self._life.prepare(self._life.live())
             with signals_blocked():
                 self._life.streaming = True
                 self._engine.view.forget_unordered()

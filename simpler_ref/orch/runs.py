@@ -17,7 +17,7 @@ from ..model import visibility
 from ..model.config import CallConfig
 from ..system import extras
 from ..system.signals import Failures
-from ..workers.failures import drain, end_early, recover
+from ..workers.failures import drain, end_early
 from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
@@ -110,8 +110,7 @@ def run(
     """Run an orchestration function, after what the last run may have left behind."""
 
     def act(session: Session) -> RunTiming:
-        recover(session)
-        life.start_missing(session)
+        life.prepare(session)
         domains_of(session).free_all(session)  # should the end of the last run have been cut short
         orchestrator_of(session)._configs.forget_many()
         words = session.words()

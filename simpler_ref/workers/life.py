@@ -33,7 +33,7 @@ from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
 from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import Arena
-from ..engine.snapshot import EngineSnapshot, waiting_tasks
+from ..engine.snapshot import waiting_tasks
 from ..errors import CallableTypeError, NoPythonWorkerError
 from ..model import visibility
 from ..system.cores import NO_TURN, Placement
@@ -371,13 +371,6 @@ class Life:
                 except RuntimeError:  # the run goes on
                     pass
 
-    # ------------------------------------------------------------ the stream of calls
-    def prepare_stream(self) -> None:
-        """Have all workers at work, for calls."""
-        session = self.live()
-        recover(session)
-        self.start_workers(session)
-
     def finish_stream(self) -> None:
         """Wait until all calls have ended."""
         if (stream := self.stream) is not None:
@@ -508,18 +501,21 @@ class Life:
                 raise RuntimeError("start during a run: the run has started the workers itself")
             session = self.live()
             if not self.streaming:  # calls have theirs replaced
-                recover(session)
-                self.start_workers(session)
+                self.prepare(session)
+
+    def prepare(self, session: Session) -> None:
+        """Finish what the last run may have left behind, and have all workers at work."""
+        recover(session)
+        self.start_workers(session)
 
     def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:
         """Start the workers that are missing: at first all, later those lost, or some of these."""
         with self.lock:  # they are not started beside `release`, or after it
             if session is not self.session:
                 raise RuntimeError(self._why_not_open())
-            self.start_missing(session, dead)
+            self._start_missing(session, dead)
 
-    def start_missing(self, session: Session, dead: Sequence[int] | None = None) -> None:
-        """Do so in a run, beside which nobody closes, or with the lock."""
+    def _start_missing(self, session: Session, dead: Sequence[int] | None) -> None:
         manager = session.manager
         anew = self.needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
@@ -585,42 +581,11 @@ class Life:
 
     # ------------------------------------------------------------ what it does, for people
     def look(self) -> Top | None:
-        """Return what the Worker does if it is open in this process.
-
-        No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as
-        long as it is looked at.
-        """
+        """Return what the Worker does if it is open in this process."""
         session = self.session
         if session is None or session.pid != os.getpid():
             return None
-        now = EngineSnapshot.of(session.engine)
-        submitted = now.next_task_id if self.streaming else now.pushed - session.pushed_before
-        is_busy = self.streaming or self.running
-        return Top(
-            pid=session.pid,
-            level=self.options.level,
-            program=self._program(session),
-            ended=now.ended if is_busy else 0,
-            submitted=submitted if is_busy else 0,
-            for_inputs=now.pending,
-            for_worker=now.ready,
-            alive=now.live,
-            window=now.window,
-            workers=tuple(session.rows(now)),
-            rings=now.rings,
-        )
-
-    def _program(self, session: Session) -> str:
-        """Say what the threads of the program do with the Worker."""
-        view, lacks = session.engine.view, session.engine.lacks
-        if lacks:
-            number = min(max(0, view.scope_depth - 1), view.ring_count - 1)
-            return f"waits for {lacks}" + ("" if self.streaming else f" in ring {number}")
-        if self.streaming:
-            return "calls"
-        if not self.running:
-            return "no run"
-        return "a run" if view.scope_depth or not view.live else "waits for its tasks"
+        return session.top(self.running, self.streaming)
 
     def report(self) -> str:
         """Return a table of what it does, and what the oldest tasks wait for; "" if it is closed."""

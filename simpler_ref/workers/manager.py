@@ -13,9 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from ..callables.identity import TargetNamespace
 from ..callables.payloads import read_staged, staged
@@ -36,8 +35,6 @@ from .kinds import WorkerKind
 from .reports import read_error
 
 log = logging.getLogger("simpler_ref")
-_AT_ONCE_NS = 200_000_000
-"""How long others are waited for, when one has not started, to count those with which it is the same."""
 
 
 def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
@@ -45,13 +42,6 @@ def worker_name(kinds: Sequence[WorkerKind], worker: int) -> str:
     kind = kinds[worker]
     mates = [i for i, other in enumerate(kinds) if other.label == kind.label]
     return f"{kind.label} {mates.index(worker)}{kind.suffix}"
-
-
-class Timeouts(NamedTuple):
-    """How long a worker may take, in seconds."""
-
-    start_s: float
-    control_s: float
 
 
 class LostBeforeError(WorkerLostError):
@@ -82,10 +72,12 @@ class WorkerManager:
     in_threads = False
     """Whether the workers are threads of this process."""
 
-    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
+    def __init__(
+        self, engine: Engine, kinds: Sequence[WorkerKind], start_s: float, control_s: float
+    ) -> None:
         self._engine = engine
         self.kinds = kinds
-        self._start_timeout_s, self._control_timeout_s = timeouts
+        self._start_timeout_s, self._control_timeout_s = start_s, control_s
         self._refusing = False
         self._closing = False
         self._known = threading.RLock()  # guards pids, dead, silent, lost
@@ -193,16 +185,8 @@ class WorkerManager:
                 continue
             why = self._why(worker)
             if not (again and self.do_without(worker, why, time.monotonic() - begun)):
-                more = self._count_failed(set(workers) - {worker, *ready})
-                others = f", nor did {more} more" if more else ""
-                raise WorkerStartError(f"{self.name(worker)} did not start{others}: {why}")
+                raise WorkerStartError(f"{self.name(worker)} did not start: {why}")
         return ready
-
-    def _count_failed(self, workers: Collection[int]) -> int:
-        """Return how many workers have not started either, as far as they say so at once."""
-        deadline = time.monotonic_ns() + _AT_ONCE_NS
-        answers = [self._wait_ready(worker, deadline) for worker in workers]
-        return sum(answer not in (L.OK, L.TIMED_OUT) for answer in answers)
 
     def do_without(self, worker: int, why: str, took_s: float = 0.0) -> bool:
         """Leave a worker lost that could not be made anew, if the others can go on without it."""

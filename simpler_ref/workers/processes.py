@@ -37,7 +37,7 @@ from .fork_server import (
     serve,
 )
 from .kinds import WorkerKind
-from .manager import Timeouts, WorkerManager
+from .manager import WorkerManager
 from .output import Relay, relay, take_over
 from .random_streams import Entropy, draw_entropy
 
@@ -167,8 +167,10 @@ class ProcessManager(WorkerManager):
     then marks the worker dead and wakes the Scheduler, which fails the worker's tasks.
     """
 
-    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
-        super().__init__(engine, kinds, timeouts)
+    def __init__(
+        self, engine: Engine, kinds: Sequence[WorkerKind], start_s: float, control_s: float
+    ) -> None:
+        super().__init__(engine, kinds, start_s, control_s)
         self._socket: socket.socket | None = None
         self._server_fd = -1
         self._monitor: threading.Thread | None = None

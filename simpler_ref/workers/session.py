@@ -1,6 +1,6 @@
 """The resources of an open Worker: memory, workers and the Scheduler thread.
 
-Rule     SEE-FILE-3; SEE-TOP-1; FLOW-REG-4; WM-CHIP-9
+Rule     SEE-FILE-3; SEE-TOP-1, -3; FLOW-REG-4; WM-CHIP-9
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..system.signals import Failures, signals_blocked
 from ..trace.recorder import Recorder
 from .child_traces import ChildTraces
 from .kinds import NestedWorker, WorkerKind
-from .manager import Timeouts, WorkerManager, worker_name
+from .manager import WorkerManager, worker_name
 from .options import Settings
 from .processes import ProcessManager, StartMethod
 from .remote_workers import RemoteWorkers
 from .requests import ChipMemory, Installer
 from .threads import ThreadManager
-from .top import Row
+from .top import Row, Top
 from .watch import OF_CALLS, Watch
 
 
@@ -139,9 +139,7 @@ class Session:
                 self.options.start_timeout_s, *(kind.start_timeout_s for kind in self.kinds)
             )
             self.manager = self._mode()(
-                self.engine,
-                self.kinds,
-                Timeouts(start_s, self.options.py_control_timeout_s),
+                self.engine, self.kinds, start_s, self.options.py_control_timeout_s
             )
             self.domains.forget_members()
             self.manager.on_death = self.domains.note_death
@@ -257,7 +255,41 @@ class Session:
         if self.manager is not None:
             self.watch().look(None, OF_CALLS)
 
-    def rows(self, now: EngineSnapshot) -> Iterator[Row]:
+    def top(self, running: bool, streaming: bool) -> Top:
+        """Return what the Worker does, which has a run in progress, or is streaming calls.
+
+        No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as
+        long as it is looked at.
+        """
+        now = EngineSnapshot.of(self.engine)
+        submitted = now.next_task_id if streaming else now.pushed - self.pushed_before
+        return Top(
+            pid=self.pid,
+            level=self.options.level,
+            program=self._program(running, streaming),
+            ended=now.ended if running or streaming else 0,
+            submitted=submitted if running or streaming else 0,
+            for_inputs=now.pending,
+            for_worker=now.ready,
+            alive=now.live,
+            window=now.window,
+            workers=tuple(self._rows(now)),
+            rings=now.rings,
+        )
+
+    def _program(self, running: bool, streaming: bool) -> str:
+        """Say what the threads of the program do with the Worker."""
+        view, lacks = self.engine.view, self.engine.lacks
+        if lacks:
+            number = min(max(0, view.scope_depth - 1), view.ring_count - 1)
+            return f"waits for {lacks}" + ("" if streaming else f" in ring {number}")
+        if streaming:
+            return "calls"
+        if not running:
+            return "no run"
+        return "a run" if view.scope_depth or not view.live else "waits for its tasks"
+
+    def _rows(self, now: EngineSnapshot) -> Iterator[Row]:
         """Yield what each worker does."""
         manager, time_ns = self.manager, time.monotonic_ns()
         if manager is None:

@@ -15,7 +15,7 @@ from ..system.signals import raise_in, signals_blocked, take_back
 from .fork_server import GRACE_S
 from .kinds import WorkerKind
 from .loop import serve_mailbox
-from .manager import Timeouts, WorkerManager, log
+from .manager import WorkerManager, log
 
 
 class ThreadManager(WorkerManager):
@@ -27,8 +27,10 @@ class ThreadManager(WorkerManager):
 
     in_threads = True
 
-    def __init__(self, engine: Engine, kinds: Sequence[WorkerKind], timeouts: Timeouts) -> None:
-        super().__init__(engine, kinds, timeouts)
+    def __init__(
+        self, engine: Engine, kinds: Sequence[WorkerKind], start_s: float, control_s: float
+    ) -> None:
+        super().__init__(engine, kinds, start_s, control_s)
         self._threads: dict[int, threading.Thread] = {}
         self._terminated: set[int] = set()
         self._snapshot: Snapshot = {}

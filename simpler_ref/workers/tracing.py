@@ -13,7 +13,6 @@ from typing import Any
 from ..system.signals import MOST_SIGNALS, Failures, until_done
 from ..system.values import file_path
 from ..trace.recorder import file_of_variable
-from .failures import recover
 from .life import Life
 from .options import trace_detail
 from .session import Session
@@ -94,8 +93,7 @@ class Tracing:
             end(life, session)  # of a block that a signal has kept from its end
         if recorder.is_on:
             raise RuntimeError(f"this Worker is being traced already, into {recorder.path}")
-        recover(session)
-        life.start_workers(session)
+        life.prepare(session)
         life.traced_by = weakref.ref(self)
         begin(life, session, self.path, self._detail)
         recorder.start()

@@ -22,7 +22,6 @@ def test_a_worker_says_what_it_has_and_what_it_does():
 
         held = [w.submit(wait_at_gate) for _ in range(3)]
         assert repr(w).endswith(", open, 3 calls waiting or running>")
-        assert w._repr_html_().startswith("<b>Worker</b>: level 3, 2 sub workers")
         gate[0] = 1
         assert [one.result() for one in held] == [None] * 3
         assert repr(w).endswith(", open, 0 calls waiting or running>")

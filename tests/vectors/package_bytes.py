@@ -19,7 +19,6 @@ from simpler_ref.native_chip import ChipStorageTaskArgs
 from simpler_ref.native_chip.abi import CallConfigStorage, ContinuousTensorStorage
 from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTensor, DataType
 from simpler_ref.workers.kinds import SubWorker
-from simpler_ref.workers.manager import Timeouts
 from simpler_ref.workers.reports import write_error
 from simpler_ref.workers.threads import ThreadManager
 
@@ -215,7 +214,7 @@ def check_task_frame(case):
 def check_control_frame(case):
     """What a worker finds that is asked to do something by the manager of its Worker."""
     driver = Driver(sub=1)
-    manager = ThreadManager(driver.engine, [SubWorker()], Timeouts(DEADLINE_S, DEADLINE_S))
+    manager = ThreadManager(driver.engine, [SubWorker()], DEADLINE_S, DEADLINE_S)
 
     def worker():
         assert driver.k.park_and_receive(driver.mem, 0) == L.CONTROL

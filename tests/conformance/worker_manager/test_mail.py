@@ -10,7 +10,6 @@ from simpler_ref import CallConfig, Worker
 from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
-from simpler_ref.workers.manager import Timeouts
 from simpler_ref.workers.threads import ThreadManager
 from tests.support import DEADLINE_S, make_args
 
@@ -114,7 +113,7 @@ def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):
         assert one.k.finish_control_and_receive(one.mem, 0, 0) == L.PARK
         return seen
 
-    manager = ThreadManager(one.engine, [SubWorker()], Timeouts(1.0, 30.0))
+    manager = ThreadManager(one.engine, [SubWorker()], 1.0, 30.0)
     with ThreadPoolExecutor(1) as threads:
         answering = threads.submit(worker)
         result = manager.control(
