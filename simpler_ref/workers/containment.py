@@ -20,10 +20,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import process, util
-from types import CodeType
 from typing import Any, NoReturn
 
 from ..jit.kernel import INTERPRETED
@@ -165,41 +164,11 @@ class Beginning:
             _signal.setitimer(timer, 0)
         if sys.getrecursionlimit() < self._recursion:
             sys.setrecursionlimit(self._recursion)
-        for number in self._changed():
-            _signal.signal(number, _signal.SIG_IGN)
-            _signal.signal(number, self._handlers[number])
-        _signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-    def _changed(self) -> Iterator[int]:
         for number, handler in self._handlers.items():
             if handler is not None and _signal.getsignal(number) is not handler:
-                yield number
-
-    def blame(self, exception: BaseException) -> None:
-        """Add a note to an exception if a signal handler that a task has installed raised it.
-
-        That may have been another task: the target of a signal is unknown.
-        """
-        if not hasattr(exception, "add_note"):  # Python 3.10
-            return
-        installed: dict[CodeType, str] = {}
-        for number in self._changed():
-            code = getattr(_signal.getsignal(number), "__code__", None)
-            if code is not None:
-                installed[code] = f"the handler of {signal.Signals(number).name}"
-        if not installed:
-            return
-        trace = exception.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if code in installed:
-                exception.add_note(
-                    f"It was raised by {installed[code]}, {code.co_name} ({code.co_filename}, line "
-                    f"{code.co_firstlineno}), which this task or an earlier one of the same worker has "
-                    "installed."
-                )
-                return
-            trace = trace.tb_next
+                _signal.signal(number, _signal.SIG_IGN)
+                _signal.signal(number, handler)
+        _signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def contain(self, exception: BaseException, worker: str, before: str) -> None:
         """Log an exception raised between two tasks, fail no task, and remove its cause.

@@ -239,7 +239,6 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                             mem[leaf_word] = 0
                             trials = 1
                         if local == _RUNNING:
-                            beginning.blame(failure)
                             write_error(boxes[frame], traces[frame], failure)
                             callables.report(digest_in(boxes[frame]), failure)
                             local = _FAILED

@@ -9,7 +9,6 @@ import argparse
 import json
 import math
 import os
-import re
 import socket
 import sys
 import time
@@ -18,12 +17,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from . import top, top_server
+from .top import Row, Top, from_data
+from .top_server import FORMAT, NAME, peer_of
 
 DEADLINE_S = 5.0
 """How long an answer may take. The thread that answers needs the lock of the interpreter."""
 _CHUNK = 1 << 16
-_NAME = re.compile("@(" + re.escape(top_server.NAME).replace(r"\{pid\}", "([0-9]+)") + "[0-9a-f]+)")
 _CLEAR = "\x1b[H\x1b[J"
 """Tells a terminal to begin again in its upper left corner."""
 _LONGEST_S = 86400.0
@@ -99,7 +98,7 @@ class SilentError(NoAnswerError):
     """It has not answered in time."""
 
 
-def ask(pid: int, deadline_s: float = DEADLINE_S) -> list[top.Top]:
+def ask(pid: int, deadline_s: float = DEADLINE_S) -> list[Top]:
     """Return what the Workers of a process do, with those of their child Workers' processes.
 
     Raises
@@ -109,100 +108,39 @@ def ask(pid: int, deadline_s: float = DEADLINE_S) -> list[top.Top]:
         not answer in time.
     """
     until = time.monotonic() + deadline_s
-    names = _names()
-    _require(pid, names)
-    return [complete(one, names, until) for one in _ask(pid, names, until)]
+    _require_mine(pid)
+    found = _ask(pid, until)
+    if found:
+        return [complete(one, until) for one in found]
+    text = f"process {pid} has no open Worker whose workers are started"
+    for above in _ancestors(pid):
+        with suppress(NoAnswerError):
+            if _ask(above, until):
+                text += f"; process {above}, above it, has one: `python -m simpler_ref top {above}`"
+                break
+    raise NoAnswerError(text)
 
 
-def complete(
-    found: top.Top, names: dict[int, list[str]] | None = None, until: float | None = None
-) -> top.Top:
+def complete(found: Top, until: float | None = None) -> Top:
     """Return it with what the Workers in the processes of its workers do."""
-    names = _names() if names is None else names
     until = time.monotonic() + DEADLINE_S if until is None else until
-    return replace(found, workers=tuple(_with_below(row, names, until) for row in found.workers))
+    return replace(found, workers=tuple(_with_below(row, until) for row in found.workers))
 
 
-def _with_below(row: top.Row, names: dict[int, list[str]], until: float) -> top.Row:
-    below = row.below
-    if row.pid is not None and row.pid in names:
+def _with_below(row: Row, until: float) -> Row:
+    below: Sequence[Top] = row.below
+    if row.pid is not None:
         try:
-            below = tuple(_ask(row.pid, names, until))
+            below = _ask(row.pid, until)
         except SilentError:
             return replace(row, silent=True)
         except NoAnswerError:  # it has just ended
             return row
-    return replace(row, below=tuple(complete(one, names, until) for one in below))
+    return replace(row, below=tuple(complete(one, until) for one in below))
 
 
-# ---------------------------------------------------------------- one process
-def _names() -> dict[int, list[str]]:
-    """Return the names of the sockets on which processes answer."""
-    found: dict[int, list[str]] = {}
-    with open("/proc/net/unix", errors="replace") as sockets:
-        for name, pid in _NAME.findall(sockets.read()):
-            found.setdefault(int(pid), []).append(name)
-    return found
-
-
-def _ask(pid: int, names: dict[int, list[str]], until: float) -> list[top.Top]:
-    silent = False
-    for name in dict.fromkeys(names.get(pid, [])):  # connections have the same name
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            raw = _read(connection, name, pid, until)
-        if raw:
-            return _understand(pid, raw)
-        silent |= raw is None
-    if silent:
-        raise SilentError(
-            f"process {pid} does not answer: it is stopped, or one of its threads is in native code "
-            f"that keeps the lock of the interpreter. `py-spy dump --native --pid {pid}` shows where"
-        )
-    raise NoAnswerError(f"process {pid} has no open Worker any more")
-
-
-def _read(connection: socket.socket, name: str, pid: int, until: float) -> bytes | None:
-    """Return the answer, None if it does not come in time.
-
-    It is empty if the socket is gone, or that of a process which only says that it is `pid`.
-    """
-    chunks: list[bytes] = []
-    try:
-        connection.settimeout(max(0.001, until - time.monotonic()))
-        connection.connect("\0" + name)
-        if top_server.peer_of(connection)[0] != pid:
-            return b""
-        while True:
-            connection.settimeout(max(0.001, until - time.monotonic()))
-            chunk = connection.recv(_CHUNK)
-            if not chunk:
-                return b"".join(chunks)
-            chunks.append(chunk)
-    except (TimeoutError, BlockingIOError):
-        return None
-    except OSError:
-        return b""
-
-
-def _understand(pid: int, raw: bytes) -> list[top.Top]:
-    try:
-        told: dict[str, Any] = json.loads(raw)
-    except ValueError:
-        raise NoAnswerError(f"process {pid} has ended while it was asked") from None
-    if told["format"] != top_server.FORMAT:
-        raise NoAnswerError(
-            f"process {pid} has another version of simpler_ref, which answers in another format: use the "
-            "`python -m simpler_ref top` of its environment"
-        )
-    if "error" in told:
-        raise NoAnswerError(f"process {pid} could not look at its Workers: {told['error']}")
-    if not told["workers"]:
-        raise NoAnswerError(f"process {pid} has no open Worker any more")
-    return [top.from_data(one) for one in told["workers"]]
-
-
-def _require(pid: int, names: dict[int, list[str]]) -> None:
-    """Refuse a process that cannot answer, and say why."""
+def _require_mine(pid: int) -> None:
+    """Refuse a process that does not exist, or is another user's."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
         if _status(pid)[0] == "Z":  # its parent has not noticed yet
@@ -214,13 +152,49 @@ def _require(pid: int, names: dict[int, list[str]]) -> None:
             f"process {pid} belongs to user {owner}, and this is user {os.geteuid()}: a process answers "
             "its own user only"
         )
-    if pid in names:
-        return
-    text = f"process {pid} has no open Worker whose workers are started"
-    above = next((one for one in _ancestors(pid) if one in names), None)
-    if above is not None:
-        text += f"; process {above}, above it, has one: `python -m simpler_ref top {above}`"
-    raise NoAnswerError(text)
+
+
+def _ask(pid: int, until: float) -> Sequence[Top]:
+    """Return what the Workers of one process do; nothing if it has none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            raw = _read(connection, pid, until)
+        except (TimeoutError, BlockingIOError):
+            raise SilentError(
+                f"process {pid} does not answer: it is stopped, or one of its threads is in native code "
+                f"that keeps the lock of the interpreter. `py-spy dump --native --pid {pid}` shows where"
+            ) from None
+        except OSError:  # nobody has the name
+            return ()
+    if not raw:
+        return ()
+    try:
+        told: dict[str, Any] = json.loads(raw)
+    except ValueError:
+        raise NoAnswerError(f"process {pid} has ended while it was asked") from None
+    if told["format"] != FORMAT:
+        raise NoAnswerError(
+            f"process {pid} has another version of simpler_ref, which answers in another format: use the "
+            "`python -m simpler_ref top` of its environment"
+        )
+    if "error" in told:
+        raise NoAnswerError(f"process {pid} could not look at its Workers: {told['error']}")
+    return [from_data(one) for one in told["workers"]]
+
+
+def _read(connection: socket.socket, pid: int, until: float) -> bytes:
+    """Return the answer, empty if it is that of a process which only says that it is `pid`."""
+    raw = b""
+    connection.settimeout(max(0.001, until - time.monotonic()))
+    connection.connect(NAME.format(pid=pid))
+    if peer_of(connection)[0] != pid:
+        return raw
+    while True:
+        connection.settimeout(max(0.001, until - time.monotonic()))
+        chunk = connection.recv(_CHUNK)
+        if not chunk:
+            return raw
+        raw += chunk
 
 
 def _status(pid: int) -> list[str]:

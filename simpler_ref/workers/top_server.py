@@ -30,8 +30,8 @@ from .top import Top, as_data
 
 log = logging.getLogger("simpler_ref")
 
-NAME = "simpler_ref.top.{pid}."
-"""How names of sockets begin; what follows is random, so that nobody can take a name beforehand."""
+NAME = "\0simpler_ref.top.{pid}"
+"""The name of the socket. The system says who has it: one that another process took is not believed."""
 FORMAT = 1
 """Version of the answers."""
 _PATIENCE_S = 1.0
@@ -67,8 +67,7 @@ class Listener:
         self._connection: socket.socket | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            name = NAME.format(pid=os.getpid()) + os.urandom(8).hex()
-            self._socket.bind("\0" + name)
+            self._socket.bind(NAME.format(pid=os.getpid()))
             self._socket.listen(8)
             self._thread = threading.Thread(target=self._serve, name="simpler-top", daemon=True)
             self._thread.start()
@@ -131,7 +130,7 @@ def listen(worker: _Open) -> None:
         if _listener is None:
             try:
                 _listener = Listener(_answer)
-            except (OSError, RuntimeError) as error:  # no descriptor, or no thread, can be had
+            except (OSError, RuntimeError) as error:  # no name, descriptor or thread can be had
                 log.warning("`python -m simpler_ref top` will not find this process: %s", error)
 
 

@@ -15,7 +15,7 @@ from multiprocessing import util
 import numpy as np
 import pytest
 
-from simpler_ref import TaskError, Worker, WorkerLostError, leaf
+from simpler_ref import Worker, WorkerLostError, leaf
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import fork_server, processes
@@ -311,30 +311,6 @@ def test_a_lost_worker_names_what_it_had_done_before(depth, earlier_run):
         with pytest.raises(WorkerLostError) as caught:
             run_sub(w, second)
         assert "before that" not in str(caught.value), "the new one had done nothing"
-
-
-@pytest.mark.spec("WM-LEFT-2")
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
-def test_an_exception_of_a_handler_that_a_task_has_left_says_so():
-    with Worker(3, num_sub_workers=1) as w:
-
-        def leaves():
-            signal.signal(signal.SIGUSR1, raise_late)
-
-        def victim():
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-        def fails():
-            raise ValueError("of its own")
-
-        leave, hit, fail = map(w.register, (leaves, victim, fails))
-        run_sub(w, leave)
-        with pytest.raises(TaskError, match="Late: from a task") as caught:
-            run_sub(w, hit)
-        assert "raised by the handler of SIGUSR1, raise_late" in caught.value.remote_traceback
-        with pytest.raises(TaskError, match="of its own") as caught:
-            run_sub(w, fail)
-        assert "handler" not in caught.value.remote_traceback
 
 
 def forks():
