@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
 
 from .callables.identity import CallableHandle
@@ -110,7 +109,6 @@ def _require_function(target: Any) -> None:
 
 
 def _chips(options: Settings) -> list[WorkerKind]:
-    """Return the chips of a Worker."""
     if not options.device_ids or options.level > 3:
         return []
     from .native_chip.kind import ChipChild  # which takes a while, and most Workers need none
@@ -155,7 +153,6 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             self._add_fleet(*endpoints)
 
     def _take_up(self, life: Life) -> None:
-        """Take up a life."""
         self._life = life
         processes.fork_hygiene_once()
         processes.disown_after_fork(life)
@@ -382,12 +379,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             "what it needs as arguments, and a nested Worker is added with add_worker"
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the Worker; an exception cancels the calls that have not begun."""
         try:
             self._life.close(cancel=error is not None)
@@ -561,7 +553,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         how: dict[str, Any] = {}
         if isinstance(self._life.endpoints, Endpoints):
             how = {"write": StepRecorder, "make": partial(PlacedGraph, self._add_callable)}
-        return self._listen("record", partial(record, self._life, **how), orch_fn, args, config)
+        function, knobs = self._require_function("record", orch_fn, config)
+        return self._listen(
+            lambda session: record(self._life, session, function, args, knobs, **how)
+        )
 
     def graph(
         self,
@@ -584,12 +579,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         RuntimeError, TypeError, ValueError, Exception
             See `record`. A RuntimeError, too: the result of a call is asked for, which is not made.
         """
-        if callable(orch_fn) and not fits(orch_fn, 3) and fits(orch_fn, 0):
-            return self._graph_of_calls(orch_fn, args, config)
-        submits: Any = orch_fn
-        return self._listen("graph", graph_of, submits, args, config)
-
-    def _graph_of_calls(self, function: Any, args: Any, config: CallConfig | None) -> TaskGraph:
+        function: Any = orch_fn
+        if not callable(function) or fits(function, 3) or not fits(function, 0):
+            function, knobs = self._require_function("graph", function, config)
+            return self._listen(lambda session: graph_of(session, function, args, knobs))
         if args is not None or config is not None:
             name = getattr(function, "__qualname__", function)
             raise TypeError(
@@ -597,29 +590,15 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "and config would go nowhere: bind what it needs before, for instance with a lambda"
             )
         require_runnable("graph", function)
-
-        def act(session: Session) -> TaskGraph:
-            made = graph_of_calls(self._life, session, function)
-            session.require_own_process()
-            return made
-
         self._life.live()
-        return self._life.alone(act)
+        return self._listen(lambda session: graph_of_calls(self._life, session, function))
 
-    def _listen(
-        self,
-        what: str,
-        listen: Callable[..., G],
-        orch_fn: OrchFunction | CallableHandle,
-        args: Any,
-        config: CallConfig | None,
-    ) -> G:
-        """Return what is made of the calls of an orchestration function, of which no task runs."""
-        function, knobs = self._require_function(what, orch_fn, config)
+    def _listen(self, listen: Callable[[Session], G]) -> G:
+        """Return what is made of the tasks that a function submits, of which none runs."""
 
         def act(session: Session) -> G:
-            made = listen(session, function, args, knobs)
-            session.require_own_process()  # refuses a process that orch_fn forked
+            made = listen(session)
+            session.require_own_process()  # refuses a process that the function forked
             return made
 
         return self._life.alone(act)

@@ -41,7 +41,8 @@ class Seen(NamedTuple):
     """An input as it was before the task."""
 
     input: Input
-    before: bytes | list[int]
+    before: Array
+    """Its bytes, or the sums of its pieces."""
 
 
 class Guard:
@@ -96,7 +97,6 @@ class Guard:
         return HazardError(_message(seen, first, last), kind=KIND)
 
     def _note(self, one: Input, first: int, last: int) -> None:
-        """Note it in the trace."""
         mailbox = self._mailbox
         engine, word = mailbox.engine, L.NOTED_WROTE | one.number << 8
         number, low, high = mailbox.task_number, min(first, last), max(first, last) + 1
@@ -113,10 +113,10 @@ def look(inputs: Sequence[Input], others: Sequence[Array]) -> list[Seen]:
     ]
 
 
-def _sums(array: Array) -> bytes | list[int]:
+def _sums(array: Array) -> Array:
     if array.nbytes <= MOST_COPIED:
-        return array.tobytes()
-    return [zlib.crc32(one) for one in pieces(array)]
+        return np.frombuffer(array.tobytes(), np.uint8)
+    return np.array([zlib.crc32(one) for one in pieces(array)])
 
 
 def pieces(array: Array) -> Iterator[Any]:
@@ -131,22 +131,20 @@ def pieces(array: Array) -> Iterator[Any]:
 
 def _changed(seen: Seen) -> tuple[int, int] | None:
     """Return the first and the last byte that changed, in C order; those of pieces if they are many."""
-    array, after = seen.input.array, _sums(seen.input.array)
-    if seen.before == after:
+    array = seen.input.array
+    places = np.flatnonzero(seen.before != _sums(array))
+    if not len(places):
         return None
-    if isinstance(after, bytes) and isinstance(seen.before, bytes):
-        pair = (np.frombuffer(one, np.uint8) for one in (seen.before, after))
-        places = np.flatnonzero(np.not_equal(*pair))
-        return int(places[0]), int(places[-1])
-    places = np.flatnonzero(np.not_equal(np.array(seen.before), np.array(after)))
-    sizes = [len(one) for one in pieces(array)]
-    ends = np.cumsum(sizes)
-    return int(ends[places[0]]) - sizes[int(places[0])], int(ends[places[-1]]) - 1
+    first, last = int(places[0]), int(places[-1])
+    if array.nbytes <= MOST_COPIED:
+        return first, last
+    ends = np.cumsum([len(one) for one in pieces(array)])
+    return int(ends[first - 1]) if first else 0, int(ends[last]) - 1
 
 
 def _message(seen: Seen, first: int, last: int) -> str:
     """Return what happened and what to do, in the few bytes that a mailbox has for it."""
-    one, some = seen.input, "" if isinstance(seen.before, bytes) else "some of "
+    one, some = seen.input, "some of " if seen.input.array.nbytes > MOST_COPIED else ""
     return (
         f"{KIND}: {some}bytes {first} to {last} of {one.name} ({one.array.nbytes} bytes) changed while "
         f"the task ran. {one.remedy} if the task writes there; else the program does, or another task "
@@ -161,7 +159,6 @@ def _is_here(tensor: ContinuousTensor) -> bool:
 
 
 def _bytes_of(tensor: ContinuousTensor) -> Array:
-    """Return the memory of a tensor, of whatever element type."""
     if isinstance(tensor, DescribedTensor):
         array = tensor.numpy()
         return array if array.ndim else array.reshape(1)

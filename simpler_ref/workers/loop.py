@@ -83,7 +83,6 @@ class LocalCallables:
         self.slots[digest] = slot
 
     def _probed(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
-        """Return what runs tasks now."""
         return leaf if self._probe is None else self._probe.around(leaf)
 
     def probe(self, mailbox: MailboxView, request: bytes) -> bytes:

@@ -161,14 +161,13 @@ class WorkerManager:
             if worker not in self.silent:
                 self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
-    def _bring_up(self, workers: Iterable[int], again: bool) -> Sequence[int]:
-        """Make workers, wait until they are ready, and return them."""
+    def _bring_up(self, workers: Sequence[int], again: bool) -> Sequence[int]:
         with ExitStack() as requests:  # no claim on a mailbox before its worker is ready
             for worker in workers:
                 requests.enter_context(self._control[worker])
             return self._make(workers, again)
 
-    def _make(self, workers: Iterable[int], again: bool) -> Sequence[int]:
+    def _make(self, workers: Sequence[int], again: bool) -> Sequence[int]:
         begun = time.monotonic()
         for worker in workers:
             self._engine.kernels.set_usable(self._engine.mem, worker, 0)
@@ -432,7 +431,7 @@ class WorkerManager:
                 self._rescind(worker)
 
     def _rescind(self, worker: int) -> None:
-        """Rescind a termination that came too late."""
+        """Undo a termination that came too late."""
 
     def stop(self) -> None:
         """Stop the workers; those that do not stop in time are killed, if they can be.

@@ -50,14 +50,6 @@ def chips(_name: str, given: Any) -> tuple[int, ...]:
     return ids
 
 
-def _child_mode(name: str, value: Any) -> str:
-    return one_of(name, value, ("process", "thread"), "it is 'process' or 'thread'")
-
-
-def _start_method(name: str, value: Any) -> str:
-    return one_of(name, value, ("fork", "spawn"), "it is 'fork', 'spawn' or None")
-
-
 def trace_detail(name: str, value: Any) -> str:
     """Return how much a trace notes, once it is found to be right."""
     return one_of(name, value, DETAILS, "it is 'all', or 'tasks': only what workers do")
@@ -139,7 +131,9 @@ class Options:
         None,
         '``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one. '
         "None: thread at level 2, unless a `start_method` is given; process above.",
-        _child_mode,
+        lambda name, value: one_of(
+            name, value, ("process", "thread"), "it is 'process' or 'thread'"
+        ),
     )
     start_method: str | None = option(
         None,
@@ -148,7 +142,7 @@ class Options:
         "was registered, and inherits nothing else. None: spawn where a library in this process has "
         "threads that a fork would leave behind (OpenMP, polars), fork otherwise. A child Worker has its "
         "own.",
-        _start_method,
+        lambda name, value: one_of(name, value, ("fork", "spawn"), "it is 'fork', 'spawn' or None"),
     )
     device_id: int | None = option(None, "Level 2: the chip; 0 if it is not given.")
     device_ids: Sequence[int] = option((), "Level 3: the chips, a worker each.")
@@ -272,7 +266,6 @@ class Settings(Options):
         object.__setattr__(self, name, value)
 
     def _devices(self) -> tuple[int, ...]:
-        """Return the requested devices, a worker each."""
         given: Any = self.device_ids
         if self.level == 2:
             if self.num_sub_workers or given:

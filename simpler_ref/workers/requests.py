@@ -6,8 +6,8 @@ Rule     REMOTE-REG-4; FLOW-REG-2, -4; FLOW-UNDO-1, -2; FLOW-UNREG-3, -4; WM-CTR
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from ..callables.payloads import require_serialised, staged, staged_object
 from ..callables.registry import Registered
@@ -40,31 +40,23 @@ class Installer:
             It cannot be serialised.
         """
         done: list[int] = []
-        for worker in self._manager.targets(one.namespace):
-            with self._all_or_none(one, done):
-                if self._is_prepared(one, worker):
+        try:
+            for worker in self._manager.targets(one.namespace):
+                try:
+                    self._prepare(one, worker)
                     done.append(worker)
-        for worker in done if one.is_remote else ():
-            with self._all_or_none(one, done):
+                except LostBeforeError:
+                    if one.is_remote:
+                        raise
+            for worker in done if one.is_remote else ():
                 self._commit(one, worker)
-
-    def _is_prepared(self, one: Registered, worker: int) -> bool:
-        """Have a worker install a callable; return False if it died before it was asked."""
-        try:
-            self._prepare(one, worker)
-        except LostBeforeError:
-            if one.is_remote:
-                raise
-            return False
-        return True
-
-    @contextmanager
-    def _all_or_none(self, one: Registered, done: list[int]) -> Iterator[None]:
-        """Should a worker refuse, have those that did not forget a callable, and say so."""
-        try:
-            yield
         except BaseException as error:
-            self._roll_back(one, done, error)
+            refused = self._remove(one, done)
+            if refused is not None:
+                raise CallableError(
+                    "REGISTER_CLEANUP_UNCERTAIN",
+                    f"{one.name} is not registered ({error}), and that could not be undone: {refused}",
+                ) from error
             if isinstance(error, (ControlError, WorkerLostError)):
                 raise CallableError(
                     "REGISTER_PARTIAL_FAILURE", f"{one.name} is not registered: {error}"
@@ -91,21 +83,11 @@ class Installer:
         with staging as name:
             self._manager.control(worker, command, (size,), name=name, digest=one.digest)
 
-    def _roll_back(self, one: Registered, done: list[int], why: BaseException) -> None:
-        """Have the workers that installed a callable forget it."""
-        error = self._remove(one, done)
-        if error is not None:
-            raise CallableError(
-                "REGISTER_CLEANUP_UNCERTAIN",
-                f"{one.name} is not registered ({why}), and that could not be undone: {error}",
-            ) from why
-
     def remove_everywhere(self, one: Registered) -> ControlError | None:
         """Have every live worker forget a callable; return the first refusal."""
         return self._remove(one, self._manager.targets(one.namespace))
 
     def _remove(self, one: Registered, workers: Iterable[int]) -> ControlError | None:
-        """Have workers forget a callable, every one of them; return the first refusal."""
         _, command = one.commands
         first = None
         for worker in workers:
@@ -163,7 +145,6 @@ class ChipMemory:
             raise invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        """Make a control request to a next-level worker."""
         return self._running().control(self._worker(worker_id), command, args)
 
     def _worker(self, worker_id: int) -> int:

@@ -37,38 +37,30 @@ from .top import Row, Top
 from .watch import OF_CALLS, Watch
 
 
-class RunOrchestrator(Protocol):
+class _Orchestrator(Protocol):
     """What workers ask of the Orchestrator of a Worker's runs; see `orchestrator_of` for all of it."""
 
     _thread: int
 
-    def _place_of(self, task: int) -> str:
-        """Return the line that has submitted a task, if that is known."""
+    def _place_of(self, task: int) -> str: ...
 
-    def _take_entries(self) -> None:
-        """Submit by the engine's entries as they are now."""
+    def _take_entries(self) -> None: ...
 
-    def _task_error(self) -> TaskError:
-        """Return the run's first failure as an exception."""
+    def _task_error(self) -> TaskError: ...
 
 
-class RunDomains(Protocol):
-    """What workers ask of the communication domains of a Worker; see `domains_of` for all of it."""
+class _Domains(Protocol):
+    """What workers tell the communication domains of a Worker; see `domains_of` for all of it."""
 
-    def forget_members(self) -> None:
-        """Note that all workers are new."""
+    def forget_members(self) -> None: ...
 
-    def note_death(self, worker: int, code: int) -> None:
-        """Break the domains of a chip that has died."""
+    def note_death(self, worker: int, code: int) -> None: ...
 
-    def look(self, session: Session, failures: Failures = ...) -> None:
-        """Break the domains of ranks that will not come."""
+    def look(self, session: Session, failures: Failures = ...) -> None: ...
 
-    def look_while_asking(self, session: Session) -> None:
-        """Look while a control request waits for its turn."""
+    def look_while_asking(self, session: Session) -> None: ...
 
-    def close(self) -> None:
-        """Drop all domains."""
+    def close(self) -> None: ...
 
 
 class Session:
@@ -104,8 +96,8 @@ class Session:
         self.snapshot: Snapshot = {}
         self.inherited: dict[str, Any] | None = None
         """What workers have of `__main__`; None: all of it, since they are threads, or not started."""
-        self.orch: RunOrchestrator
-        self.domains: RunDomains
+        self.orch: _Orchestrator
+        self.domains: _Domains
         self.chips: ChipMemory
         self.has_started = False
         """Whether all workers have been ready once."""
@@ -149,7 +141,7 @@ class Session:
         self.recorder.start()
         with signals_blocked():
             if self.scheduler is None:
-                scheduler = Scheduler(self.engine, self._describe_stuck)
+                scheduler = Scheduler(self.engine, lambda: self.watch().stuck_group())
                 scheduler.start()
                 self.scheduler = scheduler
         if self.manager is not None:
@@ -157,7 +149,7 @@ class Session:
 
     @property
     def installer(self) -> Installer | None:
-        """Installs callables in the workers; None while there are none."""
+        """What installs callables in the workers; None while there are none."""
         return None if self.manager is None else Installer(self.manager)
 
     def replace_dead(self, dead: Sequence[int] | None = None) -> None:
@@ -166,23 +158,18 @@ class Session:
         They also install the callables registered since the start.
         """
         assert self.manager is not None
+        installer = Installer(self.manager)
         for worker in self.manager.replace_dead(dead):
+            namespace = self.kinds[worker].target_namespace
             try:
-                self._install_missing(worker)
+                for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
+                    installer.install(one, worker)
             except (ControlError, WorkerLostError) as error:
                 if not self.manager.do_without(worker, str(error)):
                     raise
             else:
                 self.child_traces.begin(self.manager, [worker])
                 self.manager.admit([worker])
-
-    def _install_missing(self, worker: int) -> None:
-        """Have a worker install what was registered since the start."""
-        assert self.manager is not None
-        installer = Installer(self.manager)
-        namespace = self.manager.kinds[worker].target_namespace
-        for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):
-            installer.install(one, worker)
 
     def watch(self) -> Watch:
         """Return the watch of running tasks, one for each run that has to wait."""
@@ -240,10 +227,6 @@ class Session:
         """Return what messages call a worker."""
         return f"worker {worker}" if self.manager is None else self.manager.name(worker)
 
-    def _describe_stuck(self) -> str:
-        """Say which group waits for which workers."""
-        return self.watch().stuck_group()
-
     def look(self, failures: Failures = ()) -> None:
         """Do what is due while a run waits, about ten times a second: messages, domains."""
         if self.manager is not None:
@@ -278,7 +261,6 @@ class Session:
         )
 
     def _program(self, running: bool, streaming: bool) -> str:
-        """Say what the threads of the program do with the Worker."""
         view, lacks = self.engine.view, self.engine.lacks
         if lacks:
             number = min(max(0, view.scope_depth - 1), view.ring_count - 1)
@@ -314,7 +296,6 @@ class Session:
             yield row
 
     def _described(self) -> dict[str, Any]:
-        """Return what a trace is told of the Worker."""
         functions = {
             str(int.from_bytes(digest[:8], "little") & L.FUNCTION_MASK): name
             for digest, name in self.registry.names().items()

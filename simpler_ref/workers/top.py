@@ -125,7 +125,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time as people say it."""
     if seconds < 60:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(int(seconds), 60)

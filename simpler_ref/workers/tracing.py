@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from types import TracebackType
 from typing import Any
 
 from ..system.signals import MOST_SIGNALS, Failures, until_done
@@ -77,12 +76,7 @@ class Tracing:
             self.__exit__(None, None, None)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         failures = until_done(self._end, (), os.getpid(), most=MOST_SIGNALS)
         if failures:
             raise failures[-1]
