@@ -675,11 +675,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         RuntimeError
             Not initialised, or closed.
         """
-        self._life.live()
-        top = self._life.look()
-        if top is None:  # another thread has just closed it
-            raise RuntimeError("this Worker is closed; make a new one")
-        return complete(top)
+        life, session = self._life, self._life.live()
+        return complete(session.top(life.running, life.streaming))
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the live workers."""

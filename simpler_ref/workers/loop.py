@@ -56,8 +56,8 @@ class LocalCallables:
         self.kind = kind
         self.slots: dict[bytes, int] = {}
         self.leaves: list[Callable[[ReceivedArgs], Any]] = []
-        self._installed: list[Any] = []
-        self._bare: list[Callable[[ReceivedArgs], Any]] = []
+        self._installed: list[tuple[Any, Callable[[ReceivedArgs], Any]]] = []
+        """With what runs its tasks without a probe."""
         self._free: list[int] = []
         self._probe: Probe | None = None
         for digest, target in snapshot.items():
@@ -71,16 +71,13 @@ class LocalCallables:
         leaf = self.kind.leaf(installed)
         if is_relayed():
             leaf = then_flush(leaf)
-        if self._free:
-            slot = self._free.pop()
-            self._installed[slot], self._bare[slot] = installed, leaf
-            self.leaves[slot] = self._probed(leaf)
-        else:
-            slot = len(self.leaves)
-            self._installed.append(installed)
-            self._bare.append(leaf)
-            self.leaves.append(self._probed(leaf))
-        self.slots[digest] = slot
+        if not self._free:
+            self._free.append(len(self.leaves))
+            self._installed.append((None, _removed))
+            self.leaves.append(_removed)
+        slot = self.slots[digest] = self._free.pop()
+        self._installed[slot] = installed, leaf
+        self.leaves[slot] = self._probed(leaf)
 
     def _probed(self, leaf: Callable[[ReceivedArgs], Any]) -> Callable[[ReceivedArgs], Any]:
         return leaf if self._probe is None else self._probe.around(leaf)
@@ -93,25 +90,25 @@ class LocalCallables:
         if asked := json.loads(request):
             self._probe = extras.load("diagnostics").Probe(mailbox, asked)
         for slot in self.slots.values():
-            self.leaves[slot] = self._probed(self._bare[slot])
+            self.leaves[slot] = self._probed(self._installed[slot][1])
         mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)
         return b""
 
     def address(self, slot: int) -> int:
         """Return the address of compiled code for a callable's tasks, or 0."""
-        return 0 if self._probe is not None else self.kind.address(self._installed[slot])
+        return 0 if self._probe is not None else self.kind.address(self._installed[slot][0])
 
     def report(self, digest: bytes, error: BaseException) -> None:
         """Let the worker's kind note what a task has raised."""
         slot = self.slots.get(digest)
         if slot is not None:
-            self.kind.report(self._installed[slot], error)
+            self.kind.report(self._installed[slot][0], error)
 
     def name(self, slot: int) -> str:
         """Return the name of a slot's callable for messages; −1 for none."""
         if slot < 0:
             return ""
-        installed = self._installed[slot]
+        installed = self._installed[slot][0]
         name: str = getattr(installed, "__qualname__", type(installed).__qualname__)
         return name
 
@@ -120,8 +117,9 @@ class LocalCallables:
         slot = self.slots.pop(digest, None)
         if slot is None:
             return
-        installed, self._installed[slot] = self._installed[slot], None
-        self.leaves[slot] = self._bare[slot] = _removed
+        installed, _ = self._installed[slot]
+        self._installed[slot] = None, _removed
+        self.leaves[slot] = _removed
         self._free.append(slot)
         self.kind.remove(installed)
 
