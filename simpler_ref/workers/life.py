@@ -16,7 +16,7 @@ while the Worker is open, has what must be closed, and is closed without the Wor
 then.
 
 Rule     CALL-STREAM-4, -5, -8; CALL-CANCEL-5; ORCH-RUN-2, -9; ORCH-MISUSE-8; SPEED-REPLAY-1;
-         FLOW-REG-7; WM-POOL-2
+         FLOW-REG-5, -7, -10; WM-POOL-2, -5
 """
 
 from __future__ import annotations
