@@ -524,7 +524,7 @@ class FakeLink:
         self.storer = self.tasks._storer = Storer(self)
         self.waits_for = None
 
-    def note_all_moved(self):
+    def note_all(self):
         pass
 
     @property

@@ -9,7 +9,7 @@ from simpler_ref import __version__
 from simpler_ref.remote.connection import Order, prepare
 from simpler_ref.remote.fleets import ProcessFleet
 from simpler_ref.remote.frames import FrameType, HelloPayload, decode_hello, encode_hello
-from simpler_ref.remote.keys import new_pair, secure_client
+from simpler_ref.remote.keys import KeyPair, new_pair, secure_client
 from simpler_ref.remote.manifest import Manifest
 from simpler_ref.remote.session_frames import profile
 
@@ -75,7 +75,9 @@ def manifest(pair=None, **fields):
 @contextmanager
 def session(pair=None, **fields):
     """Yield a place where a session waits for its parent, and what connects clients to it."""
-    place = ProcessFleet().start(manifest(pair, **fields), ENDPOINT)
+    made = manifest(pair, **fields)
+    place = ProcessFleet().start(made, ENDPOINT)
+    place.group = KeyPair(made.group_key, made.group_secret)
     context, clients = zmq.Context(), []
 
     def connect(keys=pair):

@@ -85,12 +85,13 @@ the frame that asks or is answered, from bit 40 the session; NOTE_VALUE is its b
 NOTED_MOVED = 37
 """A tensor was fetched, or stored (bit 0): NOTE_TIME to NOTE_VALUE; from bit 1 with which session,
 NOTE_TASK bytes."""
+NOTED_CLOCK = 38
+"""At NOTE_TIME the clock of the endpoint whose link this is was ahead by NOTE_VALUE, plus or minus the
+operand."""
 # only in files
 NOTED_CHUNK = 64
 """The next NOTE_TASK notes are of a journal, the operand; NOTE_VALUE is its J_DROPPED, at NOTE_TIME."""
 NOTED_TEXT = 65  # the next NOTE_TASK notes are NOTE_VALUE bytes of JSON
-NOTED_CLOCK = 66
-"""At NOTE_TIME of the parent's clock this one was ahead by NOTE_VALUE, plus or minus the operand."""
 
 OWED_DATA, OWED_ORDER, OWED_FUTURE, OWED_MEMORY = range(4)
 """Kinds of edges: it reads what that task writes; waits for its end; takes its value; keeps its slab."""

@@ -52,10 +52,10 @@ from .limits import MAX_INLINE_ARENA_BYTES, SIZES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
-from .noted import peer_of
 from .parent_tensors import ParentTensors
 from .parts import MOST_PEERS
 from .queues import Queues
+from .records import peer_of
 from .references import RemoteBufferHandle
 from .requests import MOST_INLINE_BLOB, Registration
 from .spec import RemoteWorkerSpec

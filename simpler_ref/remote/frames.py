@@ -62,8 +62,6 @@ class OwnFrameType(enum.IntEnum):
     """The parent has a value that a TASK_CALL has returned; not answered."""
     TRACE = 70
     """A trace of the session's Worker begins or ends; answered."""
-    RECORDS = 71
-    """Asks for records of that, over a connection of their own; answered with some."""
     RUN_PART = 73
     """A part of a recorded graph, as a RUN has a task."""
     STOP_PART = 74

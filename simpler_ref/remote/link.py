@@ -82,7 +82,7 @@ from .link_tasks import LinkTasks
 from .link_trace import LinkTrace
 from .lookout import Lookout
 from .manifest import Announcement, Manifest
-from .noted import frame_word, moved_word
+from .records import Note, frame_word, moved_word
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
@@ -159,11 +159,11 @@ class Link(WorkerKind):
         self._place: Any = None
         self._home: Any = None
         self._tasks: Any = None
-        self._moved: deque[tuple[int, int, int, int]] = deque()
+        self._notes: deque[Note] = deque()
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
-        self._trace: LinkTrace | None = None
+        self._trace = LinkTrace(self)
         self._starting = True
         self._unanswered: dict[int, FrameType | OwnFrameType] = {}
         """The numbers of frames whose answers have not come, and what answers them."""
@@ -237,7 +237,6 @@ class Link(WorkerKind):
         )
         self._watcher.start()
         self._starting = True
-        self._trace = LinkTrace(self)
         self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
         self._home.bringing = self.bringing
         self._tasks = LinkTasks(self, self._home, self._maker)
@@ -290,8 +289,7 @@ class Link(WorkerKind):
         """End the session: SHUTDOWN, then its process."""
         fail_point("stopping")
         self._stopping = True
-        if self._trace is not None:
-            self._trace.drop()
+        self._trace.drop()
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join()
@@ -329,6 +327,7 @@ class Link(WorkerKind):
             ready = dict(poller.poll(BEAT_S * 1000))
             if self._stopping:
                 break
+            self._trace.poll()
             if self._health in ready:
                 self._note_health(asked_ns)
             if any(one in ready for one in monitors):
@@ -476,6 +475,7 @@ class Link(WorkerKind):
         if self.mailbox.is_traced:
             nbytes = FRAME_HEADER_BYTES + len(frame.payload)
             self._note_frame(kind, number, task if number == asked else 0, nbytes, sent=False)
+            self.note_all()
         words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
 
     def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
@@ -487,14 +487,21 @@ class Link(WorkerKind):
         """Note a tensor that was moved between this machine and the endpoint, if a trace is taken."""
         if self.mailbox.is_traced:
             word = moved_word(address, stored=stored)
-            self._moved.append((word, nbytes, began, time.monotonic_ns()))
-        if threading.current_thread() is threading.main_thread():
-            self.note_all_moved()
+            self.note((word, nbytes, began, time.monotonic_ns()))
 
-    def note_all_moved(self) -> None:
-        """Note also what another thread has moved; the journal is the main thread's."""
-        while self._moved:
-            self.mailbox.note(*self._moved.popleft())
+    def note(self, note: Note) -> None:
+        """Note something in the trace that is being taken; for any thread.
+
+        The journal is the main thread's, which takes up what others note.
+        """
+        self._notes.append(note)
+        if threading.current_thread() is threading.main_thread():
+            self.note_all()
+
+    def note_all(self) -> None:
+        """Put what other threads have noted into the journal."""
+        while self._notes:
+            self.mailbox.note(*self._notes.popleft())
 
     def _send(self, raw: bytes) -> None:
         try:
@@ -524,7 +531,6 @@ class Link(WorkerKind):
 
     def trace(self, request: bytes) -> bytes:
         """Have the session trace its Worker, and fetch the records; or end that."""
-        assert self._trace is not None
         return self._trace.answer(request)
 
     # ------------------------------------------------------------ callables

@@ -231,7 +231,7 @@ class LinkTasks:
         early, self._early = self._early, None
         if early.stored.exception() is None:
             self._home.note_stored(early.coming)
-        self._link.note_all_moved()
+        self._link.note_all()
 
     # ------------------------------------------------------------ one task
     def _read(self, args: ReceivedArgs) -> _Task:

@@ -1,76 +1,139 @@
 """The trace of an endpoint, as its link has the session take it, and fetches the records.
 
-Rule     SEE-REMOTE-1, -4
+Rule     SEE-REMOTE-3 to -5
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from .connection import Order
+from ..errors import TransferError
 from .frames import OwnFrameType
-from .records import TRACE, TRACE_ANSWER, Incoming, TraceAnswer, TraceDetail, TraceRequest
+from .records import (
+    PIECE,
+    RECORDS,
+    RECORDS_ANSWER,
+    TRACE,
+    TRACE_ANSWER,
+    RecordsRequest,
+    TraceAnswer,
+    TraceDetail,
+    TraceRequest,
+    clock_note,
+)
 
 if TYPE_CHECKING:
     from .link import Link
 
 log = logging.getLogger("simpler_ref")
 
+MOST_BYTES = 1 << 34
+"""Of the records of one trace: no endpoint may fill the disk of the program's machine."""
+MOST_PIECES = 8
+"""How many are fetched before the caller goes on with something else."""
+
 
 class LinkTrace:
-    """The trace of one session."""
+    """The trace of one session, and the file into which its records come."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._records: Incoming | None = None
-        self._is_over = False
+        self._lock = threading.Lock()
+        """Held while a piece comes: the thread that sends signs of life fetches some, too."""
+        self._file: BinaryIO | None = None
+        self._key = self._came = 0
+        self._size: int | None = None
+        """How many bytes there are in all, once the trace has ended."""
+        self._why = ""
+        """Why the records end before that."""
 
     def answer(self, request: bytes) -> bytes:
         """Have the session trace its Worker, and fetch the records; or end that."""
         asked = json.loads(request)
+        told: dict[str, Any]
         if "file" in asked:
-            return json.dumps({"why": self._begin(asked["file"], asked["detail"])}).encode()
-        if self._records is None:
-            return b"{}"
-        if not self._is_over:
-            self._is_over = True
-            self._records.finish(self._ask(TraceDetail.OFF).size)
-        left = self._records.left(asked["wait_s"])
-        if not left:
-            self.drop()
-            self._ask(TraceDetail.OFF)  # once more: the session may let them go
-        return json.dumps({"left": left}).encode()
+            told = {"why": self._begin(asked["file"], TraceDetail[asked["detail"].upper()])}
+        else:
+            told = self._end(asked["wait_s"])
+        return json.dumps(told).encode()
 
-    def _begin(self, file: str, detail: str) -> str:
+    def _begin(self, path: str, detail: TraceDetail) -> str:
         """Begin to fetch records into a file; return why there are none, or ""."""
         self.drop()
-        link = self._link
-        order = Order(link.session_id, link.number)
-        name = link.place_name
-
-        def warn(why: str) -> None:
-            log.warning("the records of %s in %s end here: %s", name, file, why)
-
-        records = Incoming(file, order, link.dealer(), link.spec.silence_s, warn)
+        told = self._ask(detail)
+        if told.error:
+            return told.error
         try:
-            answer = self._ask(TraceDetail[detail.upper()])
-            if answer.error:
-                return answer.error
-            host, port = link.announcement.frames, answer.address
-            records.begin(f"{host.rpartition(':')[0]}:{port.rpartition(':')[2]}")
-            self._records, self._is_over, records = records, False, None  # type: ignore[assignment]
-        finally:
-            if records is not None:
-                records.close()
+            file = open(path, "wb")  # noqa: SIM115
+        except OSError:
+            self._let_go()
+            raise
+        with self._lock:
+            self._file, self._key = file, told.key
+            self._came, self._size, self._why = 0, None, ""
+        self.poll()
         return ""
 
+    def _end(self, wait_s: float) -> dict[str, Any]:
+        """End the trace; return how many bytes are still to come after a while, and what went wrong."""
+        if self._file is None:
+            return {}
+        if self._size is None:
+            self._size = self._ask(TraceDetail.OFF).size
+        deadline = time.monotonic() + wait_s
+        while not self._why and self._came < self._size:
+            if time.monotonic() > deadline:
+                return {"left": self._size - self._came}
+            self.poll()
+        self.drop()
+        self._let_go()
+        return {"left": 0, "why": self._why}
+
+    def poll(self) -> None:
+        """Fetch what there is, if a trace is taken; for any thread."""
+        with self._lock:
+            if self._file is None or self._why:
+                return
+            try:
+                for _ in range(MOST_PIECES):
+                    if self._came == self._size or self._fetch(self._file) < PIECE:
+                        break
+                self._file.flush()
+            except (OSError, ValueError, TransferError) as error:
+                self._why = str(error)
+                name = self._link.place_name
+                log.warning("the records of %s in %s end here: %s", name, self._file.name, error)
+
+    def _fetch(self, file: BinaryIO) -> int:
+        """Fetch the next piece, and note the clock that it tells; return its bytes."""
+        question = RECORDS.encode(RecordsRequest(self._came))
+        asked_ns = time.monotonic_ns()
+        raw = self._link.home.ask(self._key, question)
+        came_ns = time.monotonic_ns()
+        piece = RECORDS_ANSWER.decode(raw)
+        self._link.note(clock_note(asked_ns, piece.time_ns, came_ns))
+        self._came += len(piece.data)
+        most = MOST_BYTES if self._size is None else min(MOST_BYTES, self._size)
+        if self._came > most or (self._size is not None and not piece.data):
+            raise ValueError(f"{self._came} bytes of records have come, {most} are allowed")
+        file.write(piece.data)
+        return len(piece.data)
+
     def drop(self) -> None:
-        """Let the records go, if there are any."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
+        """Fetch no more."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _let_go(self) -> None:
+        """Have the session end its trace, if it has not, and let the records go."""
+        for _ in range(2):
+            self._ask(TraceDetail.OFF)
 
     def _ask(self, detail: TraceDetail) -> TraceAnswer:
         raw = TRACE.encode(TraceRequest(detail))

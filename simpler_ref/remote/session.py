@@ -223,8 +223,8 @@ class Session:
         self._stores = Stores(manifest.endpoint_id, mover, self._copies.empty)
         frames.open(inner.placement().core_for_frames(manifest.before))
         self._tasks = self._make_tasks(inner, mover)
-        self._trace = SessionTrace(manifest, frames, inner)
-        mover.on_moved, mover.on_ask = self._trace.note_moved, self._tasks.open_early
+        self._trace = SessionTrace(manifest.session_id, frames, inner)
+        mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
         address, health, key = frames.addresses()
         self.announcement = Announcement(
@@ -305,6 +305,13 @@ class Session:
         if self._mover is not None:
             self._mover.close()
         self.frames.close()
+
+    def _answer(self, key: int, question: bytes) -> bytes:
+        """Answer what the parent asks the mover, whose thread this is, while the main one runs tasks."""
+        assert self._trace is not None
+        if key == self._trace.key:
+            return self._trace.piece(question)
+        return self._tasks.open_early(key, question)
 
     # ------------------------------------------------------------ frames
     def loop(self) -> None:

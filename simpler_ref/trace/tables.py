@@ -5,9 +5,9 @@ A file is a line about its program, then notes of 32 bytes, in chunks of one jou
     what          operand   NOTE_TASK   NOTE_TIME   NOTE_VALUE   what follows
     NOTED_CHUNK   journal   notes       when        dropped      so many notes of that journal
     NOTED_TEXT    0         notes       when        bytes        JSON, padded to so many notes
-    NOTED_CLOCK   ± ns      0           when        ns ahead     nothing: how a session's clock goes
 
-A file whose program was killed ends within a chunk: what is there is read.
+A file whose program was killed ends within a chunk: what is there is read. One that has come from an
+endpoint may hold anything: a number or a text that no trace has is refused.
 
     bytes ──TraceFile──► notes by journal ──tables_of──► TABLES, arrays of numpy ──► Timeline
                                                                                        │
@@ -22,7 +22,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,9 @@ EXCHANGE_BITS = 47
 _STRETCH_NS = 5_000_000_000
 """How long the difference of two clocks counts as one number; from one stretch to the next it changes."""
 _MOST_STRETCHES = 64
+_MOST_JOURNALS = 1 << 13
+_FEW_TASKS, _TASKS_PER_NOTE = 1 << 20, 256
+"""Tasks may be without notes; but so many more than there are notes no program has."""
 _LANES = {
     L.JOURNAL_OF_ORCH: ORCH,
     L.JOURNAL_OF_THREAD: SCHEDULER_THREAD,
@@ -131,6 +135,54 @@ class Found(NamedTuple):
     value: Array
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 62
+
+
+def _is_worker(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST_JOURNALS
+
+
+def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_right, value))
+
+
+def _table_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a check of tables by numbers, which are texts in JSON."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(key.isdecimal() and len(key) < 20 and is_right(it) for key, it in value.items())
+    )
+
+
+def _row_of(*are_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(are_right)
+        and all(is_right(one) for is_right, one in zip(are_right, value, strict=True))
+    )
+
+
+_TOLD: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("by", "host", "program", "clock"), _is_text),
+    **dict.fromkeys(("workers", "children"), _list_of(_is_text)),
+    **dict.fromkeys(("child_workers", "vacant"), _list_of(_is_worker)),
+    "functions": _table_of(_is_text),
+    "lines": _list_of(_row_of(_is_text, _is_number, _is_text)),
+    "layouts": _table_of(_row_of(_is_number, _list_of(_is_number), _list_of(_is_number))),
+    "movers": _table_of(_is_worker),
+    **dict.fromkeys(
+        ("untraced", "cut_off"),
+        lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+    ),
+}
+"""What a program has told, by its names in `about`, and how each has to be."""
+
+
 class TraceFileError(ValueError):
     """Raised for a file that is no trace, or one of a version that is not known here."""
 
@@ -147,8 +199,6 @@ class TraceFile:
         The notes of each journal, of dtype `NOTE`.
     dropped : dict[int, int]
         How many notes had no room in each journal.
-    clocks : list of tuple
-        Of a session: when, by the parent's clock, how far its clock was ahead, plus or minus what; ns.
     is_whole : bool
         Whether the trace was ended, not cut off.
     """
@@ -160,25 +210,24 @@ class TraceFile:
         octets = np.memmap(self.path, np.uint8, "r")
         self.about: dict[str, Any] = {}
         self.dropped: dict[int, int] = {}
-        self.clocks: list[tuple[int, int, int]] = []
         self.is_whole = False
         end = self._read_head(octets)
         notes = octets[end : end + (len(octets) - end) // NOTE.itemsize * NOTE.itemsize].view(NOTE)
         chunks: dict[int, list[Array]] = {}
         at = 0
         while at < len(notes):
-            what, count, when, value = notes[at].item()
+            what, count, _when, value = notes[at].item()
             kind, operand = what & 0xFF, what >> 8
+            self._require(count >= 0 and value >= 0, f"{count} notes, {value} bytes")
             chunk = notes[at + 1 : at + 1 + count]
             at += 1 + count
             if kind == L.NOTED_CHUNK:
+                self._require(0 <= operand < _MOST_JOURNALS, f"journal {operand}")
                 chunks.setdefault(operand, []).append(chunk)
                 self.dropped[operand] = value
                 self.is_whole = False
-            elif kind == L.NOTED_CLOCK and count == 0:
-                self.clocks.append((when, value, operand))
             elif kind == L.NOTED_TEXT and len(chunk) == count:
-                self._merge(json.loads(chunk.tobytes()[:value]))
+                self._merge(self._object(chunk.tobytes()[:value]))
                 self.is_whole = True
             else:
                 break
@@ -207,7 +256,7 @@ class TraceFile:
         end = head.find(b"\n", len(MAGIC))
         if not head.startswith(MAGIC) or end < 0:
             raise TraceFileError(f"{self.path} is no trace: it does not begin as one")
-        self.about = json.loads(head[len(MAGIC) : end])
+        self._merge(self._object(head[len(MAGIC) : end]))
         if self.about.get("version") != VERSION:
             raise TraceFileError(
                 f"{self.path} has version {self.about.get('version')} of the format, and simpler_ref "
@@ -215,9 +264,33 @@ class TraceFile:
             )
         return end + 1
 
+    def clocks(self, worker: int) -> list[tuple[int, int, int]]:
+        """Return what is known of an endpoint's clock: when, how far ahead, plus or minus what; in ns."""
+        n = self.found(L.NOTED_CLOCK)
+        mine = n.lane == worker
+        return list(
+            zip(
+                n.time[mine].tolist(), n.value[mine].tolist(), n.operand[mine].tolist(), strict=True
+            )
+        )
+
+    def _require(self, right: bool, what: str) -> None:
+        if not right:
+            raise TraceFileError(f"{self.path} is no trace, or damaged: it has {what}")
+
+    def _object(self, raw: bytes) -> dict[str, Any]:
+        found = None
+        with suppress(ValueError, RecursionError):
+            found = json.loads(raw)
+        self._require(isinstance(found, dict), f"{raw[:40]!r} in place of an object")
+        assert isinstance(found, dict)
+        return found
+
     def _merge(self, news: dict[str, Any]) -> None:
         """Take up what was told later: tables grow, everything else is replaced."""
         for name, value in news.items():
+            is_right = _TOLD.get(name)
+            self._require(is_right is None or is_right(value), f"{value!r:.40} as {name}")
             known = self.about.get(name)
             if isinstance(value, dict) and isinstance(known, dict):
                 known.update(value)
@@ -335,6 +408,9 @@ def _tasks(file: TraceFile, ran: Array, runs: Array) -> Array:
     orch, scheduler = file.journal(L.JOURNAL_OF_ORCH), file.journal(L.JOURNAL_OF_SCHEDULER)
     made = [of_kind(orch, EVENT[one])["task"] for one in ("submit", "alloc")]
     count = max((int(one.max()) for one in (ran["task"], *made) if len(one)), default=0)
+    notes = sum(len(one) for one in file.journals.values())
+    if count > _FEW_TASKS + _TASKS_PER_NOTE * notes:
+        raise TraceFileError(f"{file.path} is damaged: it has task {count} in {notes} notes")
     rows = np.zeros(count, TASK)
     rows["worker"] = -1
     rows["run"] = np.searchsorted(runs["first"], np.arange(1, count + 1), "right") - 1

@@ -30,6 +30,7 @@ from .tables import (
     WAITED,
     Clock,
     TraceFile,
+    TraceFileError,
     critical_path,
     tables_of,
 )
@@ -150,11 +151,14 @@ class Timeline:
     frames: Array
     moves: Array
 
-    def __init__(self, file: TraceFile, clocks: tuple[Clock, ...] = ()) -> None:
+    def __init__(self, file: TraceFile, above: Timeline | None = None, worker: int = -1) -> None:
+        """Read the tables of a file; one of a Worker below another by the clock of that, which ran it."""
         self.path, self.about, self.is_whole = file.path, file.about, file.is_whole
+        self._file, self._above = file, above
         self.dropped = sum(file.dropped.values())
         self.submits_dropped = file.dropped.get(L.JOURNAL_OF_ORCH, 0)
-        self.clocks = clocks
+        clocks = () if above is None else (*above._clocks_of(file, worker), *above.clocks)
+        self.clocks: tuple[Clock, ...] = clocks
         """What makes its times those of the uppermost Worker, in this order."""
         self.parts: tuple[Part, ...] = ()
         journals = (journal - L.JOURNALS_OF_WORKERS + 1 for journal in file.journals)
@@ -193,27 +197,39 @@ class Timeline:
         called = _short(self.worker_name(worker))
         if turn := re.search(r"-(\d+)$", name):
             called += f" ({turn[1]})"
+        path = os.path.join(os.path.dirname(self.path), os.path.basename(name))
+        cut_off = self.about.get("cut_off", {}).get(name)
         try:
-            file = TraceFile(os.path.join(os.path.dirname(self.path), name))
-            trace = type(self)(file, (*self._clocks_of(file), *self.clocks))
+            if path in self._paths:
+                raise TraceFileError(f"{path} is that of a Worker above")
+            trace = type(self)(TraceFile(path), self, worker)
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
+            why = cut_off or (error.strerror if isinstance(error, OSError) else str(error))
             return Child(called, worker, None, f"{os.path.basename(name)} is missing: {why}")
         problem = ""
         if not trace.is_whole:
-            why = trace.about.get("records", "it was lost, or the program did not end the trace")
-            problem = f"its records are cut off: {why}"
+            lost = "it was lost, or the program did not end the trace"
+            problem = f"its records are cut off: {cut_off or lost}"
         return Child(called, worker, trace, problem)
 
-    def _clocks_of(self, file: TraceFile) -> list[Clock]:
-        """Return the clock of a child's trace; none if it is that of this one."""
-        mine, its = self.about.get("clock"), file.about.get("clock")
-        agree = all(abs(ahead) <= half for _, ahead, half in file.clocks)
-        if (its and its == mine and agree) or not (its or file.clocks):
+    @property
+    def _paths(self) -> list[str]:
+        """The files of this trace and of all above it."""
+        return [self.path, *(self._above._paths if self._above is not None else ())]
+
+    def _clocks_of(self, file: TraceFile, worker: int) -> list[Clock]:
+        """Return the clock of a child's trace, which a worker runs; none if it is that of this one."""
+        mine, its, known = (
+            self.about.get("clock"),
+            file.about.get("clock"),
+            self._file.clocks(worker),
+        )
+        agree = all(abs(ahead) <= half for _, ahead, half in known)
+        if (its and its == mine and agree) or not (its or known):
             return []
-        if not file.clocks:
-            raise ValueError("it does not say how its clock goes")
-        return [Clock(file.clocks)]
+        if not known:
+            raise ValueError("nothing says how its clock goes")
+        return [Clock(known)]
 
     @cached_property
     def whole(self) -> Timeline:

@@ -33,20 +33,23 @@ class ChildTraces:
         """How many traces each worker has begun."""
         self._files: list[tuple[str, int]] = []
         self._untraced: dict[str, str] = {}
+        self._cut_off: dict[str, str] = {}
+        """Why a file lacks what was noted last."""
 
     def told(self) -> dict[str, Any]:
-        """Return what a trace is told: the files beside it, the worker of each, who has none and why."""
+        """Return what a trace is told: the files beside it, their workers, what is missing and why."""
         files = list(self._files)
         return {
             "children": [name for name, _ in files],
             "child_workers": [worker for _, worker in files],
             "untraced": dict(self._untraced),
+            "cut_off": dict(self._cut_off),
         }
 
     def open(self, path: str, detail: str) -> None:
         """Note that a trace of the Worker itself has begun."""
         self._path, self._detail = path, detail
-        self._turns, self._files, self._untraced = {}, [], {}
+        self._turns, self._files, self._untraced, self._cut_off = {}, [], {}, {}
 
     def begin(self, manager: WorkerManager, workers: Iterable[int] | None = None) -> None:
         """Begin the traces of all that run, or of some that have just started, if one is taken."""
@@ -80,13 +83,15 @@ class ChildTraces:
             if not self._kinds[worker].has_traces or worker in manager.dead:
                 continue
             try:
-                left = _ask(manager, worker, {"wait_s": WAIT_S}).get("left", 0)
-                while left:
-                    left = _ask(manager, worker, {"wait_s": WAIT_S}).get("left", 0)
+                while (told := _ask(manager, worker, {"wait_s": WAIT_S})).get("left"):
+                    pass
+                why = told.get("why", "")
             except (ControlError, WorkerLostError) as error:
-                log.warning(
-                    "the trace of %s is cut off: %s", worker_name(self._kinds, worker), error
-                )
+                why = str(error)
+            if why:
+                if files := [file for file, other in self._files if other == worker]:
+                    self._cut_off[files[-1]] = why
+                log.warning("the trace of %s is cut off: %s", worker_name(self._kinds, worker), why)
 
     def _file(self, worker: int) -> str:
         """Return the next file of a worker: the number of those before it, and which one of its own."""

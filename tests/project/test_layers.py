@@ -35,7 +35,7 @@ ABSOLUTE = re.compile(r"^ *(?:from|import) simpler_ref\b", re.MULTILINE)
 LATE = {
     ("workers.fresh_interpreter", "compat"),
     ("remote.spec", "compat"),
-    *(("remote.records", "worker"), ("remote.session", "worker")),
+    ("remote.session", "worker"),
 }
 """What looks up when it is called, or for types: the original's names; a Worker that endpoints serve."""
 

@@ -6,19 +6,21 @@ import os
 import resource
 import signal
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import zmq
 
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerLostError
+from simpler_ref.errors import TransferError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import link_trace, records
-from simpler_ref.remote.connection import Order
 from simpler_ref.remote.frames import OwnFrameType
-from simpler_ref.remote.keys import new_pair, secure_client
+from simpler_ref.remote.keys import new_pair
+from simpler_ref.remote.mover import ZmqMover
+from simpler_ref.trace import TraceFileError
 from simpler_ref.trace.tables import NOTE, Clock, TraceFile, head_of, text_notes
 from tests import far_side
 from tests.conformance.see.conftest import main, make
@@ -26,7 +28,7 @@ from tests.conformance.see.test_page import contents
 from tests.endpoints import INOUT, Tower, program
 from tests.raw_session import session
 
-TASKS = (2, 64, 66)
+TASKS = (2, 64)
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def test_the_workers_of_endpoints_are_traced_with_their_parent_by_one_clock(trac
     assert len({one.about["pid"] for one in (traced, *below)}) == 3
     assert [one.error_ns for one in traced.children] == [0, 0] and "±" not in traced.summary()
     for which in (0, 1):
-        clocks = TraceFile(f"{traced.path}.{which}").clocks
+        clocks = TraceFile(traced.path).clocks(traced.children[which].worker)
         assert clocks and all(abs(ahead) <= half for _, ahead, half in clocks)
 
 
@@ -197,9 +199,8 @@ def answers(ahead, *trips, when=0):
     told = []
     for there, back in trips:
         when += 1_000_000
-        asked = records.RecordsAnswer(0, when, when + there + ahead, when + there + ahead, b"")
-        note = np.frombuffer(records.clock_note(asked, when + there + back), NOTE)[0]
-        told.append((int(note["time"]), int(note["value"]), int(note["what"]) >> 8))
+        what, _, at, value = records.clock_note(when, when + there + ahead, when + there + back)
+        told.append((at, value, what >> 8))
     return told
 
 
@@ -220,35 +221,46 @@ def test_a_clock_is_known_as_well_as_its_answers_were_quick_and_followed_if_it_i
     assert clock.error_ns < 300_000
 
 
-def shifted(path, by):
-    """Have a trace be one of a machine whose clock is ahead so much."""
+def rewritten(path, change, **about):
+    """Have a trace hold other notes: `change` is given those of each journal."""
     file = TraceFile(path)
+    os.rename(path, f"{path}.old")  # which is mapped
+    with open(path, "wb") as out:
+        out.write(head_of({**file.about, "ended": False, **about}))
+        for journal, found in file.journals.items():
+            notes = found.copy()
+            change(journal, notes)
+            head = [(L.NOTED_CHUNK | journal << 8, len(notes), 0, 0)]
+            out.write(np.array(head, NOTE).tobytes() + notes.tobytes())
+        out.write(text_notes({"ended": True}))
+
+
+def shifted(path, which, by):
+    """Have the trace of an endpoint be one of a machine whose clock is ahead so much."""
     times = {L.NOTED_RAN, L.NOTED_PARKED, L.NOTED_REQUEST, L.NOTED_WAITED, L.NOTED_PLAYED}
     times |= {L.NOTED_PASSES, L.NOTED_SUBMIT, L.NOTED_MOVED}
     once = {*range(16), L.NOTED_HELD, L.NOTED_SCOPE, L.NOTED_AHEAD, L.NOTED_WOKE, L.NOTED_RUN}
     once |= {L.NOTED_FRAME}
-    os.rename(path, f"{path}.old")  # which is mapped
-    with open(path, "wb") as out:
-        about = {name: file.about[name] for name in ("version", "pid", "host", "by", "program")}
-        out.write(head_of({**about, "ended": False, "clock": "another"}))
-        for journal, found in file.journals.items():
-            notes, kinds = found.copy(), found["what"] & 0xFF
-            notes["time"] += by * np.isin(kinds, [*times, *once])
-            notes["value"] += by * np.isin(kinds, [*times])
-            head = [(L.NOTED_CHUNK | journal << 8, len(notes), 0, 0)]
-            out.write(np.array(head, NOTE).tobytes() + notes.tobytes())
-        for when, ahead, half in file.clocks:
-            note = [(L.NOTED_CLOCK | half << 8, 0, when, ahead + by)]
-            out.write(np.array(note, NOTE).tobytes())
-        told = ("functions", "workers", "lines", "ended", "level")
-        out.write(text_notes({name: file.about[name] for name in told}))
+    worker = Trace.open(path).children[which].worker
+
+    def shift(_journal, notes):
+        kinds = notes["what"] & 0xFF
+        notes["time"] += by * np.isin(kinds, [*times, *once])
+        notes["value"] += by * np.isin(kinds, [*times])
+
+    def tell(journal, notes):
+        if journal == L.JOURNALS_OF_WORKERS + worker:
+            notes["value"] += by * (notes["what"] & 0xFF == L.NOTED_CLOCK)
+
+    rewritten(f"{path}.{which}", shift, clock="another")
+    rewritten(path, tell)
 
 
 @pytest.mark.spec("SEE-REMOTE-3")
 def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
     path, hours = copied(".0", ".1"), 3600 * 10**9
-    shifted(f"{path}.0", 7 * hours)
-    shifted(f"{path}.1", -hours // 3600)
+    shifted(path, 0, 7 * hours)
+    shifted(path, 1, -hours // 3600)
     trace = Trace.open(path)
     errors = {one.name: one.error_ns for one in trace.children}
     assert all(0 < error < hours for error in errors.values())
@@ -354,7 +366,7 @@ def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
 
 
 @pytest.mark.spec("SEE-REMOTE-5")
-def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
+def test_pieces_are_for_who_has_keys_and_key_and_at_most_so_large():
     pair = new_pair()
     with session(pair) as (place, connect):
         client = connect()
@@ -362,25 +374,20 @@ def test_pieces_are_of_a_connection_that_has_the_keys_and_at_most_so_large():
         asked = records.TRACE.encode(records.TraceRequest(records.TraceDetail.ALL))
         told = records.TRACE_ANSWER.decode(client.ask(OwnFrameType.TRACE, asked).payload)
         assert not told.error
-        context, pieces = zmq.Context(), []
-        for keys in (pair, new_pair(), None):
-            socket = context.socket(zmq.DEALER)
-            socket.linger = 0
-            if keys is not None:
-                secure_client(socket, keys, place.announcement.key)
-            socket.connect(told.address)
-            order = Order(client.order.session_id, client.order.endpoint_id)
-            want = records.RECORDS.encode(records.RecordsRequest(0, 5))
-            socket.send(order.encode(OwnFrameType.RECORDS, want))
-            if socket.poll(20_000 if keys is pair else 300):
-                raw = order.decode(socket.recv()).payload
+        question = records.RECORDS.encode(records.RecordsRequest(0))
+        pieces = []
+        for keys, key in (
+            (place.group, told.key),
+            (place.group, told.key + 1),
+            (new_pair(), told.key),
+        ):
+            mover = ZmqMover("tcp://127.0.0.1:*", keys, 1.0)
+            with suppress(TransferError):
+                raw = mover.ask(place.announcement.tensors, key, question)
                 pieces.append(records.RECORDS_ANSWER.decode(raw))
-            socket.close()
-        context.term()
+            mover.close()
     (piece,) = pieces
-    assert (piece.offset, piece.asked_ns) == (0, 5)
-    assert piece.data.startswith(b"simpler_ref trace")
-    assert piece.received_ns <= piece.answered_ns
+    assert piece.data.startswith(b"simpler_ref trace") and piece.time_ns > 0
     assert len(piece.data) <= records.PIECE == 1 << 18
 
 
@@ -396,61 +403,101 @@ GOOD = chunk((L.NOTED_WOKE, 0, 1, 2), (L.NOTED_RUN | 1 << 8, 1, 3, 0), journal=1
 
 
 @pytest.mark.spec("SEE-REMOTE-6")
-@pytest.mark.parametrize("size", [1, 31, 32, 33, 100, 1 << 20])
-def test_records_are_the_same_in_whatever_pieces_they_come(size, tmp_path):
-    told = {"functions": {"5": "f"}, "lines": [["a.py", 3, "g"]], "heap": [1, 2], "ended": True}
-    raw = HEAD + GOOD + text_notes(told) + GOOD
-    checked, path = records.Checked(), tmp_path / "a"
-    for at in range(0, len(raw), size):
-        with open(path, "ab") as file:
-            file.write(checked.take(raw[at : at + size]))
-        if checked.has_head:
-            Trace.open(path)  # it is whole at any moment
+def test_what_has_come_is_read_wherever_it_was_cut_off(tmp_path):
+    told = {"functions": {"5": "f"}, "lines": [["a.py", 3, "g"]], "ended": True}
+    raw, path = HEAD + GOOD + text_notes(told) + GOOD, tmp_path / "a"
+    for end in range(len(HEAD), len(raw) + 1):
+        path.write_bytes(raw[:end])
+        Trace.open(path)
     file = TraceFile(path)
     assert file.journals[1]["what"].tolist() == [L.NOTED_WOKE, L.NOTED_RUN | 1 << 8] * 2
     assert file.about["functions"] == {"5": "f"} and file.about["lines"] == [["a.py", 3, "g"]]
-    assert "heap" not in file.about and "more" not in file.about and file.is_whole
 
 
 @pytest.mark.spec("SEE-REMOTE-6")
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"no trace at all", "do not begin as a trace"),
-        (b"simpler_ref trace\n" + b"x" * (1 << 17), "first line has no end"),
-        (b"simpler_ref trace\n[1, 2]\n", "is no object"),
+        (b"no trace at all", "does not begin as one"),
+        (b"simpler_ref trace\n" + b"x" * (1 << 17), "does not begin as one"),
+        (b"simpler_ref trace\n[1, 2]\n", "in place of an object"),
         (HEAD.replace(b'"version": 1', b'"version": 7'), "version 7"),
-        (HEAD + chunk(journal=1 << 20, count=1), "chunk 0x"),
-        (HEAD + chunk(count=1 << 40), "a chunk of 1099511627776 notes"),
-        (HEAD + chunk(count=-1), "a chunk of -1 notes"),
-        (HEAD + chunk((L.NOTED_TEXT, 0, 0, 0)), "a note of no kind"),
-        (HEAD + chunk((L.NOTED_RAN, 1 << 40, 0, 0)), "a task beyond number 1048832 in 1 notes"),
-        (HEAD + np.array([(L.NOTED_TEXT, 1, 0, 90)], NOTE).tobytes(), "a text of 90 bytes"),
-        (HEAD + text_notes({"functions": {"1": "f" * 2000}}), "names of functions"),
-        (HEAD + text_notes({"lines": [["a.py", "3", "g"]]}), "a list of something else"),
+        (HEAD + chunk(journal=1 << 20, count=1), "journal 1048576"),
+        (HEAD + chunk(count=-1), "-1 notes"),
+        (HEAD + chunk((L.NOTED_RAN, 1 << 40, 0, 0), journal=3), "task 1099511627776 in 1 notes"),
+        (HEAD + np.array([(L.NOTED_TEXT, 1, 0, -9)], NOTE).tobytes(), "-9 bytes"),
+        (HEAD + text_notes({"functions": {"f": "f"}}), "as functions"),
+        (HEAD + text_notes({"lines": [["a.py", "3", "g"]]}), "as lines"),
+        (HEAD + text_notes({"child_workers": [-1]}), "as child_workers"),
+        (HEAD + text_notes({"untraced": [1]}), "as untraced"),
+        (HEAD + text_notes({"layouts": {"1": [8, [2], "x"]}}), "as layouts"),
     ],
 )
-def test_what_is_no_record_is_refused(raw, why):
-    with pytest.raises(ValueError, match="these are no records of a trace") as refused:
-        records.Checked().take(raw)
+def test_what_is_no_record_is_refused(raw, why, tmp_path):
+    (tmp_path / "a").write_bytes(raw)
+    with pytest.raises(TraceFileError) as refused:
+        Trace.open(tmp_path / "a")
     assert why in str(refused.value)
 
 
-@pytest.mark.long
 @pytest.mark.spec("SEE-REMOTE-6")
-def test_records_that_are_not_right_end_and_the_trace_says_why(tmp_path, monkeypatch):
-    said = "these are no records of a trace: on purpose"
+def test_an_endpoints_trace_that_is_wrong_or_names_one_above_is_told_of(copied):
+    path = copied(".0", ".1")
+    with open(f"{path}.0", "ab") as file:
+        file.write(chunk(journal=1 << 20))
+    with open(f"{path}.1", "ab") as file:
+        file.write(text_notes({"children": ["../a.trace"], "child_workers": [0], "ended": True}))
+    trace = Trace.open(path)
+    wrong, circle = trace.problems()
+    assert wrong.startswith("endpoint 0: a.trace.0 is missing") and "journal 1048576" in wrong
+    assert circle.startswith("endpoint 1 › ") and "a Worker above" in circle
+    assert len(trace.whole.ran) == 4
 
-    def refuse(self, notes):
+
+@pytest.mark.spec("SEE-REMOTE-6")
+def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(link_trace, "MOST_BYTES", 100)
+
+    def answer(kind, raw):
+        asked = records.TRACE.decode(raw)
+        size = 60 if asked.detail == records.TraceDetail.OFF else 0
+        return SimpleNamespace(payload=records.TRACE_ANSWER.encode(records.TraceAnswer(1, 5, size)))
+
+    for pieces, why in (([70, 70], "140 bytes"), ([50, 0], "50 bytes"), ([50, 11], "61 bytes")):
+        left = iter(pieces)
+
+        def ask(key, _question, left=left):
+            assert key == 5
+            return records.RECORDS_ANSWER.encode(records.RecordsAnswer(9, bytes(next(left))))
+
+        link = SimpleNamespace(
+            exchange=answer, home=SimpleNamespace(ask=ask), note=lambda _: None, place_name="x"
+        )
+        trace = link_trace.LinkTrace(link)
+        asked = json.dumps({"file": str(tmp_path / "a"), "detail": "all"}).encode()
+        assert json.loads(trace.answer(asked)) == {"why": ""}
+        if why.startswith("140"):
+            trace.poll()
+        told = json.loads(trace.answer(b'{"wait_s": 1}'))
+        assert told["left"] == 0 and why in told["why"]
+
+
+@pytest.mark.long
+@pytest.mark.spec("SEE-REMOTE-4")
+def test_records_that_end_before_the_trace_does_are_told_of(tmp_path, monkeypatch):
+    said = "on purpose"
+
+    def refuse(self, file):
         raise ValueError(said)
 
-    monkeypatch.setattr(records.Checked, "_require_notes", refuse)  # links are forked from here
+    monkeypatch.setattr(link_trace.LinkTrace, "_fetch", refuse)  # links are forked from here
     path = str(tmp_path / "a.trace")
     with program(1) as one:
         with one.worker.trace(path):
             one.run((far_side.nothing, None))
         one.run((far_side.nothing, None))
-    assert Trace.open(path).problems() == [f"endpoint 0: its records are cut off: {said}"]
+    (problem,) = Trace.open(path).problems()
+    assert problem == f"endpoint 0: a.trace.0 is missing: {said}"
 
 
 # ---------------------------------------------------------------- stories
