@@ -9,7 +9,6 @@
 
 #include "faults.h"
 
-#define CHUNK 8
 #define CORE_STACK (1 << 20)
 
 /* ---------------------------------------------------------------- one block */
@@ -99,6 +98,7 @@ static void guard_block(Wave *wave, uint32_t item)
 static void record_block(Wave *wave, uint32_t item, int32_t core)
 {
     BlockRecord *record = &wave->records->blocks[item];
+    record->queued = now_ns();
     const bool counting = wave->records->to.counters >= 0;
     uint64_t before[MAX_COUNTS];
     if (counting)
@@ -124,34 +124,17 @@ static void run_block(Wave *wave, uint32_t item, int32_t core)
         record_block(wave, item, core);
 }
 
-/* ---------------------------------------------------------------- the queue; all under the lock */
+/* ---------------------------------------------------------------- items; all under the lock */
 
-static uint32_t queued(const Pool *pool)
+static bool has_next(const Pool *pool)
 {
-    return pool->tail - pool->head;
-}
-
-static bool can_feed(const Pool *pool)
-{
-    return pool->wave != NULL && pool->unfed < pool->wave->items && queued(pool) < QUEUE;
-}
-
-static void feed_chunk(Pool *pool)
-{
-    for (int i = 0; i < CHUNK && can_feed(pool); i++) {
-        if (pool->wave->records != NULL)
-            pool->wave->records->blocks[pool->unfed].queued = now_ns();
-        pool->queue[pool->tail++ % QUEUE] = pool->unfed++;
-        pthread_cond_signal(&pool->work);
-    }
+    return pool->wave != NULL && pool->next < pool->wave->items;
 }
 
 static void run_next(Pool *pool, int32_t core)
 {
     Wave *wave = pool->wave;
-    uint32_t item = pool->queue[pool->head++ % QUEUE];
-    if (queued(pool) == QUEUE - 1 && wave->feeders > 1)
-        pthread_cond_broadcast(&pool->feed);
+    const uint32_t item = pool->next++;
     pthread_mutex_unlock(&pool->lock);
     run_block(wave, item, core);
     pthread_mutex_lock(&pool->lock);
@@ -168,9 +151,9 @@ static void *core_thread(void *of)
     Pool *pool = of;
     faults_enter_thread();
     pthread_mutex_lock(&pool->lock);
-    const int32_t number = ++pool->cores_begun; /* core 0 is the caller of the wave */
+    const int32_t number = ++pool->begun; /* core 0 is the caller of the wave */
     while (!pool->stop) {
-        if (queued(pool) > 0)
+        if (has_next(pool))
             run_next(pool, number);
         else
             pthread_cond_wait(&pool->work, &pool->lock);
@@ -180,40 +163,21 @@ static void *core_thread(void *of)
     return NULL;
 }
 
-static void *feeder_thread(void *of)
-{
-    Pool *pool = of;
-    pthread_mutex_lock(&pool->lock);
-    const int32_t number = ++pool->feeders_begun; /* feeder 0 is the caller of the wave */
-    while (!pool->stop) {
-        if (can_feed(pool) && number < pool->wave->feeders) {
-            feed_chunk(pool);
-            pthread_mutex_unlock(&pool->lock); /* the next chunk may as well be another feeder's */
-            sched_yield();
-            pthread_mutex_lock(&pool->lock);
-        } else {
-            pthread_cond_wait(&pool->feed, &pool->lock);
-        }
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return NULL;
-}
-
 /* Make threads until there are `wanted`, or the system has no more. They take no signals, which are
  * for the program's own threads, but for those of faults: a blocked one would kill the process. */
-static void grow(Pool *pool, pthread_t *threads, int32_t *count, int32_t wanted,
-                 void *(*body)(void *))
+static void grow(Pool *pool, int32_t wanted)
 {
     sigset_t all, old;
     pthread_attr_t attributes;
-    if (*count >= wanted || pthread_attr_init(&attributes) != 0)
+    if (pool->cores >= wanted || pthread_attr_init(&attributes) != 0)
         return;
     pthread_attr_setstacksize(&attributes, CORE_STACK);
     sigfillset(&all);
     faults_unblock(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (*count < wanted && pthread_create(&threads[*count], &attributes, body, pool) == 0)
-        ++*count;
+    while (pool->cores < wanted &&
+           pthread_create(&pool->threads[pool->cores], &attributes, core_thread, pool) == 0)
+        pool->cores++;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attributes);
 }
@@ -232,7 +196,6 @@ static void open_pool(Pool *pool)
 {
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
-    pthread_cond_init(&pool->feed, NULL);
     pthread_cond_init(&pool->done, NULL);
     pool->most_cores = real_cores();
     pool->open = true;
@@ -245,41 +208,29 @@ static int32_t smaller(int32_t a, int32_t b)
 
 /* ---------------------------------------------------------------- a wave */
 
-static void work_on(Pool *pool)
-{
-    while (pool->left > 0) {
-        if (queued(pool) < CHUNK && can_feed(pool))
-            feed_chunk(pool);
-        else if (queued(pool) > 0)
-            run_next(pool, 0);
-        else
-            pthread_cond_wait(&pool->done, &pool->lock);
-    }
-}
-
 /* Rule CHIP-RUN-1, -5 */
 void pool_run(Pool *pool, Wave *wave)
 {
     if (wave->items == 1) { /* nothing to share */
-        if (wave->records != NULL)
-            wave->records->blocks[0].queued = now_ns();
         run_block(wave, 0, 0);
         return;
     }
     if (!pool->open)
         open_pool(pool);
-    /* Feeders beyond one per chunk would find nothing to do. */
-    wave->feeders = smaller(wave->feeders, (int32_t)((wave->items + CHUNK - 1) / CHUNK));
-    int32_t helpers = smaller((int32_t)wave->items, pool->most_cores) - 1;
-    grow(pool, pool->core_threads, &pool->cores, smaller(helpers, MAX_CORES), core_thread);
-    grow(pool, pool->feeder_threads, &pool->feeders, wave->feeders - 1, feeder_thread);
+    const int32_t helpers = smaller(smaller((int32_t)wave->items, pool->most_cores) - 1, MAX_CORES);
+    grow(pool, helpers);
     pthread_mutex_lock(&pool->lock);
     pool->wave = wave;
-    pool->unfed = 0;
+    pool->next = 0;
     pool->left = wave->items;
-    if (wave->feeders > 1)
-        pthread_cond_broadcast(&pool->feed);
-    work_on(pool);
+    for (int32_t i = 0; i < helpers; i++)
+        pthread_cond_signal(&pool->work);
+    while (pool->left > 0) {
+        if (has_next(pool))
+            run_next(pool, 0);
+        else
+            pthread_cond_wait(&pool->done, &pool->lock);
+    }
     pool->wave = NULL;
     pthread_mutex_unlock(&pool->lock);
 }
@@ -291,17 +242,12 @@ void pool_close(Pool *pool)
     pthread_mutex_lock(&pool->lock);
     pool->stop = true;
     pthread_cond_broadcast(&pool->work);
-    pthread_cond_broadcast(&pool->feed);
     pthread_mutex_unlock(&pool->lock);
     for (int32_t i = 0; i < pool->cores; i++)
-        pthread_join(pool->core_threads[i], NULL);
-    for (int32_t i = 0; i < pool->feeders; i++)
-        pthread_join(pool->feeder_threads[i], NULL);
+        pthread_join(pool->threads[i], NULL);
     pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&pool->work);
-    pthread_cond_destroy(&pool->feed);
     pthread_cond_destroy(&pool->done);
     pool->open = pool->stop = false;
-    pool->cores = pool->feeders = pool->cores_begun = pool->feeders_begun = 0;
-    pool->head = pool->tail = 0;
+    pool->cores = pool->begun = 0;
 }

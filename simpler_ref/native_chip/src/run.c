@@ -7,6 +7,8 @@
 
 #include "faults.h"
 
+#define MAX_THREADS 64 /* that feed cores, on hardware */
+
 static const uint8_t element_sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
 
 /* ---------------------------------------------------------------- arguments */
@@ -71,9 +73,9 @@ static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
         return chip_fail(chip, PTO2_E_CONFIG,
                          "block_dim is %d; this chip has %d cores (0 stands for all of them)",
                          config->block_dim, chip->cores);
-    if (config->aicpu_thread_num < 1 || config->aicpu_thread_num > MAX_FEEDERS)
+    if (config->aicpu_thread_num < 1 || config->aicpu_thread_num > MAX_THREADS)
         return chip_fail(chip, PTO2_E_CONFIG, "aicpu_thread_num is %d; give 1 to %d",
-                         config->aicpu_thread_num, MAX_FEEDERS);
+                         config->aicpu_thread_num, MAX_THREADS);
     if (records_asked(config) && !chip->recording)
         return chip_fail(chip, PTO2_E_RECORDING,
                          "diagnostics are on, and nobody takes what they record: call pto2_record first");
@@ -240,7 +242,6 @@ typedef struct Run {
     Chip *chip;
     const Callable *callable;
     SimplerChipStorageTaskArgs args;
-    int32_t feeders;
     int32_t status; /* of the first error: nothing is launched after it */
     int32_t returned;
     Records *records; /* NULL if no flag is on */
@@ -272,7 +273,6 @@ static int32_t barrier(SimplerDevice *device)
     Wave *wave = &run->chip->wave;
     if (run->status != PTO2_OK || wave->count == 0)
         return run->status;
-    wave->feeders = run->feeders;
     if (run->records != NULL && !records_wave(run->records, wave))
         return cannot_record(run);
     pool_run(&run->chip->pool, wave);
@@ -425,7 +425,6 @@ static void begin(Run *run, Chip *chip, const Callable *callable, const SimplerC
     };
     run->chip = chip;
     run->callable = callable;
-    run->feeders = config->aicpu_thread_num;
     run->status = PTO2_OK;
     run->returned = 0;
     run->records = records_asked(config) ? &chip->records : NULL;
