@@ -528,7 +528,6 @@ class EntryCode:
         lines = [
             f"words = carray(pointer(blob), {self.first_scalar + self.scalars}, int64)",
             f"kinds = carray(pointer(blob + {KINDS_FROM_ARGS}), {self.scalars}, uint8)",
-            f"packed = carray(pointer(blob + {KINDS_FROM_ARGS}), {-(-self.scalars // L.WORD)}, int64)",
             f"out = carray(pointer(blob + {VALUE_FROM_ARGS}), 2, int64)",
             f"if not ({' and '.join(self.alike)}): {other}",
             *self.reading,
@@ -560,7 +559,7 @@ def _entry(function: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
         else:
             code.add_contiguous(kind, int(dtype))
     if numbers:
-        code.reading += ["wrong = False", *_lines_of_kinds(numbers)]
+        code.reading.append("wrong = False")
         code.fitting.append("not wrong")
     for i, kind in enumerate(numbers):
         code.reading.append(f"w{i} = words[{code.first_scalar + i}]")
@@ -569,46 +568,28 @@ def _entry(function: Any, kinds: Sequence[Kind], otherwise: int) -> Any:
     return code.compile(function, otherwise=otherwise)
 
 
-def _lines_of_kinds(numbers: Sequence[Kind]) -> list[str]:
-    """Return the lines that note in `wrong` whether something else than an integer came for one.
-
-    They look at eight kinds at a time. What is in no form that the lines below take, such as an integer
-    of 64 bits without a sign, is left to Python as well.
-    """
-    lines = []
-    for at in range(0, len(numbers), L.WORD):
-        octets = [
-            0 if kind in _FLOATS else 0xFF & ~(L.RAW | L.SIGNED)
-            for kind in numbers[at : at + L.WORD]
-        ]
-        mask = int.from_bytes(bytes(octets).ljust(L.WORD, b"\0"), "little", signed=True)
-        if mask:
-            lines.append(f"wrong |= packed[{at // L.WORD}] & {mask} != 0")
-    return lines
-
-
 def _lines_of_number(i: int, kind: Kind) -> list[str]:
     """Return the lines that make number `i` of its word and what it was added as; see `_converted`.
 
     They note in `wrong` whether it is none of that type: one branch for all numbers compiles in less time
-    than one for each.
+    than one for each. What is in no form that they take, such as an integer of 64 bits without a sign, is
+    left to Python as well.
     """
     word, was, name = f"w{i}", f"kinds[{i}]", f"s{i}"
+    low, high = _limits(kind)
+    outside = f"(({word} < {low}) | ({word} >= {high}))"
     if kind == types.float64:
         return [f"{name} = as_float({word}, {was})"]
-    low, high = _limits(kind)
-    outside = f"wrong |= ({word} < {low}) | ({word} >= {high})"
     if kind == types.float32:
-        raw = f"({was} == {L.RAW})"
         return [
-            f"wrong |= {raw} & (({word} < {low}) | ({word} >= {high}))",
+            f"wrong |= ({was} == {L.RAW}) & {outside}",
             f"{name} = as_single({word}, {was})",
         ]
+    lines = [f"wrong |= {was} & {0xFF & ~(L.RAW | L.SIGNED)} != 0"]
     if kind == types.boolean:
-        return [f"{name} = {word} != 0"]
-    lines = [f"{name} = {kind.name}({word})"]
+        return [*lines, f"{name} = {word} != 0"]
     if kind == types.uint64:
         lines.append(f"wrong |= ({was} != {L.RAW}) & ({word} < 0)")
     elif kind.bitwidth < 64:
-        lines.append(outside)
-    return lines
+        lines.append(f"wrong |= {outside}")
+    return [*lines, f"{name} = {kind.name}({word})"]

@@ -16,17 +16,18 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from ...jit import layout as L
-from ...model.config import PMU_EVENTS
+from ...model.config import CallConfig
 from ...model.enums import ArgDirection, DataType, get_element_size
 from ...model.wire import row_major
-from ...native_chip.abi import CallConfigStorage, ChipError, ChipStatus, CoreArgsStorage
+from ...native_chip.abi import ChipError, ChipStatus, CoreArgsStorage
+from ...orch.configs import require_supported
 from ...system.types import Array
 from .counters import CYCLES, HARDWARE, has_hardware, names_of
 from .files import (
@@ -76,13 +77,6 @@ _TAGS = {
     ArgDirection.OUT: "OUTPUT_EXISTING",
     ArgDirection.INOUT: "INOUT",
 }
-_MOST = {
-    "enable_l2_swimlane": 4,
-    "enable_dump_tensor": WITHOUT_BYTES,
-    "enable_dep_gen": 1,
-    "enable_scope_stats": 1,
-}
-"""The highest value of each flag whose values are levels."""
 
 
 class _Event(ctypes.Structure):
@@ -161,73 +155,63 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
     Raises
     ------
     ChipError
-        CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: the files cannot be
-        written. Before the run, if it dumps.
+        CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: a file cannot be
+        written, or, before the run, there can be none for what it dumps.
     """
-    config = CallConfigStorage.from_buffer_copy(wire)
-    _check(config, what)
-    folder = Path(os.fsdecode(config.output_prefix))
-    failed = True
-    with ExitStack() as files, _named(what, folder) as name:
-        name("args_dump/args.bin")
-        records = files.enter_context(tempfile.TemporaryFile())
-        dumped: IO[bytes] | None = None
+    try:
+        config = CallConfig.from_bytes(wire)
+        require_supported(config)
+    except ValueError as error:
+        raise ChipError(f"{what}: {error}", ChipStatus.CONFIG) from None
+    folder = Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
+    with ExitStack() as files:
+        records, dumped = files.enter_context(tempfile.TemporaryFile()), None
         if config.enable_dump_tensor:
-            folder.mkdir(parents=True, exist_ok=True)
-            if config.enable_dump_tensor != WITHOUT_BYTES:
-                dumped = files.enter_context(tempfile.TemporaryFile(dir=folder))
+            with _may_fail(what, folder / "args_dump" / BIN):
+                folder.mkdir(parents=True, exist_ok=True)
+                if config.enable_dump_tensor != WITHOUT_BYTES:
+                    dumped = files.enter_context(tempfile.TemporaryFile(dir=folder))
         events = HARDWARE.get(config.enable_pmu, ())
         hardware = bool(events) and has_hardware(config.enable_pmu)
         counting = [_Event(one.kind, one.config) for one in (CYCLES, *events)] if hardware else []
-        try:
-            yield Recording(
-                records.fileno(),
-                -1 if dumped is None else dumped.fileno(),
-                len(counting) if events else -1,
-                (_Event * 4)(*counting),
-            )
-            failed = False
-        finally:
-            with _named(what, folder, silent=failed) as name:
-                records.seek(0)
-                run = ChipRun.read(records.read())
-                for flag, text in _texts(run, config, failed, hardware, dumped):
-                    name(FILES[flag])
+        recording = Recording(
+            records.fileno(),
+            -1 if dumped is None else dumped.fileno(),
+            len(counting) if events else -1,
+            (_Event * 4)(*counting),
+        )
+
+        def write(failed: bool) -> None:
+            records.seek(0)
+            run = ChipRun.read(records.read())
+            for flag, text in _texts(run, config, failed, hardware, dumped):
+                with _may_fail(what, folder / FILES[flag]):
                     _write(folder, flag, text, dumped)
-                errors = [int(wave.head["counters_error"]) for wave in run.waves]
-                if any(errors):
-                    name(FILES["enable_pmu"])
-                    raise OSError(errors[-1], os.strerror(errors[-1]))
+            for wave in run.waves:
+                if code := int(wave.head["counters_error"]):
+                    with _may_fail(what, folder / FILES["enable_pmu"]):
+                        raise OSError(code, os.strerror(code))
+
+        try:
+            yield recording
+        except BaseException:
+            with suppress(ChipError):
+                write(failed=True)
+            raise
+        write(failed=False)
 
 
 @contextmanager
-def _named(what: str, folder: Path, silent: bool = False) -> Iterator[Any]:
-    """Yield a function that takes the name of the file which is written next, for the error."""
-    names = [""]
+def _may_fail(what: str, path: Path) -> Iterator[None]:
     try:
-        yield names.append
+        yield
     except OSError as error:
-        if not silent:
-            why = f"{what}: {folder}/{names[-1]} cannot be written: {error.strerror}"
-            raise ChipError(why, ChipStatus.SYSTEM) from None
-
-
-def _check(config: CallConfigStorage, what: str) -> None:
-    for flag, most in _MOST.items():
-        value = getattr(config, flag)
-        if not 0 <= value <= most:
-            why = f"{what}: {flag} is {value}; it can be 0 to {most}"
-            raise ChipError(why, ChipStatus.CONFIG)
-    if config.enable_pmu and config.enable_pmu not in PMU_EVENTS:
-        why = f"{what}: enable_pmu is {config.enable_pmu}; it can be 0, 1, 2, or 4 to 8"
-        raise ChipError(why, ChipStatus.CONFIG)
-    if not config.output_prefix:
-        why = f"{what}: diagnostics are on without output_prefix: say where the files shall go"
-        raise ChipError(why, ChipStatus.CONFIG)
+        why = f"{what}: {path} cannot be written: {error.strerror}"
+        raise ChipError(why, ChipStatus.SYSTEM) from None
 
 
 def _texts(
-    run: ChipRun, config: CallConfigStorage, failed: bool, hardware: bool, dumped: IO[bytes] | None
+    run: ChipRun, config: CallConfig, failed: bool, hardware: bool, dumped: IO[bytes] | None
 ) -> Iterator[tuple[str, str]]:
     """Yield each flag that is on, and the contents of its file."""
     if level := config.enable_l2_swimlane:
