@@ -18,10 +18,10 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,8 @@ _WRITES = (L.OUTPUT, L.INOUT, L.OUTPUT_EXISTING)
 _numbers = itertools.count(1)
 """Of buffers, in all runs of all Workers: the low 32 bits are used."""
 _DOES = {L.INPUT: "reads", L.INOUT: "updates", L.OUTPUT: "writes", L.OUTPUT_EXISTING: "writes"}
+_SMALLEST_BITS = 6
+"""The cells of tensors of 64 bytes and less have 64 bytes."""
 Order = list[tuple[int, ...]]
 """What each task waits for directly, by places in the order since the last drain."""
 
@@ -193,13 +195,14 @@ def _view(start: int, form: Form) -> Array:
 
 
 @dataclass(eq=False, slots=True)
-class _Part:
-    """Neighbouring bytes with the same last writer, and the same readers since."""
+class _Record:
+    """The bytes of one tensor, and those who have used just these since they were overwritten."""
 
-    start: int
-    end: int
-    writer: Use | None
-    readers: list[Use]
+    tensor: Tensor
+    near: list[_Record]
+    """Those that share a byte with it, itself included."""
+    writer: Use | None = None
+    readers: list[Use] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
     """If reads are tracked: the places in the order of those that read until the last writer wrote."""
 
@@ -216,147 +219,99 @@ class _Part:
             self.readers.append(use)
 
 
-def _missing(part: _Part, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
-    """Yield the uses of a part that a task with `tensor` has to come after, and does not."""
-    uses = [part.writer] if part.writer is not None else []
-    if tensor.tag in _WRITES:
-        uses += part.readers
-    yield from (use for use in uses if use.task.turn not in lineage)
-
-
-def _key(view: Tensor) -> Tensor:
-    """Return a view as what it is known by."""
-    return view._replace(tag=0, buffer=0)
-
-
 class Bytes:
-    """Who has written and read the bytes of one memory last.
+    """Who has written and read the bytes of one memory last: a record for each tensor.
 
-    Neighbouring bytes are parts. Views with gaps are apart, each with those who used just this view: what
-    they share with others is found by comparing.
+    Records are found by place, as accesses are in `jit/hazards.py`: those of about the same size are in a
+    grid, whose cells are a bit larger than they are, in the cell where they begin.
     """
 
     def __init__(self, track_reads: bool) -> None:
         self._track_reads = track_reads
-        self._starts: list[int] = []
-        self._parts: list[_Part] = []
-        self._views: dict[Tensor, _Part] = {}
-        self._view_starts: list[int] = []
-        self._views_from: dict[int, list[Tensor]] = {}
-        self._widest = 0
-        self._sharing: dict[Tensor, list[Tensor]] = {}
-        """Of each view those that share a byte with it, itself included."""
+        self._records: dict[Any, _Record] = {}
+        self._grids: dict[int, dict[int, list[_Record]]] = {}
+
+    def _near(self, tensor: Tensor) -> list[_Record]:
+        """Return the records that share a byte with a tensor."""
+        if known := self._records.get(_bytes_of(tensor)):
+            return known.near
+        found = []
+        for bits, cells in self._grids.items():
+            first, last = (tensor.start >> bits) - 1, tensor.end - 1 >> bits
+            near = range(first, last + 1) if last - first < len(cells) else cells
+            for cell in near:
+                found += [one for one in cells.get(cell, ()) if share(one.tensor, tensor)]
+        return found
 
     def before(self, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
-        """Yield the uses that a task with this tensor has to come after, and does not."""
-        for part in self._parts_with(tensor):
-            yield from _missing(part, tensor, lineage)
+        """Yield the uses that a task with this tensor has to come after, and does not.
+
+        Who has overwritten all of its bytes came after those before.
+        """
+        near = self._near(tensor)
+        writers = (one.writer for one in near if one.writer and _covers(one.tensor, tensor))
+        since = max((use.task.turn for use in writers), default=0)
+        for one in near:
+            uses = [one.writer] if one.writer else []
+            if tensor.tag in _WRITES:
+                uses += one.readers
+            yield from (use for use in uses if since <= use.task.turn not in lineage)
 
     def readers(self, tensor: Tensor) -> Iterator[int]:
         """Yield the places in the order of the tasks that read bytes of a tensor."""
-        for part in self._parts_with(tensor):
-            yield from part.all_reads()
-
-    def _parts_with(self, tensor: Tensor) -> Iterator[_Part]:
-        """Yield the parts and the views that share a byte with a tensor."""
-        at = max(0, bisect_right(self._starts, tensor.start) - 1)
-        while at < len(self._parts) and self._starts[at] < tensor.end:
-            part = self._parts[at]
-            bytes_of_it = tensor._replace(start=part.start, end=part.end, below=0, layout=None)
-            if share(tensor, bytes_of_it):
-                yield part
-            at += 1
-        known = None if tensor.layout is None else self._sharing.get(_key(tensor))
-        for view in self._views_with(tensor) if known is None else known:
-            if view in self._views:
-                yield self._views[view]
+        for one in self._near(tensor):
+            yield from one.all_reads()
 
     def add(self, use: Use, lineage: Lineage) -> None:
         """Note what a task does."""
-        start, end = use.tensor.start, use.tensor.end
-        if use.tensor.layout is not None:
-            key = _key(use.tensor)
-            self._add_view(key)
-            if use.tensor.tag in _WRITES:
-                [self._views[key]] = self._written(use, [self._views[key]])
-            else:
-                self._views[key].add_reader(use, lineage)
+        tensor = use.tensor
+        record = self._records.get(_bytes_of(tensor)) or self._make(tensor)
+        if tensor.tag not in _WRITES:
+            record.add_reader(use, lineage)
             return
-        low, high = self._cut(start, end)
-        if use.tensor.tag in _WRITES:
-            made = self._written(use, self._parts[low:high])
-        else:
-            made = []
-            at = start
-            for part in self._parts[low:high]:
-                if at < part.start:
-                    made.append(_Part(at, part.start, None, [use]))
-                part.add_reader(use, lineage)
-                made.append(part)
-                at = part.end
-            if at < end:
-                made.append(_Part(at, end, None, [use]))
-        self._starts[low:high] = [part.start for part in made]
-        self._parts[low:high] = made
+        # only who reads it, too, has waited for the readers, if reads are tracked
+        keeps_reads = self._track_reads and tensor.tag not in _READS
+        for one in record.near:
+            if _covers(tensor, one.tensor):
+                one.read_before = one.all_reads() if keeps_reads else []
+                one.writer, one.readers = None, []
+        record.writer = use
+        if self._track_reads and not keeps_reads:
+            record.read_before = [use.task.turn]
 
-    def _written(self, use: Use, before: Sequence[_Part]) -> list[_Part]:
-        """Return the parts of a tensor that is written: only who reads it, too, has read all of it."""
-        start, end = use.tensor.start, use.tensor.end
-        if not self._track_reads:
-            return [_Part(start, end, use, [])]
-        if use.tensor.tag in _READS:
-            return [_Part(start, end, use, [], [use.task.turn])]
-        made = []
-        for part in before:
-            if reads := part.all_reads():
-                if start < part.start:
-                    made.append(_Part(start, part.start, use, []))
-                made.append(_Part(part.start, part.end, use, [], reads))
-                start = part.end
-        return [*made, _Part(start, end, use, [])] if start < end else made
+    def _make(self, tensor: Tensor) -> _Record:
+        record = _Record(tensor, self._near(tensor))
+        for one in record.near:
+            one.near.append(record)
+        record.near.append(record)
+        self._records[_bytes_of(tensor)] = record
+        self._cell(tensor).append(record)
+        return record
 
-    def _add_view(self, view: Tensor) -> None:
-        if view in self._views:
-            return
-        near = list(self._views_with(view))
-        for other in near:
-            self._sharing[other].append(view)
-        self._sharing[view] = [*near, view]
-        self._views[view] = _Part(view.start, view.end, None, [])
-        self._widest = max(self._widest, view.nbytes)
-        if view.start not in self._views_from:
-            insort(self._view_starts, view.start)
-        self._views_from.setdefault(view.start, []).append(view)
-
-    def _views_with(self, tensor: Tensor) -> Iterator[Tensor]:
-        """Yield the views that share a byte with a tensor."""
-        at = bisect_right(self._view_starts, tensor.start - self._widest)
-        while at < len(self._view_starts) and self._view_starts[at] < tensor.end:
-            views = self._views_from[self._view_starts[at]]
-            yield from (view for view in views if share(tensor, view))
-            at += 1
+    def _cell(self, tensor: Tensor) -> list[_Record]:
+        """Return the cell that a tensor begins in."""
+        bits = max(_SMALLEST_BITS, (tensor.nbytes - 1).bit_length())
+        return self._grids.setdefault(bits, {}).setdefault(tensor.start >> bits, [])
 
     def forget(self, start: int, end: int) -> None:
         """Forget what was done with the bytes of a buffer."""
-        low, high = self._cut(start, end)
-        del self._starts[low:high], self._parts[low:high]
-        low, high = bisect_left(self._view_starts, start), bisect_left(self._view_starts, end)
-        for first in self._view_starts[low:high]:
-            for view in self._views_from.pop(first):
-                del self._views[view], self._sharing[view]
-        del self._view_starts[low:high]
+        for gone in list(self._near(Tensor(L.NO_DEP, HOST, start, end))):
+            del self._records[_bytes_of(gone.tensor)]
+            self._cell(gone.tensor).remove(gone)
+            for one in gone.near:
+                if one is not gone:
+                    one.near.remove(gone)
 
-    def _cut(self, start: int, end: int) -> tuple[int, int]:
-        """Return which parts make up a range, cut at its ends."""
-        for where in (start, end):
-            at = bisect_right(self._starts, where) - 1
-            if at >= 0 and self._starts[at] < where < self._parts[at].end:
-                part = self._parts[at]
-                self._starts.insert(at + 1, where)
-                copies = part.readers.copy(), part.read_before.copy()
-                self._parts.insert(at + 1, _Part(where, part.end, part.writer, *copies))
-                part.end = where
-        return bisect_left(self._starts, start), bisect_left(self._starts, end)
+
+def _bytes_of(tensor: Tensor) -> tuple[int, int, Layout | None]:
+    return tensor.start, tensor.end, tensor.layout
+
+
+def _covers(one: Tensor, other: Tensor) -> bool:
+    """Say whether one tensor has all bytes of another."""
+    if one.layout is None:
+        return one.start <= other.start and other.end <= one.end
+    return _bytes_of(one) == _bytes_of(other)
 
 
 # ---------------------------------------------------------------- a run
