@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := -n 2 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 3
 NATIVE := setup.py $(wildcard simpler_ref/*/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test test-long coverage spec mutants sweep lint bench bench-compare bench-peers docs clean
+.PHONY: demo test test-long coverage mutants lint bench bench-compare bench-peers docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -37,15 +37,8 @@ coverage: $(STAMP)
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(SHARED) --timeout 600 $(COVERED); status=$$?; \
 	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report && exit $$status
 
-spec: $(STAMP)
-	@$(BIN)/python -m tests.spec_table
-
 mutants: $(STAMP)
 	@$(BIN)/python -m pytest -m long --timeout 3600 -s -q tests/mutation/test_mutants.py
-
-# ARGS: how many mutants, of which files, for how long; --help says more
-sweep: $(STAMP)
-	@$(BIN)/python -m tests.mutation.sweep $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -66,5 +59,5 @@ docs: $(STAMP)
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) .peers .coverage-data .sweep build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) .peers .coverage-data build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.workers import processes as worker_processes
 
-from . import spec_results, spec_rules
+from . import spec_rules
 
 pytest.register_assert_rewrite("tests.support", "tests.ahead_model")
 
@@ -46,13 +46,6 @@ for number in (signal.SIGHUP, signal.SIGQUIT):
 
 
 # ---------------------------------------------------------------- rules and tests
-def pytest_configure(config):
-    """Keep the results of conformance tests for `make spec`."""
-    if not hasattr(config, "workerinput"):  # of processes that share a session, one hears of all
-        mode = "interpreted" if INTERPRETED else "compiled"
-        config.pluginmanager.register(spec_results.Recorder(mode))
-
-
 def refuse(complaints):
     if complaints:
         raise pytest.UsageError("\n".join(complaints))

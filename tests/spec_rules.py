@@ -25,7 +25,6 @@ SENTENCES, WORDS = 2, 60
 
 _HEADING = re.compile(r"## ([A-Z]+-[A-Z]+) — (.+)")
 _RULE = re.compile(rf"\*\*({RULE_ID})\*\* (.*?)(?:\s\*\(([^*]+)\)\*)?", re.DOTALL)
-_NOT_BUILT = re.compile(r"> Not built: (.+)", re.DOTALL)
 _LISTED = re.compile(r"\| \[([A-Z]+-[A-Z]+)\]\(#")
 _MENTION = re.compile(r"(?<![\w-])([A-Z]+-[A-Z]+)(?:-(\d+)((?:,\s+-\d+|\s+to\s+-\d+)*))?(?![\w-])")
 _C_FUNCTION = re.compile(r"[a-z].*?(\w+)\(")
@@ -42,15 +41,13 @@ class Rule(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The rules under one heading, which are built or not built as a whole."""
+    """The rules under one heading."""
 
     name: str
     title: str
     path: Path
     line: int
     lines: int
-    not_built: str
-    """The reason, empty for what is built."""
     rules: list[Rule]
 
     def test_file(self, root: Path) -> Path:
@@ -108,7 +105,7 @@ def read_groups(root: Path = ROOT) -> dict[str, Group]:
                 if heading:
                     end = text.find("\n## ", sum(map(len, text.splitlines(True)[:line])) - 1)
                     lines = text[: end if end >= 0 else None].count("\n") - line + 1
-                    group = Group(*heading.groups(), path, line, lines, "", [])
+                    group = Group(*heading.groups(), path, line, lines, [])
                     if group.name in groups:
                         raise ValueError(f"{path.name}:{line}: {group.name} is a group already")
                     groups[group.name] = group
@@ -117,9 +114,6 @@ def read_groups(root: Path = ROOT) -> dict[str, Group]:
                     " ".join((part or "").split()) for part in rule.groups()[1:]
                 )
                 group.rules.append(Rule(rule[1], text_of_rule, origin, line))
-            elif (reason := _NOT_BUILT.fullmatch(paragraph)) and group:
-                why = " ".join(reason[1].replace("\n>", "\n").split())
-                group = groups[group.name] = group._replace(not_built=why)
             elif rule:
                 raise ValueError(f"{path.name}:{line}: {rule[1]} stands under no group")
     return groups
@@ -283,15 +277,14 @@ def unmirrored(root: Path = ROOT) -> list[str]:
     """Return a line for each file that spec/ does not have in common with the tests of its rules."""
     mirrors = [root / "tests/conformance", *(root / "tests/extras").glob("*/")]
     mirrors = [one for one in mirrors if one.parent.name != "extras" or has_rules(root, one)]
-    built = [group for group in read_groups(root).values() if not group.not_built]
-    wanted = {group.test_file(root): group for group in built}
+    wanted = {group.test_file(root): group for group in read_groups(root).values()}
     there = {path for one in mirrors for path in one.rglob("test_*.py")}
     found = [
         f"{wanted[path].name} has no file {path.relative_to(root).as_posix()}"
         for path in sorted(set(wanted) - there)
     ]
     found += [
-        f"{path.relative_to(root).as_posix()} is the file of no group that is built"
+        f"{path.relative_to(root).as_posix()} is the file of no group"
         for path in sorted(there - set(wanted))
     ]
     folders = {path for path in mirrors[0].glob("*/") if any(path.glob("*.py"))}
@@ -306,25 +299,19 @@ def uncovered(root: Path = ROOT) -> list[str]:
     """Return a line for each rule without a test in its group's file, and each test without a rule."""
     cited: dict[Path, set[str]] = {}
     found, groups = [], read_groups(root)
-    not_built = {rule.id for g in groups.values() if g.not_built for rule in g.rules}
     for test in all_tests(root):
         cited.setdefault(test.path, set()).update(test.rules)
         above = test.path.relative_to(root).parts[1]
         proves = above == "conformance" or (above == "extras" and has_rules(root, test.path.parent))
         if not test.rules and proves:
             found.append(f"{test.node(root)} cites no rule")
-        found += [
-            f"{test.node(root)} cites {rule}, which is not built"
-            for rule in test.rules
-            if rule in not_built
-        ]
     for group in groups.values():
         file = group.test_file(root)
         found += [
             f"{rule.id} ({_where(group.path, rule.line, root)}) has no test in "
             + file.relative_to(root).as_posix()
             for rule in group.rules
-            if not group.not_built and rule.id not in cited.get(file, set())
+            if rule.id not in cited.get(file, set())
         ]
     return found
 
@@ -343,7 +330,7 @@ def untraced(root: Path = ROOT) -> list[str]:
         f"no docstring of simpler_ref/ names {rule.id} or {group.name}"
         for group in groups.values()
         for rule in group.rules
-        if not group.not_built and not {rule.id, group.name} & named
+        if not {rule.id, group.name} & named
     ]
     return found
 

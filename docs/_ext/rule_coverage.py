@@ -1,8 +1,7 @@
-"""Shows, for every rule, the tests that cite it, what became of them, and the code that names it.
+"""Shows, for every rule, the tests that cite it and the code that names it.
 
-The directive ``{rule-coverage}`` makes the table. Tests and code are read from their files; results are
-those of the last runs, if they belong to the present sources. Tests and code lead to the pages that
-`code_links` makes of the sources.
+The directive ``{rule-coverage}`` makes the table. Tests and code are read from their
+files, and lead to the pages that `code_links` makes of the sources.
 """
 
 from html import escape
@@ -11,9 +10,9 @@ from code_links import page_of
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from tests import spec_results, spec_rules, spec_table
+from tests import spec_rules
 
-HEAD = "<tr><th>rule</th><th>tests</th><th>compiled</th><th>interpreted</th><th>code</th></tr>"
+HEAD = "<tr><th>rule</th><th>tests</th><th>code</th></tr>"
 
 
 def link(path, line, text):
@@ -33,8 +32,6 @@ class Coverage:
 
     def __init__(self):
         self.groups = spec_rules.read_groups()
-        self.results = spec_table.known_results()
-        self.rows = {row.rule.id: row for row in spec_table.table(self.results)}
         self.tests = {}
         for test in spec_rules.all_tests():
             for rule in dict.fromkeys(test.rules):
@@ -53,29 +50,18 @@ class Coverage:
         places = [*self.tests.values(), *self.code.values()]
         return sorted({one.path for some in places for one in some})
 
-    def outcome(self, rule, mode):
-        """Return the words for the results of one mode, and a class for their colour."""
-        outcomes = self.rows[rule.id].outcomes[mode]
-        if outcomes["unknown"] or not outcomes:
-            return "<td>–</td>"
-        kind = "failed" if outcomes["failed"] else "passed" if outcomes["passed"] else "skipped"
-        return f'<td class="{kind}">{spec_table.in_words(outcomes)}</td>'
-
     def row(self, rule, group):
         """Return the table's row of a rule."""
         page = group.path.with_suffix(".html").name
         name = f'<a href="{page}#{rule.id.lower()}">{rule.id}</a>'
         start = f'<tr id="cov-{rule.id.lower()}"><td>{name}</td>'
-        if group.not_built:
-            return f'{start}<td colspan="4">not built: {escape(group.not_built)}</td></tr>'
         tests = self.tests.get(rule.id, [])
         places = self.code_of(rule, group)
         cells = [
             all_of(len(tests), [link(one.path, one.line, one.name) for one in tests]),
             all_of(len(places), [link(one.path, one.line, code_name(one)) for one in places]),
         ]
-        outcomes = [self.outcome(rule, mode) for mode in self.results]
-        return f"{start}<td>{cells[0]}</td>{''.join(outcomes)}<td>{cells[1]}</td></tr>"
+        return f"{start}<td>{cells[0]}</td><td>{cells[1]}</td></tr>"
 
 
 def code_name(place):
@@ -90,8 +76,7 @@ class RuleCoverage(SphinxDirective):
     def run(self):
         """Return a section for each file of rules, with a table for each group."""
         coverage = Coverage()
-        results = [spec_results.FOLDER / f"{mode}.json" for mode in spec_results.MODES]
-        for path in [*spec_rules.rule_files(), *coverage.files(), *results]:
+        for path in [*spec_rules.rule_files(), *coverage.files()]:
             self.env.note_dependency(str(path))
         sections = []
         for path in spec_rules.rule_files():
@@ -105,19 +90,7 @@ class RuleCoverage(SphinxDirective):
                     table = f'<table class="coverage">{caption}{HEAD}{rows}</table>'
                     section += nodes.raw("", table, format="html")
             sections.append(section)
-        return [self.summary(coverage), *sections]
-
-    def summary(self, coverage):
-        """Return a paragraph with the sums, and where results come from."""
-        rows = coverage.rows.values()
-        built = [row for row in rows if not row.not_built]
-        words = f"{len(rows)} rules, {len(rows) - len(built)} of them not built. "
-        proved = sum(row.verdict == "proved" for row in built)
-        if all(row.verdict == "not run" for row in built):
-            words += "When this page was made, these sources had no results: make spec gets them."
-        else:
-            words += f"In the last runs of these sources {proved} of {len(built)} were proved."
-        return nodes.paragraph("", words)
+        return sections
 
 
 def setup(app):
