@@ -43,8 +43,6 @@ MARKS = [In, In[np.float64], In["np.float64"], Annotated[np.ndarray, In], Annota
 MARKS += [Union[In, None], Union[None, In], In | None, Annotated[In, "doc"]]
 MARKS += [Annotated[Union[In, None], 1], "In", "sr.In", "In[np.float64]", "'In'"]
 MARKS += ["Annotated[np.ndarray, In]", "In | None"]
-NO_MARKS = [int, "int", np.ndarray, list[int], Union[int, None], Annotated[int, "doc"]]
-NO_MARKS += [None, Any, "None", 3]
 MISPLACED = [list[In], dict[str, Out], Union[In, Out], Annotated[np.ndarray, In, InOut]]
 MISPLACED += [Annotated[list[In], 1]]
 
@@ -53,11 +51,6 @@ MISPLACED += [Annotated[list[In], 1]]
 def test_a_mode_may_stand_in_many_forms(annotation):
     names = {"In": In, "sr": sr, "np": np, "Annotated": Annotated}
     assert modes(with_modes(x=annotation), **names) == {"x": "IN"}
-
-
-@pytest.mark.parametrize("annotation", NO_MARKS, ids=str)
-def test_other_annotations_are_of_values(annotation):
-    assert modes(with_modes(x=annotation)) == {"x": "VALUE"}
 
 
 def test_what_is_no_annotation_or_has_no_signature_is_refused():

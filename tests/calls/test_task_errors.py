@@ -3,12 +3,10 @@
 import builtins
 import dataclasses
 import json
-import linecache
 import os
 import subprocess
 import sys
 import threading
-import traceback
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 import simpler_ref
 from simpler_ref.calls import outcomes
 from simpler_ref.calls.outcomes import decode_error, encode_error, write
-from simpler_ref.errors import HazardError, RemoteTraceback, TaskError, WorkerLostError, tell
+from simpler_ref.errors import HazardError, RemoteTraceback, TaskError, WorkerLostError
 
 WHERE = "level 3 sub worker 0, task 5 (scale)"
 DETAILS = {"task": 5, "callable_name": "scale", "worker": 0, "pid": 77}
@@ -262,16 +260,6 @@ def test_exceptions_of_users_keep_type_args_and_attributes(original, state):
         assert {name: getattr(one, name) for name in state} == state
 
 
-def test_slots_that_are_not_set_stay_so_and_attributes_that_a_level_adds_come_along():
-    error = through(Sloted("here"))
-    assert error.hidden() == ["here"] and not hasattr(error, "empty")
-    assert through(Sloted(None)).place is None
-    error = through(Overlapping())
-    tell(error, "  a story")
-    assert (error.story, error.__cause__.story, error.__cause__.worker) == (3, "  a story", 0)
-    assert vars(error) == vars(Overlapping())
-
-
 # ---------------------------------------------------------------- what cannot come back
 class Lost(Exception):
     """Cannot be rebuilt."""
@@ -287,11 +275,6 @@ def fail_to_load(kind):
 class NotAnException(Exception):
     def __reduce__(self):
         return int, (3,)
-
-
-class BrokenText(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
 
 
 class Broken(Exception):
@@ -341,12 +324,6 @@ def test_what_cannot_be_sent_of_an_exception_is_left_out_and_said(kind, args, va
     assert encode_error(original).nbytes < limit
 
 
-def test_an_exception_without_a_text_is_reported():
-    error = through(BrokenText("x"))
-    assert type(error) is BrokenText
-    assert error.args == ("x",)
-
-
 # ---------------------------------------------------------------- other levels
 def test_the_traceback_of_an_error_of_a_level_below_names_all_places():
     inner = through(ValueError("boom"), where="level 3 sub worker 1, task 2 (f)", task=2, pid=4)
@@ -382,12 +359,6 @@ def test_the_traceback_has_causes_contexts_and_notes():
     assert all(text in error.__cause__.text for text in expected)
 
 
-def test_python_prints_type_place_text_and_the_remote_traceback():
-    lines = traceback.format_exception(through(ValueError("boom")))
-    assert lines[-1] == "ValueError: boom\n"
-    assert f"RemoteTraceback: {WHERE}\n" in lines[0] and "in task" in "".join(lines)
-
-
 LOOP = """
 def run_task(task):
     try:
@@ -408,18 +379,6 @@ def test_the_traceback_begins_at_the_users_function():
     assert "in chained" in text and "in run_task" not in text and "in call" not in text
     text = decode_error(block_of(names["run_task"](None)), WHERE).__cause__.text
     assert "in run_task" in text and "in call" in text, "an error of the package itself"
-
-
-def test_the_traceback_has_lines_that_only_the_program_knows(monkeypatch):
-    names: dict = {}
-    cell = "def in_cell():\n    raise KeyError('of a cell')  # a notebook keeps this line\n"
-    exec(compile(cell, "/tmp/ipykernel_1/2.py", "exec"), names)
-    block = block_of(raised_by(names["in_cell"]))
-    monkeypatch.setitem(
-        linecache.cache, "/tmp/ipykernel_1/2.py", (len(cell), None, cell.splitlines(True), "")
-    )
-    text = decode_error(block, WHERE).__cause__.text
-    assert "line 2, in in_cell\n    raise KeyError('of a cell')  # a notebook" in text
 
 
 def test_long_texts_and_tracebacks_are_cut():

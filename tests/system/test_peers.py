@@ -57,15 +57,6 @@ def test_every_workload_is_measured_or_says_why_not(folder):
     assert report["floor_us"]["median"] > 0
 
 
-@pytest.mark.long
-def test_a_peer_is_measured_and_a_skipped_one_shows_why(folder):
-    done = bench(folder, "--only", "dask,plain", "--workloads", "chain")
-    assert done.returncode == 0, done.stderr
-    assert "dask.distributed: skipped: distributed is not installed" in done.stdout
-    (measured,) = figures_of(folder)["results"]["chain"].items()
-    assert measured[0] == "plain" and measured[1]["median"] > 0
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import closing
 
 import numpy as np
@@ -15,7 +14,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.access_driver import READING, WRITING, Stream, Task, k, octets
-from tests.support import reads, sample, small_engine, unmap, updates, writes
+from tests.support import reads, small_engine, unmap, updates, writes
 
 pytestmark = pytest.mark.kernels
 RECORD = np.dtype([("a", "f4"), ("b", "i8"), ("c", "u1")])
@@ -133,19 +132,6 @@ def test_views_of_any_strides_that_share_a_byte_overlap(layouts, shapes, item):
         assert octets(other) <= octets(one)
 
 
-def any_view(rng, array):
-    """Return a view with random slices and order of axes."""
-    for _ in range(2):
-        found = []
-        for size in array.shape:
-            start, end = sorted(rng.integers(0, size + 1, 2).tolist())
-            found.append(slice(start, max(end, start + 1)) if start < size else slice(0, size))
-        array = array[tuple(found)]
-        steps = rng.choice([1, 1, 2, 3, 4, -1, -2], array.ndim).tolist()
-        array = array[tuple(slice(None, None, step) for step in steps)]
-    return array.transpose(rng.permutation(array.ndim))
-
-
 @pytest.mark.parametrize(
     ("shape", "strides", "run", "loops"),
     [
@@ -169,86 +155,7 @@ def s():
     stream.close()
 
 
-def test_accesses_of_more_shapes_than_there_are_grids_are_found():
-    """The last grid takes those that have no other."""
-    stream, count = Stream(window=256), L.MAX_GRIDS + 20
-    x = np.zeros(200 * 300, np.uint8)
-    views = [x[i * 300 :][: 2 * (i + 3)].reshape(2, -1)[:, :1] for i in range(count)]
-    for i, view in enumerate(views):
-        stream.submit(f"{i}", (T.INOUT, view))
-    assert int(stream.mem[L.GRIDS_USED]) == L.MAX_GRIDS
-    for i, view in enumerate(views):
-        assert stream.kinds((T.INPUT, view)) == {f"{i}": L.NEEDS}
-    assert len(stream.kinds((T.INPUT, x))) == count
-    for task in stream.tasks[5:]:
-        stream.finish(task)
-    stream.reclaim(k.drop_over(stream.mem, L.NONE))
-    for i, view in enumerate(views[::-1]):
-        stream.submit(f"again {i}", (T.INPUT, view))
-    assert len(stream.kinds((T.OUTPUT_EXISTING, x))) == count + 5
-    stream.close()
-
-
-SHAPES = (1, 1), (5, 9), (8, 16), (40, 3), (3, 50), (1, 96)
 PLACES = (0, 96), (37, 96), (0, 97), (90, 97)
-
-
-@pytest.mark.parametrize("tile", sample(itertools.product(SHAPES, PLACES)), ids=str)
-def test_accesses_are_found_from_whichever_cell_they_reach(tile):
-    """There are more of them than cells, so that the cells are searched."""
-    (rows, columns), (start, width) = tile
-    rng = np.random.default_rng(rows)
-    x = np.zeros(90 + 60 * width, np.uint8)[start:][: 60 * width].reshape(60, width)
-    stream, tiles = Stream(window=256), []
-    for n in range(200):
-        i, j = rng.integers(0, 61 - rows), rng.integers(0, 97 - columns)
-        height, width = (rng.integers(1 + size // 2, size + 1) for size in (rows, columns))
-        tiles.append(x[i : i + height, j : j + width])
-        stream.submit(f"{n}", (T.INPUT, tiles[-1]))
-    places = [octets(tile) for tile in tiles]
-    asked = [any_view(rng, x) for _ in range(10)]
-    asked += [x[i : i + 3, j : j + 5] for i, j in rng.integers(0, 50, (30, 2))]
-    asked += [x.ravel()[i : i + 70] for i in rng.integers(0, 5000, 10)]
-    asked += [x[i : i + 4, j] for i in range(0, 50, 5) for j in (slice(90, None), slice(6))]
-    for view in asked:
-        shared = {f"{n}" for n, one in enumerate(places) if not one.isdisjoint(octets(view))}
-        assert stream.kinds((T.OUTPUT_EXISTING, view)).keys() == shared
-    stream.close()
-
-
-def test_accesses_of_one_shape_share_a_grid_and_leave_it_to_another(s):
-    for i in range(40):
-        s.submit(f"{i}", writes(AT + 64 * i, nbytes=64), reads(AT - 64 * i - 64, nbytes=64))
-    assert int(s.mem[L.GRIDS_USED]) == 1
-    for task in list(s.tasks):
-        s.finish(task)
-    s.reclaim(k.drop_over(s.mem, L.NONE))
-    s.submit("large", writes(AT, nbytes=4096))
-    assert (int(s.mem[L.GRIDS_USED]), s.kinds(reads(AT + 4000))) == (1, {"large": L.NEEDS})
-
-
-def test_cells_grow_with_the_accesses_and_are_few_again_at_the_end():
-    stream = Stream(window=4096)
-    at, each = 1 << 20, 8
-    for i in range(300):
-        stream.submit(f"{i}", *(reads(at + 64 * (each * i + j)) for j in range(each)))
-    assert int(stream.mem[L.CELL_MASK]) + 1 > L.ACCESSES_SMALLEST
-    for i in (0, 99, 299):
-        assert stream.kinds(updates(at + 64 * each * i + 70)) == {f"{i}": L.ORDER}
-    stream.reclaim(k.forget_all(stream.mem))
-    assert int(stream.mem[L.CELL_MASK]) + 1 == L.ACCESSES_SMALLEST
-    stream.close()
-
-
-def test_there_is_room_again_once_accesses_are_dropped(s):
-    capacity = int(s.mem[L.A_ACCESSES_END] - s.mem[L.A_ACCESSES]) // L.ACCESS_WORDS
-    s.submit("many", *(reads(64 * i) for i in range(1, capacity // 2 + 1)))
-    s.submit("others", *(reads(64 * i) for i in range(1, capacity // 2 + 1)))
-    assert not k.has_access_room(s.mem, 1)
-    s.finish(s.tasks[0])
-    assert s.reclaim(k.drop_over(s.mem, L.NONE)) == 0
-    assert k.has_access_room(s.mem, capacity // 2)
-    assert not k.has_access_room(s.mem, capacity // 2 + 1)
 
 
 def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
@@ -277,25 +184,6 @@ def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):
     assert (s.accesses, s.kinds(writes(AT, nbytes=16))) == (2, {"task": L.ORDER})
 
 
-@pytest.mark.parametrize("first, second", [*itertools.product(range(4), range(3))])
-def test_readers_of_the_same_bytes_may_end_and_be_dropped_in_any_order(s, first, second):
-    s.submit("beside", reads(AT - 8, nbytes=12))
-    readers = [s.submit(f"{i}", reads(AT)) for i in range(4)]
-    for which in (first, second):
-        s.finish(readers.pop(which))
-        left = {task.name for task in readers}
-        assert s.kinds(writes(AT)).keys() == left | {"beside"}
-        s.reclaim(k.drop_over(s.mem, L.NONE))
-        assert s.accesses == len(readers) + 1
-        assert s.kinds(writes(AT)).keys() == left | {"beside"}
-        assert s.kinds(writes(AT + 4, nbytes=4)).keys() == left
-    readers.append(s.submit("late", reads(AT)))
-    assert s.kinds(writes(AT + 4, nbytes=4)).keys() == {task.name for task in readers}
-    writer = s.submit("writer", writes(AT))
-    assert writer.conflicts.keys() == {*readers, s.tasks[0]}
-    assert s.accesses == 2
-
-
 @pytest.mark.parametrize("which", range(3))
 def test_a_write_to_some_of_the_bytes_drops_the_reads_that_are_over(s, which):
     readers = [s.submit(f"{i}", reads(AT, nbytes=64)) for i in range(3)]
@@ -315,25 +203,6 @@ def test_readers_of_memory_that_is_given_back_are_forgotten_and_no_others(s):
     assert s.kinds(writes(AT)).keys() == {f"whole {i}" for i in range(3)}
     s.submit("half", reads(AT, nbytes=32))
     assert s.kinds(writes(AT)).keys() == {"half", *(f"whole {i}" for i in range(3))}
-
-
-def test_readers_of_the_same_bytes_stay_together_when_cells_are_added():
-    stream, each = Stream(window=2048), 8
-
-    def use(i):
-        return [reads(AT + 64 * (each * i + j)) for j in range(each)]
-
-    for i in range(200):
-        stream.submit(f"{i}", *use(i))
-        stream.submit(f"again {i}", *use(i))
-    assert int(stream.mem[L.CELL_MASK]) + 1 > L.ACCESSES_SMALLEST
-    for i in (0, 99, 199):
-        stream.submit(f"late {i}", *use(i))
-        at = AT + 64 * each * i
-        assert k.find_overlaps(stream.mem, at, at + 8, L.NONE, 3) == 1
-        names = {f"{i}", f"again {i}", f"late {i}"}
-        assert stream.kinds(updates(AT + 64 * each * i)).keys() == names
-    stream.close()
 
 
 def test_a_write_does_not_wait_for_what_the_last_one_of_the_same_bytes_waits_for(s):

@@ -4,41 +4,11 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import re
-from typing import get_type_hints
 
 import pytest
 
-from simpler_ref import task_interface as ti
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.schema import Record, name_words
-from simpler_ref.jit.structures import CALL_CONFIG
-from simpler_ref.task_interface import CallConfig
-
-
-def test_the_constants_of_the_documents():
-    assert (L.MAX_RING_DEPTH, L.MAX_SCOPE_DEPTH, L.HEAP_ALIGN) == (4, 64, 1024)
-    assert (L.DEFAULT_HEAP_RING_SIZE, L.DEFAULT_ALLOC_TIMEOUT_S) == (1073741824, 10.0)
-    assert L.CONTINUOUS_TENSOR_MAX_DIMS == 5
-    assert (L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS) == (128, 128)
-    assert (L.MAX_REGISTERED_CALLABLE_IDS, L.CALLABLE_HASH_DIGEST_BYTES) == (4096, 32)
-    for module in (L, ti):
-        assert (module.MAILBOX_SIZE, module.MAILBOX_OFF_ERROR_MSG) == (16384, 16128)
-        assert module.MAILBOX_ERROR_MSG_SIZE == 256
-    assert (L.MAILBOX_OFF_STATE, L.MAILBOX_OFF_COMMAND, L.MAILBOX_OFF_CONFIG) == (0, 8, 16)
-    assert (L.CALL_CONFIG_SIZE, L.MAILBOX_OFF_DIGEST, L.MAILBOX_OFF_ARGS) == (1052, 1072, 1104)
-    assert L.MAILBOX_ARGS_CAPACITY == 15024 >= 8 + 128 * 40 + 128 * 8
-    assert (L.MAIL_STATE, L.MAIL_DIGEST, L.MAIL_COUNTS, L.MAIL_TENSORS) == (0, 134, 138, 139)
-    assert (L.MAIL_ERROR_MSG, L.MAILBOX_WORDS) == (2016, 2048)
-
-
-def test_a_call_config_has_the_fields_of_its_table():
-    names = list(CALL_CONFIG.offsets)
-    assert list(CallConfig._NAMES) == names
-    kept = ["_swimlane" if name == "enable_l2_swimlane" else name for name in names]
-    assert list(get_type_hints(CallConfig)) == list(CallConfig.__slots__) == [*kept, "_runtime_env"]
-    described = re.findall(r"^ *(\w.*) : (?:int|str)$", CallConfig.__doc__, re.MULTILINE)
-    assert ", ".join(described).split(", ") == names
 
 
 # ---------------------------------------------------------------- words

@@ -136,28 +136,9 @@ def test_types_in_turn_are_all_compiled_once_even_if_more_than_are_kept(w, monke
             assert first(one).result() == square[0, 0]
 
 
-@compiled_only
-@pytest.mark.spec("CALL-COMPILED-1")
-def test_numbers_of_other_types_are_compiled_once(w):
-    numbers = [1, 2.5, True, None, -1, 0.0, False, np.float64(1.5), np.int64(7), np.bool_(True)]
-    made = [same(value).result() for value in numbers]
-    for value in numbers:
-        assert type(same(value).result()) is type(same(same(value)).result())
-    assert made == numbers
-    before = ran()
-    assert [same(value).result() for value in numbers] == numbers
-    assert ([same(same(value)).result() for value in numbers], ran()) == (numbers, before)
-
-
 @sr.task(compiled=True)
 def fill(x: sr.Out, value):
     x[...] = value
-
-
-@sr.task(compiled=True)
-def rise(p: sr.InOut):
-    for i in range(p.size):
-        p[i].height += p[i].rate
 
 
 @pytest.mark.spec("CALL-COMPILED-4")
@@ -172,17 +153,6 @@ def test_arrays_are_the_callers_own_views(w):
     first = sr.task(compiled=True)(lambda x: x[0])
     for one in (np.array([3 + 4j]), np.array(["2024-02-28"], "M8[s]")):
         assert first(w.share(one)).result() == one[0], "elements are whatever numba knows"
-
-
-@compiled_only
-@pytest.mark.spec("CALL-COMPILED-4")
-def test_records_arrive_as_records(w):
-    plane = np.dtype([("id", "i1"), ("height", "f8"), ("rate", "f4")])
-    planes = w.share(np.array([(1, 100.0, 2.5), (2, 7.0, -1)], plane))
-    for _ in range(3):
-        rise(planes).result()
-    rise(planes[1:]).result()
-    assert (planes["height"].tolist(), total(planes["height"]).result()) == ([107.5, 3], 110.5)
 
 
 @compiled_only
@@ -346,26 +316,3 @@ def test_a_compiled_call_whose_worker_died_fails_alone_or_is_run_again():
             end_until(y, 3).result()
         assert y[0] == 2
         assert python_total(x).result() == 2, "others go on"
-
-
-@pytest.mark.spec("CALL-COMPILED-1")
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_a_task_made_after_the_workers_is_compiled_by_them(method):
-    with sr.Worker(num_sub_workers=1, start_method=method, arena_size=1 << 28) as w:
-        x = w.share(np.ones(4))
-        python_total(x).result()
-        late = sr.task(compiled=True, error_model="numpy")(lambda x, a: x[0] / a)
-        assert [late(x, a).result() for a in (2.0, 4.0, 8.0)] == [0.5, 0.25, 0.125]
-
-
-@pytest.mark.spec("CALL-COMPILED-1")
-def test_a_compiled_task_is_mapped_and_has_defaults(w):
-    @sr.task(compiled=True)
-    def power(base: float, exponent: int = 2):
-        value = 1.0
-        for _ in range(exponent):
-            value *= base
-        return value
-
-    assert list(w.map(power, range(100))) == [k * k for k in range(100)]
-    assert [power(4).result(), power(exponent=3, base=2).result()] == [16, 8]

@@ -189,21 +189,6 @@ def all_futures(w):
 
 @pytest.mark.spec("CALL-FUTURE-4")
 @pytest.mark.parametrize("value", [1, "text"])
-def test_a_future_that_dies_in_a_cycle_is_found_until_then_and_its_call_dropped(w, value):
-    same(value).result()
-    found = []
-    for _ in range(20):
-        cycle = [same(value), AtEnd(lambda: found.append(len(all_futures(w))))]
-        cycle[0].mine = cycle
-        del cycle
-        gc.collect()
-        assert all_futures(w) == []
-    assert set(found) <= {0, 1} and len(found) == 20
-    assert same(value).result() == value
-
-
-@pytest.mark.spec("CALL-FUTURE-4")
-@pytest.mark.parametrize("value", [1, "text"])
 def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(w, value):
     kept = []
 
@@ -223,19 +208,6 @@ def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(
             chain = [chain]
         del one, chain
     assert [one.result() for one in kept] == 160 * [value]
-
-
-@pytest.mark.spec("CALL-FUTURE-4", "CALL-STREAM-8")
-def test_a_future_whose_finalizer_a_signal_has_cut_short_is_found_no_more(w, monkeypatch):
-    futures = [same(n if n % 2 else str(n)) for n in range(100)]
-    with monkeypatch.context() as patch:
-        patch.setattr(type(futures[0]), "__del__", lambda future: None)  # as if it had not begun
-        futures.clear()
-    others = [bytearray(n) for n in range(40, 400)]  # in their memory
-    assert all_futures(w) == []
-    w.run(lambda orch, *_: None)
-    assert w._life.stream._engine.view.live == 0 and len(others) == 360
-    assert same(3).result() == 3
 
 
 @pytest.mark.spec("CALL-FUTURE-4")

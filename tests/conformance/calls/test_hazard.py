@@ -5,7 +5,7 @@ import pytest
 
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.access_driver import Stream, k
+from tests.access_driver import Stream
 from tests.support import ignores, overwrites, reads, updates, writes
 
 pytestmark = pytest.mark.kernels
@@ -115,21 +115,6 @@ def test_accesses_that_are_over_are_dropped(s, use):
     assert most <= L.SWEEP_SMALLEST + 1
 
 
-@pytest.mark.spec("CALL-HAZARD-4")
-def test_accesses_of_live_tasks_and_failed_writers_are_kept():
-    stream = Stream(window=256)
-    for i in range(100):
-        stream.finish(stream.submit(f"failed {i}", writes(AT + 8 * i)), fails=True)
-    for i in range(100):
-        stream.submit(f"live {i}", reads(AT - 8 * i - 8))
-    for i in range(1000):
-        stream.finish(stream.submit(f"over {i}", reads(AT - 1024)))
-        assert stream.accesses <= 2 * 200 + 1
-    assert stream.kinds(reads(AT, nbytes=800)).keys() == {f"failed {i}" for i in range(100)}
-    assert stream.kinds(writes(AT - 800, nbytes=800)).keys() == {f"live {i}" for i in range(100)}
-    stream.close()
-
-
 # ---------------------------------------------------------------- bytes
 RECORD = np.dtype([("a", "u1"), ("b", "f8"), ("c", "i4")])
 
@@ -165,21 +150,6 @@ def test_views_that_share_no_byte_are_independent(s):
             assert s.kinds((T.INPUT, view[-1:])) == {f"{name} {i}": NEEDS}
 
 
-@pytest.mark.spec("CALL-HAZARD-7")
-def test_views_of_any_strides_meet_if_they_share_a_byte(s):
-    x = np.zeros(400, np.uint8)
-    window = np.lib.stride_tricks.as_strided(x, (50, 9), (7, 2))
-    same = np.broadcast_to(x[40:41], (5, 5))
-    s.submit("window", (T.INOUT, window))
-    assert s.kinds((T.INPUT, x[40:41])) == s.kinds((T.INPUT, same)) == {"window": NEEDS}
-    assert s.kinds((T.INPUT, x[3::13])) == {"window": NEEDS}
-    s.submit("every third", (T.INOUT, x[350:366:3]))
-    assert s.kinds((T.INPUT, x[355:364:2])) == {"window": NEEDS, "every third": NEEDS}
-    s.submit("unaligned", (T.INOUT, x[1:81].view(np.int64)[::3]))
-    assert s.kinds((T.INPUT, x[8:9])) == {"window": NEEDS, "unaligned": NEEDS}
-    assert s.kinds((T.INPUT, x[9:10])) == {"window": NEEDS}
-
-
 @pytest.mark.spec("CALL-HAZARD-1")
 def test_what_is_not_tracked_makes_nobody_wait(s):
     nothing = [ignores(AT), writes(0), reads(0), writes(AT + 32, nbytes=0)]
@@ -191,18 +161,6 @@ def test_what_is_not_tracked_makes_nobody_wait(s):
 
 
 # ---------------------------------------------------------------- references, numbers, searches
-@pytest.mark.spec("CALL-HAZARD-4")
-def test_the_slot_of_a_writer_is_kept_until_its_access_is_dropped(s):
-    for name, at in (("superseded", AT), ("given back", AT + 64), ("beside it", AT + 128)):
-        s.finish(s.submit(name, writes(at)))
-    assert len(s.by_slot) == 3
-    s.submit("new", writes(AT))
-    assert {task.name for task in s.by_slot.values()} == {"new", "given back", "beside it"}
-    assert s.reclaim(k.forget_range(s.mem, AT + 64, AT + 128)) == 1
-    assert s.reclaim(k.drop_over(s.mem, L.NONE)) == 1
-    assert s.kinds(reads(AT, nbytes=256)) == {"new": NEEDS}
-    assert s.reclaim(k.forget_all(s.mem)) == 0, "it is not done"
-    assert s.kinds(reads(AT, nbytes=256)) == {}
 
 
 @pytest.mark.spec("CALL-HAZARD-7")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.jit import layout as L
 
 from .tasks import fill, fill_at, have_others_run, opened, same, total
 
@@ -152,20 +151,3 @@ def test_arrays_and_futures_within_arguments_go_to_endpoints():
             assert sums.result() == [100_000 * value, 4 * value]
             assert w.submit(len, 20 * [x[:1]] + list(x)).result() == 24
             assert list(w.map(lambda box: float(box["x"][0]), [{"x": x}, {"x": [5]}])) == [value, 5]
-
-
-@pytest.mark.spec("CALL-INNER-1")
-def test_arrays_of_more_layouts_than_there_is_room_for_are_passed_within_arguments(monkeypatch):
-    monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 60)  # of some 25 words each
-    with sr.Worker(num_sub_workers=1, child_mode="thread") as w:
-        x = w.share(np.ones(99))
-        assert [same([x[:: 1 + i]]).result()[0].size for i in range(8)] == [
-            99,
-            50,
-            33,
-            25,
-            20,
-            17,
-            15,
-            13,
-        ]

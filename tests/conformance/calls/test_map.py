@@ -3,17 +3,14 @@
 import itertools
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls import mapping
 
 from .tasks import total, update, wait_at
 
@@ -118,16 +115,6 @@ def test_wrong_arguments_are_refused_at_the_call(w):
     assert not taken and w.progress() == before
 
 
-@pytest.mark.spec("CALL-MAP-1")
-def test_several_threads_map_at_once_and_a_map_may_feed_another(w):
-    def work(start):
-        return sum(w.map(double, w.map(double, range(start, start + 200))))
-
-    with ThreadPoolExecutor(4) as threads:
-        sums = list(threads.map(work, range(4)))
-    assert sums == [4 * sum(range(start, start + 200)) for start in range(4)]
-
-
 # ---------------------------------------------------------------- chunks
 @pytest.mark.spec("CALL-MAP-2")
 def test_items_that_take_no_time_travel_in_few_calls_and_long_ones_alone(w):
@@ -139,31 +126,6 @@ def test_items_that_take_no_time_travel_in_few_calls_and_long_ones_alone(w):
     assert calls_for(double, range(20_000)) < 2000
     assert calls_for(lambda value: time.sleep(0.004), range(12)) == 12
     assert calls_for(double, range(100), chunksize=8) == 13
-
-
-@pytest.mark.spec("CALL-MAP-2")
-def test_the_last_chunks_are_small_enough_for_all_workers():
-    with sr.Worker(num_sub_workers=4, child_mode="thread") as w:
-        results = w.map(double, [0] * 800)
-        results._size = 1 << 20  # as if the items took no time
-        calls = set()
-        for _ in results:
-            calls.update(call for call in results._ahead if isinstance(call, mapping._Chunk))
-        assert max(call.count for call in calls) <= 100
-
-
-@pytest.mark.spec("CALL-MAP-2")
-def test_a_chunk_ends_when_the_iterable_gets_slow(w):
-    def items():
-        for i in itertools.count():
-            time.sleep(0.004)
-            yield i
-
-    source, taken = counted(items())
-    results = w.map(double, source)
-    results._size = 10_000  # as if the items before had taken no time
-    assert next(results) == 0
-    assert len(taken) < 100
 
 
 # ---------------------------------------------------------------- lazy
@@ -270,52 +232,12 @@ def test_a_worker_says_at_its_end_how_many_items_are_not_called(caplog):
 
 
 @pytest.mark.spec("CALL-MAP-10")
-def test_items_that_may_have_no_end_are_not_called_and_a_warning_says_so(caplog):
-    with sr.Worker(num_sub_workers=1) as made:
-        made.map(double, itertools.count())
-    [message] = [record.getMessage() for record in caplog.records]
-    assert "not all items were called, the iterable has no length" in message
-
-
-@pytest.mark.spec("CALL-MAP-10")
 def test_an_exception_in_the_block_calls_nothing_more():
     items, taken = counted(range(1000))
     with pytest.raises(KeyError), sr.Worker(num_sub_workers=1) as made:
         made.map(double, items, chunksize=1)
         raise KeyError
     assert len(taken) < 100
-
-
-@pytest.mark.spec("CALL-MAP-4")
-@pytest.mark.parametrize("chunksize", [1, 4])
-def test_an_item_that_ends_with_sys_exit_fails_alone(w, chunksize):
-    results = w.map(end_on_two, range(4), chunksize=chunksize)
-    assert [next(results), next(results)] == [0, 1]
-    with pytest.raises(sr.TaskError, match="SystemExit: 5"):
-        next(results)
-    assert list(results) == [3]
-
-
-def end_on_two(value):
-    if value == 2:
-        sys.exit(5)
-    return value
-
-
-@pytest.mark.spec("CALL-MAP-4")
-def test_an_interrupt_when_results_have_just_come_loses_none(w, monkeypatch):
-    results = w.map(double, range(10), chunksize=5)
-    advance = results._advance
-
-    def interrupted():
-        advance()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(results, "_advance", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            next(results)
-    assert list(results) == [2 * i for i in range(10)]
 
 
 # ---------------------------------------------------------------- errors
@@ -422,22 +344,6 @@ def test_after_the_end_of_the_worker_there_is_what_was_submitted_and_then_an_err
     assert seen and seen == [2 * i for i in range(len(seen))] and len(seen) % 2 == 0
 
 
-@pytest.mark.spec("CALL-MAP-4")
-def test_during_a_run_there_are_results_and_no_new_calls(w):
-    results = w.map(double, range(100), chunksize=1)
-    seen = [next(results)]
-
-    def orchestrate(orch, args, config):
-        with pytest.raises(RuntimeError, match="a run is in progress"):
-            while True:
-                seen.append(next(results))
-
-    w.run(orchestrate)
-    lost = len(seen)
-    seen += results
-    assert seen == [2 * i for i in range(100) if i != lost]
-
-
 # ---------------------------------------------------------------- values and arrays
 @pytest.mark.spec("CALL-MAP-1")
 @pytest.mark.parametrize("chunksize", [1, 10])
@@ -478,18 +384,6 @@ def test_results_are_those_of_single_calls(w):
     for kind in (np.float64, np.int64, np.bool_, np.float32, float, str):
         got = list(w.map(lambda value, kind=kind: kind(value), range(5), chunksize=5))
         assert got == [kind(i) for i in range(5)] and {type(one) for one in got} == {kind}
-
-
-@pytest.mark.spec("CALL-MAP-1")
-def test_large_results_of_a_chunk_outlive_it(w):
-    def make(value):
-        return np.full(20_000, value, float)
-
-    results = w.map(make, range(40), chunksize=4)
-    kept = [next(results) for _ in range(6)]
-    assert len(list(results)) == 34
-    for i, array in enumerate(kept):
-        assert (array == i).all()
 
 
 @pytest.mark.spec("CALL-MAP-1")
@@ -568,18 +462,6 @@ def test_an_interrupt_in_the_iterable_is_no_silent_end(w):
     assert list(results) == []
 
 
-@pytest.mark.spec("CALL-MAP-4")
-def test_two_threads_or_the_iterable_itself_may_not_ask_at_once(w):
-    def items():
-        yield from range(20)
-        with pytest.raises(ValueError, match="is asking"):
-            next(results)
-        yield 20
-
-    results = w.map(double, items(), chunksize=1)
-    assert list(results) == [2 * i for i in range(21)]
-
-
 @pytest.mark.spec("CALL-MAP-1")
 def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
     def outer(value):
@@ -596,12 +478,3 @@ def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
     words = r"this Worker of level 3 has no workers .*, as in Worker\(num_sub_workers=3\)"
     with sr.Worker(3) as w, pytest.raises(RuntimeError, match=words):
         w.map(double, [1])
-
-
-@pytest.mark.spec("CALL-MAP-1")
-def test_results_say_how_many_of_them_were_returned(w):
-    results = w.map(double, range(10), chunksize=2)
-    next(results)
-    assert repr(results).startswith("<results of double: 2 of 10 returned, ")
-    with pytest.raises(TypeError, match="list"):
-        w.submit(len, results)

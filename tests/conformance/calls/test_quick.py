@@ -1,8 +1,6 @@
 """CALL-QUICK: usual calls, which need no Python around them, do what all others do."""
 
 import gc
-import os
-import signal
 import sys
 import threading
 import weakref
@@ -21,7 +19,7 @@ from simpler_ref.calls.stream import Stream
 from simpler_ref.jit.kernel import INTERPRETED
 from tests.support import wait_until
 
-from .tasks import same, update, wait_at
+from .tasks import same, update
 
 native_only = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels have no address")
 
@@ -41,11 +39,6 @@ def described(args):
 @sr.task
 def of_three(a, b, c):
     return described((a, b, c))
-
-
-@sr.task
-def of_two(a: sr.In, b: sr.InOut):
-    return described((a, b))
 
 
 @sr.task
@@ -248,83 +241,7 @@ def test_arrays_of_which_a_part_is_outside_shared_memory_are_refused_each_time(w
             update(array, 1)
 
 
-@pytest.mark.spec("CALL-QUICK-3")
-@pytest.mark.filterwarnings("ignore:Setting the")
-def test_an_array_that_has_another_shape_or_type_by_now_arrives_so(w):
-    x, seen = w.share(np.arange(6.0)), []
-    for _ in range(2):
-        for shape in (6,), (2, 3), (3, 2):
-            x.shape = shape
-            for dtype in np.float64, np.int64:
-                view = x.view(dtype)
-                for _ in range(2):
-                    seen.append(of_two(view, view[:0]).result()[0][:2] == (view.dtype.str, shape))
-    assert all(seen)
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_layouts_hold_after_runs_which_give_them_other_numbers(w):
-    x = w.share(np.arange(24.0).reshape(4, 6))
-    parts = [x[i:, j:] for i in range(3) for j in range(4)]
-    parts += [x.reshape(n, -1) for n in (2, 3, 8, 12)]
-    for turn in range(3):
-        for part in parts[turn:] + parts[:turn]:
-            assert of_two(part, x[:0]).result()[0] == described([read_only(part)])[0]
-        w.run(lambda orch, args, config: None)
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_more_layouts_than_native_code_keeps_arrive_as_they_are(w):
-    x = w.share(np.arange(8192.0))
-    views = [as_strided(x, (3,), (8 * step,)) for step in range(1100)]
-    for _ in range(2):
-        for step, one in enumerate([same(view) for view in views]):
-            assert one.result().tolist() == [0, step, 2 * step]
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_defaults_and_further_arguments_arrive_as_in_any_call(w):
-    x = w.share(np.arange(4.0))
-    for _ in range(2):
-        assert of_rest(0.5).result() == (0.5, True, [])
-        assert of_rest(1, None).result() == (1, None, [])
-        for rest in ([3], [x[::2], same(4), False], ["text", [1, 2]], [*range(13)], [*range(20)]):
-            wanted = [
-                one.result() if isinstance(one, sr.Future) else read_only(one) for one in rest
-            ]
-            assert of_rest(1, 2, *rest).result() == (1, 2, described(wanted))
-        assert (named_only(1).result(), named_only(1, b=3).result()) == ((1, 2), (1, 3))
-        assert append(5).result()[-1] == 5
-        for wrong in [of_rest, named_only], [lambda: of_rest(b=1), lambda: named_only(1, 2)]:
-            for call in wrong:
-                with pytest.raises(TypeError):
-                    call()
-
-
 values = [0, -1 << 63, 2.5, float("-inf"), None, True, False, "text", 1 << 70, np.int64(3), [1, 2]]
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_the_value_of_a_future_arrives_as_that_of_an_argument(w):
-    for value in 3 * values:
-        ended = same(value)
-        wait_until(ended.done)
-        fetched = same(value)
-        fetched.result()
-        of_future, of_value = of_three(same(value), ended, fetched), of_three(value, value, value)
-        assert of_future.result() == of_value.result()
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_a_call_waits_for_futures_and_keeps_their_values_when_they_are_gone(w, gate):
-    first = wait_at(gate, 4)
-    after = [same(first) for _ in range(3)]
-    sums = [of_three(one, first, 1) for one in after]
-    assert not any(one.done() for one in after + sums)
-    del first, after
-    gate[0] = 1
-    wanted = described((4, 4, 1))
-    assert [one.result() for one in sums] == 3 * [wanted]
 
 
 @pytest.mark.spec("CALL-QUICK-3")
@@ -351,17 +268,6 @@ def test_many_threads_call_wait_and_forget_at_the_same_time(w):
         sys.setswitchinterval(interval)
     assert same(x).result().tolist() == 8 * [100]
     assert not wrong
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_a_call_after_a_death_has_a_successor_make_it_although_nobody_waits():
-    with sr.Worker(num_sub_workers=1) as w:
-        x = w.share(np.zeros(1))
-        update(x, 1).result()
-        os.kill(w.worker_pids()[0], signal.SIGKILL)
-        wait_until(lambda: w._life.session.manager.dead)
-        update(x, 1)
-        wait_until(lambda: x[0] == 2)
 
 
 @pytest.mark.spec("CALL-STREAM-8", "CALL-QUICK-3")
@@ -419,20 +325,6 @@ def test_nothing_keeps_the_stream_of_a_worker_that_is_closed(mode):
     stream = stream_of_closed(mode)
     gc.collect()
     assert stream() is None
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-def test_what_is_not_usual_is_left_to_python(w):
-    same(0).result()
-    with pytest.raises(TypeError, match="missing"):
-        w.submit(same)
-    with pytest.raises(TypeError, match="submit"):
-        w.submit()
-    with pytest.raises(TypeError, match="a call needs a function, got int"):
-        w.submit(3, 4)
-    with pytest.raises(TypeError):
-        w.submit([], 4)  # which has no hash
-    assert (w.submit(same, value=5).result(), same(value="a").result()) == (5, "a")
 
 
 # ---------------------------------------------------------------- where that code is not used

@@ -20,9 +20,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls import sent_functions
 from simpler_ref.calls.sending import Guards, name_of
-from tests.support import wait_until
 
 from .tasks import fill_at, have_others_run, update
 
@@ -407,14 +405,6 @@ def test_results_of_map_come_from_the_function_as_it_was_when_map_was_called():
 
 
 @pytest.mark.spec("CALL-SENT-2")
-def test_two_equal_callables_are_two(w):
-    one, two = Simulation(1), Simulation(2)
-    assert one == two
-    found = [w.submit(each.step, 0).result()[0] for each in (one, two, one)]
-    assert found == [1, 2, 1]
-
-
-@pytest.mark.spec("CALL-SENT-2")
 def test_a_function_defined_anew_is_seen_by_those_that_call_it():
     names = {}
     exec("def helper(x): return x + 1\ndef outer(x): return helper(x)", names)
@@ -424,19 +414,6 @@ def test_a_function_defined_anew_is_seen_by_those_that_call_it():
         assert w.submit(names["outer"], 1).result() == 101
         names["helper"] = operator.neg
         assert w.submit(names["outer"], 1).result() == -1
-
-
-@pytest.mark.spec("CALL-SENT-2")
-def test_a_closure_whose_cell_gets_another_value_is_sent_anew():
-    amount = 1
-
-    def add(x):
-        return x + amount
-
-    with sr.Worker(num_sub_workers=1) as w:
-        assert w.submit(add, 1).result() == 2
-        amount = 5
-        assert w.submit(add, 1).result() == 6
 
 
 @pytest.mark.spec("CALL-SENT-2")
@@ -458,15 +435,6 @@ def test_functions_that_refer_to_nothing_that_can_change_are_kept_by_workers(kin
 
 
 # ---------------------------------------------------------------- by name
-@pytest.mark.spec("CALL-SENT-1")
-def test_functions_of_one_worker_share_the_names_of_their_module():
-    with sr.Worker(num_sub_workers=1, initializer=fill, initargs=[5]) as w:
-        w.submit(abs, -1).result()
-        assert w.submit(size).result() == 5
-        assert list(w.map(size_with, [0])) == [5]
-        w.submit(fill, 2).result()
-        assert w.submit(size).result() == 7
-    assert TABLE == []
 
 
 def fill(count):
@@ -474,10 +442,6 @@ def fill(count):
 
 
 def size():
-    return len(TABLE)
-
-
-def size_with(_):
     return len(TABLE)
 
 
@@ -528,28 +492,6 @@ def test_a_decorator_may_change_the_parameters_and_passes_on_what_arrays_are_for
     assert array.tolist() == [2.0] * 3
 
 
-@pytest.mark.spec("CALL-SENT-5")
-def test_an_instance_of_a_mode_is_that_mode(w):
-    @sr.task
-    def fill_with(x: sr.Out(), value):
-        x[:] = value
-
-    array = w.share(np.zeros(3))
-    fill_with(array, 4).result()
-    assert array.tolist() == [4.0] * 3
-
-
-@pytest.mark.spec("CALL-SENT-5")
-def test_attributes_of_a_function_are_those_of_its_task():
-    triple.kind = "threefold"
-    try:
-        assert sr.task(triple).kind == "threefold"
-        with pytest.raises(AttributeError, match="nothing_of_that_name"):
-            _ = sr.task(triple).nothing_of_that_name
-    finally:
-        del triple.kind
-
-
 # ---------------------------------------------------------------- what is kept
 class Model:
     """Something long, which cannot be kept for ever."""
@@ -569,20 +511,6 @@ def test_functions_that_were_not_sent_for_long_are_forgotten():
         models = [Model(number) for number in range(12)]
         calls = [w.submit(one.predict, 5) for one in models]  # more than fits at a time
         assert [one.result() for one in calls] == list(range(12))
-
-
-@pytest.mark.spec("CALL-SENT-2")
-def test_very_many_functions_each_sent_once_leave_little_behind(monkeypatch):
-    monkeypatch.setattr(sent_functions, "MOST_LASTING", 8)
-    monkeypatch.setattr(sent_functions, "MOST", 8)
-    with sr.Worker(num_sub_workers=2) as w:
-        calls = [w.submit(lambda x, i=i: x * i, 2) for i in range(300)]
-        assert [one.result() for one in calls] == [2 * i for i in range(300)]
-        functions = [eval(f"lambda x: x + {i}") for i in range(300)]
-        assert [w.submit(f, 1).result() for f in functions] == [1 + i for i in range(300)]
-        failing = [w.submit(eval(f"lambda x: x / 0 + {i}", {}), i) for i in range(20)]
-        wait_until(lambda: all(one.done() for one in failing))
-        assert all(isinstance(one.exception(), ZeroDivisionError) for one in failing)
 
 
 @pytest.mark.spec("CALL-SENT-2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import os
 import pickle
 import threading
@@ -14,10 +13,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls import stream
 from simpler_ref.calls.inside import Inside
-from simpler_ref.calls.stream import Stream
-from simpler_ref.jit import layout as L
 from simpler_ref.system.cores import find_cores
 
 from ...support import DEADLINE_S, Terminated, terminated_after, wait_until
@@ -68,18 +64,6 @@ def test_the_innermost_with_block_counts_whichever_worker_is_opened_first(w):
         with sr.Worker(**mode):
             assert add(theirs, 10).result() == 13
     assert add(7, 8) == 15
-
-
-@pytest.mark.spec("CALL-STREAM-1")
-def test_a_worker_calls_plain_functions_too(w):
-    x = w.share(np.arange(4, dtype=np.float32))
-    assert (w.submit(divmod, 7, 2).result(), w.submit(np.sum, x).result()) == ((3, 1), 6)
-    first, second = sr.task(lambda: "first"), sr.task(lambda: "second")
-    assert (second().result(), first().result()) == ("second", "first")
-    assert w.submit(lambda a, *, b: a - b, 5, b=3).result() == 2
-    assert w.submit(functools.partial(divmod, 7), 2).result() == (3, 1)
-    with pytest.raises(TypeError, match="needs a function, got int: 3"):
-        w.submit(3, 4)
 
 
 @pytest.mark.spec("CALL-STREAM-1", "CALL-STREAM-5")
@@ -170,30 +154,6 @@ def test_threads_may_pass_a_future_that_others_fetch_and_views_while_runs_come_b
         assert one.result() == [number + 1 + i for i in range(10)]
 
 
-@pytest.mark.spec("CALL-STREAM-2")
-def test_no_wait_beside_a_longer_one_lasts_until_a_time_limit(monkeypatch):
-    never_ns = 3600 * 10**9
-    monkeypatch.setattr(stream, "PARK_NS", never_ns)
-    with sr.Worker(num_sub_workers=2, child_mode="thread") as w:
-        w.submit(int).result()
-        w._session.engine.mem[L.PARK_NS] = never_ns
-        gate = w.zeros(1)
-
-        def call_now_and_then(number):
-            return [add(i, number).result() for i in range(200)]
-
-        held = wait_at(gate)
-        with ThreadPoolExecutor(3) as threads:
-            threads.submit(held.result)
-            calling = [threads.submit(call_now_and_then, n) for n in range(2)]
-            try:
-                ended = [one.result(DEADLINE_S) for one in calling]
-                assert not held.done()
-            finally:
-                gate[0] = 1
-    assert ended == [[i + n for i in range(200)] for n in range(2)]
-
-
 @pytest.mark.spec("CALL-STREAM-8")
 def test_a_signal_ends_a_wait_and_the_call_goes_on(w, gate):
     held = wait_at(gate, 5)
@@ -231,25 +191,6 @@ def test_a_run_begins_when_all_calls_have_ended_and_calls_go_on_after_it_but_not
     with pytest.raises(RuntimeError, match="a run is in progress"):
         w.run(lambda orch, args, config: add(1, 2))
     assert early.result() == "early" and slow.result() is None
-
-
-@pytest.mark.spec("CALL-STREAM-4")
-def test_futures_keep_values_that_come_when_all_calls_have_been_counted(w, monkeypatch):
-    """A call that fails counts as ended; a worker that had it in a frame may still have to answer."""
-    asked = []
-    real_help, has_settled = Stream._help, Stream.has_settled
-
-    def help(stream, **goal):
-        asked.append(goal["slot"])
-        return real_help(stream, **goal)
-
-    monkeypatch.setattr(Stream, "_help", help)
-    monkeypatch.setattr(
-        Stream, "has_settled", lambda stream, slot: slot in asked and has_settled(stream, slot)
-    )
-    future = add(1, 2)
-    w.run(lambda orch, args, config: None)
-    assert future.result(timeout=10) == 3
 
 
 @pytest.mark.spec("CALL-STREAM-4")

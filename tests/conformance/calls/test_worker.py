@@ -167,20 +167,6 @@ def test_calls_for_several_workers_take_them_in_turn(three):
 
 
 @pytest.mark.spec("CALL-WORKER-4")
-def test_compiled_calls_for_one_worker_wait_for_it(three):
-    gate, x = three.zeros(1), three.zeros((2, 8))
-    fill(x[0], 5.0).result()
-    first, calls = hold(gate), [fill(x[value % 2], value) for value in range(100)]
-    assert [three.submit(where).result() for _ in range(20)]
-    assert x[:, 0].tolist() == [5.0, 0.0]
-    gate[0] = 1
-    first.result()
-    for one in calls:
-        one.result()
-    assert x[:, 0].tolist() == [98.0, 99.0]
-
-
-@pytest.mark.spec("CALL-WORKER-4")
 def test_calls_for_a_worker_that_dies_run_on_its_successor(three):
     dead, lost = three.worker_pids()[1], kill_me()
     after = [who() for _ in range(50)]

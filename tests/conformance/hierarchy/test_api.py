@@ -8,12 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, RunTiming, TaskArgs, Worker, callable_identity, task_interface
+from simpler_ref import RunTiming, Worker, callable_identity, task_interface
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.orchestrator import Orchestrator
 from simpler_ref.task_interface import TensorArgType as T
-from tests.by_hand import ByHand
 from tests.chip_kernels import add_core
 from tests.spec_rules import tables
 from tests.support import make_args
@@ -73,20 +72,6 @@ def test_a_method_has_the_parameters_of_the_table(kind, call):
 class Runs:
     def run(self, callable, view, config):
         """Do nothing."""
-
-
-@pytest.mark.spec("ORCH-API-2")
-def test_every_submit_returns_none():
-    with ByHand(lambda w: w.add_next_level(Runs())) as by_hand:
-        orch, handle, one = by_hand.orch, by_hand.sub, TaskArgs()
-        results = [
-            orch.submit_sub(handle),
-            orch.submit_sub(handle, one),
-            orch.submit_sub_group(handle, [one]),
-            orch.submit_next_level(handle, one, CallConfig(), worker=0),
-            orch.submit_next_level_group(handle, [one], CallConfig(), workers=[0]),
-        ]
-        assert (results, orch.live_tasks()) == ([None] * 5, 5)
 
 
 @pytest.mark.spec("HIER-API-4")

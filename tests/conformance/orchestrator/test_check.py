@@ -133,13 +133,6 @@ def test_the_error_names_both_tasks_what_they_do_and_where_they_were_submitted(w
 
 
 @pytest.mark.spec("ORCH-CHECK-1")
-def test_the_remedy_helps(w, x):
-    error = hazard_of(w, submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT)]))
-    assert f"as INPUT, the tensor at {x.ctypes.data:#x}" in str(error)
-    w.run(submits(w, [(x, T.INOUT)], [(x[4:], T.INPUT), (x, T.INPUT)]))
-
-
-@pytest.mark.spec("ORCH-CHECK-1")
 def test_a_refused_submit_has_not_happened(w, x):
     counts = []
 
@@ -197,28 +190,6 @@ def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, firs
         w.run(orch_fn)
     else:
         assert hazard_of(w, orch_fn).kind == "use after scope"
-
-
-@pytest.mark.spec("ORCH-CHECK-5", "ORCH-CHECK-9")
-def test_memory_that_is_used_again_has_no_history(w):
-    def orch_fn(orch, args, config):
-        for _ in range(20):  # there is room for two
-            with orch.scope():
-                buffer = orch.alloc(1 << 15, np.uint8)
-                submits(w, [(buffer, T.INOUT)], [(buffer, T.INPUT)])(orch)
-
-    assert w.run(orch_fn).tasks == 60
-
-
-@pytest.mark.spec("ORCH-CHECK-5")
-def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
-    def orch_fn(orch, args, config):
-        with orch.scope():
-            submits(w, [(orch.alloc(WORDS, np.int64), T.OUTPUT_EXISTING)])(orch)
-            raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        w.run(orch_fn)
 
 
 # ---------------------------------------------------------------- arrays that cannot be written
@@ -351,15 +322,6 @@ def test_a_program_without_hazards_leaves_the_same_graph():
                 orch.submit_sub_many(handle, [buffer], [T.INOUT], [np.array([1, 2.5])])
             orch.submit_sub(handle)
         assert checked.picture() == plain.picture()
-
-
-@pytest.mark.spec("ORCH-CHECK-9")
-def test_the_option_is_a_flag_that_cannot_be_set_later(w):
-    assert w.check is True
-    with pytest.raises(TypeError, match="check=1 is neither True nor False"):
-        Worker(3, check=1)
-    with pytest.raises(AttributeError, match="check"):
-        w.check = False
 
 
 # ---------------------------------------------------------------- views with gaps

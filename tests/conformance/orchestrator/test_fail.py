@@ -181,23 +181,3 @@ def test_the_workers_traceback_is_attached_and_of_a_long_one_beginning_and_end(w
     else:
         assert "(cut)" in trace and trace.rstrip().endswith("x!")
         assert L.TRACE_CAPACITY - 64 < len(trace.encode()) <= L.TRACE_CAPACITY
-
-
-@pytest.mark.spec("FAIL-AGAIN-1")
-def test_the_run_after_a_failed_run_starts_clean_and_succeeds(w):
-    total = w.share(np.zeros(1, np.int64))
-    adding = w.register(lambda args: total.__setitem__(0, total[0] + args.scalar(0)))
-    failing, pids = w.register(fails), w.worker_pids()
-
-    def orch_fn(orch, with_failure, config):
-        assert (orch.live_tasks(), orch.ring.next_task_id()) == (0, 0)
-        orch.submit_sub(adding, make_args((total, T.INOUT), scalars=[1]))
-        if with_failure:
-            orch.submit_sub(failing, make_args((total, T.INOUT), scalars=[7]))
-
-    for _ in range(2):
-        with pytest.raises(TaskError, match="Special: task 7"):
-            w.run(orch_fn, True)
-        assert w.run(orch_fn, False).tasks == 1
-    assert total[0] == 4
-    assert w.worker_pids() == pids  # a failure that is no death costs no worker

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from simpler_ref import TaskError, Worker, WorkerLostError
+from simpler_ref import Worker, WorkerLostError
 from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.system import forks, regions
 from simpler_ref.task_interface import TensorArgType as T
@@ -204,23 +204,6 @@ def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
         for pid in w.worker_pids():
             for address in addresses():
                 assert mapping(pid, address) == mapping(os.getpid(), address)
-
-
-@pytest.mark.spec("WM-FORK-3")
-def test_workers_and_their_replacements_are_forked_by_a_process_with_one_thread():
-    with Worker(3, num_sub_workers=2) as w, ThreadPoolExecutor(1) as ours:
-        ours.submit(w.start).result()  # the user's process has threads of its own
-        server = psutil.Process(w.worker_pids()[0]).parent()
-        assert server.pid != os.getpid()
-        for replaced in (0, 1):
-            before = w.worker_pids()
-            if replaced:
-                with pytest.raises(TaskError):
-                    run_task(w, die)
-            run_task(w, lambda: None)
-            assert len(set(w.worker_pids()) - set(before)) == replaced
-            assert {psutil.Process(pid).ppid() for pid in w.worker_pids()} == {server.pid}
-            assert server.num_threads() == 1
 
 
 # ---------------------------------------------------------------- shared regions

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from simpler_ref import Worker, WorkerLostError
 from simpler_ref.jit import layout as L
-from simpler_ref.orchestrator import Scope
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import serve_mailbox
@@ -198,15 +197,3 @@ def test_a_submit_returns_whatever_workers_and_scheduler_are_doing():
 
         with pytest.raises(InterruptedError):
             w.run(orch_fn)
-
-
-# ---------------------------------------------------------------- scopes
-@pytest.mark.spec("ORCH-SUBMIT-5")
-@pytest.mark.kernels
-def test_registering_a_task_twice_in_a_scope_counts_once():
-    scope, released = Scope(), []
-    scope.scope_begin()
-    for slot in (3, 4, 3, 3, 4):
-        scope.register_task(slot)
-    scope.scope_end(released.append)
-    assert released == [3, 4]

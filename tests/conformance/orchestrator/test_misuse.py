@@ -276,33 +276,6 @@ def test_arguments_up_to_the_mailbox_travel_and_one_more_is_refused(w, tensors, 
     assert (run(w, body).tasks, seen.tolist()) == (1, [tensors, scalars, scalars - 1])
 
 
-# ---------------------------------------------------------------- handles
-@pytest.mark.spec("FLOW-HANDLE-2")
-def test_what_is_no_handle_of_this_worker_is_refused(w, other):
-    good, foreign, stale = w.register(nothing), other.register(nothing), stale_handle(w)
-
-    def body(orch):
-        expected = r"expects a CallableHandle returned by Worker\.register, got "
-        for wrong in (nothing, 3, None, good.digest, [good]):
-            with pytest.raises(TypeError, match=expected + type(wrong).__name__):
-                orch.submit_sub(wrong)
-        with pytest.raises(TypeError, match=r"got str; write handle = worker\.register"):
-            orch.submit_sub("sha256:…")
-        with pytest.raises(KeyError, match="to this Worker: register its callable here"):
-            orch.submit_sub(foreign, make_args())
-        with pytest.raises(KeyError, match="is not live on this Worker: it was unregistered"):
-            orch.submit_sub(stale, make_args())
-        for args in (3, [key(64)], {"x": 1}):
-            with pytest.raises(TypeError, match="args must be a TaskArgs"):
-                orch.submit_sub(good, args)
-        orch.submit_sub(good, make_args())
-
-    assert run(w, body).tasks == 1
-    foreign.digest = bytes(32)
-    with pytest.raises(RuntimeError, match="CALLABLE_HANDLE_MUTATED"):
-        w.unregister(foreign)
-
-
 # ---------------------------------------------------------------- when
 ORCH_CALLS = {
     "submit": lambda orch, handle: orch.submit_sub(handle),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 import time
 
 import numpy as np
 import pytest
 
-from simpler_ref import HazardError, TaskError, Trace, Worker
+from simpler_ref import HazardError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.remote import ProcessFleet
@@ -17,13 +16,11 @@ from tests.support import (
     COMPLETED,
     FAILED,
     PENDING,
-    READY,
     RUNNING,
     Gate,
     auto,
     ignores,
     make_args,
-    member,
     overwrites,
     reads,
     updates,
@@ -75,39 +72,6 @@ def test_each_of_several_writers_waits_for_all_readers_that_have_not_ended(drive
         assert sorted(after(driver, driver.submit(overwrites(AT)))) == sorted([two, three])
     driver.finish_everything()
     assert after(driver, driver.submit(overwrites(AT))) == []
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
-def test_there_is_one_edge_to_a_task_that_is_waited_for_anyway(driver):
-    first = driver.submit(updates(AT), reads(OTHER))
-    second = driver.submit(updates(AT), overwrites(OTHER), updates(AT + 4))
-    assert driver.producers(second) == [first]
-    assert after(driver, second) == []
-    slab = driver.submit(auto(100), reads(OTHER + 64))
-    driver.submit(overwrites(driver.address(slab), nbytes=100))
-    kept = driver.submit(reads(driver.address(slab), nbytes=100), overwrites(OTHER + 64))
-    assert after(driver, kept) == [slab], "it was kept for its memory"
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
-def test_neither_a_task_nor_a_group_waits_for_itself(tracking):
-    driver = tracking(sub=2)
-    task = driver.submit(reads(AT), overwrites(AT), updates(AT))
-    assert driver.edges(task) == []
-    group = driver.submit_group(member(reads(AT)), member(updates(OTHER), overwrites(AT)))
-    assert (driver.producers(group), after(driver, group)) == ([task], [])
-    assert after(driver, driver.submit(overwrites(AT + 7), overwrites(OTHER))) == [group]
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
-def test_a_task_may_wait_for_more_readers_than_a_slot_has_room_for(tracking):
-    driver = tracking(window=512)
-    readers = [driver.submit(reads(AT, nbytes=1 + i % 8)) for i in range(400)]
-    writer = driver.submit(overwrites(AT, nbytes=4))
-    assert sorted(after(driver, writer)) == sorted(readers)
 
 
 @pytest.mark.kernels
@@ -176,19 +140,6 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     assert driver.states(new_reader, writer) == [PENDING if wired else FAILED, PENDING]
     driver.finish(reader)
     assert driver.states(new_reader, writer) == [FAILED, RUNNING]
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
-def test_a_pass_follows_if_a_reader_fails_for_want_of_a_worker(tracking):
-    driver = tracking(next_level=1, sub=1)
-    reader, writer = driver.submit(reads(AT)), driver.submit(overwrites(AT), kind=L.NEXT_LEVEL)
-    driver.kill(1)
-    driver.run_pass()
-    assert driver.states(reader, writer) == [FAILED, READY]
-    assert driver.x.has_work(driver.mem)
-    driver.settle()
-    assert driver.states(writer) == [RUNNING]
 
 
 # ---------------------------------------------------------------- what counts
@@ -290,44 +241,6 @@ def test_views_that_share_no_byte_do_not_wait(w):
     assert w.run(orch_fn).edges == 0
 
 
-@pytest.mark.spec("ORCH-READS-1")
-def test_nothing_is_noted_any_more_after_runs_that_fail(w):
-    x = w.share(np.arange(WORDS))
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(w.fail, make_args((x, T.INPUT)))
-        orch.drain()
-
-    def stop(orch, *_):
-        orch.submit_sub(w.fail, make_args((x, T.INPUT)))
-        raise KeyError("on purpose")
-
-    for one, error in ((orch_fn, TaskError), (stop, KeyError)):
-        with pytest.raises(error):
-            w.run(one)
-        assert noted(w) == (0, 0)
-    assert w.run(lambda orch, *_: orch.submit_sub(w.fill, make_args((x, T.INOUT)))).edges == 0
-
-
-@pytest.mark.spec("ORCH-READS-1")
-def test_layouts_that_are_forgotten_within_a_run_leave_no_reads_behind(w, monkeypatch):
-    x, y = w.share(np.arange(WORDS)), w.zeros(WORDS // 2, np.int64)
-    layouts = w._session.engine.layouts
-
-    def orch_fn(orch, *_):
-        w.gate.open(1)
-        orch.submit_sub(w.copy, make_args((x[::2], T.INPUT), (y, T.INOUT)))
-        monkeypatch.setattr(L, "LAYOUTS_CAPACITY", 0)
-        given = make_args((x[::-1], T.OUTPUT_EXISTING))
-        reset = layouts.reset
-        monkeypatch.setattr(layouts, "reset", lambda: (monkeypatch.undo(), reset()))
-        orch.submit_sub(w.fill, given)
-        assert noted(w)[0] == 0
-
-    w.run(orch_fn)
-    assert (x == 7).all()
-
-
 # ---------------------------------------------------------------- with other things
 @pytest.mark.spec("ORCH-READS-1")
 def test_a_write_after_a_read_is_no_hazard_any_more_but_other_hazards_are(w):
@@ -362,38 +275,6 @@ def test_a_writer_waits_for_who_read_before_the_last_writer_and_the_hazard_is_th
 
     with pytest.raises(HazardError, match="write after write"):
         w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-READS-1")
-def test_a_dry_run_names_both_tensors(w):
-    x = w.share(np.arange(WORDS))
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(w.fill, make_args((x[::-1], T.INPUT)))
-        orch.submit_sub(w.fill, make_args((x[3:5], T.OUTPUT_EXISTING)))
-        orch.submit_sub_group(w.fill, [make_args((x[:2], T.INOUT)), make_args((x[5::2], T.INOUT))])
-
-    text = str(w.graph(orch_fn))
-    found = re.findall(r"after task (\d): (\S+) (\S+) ← (\S+)(?: (\S+))?", text)
-    assert [one[0] for one in found] == ["0", "0"], text
-    assert [one[3] for one in found] == ["INPUT", "INPUT"], text
-
-
-@pytest.mark.spec("ORCH-READS-1")
-def test_a_traced_edge_says_that_it_is_for_order(tmp_path):
-    path = str(tmp_path / "a.trace")
-    with Worker(3, num_sub_workers=1, child_mode="thread", track_reads=True, trace=path) as w:
-        handle, x = w.register(fill), w.share(np.arange(WORDS))
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(handle, make_args((w.zeros(4), T.INOUT), (x, T.INPUT)))
-            orch.submit_sub(handle, make_args((x[4:], T.OUTPUT_EXISTING)))
-
-        w.run(orch_fn)
-    trace = Trace.open(path)
-    (edge,) = trace.task(2).dependencies
-    assert (edge.kind, edge.producer_tag, edge.tag) == ("order", "INPUT", "OUTPUT_EXISTING")
-    assert trace.races() == []
 
 
 @pytest.mark.spec("ORCH-READS-1")

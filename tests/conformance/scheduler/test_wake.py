@@ -22,7 +22,6 @@ from tests.support import (
     READY,
     RUNNING,
     Driver,
-    Member,
     make_args,
     reads,
     wait_until,
@@ -407,40 +406,6 @@ def test_who_has_not_announced_to_park_is_not_woken(driver, word):
     assert sleeper.sleeps_on()
 
 
-@pytest.mark.spec("SCHED-WAKE-4")
-def test_a_worker_that_has_not_announced_to_park_is_not_woken(driver):
-    sleeper = Sleeper(driver, driver._worker(0) + L.W_MAILBOX)
-    assert driver.worker_of(driver.start()) == 0
-    assert sleeper.sleeps_on()
-
-
-@pytest.mark.spec("SCHED-WAKE-4")
-@pytest.mark.parametrize("announced", [L.ACTIVE, L.STANDBY, L.TIMED])
-def test_notify_takes_the_announcement_back_and_wakes(driver, announced):
-    word = L.PARK_SCHED
-    driver.mem[word] = announced
-    sleeper = Sleeper(driver, word, announced)
-    driver.x.notify(driver.mem, word)
-    assert sleeper.was_woken()
-    assert driver.mem[word] == 0
-    before = driver.words()
-    driver.x.notify(driver.mem, word)
-    assert driver.changed_since(before) == []
-
-
-@pytest.mark.spec("SCHED-WAKE-4")
-def test_a_completion_wakes_one_thread_and_the_draining_one_first(driver):
-    words = [L.PARK_ORCH, L.PARK_SCHED]
-    for parked, left in (
-        ([L.ACTIVE, L.ACTIVE], [0, L.ACTIVE]),
-        ([0, L.ACTIVE], [0, 0]),
-        ([0, L.STANDBY], [0, L.STANDBY]),
-    ):
-        driver.mem[words] = parked
-        driver.x.announce_done(driver.mem, 0)
-        assert driver.mem[words].tolist() == left
-
-
 # ---------------------------------------------------------------- spin briefly, then sleep
 @pytest.mark.spec("SCHED-WAKE-5")
 def test_an_idle_worker_uses_no_cpu():
@@ -464,20 +429,6 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-@pytest.mark.spec("SCHED-WAKE-7")
-@pytest.mark.parametrize("what", ["a worker has died", "a group", "a task is held", "none of them"])
-def test_one_of_many_runs_a_pass_for_a_group_a_held_task_and_after_a_death(make_driver, what):
-    driver = make_driver(sub=2, next_level=1)
-    head = driver.submit(writes(KEY))
-    driver.submit()
-    driver.submit_and_settle(kind=L.NEXT_LEVEL)
-    driver.mem[L.DEFERRED_SINCE] = what == "a task is held"
-    if what == "a worker has died":
-        driver.kill(int(driver.mem[L.POOL_FIRST + L.NEXT_LEVEL]))
-    group = what == "a group"
-    slot = driver.submit_group(Member(), Member()) if group else driver.submit(reads(KEY))
-    driver.x.pass_in_bulk(driver.mem, slot)
-    assert (bool(driver.wiring_queue()), driver.state(head)) == (what == "none of them", RUNNING)
 
 
 @pytest.mark.spec("SCHED-WAKE-7")

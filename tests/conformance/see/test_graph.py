@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
@@ -16,13 +15,9 @@ from simpler_ref import (
     ContinuousTensor,
     DataType,
     HazardError,
-    RemoteCallable,
-    RemoteWorkerSpec,
-    TaskArgs,
     Worker,
 )
 from simpler_ref import TensorArgType as T
-from simpler_ref.jit import layout as L
 from tests.far_calls import axpy, total
 from tests.far_programs import COUNT, add_up, fleet, fresh
 
@@ -111,17 +106,6 @@ def test_a_function_gets_its_arguments_and_no_task_runs_or_has_memory(w, x):
 
 
 @pytest.mark.spec("SEE-GRAPH-1")
-def test_many_tasks_at_once_are_there_with_lines(w, x):
-    def many(orch, args, config):
-        orch.submit_sub_many(w.increase, [args.tensor(0)], [T.INOUT], count=3)
-
-    graph, line = w.graph(many, make((x, T.INOUT))), many.__code__.co_firstlineno + 1
-    assert graph.pairs == [(0, 1), (1, 2)]
-    assert graph.tasks[0].line == f"{__file__}:{line}"
-    assert graph.text(lines=True).splitlines()[0].endswith(f"  # test_graph.py:{line}")
-
-
-@pytest.mark.spec("SEE-GRAPH-1")
 def test_memory_of_other_workers_and_named_workers_are_told_apart():
     with Worker(3, num_sub_workers=1, child_mode="thread") as w:
         for _ in range(2):
@@ -146,22 +130,6 @@ def test_memory_of_other_workers_and_named_workers_are_told_apart():
             "    after task 1: INPUT t1 ← INOUT\n"
             "    after task 2: INOUT t0 ← INOUT\n"
         )
-
-
-@pytest.mark.spec("SEE-GRAPH-3")
-def test_memory_that_is_used_again_has_another_name(w, x):
-    def orch_fn(orch, args, config):
-        for _ in range(2):
-            with orch.scope():
-                buffer = orch.alloc((8,), np.int64)
-                view = ContinuousTensor.make(buffer.data + 16, (2,), np.int64)
-                orch.submit_sub(w.increase, make((view, T.INPUT), (buffer, T.NO_DEP)))
-
-    texts = str(w.graph(orch_fn)).splitlines()
-    assert [line for line in texts if "increase" in line] == [
-        "    task 1: increase(INPUT t0+16 int64[2], NO_DEP t0 int64[8])",
-        "    task 3: increase(INPUT t1+16 int64[2], NO_DEP t1 int64[8])",
-    ]
 
 
 @pytest.mark.spec("SEE-GRAPH-3")
@@ -335,24 +303,6 @@ def test_a_call_that_is_not_made_has_no_result(w, calls):
         add(kept[0], 2)
 
 
-@pytest.mark.spec("SEE-GRAPH-8", "SEE-GRAPH-6")
-def test_calls_work_after_a_dry_run_also_after_an_exception(w, calls):
-    early = add(2, 3)
-
-    def fails():
-        calls()
-        add(early, 1)
-        raise KeyError("on purpose")
-
-    with pytest.raises(KeyError, match="on purpose"):
-        w.graph(fails)
-    assert early.result() == 5 and add(early, 1).result() == 6
-    axpy(calls.y, calls.x, 1).result()
-    assert str(w.graph(calls)) == CALLS_TEXT
-    shown = w.graph(lambda: add(early, 1))
-    assert str(shown) == "task 0: add(5, 1) on worker 1\n"
-
-
 @pytest.mark.spec("SEE-GRAPH-8")
 def test_another_threads_calls_are_made(w):
     made, begun = [], threading.Event()
@@ -410,29 +360,6 @@ def test_map_reads_all_items_and_its_results_have_no_values(w):
     assert (str(graph.tasks[4]), graph.pairs) == ("task 4: abs(0)", [(0, 7)])
 
 
-@pytest.mark.spec("SEE-GRAPH-6", "SEE-GRAPH-8")
-def test_what_no_run_could_submit_is_refused(w, monkeypatch):
-    with pytest.raises(RuntimeError, match="exceeds per-ring heap size"):
-        w.graph(lambda orch, *_: orch.alloc((1 << 20,), np.int64))
-    monkeypatch.setattr(L, "DEFAULT_TASK_WINDOW", 64)
-    with pytest.raises(MemoryError, match="no room for more than 64"):
-        w.graph(lambda: w.map(abs, itertools.count()))
-    assert add(1, 2).result() == 3
-
-
-@pytest.mark.spec("SEE-GRAPH-8")
-def test_what_a_function_without_parameters_cannot_have_is_refused(w):
-    for error, words, given in (
-        (TypeError, "takes no arguments, so its graph is that", (lambda: None, TaskArgs())),
-        (TypeError, "missing 1 required", (lambda: add(1),)),
-        (ValueError, "workers cannot see this array", (lambda: fill(np.zeros(3), 1),)),
-        (RuntimeError, "calls of tasks are for before and after", (lambda *_: add(1, 2),)),
-    ):
-        with pytest.raises(error, match=words):
-            w.graph(*given)
-    assert str(w.graph(lambda: None)) == ""
-
-
 # ---------------------------------------------------------------- endpoints
 def anywhere(handle, x, fixed):
     """Return an orchestration function with buffers, outputs, tiles, scopes and many at once."""
@@ -463,20 +390,3 @@ def test_the_dry_run_of_a_fleet_is_that_of_a_worker_of_this_machine():
             texts.append(str(graph))
             assert not x.any()
     assert texts[0] == texts[1]
-
-
-@pytest.mark.spec("SEE-GRAPH-6")
-def test_a_dry_run_names_workers_only_where_the_program_does():
-    with Worker(level=4) as w:
-        for _ in range(2):
-            w.add_remote_worker(RemoteWorkerSpec())
-        handle = w.register(RemoteCallable("tests.far_side:nothing"))
-        x, y = (w.share(np.zeros(COUNT, np.float32)) for _ in range(2))
-
-        def orch_fn(orch, args, config):
-            for where in -1, 1:
-                orch.submit_next_level(handle, make((x, T.INPUT), (y, T.INOUT)), worker=where)
-
-        graph = w.graph(orch_fn)
-        assert [one.members[0].worker for one in graph.tasks] == [-1, 1]
-        assert [one.producer for one in graph.tasks[1].edges] == [0]

@@ -141,22 +141,6 @@ def test_the_report_comes_once_until_a_task_ends(waiting):
     assert [len(one) for one in told.reports] == [5, 3]
 
 
-@pytest.mark.spec("SEE-HANG-1")
-def test_a_group_that_waits_for_too_many_workers_is_named():
-    with Worker(level=3, num_sub_workers=2, hang_report_s=0.0) as w:
-        waits, good = w.register(wait_at_gate), w.register(increase)
-        gate, x = w.zeros(1, np.int64), w.zeros((2, 8), np.int64)
-
-        def orchestrate(orch, args, config):
-            orch.submit_sub(waits, make((gate, T.INPUT)))
-            orch.submit_sub_group(good, [make((row, T.INOUT)) for row in x])
-
-        with heard(gate) as told:
-            w.run(orchestrate)
-    words = "it is a group of 2, and 1 of the 2 workers of its pool are free"
-    assert f"  task 1 (increase) is READY: {words}" in told.reports[0]
-
-
 @pytest.mark.spec("SEE-HANG-1", "SEE-HANG-4")
 @pytest.mark.parametrize("asks", [True, False], ids=["result", "callback"])
 def test_calls_that_keep_a_thread_waiting_are_named_by_their_functions(asks, caplog, default):

@@ -174,26 +174,6 @@ def test_without_the_check_nothing_is_compared(path):
     assert Trace.open(path).races() == []
 
 
-# ---------------------------------------------------------------- large tensors
-@sr.task
-def poke_two(x: sr.In, first, last):
-    poke(x.ctypes.data + first)
-    poke(x.ctypes.data + last)
-
-
-@pytest.mark.spec("SEE-INPUT-1")
-def test_of_a_large_tensor_the_pieces_are_named(w):
-    x = w.zeros(MOST_COPIED // 4)  # twice as much
-    with pytest.raises(HazardError) as caught:
-        poke_two(x, 3 * PIECE + 5, 5 * PIECE + 6).result()
-    assert f"some of bytes {3 * PIECE} to {6 * PIECE - 1} of argument 0" in str(caught.value)
-    rows = x.reshape(512, -1)[:, 1:]
-    with pytest.raises(HazardError) as caught:
-        poke_two(rows, 0, 1).result()
-    assert "some of bytes 0 to " in str(caught.value)
-    assert poke_two(rows, -8, -7).result() is None  # before its first element
-
-
 # ---------------------------------------------------------------- who else may write
 def write_last(args):
     args.tensor(args.tensor_count() - 1).numpy()[:] = 7
@@ -265,25 +245,6 @@ def test_members_of_a_group_may_write_what_others_read(w):
 
 def either(args):
     (wait_and_write if args.scalar(0) else signal_and_wait)(args)
-
-
-@pytest.mark.spec("SEE-INPUT-3")
-def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_anew(w):
-    x = w.zeros(64)
-    handle, poking = w.register(harmless), w.register(by_ctypes)
-
-    def apart(orch, args, config):
-        orch.submit_sub(handle, make((x[:8], T.NO_DEP)))
-        orch.submit_sub(poking, make((x[16:], T.INPUT)))
-
-    with pytest.raises(TaskError, match="write to INPUT"):
-        w.run(apart)
-    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
-    with pytest.raises(TaskError, match="write to INPUT"):
-        w.run(lambda orch, *_: orch.submit_sub(poking, make((x, T.INPUT))))
-    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
-    with pytest.raises(HazardError):
-        plain(x).result()
 
 
 # ---------------------------------------------------------------- traces
@@ -364,30 +325,6 @@ def test_what_the_program_writes_before_a_call_begins_is_found(w, name):
     assert "wait for the call's future first, or give the call a copy" in str(error)
     assert error.places[0].startswith(f"{__file__}:{call.__code__.co_firstlineno}")
     assert call(w, w.share(np.arange(64.0))).exception() is None
-
-
-@pytest.mark.spec("SEE-INPUT-6")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_the_workers_of_each_start_method_find_it(method):
-    with Worker(num_sub_workers=2, check=True, start_method=method) as w:
-        x = w.zeros(64)
-        with waiting_calls(w):
-            found = w.submit(np.sum, x)
-            x += 1
-        with pytest.raises(HazardError, match="write before start"):
-            found.result()
-
-
-@pytest.mark.spec("SEE-INPUT-6")
-def test_what_calls_write_before_others_begin_is_no_hazard(w):
-    x, y = w.zeros((64, 64)), w.zeros(64)
-    with waiting_calls(w):
-        for i in range(100):  # more than are looked at
-            call_reads(y, x[i % 64])
-            call_reads(x[i % 64], y)
-        last = [w.submit(np.sum, x), w.submit(np.sum, x[:, ::2]), w.submit(sum, [x[0], y])]
-    assert [one.exception() for one in last] == [None] * 3
-    assert w.submit(np.sum, x).exception() is None
 
 
 @pytest.mark.spec("SEE-INPUT-6")

@@ -39,17 +39,6 @@ def test_each_party_writes_notes_of_four_words_into_its_own_journal(driver):
 
 
 @pytest.mark.spec("SEE-NOTE-2")
-def test_the_journals_of_an_engine_follow_each_other_without_sharing_words():
-    end, words = L.plan(window=8, rings=1, next_level=1, sub=2)
-    starts = [L.journal_offset(words[L.A_JOURNALS], i) for i in range(L.JOURNALS_OF_WORKERS + 4)]
-    for i, start in enumerate(starts[:-1]):
-        notes = words[start + L.J_MASK] + 1
-        assert start + L.JOURNAL_HEAD_WORDS + notes * L.NOTE_WORDS == starts[i + 1]
-        assert notes & notes - 1 == 0 and start % L.LINE == 0
-    assert starts[-1] <= words[L.PRIVATE] < end
-
-
-@pytest.mark.spec("SEE-NOTE-2")
 def test_workers_note_function_outcome_and_times_of_tasks_and_members(traced, mode):
     def build(orch, handle, x):
         chain(orch, handle, x)

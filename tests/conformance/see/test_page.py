@@ -160,33 +160,6 @@ def tasks_in(page, part):
 
 @pytest.mark.long
 @pytest.mark.spec("SEE-PAGE-4")
-def test_wheel_and_keys_zoom_around_a_place_and_back(shown):
-    _, page = shown
-    whole = view(page)
-    at = page.place("#time", 0.7, 0.5)
-    under = f"tOf({at[0] - page.place('#time', 0, 0)[0]})"
-    before = page.value(under)
-    page.wheel(at, down=-500)
-    first, last = view(page)
-    assert last - first < 0.5 * whole[1] and 0 < first < before < last < whole[1]
-    assert page.value(under) == pytest.approx(before, abs=whole[1] / 1e6)
-    size = last - first
-    page.press("+")
-    assert view(page)[1] - view(page)[0] == pytest.approx(0.6 * size)
-    assert sum(view(page)) == pytest.approx(first + last)  # around the middle
-    page.press("-")
-    assert view(page) == pytest.approx([first, last])
-    page.press("ArrowRight")
-    assert view(page) == pytest.approx([first + size / 5, last + size / 5])
-    page.press("ArrowLeft")
-    assert view(page) == pytest.approx([first, last])
-    for _ in range(3):
-        page.wheel(at, down=1000)
-    assert view(page) == whole
-
-
-@pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-4")
 def test_drags_move_as_far_as_the_mouse_and_stay_in_the_trace(shown):
     _, page = shown
     whole = view(page)
@@ -255,39 +228,6 @@ def test_search_dims_all_else_and_enter_goes_on(shown):
     assert seen == [f"task {i} (rest)" for i in (0, 3, 6, 9, 0, 3, 6, 9, 0)]
     page.click(page.place("tr[data-function=work]"))
     assert (page.value("$('search').value"), colour_at(page, places[2])) == ("work", work_was)
-
-
-@pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-4")
-def test_search_finds_the_number_that_messages_have_in_each_run(shown):
-    _, page = shown
-    page.click(page.place("#search"))
-    page.write("#5")
-    page.press("Enter")
-    assert (title(page), page.value("selected")) == ("task 5 (work)", 6)
-    page.press("Enter")
-    assert (title(page), page.value("selected")) == ("task 5 (work)", TASKS + 6)
-    page.press("Enter")
-    assert page.value("selected") == 6
-    for nonsense in ("x", "99", "", "1.5", "-1"):
-        page.value(f"$('search').value = '#{nonsense}'")
-        page.press("Enter")
-        assert page.value("selected") == 6
-
-
-@pytest.mark.long
-@pytest.mark.spec("SEE-PAGE-4")
-def test_the_critical_path_is_shown_by_its_button_and_its_list(shown):
-    trace, page = shown
-    on, off = trace.critical_path[1], 1
-    assert off not in trace.critical_path
-    places = {task: box_of(page, task) for task in (on, off)}
-    bright, other = (colour_at(page, at) for at in places.values())
-    page.click(page.place("#critical"))
-    assert colour_at(page, places[on]) == bright and colour_at(page, places[off]) != other
-    page.click(page.place("#critical"))
-    assert colour_at(page, places[off]) == other
-    assert tasks_in(page, "path") == trace.critical_path[:12]
 
 
 @pytest.mark.long

@@ -258,18 +258,6 @@ def test_a_race_names_tasks_lines_bytes_tags_and_a_remedy(traced):
 
 
 @pytest.mark.spec("SEE-RACE-3")
-def test_of_the_races_of_the_same_lines_there_is_one_with_their_number(traced):
-    def build(orch, handle, x):
-        for tag in (T.INPUT, T.INOUT):
-            for row in x:
-                orch.submit_sub(handle, make((row, tag)))
-
-    (race,) = traced(build).races()
-    assert (race.tasks, race.more) == ((0, 8), 7)
-    assert "(and 7 more of these lines)" in str(race)
-
-
-@pytest.mark.spec("SEE-RACE-3")
 def test_a_trace_without_all_tensors_is_refused(traced, path):
     traced(several([(WHOLE, T.INOUT)]), trace_detail="tasks")
     with pytest.raises(ValueError, match="detail='all'"):

@@ -45,12 +45,6 @@ def vanish(value):
     return value
 
 
-@sr.task
-def check_row(row: sr.In, bound):
-    if row[0] > bound:
-        raise ValueError("too large")
-
-
 def die_in_run(args):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -94,22 +88,6 @@ def test_the_error_of_a_run_names_state_worker_and_neighbours(function):
         assert lines.pop() == f"  {SUBMITTED}"
     # the fourth task may not have been submitted when the third failed
     assert lines[2:] in (["  waiting for it: task 4 (increase)"], ["  no task waits for it"])
-
-
-@pytest.mark.spec("SEE-STORY-1")
-def test_only_the_first_four_are_named(w):
-    good, bad = w.register(increase), w.register(fail)
-    x = w.zeros((6, 8), np.int64)
-
-    def orchestrate(orch, args, config):
-        for row in x:
-            orch.submit_sub(good, make((row, T.INOUT)))
-        orch.submit_sub(bad, make(*((row, T.INOUT) for row in x)))
-
-    with pytest.raises(TaskError) as caught:
-        w.run(orchestrate)
-    named = ", ".join(f"task {i} (increase)" for i in range(4))
-    assert f"  it had waited for {named}, 2 more\n  no task waits for it" in caught.value.story
 
 
 @pytest.mark.spec("SEE-STORY-1")
@@ -233,18 +211,6 @@ def test_a_chunk_that_is_lost_tells_which_items_it_had():
         lines = origin_of(error).story.splitlines()
         assert lines[0].startswith("  call 1 (vanish) was RUNNING on sub_worker 0")
         assert lines[-1].startswith(f"  items 3 to 5 of map of vanish, called at {__file__}:")
-
-
-@pytest.mark.spec("SEE-STORY-1")
-def test_an_item_that_is_a_call_of_its_own_tells_which_it_is(w):
-    x = w.share(np.arange(8.0).reshape(4, 2))
-    found = errors_of(w.starmap(check_row, ((row, 3) for row in x)))
-    assert sorted(found) == [2, 3]
-    for item, error in found.items():
-        assert isinstance(error, ValueError)
-        lines = origin_of(error).story.splitlines()
-        assert " (check_row) was RUNNING on " in lines[0]
-        assert lines[-1].startswith(f"  item {item} of starmap of check_row, called at {__file__}:")
 
 
 # ---------------------------------------------------------------- Python 3.10

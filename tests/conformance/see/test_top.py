@@ -149,16 +149,6 @@ def test_it_tells_that_the_program_waits_for_room():
         assert (one.rings[1].used, one.rings[1].size, w.top().program) == (4096, 4096, "no run")
 
 
-@pytest.mark.spec("SEE-TOP-1")
-def test_a_worker_that_has_died_is_lost():
-    with Worker(level=3, num_sub_workers=1) as w:
-        w.start()
-        (pid,) = w.worker_pids()
-        os.kill(pid, signal.SIGKILL)
-        one = until(w.top, lambda one: one.workers[0].state == "lost")
-    assert one.workers == (Row("sub_worker 0", pid, "lost"),) and "lost" in str(one)
-
-
 # ---------------------------------------------------------------- what belongs together
 class Changing:
     """An engine's words, which change to those of the next situation after so many reads each."""

@@ -17,8 +17,6 @@ from tests.support import (
     PENDING,
     RUNNING,
     make_args,
-    member,
-    overwrites,
     reads,
     updates,
     wait_until,
@@ -67,22 +65,6 @@ def test_a_worker_starts_it_when_the_other_workers_task_has_ended(make_driver):
     assert driver.may_start(1) == L.OK
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_a_task_behind_a_group_or_behind_what_is_in_no_frame_is_not_given_ahead(make_driver):
-    driver = make_driver(depth=2, sub=2)
-    driver.submit_group(member(writes(KEY)), member())
-    behind = driver.submit_and_settle(reads(KEY))
-    assert driver.state(behind) == PENDING
-    assert behind not in driver.all_given(0) + driver.all_given(1)
-    other = make_driver(depth=2, sub=1)
-    slots = [other.submit(overwrites(KEY + 8 * i)) for i in range(3)]
-    behind = other.submit_and_settle(reads(KEY + 16))
-    assert other.all_given(0) == slots[:2], "the third has no frame"
-    other.post_done(0)
-    other.answer_and_settle(0)
-    assert other.all_given(0) == [slots[2], behind], "now it has one"
-
-
 @leaf
 def add(a: int64[:], b: int64[:], c: int64[:], new: int64[:]):
     new[0] = a[0] + b[0] - c[0]
@@ -119,13 +101,6 @@ def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(kind, mode):
 
 
 # ---------------------------------------------------------------- 2: what is ready goes first
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_ready_tasks_take_the_frames_before_others(make_driver):
-    driver = make_driver(depth=3, sub=1)
-    head, after = chain(driver, 2)
-    ready = [driver.submit() for _ in range(2)]
-    driver.settle()
-    assert (driver.all_given(0), driver.state(after)) == ([head, *ready], PENDING)
 
 
 @pytest.mark.spec("SPEED-AHEAD-1")
@@ -143,49 +118,6 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     driver.answer_and_settle(0)
     assert driver.all_given(0) in ([slots[1]], [])
     assert not {slots[2], slots[3]} & set(driver.all_given(0))
-
-
-# ---------------------------------------------------------------- 3: to which worker
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_readers_of_one_task_are_spread_over_the_workers(make_driver):
-    driver = make_driver(depth=4, sub=2)
-    driver.submit(writes(KEY))
-    readers = [driver.submit(reads(KEY)) for _ in range(4)]
-    driver.settle()
-    assert sorted([driver.worker_of(slot) for slot in readers]) == [0, 0, 1, 1]
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_nothing_is_given_ahead_that_a_sleeping_worker_could_start_first(make_driver):
-    driver = make_driver(depth=4, sub=2)
-    driver.set_parked(1, True)
-    first = driver.submit(writes(KEY), owner=0)
-    readers = [driver.submit(reads(KEY)) for _ in range(2)]
-    driver.settle()
-    (ahead,) = (slot for slot in readers if slot in driver.all_given(0))
-    (left,) = (slot for slot in readers if slot != ahead)
-    assert driver.all_given(0) == [first, ahead], "another could start as early on worker 1"
-    driver.set_parked(1, False)
-    late = driver.submit_and_settle(reads(KEY))
-    assert [driver.worker_of(slot) for slot in (left, late)] == [1, 1]
-
-
-# ---------------------------------------------------------------- 4: PENDING; the order of ends
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_it_is_pending_until_its_end_is_taken_after_that_of_its_producer(make_driver):
-    driver = make_driver(depth=2, sub=2)
-    left = driver.submit(writes(KEY), owner=1)
-    right = driver.submit(reads(KEY), owner=0)  # workers are looked at in their order
-    driver.settle()
-    driver.post_done(1)
-    assert driver.may_start(0) == L.OK
-    driver.post_done(0)
-    assert (driver.state(left), driver.state(right)) == (RUNNING, PENDING)
-    driver.x.collect_from(driver.mem, 0, 0)
-    assert driver.state(right) == PENDING, "the end that worker 0 waited for does not come first"
-    driver.settle()
-    assert (driver.state(left), driver.state(right)) == (COMPLETED, COMPLETED)
-    assert driver.mem[L.COMPLETED_COUNT] == 2
 
 
 # ---------------------------------------------------------------- 5: failures
@@ -234,22 +166,6 @@ def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_a
     assert driver.may_start(2) == L.SKIPPED
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_nothing_is_given_ahead_behind_a_task_that_was_not_started(make_driver):
-    driver = make_driver(depth=2, sub=2)
-    head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected
-    for worker in (0, 1):
-        driver.submit(owner=worker)
-    driver.settle()
-    last = driver.submit_and_settle(reads(KEY))
-    assert driver.state(last) == PENDING, "all frames are full"
-    driver.answer_and_settle(1, outcome=L.SKIPPED)
-    assert (driver.state(head), driver.state(behind)) == (RUNNING, FAILED)
-    assert last not in driver.all_given(0) + driver.all_given(1)
-    driver.answer_and_settle(0, ValueError("no"))
-    assert driver.state(last) == FAILED
-
-
 # ---------------------------------------------------------------- 6: given back
 @pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(make_driver):
@@ -275,37 +191,6 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(m
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * 2
 
 
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_what_waits_for_a_task_that_was_given_back_comes_back_from_another_worker(make_driver):
-    driver = make_driver(depth=3, sub=3)
-    driver.submit(writes(KEY), owner=0)
-    middle = driver.submit(updates(KEY), owner=1)
-    last = driver.submit_and_settle(reads(KEY), owner=2)
-    driver.post_done(1, outcome=L.RETURNED)
-    assert driver.may_start(2) == L.RETURNED
-    driver.settle()
-    assert driver.may_start(2) == L.RETURNED
-    driver.answer_and_settle(2, outcome=L.RETURNED)
-    assert [driver.state(slot) for slot in (middle, last)] == [PENDING] * 2
-    assert len(driver.finish_everything()) == 3
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
-def test_after_one_was_given_back_the_next_tasks_come_when_they_are_ready(make_driver):
-    driver = make_driver(depth=2, sub=2, window=128)
-    pair(driver)
-    driver.answer_and_settle(1, outcome=L.RETURNED)
-    driver.finish_everything()
-    ahead = []
-    for _ in range(40):
-        first, second = (driver.submit(updates(KEY + 8), owner=0) for _ in range(2))
-        driver.settle()
-        ahead.append(driver.state(second) == PENDING and second in driver.all_given(0))
-        assert driver.given(0) == first
-        driver.finish_everything()
-    assert not any(ahead[:6]) and all(ahead[-6:])
-
-
 # ---------------------------------------------------------------- 7: stop and cancel
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["stop", "cancel"])
@@ -327,19 +212,6 @@ def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver
 
 
 # ---------------------------------------------------------------- 8: how many
-@pytest.mark.spec("SPEED-AHEAD-1")
-@pytest.mark.parametrize("inputs", [8, 9])
-def test_a_task_waits_ahead_for_eight_others_at_most(make_driver, inputs):
-    driver = make_driver(depth=10, sub=1)
-    for i in range(inputs):
-        driver.submit(overwrites(KEY + 8 * i))
-    last = driver.submit_and_settle(*(reads(KEY + 8 * i) for i in range(inputs)))
-    assert (driver.state(last), last in driver.all_given(0)) == (PENDING, inputs == 8)
-    for _ in range(inputs):
-        driver.post_done(0)
-    driver.settle()
-    assert driver.state(last) in (PENDING, RUNNING)
-    assert driver.may_start(0) == L.OK
 
 
 @pytest.mark.spec("SPEED-AHEAD-1")

@@ -143,22 +143,6 @@ def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_i
     assert driver.finish_everything() and driver.state(group) in (COMPLETED, CONSUMED)
 
 
-@pytest.mark.spec("SPEED-DEPTH-2")
-def test_a_failed_member_skips_the_others_and_not_what_stands_behind_them(make_driver):
-    driver = make_driver(depth=3, sub=2)
-    group = driver.submit_group(member(), member())
-    singles = [driver.submit() for _ in range(4)]
-    driver.settle()
-    driver.answer_and_settle(0, ValueError("first"))
-    assert driver.frame_word(1, L.W_SKIP, driver.frames(1)[0]) == L.SKIPPED
-    assert [driver.frame_word(1, L.W_SKIP, frame) for frame in driver.frames(1)[1:]] == [0, 0]
-    assert driver.x.receive(driver.mem, 1) == L.RESOLVE, "the member is answered, the next met"
-    driver.settle()
-    assert driver.state(group) == FAILED
-    driver.finish_everything()
-    assert {driver.state(slot) for slot in singles} == {COMPLETED}
-
-
 # ---------------------------------------------------------------- 5: control requests
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-2")
@@ -315,20 +299,6 @@ def test_a_worker_that_is_told_to_stop_starts_none_of_its_tasks(make_driver, dep
         assert states == [L.TASK_DONE] + [L.TASK_READY] * (count - 1)
 
 
-@pytest.mark.spec("SPEED-DEPTH-6")
-@pytest.mark.parametrize("depth", [1, 3])
-def test_a_worker_that_sleeps_at_any_frame_hears_that_it_shall_stop(make_driver, depth):
-    for turn in range(2 * depth):
-        driver = make_driver(depth=depth, sub=1)
-        for _ in range(turn):
-            driver.finish(driver.submit())
-        with ThreadPoolExecutor(1) as threads:
-            serving = threads.submit(driver.x.serve, driver.mem, 0)
-            wait_until(lambda driver=driver: driver.word(0, L.W_PARKED))
-            driver.k.request_stop(driver.mem, 0)
-            assert serving.result(DEADLINE_S) == 0
-
-
 # ---------------------------------------------------------------- 11: the same results
 def expected_after(graph, failing, buffers):
     """Return the buffers as if each task had run when all before it had, and the first failures."""
@@ -396,28 +366,6 @@ def test_a_depth_is_from_1_to_64_and_1_by_default():
         handle = w.register(lambda: count.__setitem__(0, count[0] + 1))
         w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(200)])
         assert count[0] == 200
-
-
-# ---------------------------------------------------------------- 13: those that come meanwhile
-@pytest.mark.spec("SPEED-DEPTH-1")
-def test_a_second_thread_of_a_worker_sleeps_until_the_worker_is_sent_a_task_or_is_told(make_driver):
-    driver = make_driver(depth=3, sub=1)
-    for distance in range(3):
-        with ThreadPoolExecutor(1) as pool:
-            lookout = pool.submit(driver.x.look_out, driver.mem, 0, distance, 0)
-            wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
-            assert not lookout.done()
-            driver.submit_and_settle()
-            lookout.result(DEADLINE_S)
-        assert driver.word(0, L.W_LOOKOUT) == 0
-    driver.x.look_out(driver.mem, 0, 1, 0)  # which was filled meanwhile
-    with ThreadPoolExecutor(1) as pool:
-        lookout = pool.submit(driver.x.look_out, driver.mem, 0, 3, 0)
-        wait_until(lambda: driver.word(0, L.W_LOOKOUT) == 1)
-        driver.k.end_look_out(driver.mem, 0)
-        lookout.result(DEADLINE_S)
-    driver.k.request_stop(driver.mem, 0)
-    driver.x.look_out(driver.mem, 0, 3, 0)  # of a worker that stops
 
 
 # ---------------------------------------------------------------- 14: at endpoints

@@ -14,14 +14,10 @@ from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
 from tests.support import (
-    READY,
-    RUNNING,
     Gate,
     Terminated,
     make_args,
-    reads,
     terminated_after,
-    writes,
 )
 
 KIB = 1024
@@ -298,46 +294,3 @@ def test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass(make_dri
         assert len(driver.wiring_queue()) == waiting
     driver.x.pass_in_bulk(driver.mem, driver.submit())
     assert driver.wiring_queue() == []
-
-
-@pytest.mark.spec("SPEED-MANY-7")
-def test_a_worker_that_is_done_gets_its_next_task_within_eight_submits(driver):
-    first, second, third = (driver.submit(reads(0x7000)) for _ in range(3))
-    driver.x.pass_in_bulk(driver.mem, third)
-    driver.post_done(driver.worker_of(first))
-    states = []
-    for _ in range(8):
-        driver.x.pass_in_bulk(driver.mem, driver.submit())
-        states.append(driver.state(third))
-    assert states == [READY] * 4 + [RUNNING] * 4, "the eighth submit is the fifth of these"
-    assert driver.worker_of(third) == driver.worker_of(first)
-    assert driver.state(second) == RUNNING
-
-
-@pytest.mark.spec("SPEED-MANY-7")
-@pytest.mark.parametrize(
-    ("case", "placed"),
-    [
-        ("it waits, the other sleeps", False),
-        ("it waits, the other is awake", True),
-        ("it need not wait", True),
-        ("what it waited for is done", True),
-        ("nobody is at work", True),
-    ],
-)
-def test_a_worker_may_sleep_on_if_the_task_must_wait_and_another_works(make_driver, case, placed):
-    driver = make_driver(sub=2)
-    driver.mem[L.DEFER_NS] = 0
-    first = driver.submit(writes(0x7000))
-    driver.x.pass_in_bulk(driver.mem, first)
-    if case != "it waits, the other is awake":
-        driver.set_parked(1 - driver.worker_of(first), True)
-    if case in ("what it waited for is done", "nobody is at work"):
-        driver.post_done(driver.worker_of(first))
-        driver.run_pass()
-    if case == "nobody is at work":
-        first = driver.submit(writes(0x7000))
-    second = driver.submit(reads(0x8000 if case == "it need not wait" else 0x7000))
-    assert driver.mem[L.WIRING_PUSHED] % L.LOOK_EVERY != 0
-    driver.x.pass_in_bulk(driver.mem, second)
-    assert (second not in driver.wiring_queue()) == placed

@@ -1,13 +1,11 @@
 """SPEED-WAIT: which cores there are, how long threads spin on them, and who stands where."""
 
-import itertools
 import os
 import re
 import runpy
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,10 +16,9 @@ from simpler_ref import RemoteWorkerSpec, Worker, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.system import cores as placement
 from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
-from tests.support import DEADLINE_S, make_args, wait_until
+from tests.support import make_args, wait_until
 from tests.system.programs import Fork
 
 MODES = pytest.mark.parametrize("mode", ["process", "thread"])
@@ -247,51 +244,6 @@ def sharing(make_driver, cores):
     made.mem = None  # the engine's memory goes with its last reference
 
 
-@pytest.fixture
-def keeping(make_driver):
-    """Give an engine whose one worker is at work on another core, while a second task is ready."""
-    driver = make_driver(sub=1)
-    for _ in range(2):
-        driver.submit_and_settle()
-    driver.mem[L.CORES] = 2
-    driver.mem[L.ORCH_KEEPS] = L.KEEPS
-    driver.mem[driver._worker(0) + L.W_CORE] = 1000
-    return driver
-
-
-@pytest.mark.spec("SPEED-WAIT-2")
-@pytest.mark.parametrize(
-    ("why", "word", "value"),
-    [
-        *(("nothing", None, 0), ("the time is up", None, 0), ("no task is ready", None, 0)),
-        ("a group waits", L.STUCK_SINCE + L.SUB, 1),
-        *(("workers are more than cores", L.BUSY, 3), ("the worker is here", "W_CORE", None)),
-        ("nobody says where the worker is", "W_CORE", 0),
-    ],
-)
-def test_a_core_is_kept_for_the_answer_of_a_worker_on_another(keeping, cores, why, word, value):
-    if why == "no task is ready":
-        keeping.answer_and_settle(0)
-    elif why == "the worker is here":
-        os.sched_setaffinity(0, {min(cores)})
-        value = keeping.x.core_here() + 1
-    if word is not None:
-        keeping.mem[keeping._worker(0) + L.W_CORE if word == "W_CORE" else word] = value
-    waited = L.KEEP_NS - (why != "the time is up")
-    assert bool(keeping.x.keeps_core(keeping.mem, waited)) == (why == "nothing")
-
-
-@pytest.mark.spec("SPEED-WAIT-2")
-def test_after_eight_waits_in_vain_64_are_left_out(keeping):
-    keeps = lambda waited: bool(keeping.x.keeps_core(keeping.mem, waited))  # noqa: E731
-    for _ in range(2):
-        for _ in range(8 if keeping.mem[L.ORCH_KEEPS] == 8 else 1):
-            assert keeps(0) and not keeps(L.KEEP_NS)
-        for _ in range(64):
-            assert not keeps(0)
-    assert keeps(0)
-
-
 @pytest.mark.spec("SPEED-WAIT-13")
 def test_a_worker_leaves_a_core_that_another_one_is_on_for_its_own(sharing):
     wait_until(lambda: sharing.goes() == sharing.home)
@@ -320,38 +272,6 @@ def test_a_worker_stays_where_it_is_if(sharing, why, word, value):
 
 
 @pytest.mark.spec("SPEED-WAIT-13")
-@pytest.mark.parametrize("submits", [False, True])
-def test_a_worker_is_moved_once_in_a_millisecond_at_most(sharing, submits):
-    if submits:
-        sharing.mem[L.ORCH_CORE] = sharing.here + 1
-    assert L.MOVE_NS == 1_000_000
-    assert sharing.looks()
-    soon = time.monotonic_ns() + 10**9
-    sharing.mem[sharing.me + L.W_MOVED] = soon
-    sharing.driver.x.stay_apart(sharing.mem, 0)
-    assert sharing.mem[sharing.me + L.W_MOVED] == soon
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
-def test_a_worker_leaves_the_core_on_which_the_orch_thread_submits(sharing):
-    sharing.mem[L.ORCH_CORE] = sharing.here + 1
-    sharing.mem[sharing.me + L.W_HOME] = 0
-    sharing.mem[sharing.other + L.W_CORE] = 0
-    wait_until(lambda: sharing.goes() != sharing.here)
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
-def test_a_core_that_another_worker_has_is_not_free_for_this_one(sharing, cores):
-    sharing.mem[L.CORES] = 2
-    sharing.mem[L.ORCH_CORE] = sharing.here + 1
-    for parked in (0, 1):
-        sharing.mem[sharing.other + L.W_PARKED] = parked
-        assert sharing.looks() == parked
-        os.sched_setaffinity(0, cores)
-        assert sharing.wake_from(sharing.here) == parked == (os.sched_getaffinity(0) != cores)
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
 def test_a_worker_that_is_woken_starts_on_another_core_and_may_use_all_then(sharing, cores):
     assert sharing.wake_from(sharing.here)
     assert os.sched_getaffinity(0) == cores - {sharing.here}
@@ -368,44 +288,6 @@ def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
         sharing.wake_from(core)
         sharing.driver.x.stay_apart(sharing.mem, 0)
         assert os.sched_getaffinity(0) == {sharing.here}
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
-def test_the_orch_thread_has_a_core_to_itself_while_it_submits_and_not_while_it_is_away():
-    with Worker(3, num_sub_workers=2) as w:
-        handle = w.register(lambda: time.sleep(2e-3))
-        w.start()
-        mem = w._session.engine.mem
-
-        def orch_fn(orch, *_):
-            assert mem[L.ORCH_CORE] == 0
-            orch.submit_sub(handle)
-            assert mem[L.ORCH_CORE] - 1 in os.sched_getaffinity(0)
-            for _ in range(200):
-                orch.submit_sub(handle)
-            wait_until(lambda: mem[L.ORCH_CORE] == 0)
-            orch.submit_sub(handle)
-            assert mem[L.ORCH_CORE] != 0
-
-        w.run(orch_fn)
-        assert mem[L.ORCH_CORE] == 0
-
-
-@pytest.mark.spec("SPEED-WAIT-2")
-def test_offers_that_nobody_takes_raise_the_back_off_time_in_steps(driver, monkeypatch):
-    if INTERPRETED:  # Python itself takes longer than an offer may
-        monkeypatch.setattr("simpler_ref.jit.cores.now_ns", itertools.count().__next__)
-    back_off = driver._worker(0) + L.W_BACK_OFF
-    limit, seen = int(driver.mem[L.YIELD_NS]), [0]
-    deadline = time.monotonic() + DEADLINE_S
-    while seen[-1] < YIELD:
-        driver.mem[L.YIELD_NS] = YIELD
-        driver.x.offer_core(driver.mem, back_off)
-        seen.append(int(driver.mem[back_off]))
-        assert seen[-1] - seen[-2] <= YIELD // L.BACK_OFF_STEPS + 1
-        assert time.monotonic() < deadline, seen[-100:]
-    assert len(seen) > L.BACK_OFF_STEPS // 2
-    driver.mem[L.YIELD_NS] = limit
 
 
 @pytest.mark.spec("SPEED-WAIT-13")

@@ -1,15 +1,13 @@
 """FLOW-EDGE: the edge to the chip."""
 
-import ctypes
-
 import numpy as np
 import pytest
 
-from simpler_ref import ContinuousTensor, DataType, TaskArgs, TaskError, Worker
+from simpler_ref import ContinuousTensor, DataType, TaskError, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.native_chip import ChipCallable, ChipStorageTaskArgs, compile_kernel
+from simpler_ref.native_chip import ChipCallable, compile_kernel
 from simpler_ref.task_interface import ArgDirection as D
-from tests.chip_kernels import add_core, orchestration
+from tests.chip_kernels import orchestration
 from tests.support import make_args
 
 REPORT = """
@@ -43,16 +41,6 @@ def report(tensors, scalars):
     return ChipCallable.build(signature, "report", compile_kernel(REPORT), [])
 
 
-@pytest.mark.spec("CHIP-LAYOUT-1")
-def test_chip_storage_task_args_is_6152_bytes_in_that_order():
-    assert ctypes.sizeof(ChipStorageTaskArgs) == 6152 == 128 * 40 + 128 * 8 + 8
-    offsets = [
-        getattr(ChipStorageTaskArgs, name).offset
-        for name in ("tensors_", "scalars_", "tensor_count_", "scalar_count_")
-    ]
-    assert offsets == [0, 5120, 6144, 6148]
-
-
 @pytest.mark.spec("FLOW-EDGE-2")
 def test_the_chip_finds_counts_tensors_and_scalars_as_submitted(mode):
     with Worker(3, device_ids=[0], child_mode=mode) as w:
@@ -78,27 +66,3 @@ def test_more_arguments_than_a_chip_takes_fail_the_task_with_the_numbers():
             with pytest.raises(TaskError, match=str(tensors or scalars)):
                 w.run(lambda orch, *_, args=args: orch.submit_next_level(handle, args))
             w.run(lambda orch, *_: orch.submit_next_level(good))
-
-
-@pytest.mark.spec("FLOW-ID-5")
-def test_chips_that_number_their_callables_differently_run_the_same_ones(mode):
-    """Callables come and go while the chips run, so the slots on a chip are used again."""
-    with Worker(3, device_ids=[0, 1], child_mode=mode) as w:
-        x = w.share(np.ones(10, np.float32))
-        y = w.share(np.zeros((2, 10), np.float32))
-        add = ChipCallable.from_kernel(add_core())
-        early = [w.register(orchestration(name)) for name in ("nothing", "fails")]
-        w.start()
-        w.unregister(early[0])
-        handle = w.register(add)
-        w.unregister(early[1])
-        nothing = w.register(orchestration("nothing"))
-
-        def orch_fn(orch, *_):
-            for chip in range(2):
-                args = make_args((x, T.INPUT), (x, T.INPUT), (y[chip], T.OUTPUT_EXISTING))
-                orch.submit_next_level(handle, args, worker=chip)
-                orch.submit_next_level(nothing, TaskArgs(), worker=chip)
-
-        w.run(orch_fn)
-        assert (y == 2).all()

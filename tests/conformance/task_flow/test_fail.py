@@ -5,11 +5,10 @@ import re
 import signal
 
 import numpy as np
-import psutil
 import pytest
 
 from simpler_ref import CallConfig, TaskArgs, TaskError, Worker
-from tests.support import Gate, wait_until
+from tests.support import Gate
 
 
 def three_levels(mode, leaf):
@@ -125,36 +124,3 @@ def test_a_death_deep_below_is_reported_and_the_next_run_works(mode):
                 kill[0] = 0
                 top.run(orch_fn)
                 assert ran[0] == i + 1
-
-
-def processes_below(pid):
-    return {process.pid for process in psutil.Process(pid).children(recursive=True)}
-
-
-@pytest.mark.spec("FLOW-FAIL-4")
-def test_the_death_of_a_nested_worker_takes_its_tree_along_and_the_next_run_has_a_new_one():
-    with Worker(3) as memory:
-        kill = memory.share(np.ones(1, np.int64))
-        ran = memory.share(np.zeros(1, np.int64))
-        below = Worker(3, num_sub_workers=1)
-        leaf, w = below.register(lambda: ran.__setitem__(0, ran[0] + 1)), Worker(4)
-        w.add_worker(below)
-
-        def orch3(orch, args, config):
-            if kill[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            orch.submit_sub(leaf)
-
-        with w:
-            handle = w.register(orch3)
-            w.start()
-            everybody = len(processes_below(os.getpid()))
-            (nested,) = w.worker_pids()
-            below_it = processes_below(nested)
-            assert len(below_it) == 2, "its fork server and its sub worker"
-            with pytest.raises(TaskError, match=r"child_worker 0 level=3.*SIGKILL"):
-                w.run(lambda orch, *_: orch.submit_next_level(handle))
-            wait_until(lambda: not any(psutil.pid_exists(pid) for pid in below_it | {nested}))
-            kill[0] = 0
-            w.run(lambda orch, *_: orch.submit_next_level(handle))
-            assert (ran[0], len(processes_below(os.getpid()))) == (1, everybody)

@@ -14,7 +14,6 @@ from simpler_ref.native_chip import ChipCallable
 from tests.chip_kernels import add_core
 from tests.support import make_args
 
-SPAWN = pytest.param({"start_method": "spawn"}, marks=pytest.mark.long)
 RECORD = np.dtype([("key", "i4"), ("weight", "f8")])
 
 
@@ -142,18 +141,6 @@ def test_types_of_objects_and_layouts_that_are_none_are_refused():
         make(4096, (3,), DataType.INT8, True, strides=(2,))
 
 
-@pytest.mark.spec("FLOW-LAYOUT-1")
-def test_a_private_array_is_refused_also_as_a_view():
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(double)
-        with pytest.raises(ValueError, match=r"cannot see the 64 bytes"):
-            w.run(lambda *_: make_args((np.zeros(8)[::-1], T.INPUT)))
-        shared = w.share(np.zeros(8))[::-1]
-        beyond = ContinuousTensor.make(shared.ctypes.data, (8,), np.float64, strides=(-8,))
-        assert beyond._span() == (shared[-1:].ctypes.data, 64)
-        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((shared, 0), (shared, T.INOUT))))
-
-
 # ---------------------------------------------------------------- on its way
 @pytest.mark.spec("FLOW-LAYOUT-3")
 def test_a_task_gets_the_view_that_was_passed(w):
@@ -163,25 +150,6 @@ def test_a_task_gets_the_view_that_was_passed(w):
         args = make_args((array, T.INPUT), (out, T.OUTPUT_EXISTING))
         w.run(lambda orch, *_, args=args: orch.submit_sub(handle, args))
         assert text_in(out) == described(array)
-
-
-@pytest.mark.spec("FLOW-LAYOUT-3")
-@pytest.mark.parametrize("options", [{"check": True}, {"child_mode": "thread"}, SPAWN], ids=str)
-def test_tasks_and_members_of_groups_write_through_views(options):
-    with Worker(3, num_sub_workers=2, **options) as w:
-        x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 12), complex))
-        handle, z = w.register(double), w.zeros((4, 6))
-        parts = [make_args((x[:, k::2], T.INPUT), (z[:, k::2], T.INOUT)) for k in range(2)]
-
-        def orch_fn(orch, *_):
-            args = make_args((x[:, ::-1], T.INPUT), (y[::-1, ::2], T.INOUT))
-            orch.submit_sub(handle, args)
-            orch.submit_sub(handle, make_args((y[::-1, ::2], T.INPUT), (y[::-1, 1::2], T.NO_DEP)))
-            orch.submit_sub_group(handle, parts)
-
-        w.run(orch_fn)
-        assert (y[::-1, ::2] == 2 * x[:, ::-1]).all()
-        assert (y[::-1, 1::2] == 4 * x[:, ::-1]).all() and (z == 2 * x).all()
 
 
 @pytest.mark.spec("FLOW-LAYOUT-3")
@@ -315,35 +283,6 @@ def test_a_run_waits_for_its_tasks_where_there_is_no_room_for_layouts(mode, monk
                 orch.submit_sub(handle, too_many)
 
         assert w.run(refused).tasks == 0
-
-
-@pytest.mark.spec("FLOW-LAYOUT-3")
-def test_recorded_graphs_have_them_in_every_replay(w):
-    x, y = w.share(values("f8", 4, 6)), w.share(np.zeros((4, 6)))
-    handle = w.register(double)
-
-    def orch_fn(orch, args, _):
-        buffer = orch.alloc((4, 6), np.float64)
-        orch.submit_sub(handle, make_args((args.tensor(0), T.INPUT), (buffer, T.INOUT)))
-        out = make_args((buffer, T.INPUT), (ContinuousTensor.make(0, (4, 6), "f8"), T.OUTPUT))
-        orch.submit_sub(handle, out)
-        orch.submit_sub(handle, make_args((out.tensor(1), 0), (args.tensor(1), T.INOUT)))
-
-    def given(x, y):
-        return make_args((x[::-1], T.INPUT), (y, T.INOUT))
-
-    graph = w.record(orch_fn, given(x, y))
-    for _ in range(2):
-        y[:] = 0
-        graph.run()
-        assert (y == 8 * x[::-1]).all()
-    w._session.engine.layouts.reset()  # as a run with many layouts does
-    w.run(lambda orch, *_: orch.submit_sub(handle, make_args((y[1:], 0), (y[1:], T.INOUT))))
-    other, there = w.share(x + 1), w.share(np.zeros((4, 6)))
-    graph.run(given(other, there))
-    assert (there == 8 * other[::-1]).all()
-    with pytest.raises(ValueError, match=r"tensor 0 of args is \(4, 6\) float64 with strides"):
-        graph.run(make_args((other, T.INPUT), (there, T.INOUT)))
 
 
 @pytest.mark.spec("FLOW-LAYOUT-3")

@@ -116,29 +116,6 @@ def _passing(noting, below):
     return orch_fn
 
 
-@pytest.mark.spec("FLOW-NEST-3")
-def test_a_level_may_be_skipped_and_children_may_differ():
-    with Worker(3) as memory:
-        seen = memory.share(np.zeros(2, np.int64))
-        middle, low, other = Worker(4), Worker(3), Worker(3, num_sub_workers=1)
-        middle.add_worker(low)
-        top = Worker(7)
-        top.add_worker(middle)
-        top.add_worker(other)
-        leaf = other.register(lambda: seen.__setitem__(1, 1))
-        inner = middle.register(lambda orch, *_: seen.__setitem__(0, 1))
-        with top:
-            first = top.register(lambda orch, *_: orch.submit_next_level(inner))
-            second = top.register(lambda orch, *_: orch.submit_sub(leaf))
-
-            def orch7(orch, *_):
-                orch.submit_next_level(first, worker=0)
-                orch.submit_next_level(second, worker=1)
-
-            top.run(orch7)
-        assert seen.tolist() == [1, 1]
-
-
 # ---------------------------------------------------------------- memory through the levels
 @pytest.mark.spec("FLOW-NEST-4")
 def test_arrays_and_ring_memory_of_the_parent_go_down_without_a_copy(mode):

@@ -105,28 +105,6 @@ def test_what_is_wrong_is_refused_before_anything_is_unpickled(raw):
     assert not Trap.sprung
 
 
-@pytest.mark.spec("FLOW-PAYLOAD-2")
-def test_a_size_other_than_announced_is_refused_and_the_right_one_is_not():
-    Trap.sprung = False
-    with staged(envelope) as name:
-        for size in (0, len(envelope) - 1, len(envelope) + 1):
-            with pytest.raises(CallableError, match=f"{size} bytes were announced"):
-                read_payload(name, size, L.CTRL_PY_REGISTER, digest_of(good))
-        assert not Trap.sprung
-        read_payload(name, len(envelope), L.CTRL_PY_REGISTER, digest_of(good))
-    assert Trap.sprung and pickle.loads(good)
-
-
-@pytest.mark.spec("FLOW-PAYLOAD-2")
-def test_a_name_under_which_nothing_is_staged_is_refused_and_nothing_is_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    names = ["", "/", "/dev/zero", "/proc/self/fd/9999", "object:", "object:7", "object:x"]
-    for name in (*names, "\udcff", str(tmp_path / "pipe")):
-        for size in (0, 9, 1 << 40, (1 << 64) - 1):
-            with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
-                read_payload(name, size, L.CTRL_PY_REGISTER, bytes(32))
-
-
 @pytest.mark.spec("FLOW-PAYLOAD-3")
 def test_staged_bytes_have_no_name_in_any_file_system_and_are_gone_afterwards():
     before = segments()

@@ -15,7 +15,7 @@ from simpler_ref.errors import CallableError, LocalSlotExhaustedError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.manager import WorkerManager
-from tests.support import DEADLINE_S, Gate, make_args, sample, wait_until
+from tests.support import make_args, sample, wait_until
 
 
 def adding(seen, i):
@@ -81,34 +81,6 @@ def test_the_orch_function_and_threads_can_register_and_submit_while_workers_are
             finally:
                 stop.set()
         assert ([one.result() for one in done], seen.tolist()) == ([None] * 3, [1] * 50)
-
-
-@pytest.mark.spec("FLOW-REG-3")
-def test_another_thread_can_register_while_a_worker_is_in_a_task(mode):
-    """The registration waits for the task; the other worker goes on meanwhile."""
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
-        ran = w.share(np.zeros(21, np.int64))  # a word per task: two of them may run at once
-
-        def wait():
-            here.open(1)
-            go.wait()
-
-        waiting = w.register(wait)
-        noting = w.register(lambda args: ran.__setitem__(args.scalar(0), 1))
-
-        def orch_fn(orch, *_):
-            orch.submit_sub(waiting)
-            here.wait()
-            with ThreadPoolExecutor(1) as threads:
-                late = threads.submit(w.register, lambda: ran.__setitem__(20, 1))
-                for i in range(20):
-                    orch.submit_sub(noting, make_args(scalars=[i]))
-                assert not late.done(), "not every worker has it yet"
-                go.open()
-                orch.submit_sub(late.result(DEADLINE_S))
-
-        w.run(orch_fn)
-        assert ran.all()
 
 
 def killed(w, victims):
@@ -245,21 +217,6 @@ def test_only_nested_workers_that_run_in_this_process_take_registrations(mode):
         assert ran[0] == 1
 
 
-@pytest.mark.spec("FLOW-REG-3", "FLOW-REG-7")
-def test_a_nested_orch_function_can_register_with_its_own_worker(mode):
-    below, w = Worker(3, num_sub_workers=1), Worker(4, child_mode=mode)
-    w.add_worker(below)
-    with w:
-        seen = w.share(np.zeros(1, np.int64))
-
-        def orch3(orch, args, config):
-            orch.submit_sub(below.register(lambda: seen.__setitem__(0, 1)))
-
-        handle = w.register(orch3)
-        w.run(lambda orch, *_: orch.submit_next_level(handle))
-        assert seen[0] == 1
-
-
 # ---------------------------------------------------------------- callables that a call does not run
 def generator(orch_or_args, args=None, config=None):
     yield
@@ -311,26 +268,6 @@ def test_what_a_call_would_not_run_is_refused_with_the_remedy(kind):
             with pytest.raises(TypeError, match=rf"worker\.{method} {words}"):
                 add(made)
         assert not w._life.subs and not w._life.next_level
-
-
-@pytest.mark.spec("FLOW-REG-8")
-def test_what_wraps_such_a_function_and_runs_it_is_taken():
-    with Worker(3, num_sub_workers=1) as w:
-        done = w.share(np.zeros(2, np.int64))
-
-        def steps():
-            done[0] += 1
-            yield
-            done[1] += 1
-
-        @functools.wraps(steps)
-        def all_steps():
-            for _ in steps():
-                pass
-
-        handle = w.register(all_steps)
-        w.run(lambda orch, *_: orch.submit_sub(handle))
-        assert done.tolist() == [1, 1]
 
 
 @pytest.mark.spec("FLOW-REG-8")

@@ -130,21 +130,6 @@ def same_as(expected):
 
 
 @pytest.mark.spec("FLOW-SCALAR-1")
-def test_a_nested_worker_passes_scalars_on_as_they_are():
-    inner, w = Worker(3, num_sub_workers=1), Worker(4)
-    w.add_worker(inner)
-    leaf = inner.register(require_all)
-
-    def below(orch, args, config):
-        require_all(args)
-        orch.submit_sub(leaf, make_args(scalars=[args.scalar(i) for i in range(len(ALL))]))
-
-    with w:
-        handle = w.register(below)
-        w.run(lambda orch, *_: orch.submit_next_level(handle, make_args(scalars=ALL)))
-
-
-@pytest.mark.spec("FLOW-SCALAR-1")
 def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
     with Worker(3, num_sub_workers=1) as w:
         seen = w.empty((4, 3), np.int64)

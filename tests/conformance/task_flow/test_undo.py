@@ -16,7 +16,6 @@ import pytest
 from simpler_ref import TaskArgs, Worker
 from simpler_ref.errors import CallableError
 from simpler_ref.workers.kinds import WorkerKind
-from tests.support import Gate
 
 FINE, REFUSE, HANG, DIE = range(4)
 
@@ -98,26 +97,6 @@ def test_if_one_worker_refuses_all_forget_and_it_can_be_registered_later(make, m
         assert installed(words) == [1, 1, 1]
         run_on_all(w, handle)
         w.unregister(handle)
-
-
-@pytest.mark.spec("FLOW-UNDO-1")
-def test_if_a_worker_is_busy_for_too_long_all_forget(make, mode):
-    with Gate() as here, Gate() as go:
-        w, words = make(mode, py_control_timeout_s=0.2)
-        fds = here._fd, go._fd  # the same numbers in a forked worker
-        waiting = w.register(lambda: (os.eventfd_write(fds[0], 1), os.eventfd_read(fds[1])))
-        before = installed(words)
-
-        def orch_fn(orch, *_):
-            orch.submit_next_level(waiting, worker=1)
-            here.wait()
-            with pytest.raises(CallableError, match=r"REGISTER_PARTIAL_FAILURE.*obedient 1.*busy"):
-                w.register(function)
-            assert installed(words) == before
-            go.open()
-
-        w.run(orch_fn)
-        run_on_all(w, w.register(function))
 
 
 @pytest.mark.spec("FLOW-UNDO-1")

@@ -124,39 +124,6 @@ def test_an_unconfirmed_removal_leaves_a_tombstone_and_the_other_workers_forget(
     run_on_all(w, w.register(other))
 
 
-@pytest.mark.spec("FLOW-UNREG-3")
-def test_a_removal_after_a_run_that_is_not_confirmed_is_warned_of(make, mode, caplog):
-    w, words = make(mode)
-    handle = w.register(function)
-    words[0][1] = REFUSE
-
-    def orch_fn(orch, *_):
-        orch.submit_next_level(handle)
-        w.unregister(handle)
-
-    w.run(orch_fn)
-    (record,) = caplog.records
-    assert "obedient 0" in record.getMessage()
-    with pytest.raises(CallableError, match="REGISTER_TOMBSTONE_ACTIVE"):
-        w.register(function)
-
-
-@pytest.mark.spec("FLOW-UNREG-4")
-def test_other_callables_that_were_unregistered_in_the_same_run_go_all_the_same(make, mode):
-    w, words = make(mode)
-    first, second = w.register(function), w.register(other)
-    assert installed(words) == [2, 2, 2]
-
-    def orch_fn(orch, *_):
-        w.unregister(first)
-        words[0][1] = REFUSE
-        w.unregister(second)
-
-    w.run(orch_fn)
-    assert installed(words) == [2, 0, 0]
-    assert not w._life.registry._used, "their places are free"
-
-
 # ---------------------------------------------------------------- whose place another takes
 @pytest.mark.spec("FLOW-UNREG-1", "WM-MAIL-2")
 @pytest.mark.parametrize("depth", [1, 16])

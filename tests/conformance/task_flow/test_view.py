@@ -74,23 +74,3 @@ def test_a_view_that_is_kept_is_refused_and_what_was_taken_from_it_stays(mode, p
                 submit(handle, make_args((one, T.INOUT), scalars=[1]))
 
         w.run(orch_fn)
-
-
-@pytest.mark.spec("FLOW-VIEW-2")
-def test_the_arguments_of_a_nested_orch_function_end_with_its_task(mode):
-    kept = []
-
-    def orch3(orch, args, config):
-        assert args.scalar(0) == 5
-        if kept:
-            with pytest.raises(RuntimeError, match="has ended"):
-                kept[0].scalar(0)
-        kept.append(args)
-
-    w = Worker(4, child_mode=mode)
-    w.add_worker(Worker(3))
-    with w:
-        handle = w.register(orch3)
-        for _ in range(2):
-            args = make_args(scalars=[5])
-            w.run(lambda orch, *_, args=args: orch.submit_next_level(handle, args))

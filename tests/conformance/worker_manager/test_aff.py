@@ -4,7 +4,7 @@ import pytest
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
-from tests.support import COMPLETED, FAILED, READY, RUNNING, member, reads, writes
+from tests.support import COMPLETED, FAILED, READY, RUNNING, member
 
 from .own import calling, orch_words
 
@@ -22,15 +22,6 @@ def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, w
     assert sum(driver.given(w) != L.NONE for w in range(3)) == 1
     driver.finish(first)
     assert (driver.worker_of(second), driver.state(second)) == (worker, RUNNING)
-
-
-@pytest.mark.spec("WM-AFF-1")
-def test_a_task_for_a_worker_that_sleeps_is_not_held_back(make_driver):
-    driver = make_driver(sub=0, next_level=2)
-    driver.set_parked(1, True)
-    slots = [driver.submit(kind=NEXT, owner=worker) for worker in (0, 1)]
-    driver.settle()
-    assert [driver.state(s) for s in slots] == [RUNNING] * 2
 
 
 # ---------------------------------------------------------------- any
@@ -70,27 +61,6 @@ def test_tasks_for_one_worker_and_for_any_run_in_the_order_they_became_ready(mak
         driver.post_done(0)
     driver.settle()
     assert [driver.state(s) for s in slots] == [COMPLETED] * len(owners)
-
-
-@pytest.mark.spec("WM-AFF-4")
-def test_a_slot_that_was_retired_with_others_leads_to_none_when_it_is_used_again(make_driver):
-    driver = make_driver(sub=0, next_level=1)
-    failed = driver.submit(writes(4096), kind=NEXT, owner=0)
-    poisoned = [driver.submit(reads(4096), kind=NEXT, owner=0) for _ in range(2)]
-    driver.settle()
-    driver.answer_and_settle(0, ValueError("a failure"))
-    driver.finish_run()
-    driver.reclaim()
-    driver.end_run()
-    driver.begin_run()
-    slots = [driver.submit(kind=NEXT, owner=0)]
-    for _ in poisoned:
-        driver.settle()
-        slots.append(driver.submit(kind=NEXT, owner=0))
-        driver.finish(slots[-2])
-        assert driver.given(0) == slots[-1]
-        assert driver.word(0, L.W_AFFINITY_HEAD) == L.NONE
-    assert slots == [failed, *poisoned]
 
 
 # ---------------------------------------------------------------- when it is dead

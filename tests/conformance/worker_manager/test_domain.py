@@ -266,15 +266,6 @@ def test_buffers_that_do_not_fit_are_refused_before_anything_is_allocated(monkey
         r.w.run(orch_fn)
 
 
-@pytest.mark.spec("WM-DOMAIN-4")
-def test_a_buffer_describes_memory_that_its_elements_fit():
-    assert CommBufferSpec("x", "float32", 3).nbytes == 12
-    assert CommBufferSpec("x", np.int64, 3, 100).nbytes == 100
-    for wrong in (("x", "float32", 3, 11), ("x", "float32", -1), ("", "float32", 1)):
-        with pytest.raises(ValueError, match=r"12 bytes; nbytes is 11|count=-1|needs a name"):
-            CommBufferSpec(*wrong)
-
-
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("WM-DOMAIN-6")
 def test_ranks_that_cannot_be_are_refused(monkeypatch):
@@ -321,19 +312,6 @@ def test_a_name_is_free_again_once_its_domain_is_released():
             assert first.released and not r.domain(orch).released
 
         r.w.run(orch_fn)
-
-
-@pytest.mark.spec("WM-DOMAIN-6")
-def test_workers_that_are_no_chips_have_no_domain():
-    outer = Worker(4)
-    outer.add_worker(Worker(3))
-    with outer:
-
-        def orch_fn(orch, *_):
-            with pytest.raises(ValueError, match="next-level worker 0 is no chip"):
-                orch.allocate_domain("d", [0], 4096)
-
-        outer.run(orch_fn)
 
 
 # ---------------------------------------------------------------- released, freed
@@ -392,27 +370,6 @@ def test_domains_are_freed_after_the_drain_the_forgotten_ones_in_reverse_order(m
 
 
 @pytest.mark.spec("WM-DOMAIN-8")
-def test_nothing_is_left_in_a_chips_process_either():
-    with Ranks() as r:
-
-        def mapped():
-            found = []
-            for pid in (os.getpid(), *r.w.worker_pids()):
-                lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-                places = [int(line.split("-")[0], 16) for line in lines]
-                found += [at for at in places if 0x500000000000 <= at < 0x540000000000]
-            return found
-
-        def orch_fn(orch, *_):
-            with r.domain(orch):
-                assert len(mapped()) >= 3
-
-        for _ in range(3):
-            r.w.run(orch_fn)
-            assert mapped() == []
-
-
-@pytest.mark.spec("WM-DOMAIN-8")
 @pytest.mark.parametrize(
     ("command", "refuses"),
     [
@@ -450,28 +407,6 @@ def test_a_chip_that_refuses_or_dies_in_a_request_about_a_domain_leaves_nothing_
         r.run(k.MEET, k.MEET)
 
 
-@pytest.mark.spec("WM-DOMAIN-8")
-def test_the_next_run_or_close_frees_domains_whose_end_was_cut_short(monkeypatch):
-    seen = []
-
-    def cut_short():
-        def interrupted(session, handle):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(r.w._session.domains, "_free", interrupted)
-            r.w.run(lambda orch, *_: seen.append(r.domain(orch)))
-        assert list(r.w.live_domains) == ["d"] and len(windows()) == 1
-        assert not seen[-1].freed
-
-    with Ranks() as r:
-        cut_short()
-        r.w.run(lambda *_: seen.append(r.w.live_domains))
-        assert seen[1] == {} and seen[0].freed
-        cut_short()
-    assert seen[2].freed and r.w.live_domains == {} and windows() == []
-
-
 # ---------------------------------------------------------------- waits end
 @pytest.mark.spec("WM-DOMAIN-9")
 def test_a_wait_that_nobody_ends_fails_its_task_at_the_deadline(kernel):
@@ -481,13 +416,6 @@ def test_a_wait_that_nobody_ends_fails_its_task_at_the_deadline(kernel):
                 with pytest.raises(TaskError, match="waited for other ranks of its domain until i"):
                     r.run(what, k.LOOK, n=own, timeout_s=of_the_domain)
         r.run(k.MEET, k.MEET)
-
-
-@pytest.mark.spec("WM-DOMAIN-9")
-def test_a_rank_that_gave_up_at_a_barrier_has_not_arrived():
-    with Ranks(3) as r:
-        r.run(k.RETRY, k.RETRY, k.RETRY)
-        assert r.out[0, 0] == k.TIMEOUT
 
 
 # ---------------------------------------------------------------- a rank is lost
@@ -531,24 +459,6 @@ def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end():
         r.run(*[k.MEET] * 3)
 
 
-@pytest.mark.spec("WM-DOMAIN-9")
-def test_the_error_of_a_rank_that_waited_names_the_one_that_failed():
-    with Ranks() as r:
-
-        def orch_fn(orch, *_):
-            domain = r.domain(orch, name="tp")
-            (region,) = windows()
-            r.w._session.domains.note_death(1, -9)
-            r.submit(orch, domain, 0, k.BARRIER)
-            assert region.window
-
-        with pytest.raises(
-            TaskError,
-            match=r"domain that is broken: domain 'tp': rank 1 \(chip 1\) was killed by SIGKILL",
-        ):
-            r.w.run(orch_fn)
-
-
 # ---------------------------------------------------------------- what kernels have
 @pytest.mark.spec("WM-DOMAIN-11")
 def test_kernels_read_what_was_written_before_a_barrier_and_put_before_they_were_notified(kernel):
@@ -578,19 +488,6 @@ def test_memory_outside_of_the_window_and_unknown_ranks_are_refused(kernel):
 
         r.w.run(orch_fn)
         assert r.out[0].tolist()[:7] == [k.OUT_OF_WINDOW] * 6 + [1]
-
-
-@pytest.mark.spec("WM-DOMAIN-11")
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="blocks run one after the other")
-def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
-    with Ranks() as r:
-
-        def orch_fn(orch, *_):
-            with r.domain(orch) as domain:
-                r.submit(orch, domain, 0, k.BARRIER, config=k.CallConfig(block_dim=2))
-
-        with pytest.raises(TaskError, match="launch one block"):
-            r.w.run(orch_fn)
 
 
 # ---------------------------------------------------------------- windows are memory of chips

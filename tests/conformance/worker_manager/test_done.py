@@ -114,15 +114,6 @@ def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three
 
 
 @pytest.mark.spec("WM-DONE-3")
-def test_a_member_is_skipped_even_if_its_worker_has_another_frame(make_driver):
-    driver = make_driver(sub=2, depth=2)
-    driver.submit_group(member(), member())
-    driver.settle()
-    answer(driver, 0, error=ValueError("first"))
-    assert driver.may_start(1) == L.SKIPPED
-
-
-@pytest.mark.spec("WM-DONE-3")
 def test_a_member_that_has_started_is_let_finish(three):
     assert three.x.receive(three.mem, 1) == L.RESOLVE, "worker 1 has started"
     answer(three, 0, error=ValueError("first"))
@@ -175,15 +166,6 @@ def test_a_worker_that_dies_after_its_answer_has_done_its_member(three):
     three.settle()
     answer(three, 0, 2)
     assert three.state(three.group) == COMPLETED
-
-
-@pytest.mark.spec("WM-DONE-4")
-def test_all_workers_of_a_group_may_die(three):
-    for worker in range(3):
-        three.kill(worker)
-    three.settle()
-    assert three.state(three.group) == FAILED
-    assert (three.mem[L.BUSY], three.mem[L.RUN_ERROR]) == (0, L.ENDPOINT_FAILURE)
 
 
 @pytest.mark.spec("WM-DONE-4", "WM-DONE-2")

@@ -170,38 +170,6 @@ def test_each_group_that_is_stuck_is_told_of_once(driver):
 
 
 @pytest.mark.spec("WM-PLACE-4")
-@pytest.mark.parametrize("first", [NEXT, L.SUB])
-def test_groups_stuck_in_both_pools_are_both_told_of(make_driver, first):
-    driver = make_driver(sub=2, next_level=2)
-    driver.mem[L.STUCK_NS] = 0
-    for kind in (NEXT, L.SUB):
-        driver.submit_and_settle(kind=kind)
-    for kind in (first, 1 - first):
-        driver.submit_group(member(), member(), kind=kind)
-        driver.settle()
-    assert told(driver) and told(driver)
-    assert not told(driver)
-
-
-@pytest.mark.spec("WM-PLACE-4")
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_group_behind_one_that_has_started_or_failed_is_told_of_as_well(make_driver, fails):
-    driver = make_driver(sub=0, next_level=3)
-    driver.mem[L.STUCK_NS] = 0
-    busy = driver.submit_and_settle(kind=NEXT, owner=0)
-    first = driver.submit_group(member(worker=1), member(worker=0), kind=NEXT)
-    second = driver.submit_group(member(), member(), kind=NEXT)
-    assert told(driver)
-    if fails:
-        driver.kill(1)
-        driver.settle()
-    else:
-        driver.finish(busy)
-    assert driver.states(first, second) == [FAILED if fails else RUNNING, READY]
-    assert told(driver) and not told(driver)
-
-
-@pytest.mark.spec("WM-PLACE-4")
 @pytest.mark.parametrize("idle", ["draining", "computing"])
 def test_the_warning_names_the_group_and_who_is_busy(caplog, idle):
     caplog.set_level(logging.WARNING, "simpler_ref")

@@ -205,18 +205,6 @@ def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
 
 
 # ---------------------------------------------------------------- what travels
-@pytest.mark.spec("WM-START-3")
-def test_compiled_leaves_bound_methods_and_strided_arrays_travel(spawned):
-    x = spawned.w.share(np.ones(3, np.int32))
-    add, compiled, negate = spawned.early
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(add, make_args((x, T.INOUT)))
-        orch.submit_sub(compiled, make_args((x, T.INOUT)))
-        orch.submit_sub(negate)
-
-    spawned.w.run(orch_fn)
-    assert (x.tolist(), spawned.every.tolist()) == ([10, 10, 10], [0, -2, -4])
 
 
 @pytest.mark.spec("WM-START-3")
@@ -420,17 +408,3 @@ def test_nobody_outlives_the_users_process(tmp_path):
         user.wait()
         psutil.wait_procs(below, DEADLINE_S)
         assert not [process for process in below if process.is_running()]
-
-
-@pytest.mark.spec("WM-START-1")
-def test_ctrl_c_ends_the_wait_for_a_fresh_interpreter(monkeypatch):
-    monkeypatch.setattr(fresh_interpreter, "_PROGRAM", "import time; time.sleep(1000)  # {fd}")
-    monkeypatch.setattr(processes, "GRACE_S", -2.0)  # it cannot be asked to end
-    with spawning() as w:
-        before = psutil.Process().children()
-        timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            w.start()
-        timer.join()
-        assert psutil.Process().children() == before
