@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from simpler_ref.jit import calls as kernels
-from simpler_ref.jit import dispatch, entries, graph, hazards
-from simpler_ref.jit import layout as L
-
 from ..support import sample
 from .calls import CallScene
 from .schedules import Drawn, InTurn, every_schedule
@@ -63,50 +59,3 @@ def test_so_it_is_when_a_worker_has_died_after_any_store(scene):
 @pytest.mark.parametrize("seed", sample(range(6), 2))
 def test_so_it_is_in_programs_drawn_at_random(seed, kind):
     search_calls(seed, kind, 12)
-
-
-# ---------------------------------------------------------------- these checks can fail
-def always_needs(mem, access, newest, kind, n, real=hazards.add_conflict):
-    return real(mem, access, newest, L.NEEDS, n)
-
-
-BROKEN = {
-    "a call that overtakes a reader": (
-        (hazards, "has_ended", lambda mem, access: mem[access + L.ACCESS_WRITES] == 0),
-        {"text": "a>x b<x c>x"},
-        "c starts while b runs|b starts after c|reads",
-    ),
-    "a call that fails with one that it only waits for": (
-        (hazards, "add_conflict", always_needs),
-        {"text": "a<x>y b>x", "fails": "a"},
-        "b has failed without a reason",
-    ),
-    "a call that starts although what it needs has failed": (
-        (dispatch, "has_failed", lambda mem, edge: False),
-        {"text": "a>x b<x>y c<y", "workers": 1, "fails": "a"},
-        "c starts, and b was not done",
-    ),
-    "a reference that is kept": (
-        (kernels, "forget_all", lambda mem: L.NONE),
-        {"text": "a>x b<x"},
-        "asleep for ever",
-    ),
-    "a cancelled call that starts": (
-        (graph, "remove_ready", lambda mem, kind, slot: None),
-        {"text": "a>x b c !c", "workers": 1, "depth": 1},
-        "c was cancelled, and starts|c was done, and has failed|left behind",
-    ),
-    "a thread that wants the turn and is not heard": (
-        (entries, "want_orch", lambda mem, wanted: mem.store(L.ORCH_WANTED, wanted)),
-        {"text": "a .a | b", "services": "a", "away": True},
-        "a thread waits for the turn",
-    ),
-}
-
-
-@pytest.mark.parametrize(("patch", "scene", "words"), BROKEN.values(), ids=BROKEN)
-def test_what_is_wrong_is_found(monkeypatch, patch, scene, words):
-    monkeypatch.setattr(*patch)
-    with pytest.raises(AssertionError, match=words):
-        for seed in range(200):
-            attempt(CallScene(**scene), Drawn(seed))

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from simpler_ref.jit import collect, mailbox, waiting
-
 from ..support import sample
 from .scene import Scene
 from .schedules import Drawn, InTurn
-from .search import Found, attempt, search
+from .search import attempt, search
 
 pytestmark = pytest.mark.kernels
 SCENES = [("a b<a c<b", {"depth": 1}), ("a@0 b@0<a c@1<b", {"depth": 2})]
@@ -51,18 +49,3 @@ def test_so_it_is_in_other_orders(program, how):
 @pytest.mark.parametrize("seed", sample(range(6), 3))
 def test_so_it_is_in_programs_drawn_at_random(seed):
     search(seed, "death", 12)
-
-
-# ---------------------------------------------------------------- these checks can fail
-def test_a_wake_that_is_lost_with_a_worker_is_found(monkeypatch):
-    monkeypatch.setattr(mailbox, "wake", waiting.notify)
-    scene = Scene("a b<a c<b", depth=1, runs=2)
-    with pytest.raises(Found, match="asleep for ever") as found:
-        dies_everywhere(scene, InTurn)
-    assert "DIES" in str(found.value)
-
-
-def test_a_task_that_is_lost_without_a_trace_is_found(monkeypatch):
-    monkeypatch.setattr(collect, "lose_tasks", lambda mem: None)
-    with pytest.raises(Found, match="asleep for ever"):
-        dies_everywhere(Scene("a b<a", depth=1, runs=2), InTurn)

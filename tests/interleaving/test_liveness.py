@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simpler_ref.jit import schedule as kernels
-from simpler_ref.jit import serve
-
 from ..support import sample
 from .scene import Scene
 from .schedules import Drawn, InTurn, every_schedule
-from .search import Found, attempt, draw, search, with_depths
+from .search import attempt, search, with_depths
 
 pytestmark = pytest.mark.kernels
 UNSEEN_END = "a@0 b@0 c@1<a"
@@ -50,36 +47,3 @@ def test_a_worker_that_waited_for_long_answers_that_task_and_no_other():
 @pytest.mark.parametrize("seed", sample(range(6), 2))
 def test_nor_in_programs_drawn_at_random(seed):
     search(seed, "liveness", 20)
-
-
-# ---------------------------------------------------------------- these checks can fail
-@pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
-def test_an_end_that_nobody_sees_is_found(monkeypatch, bulk):
-    monkeypatch.setattr(kernels, "may_miss_an_end", lambda mem: False)
-    scene = Scene(UNSEEN_END, services="b", away=True, bulk=bulk)
-    with pytest.raises(Found, match="c is ready and idle workers 1 are not given it") as found:
-        for seed in range(100):
-            attempt(scene, Drawn(seed))
-    assert "worker 0: waits outside the kernels" in str(found.value)
-
-
-def test_an_end_that_is_never_announced_is_found(monkeypatch):
-    monkeypatch.setattr(serve, "announce_uncollected", lambda mem, w: None)
-    with pytest.raises(Found, match="is ready and idle"):
-        for seed in range(100):
-            attempt(Scene("a b<a", workers=1, depth=1, away=True), Drawn(seed))
-
-
-def test_what_was_found_can_be_played_again(monkeypatch):
-    monkeypatch.setattr(kernels, "may_miss_an_end", lambda mem: False)
-    names = {"Scene": Scene, "Drawn": Drawn}
-    with pytest.raises(Found) as found:
-        for seed in range(100):
-            attempt(Scene(UNSEEN_END, services="b", away=True), Drawn(seed))
-    what, again = str(found.value).splitlines()[:2]
-    with pytest.raises(AssertionError, match=what):
-        eval(again, names)
-
-
-def test_the_same_seed_draws_the_same_scene():
-    assert repr(draw(7, "death")) == repr(draw(7, "death"))

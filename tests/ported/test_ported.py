@@ -21,19 +21,3 @@ def test_a_program_of_the_original_runs_with_no_line_changed(program):
         timeout=100,
     )
     assert (done.returncode, done.stdout) == (0, PRINTED.get(program, "")), done.stderr
-
-
-@pytest.mark.slow("starts an interpreter, and pytest in it")
-def test_unit_tests_of_the_original_run_with_no_line_changed():
-    units = FOLDER / "units.py"
-    assert "simpler_ref." not in units.read_text().partition('"""\n\n')[2]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "simpler_ref.compat", "-m", "pytest", "-q", "-p"),
-            *("no:cacheprovider", "--noconftest", units),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stdout

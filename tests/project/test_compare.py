@@ -80,23 +80,6 @@ def test_where_more_is_better_less_is_worse_and_information_is_no_regression():
     assert got_worse(before, run(windowed_growth=share(0.1, informative=True))) == []
 
 
-def test_a_step_no_larger_than_the_grain_of_a_figure_is_no_change():
-    less = {"more_is_better": False, "unit": "bytes"}
-    grain = figures.FIGURES["live_task"].grain
-    before = run(live_task=share(300.0, **less))
-    assert got_worse(before, run(live_task=share(300.0 + 0.9 * grain, **less))) == []
-    assert got_worse(before, run(live_task=share(300.0 + 1.2 * grain, **less))) != []
-
-
-def test_figures_of_one_round_or_of_one_run_are_shown_as_such():
-    lines, worse = compare.compare(*(run(chain_1=entry(one, rounds=1)) for one in (1.0, 9.0)))
-    assert worse == []
-    assert any(line.startswith(CHAIN) and line.endswith("?") for line in lines)
-    lines, worse = compare.compare(run(chain_1=entry(1.0)), run(chain_2=entry(1.0)))
-    assert (worse, sum("only in the later run" in line for line in lines)) == ([], 1)
-    assert sum("only in the earlier run" in line for line in lines) == 1
-
-
 # ---------------------------------------------------------------- the command
 def compared(folder, *runs):
     for i, one in enumerate(runs):

@@ -1,7 +1,7 @@
 """Tasks that are given ahead of time, in every order of steps: small programs, step by step.
 
-Beside `test_random_ahead`, which plays long programs with dice, this leaves nothing to chance: it goes
-through all situations that Orch thread, Scheduler and workers can get into.
+Nothing is left to chance: all situations that Orch thread, Scheduler and workers can get into are gone
+through.
 
 Not in it, but in tests/interleaving: the order of the stores within one such step, workers that sleep,
 control requests.

@@ -25,7 +25,7 @@ from simpler_ref import TaskCancelledError, Worker
 from simpler_ref import TensorArgType as T
 
 from ..support import DEADLINE_S, make_args, wait_until
-from .programs import Concurrently, Fork, dies, in_a_fork, terminate
+from .programs import Concurrently, Fork, dies, in_a_fork
 from .uses import ALL, Holdings, Uses
 from .workers import assert_works, mark, on_a_thread, rounds, server_of
 
@@ -69,32 +69,6 @@ def test_a_worker_in_a_cycle_is_closed_by_whichever_thread_collects_it(collect):
     del w
     collect()
     assert all(dies(pid) for pid in pids)
-
-
-def test_a_worker_collected_by_its_own_monitor_thread_is_closed():
-    """Garbage collection may run on any thread: also on the one that close would join."""
-    from simpler_ref.workers import manager as worker_manager
-
-    w = started_worker()
-    manager = w._session.manager
-    pids, monitor = w.worker_pids(), manager._monitor
-    holder = [w]
-    del w
-    original = worker_manager.WorkerManager._mark_dead
-
-    def drop_it(self, worker, code):
-        if holder:
-            holder.clear()
-        original(self, worker, code)
-
-    manager._mark_dead = drop_it.__get__(manager)
-    terminate(pids[0])
-    monitor.join(30)
-    assert not monitor.is_alive()
-    assert all(dies(pid) for pid in pids)
-    assert not holder
-    assert manager._socket.fileno() == -1
-    manager._mark_dead = None
 
 
 REFUSALS = (

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import threading
 import time
 
-import numpy as np
 import pytest
 
-from simpler_ref import CallableError, Worker, WorkerLostError
+from simpler_ref import CallableError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.errors import ControlError
 from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import make_args, wait_until
-from .programs import Concurrently, dies, in_a_fork, terminate
-from .workers import mark, rounds, shared_words
+from .programs import Concurrently, dies, in_a_fork
+from .workers import mark, shared_words
 
 
 class Odd(WorkerKind):
@@ -79,60 +76,6 @@ class Rig:
             handle or self.ok,
             [make_args((self.marks, T.NO_DEP), scalars=[m]) for m in range(self.members)],
         )
-
-
-# ---------------------------------------------------------------- many at once
-@rounds(15, 300)
-def test_registrations_of_many_threads_beside_deaths(rounds):
-    rng = np.random.default_rng(3)
-    with Worker(level=3, num_sub_workers=3) as w:
-        marks = w.share(np.zeros(8, np.int64))
-        ok = w.register(mark)
-        w.start()
-        done, late, good = threading.Event(), {}, [0]
-
-        def register(k):
-            number = 0
-            while not done.is_set():
-                number += 1
-                salt = (k, number)
-                with contextlib.suppress(CallableError):
-                    handle = w.register(lambda args, salt=salt: (salt, mark(args)))
-                    before = late.get(k)
-                    late[k] = handle
-                    if before is not None:
-                        w.unregister(before)
-                time.sleep(1e-3)
-
-        with contextlib.ExitStack() as threads:
-            for k in range(2):
-                threads.enter_context(Concurrently(lambda k=k: register(k)))
-            threads.callback(done.set)
-            for _ in range(rounds):
-                pids = w.worker_pids()
-                if pids:
-                    victim, pause = int(rng.choice(pids)), float(rng.uniform(0, 3e-3))
-
-                    def terminate_it(victim=victim, pause=pause):
-                        time.sleep(pause)
-                        terminate(victim)
-
-                    with Concurrently(terminate_it), contextlib.suppress(WorkerLostError):
-                        w.run(lambda orch, *_: group_of(orch, ok, marks))
-                        good[0] += 1
-        while True:  # the last death may not be known yet
-            with contextlib.suppress(WorkerLostError):
-                for handle in (ok, *late.values()):
-                    before = marks.copy()
-                    w.run(lambda orch, *_, handle=handle: group_of(orch, handle, marks))
-                    assert (marks - before)[:3].tolist() == [1, 1, 1]
-                break
-
-
-def group_of(orch, handle, marks):
-    orch.submit_sub_group(
-        handle, [make_args((marks, T.NO_DEP), scalars=[member]) for member in range(3)]
-    )
 
 
 # ---------------------------------------------------------------- the end, and Ctrl-C

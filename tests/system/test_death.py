@@ -24,20 +24,7 @@ from ..support import Gate, make_args, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate
 from .workers import Bench, assert_works, mark, only, rounds, server_of, shared_words
 
-
 # ---------------------------------------------------------------- a worker
-def test_the_error_says_that_no_worker_is_left():
-    with Bench(workers=2) as bench:
-
-        def graph(orch, args, config):
-            for pid in bench.w.worker_pids():
-                terminate(pid)
-            bench.wait_for_deaths(2)
-            orch.submit_sub(bench.ok, make_args((bench.marks, T.NO_DEP), scalars=[3]))
-
-        with pytest.raises(TaskError, match=r"level 3 sub_worker.*workers it needs have died"):
-            bench.w.run(graph)
-        bench.assert_works()
 
 
 @rounds(10, 300)

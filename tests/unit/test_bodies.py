@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simpler_ref.jit import layout as L
 
 from ..kernels import kernels as k
-from ..support import Driver, Member, ignores, member, reads
+from ..support import Driver, Member, ignores, reads
 
 pytestmark = pytest.mark.kernels
 KEY = 0x7000_0000
@@ -120,38 +120,6 @@ def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(make_dri
         assert words[5 * len(addresses) :] == [value for one in given for value in one.scalars]
         wanted = [(len(one.args), len(one.scalars), one.worker) for one in given]
         assert (members_of(driver, slot), driver.producers(slot)) == (wanted, producers)
-
-
-@pytest.mark.parametrize("size", [1, 2, 9])
-@pytest.mark.parametrize("over", [-1, 0, 1])
-def test_a_body_stands_in_its_slot_as_long_as_it_fits_with_its_members(driver, size, over):
-    tensors = 1 + over % 2
-    words = L.INLINE_WORDS - 1 - tensors * L.TENSOR_WORDS - size * L.MEMBER_WORDS + over
-    assert words % L.SCALAR_WORDS == 0
-    first = member(*[ignores(KEY)] * tensors, scalars=[7] * (words // L.SCALAR_WORDS))
-    slot = driver.submit_group(first, *[member()] * (size - 1))
-    assert (body(driver, slot) == slot + L.S_INLINE) == (over <= 0)
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        [member(*[ignores(KEY)] * 100), member(*[ignores(KEY)] * 30, scalars=range(9))],
-        [member(scalars=range(31)), member()],  # too large for the smallest block by its members
-    ],
-    ids=["tensors", "scalars"],
-)
-def test_the_block_of_a_group_is_used_again(driver, group):
-    driver.open_scope()
-    block = body(driver, driver.submit_group(*group))
-    used, kept = int(driver.mem[L.SPILL_USED]), driver.submit(*[ignores(KEY)] * 7)
-    driver.close_scope()
-    driver.settle()
-    for worker in range(2):
-        driver.post_done(worker)
-    driver.settle()
-    assert (driver.reclaim(), body(driver, driver.submit_group(*group))) == (1, block)
-    assert (int(driver.mem[L.SPILL_USED]), body(driver, kept)) == (used + L.SPILL_SMALLEST, used)
 
 
 @pytest.mark.parametrize("window", [64, 100_000])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,18 +73,6 @@ def described(view):
     made = ContinuousTensor.make(view.ctypes.data, view.shape, view.dtype, strides=view.strides)
     args.add_tensor(made, TensorArgType.INOUT)
     return _tensor_of(args._tensors[0], HOST)
-
-
-def test_views_of_one_dimension_share_what_their_elements_do():
-    numbers = np.arange(SIZE, dtype=np.int16)
-    array, views = np.zeros_like(numbers), {}
-    for first, end, step in itertools.product(range(SIZE), [*range(SIZE), None], STEPS):
-        part = slice(first, end, step)
-        if array[part].size:
-            views[tuple(numbers[part])] = described(array[part])
-    assert len(views) > 100
-    for (mine, one), (theirs, other) in itertools.product(views.items(), repeat=2):
-        assert share(one, other) == (not set(mine).isdisjoint(theirs)), (mine, theirs)
 
 
 def slices(size):

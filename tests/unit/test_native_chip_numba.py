@@ -118,52 +118,6 @@ def test_a_kernel_returns_an_error_code_or_raises(run):
         run(refuse, scalars=[7])
 
 
-def quotient(x):
-    x[0] = x[1] // x[2]
-
-
-def remainder(x):
-    x[0] = x[1] % x[2]
-
-
-def both(x):
-    x[0] = sum(divmod(x[1], x[2]))
-
-
-def quotient_in_place(x):
-    x[1] //= x[2]
-    x[0] = x[1]
-
-
-@compiled
-@pytest.mark.spec("CHIP-FAULT-1")
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [(quotient, "int8"), (remainder, "uint32"), (both, "int64"), (quotient_in_place, "int64")],
-)
-def test_an_integer_division_by_zero_fails_the_run(run, function, kind):
-    kernel, x = core_kernel(x=InOut(kind))(function), np.array([9, 7, 0], kind)
-    with pytest.raises(ChipError, match=r"raised an exception.* division by zero"):
-        run(kernel, x, block_dim=1)
-    assert x.tolist() == [9, 7, 0]
-    x[2] = 2
-    run(kernel, x, block_dim=1)
-    assert x[0] == {quotient: 3, remainder: 1, both: 4, quotient_in_place: 3}[function]
-
-
-@compiled
-def test_floats_divided_by_zero_are_those_of_ieee_754(run):
-    @core_kernel(x=In("float32"), i=In("int32"), out=Out("float32"))
-    def divide(x, i, out):
-        out[0], out[1], out[2] = x[0] / x[2], x[1] / x[2], x[2] / x[2]
-        out[3], out[4], out[5] = x[0] // x[2], x[0] % x[2], i[0] / i[1]
-
-    out = np.zeros(6, np.float32)
-    run(divide, np.array([1, -1, 0], np.float32), np.array([1, 0], np.int32), out, block_dim=1)
-    wanted = [np.inf, -np.inf, np.nan, np.inf, np.nan, np.inf]
-    assert np.array_equal(out, np.array(wanted, np.float32), equal_nan=True)
-
-
 def copies_a_row(x):
     x[0] = x[1]
 
@@ -206,16 +160,3 @@ def test_descriptions_must_match_the_parameters():
 def test_without_compilation_there_is_a_clear_error():
     with pytest.raises(KernelCompileError, match="NUMBA_DISABLE_JIT is set"):
         core_kernel(**ADD)(add)
-
-
-@compiled
-def test_a_python_float_reaches_a_kernel_that_takes_a_float32(run):
-    @core_kernel(out=Out("float32"), x=Scalar("float32"))
-    def put(out, x):
-        out[0] = x
-
-    assert put.name == "put"
-    for value in (2.0, -0.1, 0.0, 1e-30, np.float32(2.5), np.float32(-3)):
-        out = np.full(1, 7, np.float32)
-        run(put, out, scalars=[value])
-        assert out[0] == np.float32(value)

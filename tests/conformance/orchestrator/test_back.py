@@ -8,7 +8,6 @@ import pytest
 
 from simpler_ref import RingFullError, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.orch.columns import Batch
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import Gate, auto, key, make_args, no_passes, wait_until
 from tests.system.programs import Concurrently
@@ -37,31 +36,6 @@ def test_a_wait_for_room_lasts_until_there_is_something_to_reclaim(driver):
     driver.finish(task)  # in passes of another thread; no pass will move anything any more
     assert (driver.consumed_list(), wait_for_a_move(driver)) == ([task], L.OK)
     assert driver.try_alloc(8) >= 0
-
-
-@pytest.mark.spec("ORCH-BACK-1", "ORCH-BACK-6")
-def test_a_wiring_queue_that_another_thread_has_emptied_ends_the_wait_at_once(make_driver):
-    driver = make_driver(window=L.WIRING_CAPACITY + 2)
-    while driver.try_submit() >= 0:
-        pass
-    taken = int(driver.mem[L.WIRING_TAKEN])
-    driver.settle()  # the Scheduler thread, between the refusal and the wait
-    assert wait_for_a_move(driver, taken) == L.OK
-    assert driver.try_submit() >= 0
-
-
-@pytest.mark.spec("ORCH-BACK-1")
-def test_many_submits_that_find_no_room_leave_what_makes_room_to_the_wait(make_driver):
-    driver = make_driver(window=1)
-    driver.open_scope()
-    slot = driver.start()
-    driver.close_scope()
-    driver.post_done(driver.worker_of(slot))
-    program, places = Batch([], [], count=2).program(L.SUB << L.WORD_KIND)
-    assert driver.k.run_program(driver.mem, program, places.reshape(-1)) == L.WOULD_BLOCK
-    assert wait_for_a_move(driver) == L.OK
-    driver.k.run_program(driver.mem, program, places.reshape(-1))
-    assert driver.live() == 1
 
 
 def engine_state(orch):

@@ -1,6 +1,5 @@
 """ORCH-FORK: fork hygiene."""
 
-import ctypes
 import importlib.util
 import logging
 import os
@@ -306,21 +305,6 @@ def test_libraries_have_one_thread_in_workers_or_what_their_variable_says(given,
                 with suppress(WorkerLostError):
                     run_task(w, die)
             assert set(pool_sizes()) == {2}
-
-    as_a_new_program(body, **given)
-
-
-@pytest.mark.spec("ORCH-FORK-7")
-@pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "2"}], ids=str)
-def test_an_openmp_that_is_loaded_has_one_thread_in_workers_or_what_the_variable_says(given):
-    def body():
-        site = Path(importlib.util.find_spec("sklearn").origin).parents[1]
-        gomp = ctypes.CDLL(str(next(site.glob("scikit_learn.libs/libgomp*"))))
-        gomp.omp_set_num_threads(3)
-        with Worker(3, num_sub_workers=1) as w:
-            seen = w.share(np.zeros(1, np.int64))
-            run_task(w, lambda: seen.__setitem__(0, gomp.omp_get_max_threads()))
-            assert (seen[0], gomp.omp_get_max_threads()) == (2 if given else 1, 3)
 
     as_a_new_program(body, **given)
 

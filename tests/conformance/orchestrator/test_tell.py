@@ -7,10 +7,9 @@ import sys
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from simpler_ref import RingFullError, Worker
+from simpler_ref import Worker
 from simpler_ref.jit import entries
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import watch
@@ -122,24 +121,6 @@ def test_a_task_that_keeps_the_run_waiting_is_named_once(mode, said, at_once, mo
         with Concurrently(lambda: (wait_until(lambda: len(said()) == 3), b.go.open(1))):
             b.w.run(lambda orch, *_: orch.submit_sub(b.waits))  # another run, another task
         assert len(said()) == 3
-
-
-@pytest.mark.spec("ORCH-TELL-1")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_who_waits_for_room_is_told_as_well_if_a_task_runs(workers, said, at_once):
-    with Busy("process", workers, heap_ring_size=4096, alloc_timeout_s=0.3) as b:
-
-        def orch_fn(orch, *_):
-            if workers:
-                orch.submit_sub(b.waits)
-            with pytest.raises(RingFullError):
-                while True:
-                    orch.alloc((1024,), np.uint8)
-            assert [b.names(0, 0) in words for words in said()] == [True] * workers
-            b.go.open()
-
-        b.w.run(orch_fn)
-        assert len(said()) == workers
 
 
 @pytest.mark.spec("ORCH-TELL-1")

@@ -8,7 +8,6 @@ from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
-    CONSUMED,
     FAILED,
     PENDING,
     READY,
@@ -91,20 +90,6 @@ def test_a_finished_task_lets_go_of_its_producers_once_each_and_then_of_itself(d
     assert [driver.refs(slot) for slot in [*producers, consumer]] == [(2, 1)] * 3 + [(1, 0)]
     driver.finish(consumer, error)
     assert [driver.refs(slot) for slot in [*producers, consumer]] == [(2, 2)] * 3 + [(1, 1)]
-
-
-@pytest.mark.spec("SCHED-COMPLETE-3")
-def test_its_own_reference_is_the_last_a_task_drops(driver):
-    driver.open_scope()
-    producers = [driver.submit(writes(KEY + 8 * i)) for i in range(2)]
-    consumer = driver.submit(*[reads(KEY + 8 * i) for i in range(2)])
-    driver.close_scope()
-    for slot in [*producers, consumer]:
-        driver.finish(slot)
-    assert driver.states(*producers, consumer) == [CONSUMED] * 3
-    latest_first = driver.consumed_list()
-    assert latest_first[0] == consumer
-    assert sorted(latest_first[1:]) == sorted(producers)
 
 
 # ---------------------------------------------------------------- the worker

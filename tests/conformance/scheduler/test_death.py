@@ -16,7 +16,6 @@ from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
     FAILED,
-    PENDING,
     READY,
     RUNNING,
     Gate,
@@ -24,7 +23,6 @@ from tests.support import (
     reads,
     sample,
     wait_until,
-    writes,
 )
 from tests.system.programs import Concurrently, Fork
 
@@ -161,18 +159,6 @@ def test_without_a_live_worker_of_its_type_a_task_fails_instead_of_waiting(make_
     assert driver.state(other) == COMPLETED
 
 
-@pytest.mark.spec("SCHED-DEATH-2")
-def test_a_task_that_nobody_is_left_for_fails_and_its_error_names_no_worker(driver):
-    for worker in range(2):
-        driver.kill(worker)
-    driver.settle()
-    slots = [driver.submit(writes(KEY)), driver.submit(reads(KEY))]
-    assert driver.state(slots[1]) == PENDING
-    driver.settle()
-    assert driver.states(*slots) == [FAILED, FAILED]
-    assert error_of(driver) == (L.ENDPOINT_FAILURE, driver.id(slots[0]), -1, 0)
-
-
 # ---------------------------------------------------------------- the next run
 @pytest.mark.spec("SCHED-DEATH-3")
 def test_a_dead_worker_is_replaced_at_the_next_run():
@@ -205,27 +191,6 @@ def test_a_dead_worker_is_replaced_at_the_next_run():
             assert psutil.STATUS_ZOMBIE not in {child.status() for child in children}
         assert held()[0] == fds
         assert held()[1] <= maps + 8, "nothing that grows with the dead"
-
-
-@pytest.mark.spec("SCHED-DEATH-3")
-def test_a_successor_starts_with_an_empty_mailbox(make_driver):
-    driver = make_driver(sub=1)
-    slot = driver.start(scalars=[1, 2, 3])
-    driver.trace(0)[:] = 1
-    driver.kill(0)
-    driver.settle()
-    assert driver.state(slot) == FAILED
-    driver.finish_run()
-    driver.reclaim()
-    driver.end_run()
-    driver.k.set_usable(driver.mem, 0, 0)
-    assert not driver.mem[driver._worker(0) : driver._worker(0) + L.W_TRACE + 1].any()
-    driver.k.set_usable(driver.mem, 0, 1)
-    driver.begin_run()
-    again = driver.submit(callable=2)
-    driver.finish(again)
-    assert driver.state(again) == COMPLETED
-    assert driver.mailbox(0)[1072:1104].tobytes() == driver.digest(2)
 
 
 @pytest.mark.spec("SCHED-DEATH-3")

@@ -51,13 +51,6 @@ def test_a_mailbox_is_laid_out_as_in_the_table(driver):
 
 
 # ---------------------------------------------------------------- the handshake
-@pytest.mark.spec("SCHED-MAIL-2")
-def test_a_first_task_for_one_worker_leaves_the_mailbox_of_another_to_be_made_idle(make_driver):
-    driver = make_driver(sub=0, next_level=2)
-    driver.answer(driver.start(kind=L.NEXT_LEVEL, owner=0))
-    assert driver.mailbox_state(0)[0] == L.TASK_DONE
-    driver.start(kind=L.NEXT_LEVEL, owner=1)
-    assert [driver.mailbox_state(w, 0)[0] for w in range(2)] == [L.IDLE, L.TASK_READY]
 
 
 def steps_of_the_table():
@@ -236,16 +229,6 @@ def test_a_worker_without_work_spins_for_its_time_and_then_wants_to_park(driver)
     assert driver.x.receive(driver.mem, 0) == L.PARK
     driver.mem[L.SPIN_NS] = 1_000_000
     assert driver.x.receive(driver.mem, 0) == L.PARK
-
-
-@pytest.mark.spec("SCHED-MAIL-8")
-def test_a_worker_that_spins_takes_a_task_without_being_woken(waiting):
-    driver, wait = waiting
-    driver.mem[L.SPIN_NS] = FOREVER_NS
-    taken = wait(driver.x.receive)
-    driver.start()
-    assert taken.result(DEADLINE_S) == L.RESOLVE
-    assert not parked(driver)
 
 
 @pytest.mark.spec("SCHED-MAIL-8")

@@ -68,15 +68,6 @@ def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_over(make_driver, 
     assert driver.state(after[0]) == RUNNING
 
 
-@pytest.mark.spec("WM-CLAIM-1")
-def test_a_claim_on_a_member_of_a_group_waits_for_that_member_only(driver, threads):
-    group = driver.submit_group(member(), member())
-    driver.settle()
-    asked = claim_beside(threads, driver, 1)
-    driver.answer_and_settle(1)
-    assert (asked.result(DEADLINE_S), driver.state(group)) == (L.OK, RUNNING)
-
-
 # ---------------------------------------------------------------- meanwhile
 @pytest.mark.spec("WM-CLAIM-2")
 def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release(make_driver):
@@ -158,13 +149,6 @@ def test_a_claim_on_a_dead_worker_ends_at_once(driver, buried):
     assert not driver.usable(0) or not buried
     driver.settle()
     assert not driver.usable(0)
-
-
-@pytest.mark.spec("WM-CLAIM-4")
-def test_a_claim_on_a_worker_that_died_in_a_task_does_not_wait_for_a_pass(driver):
-    driver.submit_and_settle()
-    driver.kill(0)
-    assert claim(driver) == L.ILLEGAL
 
 
 @pytest.mark.spec("WM-CLAIM-4")

@@ -8,7 +8,6 @@ import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.workers.kinds import WorkerKind
 from tests.support import make_args
 
 
@@ -90,24 +89,6 @@ def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
             run_next_level(w, handle, args, CallConfig(block_dim=5, aicpu_thread_num=2))
             assert configs.tolist() == [5, 2]
         assert (data.tolist(), notes[4]) == ([0, 3, 6, 9, 12], 1)
-
-
-@pytest.mark.spec("WM-KIND-1")
-def test_the_class_of_all_kinds_can_be_extended():
-    class Doubler(WorkerKind):
-        label = "doubler"
-
-        def install(self, target):
-            return lambda x: target(target(x))
-
-        def run(self, callable, view, config):
-            array = view.tensor(0).numpy()
-            array[:] = callable(array)
-
-    with over(Doubler()) as w:
-        data = w.share(np.ones(3, np.int64))
-        run_next_level(w, w.register(lambda x: x * 3), make_args((data, T.INOUT)))
-        assert data.tolist() == [9, 9, 9]
 
 
 # ---------------------------------------------------------------- start and stop

@@ -90,16 +90,6 @@ def test_configuration_and_digest_are_written_only_when_they_change(one):
     assert config_bytes(one) == packed(0)
 
 
-@pytest.mark.spec("WM-MAIL-2")
-def test_configurations_that_are_numbered_anew_are_written_again(one):
-    one.engine.view.write_config(1, packed(7))
-    one.finish(one.submit(config=1))
-    one.k.forget_configs(one.mem)
-    one.engine.view.write_config(1, packed(8))
-    one.finish(one.submit(config=1))
-    assert config_bytes(one) == packed(8)
-
-
 # ---------------------------------------------------------------- control requests
 @pytest.mark.spec("WM-MAIL-3")
 def test_a_control_request_is_laid_out_as_in_the_table_and_goes_round(one):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, ContinuousTensor, DataType, TaskError, Worker
+from simpler_ref import CallConfig, TaskError, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.native_chip import (
     ChipCallable,
@@ -16,7 +16,6 @@ from simpler_ref.native_chip import (
     CoreCallable,
     compile_kernel,
 )
-from simpler_ref.task_interface import get_element_size
 from tests import chip_kernels as K
 from tests.chip_kernels import D, host_args
 from tests.conformance.chip_abi.conftest import refused
@@ -194,26 +193,6 @@ def test_launches_have_numbers_and_waves_have_phases(waves):
     assert ends == [64, 70, 71, 71]
 
 
-@pytest.mark.spec("FLAG-CHIP-5")
-def test_the_barrier_that_a_full_wave_needs_has_edges_too(waves):
-    files, _ = waves
-    edges = [(int(one["pred"]), int(one["succ"])) for one in files.deps["edges"]]
-    first, second, third = range(64), range(64, 70), range(70, 71)
-    assert edges == [
-        (pred, succ)
-        for before, after in ((first, second), (second, third))
-        for succ in after
-        for pred in before
-    ]
-    (buffer,) = files.deps["tensors"]
-    assert buffer["dtype"] == "INT32" and buffer["buffer_numel"] == str(BLOCKS)
-    ran = {}
-    for _, task, _, begin, end in files.swimlane["aicore_tasks"]:
-        old = ran.get(task, (begin, end))
-        ran[task] = (min(begin, old[0]), max(end, old[1]))
-    assert all(ran[pred][1] <= ran[succ][0] for pred, succ in edges)
-
-
 # ---------------------------------------------------------------- files
 @pytest.mark.spec("FLAG-CHIP-1")
 def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
@@ -309,23 +288,6 @@ def test_launches_are_tasks_and_barriers_are_edges(diamond):
     assert deps["edges"] == [{"pred": pred, "succ": "2"} | explicit for pred in "01"]
 
 
-@pytest.mark.spec("FLAG-CHIP-5", "FLAG-CHIP-6")
-def test_every_element_type_has_its_name_and_shapes_their_strides(chip, files):
-    raw = np.zeros(2 * 3 * 4 * 8, np.uint8)
-    core = CoreCallable.build([D.IN], compile_kernel(NOTHING))
-    config = files.config(enable_dep_gen=1, enable_dump_tensor=2)
-    with prepared(chip, ChipCallable.from_kernel(core)) as slot:
-        for dtype in DataType:
-            tensor = ContinuousTensor.make(raw.ctypes.data, (2, 3, 4), dtype)
-            chip.run_args(slot, make((tensor, T.INPUT)), config)
-            (task,), (entry,) = files.deps["tasks"], files.dump["args"]
-            for one in (task["args"][0], entry):
-                told = (one["dtype"], one["shape"], one["strides"])
-                assert told == (dtype.name, [2, 3, 4], [12, 4, 1])
-            assert entry["bin_size"] == tensor.nbytes() == 24 * get_element_size(dtype)
-            assert files.deps["tensors"][0]["dtype"] == dtype.name
-
-
 # ---------------------------------------------------------------- arguments
 def dumped(files):
     """Return each entry as task, stage, number and elements."""
@@ -370,23 +332,6 @@ def test_inout_is_dumped_twice_and_scalars_once(chip, files):
     assert (scalar["kind"], scalar["dtype"], scalar["role"]) == ("scalar", "UINT64", "input")
     assert [one["role"] for one in files.dump["args"]] == ["inout", "input", "inout"]
     assert [files.dump[f"total_{one}"] for one in ("args", "tensors", "scalars")] == [3, 2, 1]
-
-
-@pytest.mark.spec("FLAG-CHIP-6")
-def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(chip, files):
-    def told(level):
-        run_diamond(chip, files, enable_dump_tensor=level)
-        left_out = ("bin_offset", "bin_size")
-        return [
-            {name: value for name, value in one.items() if name not in left_out}
-            for one in files.dump["args"]
-        ]
-
-    whole = told(2)
-    assert told(3) == whole
-    assert files.dump["bin_file"] is None and files.names() == ["args_dump/args_dump.json"]
-    assert all(one["bin_size"] == 0 for one in files.dump["args"])
-    assert files.dump["truncated_args"] == 0
 
 
 MARKED = [before(2, 1, np.float32([1] * 6)), after(1, 2, np.float32([1] * 6))]
@@ -460,26 +405,6 @@ def test_each_block_has_a_row(chip, files):
             assert list(one)[:6] == FIRST and list(one)[-1] == "event_type"
             told = (one["core_type"], one["event_type"], one["func_id"], one["thread_id"])
             assert told == ("aiv", str(event), "0", "0")
-
-
-BURN = """
-#include "simpler_kernel.h"
-
-int32_t simpler_kernel(const SimplerCoreArgs *args)
-{
-    for (volatile int i = 0; args->block_idx == 1 && i < 10000000; i++);
-    return 0;
-}
-"""
-
-
-@pytest.mark.spec("FLAG-PMU-2")
-def test_a_block_that_computes_has_counted_more(chip, files):
-    core = CoreCallable.build([], compile_kernel(BURN))
-    with prepared(chip, ChipCallable.from_kernel(core)) as slot:
-        chip.run_args(slot, host_args(), files.config(enable_pmu=1, block_dim=2))
-    light, heavy = sorted(int(one["pmu_total_cycles"]) for one in files.pmu)
-    assert 0 <= light < 1_000_000 < heavy
 
 
 @pytest.mark.spec("FLAG-CHIP-1")

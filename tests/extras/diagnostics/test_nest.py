@@ -1,13 +1,10 @@
 """FLAG-NEST: tasks with flags."""
 
-import threading
-
 import numpy as np
 import pytest
 
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
-from simpler_ref.extras.diagnostics import files
 from tests import far_side
 from tests.endpoints import INOUT, program
 
@@ -85,24 +82,6 @@ def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
     assert sum(one["bin_size"] for one in entries) == len(raw)
     for i, one in enumerate(sorted(entries, key=lambda one: int(one["task_id"], 16))):
         assert files.elements(one).tolist() == 4 * [i + 1]
-
-
-@pytest.mark.spec("FLAG-NEST-2")
-def test_who_writes_files_waits_for_another_who_does(tmp_path):
-    entered, order = threading.Event(), []
-
-    def second():
-        entered.set()
-        with files.locked(tmp_path / "out"):
-            order.append("second")
-
-    with files.locked(tmp_path / "out"):
-        thread = threading.Thread(target=second)
-        thread.start()
-        assert entered.wait(30)
-        order.append("first")
-    thread.join(30)
-    assert order == ["first", "second"]
 
 
 @pytest.mark.spec("FLAG-NEST-2")
