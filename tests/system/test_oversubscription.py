@@ -42,69 +42,6 @@ def nothing_saves_a_lost_wake(worker):
 
 
 # ---------------------------------------------------------------- lost wakes
-@pytest.mark.spec("SCHED-WAKE-1", "SCHED-WAKE-2", "SCHED-WAKE-3")
-@pytest.mark.parametrize("workers", sample([1, 2, 4], 2))
-@rounds(100, 20_000)
-def test_no_wake_is_lost_in_runs_without_a_time_limit(workers, rounds):
-    def program():
-        rng = random.Random(workers)
-        with Worker(level=3, num_sub_workers=workers, heap_ring_size=1 << 16) as w:
-            x = w.share(np.zeros((8, 128), np.int64))  # a row is more than a cache line
-            up = w.register(count_up)
-            lazy = w.register(lambda args: (pause(args.scalar(0) / 1e6), count_up(args)))
-            w.start()
-            nothing_saves_a_lost_wake(w)
-            mem = w._session.engine.mem
-            rows = [x[i] for i in range(8)]
-            done = np.zeros(8, np.int64)
-
-            def graph(orch, args, config):
-                for _ in range(rng.randrange(1, 12)):
-                    row = rng.randrange(8)
-                    done[row] += 1
-                    tensors = [(rows[row], T.INOUT), (rows[row - 1], T.INPUT)]
-                    if rng.random() < 0.3:
-                        orch.submit_sub(lazy, make_args(*tensors, scalars=[rng.randrange(120)]))
-                    else:
-                        orch.submit_sub(up, make_args(*tensors))
-                    if rng.random() < 0.2:
-                        orch.alloc(rng.randrange(1, 5000), np.uint8)
-                    if rng.random() < 0.3:
-                        pause(rng.random() * 120e-6)
-
-            for _ in range(rounds):
-                mem[L.SPIN_NS] = rng.choice((0, 0, 2_000, 50_000))
-                w.run(graph)
-                if rng.random() < 0.3:
-                    pause(rng.random() * 120e-6)
-            assert (x == done[:, None]).all()
-
-    in_a_fork(program)
-
-
-@pytest.mark.spec("SCHED-WAKE-3", "ORCH-BACK-1")
-@rounds(20, 2000)
-def test_no_wake_is_lost_while_waiting_for_room(rounds):
-    def program():
-        rng = random.Random(9)
-        with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 14, alloc_timeout_s=1e6) as w:
-            lazy = w.register(lambda args: pause(args.scalar(0) / 1e6))
-            w.start()
-            nothing_saves_a_lost_wake(w)
-            mem = w._session.engine.mem
-
-            def graph(orch, args, config):
-                for _ in range(30):
-                    with orch.scope():
-                        buffer = orch.alloc(rng.randrange(1, 1 << 14), np.uint8)
-                        a = make_args((buffer, T.INPUT), scalars=[rng.randrange(60)])
-                        orch.submit_sub(lazy, a)
-
-            for _ in range(rounds):
-                mem[L.SPIN_NS] = rng.choice((0, 2_000, 50_000))
-                w.run(graph)
-
-    in_a_fork(program)
 
 
 @pytest.mark.spec("SCHED-DISPATCH-3", "SCHED-WAKE-1")
