@@ -35,6 +35,7 @@ _HERE = Path(__file__).parent
 _SHIM = _HERE / "_shim.so"
 _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
+_COUNTS = struct.Struct("<ii")
 _NO_ENV = bytes(RUNTIME_ENV_SIZE)
 _MAX_SLOTS = L.MAX_REGISTERED_CALLABLE_IDS
 SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
@@ -60,43 +61,74 @@ def find_runtime(given: str | os.PathLike[str] | None) -> str:
     return os.path.realpath(file_path("runtime", given) if is_named else default_runtime())
 
 
+_SIZE, _NUMBER, _SIGNED = ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64
+_ADDRESS = ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "pto2_init": (_NUMBER, _NUMBER),
+    "pto2_finalize": (_NUMBER,),
+    "pto2_prepare_callable": (_NUMBER, _NUMBER, _ADDRESS, _SIZE),
+    "pto2_unregister_callable": (_NUMBER, _NUMBER),
+    "pto2_run_runtime": (_NUMBER,),
+    "pto2_malloc": (_SIZE, _SIZE),
+    "pto2_free": (_NUMBER, _SIZE),
+    "pto2_copy_to": (_NUMBER, _SIZE, _ADDRESS, _SIZE),
+    "pto2_copy_from": (_NUMBER, _ADDRESS, _SIZE, _SIZE),
+    "pto2_last_error": (ctypes.c_char_p,),
+    "pto2_device_wall_ns": (_SIGNED,),
+}
+"""What a runtime exports: the result of each function, then its parameters."""
+_OPTIONAL_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "pto2_open_window": (_NUMBER, _SIZE, _SIZE),
+    "pto2_close_window": (_NUMBER, _SIZE),
+    "pto2_set_runtime_env": (_NUMBER, ctypes.c_char_p),
+    "pto2_record": (_NUMBER, _ADDRESS),
+}
+"""What it may lack."""
+
+
 @functools.cache
 def _shim() -> Any:
     if not _SHIM.exists():
         raise RuntimeError(not_built(_SHIM))
     library = ctypes.CDLL(str(_SHIM))
-    address, size, number = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
-    signed = ctypes.c_int64
     for name, result, parameters in (
-        ("open", address, (ctypes.c_char_p, address, size)),
-        ("close", None, (address,)),
-        ("init", number, (address, number)),
-        ("finalize", number, (address,)),
-        ("prepare", number, (address, number, address, size)),
-        ("unregister", number, (address, number)),
-        ("run", number, (address, signed, address, signed, address)),
-        ("malloc", size, (address, size)),
-        ("free", number, (address, size)),
-        ("copy_to", number, (address, size, address, size)),
-        ("copy_from", number, (address, address, size, size)),
-        ("set_runtime_env", number, (address, ctypes.c_char_p)),
-        ("open_window", number, (address, size, size)),
-        ("close_window", number, (address, size)),
-        ("record", number, (address, address)),
-        ("last_error", ctypes.c_char_p, (address,)),
-        ("device_wall_ns", signed, (address,)),
-        ("domain_break", None, (size, ctypes.c_char_p)),
+        ("open", _ADDRESS, (ctypes.c_char_p, _ADDRESS, _SIZE)),
+        ("close", None, (_ADDRESS,)),
+        ("run", _NUMBER, (_ADDRESS, _SIGNED, _ADDRESS, _SIGNED, _ADDRESS)),
+        ("domain_break", None, (_SIZE, ctypes.c_char_p)),
     ):
         function = getattr(library, f"shim_{name}")
         function.restype, function.argtypes = result, parameters
     return library
 
 
-def _close(shim: Any, handle: int, pid: int) -> None:
+def _load(path: str) -> Any:
+    """Load a runtime, and return the library; a function that it may lack and lacks is None."""
+    shim, why = _shim(), ctypes.create_string_buffer(_WORDS)
+    handle = shim.shim_open(os.fsencode(path), why, len(why))
+    if not handle:
+        raise ChipError(f"cannot load the runtime {path}: {_text(why.value)}")
+    library = ctypes.CDLL(path, handle=handle)
+    missing = []
+    for name, (result, *parameters) in (_FUNCTIONS | _OPTIONAL_FUNCTIONS).items():
+        function = getattr(library, name, None)
+        if function is not None:
+            function.restype, function.argtypes = result, parameters
+        elif name in _OPTIONAL_FUNCTIONS:
+            setattr(library, name, None)
+        else:
+            missing.append(name)
+    if missing:
+        shim.shim_close(handle)
+        raise ChipError(f"cannot load the runtime {path}: missing: {', '.join(missing)}")
+    return library
+
+
+def _close(runtime: Any, pid: int) -> None:
     """Close a chip without references; a forked process leaves it to its parent."""
     if os.getpid() == pid:
-        shim.shim_finalize(handle)
-        shim.shim_close(handle)
+        runtime.pto2_finalize()
+        _shim().shim_close(runtime._handle)
 
 
 def _address(buffer: Any, what: str, writable: bool = False) -> tuple[Any, int, int]:
@@ -153,8 +185,7 @@ class ChipWorker:
     def __init__(self, device_id: int = 0, runtime: str | os.PathLike[str] | None = None) -> None:
         self.device_id = whole("device_id", device_id, 0, (1 << 31) - 1)
         self.runtime = find_runtime(runtime)
-        self._shim: Any = None
-        self._handle: int | None = None
+        self._library: Any = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._call: Any = _never_opened
         self._filled: set[int] = set()
@@ -174,20 +205,18 @@ class ChipWorker:
         RuntimeError
             It is open already.
         """
-        if self._handle is not None:
+        if self._library is not None:
             raise RuntimeError("this ChipWorker is already initialized; call finalize() first")
-        shim = _shim()
-        why = ctypes.create_string_buffer(_WORDS)
-        handle = shim.shim_open(os.fsencode(self.runtime), why, len(why))
-        if not handle:
-            raise ChipError(f"cannot load the runtime {self.runtime}: {_text(why.value)}")
-        code = shim.shim_init(handle, self.device_id)
+        runtime = _load(self.runtime)
+        code = runtime.pto2_init(self.device_id)
         if code:
-            text = _text(shim.shim_last_error(handle))
-            shim.shim_close(handle)
+            text = _text(runtime.pto2_last_error())
+            _shim().shim_close(runtime._handle)
             raise ChipError(f"chip {self.device_id} cannot be opened: {text}", code)
-        self._shim, self._handle, self._call = shim, handle, shim.shim_run
-        self._finalizer = weakref.finalize(self, _close, shim, handle, os.getpid())
+        self._library = runtime
+        run = ctypes.cast(runtime.pto2_run_runtime, _ADDRESS).value
+        self._call = functools.partial(_shim().shim_run, run)
+        self._finalizer = weakref.finalize(self, _close, runtime, os.getpid())
 
     def finalize(self) -> None:
         """Close the device and release everything; further calls do nothing."""
@@ -196,7 +225,7 @@ class ChipWorker:
             self._comms = None
         if self._finalizer is not None:
             self._finalizer()
-        self._finalizer = self._handle = self._shim = None
+        self._finalizer = self._library = None
         self._filled.clear()
         self._env = _NO_ENV
         self._slots.clear()
@@ -212,19 +241,19 @@ class ChipWorker:
     @property
     def initialized(self) -> bool:
         """True between `init` and `finalize`."""
-        return self._handle is not None
+        return self._library is not None
 
-    def _open_shim(self) -> Any:
-        if self._handle is None:
+    def _open(self) -> Any:
+        if self._library is None:
             raise _closed()
-        return self._shim
+        return self._library
 
     def _check(self, code: int, what: str) -> None:
         if code:
             raise self._error(code, what)
 
-    def _error(self, code: int, what: str) -> ChipError:
-        text = _text(self._open_shim().shim_last_error(self._handle))
+    def _error(self, code: int, what: str, text: str = "") -> ChipError:
+        text = text or _text(self._open().pto2_last_error())
         return ChipError(f"chip {self.device_id}: {what}: {text or f'error {code}'}", code)
 
     # ------------------------------------------------------------ callables
@@ -236,13 +265,13 @@ class ChipWorker:
         ChipError
             The bytes are no callable, a binary cannot be loaded, or the slot is not free.
         """
-        shim = self._open_shim()
+        runtime = self._open()
         slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
         blob = (
             chip_callable.to_bytes() if isinstance(chip_callable, ChipCallable) else chip_callable
         )
         held, address, size = _address(blob, "chip_callable")
-        self._check(shim.shim_prepare(self._handle, slot, address, size), f"prepare({slot})")
+        self._check(runtime.pto2_prepare_callable(slot, address, size), f"prepare({slot})")
         del held  # until here
         self._filled.add(slot)
 
@@ -254,9 +283,9 @@ class ChipWorker:
         ChipError
             The slot is empty.
         """
-        shim = self._open_shim()
+        runtime = self._open()
         slot = whole("local_slot", local_slot, -(1 << 31), (1 << 31) - 1)
-        self._check(shim.shim_unregister(self._handle, slot), f"unregister({slot})")
+        self._check(runtime.pto2_unregister_callable(slot), f"unregister({slot})")
         self._filled.discard(slot)
 
     def prepare_callable(self, target: ChipCallable) -> CallableHandle:
@@ -338,30 +367,31 @@ class ChipWorker:
         if type(config) is not int:
             _check_config(config)
         try:
-            code = self._call(self._handle, local_slot, view, capacity, config)
+            code = self._call(local_slot, view, capacity, config)
         except ctypes.ArgumentError as error:
             raise TypeError(
                 f"run(local_slot={local_slot!r}, view, capacity={capacity!r}, config): {error}; "
                 "slot and capacity are numbers, view and config addresses or bytes"
             ) from None
-        if code == ChipStatus.RECORDING:
+        if code == ChipStatus.RECORDING and self._open().pto2_record is not None:
             self._run_recorded(local_slot, view, capacity, config)
         elif code:
-            raise self._run_error(code, local_slot, view)
+            raise self._run_error(code, local_slot, view, capacity)
 
     def _run_recorded(self, slot: int, view: int, capacity: int, config: Any) -> None:
         """Run with diagnostics flags: the chip has refused to, as nobody takes what it records."""
         what = f"chip {self.device_id}: run({slot})"
         wire = ctypes.string_at(config, CallConfig._LAYOUT.size) if type(config) is int else config
         with extras.load("diagnostics").chip_recorded(bytes(wire), what) as recording:
-            code = self._shim.shim_record(self._handle, ctypes.byref(recording))
-            code = code or self._call(self._handle, slot, view, capacity, config)
+            code = self._open().pto2_record(ctypes.byref(recording))
+            code = code or self._call(slot, view, capacity, config)
             if code:
-                raise self._run_error(code, slot, view)
+                raise self._run_error(code, slot, view, capacity)
 
-    def _run_error(self, code: int, slot: int, view: int) -> ChipError:
+    def _run_error(self, code: int, slot: int, view: int, capacity: int) -> ChipError:
         asked = "" if self._env == _NO_ENV else f" with {RuntimeEnv.from_bytes(self._env)!r}"
-        error = self._error(code, f"run({slot}){asked}")
+        text = _wrong_counts(view, capacity) if code == ChipStatus.VIEW else ""
+        error = self._error(code, f"run({slot}){asked}", text)
         return error if self._comms is None else self._comms.explain(error, view)
 
     def run_args(
@@ -385,7 +415,7 @@ class ChipWorker:
             )
         if config is not None and not isinstance(config, CallConfig):
             raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
-        counts = struct.pack("<ii", task_args.tensor_count(), task_args.scalar_count())
+        counts = _COUNTS.pack(task_args.tensor_count(), task_args.scalar_count())
         view = b"".join((counts, *_parts(task_args)))
         knobs = CallConfig() if config is None else config
         wire = knobs.to_bytes()
@@ -395,7 +425,7 @@ class ChipWorker:
     @property
     def device_wall_ns(self) -> int:
         """Nanoseconds that the last successful run spent on the device."""
-        return int(self._open_shim().shim_device_wall_ns(self._handle))
+        return int(self._open().pto2_device_wall_ns())
 
     # ------------------------------------------------------------ memory
     def malloc(self, size: int) -> int:
@@ -406,9 +436,9 @@ class ChipWorker:
         ChipError
             No room.
         """
-        shim = self._open_shim()
+        runtime = self._open()
         whole("size", size, 1, (1 << 63) - 1)
-        address = shim.shim_malloc(self._handle, size)
+        address = runtime.pto2_malloc(size)
         if not address:
             raise self._error(ChipStatus.MEMORY, f"malloc({size})")
         return int(address)
@@ -421,9 +451,9 @@ class ChipWorker:
         ChipError
             No live allocation begins there.
         """
-        shim = self._open_shim()
+        runtime = self._open()
         whole("ptr", ptr, 0, (1 << 64) - 1)
-        self._check(shim.shim_free(self._handle, ptr), f"free({ptr:#x})")
+        self._check(runtime.pto2_free(ptr), f"free({ptr:#x})")
 
     def copy_to(self, dst: int, src: Any, size: int | None = None) -> None:
         """Copy from the host to the device.
@@ -443,11 +473,11 @@ class ChipWorker:
             The device's bytes are not inside one allocation (nothing was copied), or the host's are
             not there (what was copied before that is undefined).
         """
-        shim = self._open_shim()
+        runtime = self._open()
         held, host, size = self._host(src, size, "src", False)
         whole("dst", dst, 0, (1 << 64) - 1)
         self._check(
-            shim.shim_copy_to(self._handle, dst, host, size),
+            runtime.pto2_copy_to(dst, host, size),
             f"copy_to({dst:#x}, {host:#x}, {size})",
         )
         del held
@@ -469,11 +499,11 @@ class ChipWorker:
         ChipError
             As for `copy_to`.
         """
-        shim = self._open_shim()
+        runtime = self._open()
         held, host, size = self._host(dst, size, "dst", True)
         whole("src", src, 0, (1 << 64) - 1)
         self._check(
-            shim.shim_copy_from(self._handle, host, src, size),
+            runtime.pto2_copy_from(host, src, size),
             f"copy_from({host:#x}, {src:#x}, {size})",
         )
         del held
@@ -487,12 +517,13 @@ class ChipWorker:
         ValueError
             See `RuntimeEnv.validate`; or these bytes are none.
         """
-        shim = self._open_shim()
+        runtime = self._open()
         wire = env.to_bytes() if isinstance(env, RuntimeEnv) else env
         if len(wire) != RUNTIME_ENV_SIZE:
             raise ValueError(f"a RuntimeEnv has {RUNTIME_ENV_SIZE} bytes, these are {len(wire)}")
         if wire != self._env:
-            self._check(shim.shim_set_runtime_env(self._handle, wire), "set_runtime_env")
+            if runtime.pto2_set_runtime_env is not None:  # or it has no use for the sizes
+                self._check(runtime.pto2_set_runtime_env(wire), "set_runtime_env")
             self._env = wire
 
     # ------------------------------------------------------------ windows that chips share
@@ -504,8 +535,15 @@ class ChipWorker:
         ChipError
             The devices of this runtime share no memory.
         """
-        code = self._open_shim().shim_open_window(self._handle, address, size)
-        self._check(code, f"open_window({address:#x}, {size})")
+        runtime, what = self._open(), f"open_window({address:#x}, {size})"
+        if runtime.pto2_open_window is None or runtime.pto2_close_window is None:
+            raise self._error(
+                ChipStatus.STATE,
+                what,
+                "the devices of this runtime share no memory: it lacks pto2_open_window or "
+                "pto2_close_window",
+            )
+        self._check(runtime.pto2_open_window(address, size), what)
 
     def close_window(self, address: int) -> None:
         """End what `open_window` began.
@@ -515,15 +553,14 @@ class ChipWorker:
         ChipError
             No window is open there.
         """
-        code = self._open_shim().shim_close_window(self._handle, address)
-        self._check(code, f"close_window({address:#x})")
+        self._check(self._open().pto2_close_window(address), f"close_window({address:#x})")
 
     # ------------------------------------------------------------ communicators
     def __getattr__(self, name: str) -> Any:
         """Return `comm_init` or another method of `Communicators`, which is an extra."""
         if not name.startswith("comm_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self._open_shim()
+        self._open()
         if self._comms is None:
             self._comms = extras.load("communicators").Communicators(self)
         return getattr(self._comms, name)
@@ -554,6 +591,18 @@ def _parts(args: TaskArgs | ChipStorageTaskArgs) -> list[bytes]:
         return [*tensors, *(raw[:SCALAR_BYTES] for raw in args._scalars)]
     tensors = [bytes(args.tensors_[i]) for i in range(args.tensor_count())]
     return [*tensors, *(args.scalar(i).to_bytes(8, "little") for i in range(args.scalar_count()))]
+
+
+def _wrong_counts(view: int, capacity: int) -> str:
+    """Say what is wrong with the counts of arguments that do not fit."""
+    tensors, scalars = 0, 0
+    if view and capacity >= _COUNTS.size:
+        tensors, scalars = _COUNTS.unpack(ctypes.string_at(view, _COUNTS.size))
+    return (
+        f"arguments of {tensors} tensors and {scalars} scalars in {capacity} bytes: at most "
+        f"{L.CHIP_MAX_TENSOR_ARGS} and {L.CHIP_MAX_SCALAR_ARGS} are allowed, and 8 + 40 * tensors + 8 * "
+        "scalars bytes must be there"
+    )
 
 
 def _closed() -> ChipError:
