@@ -1,6 +1,6 @@
 """A hierarchical task runtime: dependencies from tags, buffers from shared rings, forked workers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .callables.identity import CallableHandle
 from .callables.leaves import leaf
@@ -35,39 +35,25 @@ from .model.tensor import ContinuousTensor
 from .orch.columns import Rows
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph
+from .remote import (
+    ProcessFleet,
+    RemoteBufferHandle,
+    RemoteCallable,
+    RemoteTaskArgs,
+    RemoteTensorRef,
+    RemoteWorkerSpec,
+    get_inner_handle,
+)
+from .trace import Trace
 from .version import __version__
 from .worker import RunTiming, Worker
 from .workers.kinds import WorkerKind
 
-if TYPE_CHECKING:
-    from .remote import (
-        ProcessFleet,
-        RemoteBufferHandle,
-        RemoteCallable,
-        RemoteTaskArgs,
-        RemoteTensorRef,
-        RemoteWorkerSpec,
-        get_inner_handle,
-    )
-    from .trace import Trace
-
-_REMOTE_NAMES = (
-    *("ProcessFleet", "RemoteBufferHandle", "RemoteCallable", "RemoteTaskArgs", "RemoteTensorRef"),
-    *("RemoteWorkerSpec", "get_inner_handle"),
-)
 _CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
 
 
 def __getattr__(name: str) -> Any:
-    """Return the names whose modules are imported only on access."""
-    if name == "Trace":
-        from .trace import Trace
-
-        return Trace
-    if name in _REMOTE_NAMES:
-        from . import remote
-
-        return getattr(remote, name)
+    """Return a name of chips, which are imported only on access: most programs need none."""
     if name not in _CHIP_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import native_chip

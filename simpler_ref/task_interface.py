@@ -32,32 +32,29 @@ from .model.tensor import ContinuousTensor, DescribedTensor
 from .model.visibility import make_tensor
 from .orch.domains import ChipDomainContext, CommBufferSpec, CommDomainHandle
 from .orch.runs import RunTiming
+from .remote import (
+    RemoteBufferHandle,
+    RemoteCallable,
+    RemoteTaskArgs,
+    RemoteTensorRef,
+    RemoteWorkerSpec,
+    get_inner_handle,
+)
 
 _CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallable")
 
 
-_REMOTE_NAMES = (
-    *("RemoteBufferHandle", "RemoteCallable", "RemoteTaskArgs", "RemoteTensorRef"),
-    *("RemoteWorkerSpec", "get_inner_handle"),
-)
-
-
 def __getattr__(name: str) -> Any:
-    """Return the names that belong to chips and endpoints, which are imported only on access."""
+    """Return a name of chips, which are imported only on access: most programs need none."""
     if name in _CHIP_NAMES:
         from . import native_chip
 
         return getattr(native_chip, name)
-    if name in _REMOTE_NAMES:
-        from . import remote
-
-        return getattr(remote, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
     *_CHIP_NAMES,
-    *_REMOTE_NAMES,
     "CONTINUOUS_TENSOR_MAX_DIMS",
     "MAILBOX_ERROR_MSG_SIZE",
     "MAILBOX_OFF_ERROR_MSG",
@@ -72,6 +69,11 @@ __all__ = [
     "DataType",
     "DescribedTensor",
     "MailboxState",
+    "RemoteBufferHandle",
+    "RemoteCallable",
+    "RemoteTaskArgs",
+    "RemoteTensorRef",
+    "RemoteWorkerSpec",
     "RunTiming",
     "RuntimeEnv",
     "TaskArgs",
@@ -81,6 +83,7 @@ __all__ = [
     "arg_direction_name",
     "get_dtype_name",
     "get_element_size",
+    "get_inner_handle",
     "make_tensor",
     "numpy_dtype",
     "read_args_from_blob",

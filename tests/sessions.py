@@ -51,7 +51,7 @@ def serve(manifest, announce, ended, interface, make_worker):
         signal.pause()
 
 stub = types.ModuleType("simpler_ref.remote.session")
-stub.serve = serve
+stub.serve, stub.get_inner_handle = serve, None
 sys.modules[stub.__name__] = stub
 from simpler_ref.endpoint import main
 sys.exit(main(sys.argv[sys.argv.index("simpler_ref.endpoint") + 1 :]))

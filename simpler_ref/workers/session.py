@@ -279,8 +279,8 @@ class Session:
         for worker in manager.present():
             row = Row(worker_name(self.kinds, worker), manager.pids.get(worker), "idle")
             kind = self.kinds[worker]
-            if isinstance(kind, NestedWorker) and (below := kind.inner._life.look()) is not None:
-                row = replace(row, below=(below,))  # it runs in a thread
+            if isinstance(kind, NestedWorker) and (child := kind.inner._life.look()) is not None:
+                row = replace(row, children=(child,))  # it runs in a thread
             if worker in manager.dead:
                 yield replace(row, state="lost")
                 continue

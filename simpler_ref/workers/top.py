@@ -1,4 +1,4 @@
-"""What a Worker does at a moment, as data, as a table and as JSON; `Life.look` makes it.
+"""What a Worker does at a moment, as data, and as a table; `Session.top` makes it.
 
 Rule     SEE-TOP-1
 """
@@ -6,7 +6,7 @@ Rule     SEE-TOP-1
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.introspection import mib
@@ -34,10 +34,10 @@ class Row:
     running_s : float | None
     queue : int
         How many more tasks it was given, or wait for just this worker.
-    below : tuple[Top, ...]
+    children : tuple[Top, ...]
         The Workers that run in it, as a child Worker does.
     silent : bool
-        It has Workers that have not answered in time, so that they are missing in `below`.
+        It has Workers that have not answered in time, so that they are missing in `children`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Row:
     function: str | None = None
     running_s: float | None = None
     queue: int = 0
-    below: tuple[Top, ...] = ()
+    children: tuple[Top, ...] = ()
     silent: bool = False
 
 
@@ -92,15 +92,11 @@ class Top:
 
 
 # ---------------------------------------------------------------- as JSON
-def as_data(top: Top) -> dict[str, Any]:
-    """Return plain data, for JSON."""
-    return asdict(top)
-
-
 def from_data(data: Mapping[str, Any]) -> Top:
-    """Return what `as_data` has been given."""
+    """Return what `asdict` has made data of, and JSON has brought here."""
     workers = [
-        Row(**{**one, "below": tuple(map(from_data, one["below"]))}) for one in data["workers"]
+        Row(**{**one, "children": tuple(map(from_data, one["children"]))})
+        for one in data["workers"]
     ]
     rings = [RingRow(**one) for one in data["rings"]]
     return Top(**{**data, "workers": tuple(workers), "rings": tuple(rings)})
@@ -162,7 +158,7 @@ def _lines(top: Top) -> Iterator[str]:
     yield text(COLUMNS)
     for row, shown in zip(top.workers, cells[1:], strict=True):
         yield text(shown)
-        for inner in row.below:
+        for inner in row.children:
             yield from ("      " + line for line in _lines(inner))
         if row.silent:
             yield "      its Worker does not answer"

@@ -124,19 +124,19 @@ def ask(pid: int, deadline_s: float = DEADLINE_S) -> list[Top]:
 def complete(found: Top, until: float | None = None) -> Top:
     """Return it with what the Workers in the processes of its workers do."""
     until = time.monotonic() + DEADLINE_S if until is None else until
-    return replace(found, workers=tuple(_with_below(row, until) for row in found.workers))
+    return replace(found, workers=tuple(_with_children(row, until) for row in found.workers))
 
 
-def _with_below(row: Row, until: float) -> Row:
-    below: Sequence[Top] = row.below
+def _with_children(row: Row, until: float) -> Row:
+    children: Sequence[Top] = row.children
     if row.pid is not None:
         try:
-            below = _ask(row.pid, until)
+            children = _ask(row.pid, until)
         except SilentError:
             return replace(row, silent=True)
         except NoAnswerError:  # it has just ended
             return row
-    return replace(row, below=tuple(complete(one, until) for one in below))
+    return replace(row, children=tuple(complete(one, until) for one in children))
 
 
 def _require_mine(pid: int) -> None:

@@ -23,10 +23,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from ..system.signals import do_nothing, signals_blocked
-from .top import Top, as_data
+from .top import Top
 
 log = logging.getLogger("simpler_ref")
 
@@ -170,7 +171,7 @@ def _answer() -> bytes:
     told: dict[str, Any] = {"format": FORMAT, "pid": os.getpid()}
     try:
         looks = [worker.look() for worker in _outermost()]
-        told["workers"] = [as_data(one) for one in looks if one is not None]
+        told["workers"] = [asdict(one) for one in looks if one is not None]
     except Exception as error:
         told["error"] = f"{type(error).__name__}: {error}"
     return json.dumps(told).encode()

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import itertools
 import json
 import os
@@ -369,14 +370,16 @@ def test_workers_of_workers_are_below_them(mode):
             orch.submit_next_level(outer, make((gate, T.INPUT)), worker=0)
 
         def is_it(one):
-            return one.workers and one.workers[0].below and are_running(one.workers[0].below[0])
+            return (
+                one.workers and one.workers[0].children and are_running(one.workers[0].children[0])
+            )
 
         with in_background(w, build, gate):
             one = until(w.top, is_it)
             (asked,) = until(lambda: ask(os.getpid()), lambda found: is_it(found[0]))
     for found in (one, asked):
-        assert [len(row.below) for row in found.workers] == [1, 1, 0]
-        (first,), (second,) = (row.below for row in found.workers[:2])
+        assert [len(row.children) for row in found.workers] == [1, 1, 0]
+        (first,), (second,) = (row.children for row in found.workers[:2])
         assert (first.level, second.level) == (3, 3)
         assert first.workers[0].function == "wait_at_gate" and are_running(second, 0)
         assert (first.pid == os.getpid()) == (mode == "thread")
@@ -418,7 +421,7 @@ def test_the_table_has_a_line_for_each_worker():
         "  ring 0: 4 tasks, 1.0 MiB of 2.0 MiB",
         "  window: 4 of 8 tasks",
     ]
-    assert top.from_data(json.loads(json.dumps(top.as_data(shown())))) == shown()
+    assert top.from_data(json.loads(json.dumps(dataclasses.asdict(shown())))) == shown()
 
 
 def shown_until(turn, ends, pid, monkeypatch, *options):
