@@ -140,9 +140,7 @@ class _Server:
 
     def obey(self) -> None:
         raw = b""
-        with suppress(
-            ConnectionResetError
-        ):  # the parent has ended, with reports that it has not read
+        with suppress(ConnectionResetError):  # the parent has ended, and not read all reports
             raw = self.sock.recv(REQUEST.size)
         if len(raw) < REQUEST.size:
             self.end_all()

@@ -34,7 +34,7 @@ from ..system import extras
 from ..system.signals import do_nothing
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
-from .output import is_relayed, then_flush
+from .output import then_flush
 from .reports import write_error
 
 
@@ -68,9 +68,7 @@ class LocalCallables:
         if digest in self.slots:
             return
         installed = self.kind.install(target)
-        leaf = self.kind.leaf(installed)
-        if is_relayed():
-            leaf = then_flush(leaf)
+        leaf = then_flush(self.kind.leaf(installed))
         if not self._free:
             self._free.append(len(self.leaves))
             self._installed.append((None, _removed))

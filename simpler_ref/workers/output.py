@@ -25,14 +25,8 @@ _MOST = 1 << 16
 """In bytes: what a pipe holds."""
 
 
-class _Here:
-    is_relayed = False
-    """Whether a stream of this process is a pipe to the program's."""
-
-
-def is_relayed() -> bool:
-    """Say whether this is a worker whose output goes through the program."""
-    return _Here.is_relayed
+_is_relayed = False
+"""Whether a stream of this process is a pipe to the program's."""
 
 
 def relay() -> Relay | None:
@@ -55,17 +49,20 @@ def _is_file(stream: Any) -> bool:
 
 def take_over(pipes: Mapping[str, int]) -> None:
     """Let what this process prints go into pipes, line by line."""
+    global _is_relayed
     for name, fd in pipes.items():
         stream = open(fd, "w", 1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
         former: Any = getattr(sys, name)
         setattr(sys, name, stream)
         with suppress(AttributeError, TypeError):  # handlers of `logging` refer to the object
             former.write, former.flush = stream.write, stream.flush
-        _Here.is_relayed = True
+        _is_relayed = True
 
 
 def then_flush(leaf: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what runs a task and leaves nothing that it has printed behind."""
+    """Return what runs a task and, if its output goes through the program, leaves none of it behind."""
+    if not _is_relayed:
+        return leaf
 
     def run(args: Any) -> Any:
         try:

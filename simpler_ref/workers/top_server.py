@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -38,6 +38,8 @@ FORMAT = 1
 _PATIENCE_S = 1.0
 """How long the thread waits for one that has asked to read the answer."""
 _CREDENTIALS = struct.Struct("3i")
+_MAY_PASS = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
+"""Errors of `accept` after which it may succeed later: descriptors or memory are short at the moment."""
 TWICE_S = 1.0
 """A second SIGQUIT within this time ends the program."""
 
@@ -54,16 +56,15 @@ class _Open(Protocol):
 
 _open: weakref.WeakKeyDictionary[_Open, bool] = weakref.WeakKeyDictionary()
 """The first one comes first; whether it was started on the main thread."""
-_listener: Listener | None = None
+_server: _TopServer | None = None
 _lock = threading.RLock()
 _last_quit = float("-inf")
 
 
-class Listener:
+class _TopServer:
     """The socket of this process, and the thread that answers there."""
 
-    def __init__(self, answer: Callable[[], bytes]) -> None:
-        self._answer = answer
+    def __init__(self) -> None:
         self._closing = False
         self._connection: socket.socket | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -98,20 +99,15 @@ class Listener:
             try:
                 self._connection, _ = self._socket.accept()
             except OSError as error:
-                if self._closing or not _may_pass(error):
+                if self._closing or error.errno not in _MAY_PASS:
                     return
                 time.sleep(0.1)  # nothing tells when there are descriptors again
                 continue
             with self._connection as connection, suppress(OSError):  # who asks may go away
                 connection.settimeout(_PATIENCE_S)
                 if peer_of(connection)[1] == os.geteuid():
-                    connection.sendall(self._answer())
+                    connection.sendall(_answer())
                 connection.shutdown(socket.SHUT_WR)  # a process forked meanwhile may have it, too
-
-
-def _may_pass(error: OSError) -> bool:
-    """Say whether `accept` may succeed later: descriptors or memory are short at the moment."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -124,24 +120,24 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 # ---------------------------------------------------------------- the Workers of this process
 def listen(worker: _Open) -> None:
     """Answer for a Worker that has been started."""
-    global _listener
+    global _server
     is_handled = _handle_sigquit()
     with signals_blocked(), _lock:  # or an interrupt could leave a thread that nobody knows
         _open[worker] = _open.get(worker, False) or is_handled
-        if _listener is None:
+        if _server is None:
             try:
-                _listener = Listener(_answer)
+                _server = _TopServer()
             except (OSError, RuntimeError) as error:  # no name, descriptor or thread can be had
                 log.warning("`python -m simpler_ref top` will not find this process: %s", error)
 
 
 def leave(worker: _Open) -> None:
     """Answer for a Worker no longer; after the last one, close the socket."""
-    global _listener, _last_quit
+    global _server, _last_quit
     with signals_blocked():
         with _lock:
             _open.pop(worker, None)
-            closing, _listener = (None, _listener) if _open else (_listener, None)
+            closing, _server = (None, _server) if _open else (_server, None)
         if closing is not None:
             closing.close()  # without the lock, which its thread may want
     if not any(_open.values()) and _is_main_thread():
@@ -151,12 +147,12 @@ def leave(worker: _Open) -> None:
 
 def leave_to_parent() -> None:
     """In a process just forked: answer for nobody."""
-    global _listener, _lock
+    global _server, _lock
     _lock = threading.RLock()
     _open.clear()
-    if _listener is not None:
-        _listener.abandon()
-        _listener = None
+    if _server is not None:
+        _server.abandon()
+        _server = None
 
 
 def _outermost() -> list[_Open]:
