@@ -1,8 +1,7 @@
-"""What an engine does at a moment, for people: one look, which four texts print.
+"""What an engine does at a moment, for people.
 
-    words of the engine ──► EngineSnapshot ─┬─► `Worker.top()` and the command of it   workers/top.py
-                                            ├─► messages of running tasks, SIGQUIT     workers/watch.py
-    tasks, as `orch.ring` has them ─────────┼─► what waits for what if nothing moves   `waiting_tasks`
+    words of the engine ──► EngineSnapshot ───► `Worker.top()`, its command, SIGQUIT   workers/top.py
+    tasks, as `orch.ring` has them ─────────┬─► what waits for what; also on SIGQUIT   `waiting_tasks`
                                             └─► why a ring stays full                  `ring_cycle`
     what was noted of a failure ──────────────► the story in an error                  workers/failures.py
 
@@ -38,8 +37,6 @@ class AtWorker(NamedTuple):
     """How many tasks it was sent that are not collected."""
     named: int
     """How many ready tasks wait for just this worker."""
-    oldest: tuple[int, int, int] | None
-    """Of those it was sent, whether it has begun or not: task, index of its callable, key of a call."""
     running: Running | None
     """The one that it runs."""
 
@@ -86,7 +83,7 @@ class EngineSnapshot:
             live=view.live,
             window=view.window,
             workers=tuple(
-                AtWorker(box.given, named, box.oldest_task(), running(engine.mem, box.start))
+                AtWorker(box.given, named, running(engine.mem, box.start))
                 for box, named in zip(boxes, counts.named, strict=True)
             ),
             rings=tuple(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..engine.memory import Engine
-from ..engine.snapshot import EngineSnapshot, listed, waiting_tasks
+from ..engine.snapshot import listed, waiting_tasks
 from ..engine.view.mailbox import MailboxView
 from ..engine.view.slots import Names
 from ..jit import layout as L
@@ -128,9 +128,10 @@ class Watch:
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
         """Yield the oldest task of each worker that has one."""
-        for worker, has in enumerate(EngineSnapshot.of(self._engine).workers):
-            if has.oldest and worker not in self.manager.dead:
-                task, index, key = has.oldest
+        for worker in range(len(self.manager.kinds)):
+            oldest = MailboxView(self._engine, worker).oldest_task()
+            if oldest and worker not in self.manager.dead:
+                task, index, key = oldest
                 yield RunningTask(worker, task, self._names.callable_name(index, key))
 
     def _text(self, one: RunningTask) -> str:
