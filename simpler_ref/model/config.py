@@ -86,7 +86,6 @@ class RuntimeEnv:
 
 
 def _sizes(name: str, value: Any) -> tuple[int, ...]:
-    """Return a size for each ring."""
     each = tuple(value) if isinstance(value, (list, tuple)) else (value,) * L.MAX_RING_DEPTH
     try:
         sizes = tuple(index(one) for one in each)
@@ -162,7 +161,6 @@ class CallConfig:
 
     @property
     def _flags_on(self) -> list[str]:
-        """The names of the diagnostics flags that are on."""
         return [name for name in self._FIELDS[2:] if getattr(self, name)]
 
     @property

@@ -287,7 +287,6 @@ class ReadOnlyTensor(ContinuousTensor):
 
 
 def _require_address(data: Any) -> None:
-    """Refuse what is no address."""
     try:
         found = index(data)
     except TypeError:
@@ -462,7 +461,6 @@ def why_not_plain(layout: Layout) -> str:
 
 
 def _is_row_major(sizes: tuple[int, ...], steps: tuple[int, ...], itemsize: int) -> bool:
-    """Say whether the elements follow each other in C order, without gaps."""
     expected = row_major(sizes, itemsize)
     return 0 in sizes or all(
         size == 1 or step == want for size, step, want in zip(sizes, steps, expected, strict=True)

@@ -65,7 +65,6 @@ def _spread(mask: set[int], root: Path) -> tuple[int, ...]:
 
 
 def _parse_list(text: str) -> list[int]:
-    """Return the numbers of a list such as ``0-2,8``."""
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -212,7 +211,6 @@ class Placement:
 
     @property
     def _order(self) -> tuple[int, ...]:
-        """The cores as they are assigned."""
         return self.cores.mask[1:] + self.cores.mask[:1]
 
     def core_of(self, worker: int) -> int | None:

@@ -10,8 +10,6 @@ Rule     ORCH-FORK-1, -7, -8; WM-START-2
 from __future__ import annotations
 
 import bisect
-import ctypes
-import functools
 import logging
 import os
 import re
@@ -66,11 +64,8 @@ def limiter() -> Callable[[], None]:
     It is made before a fork, and called in the child: the look-up of libraries must not meet a lock of
     the loader held by a thread that the child does not have.
     """
-    threads = _threads()
-    pools = [
-        (_controller(_loaded()).select(internal_api=library), count)
-        for library, count in threads.items()
-    ]
+    found = _controller()
+    pools = [(found.select(internal_api=library), n) for library, n in _threads().items()]
 
     def limit() -> None:
         for pool, count in pools:
@@ -96,9 +91,8 @@ def _threads() -> dict[str, int]:
     return found
 
 
-@functools.lru_cache(maxsize=1)
-def _controller(_at: tuple[int, int]) -> Any:
-    """Find the libraries loaded at a time; that takes a millisecond."""
+def _controller() -> Any:
+    """Find the libraries that are loaded."""
     tolerance = os.environ.get(_TOLERANCE)
     from threadpoolctl import ThreadpoolController
 
@@ -108,34 +102,6 @@ def _controller(_at: tuple[int, int]) -> Any:
     with warnings.catch_warnings(), signals_blocked():
         warnings.simplefilter("ignore", RuntimeWarning)  # two OpenMP runtimes: no concern here
         return ThreadpoolController()
-
-
-# ---------------------------------------------------------------- which libraries are loaded
-class _Image(ctypes.Structure):
-    """A library, as the loader describes it: `dl_phdr_info`."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("base", "name", "headers")),
-        ("header_count", ctypes.c_uint16),
-        ("loads", ctypes.c_ulonglong),
-        ("unloads", ctypes.c_ulonglong),
-    ]
-
-
-_Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Image), ctypes.c_size_t, ctypes.c_void_p)
-
-
-def _loaded() -> tuple[int, int]:
-    """Return how many libraries this process has ever loaded and unloaded."""
-    counts = []
-
-    def look(image: Any, _size: int, _data: object) -> int:
-        counts.append((int(image[0].loads), int(image[0].unloads)))
-        return 1  # the counts are the same for each library: one is enough
-
-    with signals_blocked():  # see `_controller`
-        ctypes.CDLL(None).dl_iterate_phdr(_Look(look), None)
-    return counts[0]
 
 
 # ---------------------------------------------------------------- threads that a fork leaves behind

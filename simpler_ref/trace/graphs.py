@@ -224,44 +224,28 @@ def draw(
 class TensorNames:
     """Numbers tensors in the order in which they are asked for."""
 
-    _names: dict[tuple[int, int], str] = field(default_factory=dict)
     _wholes: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
-    _inside: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Of each worker's memory the tensors that have numbers: start, end and name, sorted."""
     _next: int = 0
 
     def name(self, worker: int, address: int, nbytes: int) -> str:
         """Return the name of a tensor: of its own, or by the one that it begins in."""
         if not address:
             return "none"
-        found = self._names.get((worker, address))
-        if found is None:
-            found = self._within(worker, address) or self._fresh(worker, address, nbytes)
-            self._keep(found, (worker, address), found.partition("+")[0])
-        return found
+        wholes = self._wholes.get(worker, [])
+        at = bisect_right(wholes, address, key=lambda one: one[0]) - 1
+        if at < 0 or address >= wholes[at][1]:
+            return self._fresh(worker, address, max(1, nbytes))
+        start, _, name = wholes[at]
+        return name if start == address else f"{name}+{address - start}"
 
     def provide(self, address: int, nbytes: int) -> str:
         """Return a new name for memory that the runtime provides, whatever was there before."""
         wholes = self._wholes.setdefault(-1, [])
         low = bisect_right(wholes, address, key=lambda one: one[1])  # in a ring they are apart
         high = bisect_left(wholes, address + nbytes, lo=low, key=lambda one: one[0])
-        for _, _, gone in wholes[low:high]:
-            for key in self._inside.pop(gone):
-                del self._names[key]
         del wholes[low:high]
-        name = self._fresh(-1, address, nbytes)
-        self._keep(name, (-1, address), name)
-        return name
-
-    def _keep(self, name: str, key: tuple[int, int], whole: str) -> None:
-        self._names[key] = name
-        self._inside.setdefault(whole, []).append(key)
-
-    def _within(self, worker: int, address: int) -> str | None:
-        wholes = self._wholes.get(worker, [])
-        at = bisect_right(wholes, address, key=lambda one: one[0]) - 1
-        if at < 0 or address >= wholes[at][1]:
-            return None
-        return f"{wholes[at][2]}+{address - wholes[at][0]}"
+        return self._fresh(-1, address, nbytes)
 
     def _fresh(self, worker: int, address: int, nbytes: int) -> str:
         name = f"t{self._next}"

@@ -289,7 +289,6 @@ class Bytes:
         return record
 
     def _cell(self, tensor: Tensor) -> list[_Record]:
-        """Return the cell that a tensor begins in."""
         bits = max(_SMALLEST_BITS, (tensor.nbytes - 1).bit_length())
         return self._grids.setdefault(bits, {}).setdefault(tensor.start >> bits, [])
 
@@ -308,7 +307,6 @@ def _bytes_of(tensor: Tensor) -> tuple[int, int, Layout | None]:
 
 
 def _covers(one: Tensor, other: Tensor) -> bool:
-    """Say whether one tensor has all bytes of another."""
     if one.layout is None:
         return one.start <= other.start and other.end <= one.end
     return _bytes_of(one) == _bytes_of(other)
@@ -467,7 +465,6 @@ class History:
         return buffer.number
 
     def _buffer_at(self, tensor: Tensor) -> Buffer | None:
-        """Return the buffer that a tensor lies in."""
         at = bisect_right(self._starts, tensor.start) - 1
         if at < 0:
             return None
@@ -486,7 +483,6 @@ class History:
 
 # ---------------------------------------------------------------- messages
 def _race(earlier: Use, later: Use) -> HazardError:
-    """Return the error for two tasks that may run at the same time."""
     first, second = earlier.tensor, later.tensor
     nbytes = f"{min(first.end, second.end) - max(first.start, second.start)}"
     if first.layout or second.layout:

@@ -229,7 +229,6 @@ class Recorder:
         return noting
 
     def _number(self, code: CodeType, line: int) -> int:
-        """Return the number of a line of the program."""
         return self._lines.setdefault((code, line), len(self._lines) + 1)
 
     def _collect(self, fd: int) -> None:
@@ -275,7 +274,6 @@ def clock_name() -> str:
 
 
 def _about() -> dict[str, Any]:
-    """Return what a file says of its program."""
     return {
         "version": VERSION,
         "by": __version__,

@@ -379,7 +379,6 @@ def _table(row: np.dtype[Any], *columns: Array | int) -> Array:
 
 
 def _runs(file: TraceFile) -> Array:
-    """Return the runs and streams."""
     n = file.found(L.NOTED_RUN)
     begun = n.operand != 0
     begins, over = n.time[begun], np.sort(n.time[~begun])
@@ -388,7 +387,6 @@ def _runs(file: TraceFile) -> Array:
 
 
 def _arguments(file: TraceFile) -> Array:
-    """Return the tensors of tasks."""
     n = file.found(L.NOTED_ARGUMENT)
     index, tag, provided = n.operand & 0xFFFF, n.operand >> 16 & 0xF, n.operand >> 20 & 1
     place = n.operand >> 24 & 0xFFFF

@@ -421,7 +421,6 @@ class Timeline:
 
     @cached_property
     def _tasks_of_run(self) -> Array:
-        """How many tasks each run has."""
         run = self.tasks["run"][self.tasks["run"] >= 0]
         counts: Array = np.bincount(run, minlength=len(self.runs))
         return counts

@@ -500,7 +500,6 @@ def pmu_table(
 
 
 def _counted(run: FlaggedRun, count: int) -> Iterator[tuple[int, int, int, list[int]]]:
-    """Yield a row for each task, or member of a group."""
     for worker in range(run.workers):
         values: dict[int, dict[int, int]] = {}
         for what, number, first, second in run.of_worker(worker, L.NOTED_COUNTED).tolist():

@@ -79,7 +79,6 @@ class Probe:
     # ------------------------------------------------------------ counters
     @contextmanager
     def _counted(self, number: int) -> Iterator[None]:
-        """Note what the counters count meanwhile."""
         if self._counters is None:
             yield
             return

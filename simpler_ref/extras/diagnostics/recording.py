@@ -91,7 +91,6 @@ def _require_detail(session: Session) -> None:
 
 
 def _extras(config: CallConfig) -> int:
-    """Return what is noted of tensors."""
     bits = L.EXTRA_SHAPES if config.enable_dep_gen or config.enable_dump_tensor else 0
     if config.enable_dump_tensor in (1, 2):
         bits |= L.EXTRA_DUMP
@@ -101,7 +100,6 @@ def _extras(config: CallConfig) -> int:
 
 
 def _site(function: Callable[..., Any]) -> str:
-    """Return where a function begins."""
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 

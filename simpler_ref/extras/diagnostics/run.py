@@ -235,7 +235,6 @@ class FlaggedRun:
         self._task(number).tensors[index] = tensor
 
     def _note_shape(self, number: int, operand: int, first: int, second: int) -> None:
-        """Give a tensor its shape and strides."""
         tensor = self._task(number).tensors.get(operand & 0xFFFF)
         if tensor is None:
             return

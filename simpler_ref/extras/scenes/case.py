@@ -255,7 +255,6 @@ _KEYS = {"name", "platforms", "params", "config", "manual", "rtol", "atol"}
 
 
 def _case(scene: type[SceneTestCase], given: Any) -> Case:
-    """Read an entry of CASES."""
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         raise TypeError(f"a case of {scene.__name__} is a dict with a name, got {given!r:.80}")
     unknown = set(given) - _KEYS
