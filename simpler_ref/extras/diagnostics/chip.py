@@ -9,16 +9,14 @@ Rule     FLAG-CHIP-1, -2, -5, -6, -8, FLAG-PMU-2
 from __future__ import annotations
 
 import ctypes
-import io
 import json
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,19 +31,20 @@ from .counters import CYCLES, HARDWARE, has_hardware, names_of
 from .files import (
     AFTER,
     BEFORE,
-    BIN,
     FILES,
     WITHOUT_BYTES,
+    add_bytes,
     blank_entry,
     dependency_buffer,
     dependency_task,
-    locked,
+    folder_of,
     manifest,
     pmu_table,
     scope_line,
     scope_lines,
     swimlane,
     tensor_entry,
+    write_all,
 )
 from .run import Tensor
 
@@ -155,89 +154,69 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
     Raises
     ------
     ChipError
-        CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: a file cannot be
-        written, or, before the run, there can be none for what it dumps.
+        CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: the files cannot be
+        written. Before the run, if it dumps.
     """
     try:
-        config = CallConfig.from_bytes(wire)
+        config = CallConfig.from_bytes(wire[: CallConfig._LAYOUT.size])
         require_supported(config)
     except ValueError as error:
         raise ChipError(f"{what}: {error}", ChipStatus.CONFIG) from None
-    folder = Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
-    with ExitStack() as files:
-        records, dumped = files.enter_context(tempfile.TemporaryFile()), None
+    folder = folder_of(config)
+    failed = True
+    with ExitStack() as files, _refused(what, folder):
+        records = files.enter_context(tempfile.TemporaryFile())
+        dumped = -1
         if config.enable_dump_tensor:
-            with _may_fail(what, folder / "args_dump" / BIN):
-                folder.mkdir(parents=True, exist_ok=True)
-                if config.enable_dump_tensor != WITHOUT_BYTES:
-                    dumped = files.enter_context(tempfile.TemporaryFile(dir=folder))
+            folder.mkdir(parents=True, exist_ok=True)
+            if config.enable_dump_tensor != WITHOUT_BYTES:
+                dumped = files.enter_context(tempfile.TemporaryFile(dir=folder)).fileno()
         events = HARDWARE.get(config.enable_pmu, ())
         hardware = bool(events) and has_hardware(config.enable_pmu)
         counting = [_Event(one.kind, one.config) for one in (CYCLES, *events)] if hardware else []
-        recording = Recording(
-            records.fileno(),
-            -1 if dumped is None else dumped.fileno(),
-            len(counting) if events else -1,
-            (_Event * 4)(*counting),
-        )
-
-        def write(failed: bool) -> None:
-            records.seek(0)
-            run = ChipRun.read(records.read())
-            for flag, text in _texts(run, config, failed, hardware, dumped):
-                with _may_fail(what, folder / FILES[flag]):
-                    _write(folder, flag, text, dumped)
-            for wave in run.waves:
-                if code := int(wave.head["counters_error"]):
-                    with _may_fail(what, folder / FILES["enable_pmu"]):
-                        raise OSError(code, os.strerror(code))
-
+        counters = len(counting) if events else -1
         try:
-            yield recording
-        except BaseException:
-            with suppress(ChipError):
-                write(failed=True)
-            raise
-        write(failed=False)
+            yield Recording(records.fileno(), dumped, counters, (_Event * 4)(*counting))
+            failed = False
+        finally:
+            with _refused(what, folder, silent=failed):
+                records.seek(0)
+                run = ChipRun.read(records.read())
+                path = f"/proc/self/fd/{dumped}" if dumped >= 0 else None
+                write_all(config, _texts(run, config, failed, hardware, path), path)
+                errors = [int(wave.head["counters_error"]) for wave in run.waves]
+                if any(errors):
+                    raise OSError(errors[-1], os.strerror(errors[-1]))
 
 
 @contextmanager
-def _may_fail(what: str, path: Path) -> Iterator[None]:
+def _refused(what: str, folder: Path, silent: bool = False) -> Iterator[None]:
+    """Have errors of files be the chip's."""
     try:
         yield
     except OSError as error:
-        why = f"{what}: {path} cannot be written: {error.strerror}"
-        raise ChipError(why, ChipStatus.SYSTEM) from None
+        if not silent:
+            why = f"{what}: the files in {folder} cannot be written: {error.strerror}"
+            raise ChipError(why, ChipStatus.SYSTEM) from None
 
 
 def _texts(
-    run: ChipRun, config: CallConfig, failed: bool, hardware: bool, dumped: IO[bytes] | None
-) -> Iterator[tuple[str, str]]:
-    """Yield each flag that is on, and the contents of its file."""
+    run: ChipRun, config: CallConfig, failed: bool, hardware: bool, dumped: str | None
+) -> dict[str, str]:
+    """Return the contents of the files of the flags that are on."""
+    found = {}
     if level := config.enable_l2_swimlane:
-        yield "enable_l2_swimlane", json.dumps(_swimlane(run, level))
+        found["enable_l2_swimlane"] = json.dumps(_swimlane(run, level))
     if config.enable_dep_gen:
-        yield "enable_dep_gen", json.dumps(_dependencies(run))
+        found["enable_dep_gen"] = json.dumps(_dependencies(run))
     if level := config.enable_dump_tensor:
         entries = list(_dumped(run, level, dumped))
-        yield "enable_dump_tensor", json.dumps(manifest(level, entries, 0))
+        found["enable_dump_tensor"] = json.dumps(manifest(level, entries, 0))
     if config.enable_scope_stats:
-        yield "enable_scope_stats", _scopes(run, failed)
+        found["enable_scope_stats"] = _scopes(run, failed)
     if config.enable_pmu:
-        yield "enable_pmu", _counted(run, config.enable_pmu, hardware)
-
-
-def _write(folder: Path, flag: str, text: str, dumped: IO[bytes] | None) -> None:
-    path = folder / FILES[flag]
-    with locked(folder):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        if flag == "enable_dump_tensor":
-            path.with_name(BIN).unlink(missing_ok=True)
-            if dumped is not None:
-                dumped.seek(0)
-                with path.with_name(BIN).open("wb") as file:
-                    shutil.copyfileobj(dumped, file)
+        found["enable_pmu"] = _counted(run, config.enable_pmu, hardware)
+    return {FILES[flag]: text for flag, text in found.items()}
 
 
 # ---------------------------------------------------------------- what ran when
@@ -328,9 +307,9 @@ def _dependencies(run: ChipRun) -> dict[str, Any]:
     }
 
 
-def _dumped(run: ChipRun, level: int, dumped: IO[bytes] | None) -> Iterator[dict[str, Any]]:
+def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, Any]]:
     """Yield what was dumped, scalars after the tensors of their launch; their bytes are added."""
-    at, end = 0, 0 if dumped is None else dumped.seek(0, io.SEEK_END)
+    at = 0
     for wave in run.waves:
         for after in (0, 1):
             for i, launch in enumerate(wave.launches):
@@ -349,9 +328,7 @@ def _dumped(run: ChipRun, level: int, dumped: IO[bytes] | None) -> Iterator[dict
                 for k, value in enumerate(args["scalars"][: int(args["scalar_count"])]):
                     entry = blank_entry(*task, int(args["tensor_count"]) + k, BEFORE)
                     entry |= {"role": "input", "kind": "scalar", "dtype": "UINT64"}
-                    if dumped is not None:
-                        entry |= {"bin_offset": end, "bin_size": dumped.write(value.tobytes())}
-                        end += entry["bin_size"]
+                    add_bytes(entry, value.tobytes(), dumped)
                     yield entry
 
 

@@ -76,7 +76,6 @@ def write_files(
     run: FlaggedRun, config: CallConfig, about: Circumstances, dumped: str | None
 ) -> None:
     """Write the files of a run, whose workers have dumped the bytes of tensors into a file."""
-    folder = Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
     names = {
         "level": run.level,
         "orchestrator_name": about.function,
@@ -94,15 +93,25 @@ def write_files(
     if event_type := config.enable_pmu:
         rows = _counted(run, len(about.counters) + 1)
         found[FILES["enable_pmu"]] = pmu_table(rows, about.counters, event_type)
+    write_all(config, found, dumped)
+
+
+def folder_of(config: CallConfig) -> Path:
+    """Return where the files of a configuration are."""
+    return Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
+
+
+def write_all(config: CallConfig, found: dict[str, str], dumped: str | None) -> None:
+    """Write files with these contents, and the bytes of tensors if the configuration asks for them."""
+    folder = folder_of(config)
     with locked(folder):
         for name, text in found.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
         if config.enable_dump_tensor:
             target = (folder / FILES["enable_dump_tensor"]).with_name(BIN)
-            if dumped is None:
-                target.unlink(missing_ok=True)  # of another run
-            else:
+            target.unlink(missing_ok=True)  # of another run
+            if dumped is not None:
                 shutil.copyfile(dumped, target)
 
 
@@ -358,6 +367,14 @@ def blank_entry(task: int, function: int, index: int, stage: str) -> Entry:
     }
 
 
+def add_bytes(entry: Entry, octets: bytes, dumped: str | None) -> None:
+    """Add the bytes of a scalar to the file of dumps, if there is one."""
+    if dumped is not None:
+        with open(dumped, "ab") as file:
+            entry["bin_offset"] = file.tell()
+            entry["bin_size"] = file.write(octets)
+
+
 def _arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]:
     """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them."""
     entries = list(_tensors_noted(run)) if level == WITHOUT_BYTES else []
@@ -367,11 +384,7 @@ def _arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any
         if operand & L.DUMPED_SCALAR:
             entry = blank_entry(*ids, index, BEFORE)
             entry |= {"role": "input", "kind": "scalar", "dtype": _SCALARS.get(second, "UINT64")}
-            if dumped is not None:
-                with open(dumped, "ab") as file:
-                    entry["bin_offset"] = file.tell()
-                    octets = first.to_bytes(L.WORD, "little", signed=True)
-                    entry["bin_size"] = file.write(octets)
+            add_bytes(entry, first.to_bytes(L.WORD, "little", signed=True), dumped)
             scalars.append(entry)
         elif level != WITHOUT_BYTES and (tensor := task.tensors.get(index)) is not None:
             entry = tensor_entry(*ids, tensor, AFTER if operand & L.DUMPED_AFTER else BEFORE)

@@ -213,10 +213,10 @@ def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
 def test_a_folder_that_cannot_be_made_is_an_error_and_with_dumps_before_the_run(chip, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     below, seen = Files(tmp_path / "file" / "below"), np.zeros(BLOCKS, np.int32)
-    with pytest.raises(ChipError, match=r"args_dump/args.bin cannot be written: Not a dir"):
+    with pytest.raises(ChipError, match=r"the files in .*/below cannot be written: Not a dir"):
         chip.run_args(0, host_args(seen), below.config(enable_dump_tensor=2))
     assert not seen.any()
-    with pytest.raises(ChipError, match=r"l2_swimlane_records.json cannot be written: Not a dir"):
+    with pytest.raises(ChipError, match=r"the files in .*/below cannot be written: Not a dir"):
         chip.run_args(0, host_args(seen), below.config(enable_l2_swimlane=4))
     assert seen.all()
 
