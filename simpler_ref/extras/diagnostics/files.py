@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,18 +48,6 @@ _COMPLETED = tables.EVENT["complete"], tables.EVENT["fail"]
 Entry = dict[str, Any]
 
 
-class Circumstances(NamedTuple):
-    """What is known of a run beside its notes."""
-
-    function: str
-    """Name of the orchestration function."""
-    site: str
-    """Where it is, ``file:line``."""
-    failed: bool
-    counters: tuple[str, ...]
-    """Names of the counters that were read."""
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make a folder, and write into it alone: of several tasks that name it the last one's files stay."""
@@ -73,15 +61,18 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_files(
-    run: FlaggedRun, config: CallConfig, about: Circumstances, dumped: str | None
+    run: FlaggedRun, config: CallConfig, counters: tuple[str, ...], dumped: str | None
 ) -> None:
-    """Write the files of a run, whose workers have dumped the bytes of tensors into a file."""
+    """Write the files of a run.
+
+    Its workers have read counters with these names, and dumped the bytes of tensors into a file.
+    """
     names = {
         "level": run.level,
-        "orchestrator_name": about.function,
+        "orchestrator_name": run.name,
         "callable_id_to_name": {str(i): name for i, name in enumerate(run.names)},
     }
-    found = {f"name_map_{about.function}.json": json.dumps(names)}
+    found = {f"name_map_{run.name}.json": json.dumps(names)}
     if level := config.enable_l2_swimlane:
         found[FILES["enable_l2_swimlane"]] = json.dumps(_swimlane(run, level))
     if config.enable_dep_gen:
@@ -89,10 +80,10 @@ def write_files(
     if level := config.enable_dump_tensor:
         found[FILES["enable_dump_tensor"]] = json.dumps(_arguments(run, level, dumped))
     if config.enable_scope_stats:
-        found[FILES["enable_scope_stats"]] = _scope_stats(run, about.site, about.failed)
+        found[FILES["enable_scope_stats"]] = _scope_stats(run)
     if event_type := config.enable_pmu:
-        rows = _counted(run, len(about.counters) + 1)
-        found[FILES["enable_pmu"]] = pmu_table(rows, about.counters, event_type)
+        rows = _counted(run, len(counters) + 1)
+        found[FILES["enable_pmu"]] = pmu_table(rows, counters, event_type)
     write_all(config, found, dumped)
 
 
@@ -450,11 +441,8 @@ def scope_line(
     }
 
 
-def _scope_stats(run: FlaggedRun, site: str, failed: bool) -> str:
-    """Return what rings, edges and keys held whenever a scope began or ended.
-
-    `site` is the line of the orchestration function, whose scope is the outermost one.
-    """
+def _scope_stats(run: FlaggedRun) -> str:
+    """Return what rings, edges and keys held whenever a scope began or ended."""
     use, back, most = ([Counter[str]() for _ in range(L.MAX_RING_DEPTH)] for _ in range(3))
     lines = []
 
@@ -468,7 +456,7 @@ def _scope_stats(run: FlaggedRun, site: str, failed: bool) -> str:
             change(ring, "heap", step.second - use[ring]["heap"] + back[ring]["heap"])
         elif step.what == "scope":
             ring = max(0, min(step.first, run.rings - 1))
-            place = run.line_of(step.line) if step.first else site
+            place = run.line_of(step.line) if step.first else run.site
             phase = "begin" if step.second else "end"
             lines.append(
                 scope_line(place, phase, step.first, ring, back[ring], use[ring], step.buffers)
@@ -478,7 +466,7 @@ def _scope_stats(run: FlaggedRun, site: str, failed: bool) -> str:
             change(step.task.ring, "tasks", way)
             edges = len({one.producer for one in step.task.edges})
             change(step.task.ring, "edges", way * edges)
-    return scope_lines(lines, failed, run.dropped, most[: run.rings], _most_keys(run.steps))
+    return scope_lines(lines, run.failed, run.dropped, most[: run.rings], _most_keys(run.steps))
 
 
 def _most_keys(steps: list[Step]) -> int:

@@ -129,9 +129,24 @@ class FlaggedRun:
         The trace.
     layouts : Callable
         Returns the layout that has a number.
+    function : Callable
+        The orchestration function.
+    failed : bool
+        Whether it has failed.
     """
 
-    def __init__(self, file: TraceFile, layouts: Callable[[int], Layout]) -> None:
+    def __init__(
+        self,
+        file: TraceFile,
+        layouts: Callable[[int], Layout],
+        function: Callable[..., Any],
+        failed: bool,
+    ) -> None:
+        code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+        self.name: str = getattr(function, "__name__", type(function).__name__)
+        self.site = "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+        """Where the function begins, whose scope is the outermost one."""
+        self.failed = failed
         self.about, self.dropped = file.about, sum(file.dropped.values())
         self.level: int = self.about["level"]
         self.rings: int = self.about["rings"]

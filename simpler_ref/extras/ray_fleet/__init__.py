@@ -138,8 +138,16 @@ class RayFleet(Fleet):
         """
         if importlib.util.find_spec("ray") is None:
             raise RemoteError("RayFleet needs Ray: pip install 'simpler_ref[ray]'")
+        options = {
+            "address": self.address,
+            "resources": self.resources,
+            "strategy": self.strategy,
+            "timeout_s": self.timeout_s,
+            "number": endpoints,
+        }
+        folders = {name: list(sys.modules[name].__path__) for name in _PACKAGES}
         keeper = subprocess.Popen(
-            [*this_python(), "-c", _PROGRAM, json.dumps(self._options(endpoints)), _folders()],
+            [*this_python(), "-c", _PROGRAM, json.dumps(options), json.dumps(folders)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -177,20 +185,6 @@ class RayFleet(Fleet):
                 keeper.kill()
                 keeper.wait()
             keeper.stdout.close()
-
-    def _options(self, number: int) -> dict[str, Any]:
-        return {
-            "address": self.address,
-            "resources": self.resources,
-            "strategy": self.strategy,
-            "timeout_s": self.timeout_s,
-            "number": number,
-        }
-
-
-def _folders() -> str:
-    """Return where the packages of this module are, as JSON."""
-    return json.dumps({name: list(sys.modules[name].__path__) for name in _PACKAGES})
 
 
 # ---------------------------------------------------------------- in the keeper, which connects to Ray
