@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..system.regions import Region, attach
+from ..system.regions import attach_window
 from ..system.types import Array
 from .abi import ChipError
 from .chip_worker import ChipWorker, _shim
@@ -251,8 +251,6 @@ def _attach(pid: int, fd: int, address: int, nbytes: int) -> Array | None:
         return None
     mine = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        inode = os.fstat(mine).st_ino
-        region = Region(address, nbytes, nbytes, pid, fd, inode, False, False, True)
-        return attach(region, mine)
+        return attach_window(address, nbytes, pid, mine)
     finally:
         os.close(mine)

@@ -146,8 +146,7 @@ def _strangers() -> list[str]:
     for look in range(_LOOKS if can_tell else 1):
         if look:
             time.sleep(_SETTLE_S)
-        pythons = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
-        threads = {int(name) for name in os.listdir("/proc/self/task")} - pythons
+        threads = _threads_of_libraries()
         if not threads:
             return []
         stacks = [_stack(thread) for thread in threads]
@@ -158,6 +157,12 @@ def _strangers() -> list[str]:
     if not can_tell:
         owners = [name for _, _, name in code if name.startswith(_OPENMP)]
     return [name for name in owners if not any(part in name for part in _HARMLESS)]
+
+
+def _threads_of_libraries() -> set[int]:
+    """Return the threads of this process that are not Python's."""
+    ours = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
+    return {int(name) for name in os.listdir("/proc/self/task")} - ours
 
 
 def _stack(thread: int) -> bytes:

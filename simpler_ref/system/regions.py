@@ -1,10 +1,10 @@
 """Regions of shared memory that processes not forked from this one can map, too.
 
-A region is a file in ``/dev/shm`` that never has a name, so that a killed process can leave none behind;
-if the free space there is too small, it is a `memfd_create` file, which has no limit of its own. Forked
-processes inherit the mapping. A fresh interpreter gets the descriptor, and maps the same bytes at the
-same address. Addresses are therefore in a range that a new process does not use; if they are in use all
-the same, another interpreter is started, whose addresses differ.
+A region is a `memfd_create` file: it has no name, so a killed process leaves none behind, and no limit as
+``/dev/shm`` has, where a page that finds no room ends the process. Forked processes inherit the mapping.
+A fresh interpreter gets the descriptor, and maps the same bytes at the same address. Addresses are
+therefore in a range that a new process does not use; if they are in use all the same, another interpreter
+is started, whose addresses differ.
 
 The mapping lives as long as any array over it, the descriptor until `release`. Only the process that made
 a region keeps its descriptor.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import logging
 import mmap
 import os
 import resource
@@ -32,10 +31,7 @@ from ..jit.layout import round_up
 from .signals import signals_blocked
 from .types import Array
 
-log = logging.getLogger("simpler_ref")
-
 PAGE = mmap.PAGESIZE
-SHM = "/dev/shm"
 _ALIGN = 1 << 21
 _LOW, _HIGH = 1 << 45, 1 << 46
 """The addresses of regions: below those of simulated chips, far from programs, heaps and libraries."""
@@ -69,7 +65,6 @@ class Region(NamedTuple):
     fd: int
     inode: int
     huge: bool
-    in_shm: bool
     window: bool = False
     """Only processes that attach it have it: it is not inherited, nor mapped by a fresh interpreter."""
 
@@ -164,10 +159,11 @@ def _create(nbytes: int, shared: int, huge: bool, window: bool) -> Array:
             _unmap(region)
     fd = -1
     try:
-        fd, in_shm = _open_memory(shared)
+        fd = os.memfd_create("simpler-region")
+        os.ftruncate(fd, shared)
         inode = os.fstat(fd).st_ino
         at = _reserve(nbytes, among=(_WINDOWS_LOW, _WINDOWS_HIGH) if window else (_LOW, _HIGH))
-        region = Region(at, nbytes, shared, os.getpid(), fd, inode, huge, in_shm, window)
+        region = Region(at, nbytes, shared, os.getpid(), fd, inode, huge, window)
         array = _map(region, fd)
     except (OSError, OverflowError) as error:
         if fd >= 0:
@@ -204,41 +200,6 @@ def _forget(region: Region) -> None:
 def _close(region: Region) -> None:
     with suppress(OSError):  # foreign code has closed it
         os.close(region.fd)
-
-
-_told = False
-
-
-def _open_memory(nbytes: int) -> tuple[int, bool]:
-    """Return the descriptor of fresh memory without a name, and whether it is in /dev/shm.
-
-    Pages are made when they are touched, and a page for which ``/dev/shm`` has no room would end the
-    process with SIGBUS. So the free space there must be enough for all regions.
-    """
-    global _told
-    with suppress(OSError):  # no /dev/shm, or one without support for nameless files
-        space = os.statvfs(SHM)
-        free = space.f_bavail * space.f_frsize
-        promised = sum(one.shared for one in _regions.values() if one.in_shm)
-        if promised + nbytes <= free:
-            fd = os.open(SHM, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
-            return _sized(fd, nbytes), True
-        if not _told:
-            _told = True
-            log.info(
-                "%s has %d bytes free, too few for %d more: shared memory is made by memfd_create",
-                *(SHM, free - promised, nbytes),
-            )
-    return _sized(os.memfd_create("simpler-region"), nbytes), False
-
-
-def _sized(fd: int, nbytes: int) -> int:
-    try:
-        os.ftruncate(fd, nbytes)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def give_back(address: int, nbytes: int) -> None:
@@ -370,6 +331,12 @@ def attach(region: Region, fd: int) -> Array:
     array = _map(region, fd)
     _regions[region.address] = region
     return array
+
+
+def attach_window(address: int, nbytes: int, owner: int, fd: int) -> Array:
+    """Map a window of another process; see `create_window` and `attach`."""
+    inode = os.fstat(fd).st_ino
+    return attach(Region(address, nbytes, nbytes, owner, fd, inode, huge=False, window=True), fd)
 
 
 # ---------------------------------------------------------------- which memory is shared

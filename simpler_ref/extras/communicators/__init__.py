@@ -233,9 +233,9 @@ class Communicator:
             memory.make("comm", devices, window, int(self._timeout_s * 1e9))
             memory.guard()
             region = regions.region_of(made[0])
-            place = {"address": region.address, "nbytes": region.nbytes, "inode": region.inode}
             _arrays[region.address] = made[0]
-            return Answer({**place, "pid": region.owner}, region.fd)
+            place = {"address": region.address, "nbytes": region.nbytes, "pid": region.owner}
+            return Answer(place, region.fd)
 
         try:
             place = self._agree(ranks, {"nbytes": nbytes}, decide)
@@ -253,10 +253,8 @@ class Communicator:
         try:
             array = _arrays.get(address)
             if array is None or words["pid"] != os.getpid():
-                region = regions.Region(
-                    address, nbytes, nbytes, words["pid"], fd, words["inode"], False, False, True
-                )
-                array = _arrays[address] = regions.attach(region, fd)
+                array = regions.attach_window(address, nbytes, words["pid"], fd)
+                _arrays[address] = array
             memory = DomainMemory(address)
             rank = list(ranks).index(self.rank)
             self._domains.take(memory, rank, array)
