@@ -188,7 +188,7 @@ class CallConfig:
         """
         for name in self._FIELDS:
             value = getattr(self, name)
-            if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31 or value < 0:
+            if not isinstance(value, int) or not 0 <= value < 1 << 31:
                 raise ValueError(f"CallConfig.{name} is {value!r}; give a non-negative 32-bit int")
         if self.enable_l2_swimlane > _MOST_DETAIL:
             raise ValueError(

@@ -18,7 +18,8 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from bisect import bisect_left, bisect_right
+import operator
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -155,6 +156,9 @@ class Buffer:
     start: int
     end: int
     owner: Owner
+
+
+_start_of = operator.attrgetter("start")
 
 
 class Plan(NamedTuple):
@@ -329,8 +333,8 @@ class History:
         self._track_reads = track_reads
         self._bytes: dict[int, Bytes] = {}
         self._producers: dict[tuple[int, int], tuple[int | None, Owner | None]] = {}
-        self._starts: list[int] = []
-        self._buffers: dict[int, Buffer] = {}
+        self._buffers: list[Buffer] = []
+        """Those of open scopes, by their starts."""
         self._scopes: list[list[Owner]] = [[]]
         self._tasks = 0
         self._order: Order = []
@@ -359,8 +363,10 @@ class History:
                 before, owner = self._producers.get((one.memory, one.data), (None, None))
                 if before is not None:
                     producers[before] = None
-                buffer = self._buffers.get(one.data) if one.memory == HOST else None
-                keeps |= {found: None for found in (owner, buffer and buffer.owner) if found}
+                if owner is not None:
+                    keeps[owner] = None
+                if (buffer := self._buffer_of(one)) is not None and buffer.start == one.data:
+                    keeps[buffer.owner] = None
             waits = one.memory == HOST or not one.child_memory
             if self._track_reads and waits and one.tag in _WRITES and one.data:
                 known = self._bytes.get(one.memory)
@@ -404,7 +410,7 @@ class History:
             known.add(use, lineage)
             if one.tag in _WRITES:
                 self._producers[one.memory, one.data] = task.turn, own
-            buffer = self._buffer_at(one) if one.memory == HOST else None
+            buffer = self._buffer_of(one)
             if buffer is not None and buffer.owner is not own and buffer.owner not in keeps:
                 buffer.owner.users.append(use)
 
@@ -452,23 +458,21 @@ class History:
         """End the innermost scope: its buffers are given back."""
         for owner in self._scopes.pop():
             for buffer in owner.buffers:
-                del self._buffers[buffer.start]
-                del self._starts[bisect_left(self._starts, buffer.start)]
+                self._buffers.remove(buffer)
                 if HOST in self._bytes:
                     self._bytes[HOST].forget(buffer.start, buffer.end)
 
     def _provide(self, owner: Owner, start: int, end: int) -> int:
         buffer = Buffer(next(_numbers) & L.LOW_HALF, start, end, owner)
         owner.buffers.append(buffer)
-        self._buffers[start] = buffer
-        self._starts.insert(bisect_left(self._starts, start), start)
+        insort(self._buffers, buffer, key=_start_of)
         return buffer.number
 
-    def _buffer_at(self, tensor: Tensor) -> Buffer | None:
-        at = bisect_right(self._starts, tensor.start) - 1
-        if at < 0:
+    def _buffer_of(self, tensor: Tensor) -> Buffer | None:
+        at = bisect_right(self._buffers, tensor.start, key=_start_of) - 1
+        if at < 0 or tensor.memory != HOST:
             return None
-        buffer = self._buffers[self._starts[at]]
+        buffer = self._buffers[at]
         return buffer if tensor.end <= buffer.end and tensor.start < buffer.end else None
 
     def _is_given_back(self, one: Tensor) -> bool:
@@ -477,7 +481,7 @@ class History:
             return False
         if not any(first <= one.start < end for first, end in self._rings):
             return False
-        buffer = self._buffer_at(one)
+        buffer = self._buffer_of(one)
         return buffer is None or (one.buffer != 0 and one.buffer != buffer.number)
 
 
