@@ -372,6 +372,17 @@ class CallableHandle:
         return f"<CallableHandle {self.name or '?'} {self._made[0][:19]}…>"
 
 
+def chip_handle(target: Any, platform: str = "", runtime: str = "") -> CallableHandle:
+    """Return a fresh handle for a chip callable."""
+    descriptor = build_chip_callable_descriptor(target=target, platform=platform, runtime=runtime)
+    return CallableHandle(
+        compute_callable_hashid(descriptor),
+        CallableKind.CHIP_CALLABLE,
+        TargetNamespace.LOCAL_CHIP,
+        target.config_name or target.func_name,
+    )
+
+
 class _ChangedHandle(CallableHandle):
     """What a handle becomes when a field is set to another value: to look it up in a table fails."""
 

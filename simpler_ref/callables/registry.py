@@ -24,8 +24,8 @@ from .identity import (
     CallableHandle,
     CallableKind,
     TargetNamespace,
-    build_chip_callable_descriptor,
     build_python_serialized_descriptor,
+    chip_handle,
     compute_callable_hashid,
 )
 from .payloads import (
@@ -188,19 +188,13 @@ class Registry:
     ) -> tuple[CallableHandle, Any, bytes]:
         """Return a fresh handle for a callable, what a worker installs, and the bytes that travel."""
         if chip:
-            descriptor = build_chip_callable_descriptor(
-                target=target, platform=platform, runtime=runtime
-            )
             payload = target.to_bytes()
-            kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
-            name, target = target.config_name or target.func_name, payload
-        else:
-            raw = serialize(target)
-            descriptor = build_python_serialized_descriptor(raw)
-            payload = raw if why_not_serialised(raw) else pack_payload(raw)
-            kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
-            name = getattr(target, "__qualname__", type(target).__qualname__)
-        hashid = compute_callable_hashid(descriptor)
+            return chip_handle(target, platform, runtime), payload, payload
+        raw = serialize(target)
+        payload = raw if why_not_serialised(raw) else pack_payload(raw)
+        hashid = compute_callable_hashid(build_python_serialized_descriptor(raw))
+        kind, namespace = CallableKind.PYTHON_SERIALIZED, TargetNamespace.LOCAL_PYTHON
+        name = getattr(target, "__qualname__", type(target).__qualname__)
         return CallableHandle(hashid, kind, namespace, name), target, payload
 
     def add(

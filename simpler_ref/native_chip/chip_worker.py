@@ -14,13 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ..callables.identity import (
-    CallableHandle,
-    CallableKind,
-    TargetNamespace,
-    build_chip_callable_descriptor,
-    compute_callable_hashid,
-)
+from ..callables.identity import CallableHandle, chip_handle
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import RUNTIME_ENV_SIZE, CallConfig, RuntimeEnv
@@ -37,7 +31,6 @@ _RUNTIME = _HERE / "_runtime.so"
 _WORDS = 2048
 _COUNTS = struct.Struct("<ii")
 _NO_ENV = bytes(RUNTIME_ENV_SIZE)
-_MAX_SLOTS = L.MAX_REGISTERED_CALLABLE_IDS
 SIMULATED = ("tensormap_and_ringbuffer", "host_build_graph")
 """Names of runtimes on hardware, in whose place the simulated chip runs."""
 
@@ -300,13 +293,15 @@ class ChipWorker:
         """
         if not isinstance(target, ChipCallable):
             raise TypeError(f"prepare_callable expects a ChipCallable, got {type(target).__name__}")
-        slot = next(i for i in range(_MAX_SLOTS) if i not in self._filled)
-        self.prepare(slot, target)
-        hashid = compute_callable_hashid(build_chip_callable_descriptor(target=target))
-        kind, namespace = CallableKind.CHIP_CALLABLE, TargetNamespace.LOCAL_CHIP
-        handle = CallableHandle(hashid, kind, namespace, target.config_name or target.func_name)
+        slot, handle = self.prepare_free(target), chip_handle(target)
         self._slots[handle] = slot
         return handle
+
+    def prepare_free(self, chip_callable: ChipCallable | Any) -> int:
+        """Install a callable in a free slot, and return the slot; see `prepare`."""
+        slot = next(i for i in range(len(self._filled) + 1) if i not in self._filled)
+        self.prepare(slot, chip_callable)
+        return slot
 
     def unregister_callable(self, handle: CallableHandle) -> None:
         """Remove a callable that `prepare_callable` has installed.

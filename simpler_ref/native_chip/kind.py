@@ -31,7 +31,6 @@ class ChipChild(WorkerKind):
         self._mailbox: MailboxView
         self._chip: ChipWorker
         self._domains: ChipDomains
-        self._slots: set[int] = set()
 
     def start(self, mailbox: MailboxView) -> None:
         """Load the runtime and open the device."""
@@ -47,15 +46,11 @@ class ChipChild(WorkerKind):
 
     def install(self, target: Any) -> int:
         """Prepare a chip callable and return its slot on the chip."""
-        slot = next(i for i in range(len(self._slots) + 1) if i not in self._slots)
-        self._chip.prepare(slot, target)
-        self._slots.add(slot)
-        return slot
+        return self._chip.prepare_free(target)
 
     def remove(self, installed: int) -> None:
         """Free a slot on the chip."""
         self._chip.unregister(installed)
-        self._slots.discard(installed)
 
     def leaf(self, installed: int) -> Callable[[ReceivedArgs], Any]:
         """Run a slot on the arguments in the mailbox, without decoding them here."""
