@@ -39,6 +39,14 @@ from .payloads import (
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
 """The callables that workers are made with: digest → target, for each kind of callables."""
 
+_REMOVED = "REGISTER_TOMBSTONE_ACTIVE"
+_UNCONFIRMED = {
+    _REMOVED: "its removal was not confirmed by every worker",
+    "REGISTER_CLEANUP_UNCERTAIN": (
+        "an earlier registration failed and could not be undone on every worker"
+    ),
+}
+"""Errors of callables that a worker may still have, by their codes."""
 _retired: weakref.WeakSet[CallableHandle] = weakref.WeakSet()
 """Unregistered handles, for the message when one is used again."""
 
@@ -101,8 +109,8 @@ class Registry:
         self.lock = threading.RLock()
         self._installed: dict[bytes, Registered] = {}
         self._used: dict[int, Registered] = {}
-        self._uncertain: set[bytes] = set()
-        self._tombstones: set[bytes] = set()
+        self._unconfirmed: dict[bytes, str] = {}
+        """Callables that a worker may still have, and the code of the error for that."""
         self.leaving: list[Registered] = []
         self._words: dict[tuple[TargetNamespace, int], dict[CallableHandle, int]] = {
             (namespace, pool): {} for namespace in TargetNamespace for pool in WorkerType
@@ -220,17 +228,9 @@ class Registry:
         """
         with self.lock:
             digest = handle.digest
-            if digest in self._uncertain:
+            if code := self._unconfirmed.get(digest):
                 raise CallableError(
-                    "REGISTER_CLEANUP_UNCERTAIN",
-                    f"{handle.name}: an earlier registration failed and could not be undone on every "
-                    "worker; register it with a new Worker",
-                )
-            if digest in self._tombstones:
-                raise CallableError(
-                    "REGISTER_TOMBSTONE_ACTIVE",
-                    f"{handle.name}: its removal was not confirmed by every worker; register it with "
-                    "a new Worker",
+                    code, f"{handle.name}: {_UNCONFIRMED[code]}; register it with a new Worker"
                 )
             one = self._installed.get(digest) or self._come_back(digest)
             if one is None:
@@ -239,8 +239,8 @@ class Registry:
                     if installer is not None:
                         installer.install_everywhere(one)
                 except CallableError as error:
-                    if error.code == "REGISTER_CLEANUP_UNCERTAIN":
-                        self._uncertain.add(digest)
+                    if error.code in _UNCONFIRMED:
+                        self._unconfirmed[digest] = error.code
                     raise
                 self._used[one.index] = one  # first: no other may get its index
                 if engine is not None:
@@ -295,7 +295,7 @@ class Registry:
         """
         with self.lock:
             if not self.is_live(handle):
-                if handle.digest in self._tombstones:
+                if self._unconfirmed.get(handle.digest) == _REMOVED:
                     raise CallableError(
                         "UNREGISTER_TOMBSTONE_ACTIVE",
                         f"{handle!r} was unregistered; a worker has not confirmed its removal yet",
@@ -325,11 +325,13 @@ class Registry:
                     continue
                 error = installer.remove_everywhere(one)
                 if error is not None:
-                    self._tombstones.add(one.digest)
+                    self._unconfirmed[one.digest] = _REMOVED
                     first = first or error
             if first is not None:
                 raise first
 
     def forget_tombstones(self) -> None:
         """Forget the tombstones: new workers have no removed callables."""
-        self._tombstones.clear()
+        for digest, code in list(self._unconfirmed.items()):
+            if code == _REMOVED:
+                del self._unconfirmed[digest]

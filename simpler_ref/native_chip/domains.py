@@ -36,8 +36,8 @@ _WRITING, _TEXT_WAIT_S = 1, 0.1
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
-class _Bell(ctypes.Structure):
-    _fields_ = (("rung", _U32), ("sleepers", _U32), ("arrived", _U32), ("padding", _U32 * 13))
+class _Waker(ctypes.Structure):
+    _fields_ = (("wakes", _U32), ("sleepers", _U32), ("arrived", _U32), ("padding", _U32 * 13))
 
 
 class _Shared(ctypes.Structure):
@@ -45,7 +45,7 @@ class _Shared(ctypes.Structure):
 
     _fields_ = (
         *(("size", _U32), ("broken", _U32), ("text", ctypes.c_char * 504), ("barrier", _U64)),
-        *(("padding", _U64 * 7), ("chips", _U32 * MAX_RANKS), ("bells", _Bell * MAX_RANKS)),
+        *(("padding", _U64 * 7), ("chips", _U32 * MAX_RANKS), ("wakers", _Waker * MAX_RANKS)),
         ("name", ctypes.c_char * (MAX_NAME + 1)),
     )
 
@@ -143,9 +143,9 @@ class DomainMemory(NamedTuple):
 
     def sleeps(self, rank: int) -> int:
         """Return how often a rank was woken, if it sleeps until another one does something; else −1."""
-        bell = self._shared.bells[rank]
-        rung = int(bell.rung)  # first: one that is woken after this counts as awake
-        return rung if bell.sleepers else -1
+        waker = self._shared.wakers[rank]
+        wakes = int(waker.wakes)  # first: one that is woken after this counts as awake
+        return wakes if waker.sleepers else -1
 
     def break_because(self, why: str) -> None:
         """Break the domain, unless it is broken: every wait in it ends with an error."""

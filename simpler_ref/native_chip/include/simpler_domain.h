@@ -32,13 +32,13 @@ extern "C" {
 
 #define SIMPLER_DOMAIN_MAX_RANKS 64
 
-/* The bell of a rank: it sleeps on `rung` until somebody has changed what it waits for. */
-typedef struct SimplerBell {
-    uint32_t rung;
+/* What a rank waits on: it sleeps on `wakes` until somebody has changed what it waits for. */
+typedef struct SimplerWaker {
+    uint32_t wakes;
     uint32_t sleepers;
     uint32_t arrived; /* one more than the round of the barrier at which the rank has arrived last */
     uint32_t padding[13]; /* a cache line for each */
-} SimplerBell;
+} SimplerWaker;
 
 /* What the ranks of a domain share, besides the windows; native_chip/domains.py has the same, and lays it out. */
 typedef struct SimplerDomainShared {
@@ -48,7 +48,7 @@ typedef struct SimplerDomainShared {
     uint64_t barrier; /* rounds done << 32 | ranks that have arrived in this round */
     uint64_t padding[7];
     uint32_t chips[SIMPLER_DOMAIN_MAX_RANKS]; /* the chip of each rank */
-    SimplerBell bells[SIMPLER_DOMAIN_MAX_RANKS];
+    SimplerWaker wakers[SIMPLER_DOMAIN_MAX_RANKS];
     char name[128];
 } SimplerDomainShared;
 
@@ -64,9 +64,9 @@ typedef struct SimplerDomain {
 
 SIMPLER_STATIC_ASSERT(sizeof(SimplerDomain) == 544);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerDomain, windows) == 32);
-SIMPLER_STATIC_ASSERT(sizeof(SimplerBell) == 64);
+SIMPLER_STATIC_ASSERT(sizeof(SimplerWaker) == 64);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, barrier) == 512);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, bells) == 832);
+SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, wakers) == 832);
 SIMPLER_STATIC_ASSERT(offsetof(SimplerDomainShared, name) == 4928);
 
 /* The domain that a scalar of a task stands for. */
@@ -144,13 +144,13 @@ static inline uint64_t simpler_now_ns_(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Wake a rank, after what it may wait for was changed. A sleeper counts itself before it reads `rung` and
- * looks again; so it either sees the change, or is counted here, or finds `rung` changed when it falls asleep. */
-static inline void simpler_bell_ring_(SimplerBell *bell)
+/* Wake a rank, after what it may wait for was changed. A sleeper counts itself before it reads `wakes` and
+ * looks again; so it either sees the change, or is counted here, or finds `wakes` changed when it falls asleep. */
+static inline void simpler_wake_(SimplerWaker *waker)
 {
-    __atomic_fetch_add(&bell->rung, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&bell->sleepers, __ATOMIC_SEQ_CST) != 0)
-        simpler_futex_(&bell->rung, FUTEX_WAKE, 0x7fffffff, NULL);
+    __atomic_fetch_add(&waker->wakes, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&waker->sleepers, __ATOMIC_SEQ_CST) != 0)
+        simpler_futex_(&waker->wakes, FUTEX_WAKE, 0x7fffffff, NULL);
 }
 
 /* Break a domain, unless it is broken: all waits in it end. */
@@ -162,7 +162,7 @@ static inline void simpler_domain_break_(SimplerDomainShared *shared, const char
     strncpy(shared->text, why, sizeof shared->text - 1); /* what follows is zero */
     __atomic_store_n(&shared->broken, 2, __ATOMIC_SEQ_CST);
     for (uint32_t rank = 0; rank < shared->size; rank++)
-        simpler_bell_ring_(&shared->bells[rank]);
+        simpler_wake_(&shared->wakers[rank]);
 }
 
 /* Whether a wait is over: the word is at least `value`, or with `until_other` differs from it. */
@@ -178,7 +178,7 @@ static inline int32_t simpler_domain_until_(const SimplerDomain *domain, const u
                                             uint32_t value, int until_other, uint64_t timeout_ns)
 {
     SimplerDomainShared *shared = simpler_domain_shared_(domain);
-    SimplerBell *bell = &shared->bells[domain->rank];
+    SimplerWaker *waker = &shared->wakers[domain->rank];
     int32_t status = 0;
     for (int i = 0; i < SIMPLER_DOMAIN_SPINS_; i++) {
         if (simpler_domain_met_(word, value, until_other))
@@ -191,9 +191,9 @@ static inline int32_t simpler_domain_until_(const SimplerDomain *domain, const u
     }
     const uint64_t wanted = timeout_ns ? timeout_ns : domain->timeout_ns, now = simpler_now_ns_();
     const uint64_t deadline = now + wanted < now ? UINT64_MAX : now + wanted;
-    __atomic_fetch_add(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&waker->sleepers, 1, __ATOMIC_SEQ_CST);
     for (;;) {
-        const uint32_t rung = __atomic_load_n(&bell->rung, __ATOMIC_SEQ_CST);
+        const uint32_t wakes = __atomic_load_n(&waker->wakes, __ATOMIC_SEQ_CST);
         if (simpler_domain_met_(word, value, until_other))
             break;
         if (__atomic_load_n(&shared->broken, __ATOMIC_ACQUIRE) != 0) {
@@ -209,9 +209,9 @@ static inline int32_t simpler_domain_until_(const SimplerDomain *domain, const u
         struct timespec left;
         left.tv_sec = (time_t)(rest / 1000000000u);
         left.tv_nsec = (long)(rest % 1000000000u);
-        simpler_futex_(&bell->rung, FUTEX_WAIT, rung, &left);
+        simpler_futex_(&waker->wakes, FUTEX_WAIT, wakes, &left);
     }
-    __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&waker->sleepers, 1, __ATOMIC_SEQ_CST);
     return status;
 }
 
@@ -224,7 +224,7 @@ static inline int32_t simpler_domain_notify(const SimplerDomain *domain, uint32_
     if (there == NULL || (uintptr_t)there % sizeof *there != 0)
         return SIMPLER_DOMAIN_OUTSIDE;
     __atomic_fetch_add(there, add, __ATOMIC_SEQ_CST);
-    simpler_bell_ring_(&simpler_domain_shared_(domain)->bells[rank]);
+    simpler_wake_(&simpler_domain_shared_(domain)->wakers[rank]);
     return 0;
 }
 
@@ -245,7 +245,7 @@ static inline int32_t simpler_domain_barrier(const SimplerDomain *domain, uint64
 {
     SimplerDomainShared *shared = simpler_domain_shared_(domain);
     uint64_t *barrier = &shared->barrier;
-    uint32_t *arrived = &shared->bells[domain->rank].arrived;
+    uint32_t *arrived = &shared->wakers[domain->rank].arrived;
     const uint32_t round = (uint32_t)(__atomic_load_n(barrier, __ATOMIC_SEQ_CST) >> 32);
     if (__atomic_exchange_n(arrived, round + 1, __ATOMIC_SEQ_CST) == round + 1) {
         simpler_domain_break_(shared, "two blocks of a rank were at one barrier: launch one block");
@@ -255,7 +255,7 @@ static inline int32_t simpler_domain_barrier(const SimplerDomain *domain, uint64
     if ((uint32_t)now == domain->size) {
         __atomic_store_n(barrier, (uint64_t)(round + 1) << 32, __ATOMIC_SEQ_CST);
         for (uint32_t rank = 0; rank < domain->size; rank++)
-            simpler_bell_ring_(&shared->bells[rank]);
+            simpler_wake_(&shared->wakers[rank]);
         return 0;
     }
     const uint32_t *rounds = (const uint32_t *)barrier + 1; /* the upper half: all is little-endian */

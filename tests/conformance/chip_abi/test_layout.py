@@ -16,7 +16,7 @@ from simpler_ref.native_chip.abi import (
     CoreArgsStorage,
     RuntimeEnvStorage,
 )
-from simpler_ref.native_chip.domains import _Bell, _Domain, _Shared
+from simpler_ref.native_chip.domains import _Domain, _Shared, _Waker
 from simpler_ref.task_interface import (
     ArgDirection,
     CallConfig,
@@ -59,7 +59,7 @@ def test_ctypes_puts_every_field_where_the_header_asserts_it(name):
 
 @pytest.mark.spec("CHIP-LAYOUT-1")
 def test_domains_are_laid_out_as_kernels_have_them():
-    kinds = {"SimplerDomain": _Domain, "SimplerBell": _Bell, "SimplerDomainShared": _Shared}
+    kinds = {"SimplerDomain": _Domain, "SimplerWaker": _Waker, "SimplerDomainShared": _Shared}
     asserted = {key: value for key, value in ASSERTED.items() if key[0] in kinds}
     assert len(asserted) == 6
     for (name, field), value in asserted.items():

@@ -349,12 +349,12 @@ def test_what_a_leaf_raises_fails_its_task_and_the_next_ones_run(w):
 
 
 # ---------------------------------------------------------------- 6: without the interpreter
-@compiled_only
 @leaf
 def times_three(a: int64[:]):
     a[0] = 3 * a[0] % 1_000_003
 
 
+@compiled_only
 @pytest.mark.spec("SPEED-LEAF-1")
 def test_leaves_that_follow_each_other_are_run_in_one_call(monkeypatch):
     """The worker's Python code asks for them once: all others are run by the same call."""
