@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simpler_ref.engine.view.layouts import Layouts
-from simpler_ref.jit import hazards, overlap, ring, slots
+from simpler_ref.jit import hazards, ring, slots, tensors
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 
 from .kernels import Kernels
 from .support import Arg, small_engine, unmap
 
-k = Kernels(hazards, overlap, ring, slots)
+k = Kernels(hazards, ring, slots, tensors)
 READING = (T.INPUT, T.INOUT)
 WRITING = (T.INOUT, T.OUTPUT, T.OUTPUT_EXISTING)
 Use = tuple[T, np.ndarray]

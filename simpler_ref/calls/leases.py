@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from ..engine.in_use import InUse, Users
 from ..engine.memory import Engine
+from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block
 
 _MUCH = 1 << 20

@@ -1,10 +1,14 @@
-"""The shared memory of one engine: the words the kernels work on, and the heap rings.
+"""One engine: the words that the kernels work on, the heap rings, and the Scheduler thread.
 
-Rule     HIER-ENGINE-1, -2; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-FORK-4; ORCH-INV-3
+Rule     HIER-ENGINE-1, -2; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-FORK-4; ORCH-INV-3; SCHED-PASS-2;
+         WM-PLACE-4
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
@@ -27,6 +31,8 @@ STUCK_NS = 5_000_000_000
 """How long a group waits for its workers before a warning."""
 TIMER_NS = 500_000
 """Longest sleep of the Scheduler thread while a task is deferred."""
+JOIN_TIMEOUT_S = 10.0
+log = logging.getLogger("simpler_ref")
 
 
 def _kernels() -> Entries:
@@ -136,3 +142,32 @@ class Engine:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine is memory of one process: it cannot be pickled")
+
+
+class Scheduler:
+    """Runs scheduler passes while the Orch thread does not.
+
+    `jit/schedule.py` has the pass, and how the two threads share it. The kernel returns to Python only to
+    warn of a group that waits too long.
+    """
+
+    def __init__(self, engine: Engine, describe_stuck: Callable[[], str]) -> None:
+        self._engine = engine
+        self._describe_stuck = describe_stuck
+        self._thread = threading.Thread(target=self._loop, name="simpler-scheduler", daemon=True)
+
+    def _loop(self) -> None:
+        loop, mem = self._engine.kernels.scheduler_loop, self._engine.mem
+        while loop(mem, TIMER_NS) == L.STUCK:
+            text = self._describe_stuck()
+            if text:
+                log.warning("%s", text)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._engine.kernels.stop_scheduler(self._engine.mem)
+        self._thread.join(JOIN_TIMEOUT_S)

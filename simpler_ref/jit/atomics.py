@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import inspect
 import os
 import platform
 import signal
@@ -28,7 +30,7 @@ from numba.core import cgutils, types
 from numba.core.typing.templates import signature
 from numba.extending import intrinsic
 
-from .kernel import INTERPRETED
+from .kernel import BYTES, INT, INTERPRETED, WORDS
 
 CHANGED = 0
 """`futex_wait`: woken, or the word no longer held the expected value."""
@@ -134,7 +136,7 @@ if INTERPRETED:
     def thread_id():
         return threading.get_ident()
 
-    def write_words(mem, fd, i, count):
+    def write_words(mem, i, fd, count):
         try:
             return os.write(fd, mem[i : i + count].tobytes())
         except OSError as error:
@@ -182,368 +184,259 @@ if INTERPRETED:
 else:
     from llvmlite import ir
 
-    _I64 = ir.IntType(64)
-    _I32 = ir.IntType(32)
+    _I64, _I32, _BIT = ir.IntType(64), ir.IntType(32), ir.IntType(1)
+    _ZERO, _BILLION = ir.Constant(_I64, 0), ir.Constant(_I64, 1_000_000_000)
 
-    def _pointer(context, builder, array_type, array, index):
-        view = context.make_array(array_type)(context, builder, array)
-        return cgutils.get_item_pointer(
-            context, builder, array_type, view, [index], wraparound=False
-        )
+    def instruction(result, *takes):
+        """Have kernels call what a function emits: its LLVM code, given context, builder and values.
 
-    @intrinsic
-    def load(typingctx, mem, i):
+        `takes` are the types of its arguments. If a word is the first, that is WORDS and INT, it gets a
+        pointer.
+        """
+
+        def wrap(emit):
+            of_word = takes[:2] == (WORDS, INT)
+
+            def codegen(context, builder, sig, values):
+                if of_word:
+                    view = context.make_array(WORDS)(context, builder, values[0])
+                    index = [values[1]]
+                    word = cgutils.get_item_pointer(
+                        context, builder, WORDS, view, index, wraparound=False
+                    )
+                    values = [word, *values[2:]]
+                made = emit(context, builder, *values)
+                return context.get_dummy_value() if made is None else made
+
+            @functools.wraps(emit)
+            def typer(typingctx, *_):
+                return signature(result, *takes), codegen
+
+            names = list(inspect.signature(emit).parameters)[2:]
+            names = ["typingctx", *(["mem", "i", *names[1:]] if of_word else names)]
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            typer.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+            return intrinsic(typer)
+
+        return wrap
+
+    # ------------------------------------------------------------ words
+    @instruction(INT, WORDS, INT)
+    def load(context, builder, word):
         """Read a word; what the writer stored before its release is visible afterwards."""
+        return builder.load_atomic(word, "acquire", 8, typ=_I64)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            return builder.load_atomic(pointer, "acquire", 8, typ=_I64)
-
-        return signature(types.int64, mem, types.int64), codegen
-
-    @intrinsic
-    def load_sc(typingctx, mem, i):
+    @instruction(INT, WORDS, INT)
+    def load_sc(context, builder, word):
         """Read a word after every `exchange` that this thread has made before."""
+        return builder.load_atomic(word, "seq_cst", 8, typ=_I64)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            return builder.load_atomic(pointer, "seq_cst", 8, typ=_I64)
-
-        return signature(types.int64, mem, types.int64), codegen
-
-    @intrinsic
-    def store(typingctx, mem, i, value):
+    @instruction(types.void, WORDS, INT, INT)
+    def store(context, builder, word, value):
         """Write a word; a thread that loads it sees everything written before."""
+        builder.store_atomic(value, word, "release", 8)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            builder.store_atomic(args[2], pointer, "release", 8)
-            return context.get_dummy_value()
-
-        return signature(types.void, mem, types.int64, types.int64), codegen
-
-    @intrinsic
-    def exchange(typingctx, mem, i, value):
+    @instruction(INT, WORDS, INT, INT)
+    def exchange(context, builder, word, value):
         """Write a word and return what it held; a full barrier."""
+        return builder.atomic_rmw("xchg", word, value, "seq_cst")
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            return builder.atomic_rmw("xchg", pointer, args[2], "seq_cst")
-
-        return signature(types.int64, mem, types.int64, types.int64), codegen
-
-    @intrinsic
-    def compare_exchange(typingctx, mem, i, expected, value):
+    @instruction(types.boolean, WORDS, INT, INT, INT)
+    def compare_exchange(context, builder, word, expected, value):
         """Write `value` if the word holds `expected`; return whether it did. A full barrier."""
+        pair = builder.cmpxchg(word, expected, value, "seq_cst", "seq_cst")
+        return builder.extract_value(pair, 1)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            pair = builder.cmpxchg(pointer, args[2], args[3], "seq_cst", "seq_cst")
-            return builder.extract_value(pair, 1)
-
-        return signature(types.boolean, mem, types.int64, types.int64, types.int64), codegen
-
-    @intrinsic
-    def fetch_add(typingctx, mem, i, value):
+    @instruction(INT, WORDS, INT, INT)
+    def fetch_add(context, builder, word, value):
         """Add to a word and return what it held before; a full barrier."""
+        return builder.atomic_rmw("add", word, value, "seq_cst")
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
-
-        return signature(types.int64, mem, types.int64, types.int64), codegen
-
-    @intrinsic
-    def fence(typingctx):
+    @instruction(types.void)
+    def fence(context, builder):
         """Order every access before against every access after, stores against loads included."""
+        builder.fence("seq_cst")
 
-        def codegen(context, builder, sig, args):
-            builder.fence("seq_cst")
-            return context.get_dummy_value()
+    # ------------------------------------------------------------ calls of the system
+    def _call(builder, name, result, *arguments):
+        """Emit a call of a C function, whose parameters have the types of the arguments."""
+        kind = ir.FunctionType(result, [one.type for one in arguments])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, arguments)
 
-        return signature(types.void), codegen
+    def _error(builder):
+        """Emit a look at `errno`."""
+        return builder.load(_call(builder, "__errno_location", _I32.as_pointer()), typ=_I32)
 
-    @intrinsic
-    def pause(typingctx):
+    def _part(builder, pair, number):
+        """Return where seconds (0) or nanoseconds (1) of a time are."""
+        return builder.gep(pair, [ir.Constant(_I32, 0), ir.Constant(_I32, number)])
+
+    @instruction(types.void)
+    def pause(context, builder):
         """Tell the core that this is a spin loop."""
+        if platform.machine() == "x86_64":
+            _call(builder, "llvm.x86.sse2.pause", ir.VoidType())
+        elif platform.machine() == "aarch64":
+            _call(builder, "llvm.aarch64.isb", ir.VoidType(), ir.Constant(_I32, 15))
 
-        def codegen(context, builder, sig, args):
-            if platform.machine() == "x86_64":
-                builder.call(_external(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
-            elif platform.machine() == "aarch64":
-                isb = _external(builder, "llvm.aarch64.isb", ir.VoidType(), [_I32])
-                builder.call(isb, [ir.Constant(_I32, 15)])
-            return context.get_dummy_value()
-
-        return signature(types.void), codegen
-
-    def _external(builder, name, result, arguments):
-        return cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(result, arguments), name
-        )
-
-    def _timespec(builder, nanoseconds):
-        spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
-        second = ir.Constant(_I64, 1_000_000_000)
-        zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
-        builder.store(builder.sdiv(nanoseconds, second), builder.gep(spec, [zero, zero]))
-        builder.store(builder.srem(nanoseconds, second), builder.gep(spec, [zero, one]))
-        return spec
-
-    @intrinsic
-    def yield_core(typingctx):
+    @instruction(types.void)
+    def yield_core(context, builder):
         """Let other threads that wait for this core run first."""
+        _call(builder, "sched_yield", _I32)
 
-        def codegen(context, builder, sig, args):
-            builder.call(_external(builder, "sched_yield", _I32, []), [])
-            return context.get_dummy_value()
-
-        return signature(types.void), codegen
-
-    @intrinsic
-    def core_here(typingctx):
+    @instruction(INT)
+    def core_here(context, builder):
         """Return the number of the core that this thread runs on."""
-
-        def codegen(context, builder, sig, args):
-            core = builder.call(_external(builder, "sched_getcpu", _I32, []), [])
-            return builder.sext(core, _I64)
-
-        return signature(types.int64), codegen
-
-    _CORE_SET = ir.ArrayType(_I64, _CORE_SET_WORDS)
+        return builder.sext(_call(builder, "sched_getcpu", _I32), _I64)
 
     def _core_set(builder):
-        cores = cgutils.alloca_once(builder, _CORE_SET)
-        builder.store(ir.Constant(_CORE_SET, None), cores)
-        return cores
+        kind = ir.ArrayType(_I64, _CORE_SET_WORDS)
+        return cgutils.alloca_once_value(builder, ir.Constant(kind, None))
 
     def _affinity(builder, verb, thread, cores):
-        call = _external(
-            builder, f"sched_{verb}affinity", _I32, [_I32, _I64, _CORE_SET.as_pointer()]
-        )
         size = ir.Constant(_I64, 8 * _CORE_SET_WORDS)
-        return builder.call(call, [builder.trunc(thread, _I32), size, cores])
+        thread = builder.trunc(thread, _I32)
+        return _call(builder, f"sched_{verb}affinity", _I32, thread, size, cores)
 
     def _bit_of(builder, cores, core):
         """Return where the bit of a core is: a pointer to its word, and a mask."""
         core = builder.and_(core, ir.Constant(_I64, 64 * _CORE_SET_WORDS - 1))
         word = builder.lshr(core, ir.Constant(_I64, 6))
         bit = builder.shl(ir.Constant(_I64, 1), builder.and_(core, ir.Constant(_I64, 63)))
-        return builder.gep(cores, [ir.Constant(_I64, 0), word]), bit
+        return builder.gep(cores, [_ZERO, word]), bit
 
-    @intrinsic
-    def visit_core(typingctx, core):
+    @instruction(types.boolean, INT)
+    def visit_core(context, builder, core):
         """Move this thread to a core now, and keep the set of cores that it may use.
 
         Returns whether it may run there.
         """
+        usual, only = _core_set(builder), _core_set(builder)
+        _affinity(builder, "get", _ZERO, usual)  # should it fail, the set is empty
+        word, bit = _bit_of(builder, usual, core)
+        allowed = builder.icmp_unsigned(
+            "!=", builder.and_(builder.load(word, typ=_I64), bit), _ZERO
+        )
+        with builder.if_then(allowed):
+            builder.store(bit, _bit_of(builder, only, core)[0])
+            _affinity(builder, "set", _ZERO, only)
+            _affinity(builder, "set", _ZERO, usual)
+        return allowed
 
-        def codegen(context, builder, sig, args):
-            self = ir.Constant(_I64, 0)
-            usual, only = _core_set(builder), _core_set(builder)
-            _affinity(builder, "get", self, usual)  # should it fail, the set is empty
-            word, bit = _bit_of(builder, usual, args[0])
-            allowed = builder.icmp_unsigned(
-                "!=", builder.and_(builder.load(word, typ=_I64), bit), ir.Constant(_I64, 0)
-            )
-            with builder.if_then(allowed):
-                builder.store(bit, _bit_of(builder, only, args[0])[0])
-                _affinity(builder, "set", self, only)
-                _affinity(builder, "set", self, usual)
-            return allowed
-
-        return signature(types.boolean, types.int64), codegen
-
-    @intrinsic
-    def keep_off_core(typingctx, thread, core):
+    @instruction(types.boolean, INT, INT)
+    def keep_off_core(context, builder, thread, core):
         """Exclude a core from those that a thread may use, if it may use that and another.
 
         Returns whether this changed anything.
         """
+        cores = _core_set(builder)
+        _affinity(builder, "get", thread, cores)
+        word, bit = _bit_of(builder, cores, core)
+        before = builder.load(word, typ=_I64)
+        changed = cgutils.alloca_once_value(builder, ir.Constant(_BIT, 0))
+        with builder.if_then(builder.icmp_unsigned("!=", builder.and_(before, bit), _ZERO)):
+            builder.store(builder.and_(before, builder.not_(bit)), word)
+            done = _affinity(builder, "set", thread, cores)  # an empty set is refused
+            builder.store(builder.icmp_signed("==", done, ir.Constant(_I32, 0)), changed)
+        return builder.load(changed)
 
-        def codegen(context, builder, sig, args):
-            cores = _core_set(builder)
-            _affinity(builder, "get", args[0], cores)
-            word, bit = _bit_of(builder, cores, args[1])
-            before = builder.load(word, typ=_I64)
-            changed = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(1), 0))
-            allowed = builder.icmp_unsigned("!=", builder.and_(before, bit), ir.Constant(_I64, 0))
-            with builder.if_then(allowed):
-                builder.store(builder.and_(before, builder.not_(bit)), word)
-                done = _affinity(builder, "set", args[0], cores)  # an empty set is refused
-                builder.store(builder.icmp_signed("==", done, ir.Constant(_I32, 0)), changed)
-            return builder.load(changed)
-
-        return signature(types.boolean, types.int64, types.int64), codegen
-
-    @intrinsic
-    def let_on_core(typingctx, core):
+    @instruction(types.void, INT)
+    def let_on_core(context, builder, core):
         """Let this thread run on one more core."""
-
-        def codegen(context, builder, sig, args):
-            self = ir.Constant(_I64, 0)
-            cores = _core_set(builder)
-            _affinity(builder, "get", self, cores)
-            word, bit = _bit_of(builder, cores, args[0])
-            builder.store(builder.or_(builder.load(word, typ=_I64), bit), word)
-            _affinity(builder, "set", self, cores)
-            return context.get_dummy_value()
-
-        return signature(types.void, types.int64), codegen
+        cores = _core_set(builder)
+        _affinity(builder, "get", _ZERO, cores)
+        word, bit = _bit_of(builder, cores, core)
+        builder.store(builder.or_(builder.load(word, typ=_I64), bit), word)
+        _affinity(builder, "set", _ZERO, cores)
 
     def _clock(builder, number):
         """Return what a clock of the system says, ns."""
         spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
-        clock = _external(builder, "clock_gettime", _I32, [_I32, spec.type])
-        builder.call(clock, [ir.Constant(_I32, number), spec])
-        zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
-        seconds = builder.load(builder.gep(spec, [zero, zero]), typ=_I64)
-        rest = builder.load(builder.gep(spec, [zero, one]), typ=_I64)
-        return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)
+        _call(builder, "clock_gettime", _I32, ir.Constant(_I32, number), spec)
+        seconds = builder.load(_part(builder, spec, 0), typ=_I64)
+        rest = builder.load(_part(builder, spec, 1), typ=_I64)
+        return builder.add(builder.mul(seconds, _BILLION), rest)
 
-    @intrinsic
-    def now_ns(typingctx):
+    @instruction(INT)
+    def now_ns(context, builder):
         """Return the monotonic clock, ns."""
+        return _clock(builder, _CLOCK_MONOTONIC)
 
-        def codegen(context, builder, sig, args):
-            return _clock(builder, _CLOCK_MONOTONIC)
-
-        return signature(types.int64), codegen
-
-    @intrinsic
-    def coarse_ns(typingctx):
+    @instruction(INT)
+    def coarse_ns(context, builder):
         """Return the monotonic clock at its last tick, a few ms ago, ns: in a sixth of the time."""
+        return _clock(builder, _CLOCK_COARSE)
 
-        def codegen(context, builder, sig, args):
-            return _clock(builder, _CLOCK_COARSE)
-
-        return signature(types.int64), codegen
-
-    @intrinsic
-    def thread_id(typingctx):
+    @instruction(INT)
+    def thread_id(context, builder):
         """Return what `threading.get_ident` does."""
+        return _call(builder, "pthread_self", _I64)
 
-        def codegen(context, builder, sig, args):
-            return builder.call(_external(builder, "pthread_self", _I64, []), [])
-
-        return signature(types.int64), codegen
-
-    @intrinsic
-    def unlikely(typingctx, condition):
+    @instruction(types.boolean, types.boolean)
+    def unlikely(context, builder, condition):
         """Return a condition that is hardly ever true: what it guards is kept out of the way."""
+        return _call(builder, "llvm.expect.i1", _BIT, condition, ir.Constant(_BIT, 0))
 
-        def codegen(context, builder, sig, args):
-            bit = ir.IntType(1)
-            expect = _external(builder, "llvm.expect.i1", bit, [bit, bit])
-            return builder.call(expect, [args[0], ir.Constant(bit, 0)])
-
-        return signature(types.boolean, types.boolean), codegen
-
-    @intrinsic
-    def stay_aside(typingctx):
+    @instruction(types.void)
+    def stay_aside(context, builder):
         """Keep the kernel that calls this out of its callers' code: it is hardly ever run."""
+        for attribute in ("noinline", "cold"):
+            builder.function.attributes.add(attribute)
 
-        def codegen(context, builder, sig, args):
-            for attribute in ("noinline", "cold"):
-                builder.function.attributes.add(attribute)
-            return context.get_dummy_value()
-
-        return signature(types.void), codegen
-
-    @intrinsic
-    def write_words(typingctx, mem, fd, i, count):
+    @instruction(INT, WORDS, INT, INT, INT)
+    def write_words(context, builder, word, fd, count):
         """Write words to a file; return the bytes written, or minus the number of the error."""
+        nbytes = builder.mul(count, ir.Constant(_I64, 8))
+        done = _call(builder, "write", _I64, builder.trunc(fd, _I32), word, nbytes)
+        error = builder.sext(_error(builder), _I64)
+        return builder.select(builder.icmp_signed("<", done, _ZERO), builder.neg(error), done)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[2])
-            write = _external(builder, "write", _I64, [_I32, pointer.type, _I64])
-            nbytes = builder.mul(args[3], ir.Constant(_I64, 8))
-            done = builder.call(write, [builder.trunc(args[1], _I32), pointer, nbytes])
-            location = _external(builder, "__errno_location", _I32.as_pointer(), [])
-            error = builder.sext(builder.load(builder.call(location, []), typ=_I32), _I64)
-            failed = builder.icmp_signed("<", done, ir.Constant(_I64, 0))
-            return builder.select(failed, builder.neg(error), done)
-
-        return signature(types.int64, mem, types.int64, types.int64, types.int64), codegen
-
-    @intrinsic
-    def kill_self(typingctx):
+    @instruction(types.void)
+    def kill_self(context, builder):
         """End this process at once, as a SIGKILL from outside would."""
+        pid = _call(builder, "getpid", _I32)
+        _call(builder, "kill", _I32, pid, ir.Constant(_I32, _SIGKILL))
 
-        def codegen(context, builder, sig, args):
-            pid = builder.call(_external(builder, "getpid", _I32, []), [])
-            kill = _external(builder, "kill", _I32, [_I32, _I32])
-            builder.call(kill, [pid, ir.Constant(_I32, _SIGKILL)])
-            return context.get_dummy_value()
-
-        return signature(types.void), codegen
-
-    def _futex(builder, pointer, operation, value, timeout):
-        call = _external(builder, "syscall", _I64, [_I64] * 7)
-        null = ir.Constant(_I64, 0)
-        address = builder.ptrtoint(pointer, _I64)
-        return builder.call(
-            call,
-            [
-                ir.Constant(_I64, _SYS_FUTEX),
-                address,
-                ir.Constant(_I64, operation),
-                value,
-                timeout,
-                null,
-                null,
-            ],
+    def _futex(builder, word, operation, value, timeout):
+        number, operation = ir.Constant(_I64, _SYS_FUTEX), ir.Constant(_I64, operation)
+        address = builder.ptrtoint(word, _I64)
+        return _call(
+            builder, "syscall", _I64, number, address, operation, value, timeout, _ZERO, _ZERO
         )
 
-    @intrinsic
-    def futex_wait(typingctx, mem, i, expected, timeout_ns):
+    @instruction(INT, WORDS, INT, INT, INT)
+    def futex_wait(context, builder, word, expected, timeout_ns):
         """Sleep while the low half of the word equals that of `expected`; negative: no time limit.
 
         Returns CHANGED, TIMED_OUT or INTERRUPTED.
         """
+        spec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+        builder.store(builder.sdiv(timeout_ns, _BILLION), _part(builder, spec, 0))
+        builder.store(builder.srem(timeout_ns, _BILLION), _part(builder, spec, 1))
+        forever = builder.icmp_signed("<", timeout_ns, _ZERO)
+        timeout = builder.select(forever, _ZERO, builder.ptrtoint(spec, _I64))
+        expected = builder.and_(expected, ir.Constant(_I64, 0xFFFFFFFF))
+        done = _futex(builder, word, _FUTEX_WAIT, expected, timeout)
+        error, answer = _error(builder), ir.Constant(_I64, CHANGED)
+        for number, meaning in ((_ETIMEDOUT, TIMED_OUT), (_EINTR, INTERRUPTED)):
+            is_it = builder.icmp_signed("==", error, ir.Constant(_I32, number))
+            answer = builder.select(is_it, ir.Constant(_I64, meaning), answer)
+        woken = builder.icmp_signed("==", done, _ZERO)
+        return builder.select(woken, ir.Constant(_I64, CHANGED), answer)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            spec = _timespec(builder, args[3])
-            forever = builder.icmp_signed("<", args[3], ir.Constant(_I64, 0))
-            timeout = builder.select(forever, ir.Constant(_I64, 0), builder.ptrtoint(spec, _I64))
-            expected = builder.and_(args[2], ir.Constant(_I64, 0xFFFFFFFF))
-            done = _futex(builder, pointer, _FUTEX_WAIT, expected, timeout)
-            location = _external(builder, "__errno_location", _I32.as_pointer(), [])
-            error = builder.load(builder.call(location, []), typ=_I32)
-            code = builder.select(
-                builder.icmp_signed("==", error, ir.Constant(_I32, _ETIMEDOUT)),
-                ir.Constant(_I64, TIMED_OUT),
-                ir.Constant(_I64, CHANGED),
-            )
-            code = builder.select(
-                builder.icmp_signed("==", error, ir.Constant(_I32, _EINTR)),
-                ir.Constant(_I64, INTERRUPTED),
-                code,
-            )
-            woken = builder.icmp_signed("==", done, ir.Constant(_I64, 0))
-            return builder.select(woken, ir.Constant(_I64, CHANGED), code)
-
-        return signature(types.int64, mem, types.int64, types.int64, types.int64), codegen
-
-    @intrinsic
-    def futex_wake(typingctx, mem, i):
+    @instruction(types.void, WORDS, INT)
+    def futex_wake(context, builder, word):
         """Wake all threads that sleep on the word."""
+        _futex(builder, word, _FUTEX_WAKE, ir.Constant(_I64, 1 << 30), _ZERO)
 
-        def codegen(context, builder, sig, args):
-            pointer = _pointer(context, builder, sig.args[0], args[0], args[1])
-            null = ir.Constant(_I64, 0)
-            _futex(builder, pointer, _FUTEX_WAKE, ir.Constant(_I64, 1 << 30), null)
-            return context.get_dummy_value()
-
-        return signature(types.void, mem, types.int64), codegen
-
+    # ------------------------------------------------------------ words that are not the engine's
     def _words(context, builder, pointer, count):
         """Return an array of words over memory that is not its own."""
-        view = context.make_array(types.Array(types.int64, 1, "C"))(context, builder)
+        view = context.make_array(WORDS)(context, builder)
         context.populate_array(
             view,
-            data=builder.bitcast(pointer, context.get_data_type(types.int64).as_pointer()),
+            data=builder.bitcast(pointer, _I64.as_pointer()),
             shape=cgutils.pack_array(builder, [count]),
             strides=cgutils.pack_array(builder, [ir.Constant(_I64, 8)]),
             itemsize=ir.Constant(_I64, 8),
@@ -551,24 +444,14 @@ else:
         )
         return view._getvalue()
 
-    @intrinsic
-    def wire_words(typingctx, wire):
+    @instruction(WORDS, BYTES)
+    def wire_words(context, builder, wire):
         """Read wire bytes as words, without a copy; they must not be written."""
-        words = types.Array(types.int64, 1, "C")
+        source = context.make_array(BYTES)(context, builder, wire)
+        count = builder.sdiv(source.nitems, ir.Constant(_I64, 8))
+        return _words(context, builder, source.data, count)
 
-        def codegen(context, builder, sig, args):
-            source = context.make_array(sig.args[0])(context, builder, args[0])
-            count = builder.sdiv(source.nitems, ir.Constant(_I64, 8))
-            return _words(context, builder, source.data, count)
-
-        return signature(words, wire), codegen
-
-    @intrinsic
-    def words_at(typingctx, address, count):
+    @instruction(WORDS, INT, INT)
+    def words_at(context, builder, address, count):
         """Return some words of memory as an array, without a copy."""
-        words = types.Array(types.int64, 1, "C")
-
-        def codegen(context, builder, sig, args):
-            return _words(context, builder, builder.inttoptr(args[0], _I64.as_pointer()), args[1])
-
-        return signature(words, types.int64, types.int64), codegen
+        return _words(context, builder, builder.inttoptr(address, _I64.as_pointer()), count)

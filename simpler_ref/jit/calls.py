@@ -3,6 +3,8 @@
 A call is submitted from any thread (one at a time), depends on others through the hazards of its tensors
 (see `hazards`) and through the futures among its scalars, and keeps its own outcome: its value, or how it
 failed, in S_VALUE and S_KIND, until its future drops it.
+
+Rule     CALL-FUTURE-4; CALL-HAZARD-4
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .journal import note, note_edge, number_of
 from .kernel import kernel
 from .queues import push_wiring, wiring_full
 from .ring import alloc
-from .slots import SUBMIT, acquire_ref, prepare, release_ref, step
+from .slots import SUBMIT, prepare, release_ref, step
 from .submit import (
     are_there,
     body_words,
@@ -36,6 +38,7 @@ from .submit import (
     store_arguments,
     take_body,
     tensors_at,
+    write_edge,
 )
 
 
@@ -100,7 +103,6 @@ def has_call_room(mem, room, tensors):
 
 @kernel
 def futures_in(words, tensors, scalars):
-    """Return how many of the scalars are futures."""
     count = 0
     at = tensors * L.TENSOR_WORDS
     for _ in range(scalars):
@@ -125,33 +127,20 @@ def add_edges(mem, slot, words, conflicts):
         producer = int(mem[conflict + L.CONFLICT_SLOT])
         if unlikely(mem[L.TRACING] == L.TRACE_ALL):
             note_conflict(mem, slot, words, conflict)
-        edges += add_call_edge(mem, at, producer, slot | flag)
+        edges += write_edge(mem, at, producer, slot | flag)
     scalar = scalars_at(mem, slot)
     for _ in range(int(mem[slot + L.S_COUNTS]) >> L.HALF):
         if mem[scalar + L.SCALAR_KIND] == L.FUTURE:
             producer = int(mem[scalar + L.SCALAR_BITS])
             if unlikely(mem[L.TRACING] == L.TRACE_ALL):
                 note_edge(mem, slot, producer, L.NO_TENSOR, 0, L.OWED_FUTURE, 0)
-            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
+            edges += write_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | L.FETCHES)
         scalar += L.SCALAR_WORDS
     return edges
 
 
 @kernel
-def add_call_edge(mem, edge, producer, consumer):
-    """Write an edge, with a reference to its producer, unless that is CONSUMED; return how many."""
-    if not acquire_ref(mem, producer):
-        return 0
-    mem[edge + L.EDGE_PRODUCER] = producer
-    mem[edge + L.EDGE_NEXT] = L.NONE
-    mem[edge + L.EDGE_CONSUMER] = consumer
-    mem[L.EDGE_COUNT] += 1
-    return 1
-
-
-@kernel
 def reclaim_chain(mem, slot):
-    """Reclaim a chain of CONSUMED slots."""
     while slot != L.NONE:
         after = int(mem[slot + L.S_LINK])
         reclaim(mem, slot)
@@ -160,20 +149,14 @@ def reclaim_chain(mem, slot):
 
 @kernel
 def drop(mem, slot):
-    """Release the reference of a future that no one refers to any more.
-
-    Rule     CALL-FUTURE-4
-    """
+    """Release the reference of a future that no one refers to any more."""
     if release_ref(mem, slot):
         reclaim(mem, slot)
 
 
 @kernel
 def forget_memory(mem, low, high):
-    """Forget who reads and writes memory that is given back.
-
-    Rule     CALL-FAIL-1; CALL-HAZARD-4
-    """
+    """Forget who reads and writes memory that is given back."""
     reclaim_chain(mem, forget_range(mem, low, high))
 
 

@@ -1,22 +1,49 @@
-"""Words of a worker that other threads write, as the Scheduler.
+"""The pass lock, and what other threads do as the Scheduler: the thread that holds the lock is that.
 
 They say whether a worker may be used, and who has its mailbox: a requester claims the mailbox, and
 releases the claim when it has its answer.
+
+Rule     CALL-FAIL-4, -7; SCHED-CANCEL-1 to -3; SCHED-DEATH-1, -2; SPEED-DEPTH-6; WM-MAIL-2
 """
 
 from __future__ import annotations
 
 from . import layout as L
-from .atomics import INTERRUPTED, fence, futex_wait, load, now_ns, store, yield_core
+from .atomics import (
+    INTERRUPTED,
+    compare_exchange,
+    fence,
+    futex_wait,
+    load,
+    now_ns,
+    store,
+    yield_core,
+)
 from .collect import handle_deaths, skip_waiting
-from .graph import cancel_one, wire
+from .graph import cancel_one, wire_all
 from .kernel import kernel
-from .lock import try_lock, unlock
 from .mailbox import empty_mailbox, grant_claim, make_idle, worker_at
-from .queues import has_ready, pop_affinity, pop_wiring, push_affinity
+from .queues import has_ready, pop_affinity, push_affinity
 from .slots import FORGIVE, step
 from .submit import request_cancel
 from .waiting import notify
+
+
+# ---------------------------------------------------------------- the lock
+@kernel
+def try_lock(mem):
+    """Become the Scheduler if no other thread is; never wait.
+
+    Ordering the exchange pairs with the release in `unlock`: the holder sees all that the last one wrote
+    Rule     SCHED-PASS-2
+    """
+    return load(mem, L.PASS_LOCK) == 0 and compare_exchange(mem, L.PASS_LOCK, 0, 1)
+
+
+@kernel
+def unlock(mem):
+    """Stop being the Scheduler."""
+    store(mem, L.PASS_LOCK, 0)
 
 
 @kernel
@@ -65,10 +92,7 @@ def set_usable(mem, worker, usable):
 
 @kernel
 def settle_deaths(mem):
-    """Act on all deaths reported so far: those workers get no more tasks, and theirs are lost.
-
-    Rule     SCHED-DEATH-1, -2
-    """
+    """Act on all deaths reported so far: those workers get no more tasks, and theirs are lost."""
     become_scheduler(mem)
     handle_deaths(mem)
     hand_over(mem)
@@ -106,10 +130,7 @@ def forgive_all(mem):
 
 @kernel
 def take_failed(mem):
-    """Return the last of the calls noted as failed, whose reference the caller has now; 0: none.
-
-    Rule     CALL-FAIL-7
-    """
+    """Return the last of the calls noted as failed, whose reference the caller has now; 0: none."""
     become_scheduler(mem)
     slot = 0
     noted = int(mem[L.NOTED])
@@ -122,10 +143,7 @@ def take_failed(mem):
 
 @kernel
 def strand(mem, stranded):
-    """Let calls that have no worker fail, or wait for one.
-
-    Rule     CALL-FAIL-4
-    """
+    """Let calls that have no worker fail, or wait for one."""
     become_scheduler(mem)
     mem[L.STREAM] = L.STRANDED if stranded else L.CALLS
     hand_over(mem)
@@ -149,10 +167,7 @@ def hand_on(mem, worker, other):
 
 @kernel
 def forget_configs(mem):
-    """Forget which configuration each mailbox has: their indices may change (between runs).
-
-    Rule     WM-MAIL-2
-    """
+    """Forget which configuration each mailbox has: their indices may change (between runs)."""
     become_scheduler(mem)
     for worker in range(mem[L.WORKERS]):
         frame = worker_at(mem, worker)
@@ -165,10 +180,7 @@ def forget_configs(mem):
 # ---------------------------------------------------------------- cancelling
 @kernel
 def cancel(mem):
-    """Cancel the tasks that have not started (D11), ready ones and those in mailboxes.
-
-    Rule     SCHED-CANCEL-1 to -3; SPEED-DEPTH-6
-    """
+    """Cancel the tasks that have not started (D11), ready ones and those in mailboxes."""
     request_cancel(mem)
     become_scheduler(mem)
     if mem[L.DEPTH] > 1:
@@ -186,10 +198,7 @@ def cancel_call(mem, slot):
     Rule     CALL-CANCEL-1
     """
     become_scheduler(mem)
-    submitted = pop_wiring(mem)
-    while submitted != L.NONE:
-        wire(mem, submitted)
-        submitted = pop_wiring(mem)
+    wire_all(mem)
     cancelled = cancel_one(mem, slot)
     unlock(mem)
     return cancelled

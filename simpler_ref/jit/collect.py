@@ -1,4 +1,7 @@
-"""Collecting from the workers: completions, failures, deaths."""
+"""Collecting from the workers: completions, failures, deaths.
+
+Rule     WM-DONE-3, -5
+"""
 
 from __future__ import annotations
 
@@ -212,10 +215,7 @@ def finish_member(mem, slot, kind, failed):
 
 @kernel
 def skip_rest(mem, slot, kind):
-    """Tell the workers of a group to skip members that have not started.
-
-    Rule     WM-DONE-3, -5
-    """
+    """Tell the workers of a group to skip members that have not started."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
         w = worker_at(mem, worker)
         frame = w + int(mem[w + L.W_HEAD])
@@ -225,10 +225,7 @@ def skip_rest(mem, slot, kind):
 
 @kernel
 def skip_waiting(mem):
-    """Tell every worker to skip the tasks behind its current one (D11).
-
-    Rule     SPEED-DEPTH-6; SPEED-AHEAD-1
-    """
+    """Tell every worker to skip the tasks behind its current one (D11)."""
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
         frame = int(mem[w + L.W_HEAD])

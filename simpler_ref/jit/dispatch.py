@@ -11,6 +11,8 @@ A group starts when each member can have a worker of its own. Until then it stay
 queue, and no task of its pool that became ready later starts.
 
 When nothing is ready and frames are left, tasks are pre-dispatched, see `dispatch_candidates`.
+
+Rule     SCHED-DISPATCH-1, -2; WM-GROUP-2; WM-PLACE-2, -4
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from . import layout as L
 from .atomics import fence, load, now_ns, store, unlikely
 from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
-from .journal import note_ahead, note_woke, number_of
+from .journal import note, number_of
 from .kernel import inlined, kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
@@ -80,32 +82,26 @@ def wake_sleepers(mem, kind):
             mem[w + L.W_UNTOLD] = 0
             if load(mem, w + L.W_PARKED) != 0:
                 if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-                    note_woke(mem, worker)
+                    what = L.NOTED_WOKE | worker << 8
+                    note(mem, L.JOURNAL_OF_SCHEDULER, what, 0, now_ns(), 0)
                 wake_elsewhere(mem, w)
             notify(mem, w + L.W_LOOKOUT)
 
 
 @kernel
 def is_idle(mem, w):
-    """Say whether a worker is alive, has no task, and is not claimed."""
     return mem[w + L.W_GIVEN] == 0 and mem[w + L.W_USABLE] == L.ALIVE
 
 
 @kernel
 def has_room(mem, w):
-    """Say whether a worker can take one more task: it is alive, not claimed, and has a frame left.
-
-    Rule     SPEED-DEPTH-1
-    """
+    """Say whether a worker can take one more task: it is alive, not claimed, and has a frame left."""
     return mem[w + L.W_GIVEN] < mem[L.DEPTH] and mem[w + L.W_USABLE] == L.ALIVE
 
 
 @kernel
 def any_usable(mem, kind, members):
-    """Say whether at least `members` live workers of a pool take tasks that name none.
-
-    Rule     SCHED-DEATH-2
-    """
+    """Say whether at least `members` live workers of a pool take tasks that name none."""
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
         members -= mem[worker_at(mem, worker) + L.W_USABLE] != 0
     return members <= 0
@@ -143,10 +139,7 @@ def pick_worker(mem, kind):
 
 @kernel
 def get_successors(mem):
-    """Say whether dead workers get successors while tasks wait: those of a stream do.
-
-    Rule     CALL-FAIL-4
-    """
+    """Say whether dead workers get successors while tasks wait: those of a stream do."""
     return mem[L.STREAM] == L.CALLS
 
 
@@ -217,10 +210,6 @@ def dispatch_ready(mem, kind):
 
 @kernel
 def note_stuck(mem, slot, kind):
-    """Note since when a group waits for its workers, and what a warning about it would say.
-
-    Rule     WM-PLACE-4
-    """
     if mem[L.STUCK_SINCE + kind] == 0:
         mem[L.STUCK_TASK + kind] = mem[slot + L.S_ID]
         mem[L.STUCK_CALLABLE + kind] = mem[slot + L.S_CALLABLE]
@@ -291,10 +280,7 @@ def dispatch_affinity(mem, kind):
 # ---------------------------------------------------------------- groups
 @kernel
 def lost_member(mem, slot, kind):
-    """Return a dead worker that a group needs; ANY_WORKER if too few are left; else NO_WORKER.
-
-    Rule     WM-PLACE-5
-    """
+    """Return a dead worker that a group needs; ANY_WORKER if too few are left; else NO_WORKER."""
     members = open_members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):
@@ -310,10 +296,7 @@ def lost_member(mem, slot, kind):
 
 @kernel
 def group_fits(mem, slot, kind):
-    """Say whether each member of a group can have a worker of its own now.
-
-    Rule     WM-PLACE-1
-    """
+    """Say whether each member of a group can have a worker of its own now."""
     members = open_members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):  # those with an affinity
@@ -329,10 +312,7 @@ def group_fits(mem, slot, kind):
 
 @kernel
 def reserve(mem, slot, kind):
-    """Choose a worker for each member of a group that fits: W_MEMBER names the member.
-
-    Rule     WM-PLACE-2; SPEED-DEPTH-2
-    """
+    """Choose a worker for each member of a group that fits: W_MEMBER names the member."""
     first = members_at(mem, slot)
     for m in range(mem[slot + L.S_MEMBERS]):
         worker = int(mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER]) - 1
@@ -366,10 +346,7 @@ def pick_unreserved(mem, kind):
 
 @kernel
 def assign_group(mem, slot, kind):
-    """Send each member to the worker reserved for it: READY → RUNNING once, encode, signal.
-
-    Rule     WM-PLACE-1
-    """
+    """Send each member to the worker reserved for it: READY → RUNNING once, encode, signal."""
     members = int(mem[slot + L.S_MEMBERS])
     step(mem, slot, DISPATCH)
     mem[slot + L.S_LEFT] = members
@@ -384,10 +361,6 @@ def assign_group(mem, slot, kind):
 
 @kernel
 def encode_member(mem, frame, slot, m):
-    """Write the frame of one member of a group.
-
-    Rule     WM-GROUP-2
-    """
     tensors = tensors_at(mem, slot)
     scalars = scalars_at(mem, slot)
     member = members_at(mem, slot)
@@ -434,10 +407,7 @@ def dispatch_candidates(mem, kind):
 
 @kernel
 def may_predispatch(mem, slot):
-    """Say whether a candidate can still be pre-dispatched: it may have changed since it was noted.
-
-    Rule     SPEED-AHEAD-1
-    """
+    """Say whether a candidate can still be pre-dispatched: it may have changed since it was noted."""
     if (
         mem[slot + L.S_STATE] != L.PENDING
         or mem[slot + L.S_FANIN] == 0
@@ -528,7 +498,6 @@ def turn_of(mem, slot):
 
 @kernel
 def predispatch(mem, slot, worker):
-    """Send a task to a worker, with the ends that it waits for."""
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
     at = frame + L.W_WAIT_FOR
@@ -544,17 +513,15 @@ def predispatch(mem, slot, worker):
     mem[L.DEALT] += 1
     waits = (at - frame - L.W_WAIT_FOR) // 2
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
-        note_ahead(mem, slot, worker, waits)
+        what = L.NOTED_AHEAD | worker << 8
+        note(mem, L.JOURNAL_OF_SCHEDULER, what, number_of(mem, slot), now_ns(), waits)
     encode_and_send(mem, slot, worker, waits)
 
 
 # ---------------------------------------------------------------- to the worker
 @inlined
 def assign(mem, slot, worker):
-    """Send a task to a worker that has room: READY → RUNNING, encode, signal.
-
-    Rule     SCHED-DISPATCH-1, -2
-    """
+    """Send a task to a worker that has room: READY → RUNNING, encode, signal."""
     mem[slot + L.S_WORKER] = worker
     step(mem, slot, DISPATCH)
     encode_and_send(mem, slot, worker, 0)

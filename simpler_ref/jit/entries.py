@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from . import (
     calls,
@@ -40,7 +40,6 @@ end_run = entry_of(schedule.end_run, WORDS, nogil=False)
 
 @entry(WORDS, INT, INT, BYTES, nogil=False)
 def submit_and_pass(mem, callable_word, counts, wire):
-    """Submit a task, then run a scheduler pass; see `submit_task`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, 0, wire_words(wire))
@@ -51,7 +50,6 @@ def submit_and_pass(mem, callable_word, counts, wire):
 
 @entry(WORDS, INT, INT, INT, BYTES, nogil=False)
 def submit_group_and_pass(mem, callable_word, counts, members, wire):
-    """Submit a group, then run a scheduler pass; see `submit_task`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     slot = submit.submit_task(mem, callable_word, counts, members, wire_words(wire))
@@ -62,7 +60,6 @@ def submit_group_and_pass(mem, callable_word, counts, members, wire):
 
 @entry(WORDS, WORDS, WORDS, nogil=True)
 def run_program(mem, words, variables):
-    """Carry out a program; see `program.run_program`."""
     if thread_id() != mem[L.ORCH_THREAD]:
         return L.WRONG_THREAD
     began = now_ns() if mem[L.TRACING] == L.TRACE_ALL else 0
@@ -81,20 +78,17 @@ def note_submit(mem, began):
 
 @entry(WORDS, INT, INT, INT, INT, nogil=False)
 def note_of_orch(mem, what, task, time, value):
-    """Put a note into the Orch thread's journal."""
     journal.note(mem, L.JOURNAL_OF_ORCH, what, task, time, value)
     return L.OK
 
 
 @entry(WORDS, BYTES, nogil=False)
 def alloc_buffer(mem, wire):
-    """Claim a buffer; see `submit.alloc_buffer`."""
     return submit.alloc_buffer(mem, wire_words(wire))
 
 
 @entry(WORDS, INT, INT, INT, INT, nogil=True)
 def help_scheduler(mem, live, ended, taken, slice_ns):
-    """Run passes and sleep between them until a goal is reached."""
     return schedule.help_scheduler(mem, live, ended, taken, L.NONE, slice_ns)
 
 
@@ -132,7 +126,6 @@ hand_on = entry_of(claims.hand_on, WORDS, INT, INT, nogil=True)
 
 @entry(WORDS, nogil=False)
 def begin_stream(mem):
-    """Start a stream."""
     mem[L.STREAM] = L.CALLS
     schedule.begin_run(mem)
     mem[L.NOTED] = 0
@@ -142,7 +135,6 @@ def begin_stream(mem):
 
 @entry(WORDS, nogil=False)
 def reset_stream(mem):
-    """Reset everything after the end of a stream."""
     mem[L.STREAM] = 0
     schedule.end_run(mem)
     return L.OK
@@ -150,7 +142,6 @@ def reset_stream(mem):
 
 @entry(WORDS, INT, INT, BYTES, nogil=False)
 def call_and_pass(mem, callable_word, counts, wire):
-    """Submit a call, then run a scheduler pass; see `calls.submit_call`."""
     slot = calls.submit_call(mem, callable_word, counts, wire_words(wire))
     if slot >= 0:
         schedule.pass_after_submit(mem)
@@ -192,7 +183,6 @@ def read_outcome_from_c(memory, size, slot, outcome):
 
 @entry(INT, INT, INT, nogil=False)
 def drop_from_c(memory, size, slot):
-    """Drop a future."""
     calls.drop(words_at(memory, size), slot)
     return L.OK
 
@@ -205,7 +195,6 @@ def help_stream(mem, live, ended, call, slice_ns):
 
 @entry(WORDS, INT, nogil=True)
 def cancel_call(mem, slot):
-    """Cancel a call unless a worker has it, and run a pass; see `claims.cancel_call`."""
     cancelled = claims.cancel_call(mem, slot)
     schedule.pass_after_submit(mem)
     return int(cancelled)
@@ -213,7 +202,6 @@ def cancel_call(mem, slot):
 
 @entry(WORDS, nogil=True)
 def cancel_calls(mem):
-    """Cancel all calls that have not begun; see `claims.cancel`."""
     claims.cancel(mem)
     schedule.pass_after_submit(mem)
     return L.OK
@@ -252,7 +240,6 @@ set_usable = entry_of(claims.set_usable, WORDS, INT, INT, nogil=True)
 
 @entry(WORDS, nogil=False)
 def stop_scheduler(mem):
-    """Ask the Scheduler thread to end."""
     store(mem, L.STOPPING, 1)
     fence()
     waiting.wake(mem, L.PARK_SCHED)
@@ -277,30 +264,19 @@ remember = entry_of(serve.remember, WORDS, INT, INT, INT, nogil=False)
 note_code = entry_of(serve.note_code, WORDS, INT, INT, INT, nogil=False)
 forget_digests = entry_of(serve.forget_digests, WORDS, INT, nogil=False)
 report_ready = entry_of(serve.report_ready, WORDS, INT, nogil=False)
-
-
-@entry(WORDS, INT, INT, nogil=False)
-def finish_and_receive(mem, worker, error):
-    """Answer a task and wait a short time for the next one."""
-    return serve.finish_and_receive(mem, worker, error)
-
-
-@entry(WORDS, INT, INT, nogil=True)
-def finish_and_receive_in_thread(mem, worker, error):
-    """The same, while other threads of this process can run Python."""
-    return serve.finish_and_receive(mem, worker, error)
+finish_and_receive = entry_of(serve.finish_and_receive, WORDS, INT, INT, nogil=False)
+finish_and_receive_in_thread = entry_of(serve.finish_and_receive, WORDS, INT, INT, nogil=True)
+"""The same, while other threads of this process can run Python."""
 
 
 @entry(WORDS, INT, nogil=False)
 def end_look_out(mem, worker):
-    """Wake the thread that looks out for tasks."""
     waiting.notify(mem, mailbox.worker_at(mem, worker) + L.W_LOOKOUT)
     return L.OK
 
 
 @entry(WORDS, INT, INT, INT, INT, INT, nogil=False)
 def note_of_worker(mem, worker, what, task, time, value):
-    """Put a note into a worker's journal."""
     journal.note(mem, L.JOURNALS_OF_WORKERS + worker, what, task, time, value)
     return L.OK
 
@@ -315,43 +291,19 @@ map_erase = entry_of(tensormap.erase, WORDS, INT, INT, INT, nogil=False)
 
 @entry(WORDS, INT, INT, INT, nogil=False)
 def map_insert(mem, data, owner, slot):
-    """Set a buffer's producer."""
     if not tensormap.has_room(mem, 1):
         return L.WOULD_BLOCK
     tensormap.insert(mem, data, owner, slot)
     return L.OK
 
 
-def _with_progress(found: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:
-    """Iterate over entries, and print to stderr how many must be compiled: it takes about a minute.
+class Entries:
+    """Every entry above, bound: ``entries.submit_and_pass(mem, …)``.
 
-    On a terminal it shows the progress. Elsewhere, as in a log or a notebook, it prints a line at the
-    start and one at the end, if the first entry is not cached.
+    Stderr is told before and after they are compiled, which takes about a minute.
 
     Rule     ORCH-TELL-3
     """
-    if sys.stderr is None:
-        yield from found.items()
-        return
-    terminal = sys.stderr.isatty()
-    missing = []
-    if terminal or not all(map(is_cached, list(found.values())[:1])):
-        missing = [name for name, function in found.items() if not is_cached(function)]
-    if missing and not terminal:
-        text = f"compiling {len(missing)} kernels, once on this machine (about a minute)"
-        print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
-    for name, function in found.items():
-        if terminal and name in missing:
-            count = f"{missing.index(name) + 1}/{len(missing)}"
-            text = f"\rsimpler_ref: compiling kernels, once on this machine: {count} … "
-            print(text, end="", file=sys.stderr, flush=True)
-        yield name, function
-    if missing:
-        print("done" if terminal else "simpler_ref: kernels are compiled", file=sys.stderr)
-
-
-class Entries:
-    """Every entry above, bound: ``entries.submit_and_pass(mem, …)``."""
 
     def __init__(self) -> None:
         found = {
@@ -359,8 +311,15 @@ class Entries:
             for name, function in globals().items()
             if hasattr(function, "entry_signature")
         }
-        for name, function in _with_progress(found):
+        missing = 0
+        if sys.stderr is not None and not is_cached(next(iter(found.values()))):
+            missing = sum(not is_cached(function) for function in found.values())
+            text = f"compiling {missing} kernels, once on this machine (about a minute)"
+            print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
+        for name, function in found.items():
             setattr(self, name, bind(function))
+        if missing:
+            print("simpler_ref: kernels are compiled", file=sys.stderr)
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)

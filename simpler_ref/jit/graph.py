@@ -1,6 +1,8 @@
 """The steps of a task in the graph: wired, ready, complete or failed, retired.
 
 The Scheduler does everything here, that is, the thread that holds the pass lock.
+
+Rule     SCHED-CONSUME-1; SCHED-POISON-3
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from .journal import note_step
 from .kernel import inlined, kernel
 from .mailbox import copy_words, worker_at
 from .queues import (
+    pop_wiring,
     push_affinity,
     push_candidate,
     push_consumed,
@@ -39,6 +42,18 @@ EDGE_WORDS = L.EDGE_WORDS
 
 
 # ---------------------------------------------------------------- wiring
+@kernel
+def wire_all(mem):
+    """Wire what was submitted; return how many tasks."""
+    wired = 0
+    slot = pop_wiring(mem)
+    while slot != L.NONE:
+        wire(mem, slot)
+        wired += 1
+        slot = pop_wiring(mem)
+    return wired
+
+
 @kernel
 def wire(mem, slot):
     """Connect a task with its producers, and make it READY if all are done.
@@ -136,10 +151,7 @@ def fail_with(mem, consumer, producer):
 
 @kernel
 def release_fanin(mem, slot):
-    """Release a unit of fan-in, of a producer or the wiring; the last makes the task READY or retires it.
-
-    Rule     SCHED-READY-2; SCHED-POISON-3
-    """
+    """Release a unit of fan-in, of a producer or the wiring; the last makes the task READY or ends it."""
     mem[slot + L.S_FANIN] -= 1
     if mem[slot + L.S_FANIN] == 0:
         if mem[slot + L.S_STATE] == L.FAILED:
@@ -164,7 +176,6 @@ def make_ready(mem, slot):
 
 @inlined
 def queue_ready(mem, slot):
-    """Queue a task that has become READY."""
     kind = kind_of(mem, slot)
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
     mem[L.READY_ORDER] += 1
@@ -339,10 +350,7 @@ def retire(mem):
 
 @kernel
 def release_producers(mem, slot):
-    """Release the task's reference to each of its producers, then its own.
-
-    Rule     SCHED-COMPLETE-3
-    """
+    """Release the task's reference to each of its producers, then its own."""
     if mem[L.STREAM] != 0 and mem[slot + L.S_STATE] == L.FAILED:
         settle_failed_call(mem, slot)
     edge = edges_at(mem, slot)
@@ -370,10 +378,7 @@ def settle_failed_call(mem, slot):
 
 @kernel
 def drop_reference(mem, slot):
-    """Release one reference; leave a slot consumed by that for the Orch thread.
-
-    Rule     SCHED-CONSUME-1
-    """
+    """Release one reference; leave a slot consumed by that for the Orch thread."""
     if release_ref(mem, slot):
         if unlikely(mem[L.TRACING] == L.TRACE_ALL):
             note_step(mem, slot, RELEASE, L.JOURNAL_OF_SCHEDULER)

@@ -7,7 +7,7 @@
 What it is for. The TensorMap knows buffers by their first address, which is what tags of a run are
 about. Calls are made with arrays: views of them, tiles, columns, parts that overlap. So what counts
 here are bytes: of a contiguous tensor those from its lowest to its highest address, of any other
-view those of its *layout* (`overlap`). A task that is submitted is compared with those before it
+view those of its *layout* (`tensors`). A task that is submitted is compared with those before it
 that have not ended, and what it does itself is noted for those after it.
 
 An *access* is what a task does with one tensor. Accesses are found by place. A *grid* has those of
@@ -53,6 +53,8 @@ Why not something else. A table by first address, as the TensorMap, does not see
 list or a tree of spans does, but a tile of a matrix is as many spans as it has rows; and every
 insertion would cost a logarithm, where a cell costs a hash. Bytes or pages with an owner each would
 cost as much as the data. The rules are CALL-HAZARD and ORCH-READS.
+
+Rule     SEE-NOTE-2
 """
 
 from __future__ import annotations
@@ -61,10 +63,18 @@ from . import layout as L
 from .atomics import load, stay_aside
 from .journal import note_edge
 from .kernel import inlined, kernel
-from .overlap import covers, overlap
 from .slots import release_ref
 from .tensormap import find
-from .tensors import is_child_memory, nbytes_of, reads, tag_of, worker_of, writes
+from .tensors import (
+    covers,
+    is_child_memory,
+    nbytes_of,
+    overlap,
+    reads,
+    tag_of,
+    worker_of,
+    writes,
+)
 
 TENSOR_WORDS = L.TENSOR_WORDS
 READS, WRITES = 1, 2
@@ -78,10 +88,7 @@ COARSEST = 62
 # ---------------------------------------------------------------- what a tensor stands for
 @kernel
 def is_tracked(words, t):
-    """Say whether accesses of a tensor are tracked: it has an address, and its tag is not NO_DEP.
-
-    Rule     CALL-HAZARD-1
-    """
+    """Say whether accesses of a tensor are tracked: it has an address, and its tag is not NO_DEP."""
     return words[t + L.TENSOR_DATA] != 0 and tag_of(words, t) != L.NO_DEP
 
 
@@ -201,7 +208,6 @@ def cell_at(mem, grid, row, column):
 
 @kernel
 def cell_of(mem, access):
-    """Return the cell in which an access begins."""
     grid = int(mem[access + L.ACCESS_GRID])
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
     place = int(mem[access + L.ACCESS_LOW]) - int(mem[grid + L.GRID_ORIGIN])
@@ -417,16 +423,12 @@ def add_conflict(mem, access, newest, kind, conflicts):
 
 @kernel
 def conflict_at(mem, index):
-    """Return the offset of a conflict that was found."""
     return int(mem[L.A_CONFLICTS]) + index * L.CONFLICT_WORDS
 
 
 @kernel
 def owed_to(mem, words, tensors, conflict):
-    """Return the tensor that a conflict is owed to: of a need the first that reads, else that writes.
-
-    Rule     SEE-NOTE-2
-    """
+    """Return the tensor that a conflict is owed to: of a need the first that reads, else that writes."""
     access = int(mem[conflict + L.CONFLICT_ACCESS])
     other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
     other = int(mem[access + L.ACCESS_LAYOUT])
@@ -443,10 +445,7 @@ def owed_to(mem, words, tensors, conflict):
 
 @kernel
 def note_conflict(mem, slot, words, conflict):
-    """Note that a task, which is being submitted, waits for another: its tensor, and where both begin.
-
-    Rule     SEE-NOTE-2
-    """
+    """Note that a task, which is being submitted, waits for another: its tensor, and where both begin."""
     stay_aside()
     tensors = int(mem[slot + L.S_COUNTS]) & L.LOW_HALF
     tensor = owed_to(mem, words, tensors, conflict)
@@ -549,7 +548,6 @@ def move(mem, access, to):
 
 @inlined
 def take(mem):
-    """Return a record of an access that is free."""
     mem[L.ACCESS_COUNT] += 1
     access = int(mem[L.ACCESS_FREE])
     if access != L.NONE:
@@ -563,7 +561,6 @@ def take(mem):
 
 @kernel
 def give_back(mem, access):
-    """Put the record of an access on the free list."""
     mem[access + L.ACCESS_WRITES] = -1
     mem[access + L.ACCESS_NEXT] = mem[L.ACCESS_FREE]
     mem[L.ACCESS_FREE] = access
@@ -616,7 +613,6 @@ def link(mem, access, head, forth, back):
 
 @inlined
 def unlink(mem, access, forth, back):
-    """Take an access out of a chain."""
     after = int(mem[access + forth])
     before = int(mem[access + back])
     mem[before] = after
@@ -673,7 +669,6 @@ def release_write(mem, access, consumed):
 
 @kernel
 def drop_all(mem, access, consumed):
-    """Drop an access and all older ones of the same bytes."""
     while mem[access + L.ACCESS_OLDER] != L.NONE:
         consumed = drop(mem, access, consumed)
     return drop(mem, access, consumed)
@@ -709,10 +704,7 @@ def drop_over(mem, consumed):
 
 @kernel
 def forget_range(mem, low, high):
-    """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim.
-
-    Rule     CALL-HAZARD-4
-    """
+    """Drop the accesses inside of memory that is given back; return the chain of slots to reclaim."""
     consumed = L.NONE
     for k in range(find_overlaps(mem, low, high, L.NONE, READS | WRITES)):
         access = int(mem[int(mem[L.A_OVERLAPS]) + k])
@@ -723,10 +715,7 @@ def forget_range(mem, low, high):
 
 @kernel
 def forget_all(mem):
-    """Drop all accesses, at the end of a stream; return the chain of slots to reclaim.
-
-    Rule     CALL-HAZARD-4
-    """
+    """Drop all accesses, at the end of a stream; return the chain of slots to reclaim."""
     consumed = L.NONE
     for access in range(int(mem[L.A_ACCESSES]), int(mem[L.ACCESSES_USED]), L.ACCESS_WORDS):
         if mem[access + L.ACCESS_WRITES] >= 0:

@@ -75,7 +75,6 @@ def wake_collector(mem):
 # ---------------------------------------------------------------- what is noted
 @kernel
 def number_of(mem, slot):
-    """Return the number of a task in the trace."""
     return int(mem[L.TRACED_FROM] + mem[slot + L.S_ID])
 
 
@@ -113,7 +112,6 @@ def note_edge(mem, slot, producer, tensor, tag, kind, address):
 
 @kernel
 def note_held(mem, ring):
-    """Note how many bytes a ring holds."""
     stay_aside()
     r = L.RING_BLOCK + ring * L.LINE
     held = int(mem[r + L.R_TOP] - mem[r + L.R_TAIL])
@@ -122,30 +120,13 @@ def note_held(mem, ring):
 
 @kernel
 def note_scope(mem, depth, opened):
-    """Note that a scope was opened or closed."""
     stay_aside()
     what = L.NOTED_SCOPE | (depth | opened << 16) << 8
     note(mem, L.JOURNAL_OF_ORCH, what, int(mem[L.SUBMIT_LINE]), now_ns(), int(mem[L.MAP_COUNT]))
 
 
 @kernel
-def note_ahead(mem, slot, worker, waits):
-    """Note that a task was pre-dispatched."""
-    stay_aside()
-    what = L.NOTED_AHEAD | worker << 8
-    note(mem, L.JOURNAL_OF_SCHEDULER, what, number_of(mem, slot), now_ns(), waits)
-
-
-@kernel
-def note_woke(mem, worker):
-    """Note that the Scheduler wakes a worker."""
-    stay_aside()
-    note(mem, L.JOURNAL_OF_SCHEDULER, L.NOTED_WOKE | worker << 8, 0, now_ns(), 0)
-
-
-@kernel
 def note_run(mem, kind):
-    """Note that a run or a stream begins, or has ended."""
     if unlikely(mem[L.TRACING] != 0):
         what = L.NOTED_RUN | kind << 8
         note(mem, L.JOURNAL_OF_ORCH, what, int(mem[L.TRACED_FROM]), now_ns(), 0)
@@ -153,13 +134,11 @@ def note_run(mem, kind):
 
 @kernel
 def journal_of_worker(mem, w):
-    """Return the journal of the worker whose words are at `w`."""
     return L.JOURNALS_OF_WORKERS + (w - int(mem[L.A_WORKERS])) // int(mem[L.WORKER_STRIDE])
 
 
 @kernel
 def note_request(mem, w):
-    """Note the control request that a worker has carried out."""
     stay_aside()
     box = w + int(mem[w + L.W_AT]) + L.W_MAILBOX
     what = L.NOTED_REQUEST | int(mem[box + L.MAIL_COMMAND]) << 8
@@ -169,10 +148,7 @@ def note_request(mem, w):
 
 @kernel
 def note_ran(mem, w, outcome):
-    """Note the task that a worker has run, or tried to; nothing if its beginning was not noted.
-
-    Rule     SEE-NOTE-2
-    """
+    """Note the task that a worker has run, or tried to; nothing if its beginning was not noted."""
     stay_aside()
     box = w + int(mem[w + L.W_AT]) + L.W_MAILBOX
     function = int(mem[box + L.MAIL_DIGEST]) & L.FUNCTION_MASK
@@ -206,7 +182,6 @@ def begin_trace(mem, what):
 
 @kernel
 def end_trace(mem):
-    """Have no more notes made."""
     store(mem, L.TRACING, 0)
 
 
@@ -222,7 +197,7 @@ def write_all(mem, fd, at, count):
     """Write words to a file; return OK, or minus the number of the system's error."""
     done = 0
     while done < count:
-        wrote = write_words(mem, fd, at + done, count - done)
+        wrote = write_words(mem, at + done, fd, count - done)
         if wrote == -L.EINTR:
             continue
         if wrote < 0:

@@ -3,15 +3,11 @@
 The engine is one array of 64-bit little-endian words, `mem`, in shared memory. All offsets are in
 words. The declarations:
 
-    constants      limits, states, answers, times
-    structures     tensors, configurations and arguments, in bytes
-    journal_words  notes of what happens, for traces
-    header_words   the beginning of the engine: geometry, rings, Orch thread, Scheduler, locks
-    worker_words   a worker: control words, frames, mailboxes
-    task_words     slots, bodies, TensorMap, FIFOs, programs
+    constants   limits, states, answers, times
+    structures  tensors, configurations and arguments, in bytes
+    words       records of words: their places, and the parties that write and read them
 
-Each record names the parties that write and read its words (`schema`). Here they become the plan of an
-engine.
+Here they become the plan of an engine.
 
 Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FLOW-DATA-3; FAIL-OUTCOME-1
 """
@@ -22,11 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from .constants import *
-from .header_words import *
-from .journal_words import *
 from .schema import Record
-from .task_words import *
-from .worker_words import *
+from .words import *
 
 RECORDS: dict[str, Record] = {
     one.name: one
@@ -152,26 +145,13 @@ def initialise(
     *,
     heap_bases: list[int],
     heap_size: int,
-    spin_ns: int,
-    yield_ns: int,
-    defer_ns: int,
-    cores: int,
-    beside: bool,
-    track_reads: bool,
-    park_ns: int,
-    stuck_ns: int,
+    **settings: int,
 ) -> None:
-    """Write the geometry into fresh, zeroed memory."""
+    """Write the geometry, and the words with these names in small letters, into fresh, zeroed memory."""
     for where, value in words.items():
         mem[where] = value
     for ring, base in enumerate(heap_bases):
         mem[RING_BLOCK + ring * LINE + R_BASE] = base
         mem[RING_BLOCK + ring * LINE + R_SIZE] = heap_size
-    mem[SPIN_NS] = spin_ns
-    mem[YIELD_NS] = yield_ns
-    mem[DEFER_NS] = defer_ns
-    mem[CORES] = cores
-    mem[BESIDE] = beside
-    mem[TRACK_READS] = track_reads
-    mem[PARK_NS] = park_ns
-    mem[STUCK_NS] = stuck_ns
+    for name, value in settings.items():
+        mem[globals()[name.upper()]] = value

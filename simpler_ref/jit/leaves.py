@@ -16,7 +16,7 @@ from numba.core.typing.templates import signature
 from numba.extending import intrinsic
 
 from . import layout as L
-from .kernel import INTERPRETED
+from .kernel import INT, INTERPRETED, WORDS
 
 KINDS_FROM_ARGS = L.WORD * (L.W_KINDS - L.W_MAILBOX - L.MAIL_COUNTS)
 """Bytes from the args blob of a task to the kinds of its scalars."""
@@ -30,75 +30,45 @@ if INTERPRETED:
     def address_of(mem, i):
         return mem.__array_interface__["data"][0] + 8 * int(i)
 
-    def call_leaf(leaf, args, layouts):
-        raise NotImplementedError("interpreted leaves are called by Python")
+    def _is_compiled(*_):
+        raise NotImplementedError("interpreted tasks are called by Python, and it has no pointers")
 
-    def pointer(address):
-        raise NotImplementedError("interpreted code has no pointers")
-
-    def as_float(bits, kind):
-        raise NotImplementedError("interpreted leaves are called by Python")
-
-    def as_single(bits, kind):
-        raise NotImplementedError("interpreted leaves are called by Python")
-
-    def double_of(bits):
-        raise NotImplementedError("interpreted tasks are called by Python")
-
-    def bits_of(number):
-        raise NotImplementedError("interpreted tasks are called by Python")
-
-    def array_at(kind, data, record):
-        raise NotImplementedError("interpreted code has no pointers")
-
-    def fits_layout(record, data, dims, order, align, kind):
-        raise NotImplementedError("interpreted code has no pointers")
+    call_leaf = pointer = as_float = as_single = double_of = bits_of = _is_compiled
+    array_at = fits_layout = _is_compiled
 
 else:
     from llvmlite import ir
     from numba import carray
     from numba.np import arrayobj
 
-    @intrinsic
-    def address_of(typingctx, mem, i):
+    from .atomics import instruction
+
+    _I64 = ir.IntType(64)
+
+    @instruction(INT, WORDS, INT)
+    def address_of(context, builder, word):
         """Return the address of a word."""
+        return builder.ptrtoint(word, _I64)
 
-        def codegen(context, builder, sig, args):
-            array_type, array, index = sig.args[0], args[0], args[1]
-            view = context.make_array(array_type)(context, builder, array)
-            item = cgutils.get_item_pointer(
-                context, builder, array_type, view, [index], wraparound=False
-            )
-            return builder.ptrtoint(item, ir.IntType(64))
-
-        return signature(types.int64, mem, types.int64), codegen
-
-    @intrinsic
-    def pointer(typingctx, address):
+    @instruction(types.voidptr, INT)
+    def pointer(context, builder, address):
         """Return an address as a pointer for `numba.carray`."""
+        return builder.inttoptr(address, ir.IntType(8).as_pointer())
 
-        def codegen(context, builder, sig, args):
-            return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-
-        return signature(types.voidptr, types.int64), codegen
-
-    @intrinsic
-    def double_of(typingctx, bits):
+    @instruction(types.float64, INT)
+    def double_of(context, builder, bits):
         """Return bits as a 64-bit float."""
+        return builder.bitcast(bits, ir.DoubleType())
 
-        def codegen(context, builder, sig, args):
-            return builder.bitcast(args[0], ir.DoubleType())
-
-        return signature(types.float64, types.int64), codegen
-
-    @intrinsic
-    def bits_of(typingctx, number):
+    @instruction(INT, types.float64)
+    def bits_of(context, builder, number):
         """Return the bits of a 64-bit float."""
+        return builder.bitcast(number, _I64)
 
-        def codegen(context, builder, sig, args):
-            return builder.bitcast(args[0], ir.IntType(64))
-
-        return signature(types.int64, types.float64), codegen
+    @instruction(types.float32, INT)
+    def single_of(context, builder, bits):
+        """Return the lower half of bits as a 32-bit float."""
+        return builder.bitcast(builder.trunc(bits, ir.IntType(32)), ir.FloatType())
 
     @intrinsic
     def array_at(typingctx, kind, data, record):
@@ -106,9 +76,9 @@ else:
         array = kind.instance_type
 
         def codegen(context, builder, sig, args):
-            words = builder.inttoptr(args[2], ir.IntType(64).as_pointer())
+            words = builder.inttoptr(args[2], _I64.as_pointer())
             axis = [
-                builder.load(builder.gep(words, [ir.Constant(ir.IntType(64), L.LAYOUT_WORDS + i)]))
+                builder.load(builder.gep(words, [ir.Constant(_I64, L.LAYOUT_WORDS + i)]))
                 for i in range(2 * array.ndim)
             ]
             made = context.make_array(array)(context, builder)
@@ -162,16 +132,6 @@ else:
             found = IN_FORTRAN_ORDER
         return found == order and (bits & (align - 1) == 0 or empty)
 
-    @intrinsic
-    def single_of(typingctx, bits):
-        """Return the lower half of bits as a 32-bit float."""
-
-        def codegen(context, builder, sig, args):
-            low = builder.trunc(args[0], ir.IntType(32))
-            return builder.bitcast(low, ir.FloatType())
-
-        return signature(types.float32, types.int64), codegen
-
     @numba.njit(nogil=True, error_model="numpy")
     def as_float(bits, kind):
         """Return a scalar as a float; bits without a kind count as one.
@@ -193,22 +153,18 @@ else:
             return single_of(bits)
         return np.float32(as_float(bits, kind))
 
-    @intrinsic
-    def call_leaf(typingctx, leaf, args, layouts):
+    @instruction(INT, INT, INT, INT)
+    def call_leaf(context, builder, leaf, args, layouts):
         """Call the leaf at an address with the args blob at another; propagate its exceptions."""
-
-        def codegen(context, builder, sig, values):
-            takes = (types.int64, types.int64)
-            kind = context.call_conv.get_function_type(types.int64, takes)
-            function = builder.inttoptr(values[0], kind.as_pointer())
-            status, answer = context.call_conv.call_function(
-                builder, function, types.int64, takes, values[1:]
-            )
-            with cgutils.if_unlikely(builder, status.is_error):
-                context.call_conv.return_status_propagate(builder, status)
-            return answer
-
-        return signature(types.int64, types.int64, types.int64, types.int64), codegen
+        takes = (INT, INT)
+        kind = context.call_conv.get_function_type(INT, takes)
+        function = builder.inttoptr(leaf, kind.as_pointer())
+        status, answer = context.call_conv.call_function(
+            builder, function, INT, takes, [args, layouts]
+        )
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return answer
 
 
 def address_of_leaf(compiled: Any) -> int:

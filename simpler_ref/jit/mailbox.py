@@ -70,14 +70,12 @@ STATE_MASK = 0xFFFFFFFF
 
 @inlined
 def copy_words(mem, to, start, count):
-    """Copy `count` words inside the engine's memory."""
     for k in range(count):
         mem[to + k] = mem[start + k]
 
 
 @kernel
 def worker_at(mem, worker):
-    """Return the offset of a worker's words."""
     return int(mem[L.A_WORKERS]) + worker * int(mem[L.WORKER_STRIDE])
 
 
@@ -90,7 +88,6 @@ def frame_after(mem, frame):
 
 @kernel
 def frame_before(mem, frame):
-    """Return the frame before another one."""
     return (int(mem[L.WORKER_STRIDE]) if frame == 0 else frame) - L.WORKER_WORDS
 
 

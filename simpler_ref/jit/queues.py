@@ -6,6 +6,8 @@ ready       one per worker type, inside the Scheduler; it grows to hold every li
 affinity    one chain per worker: ready tasks that only this worker may run
 candidates  one per worker type: hints at tasks that could be pre-dispatched
 consumed    a chain through the slots, Scheduler → Orch, passed on under the pass lock
+
+Rule     ORCH-BACK-6; SCHED-CONSUME-1 to -3; SCHED-READY-3; WM-AFF-4
 """
 
 from __future__ import annotations
@@ -20,10 +22,7 @@ WIRING_MASK = L.WIRING_CAPACITY - 1
 
 @kernel
 def wiring_full(mem):
-    """Say whether the Scheduler is a whole queue behind (read by the Orch thread).
-
-    Rule     ORCH-BACK-6
-    """
+    """Say whether the Scheduler is a whole queue behind (read by the Orch thread)."""
     return mem[L.WIRING_PUSHED] - load(mem, L.WIRING_TAKEN) >= L.WIRING_CAPACITY
 
 
@@ -57,7 +56,6 @@ def pop_wiring(mem):
 
 @kernel
 def ready_empty(mem, kind):
-    """Say whether no task of a worker type waits for a worker."""
     return mem[L.READY_HEAD + kind] == mem[L.READY_TAIL + kind]
 
 
@@ -85,10 +83,7 @@ def double(mem, base, first, words, mask):
 
 @kernel
 def push_ready(mem, kind, slot):
-    """Append a task whose producers are all done.
-
-    Rule     SCHED-READY-3
-    """
+    """Append a task whose producers are all done."""
     base = int(mem[L.A_READY + kind])
     head = int(mem[L.READY_HEAD + kind])
     tail = int(mem[L.READY_TAIL + kind])
@@ -100,7 +95,6 @@ def push_ready(mem, kind, slot):
 
 @kernel
 def first_ready(mem, kind):
-    """Return the oldest ready task of a worker type (the queue is not empty)."""
     head = int(mem[L.READY_HEAD + kind])
     return int(mem[int(mem[L.A_READY + kind]) + (head & int(mem[L.READY_MASK + kind]))])
 
@@ -130,10 +124,7 @@ def remove_ready(mem, kind, slot):
 
 @kernel
 def push_affinity(mem, w, kind, slot):
-    """Append a ready task to the chain of the only worker that may run it.
-
-    Rule     WM-AFF-4
-    """
+    """Append a ready task to the chain of the only worker that may run it."""
     mem[slot + L.S_NEXT] = L.NONE
     tail = int(mem[w + L.W_AFFINITY_TAIL])
     if tail == L.NONE:
@@ -185,7 +176,6 @@ def push_candidate(mem, slot):
 
 @kernel
 def has_candidate(mem, kind):
-    """Say whether a worker type has candidates."""
     return mem[L.CANDIDATES_HEAD + kind] != mem[L.CANDIDATES_TAIL + kind]
 
 
@@ -198,20 +188,14 @@ def first_candidate(mem, kind):
 
 @kernel
 def push_consumed(mem, slot):
-    """Leave a consumed slot for the Orch thread (the caller holds the pass lock).
-
-    Rule     SCHED-CONSUME-1
-    """
+    """Leave a consumed slot for the Orch thread (the caller holds the pass lock)."""
     mem[slot + L.S_LINK] = mem[L.CONSUMED_HEAD]
     mem[L.CONSUMED_HEAD] = slot
 
 
 @kernel
 def take_consumed(mem):
-    """Take the whole chain of consumed slots (the caller holds the pass lock).
-
-    Rule     SCHED-CONSUME-2, -3
-    """
+    """Take the whole chain of consumed slots (the caller holds the pass lock)."""
     head = int(mem[L.CONSUMED_HEAD])
     mem[L.CONSUMED_HEAD] = L.NONE
     return head

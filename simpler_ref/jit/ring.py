@@ -46,6 +46,8 @@ Why not something else. Free lists by size would give back memory out of order, 
 lock per task cost more than the task; a stack per scope would be as fast, but tasks end out of
 order and scopes end before their tasks. The documents' rules for all of this are ORCH-RING and
 ORCH-WINDOW.
+
+Rule     ORCH-RING-4
 """
 
 from __future__ import annotations
@@ -63,10 +65,7 @@ HEAP_ALIGN = L.HEAP_ALIGN
 
 @kernel
 def align(nbytes):
-    """Round a request up to the heap alignment.
-
-    Rule     ORCH-RING-4
-    """
+    """Round a request up to the heap alignment."""
     return (nbytes + HEAP_ALIGN - 1) & -HEAP_ALIGN
 
 
@@ -144,10 +143,7 @@ def alloc(mem, nbytes, depth):
 
 @kernel
 def outside_window(mem):
-    """Say whether the next id would be too far above the oldest live task's: one ring, and a window.
-
-    Rule     ORCH-WINDOW-3
-    """
+    """Say whether the next id would be too far above the oldest live task's: one ring, and a window."""
     if mem[L.ID_WINDOW] == 0 or mem[L.LIVE] == 0 or mem[L.STREAM] != 0:
         return False
     oldest = int(mem[fifo_entry(mem, 0, int(mem[L.RING_BLOCK + L.R_ALIVE])) + L.FIFO_SLOT])
@@ -190,7 +186,6 @@ def slab_before_cursor(mem, ring, nbytes):
 
 @kernel
 def fifo_entry(mem, ring, position):
-    """Return the entry of a ring's FIFO for the allocation at `position`."""
     return int(mem[L.A_FIFO + ring]) + (position & int(mem[L.FIFO_MASK + ring])) * L.FIFO_WORDS
 
 
@@ -230,10 +225,7 @@ def release(mem, slot):
 
 @kernel
 def rewind(mem, ring):
-    """Start an empty ring over at offset 0, with a short FIFO.
-
-    Rule     ORCH-RING-7
-    """
+    """Start an empty ring over at offset 0, with a short FIFO."""
     r = RING_BLOCK + ring * LINE
     mem[r + L.R_TOP] = 0
     mem[r + L.R_TAIL] = 0

@@ -40,6 +40,8 @@ process has one Orch thread and one Scheduler thread, and both die with it.
 Why not a thread that does nothing else: an answer would take two wake-ups instead of none, 16 to 43
 µs each on a virtual machine, and with two workers on two cores it would keep one of them from
 running.
+
+Rule     FAIL-AGAIN-1; ORCH-RUN-5; SCHED-CANCEL-4; SCHED-WAKE-1; WM-PLACE-4
 """
 
 from __future__ import annotations
@@ -60,16 +62,16 @@ from .atomics import (
     unlikely,
     yield_core,
 )
+from .claims import try_lock, unlock
 from .collect import collect, handle_deaths, set_idle
 from .cores import offer_core
 from .dispatch import dispatch
-from .graph import wire
+from .graph import wire_all
 from .hazards import forget_all
 from .journal import note_run, note_span
 from .kernel import inlined, kernel
-from .lock import try_lock, unlock
 from .mailbox import STATE_MASK, is_done, worker_at
-from .queues import has_candidate, has_ready, pop_wiring, take_consumed
+from .queues import has_candidate, has_ready, take_consumed
 from .ring import reset_to_empty
 from .slots import kind_of
 from .submit import edges_at, reclaim
@@ -89,11 +91,7 @@ def scheduler_pass(mem):
     moved = 0
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
         moved = handle_deaths(mem)
-    slot = pop_wiring(mem)
-    while slot != L.NONE:
-        wire(mem, slot)
-        moved += 1
-        slot = pop_wiring(mem)
+    moved += wire_all(mem)
     failed = mem[L.FAILED_COUNT]
     for kind in range(2):
         if has_ready(mem, kind) or has_candidate(mem, kind):
@@ -199,10 +197,7 @@ def orch_pass(mem):
 
 @inlined
 def pass_after_submit(mem):
-    """Run the pass that a submit needs, as the Orch thread; put an active Scheduler thread on standby.
-
-    Rule     SCHED-WAKE-1
-    """
+    """Run the pass that a submit needs, as the Orch thread; put an active Scheduler thread on standby."""
     show_up(mem)
     if orch_pass(mem) < 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the entry, or this sees it parked
@@ -212,10 +207,7 @@ def pass_after_submit(mem):
 
 @kernel
 def have_time_kept(mem):
-    """Have the Scheduler thread sleep with a timer if a task waits and the Orch thread may go away.
-
-    Rule     SCHED-WAKE-7
-    """
+    """Have the Scheduler thread sleep with a timer if a task waits and the Orch thread may go away."""
     if any_deferred(mem) or may_miss_an_end(mem):
         fence()  # pairs with the one in `scheduler_loop`: it sees the task, or this sees it parked
         ask_for_clock(mem)
@@ -364,10 +356,7 @@ def stuck_since(mem):
 
 @kernel
 def watch_groups(mem):
-    """Have the Scheduler thread watch a group that waits, at most once in STUCK_NS.
-
-    Rule     WM-PLACE-4
-    """
+    """Have the Scheduler thread watch a group that waits, at most once in STUCK_NS."""
     if stuck_since(mem) != 0:
         fence()  # pairs with the one in `scheduler_loop`: it sees the group, or this sees it parked
         if load(mem, L.WATCHING) == 0:
@@ -404,7 +393,6 @@ def have_ended(mem, ended):
 
 @kernel
 def ended_tasks(mem):
-    """Return how many tasks of the run are terminal."""
     return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
 
 
@@ -538,10 +526,7 @@ def is_one_at_work_elsewhere(mem):
 # ---------------------------------------------------------------- runs
 @kernel
 def begin_run(mem):
-    """Forget the last run's error and counts.
-
-    Rule     FAIL-AGAIN-1
-    """
+    """Forget the last run's error and counts."""
     store(mem, L.CANCEL, 0)
     store(mem, L.RUN_ERROR, 0)
     mem[L.EDGE_COUNT] = 0
@@ -554,10 +539,7 @@ def begin_run(mem):
 
 @kernel
 def end_run(mem):
-    """Start over after everything is reclaimed: ids at 0, every structure as small as at first.
-
-    Rule     ORCH-RUN-5; SCHED-CANCEL-4
-    """
+    """Start over after everything is reclaimed: ids at 0, every structure as small as at first."""
     if mem[L.TRACK_READS] != 0:
         forget_all(mem)
     reset_to_empty(mem)

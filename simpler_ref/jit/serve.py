@@ -2,6 +2,8 @@
 
 A worker spins for SPIN_NS, then announces that it sleeps and looks once more, as described in the mailbox
 module. After an answer it wakes the thread that sleeps until then.
+
+Rule     CALL-COMPILED-1; SCHED-WAKE-5, -7; SEE-NOTE-2; SEE-TOP-1; WM-LOOP-1
 """
 
 from __future__ import annotations
@@ -63,10 +65,7 @@ def announce_done(mem, w):
 
 @kernel
 def announce_uncollected(mem, w):
-    """Wake a sleeping thread, also on standby, if the last answer of an idle worker is uncollected.
-
-    Rule     SCHED-WAKE-7
-    """
+    """Wake a sleeping thread, also on standby, if the last answer of an idle worker is uncollected."""
     last = w + frame_before(mem, int(mem[w + L.W_AT])) + L.W_MAILBOX + L.MAIL_STATE
     if load(mem, last) & STATE_MASK != L.TASK_DONE:
         return
@@ -116,10 +115,7 @@ def post_done(mem, w, outcome):
 
 @kernel
 def note_beginning(mem, w, number):
-    """Note when a task, or a control request, begins (worker side): exactly, if a trace is taken.
-
-    Rule     SEE-NOTE-2; SEE-TOP-1
-    """
+    """Note when a task, or a control request, begins (worker side): exactly, if a trace is taken."""
     mem[w + L.W_SINCE] = coarse_ns()
     if unlikely(mem[L.TRACING] != 0):
         mem[w + L.W_NUMBER] = number
@@ -128,7 +124,6 @@ def note_beginning(mem, w, number):
 
 @kernel
 def cache_line(mem, w):
-    """Return the entry of the worker's cache for the digest in its current mailbox."""
     digest = w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_DIGEST
     return w + L.W_CACHE + (int(mem[digest]) & (L.DIGEST_CACHE - 1)) * L.DIGEST_CACHE_WORDS
 
@@ -158,10 +153,7 @@ def resolve(mem, w):
 
 @kernel
 def code_of_call(mem, w, frame):
-    """Return the address of compiled code for the call in a frame, 0 if its function has none here.
-
-    Rule     CALL-COMPILED-1
-    """
+    """Return the address of compiled code for the call in a frame, 0 if its function has none here."""
     box = frame + L.W_MAILBOX
     scalar = box + L.MAIL_TENSORS + (int(mem[box + L.MAIL_COUNTS]) & L.LOW_HALF) * L.TENSOR_WORDS
     key = int(mem[scalar]) & L.CALL_KEY
@@ -297,7 +289,6 @@ def task_behind(mem, worker, distance):
 
 @kernel
 def frame_behind(mem, w, distance):
-    """Return the offset of the frame that is `distance` behind the current one."""
     at = int(mem[w + L.W_AT])
     for _ in range(distance):
         at = frame_after(mem, at)
@@ -306,13 +297,11 @@ def frame_behind(mem, w, distance):
 
 @kernel
 def has_task(mem, frame):
-    """Say whether a frame has a task that is not answered."""
     return load(mem, frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
 
 
 @kernel
 def ticket_of(mem, w, at):
-    """Return the ticket of the task in a frame."""
     return ((int(mem[w + at + L.W_ENDED]) >> 2) + 1) << L.HALF | at // L.WORKER_WORDS
 
 
@@ -454,10 +443,7 @@ def finish_control_and_receive(mem, worker, error):
 
 @kernel
 def park_and_receive(mem, worker):
-    """Sleep until a task or a request to stop is there (worker side); see `receive`.
-
-    Rule     SCHED-MAIL-8; SCHED-WAKE-5
-    """
+    """Sleep until a task or a request to stop is there (worker side); see `receive`."""
     w = worker_at(mem, worker)
     answer = L.PARK
     while answer == L.PARK:
@@ -483,10 +469,7 @@ def park_and_receive(mem, worker):
 
 @kernel
 def report_ready(mem, worker):
-    """Say INIT_DONE (worker side).
-
-    Rule     WM-LOOP-1
-    """
+    """Say INIT_DONE (worker side)."""
     w = worker_at(mem, worker)
     fail_point(mem, w, FAIL_BEFORE_READY)
     post(mem, w, L.INIT_DONE, 0)

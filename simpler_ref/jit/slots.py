@@ -215,10 +215,7 @@ def release_ref(mem, slot):
 
 @kernel
 def prepare(mem, slot, callable_word, total, released):
-    """Fill the fields of a fresh slot that do not come from its arguments.
-
-    Rule     ORCH-STATE-4
-    """
+    """Fill the fields of a fresh slot that do not come from its arguments."""
     mem[slot + L.S_FANOUT] = total | released << L.HALF
     mem[slot + L.S_FANIN] = 0
     mem[slot + L.S_CONSUMERS] = L.NONE
@@ -238,13 +235,11 @@ def is_in_frame(mem, slot):
 # ---------------------------------------------------------------- the callable word
 @kernel
 def index_of(mem, slot):
-    """Return the index of a task's callable."""
     return int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
 
 
 @kernel
 def kind_of(mem, slot):
-    """Return the worker type of a task."""
     return int(mem[slot + L.S_CALLABLE]) >> L.WORD_KIND & 0xF
 
 
@@ -256,5 +251,4 @@ def affinity_of(mem, slot):
 
 @kernel
 def config_of(mem, slot):
-    """Return the index of a task's configuration."""
     return int(mem[slot + L.S_CALLABLE]) >> L.WORD_CONFIG & L.CONFIG_MASK

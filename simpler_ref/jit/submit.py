@@ -47,6 +47,9 @@ Scheduler and calls again.
 
 A Worker with `track_reads`, and every stream of calls, order writers after readers as well: see
 `hazards`.
+
+Rule     CALL-VALUE-4; FLOW-ARGS-2; ORCH-MAP-6, -7; ORCH-MISUSE-5; ORCH-SCOPE-8;
+         SCHED-CANCEL-1, -4; SEE-NOTE-2; WM-CHIP-4; WM-GROUP-6, -7
 """
 
 from __future__ import annotations
@@ -92,10 +95,7 @@ TOO_MANY_BYTES = 1 << 62
 # ---------------------------------------------------------------- tensors of a task
 @kernel
 def owner_of(mem, slot, t, i):
-    """Return the owner of the memory that a task's tensor `i` is in: -1 the host, else a worker.
-
-    Rule     ORCH-MAP-6, -7; WM-GROUP-6; WM-CHIP-4
-    """
+    """Return the owner of the memory that a task's tensor `i` is in: -1 the host, else a worker."""
     if not is_child_memory(mem, t):
         return -1
     members, word = int(mem[slot + L.S_MEMBERS]), int(mem[slot + L.S_CALLABLE])
@@ -155,18 +155,6 @@ def take_body(mem, slot, words):
 
 
 @kernel
-def tensors_in(counts):
-    """Return the tensors from a number that encodes the counts of tensors and scalars."""
-    return counts & L.LOW_HALF
-
-
-@kernel
-def scalars_in(counts):
-    """Return the scalars; see `tensors_in`."""
-    return counts >> L.HALF
-
-
-@kernel
 def body_words(tensors, scalars, members, edges):
     """Return the words of a body: output mask, tensors, scalars, members, at most `edges` edges."""
     arguments = argument_words(tensors, scalars) + members * L.MEMBER_WORDS
@@ -187,31 +175,26 @@ def mask_words(tensors):
 
 @kernel
 def tensors_at(mem, slot):
-    """Return the offset of the tensors in a slot's body."""
-    return int(mem[slot + L.S_BODY]) + mask_words(tensors_in(int(mem[slot + L.S_COUNTS])))
+    return int(mem[slot + L.S_BODY]) + mask_words(int(mem[slot + L.S_COUNTS]) & L.LOW_HALF)
 
 
 @kernel
 def scalars_at(mem, slot):
-    """Return the offset of the scalars in a slot's body."""
-    return tensors_at(mem, slot) + tensors_in(int(mem[slot + L.S_COUNTS])) * TENSOR_WORDS
+    return tensors_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) & L.LOW_HALF) * TENSOR_WORDS
 
 
 @kernel
 def members_at(mem, slot):
-    """Return the offset of a group's members in its slot's body."""
-    return scalars_at(mem, slot) + scalars_in(int(mem[slot + L.S_COUNTS])) * L.SCALAR_WORDS
+    return scalars_at(mem, slot) + (int(mem[slot + L.S_COUNTS]) >> L.HALF) * L.SCALAR_WORDS
 
 
 @kernel
 def edges_at(mem, slot):
-    """Return the offset of the edges in a slot's body."""
     return members_at(mem, slot) + int(mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
 
 
 @kernel
 def release_body(mem, slot):
-    """Return a spill block to its free list."""
     body = int(mem[slot + L.S_BODY])
     if body == slot + L.S_INLINE:
         return
@@ -350,10 +333,7 @@ def has_bytes(words, t):
 
 @kernel
 def fits_mailbox(words, counts, members):
-    """Say whether the arguments of a task, or of each member of a group, fit a mailbox.
-
-    Rule     ORCH-MISUSE-5; WM-GROUP-7
-    """
+    """Say whether the arguments of a task, or of each member of a group, fit a mailbox."""
     if members == 0:
         return frame_bytes(counts) <= L.MAILBOX_ARGS_CAPACITY
     member = argument_words(counts & L.LOW_HALF, counts >> L.HALF)
@@ -366,10 +346,7 @@ def fits_mailbox(words, counts, members):
 
 @kernel
 def frame_bytes(counts):
-    """Return the bytes of an args blob.
-
-    Rule     FLOW-ARGS-2
-    """
+    """Return the bytes of an args blob."""
     return L.WORD * (1 + (counts & L.LOW_HALF) * TENSOR_WORDS + (counts >> L.HALF))
 
 
@@ -478,9 +455,14 @@ def add_edge(mem, first, edges, producer, stamp, consumer):
             wait_for_kept(mem, first, edges, producer, consumer)
         return 0
     mem[producer + L.S_SEEN] = stamp
+    return write_edge(mem, first + edges * EDGE_WORDS, producer, consumer)
+
+
+@kernel
+def write_edge(mem, edge, producer, consumer):
+    """Write an edge, with a reference to its producer, unless that is CONSUMED; return how many."""
     if not acquire_ref(mem, producer):
         return 0
-    edge = first + edges * EDGE_WORDS
     mem[edge + L.EDGE_PRODUCER] = producer
     mem[edge + L.EDGE_NEXT] = L.NONE
     mem[edge + L.EDGE_CONSUMER] = consumer
@@ -500,10 +482,7 @@ def wait_for_kept(mem, first, edges, producer, consumer):
 
 @kernel
 def note_arguments(mem, slot, words):
-    """Note the tensors of a task that is being submitted, with their tags.
-
-    Rule     SEE-NOTE-2
-    """
+    """Note the tensors of a task that is being submitted, with their tags."""
     stay_aside()
     number = number_of(mem, slot)
     at = tensors_at(mem, slot)
@@ -620,22 +599,13 @@ def alloc_buffer(mem, words):
 # ---------------------------------------------------------------- scopes
 @kernel
 def register_task(mem, slot):
-    """Add the reference of the innermost open scope, if there is one, to a fresh slot.
-
-    Rule     ORCH-SUBMIT-5; ORCH-SCOPE-8
-    """
-    depth = scope_depth(mem)
+    """Add the reference of the innermost open scope, if there is one, to a fresh slot."""
+    depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
         return
     mem[slot + L.S_FANOUT] += 1
     mem[slot + L.S_LINK] = mem[L.SCOPE_STACK + depth - 1]
     mem[L.SCOPE_STACK + depth - 1] = slot
-
-
-@kernel
-def scope_depth(mem):
-    """Return how many scopes are open, the run's own included."""
-    return int(mem[L.SCOPE_DEPTH])
 
 
 @kernel
@@ -645,7 +615,7 @@ def open_scope(mem):
     Returns  OK, or TOO_DEEP with nothing changed: the run's own scope and 64 more are the limit
     Rule     ORCH-SCOPE-3
     """
-    depth = scope_depth(mem)
+    depth = int(mem[L.SCOPE_DEPTH])
     if depth > L.MAX_SCOPE_DEPTH:
         return L.TOO_DEEP
     mem[L.SCOPE_STACK + depth] = L.NONE
@@ -662,7 +632,7 @@ def close_scope(mem):
     Returns  OK, or NO_SCOPE with nothing changed
     Rule     ORCH-SCOPE-5 to -7
     """
-    depth = scope_depth(mem)
+    depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
         return L.NO_SCOPE
     mem[L.SCOPE_DEPTH] = depth - 1
@@ -680,7 +650,7 @@ def close_scope(mem):
 @kernel
 def newest_tasks(mem, slots):
     """Write the slots of the newest tasks of the innermost scope, in order, until `slots` is full."""
-    slot = int(mem[L.SCOPE_STACK + scope_depth(mem) - 1])
+    slot = int(mem[L.SCOPE_STACK + int(mem[L.SCOPE_DEPTH]) - 1])
     for i in range(len(slots) - 1, -1, -1):
         if slot == L.NONE:
             return
@@ -717,7 +687,7 @@ def free_value(mem, slot):
     Returns  the slot of that call if this consumed it, else NONE
     """
     kind = int(mem[slot + L.S_KIND])
-    scalars = scalars_in(int(mem[slot + L.S_COUNTS]))
+    scalars = int(mem[slot + L.S_COUNTS]) >> L.HALF
     last = scalars_at(mem, slot) + (scalars - 1) * L.SCALAR_WORDS
     if scalars > 0 and mem[last + L.SCALAR_KIND] == L.PAYLOAD:
         release_block(mem, int(mem[last + L.SCALAR_BITS]))
@@ -730,16 +700,12 @@ def free_value(mem, slot):
 
 @kernel
 def release_block(mem, block):
-    """Release one hold on a block; without any its owner takes it again.
-
-    Rule     CALL-VALUE-4
-    """
+    """Release one hold on a block; without any its owner takes it again."""
     fetch_add(mem, block, -1)
 
 
 @kernel
 def reclaim_slot(mem, slot):
-    """Give back what a slot has, and the slot."""
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
     for k in range(at - body):
@@ -759,8 +725,5 @@ def reclaim_slot(mem, slot):
 
 @kernel
 def request_cancel(mem):
-    """Cancel the tasks that have not started (D11).
-
-    Rule     SCHED-CANCEL-1, -4
-    """
+    """Cancel the tasks that have not started (D11)."""
     store(mem, L.CANCEL, 1)

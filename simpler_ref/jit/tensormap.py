@@ -7,6 +7,8 @@ producer is reclaimed first, the owner replaces it.
 Open addressing with linear probing; removing an entry shifts its followers back, so the table needs no
 tombstones. It doubles into its other area when half full and is small again after a run. The Orch thread
 owns it.
+
+Rule     ORCH-ALLOC-7; ORCH-MAP-1, -3, -6, -8
 """
 
 from __future__ import annotations
@@ -27,10 +29,7 @@ def home(data, owner, mask):
 
 @kernel
 def find(mem, data, owner):
-    """Return the entry of the key, or the empty one where it belongs.
-
-    Rule     ORCH-MAP-6
-    """
+    """Return the entry of the key, or the empty one where it belongs."""
     base = int(mem[L.MAP_BASE])
     mask = int(mem[L.MAP_MASK])
     index = home(data, owner, mask)
@@ -45,10 +44,7 @@ def find(mem, data, owner):
 
 @kernel
 def lookup(mem, data, owner):
-    """Return the current producer of a buffer, or NONE.
-
-    Rule     ORCH-MAP-1, -8
-    """
+    """Return the current producer of a buffer, or NONE."""
     return int(mem[find(mem, data, owner) + L.E_SLOT])
 
 
@@ -85,10 +81,7 @@ def grow(mem):
 
 @kernel
 def insert(mem, data, owner, slot):
-    """Make `slot` the producer of a buffer; the previous one keeps the consumers it has.
-
-    Rule     ORCH-MAP-3
-    """
+    """Make `slot` the producer of a buffer; the previous one keeps the consumers it has."""
     entry = find(mem, data, owner)
     if mem[entry + L.E_SLOT] == L.NONE:
         mem[entry + L.E_DATA] = data
@@ -100,10 +93,7 @@ def insert(mem, data, owner, slot):
 
 @kernel
 def insert_slab(mem, data, owner, slot):
-    """Make `slot` the producer and the owner of a slab it was just given.
-
-    Rule     ORCH-MAP-9; ORCH-ALLOC-7
-    """
+    """Make `slot` the producer and the owner of a slab it was just given."""
     insert(mem, data, owner, slot)
     mem[find(mem, data, owner) + L.E_SLAB] = slot
 

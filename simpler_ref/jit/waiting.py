@@ -162,10 +162,7 @@ def be_awake(mem, word):
 # ---------------------------------------------------------------- waking
 @kernel
 def notify(mem, park_word):
-    """Wake the thread that sleeps on a park word, if one does.
-
-    Rule     SCHED-WAKE-4
-    """
+    """Wake the thread that sleeps on a park word, if one does."""
     if load(mem, park_word) != 0:
         store(mem, park_word, 0)
         futex_wake(mem, park_word)

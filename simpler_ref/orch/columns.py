@@ -1,7 +1,7 @@
 """The arguments of many tasks in one call: columns, each with one tensor or scalar of every task.
 
 A column becomes a few numpy operations, whatever the number of tasks. What comes out is a program: one
-submit to be repeated, and a table with the words that differ from task to task; see `jit/ops.py`.
+submit to be repeated, and a table with the words that differ from task to task; see `jit/program.py`.
 
 Rule     ORCH-MISUSE-3; SPEED-MANY-1, -2, -5
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..jit import layout as L
-from ..jit import ops
+from ..jit.program import repeated
 from ..model.arguments import check_tag, require_reads
 from ..model.enums import TensorArgType, to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
@@ -152,7 +152,7 @@ class Batch:
         """
         tensors = [(one.data, one.rest) for one in self.tensors]
         scalars = [(one.bits, one.kind) for one in self.scalars]
-        return ops.repeated(self.size, word, tensors, scalars)
+        return repeated(self.size, word, tensors, scalars)
 
     def rows(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the tensors and the scalars of each task, as a submit takes them."""

@@ -25,7 +25,7 @@ from ..engine.introspection import RingView
 from ..engine.view.layouts import Layouts
 from ..errors import TaskError
 from ..jit import layout as L
-from ..jit.ops import asked_by
+from ..jit.program import asked_by
 from ..model import visibility
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig

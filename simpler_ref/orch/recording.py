@@ -1,9 +1,9 @@
 """Record once, replay many: an orchestration function's tasks, kept as a program.
 
-`Recorder` makes each submit, buffer and scope an op of a program; see `jit/ops.py`. Wherever an address
-goes that belongs to memory which the runtime will provide, or to a tensor of ``args``, the program has a
-patch, so that a replay puts the real address there. `Graph.run` carries the program out through the same
-kernels as any run: dependencies, rings and scopes are not remembered but found anew.
+`Recorder` makes each submit, buffer and scope an op of a program; see `jit/program.py`. Wherever an
+address goes that belongs to memory which the runtime will provide, or to a tensor of ``args``, the
+program has a patch, so that a replay puts the real address there. `Graph.run` carries the program out
+through the same kernels as any run: dependencies, rings and scopes are not remembered but found anew.
 
 Rule     FLOW-LAYOUT-3; ORCH-CHECK-9; SPEED-REPLAY-1 to -3, -6, -12
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from ..callables.identity import CallableHandle
 from ..jit import layout as L
-from ..jit.ops import Patch, ProgramWriter, rewind, scalar_at, tensor_at
+from ..jit.program import Patch, ProgramWriter, rewind, scalar_at, tensor_at
 from ..model import visibility
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig

@@ -11,9 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from ..engine.introspection import describe_full, mib, requested_bytes
+from ..engine.introspection import describe_full, mib, requested_bytes, ring_cycle, waiting_tasks
 from ..engine.memory import PARK_NS
-from ..engine.snapshot import ring_cycle, waiting_tasks
 from ..errors import RingFullError, tell
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..callables.identity import CallableHandle
 from ..jit import layout as L
-from ..jit.ops import Patch, part_at
+from ..jit.program import Patch, part_at
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
 from ..model.wire import SHAPE_AT, replaced

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..jit import layout as L
-from ..jit.ops import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
+from ..jit.program import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
 from ..model.tensor import DescribedTensor
 from ..model.wire import TENSOR_BYTES, DescribedWire, Layout, counts_of, layout_number
 from ..system.cores import SPIN_NS
@@ -44,7 +44,7 @@ class Pause(NamedTuple):
 
 
 class Stretch:
-    """The tasks between two operations that wait, as a program; see `jit.ops`.
+    """The tasks between two operations that wait, as a program; see `jit.program`.
 
     Its variables are those of the part: the addresses of tensors, word and kind of the replay's scalars,
     and the numbers of layouts.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..callables.registry import Registry
 from ..jit import layout as L
-from ..jit.ops import part_at
+from ..jit.program import part_at
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType
 from ..model.scalars import ScalarBits, scalar_wire

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ..engine.introspection import listed
 from ..engine.memory import PARK_NS
-from ..engine.snapshot import listed
 from ..engine.view import FirstFailure
-from ..engine.view.activity import Others
+from ..engine.view.slots import Others
 from ..errors import RemoteTraceback, TaskError, WorkerLostError, describe_status, origin_of, tell
 from ..jit import layout as L
 from ..system.signals import Failures, until_done

@@ -31,9 +31,9 @@ from typing import Any, TypeVar
 from ..callables.identity import TargetNamespace
 from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
+from ..engine.introspection import waiting_tasks
 from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import Arena
-from ..engine.snapshot import waiting_tasks
 from ..errors import CallableTypeError, NoPythonWorkerError
 from ..model import visibility
 from ..system.cores import NO_TURN, Placement

@@ -16,10 +16,9 @@ from typing import Any, Protocol
 from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.pickling import inherited
 from ..callables.registry import Registry, Snapshot
-from ..engine.memory import Engine
-from ..engine.scheduler import Scheduler
+from ..engine.introspection import EngineSnapshot
+from ..engine.memory import Engine, Scheduler
 from ..engine.shared_arrays import Arena
-from ..engine.snapshot import EngineSnapshot
 from ..errors import ControlError, TaskError, WorkerLostError
 from ..jit import layout as L
 from ..system.regions import PRIVATE, is_private

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engine.introspection import mib
-from ..engine.snapshot import RingRow
+from ..engine.introspection import RingRow, mib
 
 COLUMNS = ("worker", "pid", "task", "function", "running", "queue")
 

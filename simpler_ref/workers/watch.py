@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..engine.introspection import listed, waiting_tasks
 from ..engine.memory import Engine
-from ..engine.snapshot import listed, waiting_tasks
 from ..engine.view.mailbox import MailboxView
 from ..engine.view.slots import Names
 from ..jit import layout as L

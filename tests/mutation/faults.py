@@ -493,7 +493,7 @@ FAULTS = (
         "The pass of 511 submits in a row is left out.",
         f"{SPEED}/test_many.py::"
         "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
-        Patch("jit/task_words.py", "PASS_AT_LATEST = 64 ", "PASS_AT_LATEST = 512 "),
+        Patch("jit/words.py", "PASS_AT_LATEST = 64 ", "PASS_AT_LATEST = 512 "),
     ),
     fault(
         "error-of-five",
@@ -767,7 +767,7 @@ FAULTS = (
         f"{CALLS}/test_stream.py::test_futures_of_any_number_are_arguments_like_their_values",
         Patch(
             "jit/calls.py",
-            "            edges += add_call_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | "
+            "            edges += write_edge(mem, edge + edges * L.EDGE_WORDS, producer, slot | "
             "L.FETCHES)\n",
             "            edges += 0 * producer\n",
         ),

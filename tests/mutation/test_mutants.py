@@ -55,7 +55,7 @@ def test_a_fault_is_caught_by_each_test_named_for_it(fault, runner):
 NO_FAULT = Fault(
     "none",
     "Words that nobody reads are other words.",
-    (Patch("jit/lock.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
+    (Patch("jit/claims.py", "Stop being the Scheduler.", "Be the Scheduler no more."),),
     ("tests/unit/test_slots.py::test_events_have_their_kernels_and_step_alone_writes_a_state",),
 )
 
@@ -69,15 +69,17 @@ def test_a_fault_that_is_none_is_caught_by_nobody(runner):
 
 @pytest.mark.long
 def test_a_patch_that_leaves_no_program_is_refused(runner):
-    broken = NO_FAULT._replace(patches=(Patch("jit/lock.py", "def unlock(mem)", "def unlock(mem"),))
+    broken = NO_FAULT._replace(
+        patches=(Patch("jit/claims.py", "def unlock(mem)", "def unlock(mem"),)
+    )
     with pytest.raises(ValueError, match="no program"):
         runner.run_with(broken)
 
 
 def test_a_fault_is_taken_out_again(tmp_path):
-    path = tmp_path / "simpler_ref/jit/lock.py"
+    path = tmp_path / "simpler_ref/jit/claims.py"
     path.parent.mkdir(parents=True)
-    path.write_text(before := (ROOT / "simpler_ref/jit/lock.py").read_text())
+    path.write_text(before := (ROOT / "simpler_ref/jit/claims.py").read_text())
     with mutants.put_in(NO_FAULT, tmp_path):
         assert path.read_text() != before
     assert path.read_text() == before
@@ -85,6 +87,6 @@ def test_a_fault_is_taken_out_again(tmp_path):
 
 @pytest.mark.parametrize("old", ["not in that file", "mem"], ids=["gone", "twice"])
 def test_a_patch_whose_text_is_not_there_once_is_refused(old):
-    stale = NO_FAULT._replace(patches=(Patch("jit/lock.py", old, ""),))
+    stale = NO_FAULT._replace(patches=(Patch("jit/claims.py", old, ""),))
     with pytest.raises(ValueError, match="not once"):
         mutants.patched_files(stale, ROOT / "simpler_ref")

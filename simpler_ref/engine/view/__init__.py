@@ -16,8 +16,17 @@ import numpy as np
 
 from ...jit import layout as L
 from ...system.types import Array
-from .activity import Story, call_story, failure_story
-from .slots import KIND_MASK, scalars_at, slot_at, tensors_at, unfinished, used_slots
+from .slots import (
+    KIND_MASK,
+    Story,
+    call_story,
+    failure_story,
+    scalars_at,
+    slot_at,
+    tensors_at,
+    unfinished,
+    used_slots,
+)
 
 
 class Ring(NamedTuple):
@@ -105,6 +114,11 @@ def word_at(at: int) -> Any:
     return property(lambda view: view._word(at))
 
 
+def flag_at(at: int) -> Any:
+    """Return the property that says whether a word of the header is not 0."""
+    return property(lambda view: view._word(at) != 0)
+
+
 class View:
     """The words of an engine, under plain names.
 
@@ -165,6 +179,16 @@ class View:
     """How many of those the Scheduler has taken."""
     buffers_known: int = word_at(L.MAP_COUNT)
     """How many buffers the TensorMap has a producer for."""
+    is_cancelled: bool = flag_at(L.CANCEL)
+    """Whether the run is cancelled: no more tasks start."""
+    has_failed: bool = flag_at(L.RUN_ERROR)
+    """Whether a task of the run has failed."""
+    not_noted: int = word_at(L.NOT_NOTED)
+    """How many calls have failed, by themselves, without being kept."""
+    is_traced: bool = flag_at(L.TRACING)
+    """Whether a trace is taken."""
+    ring_bytes: int = word_at(L.RING_BLOCK + L.R_SIZE)
+    """Bytes of each ring."""
 
     @property
     def ever_submitted(self) -> int:
@@ -183,16 +207,6 @@ class View:
     def ended(self) -> int:
         """How many tasks have completed or failed."""
         return self._word(L.COMPLETED_COUNT) + self._word(L.FAILED_COUNT)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the run is cancelled: no more tasks start."""
-        return self._word(L.CANCEL) != 0
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a task of the run has failed."""
-        return self._word(L.RUN_ERROR) != 0
 
     def failed_tasks(self) -> dict[int, bool] | None:
         """Return which tasks of a run have failed, and whether each may have begun; all have ended.
@@ -246,11 +260,6 @@ class View:
         at = L.RING_BLOCK + ring_idx * L.LINE
         return Ring(*self._mem[at : at + L.LINE].tolist())
 
-    @property
-    def ring_bytes(self) -> int:
-        """Bytes of each ring."""
-        return self._word(L.RING_BLOCK + L.R_SIZE)
-
     def peaks(self) -> tuple[int, ...]:
         """Return the most bytes held at once, per ring; 0 for rings that do not exist."""
         end = L.RING_BLOCK + L.MAX_RING_DEPTH * L.LINE
@@ -266,9 +275,6 @@ class View:
         return slots
 
     # ------------------------------------------------------------ tasks, by what submit returned
-    not_noted: int = word_at(L.NOT_NOTED)
-    """How many calls have failed, by themselves, without being kept."""
-
     def provided(self, slot: int, tensors: int) -> bytes:
         """Return the tensors of a task just submitted, with the addresses that the runtime chose."""
         at = tensors_at(self._word(slot + L.S_BODY), tensors)
@@ -363,11 +369,6 @@ class View:
     def is_unordered(self, low: int, high: int) -> bool:
         """Say whether tasks may write something between two addresses at any time."""
         return low < self._word(L.UNORDERED_HIGH) and self._word(L.UNORDERED_LOW) < high
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether a trace is taken."""
-        return bool(self._word(L.TRACING))
 
     def forget_unordered(self) -> None:
         """Say that tasks may not, from now on."""

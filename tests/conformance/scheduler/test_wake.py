@@ -326,7 +326,7 @@ def test_a_parked_worker_sleeps_until_it_is_woken(driver):
 def no_timeouts(monkeypatch):
     """Let no wait of the parent end because its time is up."""
     for name in (
-        *("engine.memory.PARK_NS", "engine.scheduler.TIMER_NS", "orch.room.PARK_NS"),
+        *("engine.memory.PARK_NS", "engine.memory.TIMER_NS", "orch.room.PARK_NS"),
         *("workers.failures.PARK_NS", "workers.manager.PARK_NS"),
     ):
         monkeypatch.setattr(f"simpler_ref.{name}", NEVER_NS)

@@ -18,7 +18,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
-from simpler_ref.engine.view import activity
+from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
 from simpler_ref.workers import top, top_command, top_server
 from simpler_ref.workers.top import Row
@@ -197,16 +197,16 @@ def situations():
 def test_what_is_told_of_a_task_is_of_one_task_whenever_the_words_change(situations):
     start, found = situations
     mems = [mem for _, mem in found]
-    expected = {name: activity.running(mem, start) for name, mem in found}
+    expected = {name: slots.running(mem, start) for name, mem in found}
     seen = {one[:2] + one[3:] for one in expected.values() if one is not None}
     assert seen == {(0, 0, 100), (1, 1, 101)}
     assert [name for name, one in expected.items() if one] == ["0 runs", "1 runs"]
     whole = Changing([mems[1]], [])
-    activity.running(whole, start)
+    slots.running(whole, start)
     answers = set()
     most = whole.count + 6  # in the second look, which repeats the first, everything has changed
     for reads_before in itertools.combinations_with_replacement(range(most), 4):
-        told = activity.running(Changing(mems[1:6], reads_before), start)
+        told = slots.running(Changing(mems[1:6], reads_before), start)
         answers.add(None if told is None else told[:2] + told[3:])
     assert answers == {None, (0, 0, 100), (1, 1, 101)}
 

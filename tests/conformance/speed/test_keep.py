@@ -229,18 +229,18 @@ def test_what_was_not_used_for_longest_makes_room(folder, monkeypatch):
 @pytest.mark.spec("SPEED-KEEP-7")
 def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder, caplog):
     name, whole = "file", [bytes([i]) * 100_000 for i in range(4)]
-    cache._write(name, whole[0])
+    cache.write(name, whole[0])
     stop = threading.Event()
 
     def write(mine):
         while not stop.is_set():
-            cache._write(name, mine)
+            cache.write(name, mine)
 
     with ThreadPoolExecutor(len(whole)) as threads:
         writers = [threads.submit(write, mine) for mine in whole]
         try:
             for _ in range(500):
-                assert cache._read(name) in whole
+                assert cache.read(name) in whole
         finally:
             stop.set()
         assert [writer.result() for writer in writers] == [None] * 4
