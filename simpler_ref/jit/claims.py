@@ -1,7 +1,7 @@
-"""The pass lock, and what other threads do as the Scheduler: the thread that holds the lock is that.
+"""The pass lock: the thread that holds it is the Scheduler. What threads do so beside passes.
 
-They say whether a worker may be used, and who has its mailbox: a requester claims the mailbox, and
-releases the claim when it has its answer.
+They write whether a worker may be used, and who has its mailbox: a requester claims the mailbox, and
+releases the claim when it has its answer. They cancel, and change what waits for a lost worker.
 
 Rule     CALL-FAIL-4, -7; SCHED-CANCEL-1 to -3; SCHED-DEATH-1, -2; SPEED-DEPTH-6; WM-MAIL-2
 """

@@ -180,8 +180,7 @@ def dispatch_ready(mem, kind):
                 mem[L.STUCK_SINCE + kind] = 0
             elif group_fits(mem, slot, kind):
                 drop_first_ready(mem, kind)
-                reserve(mem, slot, kind)
-                assign_group(mem, slot, kind)
+                start_group(mem, slot, kind)
                 mem[L.STUCK_SINCE + kind] = 0
             else:
                 note_stuck(mem, slot, kind)
@@ -311,32 +310,32 @@ def group_fits(mem, slot, kind):
 
 
 @kernel
-def reserve(mem, slot, kind):
-    """Choose a worker for each member of a group that fits: W_MEMBER names the member."""
-    first = members_at(mem, slot)
-    for m in range(mem[slot + L.S_MEMBERS]):
+def start_group(mem, slot, kind):
+    """Send each member of a group that fits to a worker of its own: READY → RUNNING once.
+
+    Members with an affinity come first: no other takes their workers.
+
+    Rule     WM-PLACE-1, -2; SPEED-DEPTH-2
+    """
+    members, first = int(mem[slot + L.S_MEMBERS]), members_at(mem, slot)
+    step(mem, slot, DISPATCH)
+    mem[slot + L.S_LEFT] = members
+    for m in range(members):
         worker = int(mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER]) - 1
         if worker >= 0:
-            reserve_worker(mem, worker, m)
-    for m in range(mem[slot + L.S_MEMBERS]):
+            send_member(mem, slot, worker, m)
+    for m in range(members):
         if mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER] == 0:
-            reserve_worker(mem, pick_unreserved(mem, kind), m)
+            send_member(mem, slot, pick_idle(mem, kind), m)
 
 
 @kernel
-def reserve_worker(mem, worker, m):
-    """Reserve an idle worker for a member of a group: the frame it waits for names the member."""
-    w = worker_at(mem, worker)
-    mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] = m + 1
-
-
-@kernel
-def pick_unreserved(mem, kind):
-    """Return an idle worker that no member has yet, awake if possible; else NO_WORKER."""
+def pick_idle(mem, kind):
+    """Return an idle worker, awake if possible; else NO_WORKER."""
     found = NO_WORKER
     for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_OPEN + kind]):
         w = worker_at(mem, worker)
-        if is_idle(mem, w) and mem[w + int(mem[w + L.W_TAIL]) + L.W_MEMBER] == 0:
+        if is_idle(mem, w):
             if load(mem, w + L.W_PARKED) == 0:
                 return worker
             if found == NO_WORKER:
@@ -345,22 +344,12 @@ def pick_unreserved(mem, kind):
 
 
 @kernel
-def assign_group(mem, slot, kind):
-    """Send each member to the worker reserved for it: READY → RUNNING once, encode, signal."""
-    members = int(mem[slot + L.S_MEMBERS])
-    step(mem, slot, DISPATCH)
-    mem[slot + L.S_LEFT] = members
-    for worker in range(mem[L.POOL_FIRST + kind], mem[L.POOL_END + kind]):
-        w = worker_at(mem, worker)
-        frame = w + int(mem[w + L.W_TAIL])
-        if mem[w + L.W_GIVEN] == 0 and mem[frame + L.W_MEMBER] != 0:
-            mem[slot + L.S_WORKER] = worker
-            encode_member(mem, frame, slot, int(mem[frame + L.W_MEMBER]) - 1)
-            send(mem, w, slot, 0)
-
-
-@kernel
-def encode_member(mem, frame, slot, m):
+def send_member(mem, slot, worker, m):
+    """Write the frame of a member of a group, and send it."""
+    w = worker_at(mem, worker)
+    frame = w + int(mem[w + L.W_TAIL])
+    mem[slot + L.S_WORKER] = worker
+    mem[frame + L.W_MEMBER] = m + 1
     tensors = tensors_at(mem, slot)
     scalars = scalars_at(mem, slot)
     member = members_at(mem, slot)
@@ -370,6 +359,7 @@ def encode_member(mem, frame, slot, m):
         scalars += (counts >> L.HALF) * L.SCALAR_WORDS
         member += L.MEMBER_WORDS
     encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
+    send(mem, w, slot, 0)
 
 
 # ---------------------------------------------------------------- pre-dispatch

@@ -28,13 +28,13 @@ from .atomics import (
 from .kernel import inlined, kernel
 from .waiting import be_awake, commit, notify, prepare
 
+journal_offset = kernel(L.journal_offset)
+
 
 @kernel
 def journal_at(mem, journal):
-    """Return the offset of a journal; see `layout.journal_offset`."""
-    big = min(journal, L.JOURNALS_OF_WORKERS)
-    notes = big * L.BIG_JOURNAL + (journal - big) * L.SMALL_JOURNAL
-    return int(mem[L.A_JOURNALS]) + journal * L.JOURNAL_HEAD_WORDS + notes * L.NOTE_WORDS
+    """Return the offset of a journal."""
+    return journal_offset(int(mem[L.A_JOURNALS]), journal)
 
 
 @kernel

@@ -41,8 +41,8 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 
 _WORD = struct.Struct("<q")
 _SUBMIT = struct.Struct("<6q")
-_ALLOC = struct.Struct("<2q")
-_PATCH = struct.Struct("<2q")
+_ALLOC = _PATCH = struct.Struct("<2q")
+_REPEAT = struct.Struct("<4q")
 _SIZE_BIT = 8  # of OP_KIND
 _VARIABLE_BIT = 32  # of PATCH_AT
 
@@ -234,6 +234,10 @@ class ProgramWriter:
         self.callables.append(self._size + L.OP_CALLABLE)
         self._write(_SUBMIT.pack(kind, word, counts, len(members), len(table), outputs), *body)
 
+    def repeat(self, times: int, step: int) -> None:
+        """Write that the next submit is made so often, each time with variables `step` further on."""
+        self._write(_REPEAT.pack(_kind(L.OP_REPEAT, L.OP_REPEAT_WORDS), times, 0, step))
+
     def alloc(self, variable: int, tensor: bytes) -> None:
         """Write an alloc, which stores the buffer's address in a variable."""
         self._write(_ALLOC.pack(_kind(L.OP_ALLOC, L.OP_ALLOC_WORDS), variable), tensor)
@@ -288,26 +292,19 @@ def repeated(
         start = scalar_at(len(tensors), j) - L.SCALAR_BITS
         others += [(start + L.SCALAR_BITS, bits), (start + L.SCALAR_KIND, kind)]
     differ = addresses + [(where, value) for where, value in others if np.ndim(value)]
-    at = scalar_at(len(tensors), len(scalars)) - L.SCALAR_BITS
-    size = at + len(differ) * L.PATCH_WORDS
-    program: Words = np.zeros(L.PROGRAM_OPS + L.OP_REPEAT_WORDS + size, np.int64)
-    rewind(program)
-    repeat, op = program[L.PROGRAM_OPS :], program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
-    repeat[L.OP_KIND] = _kind(L.OP_REPEAT, L.OP_REPEAT_WORDS)
-    repeat[L.OP_TIMES] = times
-    repeat[L.OP_STEP] = len(differ)
-    op[L.OP_KIND] = _kind(L.OP_SUBMIT, size)
-    op[L.OP_COUNTS] = len(tensors) | len(scalars) << L.HALF
-    op[L.OP_PATCHES] = len(differ)
-    op[L.OP_OUTPUTS] = 0
+    op: Words = np.zeros(scalar_at(len(tensors), len(scalars)) - L.SCALAR_BITS, np.int64)
     variables: Words = np.empty((times, len(differ)), np.int64)
     for where, value in others:
         if not np.ndim(value):
             op[where] = value
-    for i, (where, value) in enumerate(differ):
-        op[at + i * L.PATCH_WORDS + L.PATCH_AT] = where | i << _VARIABLE_BIT
+    for i, (_, value) in enumerate(differ):
         variables[:, i] = value
-    return program, variables
+    patches = [Patch(where, i, 0) for i, (where, _) in enumerate(differ)]
+    counts, arguments = len(tensors) | len(scalars) << L.HALF, op[L.OP_ARGS :].tobytes()
+    program = ProgramWriter()
+    program.repeat(times, len(differ))
+    program.submit(int(op[L.OP_CALLABLE]), counts, arguments, (), patches, 0)
+    return program.words(), variables
 
 
 def asked_by(program: Words) -> tuple[bytes, int]:

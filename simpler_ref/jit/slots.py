@@ -94,7 +94,7 @@ EVENTS = (
         before=(L.READY,),
         after=L.RUNNING,
         owner="Scheduler",
-        kernels=("dispatch.assign", "dispatch.assign_group", "collect.catch_up"),
+        kernels=("dispatch.assign", "dispatch.start_group", "collect.catch_up"),
         when="it is given to a worker, or a group to its workers",
         otherwise="the ready queues and chains have no other",
     ),
