@@ -166,10 +166,10 @@ def vacate(mem, w):
              waits for it
     Rule     WM-CLAIM-1; SPEED-DEPTH-2
     """
-    frame = int(mem[w + L.W_HEAD])
-    mem[w + frame + L.W_SLOT] = L.NONE
-    mem[w + frame + L.W_MEMBER] = 0
-    mem[w + L.W_HEAD] = frame_after(mem, frame)
+    at = int(mem[w + L.W_HEAD])
+    mem[w + at + L.W_SLOT] = L.NONE
+    mem[w + at + L.W_MEMBER] = 0
+    mem[w + L.W_HEAD] = frame_after(mem, at)
     mem[w + L.W_GIVEN] -= 1
     if mem[w + L.W_GIVEN] != 0:
         return
@@ -228,11 +228,11 @@ def skip_waiting(mem):
     """Tell every worker to skip the tasks behind its current one (D11)."""
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)
-        frame = int(mem[w + L.W_HEAD])
+        at = int(mem[w + L.W_HEAD])
         for i in range(mem[w + L.W_GIVEN]):
-            if i > 0 or mem[w + frame + L.W_WAITS] != 0:  # pre-dispatched: perhaps not started
-                store(mem, w + frame + L.W_SKIP, L.SKIPPED)
-            frame = frame_after(mem, frame)
+            if i > 0 or mem[w + at + L.W_WAITS] != 0:  # pre-dispatched: perhaps not started
+                store(mem, w + at + L.W_SKIP, L.SKIPPED)
+            at = frame_after(mem, at)
 
 
 # ---------------------------------------------------------------- deaths

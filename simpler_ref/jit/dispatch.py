@@ -548,13 +548,14 @@ def send(mem, w, slot, waits):
     Ordering the release of the state pairs with the load in `receive`
     Effects  W_UNTOLD: `wake_sleepers` must wake the worker if it sleeps
     """
-    frame = int(mem[w + L.W_TAIL])
-    mem[w + frame + L.W_SLOT] = slot
-    store(mem, w + frame + L.W_FILLED, mem[w + frame + L.W_FILLED] + 1)
-    if mem[w + frame + L.W_WAITS] != waits:
-        mem[w + frame + L.W_WAITS] = waits
-    if mem[w + frame + L.W_SKIP] != 0:
-        mem[w + frame + L.W_SKIP] = 0
+    at = int(mem[w + L.W_TAIL])
+    frame = w + at
+    mem[frame + L.W_SLOT] = slot
+    store(mem, frame + L.W_FILLED, mem[frame + L.W_FILLED] + 1)
+    if mem[frame + L.W_WAITS] != waits:
+        mem[frame + L.W_WAITS] = waits
+    if mem[frame + L.W_SKIP] != 0:
+        mem[frame + L.W_SKIP] = 0
     if mem[w + L.W_GIVEN] == 0:
         mem[L.BUSY] += 1
         if mem[w + L.W_COLLECTED] != 0:
@@ -562,7 +563,7 @@ def send(mem, w, slot, waits):
             mem[L.UNCOLLECTED] -= 1
     mem[w + L.W_GIVEN] += 1
     state_word = awaited(mem, w)
-    mem[w + L.W_TAIL] = frame_after(mem, frame)
+    mem[w + L.W_TAIL] = frame_after(mem, at)
     mem[w + L.W_UNTOLD] = 1
     state = L.TASK_READY
     if unlikely(mem[L.TRACING] != 0):

@@ -7,7 +7,13 @@ words. The declarations:
     structures  tensors, configurations and arguments, in bytes
     words       records of words: their places, and the parties that write and read them
 
-Here they become the plan of an engine.
+Here they become the plan of an engine. Names in kernels:
+
+    slot, frame, edge, access, …  offsets in `mem`; the words W_AT, W_HEAD and W_TAIL say where a frame
+                                  begins from `w` on
+    worker, w                     the number of a worker; where its words begin
+    words, t                      arguments on their way into submit; a tensor among them
+    id, number                    of a task in its run, in a trace
 
 Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FLOW-DATA-3; FAIL-OUTCOME-1
 """

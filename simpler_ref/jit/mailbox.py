@@ -80,15 +80,15 @@ def worker_at(mem, worker):
 
 
 @kernel
-def frame_after(mem, frame):
+def frame_after(mem, at):
     """Return the frame that follows another one, both as offsets from a worker's first block."""
-    frame += L.WORKER_WORDS
-    return 0 if frame == mem[L.WORKER_STRIDE] else frame
+    at += L.WORKER_WORDS
+    return 0 if at == mem[L.WORKER_STRIDE] else at
 
 
 @kernel
-def frame_before(mem, frame):
-    return (int(mem[L.WORKER_STRIDE]) if frame == 0 else frame) - L.WORKER_WORDS
+def frame_before(mem, at):
+    return (int(mem[L.WORKER_STRIDE]) if at == 0 else at) - L.WORKER_WORDS
 
 
 @kernel

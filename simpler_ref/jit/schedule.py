@@ -334,10 +334,10 @@ def has_reserve(mem, w):
     reserve = int(mem[L.DEPTH]) // L.RESERVES
     if load(mem, w + L.W_GIVEN) <= reserve:
         return False
-    frame = load(mem, w + L.W_TAIL) - (1 + reserve) * L.WORKER_WORDS
-    if frame < 0:
-        frame += int(mem[L.WORKER_STRIDE])
-    return load(mem, w + frame + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
+    at = load(mem, w + L.W_TAIL) - (1 + reserve) * L.WORKER_WORDS
+    if at < 0:
+        at += int(mem[L.WORKER_STRIDE])
+    return load(mem, w + at + L.W_MAILBOX + L.MAIL_STATE) & STATE_MASK == L.TASK_READY
 
 
 @kernel
