@@ -111,6 +111,7 @@ TOO_MANY_ARGS = -9  # the arguments do not fit a mailbox: nothing changed
 WRONG_THREAD = -10  # the calling thread does not own the run: nothing changed
 WANTED = -12  # another thread wants to be the Orch thread of the stream
 STUCK = -11  # a group has waited for its workers for STUCK_NS: a warning is due
+MORE = 1  # a slice of a program is done, the program is not
 
 AUTO_OUTPUT = 1 << 62  # set in what submit returns when it provided the memory of an output
 
@@ -121,6 +122,11 @@ RESOLVE = -3
 CONTROL = -4
 COMPILED = -5  # a task for a compiled leaf: W_LEAF has its address
 MISMATCH = -6  # the compiled leaf in W_LEAF takes other arguments than those in the mailbox
+
+# many submits
+PROGRAM_SLICE = 2048  # tasks after which Python handles signals
+LOOK_EVERY = 8  # tasks submitted in bulk between two looks at the workers
+PASS_AT_LATEST = 64  # tasks that wait to be wired, after which a pass is due
 
 # waiting
 CROWDED_NS = 1_000

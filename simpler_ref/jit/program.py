@@ -1,11 +1,12 @@
 """Programs: a table of words that says what to submit, its writer, and the loop that submits it.
 
-    op            words
-    SUBMIT        kind, callable word, counts, members, patches, outputs; arguments; patches
-    REPEAT        kind, times, times done, step; it is for the SUBMIT that follows
-    ALLOC         kind, variable; the tensor to be
-    OPEN_SCOPE    kind
-    CLOSE_SCOPE   kind
+    op            words, after one with its kind and how many words it has
+    SUBMIT        callable word; counts; members of a group, or 0; how many patches; outputs: the variable
+                  of its first tensor, which the others follow, or −1; arguments, members, patches
+    REPEAT        times; times done; step: variables from one time to the next; for the SUBMIT after it
+    ALLOC         the variable that gets the address; the tensor to be
+    OPEN_SCOPE    none
+    CLOSE_SCOPE   none
 
 An array of *variables* goes with a program: what is known only when the program runs, or differs from
 one repetition to the next. A patch writes the sum of a variable and an offset into a word of its op, just
@@ -37,6 +38,15 @@ from .submit import (
 from .tensors import is_auto_output
 
 TENSOR_WORDS = L.TENSOR_WORDS
+PROGRAM_AT, PROGRAM_OPS = range(2)  # where the next op is; where the first one begins
+OP_SUBMIT, OP_REPEAT, OP_ALLOC, OP_OPEN_SCOPE, OP_CLOSE_SCOPE = range(5)
+# words of the ops above
+OP_KIND, OP_SCOPE_WORDS = range(2)
+OP_CALLABLE, OP_COUNTS, OP_MEMBERS, OP_PATCHES, OP_OUTPUTS, OP_ARGS = range(1, 7)
+OP_TIMES, OP_DONE, OP_STEP, OP_REPEAT_WORDS = range(1, 5)
+OP_BUFFER, OP_TENSOR = range(1, 3)
+OP_ALLOC_WORDS = OP_TENSOR + TENSOR_WORDS
+PATCH_AT, PATCH_OFFSET, PATCH_WORDS = range(3)  # PATCH_AT: word of the op | variable << 32
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 _WORD = struct.Struct("<q")
@@ -58,32 +68,32 @@ def run_program(mem, program, variables):
     """
     left = L.PROGRAM_SLICE
     code = L.OK
-    while left > 0 and program[L.PROGRAM_AT] < len(program):
-        at = int(program[L.PROGRAM_AT])
-        kind = int(program[at + L.OP_KIND]) & 0xFF
-        if kind == L.OP_REPEAT:
+    while left > 0 and program[PROGRAM_AT] < len(program):
+        at = int(program[PROGRAM_AT])
+        kind = int(program[at + OP_KIND]) & 0xFF
+        if kind == OP_REPEAT:
             code = run_repeat(mem, program, variables, at, left)
         else:
             code = run_op(mem, program, variables, at, kind)
         if code < 0:
             break
         left -= max(1, code)
-        if kind != L.OP_REPEAT or program[at + L.OP_DONE] == program[at + L.OP_TIMES]:
-            program[L.PROGRAM_AT] = following(program, at, kind)
+        if kind != OP_REPEAT or program[at + OP_DONE] == program[at + OP_TIMES]:
+            program[PROGRAM_AT] = following(program, at, kind)
     if code != L.WOULD_BLOCK:  # the wait for room runs passes, and has to see what moves
         pass_after_submit(mem)
     if code < 0:
         return code
-    if program[L.PROGRAM_AT] < len(program):
+    if program[PROGRAM_AT] < len(program):
         return L.MORE
     return L.OK
 
 
 @kernel
 def following(program, at, kind):
-    at += int(program[at + L.OP_KIND]) >> 8
-    if kind == L.OP_REPEAT:
-        at += int(program[at + L.OP_KIND]) >> 8
+    at += int(program[at + OP_KIND]) >> 8
+    if kind == OP_REPEAT:
+        at += int(program[at + OP_KIND]) >> 8
     return at
 
 
@@ -93,15 +103,15 @@ def run_op(mem, program, variables, at, kind):
 
     Returns  OK, or the code it was refused with
     """
-    if kind == L.OP_SUBMIT:
+    if kind == OP_SUBMIT:
         return run_submit(mem, program, variables, at, 0)
-    if kind == L.OP_ALLOC:
-        slot = alloc_buffer(mem, program[at + L.OP_TENSOR : at + L.OP_ALLOC_WORDS])
+    if kind == OP_ALLOC:
+        slot = alloc_buffer(mem, program[at + OP_TENSOR : at + OP_ALLOC_WORDS])
         if slot < 0:
             return slot
-        variables[program[at + L.OP_BUFFER]] = mem[tensors_at(mem, slot) + L.TENSOR_DATA]
+        variables[program[at + OP_BUFFER]] = mem[tensors_at(mem, slot) + L.TENSOR_DATA]
         return L.OK
-    if kind == L.OP_OPEN_SCOPE:
+    if kind == OP_OPEN_SCOPE:
         return open_scope(mem)
     return close_scope(mem)
 
@@ -113,16 +123,16 @@ def run_repeat(mem, program, variables, at, most):
     Effects  OP_DONE
     Returns  how many times, or the code the submit was refused with
     """
-    done, step = int(program[at + L.OP_DONE]), int(program[at + L.OP_STEP])
-    end = min(int(program[at + L.OP_TIMES]), done + most)
+    done, step = int(program[at + OP_DONE]), int(program[at + OP_STEP])
+    end = min(int(program[at + OP_TIMES]), done + most)
     made = end - done
     while done < end:
-        code = run_submit(mem, program, variables, at + L.OP_REPEAT_WORDS, done * step)
+        code = run_submit(mem, program, variables, at + OP_REPEAT_WORDS, done * step)
         if code < 0:
-            program[at + L.OP_DONE] = done
+            program[at + OP_DONE] = done
             return code
         done += 1
-    program[at + L.OP_DONE] = done
+    program[at + OP_DONE] = done
     return made
 
 
@@ -135,19 +145,19 @@ def run_submit(mem, program, variables, at, shift):
     Returns  OK, or the code it was refused with
     Rule     SPEED-MANY-5
     """
-    patches = int(program[at + L.OP_PATCHES])
-    end = at + (int(program[at + L.OP_KIND]) >> 8) - patches * L.PATCH_WORDS
+    patches = int(program[at + OP_PATCHES])
+    end = at + (int(program[at + OP_KIND]) >> 8) - patches * PATCH_WORDS
     for k in range(patches):
-        patch = end + k * L.PATCH_WORDS
-        target = int(program[patch + L.PATCH_AT])
-        value = variables[(target >> L.HALF) + shift] + program[patch + L.PATCH_OFFSET]
+        patch = end + k * PATCH_WORDS
+        target = int(program[patch + PATCH_AT])
+        value = variables[(target >> L.HALF) + shift] + program[patch + PATCH_OFFSET]
         program[at + (target & L.LOW_HALF)] = value
-    word, counts = int(program[at + L.OP_CALLABLE]), int(program[at + L.OP_COUNTS])
-    words = program[at + L.OP_ARGS : end]
-    slot = submit_task(mem, word, counts, int(program[at + L.OP_MEMBERS]), words)
+    word, counts = int(program[at + OP_CALLABLE]), int(program[at + OP_COUNTS])
+    words = program[at + OP_ARGS : end]
+    slot = submit_task(mem, word, counts, int(program[at + OP_MEMBERS]), words)
     if slot < 0:
         return slot
-    outputs = int(program[at + L.OP_OUTPUTS])
+    outputs = int(program[at + OP_OUTPUTS])
     if outputs >= 0 and slot & L.AUTO_OUTPUT:
         note_outputs(mem, slot ^ L.AUTO_OUTPUT, words, variables, outputs + shift)
     pass_in_bulk(mem, slot)
@@ -176,12 +186,12 @@ class Patch(NamedTuple):
 
 def tensor_at(i: int) -> int:
     """Return which word of a submit is the address of its tensor `i`."""
-    return L.OP_ARGS + i * L.TENSOR_WORDS + L.TENSOR_DATA
+    return OP_ARGS + i * L.TENSOR_WORDS + L.TENSOR_DATA
 
 
 def scalar_at(tensors: int, j: int) -> int:
     """Return which word of a submit has the bits of scalar `j`, after `tensors` tensors; kind follows."""
-    return L.OP_ARGS + tensors * L.TENSOR_WORDS + j * L.SCALAR_WORDS + L.SCALAR_BITS
+    return OP_ARGS + tensors * L.TENSOR_WORDS + j * L.SCALAR_WORDS + L.SCALAR_BITS
 
 
 def part_at(at: int, tensors: int) -> tuple[int, int]:
@@ -189,9 +199,9 @@ def part_at(at: int, tensors: int) -> tuple[int, int]:
 
     Arguments are numbered tensors first; there are so many of these.
     """
-    which, word = divmod(at - L.OP_ARGS, L.TENSOR_WORDS)
+    which, word = divmod(at - OP_ARGS, L.TENSOR_WORDS)
     if which >= tensors:
-        which, word = divmod(at - L.OP_ARGS - tensors * L.TENSOR_WORDS, L.SCALAR_WORDS)
+        which, word = divmod(at - OP_ARGS - tensors * L.TENSOR_WORDS, L.SCALAR_WORDS)
         which += tensors
     return which, word * L.WORD
 
@@ -211,8 +221,8 @@ class ProgramWriter:
 
     def __init__(self) -> None:
         self.callables: list[int] = []
-        self._parts: list[bytes] = [_WORD.pack(L.PROGRAM_OPS)]
-        self._size = L.PROGRAM_OPS
+        self._parts: list[bytes] = [_WORD.pack(PROGRAM_OPS)]
+        self._size = PROGRAM_OPS
 
     def _write(self, *parts: bytes) -> None:
         self._parts += parts
@@ -230,25 +240,25 @@ class ProgramWriter:
         """Write a submit; `outputs` is the variable of its first tensor, −1 if outputs are not used."""
         table = [_PATCH.pack(one.at | one.variable << _VARIABLE_BIT, one.offset) for one in patches]
         body = [arguments, *members, *table]
-        kind = _kind(L.OP_SUBMIT, L.OP_ARGS + sum(map(len, body)) // L.WORD)
-        self.callables.append(self._size + L.OP_CALLABLE)
+        kind = _kind(OP_SUBMIT, OP_ARGS + sum(map(len, body)) // L.WORD)
+        self.callables.append(self._size + OP_CALLABLE)
         self._write(_SUBMIT.pack(kind, word, counts, len(members), len(table), outputs), *body)
 
     def repeat(self, times: int, step: int) -> None:
         """Write that the next submit is made so often, each time with variables `step` further on."""
-        self._write(_REPEAT.pack(_kind(L.OP_REPEAT, L.OP_REPEAT_WORDS), times, 0, step))
+        self._write(_REPEAT.pack(_kind(OP_REPEAT, OP_REPEAT_WORDS), times, 0, step))
 
     def alloc(self, variable: int, tensor: bytes) -> None:
         """Write an alloc, which stores the buffer's address in a variable."""
-        self._write(_ALLOC.pack(_kind(L.OP_ALLOC, L.OP_ALLOC_WORDS), variable), tensor)
+        self._write(_ALLOC.pack(_kind(OP_ALLOC, OP_ALLOC_WORDS), variable), tensor)
 
     def open_scope(self) -> None:
         """Write the beginning of a scope."""
-        self._write(_WORD.pack(_kind(L.OP_OPEN_SCOPE, L.OP_SCOPE_WORDS)))
+        self._write(_WORD.pack(_kind(OP_OPEN_SCOPE, OP_SCOPE_WORDS)))
 
     def close_scope(self) -> None:
         """Write the end of a scope."""
-        self._write(_WORD.pack(_kind(L.OP_CLOSE_SCOPE, L.OP_SCOPE_WORDS)))
+        self._write(_WORD.pack(_kind(OP_CLOSE_SCOPE, OP_SCOPE_WORDS)))
 
     def words(self) -> Words:
         """Return the program."""
@@ -257,7 +267,7 @@ class ProgramWriter:
 
 def rewind(program: Words) -> None:
     """Make a program start over."""
-    program[L.PROGRAM_AT] = L.PROGRAM_OPS
+    program[PROGRAM_AT] = PROGRAM_OPS
 
 
 def repeated(
@@ -283,7 +293,7 @@ def repeated(
         For each scalar its bits and its kind.
     """
     addresses: list[tuple[int, Any]] = []
-    others: list[tuple[int, Any]] = [(L.OP_CALLABLE, word)]
+    others: list[tuple[int, Any]] = [(OP_CALLABLE, word)]
     for i, (data, rest) in enumerate(tensors):
         start = tensor_at(i)
         addresses.append((start, data))
@@ -300,24 +310,24 @@ def repeated(
     for i, (_, value) in enumerate(differ):
         variables[:, i] = value
     patches = [Patch(where, i, 0) for i, (where, _) in enumerate(differ)]
-    counts, arguments = len(tensors) | len(scalars) << L.HALF, op[L.OP_ARGS :].tobytes()
+    counts, arguments = len(tensors) | len(scalars) << L.HALF, op[OP_ARGS:].tobytes()
     program = ProgramWriter()
     program.repeat(times, len(differ))
-    program.submit(int(op[L.OP_CALLABLE]), counts, arguments, (), patches, 0)
+    program.submit(int(op[OP_CALLABLE]), counts, arguments, (), patches, 0)
     return program.words(), variables
 
 
 def asked_by(program: Words) -> tuple[bytes, int]:
     """Return the tensors of a program's current op, and its counts; none at the end."""
-    at = int(program[L.PROGRAM_AT])
+    at = int(program[PROGRAM_AT])
     if at >= len(program):
         return b"", 0
-    kind = int(program[at + L.OP_KIND]) & ((1 << _SIZE_BIT) - 1)
-    if kind == L.OP_REPEAT:
-        at += L.OP_REPEAT_WORDS
-    counts, first = int(program[at + L.OP_COUNTS]), at + L.OP_ARGS
-    if kind == L.OP_ALLOC:
-        counts, first = 1, at + L.OP_TENSOR
+    kind = int(program[at + OP_KIND]) & ((1 << _SIZE_BIT) - 1)
+    if kind == OP_REPEAT:
+        at += OP_REPEAT_WORDS
+    counts, first = int(program[at + OP_COUNTS]), at + OP_ARGS
+    if kind == OP_ALLOC:
+        counts, first = 1, at + OP_TENSOR
     tensors = counts & L.LOW_HALF
     wire: bytes = program[first : first + tensors * L.TENSOR_WORDS].tobytes()
     return wire, counts

@@ -57,13 +57,10 @@ class Section(NamedTuple):
 class Record:
     """Contiguous words: the header, a slot, an entry of a table."""
 
-    def __init__(self, name: str, *parties: str, after: int = 0) -> None:
-        """Begin a record, which starts with `after` words of another.
-
-        With `parties`, who writes its words, who reads them and their ordering, it is one section.
-        """
+    def __init__(self, name: str, *parties: str) -> None:
+        """Begin a record: one section, if the writers of its words, readers and ordering are given."""
         self.name = name
-        self.size = after
+        self.size = 0
         """Words so far; at the end, those of the whole record."""
         self.sections: list[Section] = []
         if parties:

@@ -3,7 +3,7 @@
     journals    notes of what happens, for traces
     a worker    its control words, the frames of its tasks, their mailboxes
     the header  the beginning of an engine: geometry, rings, the words of its threads
-    tasks       slots and bodies, the tables that lead to them, programs
+    tasks       slots and bodies, the tables that lead to them
 
 Words that different parties write are on different cache lines.
 
@@ -777,44 +777,5 @@ CONFLICT_WORDS = CONFLICT.size
 
 WIRING_CAPACITY = 8192
 CIRCULAR_SMALLEST = 1024
-
-# ---------------------------------------------------------------- a program: many submits, as words
-# Private to the thread that runs it. Its ops are contiguous from PROGRAM_OPS on.
-PROGRAM = Record("program", "Orch", "Orch", "own")
-PROGRAM_AT = PROGRAM.word("offset of the next op")
-PROGRAM_OPS = PROGRAM.size
-
-OP_SUBMIT, OP_REPEAT, OP_ALLOC, OP_OPEN_SCOPE, OP_CLOSE_SCOPE = range(5)
-OP = Record("op", "Orch", "Orch", "own")
-OP_KIND = OP.word("one of these | words of the op << 8")
-OP_SCOPE_WORDS = OP.size
-
-SUBMIT_OP = Record("submit", "Orch", "Orch", "own", after=OP.size)
-OP_CALLABLE = SUBMIT_OP.word("the callable word")
-OP_COUNTS = SUBMIT_OP.word("tensors | scalars << 32")
-OP_MEMBERS = SUBMIT_OP.word("members of a group; 0 for a single task")
-OP_PATCHES = SUBMIT_OP.word("how many of its words come from variables")
-OP_OUTPUTS = SUBMIT_OP.word("variable of its first tensor; the others follow; −1: none is used")
-OP_ARGS = SUBMIT_OP.size  # tensors with tags, scalars with kinds, members; then the patches
-
-PATCH = Record("patch", "Orch", "Orch", "own")
-PATCH_AT = PATCH.word("word of the op | variable << 32")
-PATCH_OFFSET = PATCH.word("added to the variable")
-PATCH_WORDS = PATCH.size
-
-REPEAT_OP = Record("repeat", "Orch", "Orch", "own", after=OP.size)
-OP_TIMES = REPEAT_OP.word("how often to make the submit after it")
-OP_DONE = REPEAT_OP.word("how often it was made")
-OP_STEP = REPEAT_OP.word("variables from one time to the next")
-OP_REPEAT_WORDS = REPEAT_OP.size
-
-ALLOC_OP = Record("alloc", "Orch", "Orch", "own", after=OP.size)
-OP_BUFFER = ALLOC_OP.word("the variable that gets the address")
-OP_TENSOR = ALLOC_OP.word("the tensor", words=TENSOR_WORDS)
-OP_ALLOC_WORDS = ALLOC_OP.size
-PROGRAM_SLICE = 2048  # tasks after which Python handles signals
-MORE = 1  # the slice is done, the program is not
-LOOK_EVERY = 8  # tasks submitted in bulk between two looks at the workers
-PASS_AT_LATEST = 64  # tasks that wait to be wired, after which a pass is due
 
 name_words(globals())

@@ -25,6 +25,7 @@ from simpler_ref.callables import identity, payloads
 from simpler_ref.engine.view.mailbox import MailboxView, ReceivedArgs
 from simpler_ref.errors import CallableError, TaskError
 from simpler_ref.jit import layout as L
+from simpler_ref.jit import program as P
 from simpler_ref.model.tensor import ReadOnlyTensor
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.orch.columns import Batch
@@ -530,19 +531,19 @@ def check_batch(parts):
 
 def check_program(program, places):
     """Check that a bulk's program stays within itself and its places."""
-    repeat, op = program[L.PROGRAM_OPS :], program[L.PROGRAM_OPS + L.OP_REPEAT_WORDS :]
-    assert repeat[L.OP_TIMES] == len(places)
-    counts, size = int(op[L.OP_COUNTS]), int(op[L.OP_KIND]) >> 8
+    repeat, op = program[P.PROGRAM_OPS :], program[P.PROGRAM_OPS + P.OP_REPEAT_WORDS :]
+    assert repeat[P.OP_TIMES] == len(places)
+    counts, size = int(op[P.OP_COUNTS]), int(op[P.OP_KIND]) >> 8
     tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
-    patches = int(op[L.OP_PATCHES])
+    patches = int(op[P.OP_PATCHES])
     assert (
         size
         == len(op)
-        == L.OP_ARGS + 5 * tensors + L.SCALAR_WORDS * scalars + L.PATCH_WORDS * patches
+        == P.OP_ARGS + 5 * tensors + L.SCALAR_WORDS * scalars + P.PATCH_WORDS * patches
     )
-    end = size - patches * L.PATCH_WORDS
+    end = size - patches * P.PATCH_WORDS
     for k in range(patches):
-        target = int(op[end + k * L.PATCH_WORDS + L.PATCH_AT])
+        target = int(op[end + k * P.PATCH_WORDS + P.PATCH_AT])
         assert target & 0xFFFFFFFF < end
         assert 0 <= target >> 32 < places.shape[1]
 

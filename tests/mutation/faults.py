@@ -493,7 +493,7 @@ FAULTS = (
         "The pass of 511 submits in a row is left out.",
         f"{SPEED}/test_many.py::"
         "test_while_all_workers_are_busy_the_sixty_fourth_submit_runs_a_pass",
-        Patch("jit/words.py", "PASS_AT_LATEST = 64 ", "PASS_AT_LATEST = 512 "),
+        Patch("jit/constants.py", "PASS_AT_LATEST = 64 ", "PASS_AT_LATEST = 512 "),
     ),
     fault(
         "error-of-five",
