@@ -148,14 +148,14 @@ class ChipRun(NamedTuple):
 def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
     """Yield where a run of a chip puts its records, and write the files of its flags after it.
 
-    `wire` is its CallConfig, `what` begins messages. The files are written also if the run fails: then
-    its error is the one that counts.
+    `wire` is its CallConfig, `what` begins messages. The files are written also if the run fails once it
+    has begun: then its error is the one that counts.
 
     Raises
     ------
     ChipError
         CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: the files cannot be
-        written. Before the run, if it dumps.
+        written, which is mostly seen before the run.
     """
     try:
         config = CallConfig.from_bytes(wire[: CallConfig._LAYOUT.size])
@@ -165,12 +165,10 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
     folder = folder_of(config)
     failed = True
     with ExitStack() as files, _refused(what, folder):
-        records = files.enter_context(tempfile.TemporaryFile())
-        dumped = -1
-        if config.enable_dump_tensor:
-            folder.mkdir(parents=True, exist_ok=True)
-            if config.enable_dump_tensor != WITHOUT_BYTES:
-                dumped = files.enter_context(tempfile.TemporaryFile(dir=folder)).fileno()
+        folder.mkdir(parents=True, exist_ok=True)
+        records, dumped = files.enter_context(tempfile.TemporaryFile(dir=folder)), -1
+        if config.enable_dump_tensor not in (0, WITHOUT_BYTES):
+            dumped = files.enter_context(tempfile.TemporaryFile(dir=folder)).fileno()
         events = HARDWARE.get(config.enable_pmu, ())
         hardware = bool(events) and has_hardware(config.enable_pmu)
         counting = [_Event(one.kind, one.config) for one in (CYCLES, *events)] if hardware else []

@@ -76,9 +76,6 @@ static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
     if (config->aicpu_thread_num < 1 || config->aicpu_thread_num > MAX_THREADS)
         return chip_fail(chip, PTO2_E_CONFIG, "aicpu_thread_num is %d; give 1 to %d",
                          config->aicpu_thread_num, MAX_THREADS);
-    if (records_asked(config) && !chip->recording)
-        return chip_fail(chip, PTO2_E_RECORDING,
-                         "diagnostics are on, and nobody takes what they record: call pto2_record first");
     return PTO2_OK;
 }
 
@@ -475,6 +472,9 @@ int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageT
         status = check_args(chip, callable, args);
     if (status == PTO2_OK)
         status = sort_tensors(chip, callable, args, &staging);
+    if (status == PTO2_OK && records_asked(config) && !chip->recording)
+        status = chip_fail(chip, PTO2_E_RECORDING,
+                           "diagnostics are on, and nobody takes what they record: call pto2_record first");
     if (status != PTO2_OK)
         return status;
     faults_enter_thread();

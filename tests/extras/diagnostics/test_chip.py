@@ -210,15 +210,20 @@ def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
 
 
 @pytest.mark.spec("FLAG-CHIP-1")
-def test_a_folder_that_cannot_be_made_is_an_error_and_with_dumps_before_the_run(chip, tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error_before_the_run(chip, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     below, seen = Files(tmp_path / "file" / "below"), np.zeros(BLOCKS, np.int32)
-    with pytest.raises(ChipError, match=r"the files in .*/below cannot be written: Not a dir"):
-        chip.run_args(0, host_args(seen), below.config(enable_dump_tensor=2))
+    for flags in {"enable_dump_tensor": 2}, {"enable_l2_swimlane": 4}:
+        with pytest.raises(ChipError, match=r"the files in .*/below cannot be written: Not a dir"):
+            chip.run_args(0, host_args(seen), below.config(**flags))
     assert not seen.any()
-    with pytest.raises(ChipError, match=r"the files in .*/below cannot be written: Not a dir"):
-        chip.run_args(0, host_args(seen), below.config(enable_l2_swimlane=4))
-    assert seen.all()
+
+
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_a_run_that_is_refused_leaves_no_folder(chip, files):
+    with pytest.raises(ChipError, match="takes 1 tensors"):
+        chip.run_args(0, host_args(), files.config(**ALL))
+    assert not files.folder.exists()
 
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8")
