@@ -7,6 +7,7 @@ made from the description.
     SLOT = Record("slot")
     SLOT.line("the Scheduler's", "Scheduler", "Scheduler", "lock")
     S_STATE = SLOT.word("the state")
+    S_LEFT = S_FRAME = SLOT.word("of a group …; of a single task …")
     name_words(globals())
 """
 
@@ -129,10 +130,6 @@ class Record:
         self.size += words
         return _Offset(here.fields)
 
-    def also(self, meaning: str) -> int:
-        """Give the last field a further name, for another meaning; return its offset."""
-        return _Offset(self.sections[-1].fields, meaning)
-
     def skip(self, words: int) -> None:
         """Leave `words` words without a name."""
         self.size += words
@@ -150,26 +147,20 @@ class Record:
 
 
 class _Offset(int):
-    """What `word` and `also` return: the offset of a field whose name is not known yet."""
+    """What `word` returns: the offset of a field whose name is not known yet."""
 
     fields: list[Field]
     which: int
-    meaning: str
-    """What the field means under this name; empty if it is the field's first."""
 
-    def __new__(cls, fields: list[Field], meaning: str = "") -> _Offset:
+    def __new__(cls, fields: list[Field]) -> _Offset:
         self = super().__new__(cls, fields[-1].at)
-        self.fields, self.which, self.meaning = fields, len(fields) - 1, meaning
+        self.fields, self.which = fields, len(fields) - 1
         return self
 
     def call(self, name: str) -> None:
         field = self.fields[self.which]
-        if self.meaning:
-            meaning = f"{field.meaning}; {self.meaning} it is called `{name}`"
-            field = field._replace(also=(*field.also, name), meaning=meaning)
-        else:
-            field = field._replace(name=name)
-        self.fields[self.which] = field
+        named = {"also": (*field.also, name)} if field.name else {"name": name}
+        self.fields[self.which] = field._replace(**named)
 
 
 def name_words(names: dict[str, Any]) -> None:

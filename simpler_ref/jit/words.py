@@ -629,11 +629,16 @@ S_WORKER = SLOT.word(
     "worker that runs or ran it, −1 if none; of a group one", read="anyone as hint"
 )
 S_NEXT = SLOT.word("next in a worker's chain of ready tasks, later in `RETIRING`", by="Scheduler")
-S_LEFT = SLOT.word("of a group: members not yet done; in the high half 1 once one has failed")
-S_FRAME = SLOT.also("of a single task: its frame, 0 for none, and")
-S_ORDER = SLOT.word("`READY_ORDER` when it became ready", by="Scheduler", hint="`has_work`")
-S_UNSENT = SLOT.also("before that: how many of its live producers are in no frame, and")
-S_KIND = SLOT.also("of a call that has ended: the kind of its value;")
+S_LEFT = S_FRAME = SLOT.word(
+    "`S_LEFT` of a group: members not yet done, in the high half 1 once one has failed; "
+    "`S_FRAME` of a single task: its frame, 0 for none"
+)
+S_ORDER = S_UNSENT = S_KIND = SLOT.word(
+    "`S_UNSENT`: how many of its live producers are in no frame; `S_ORDER`: `READY_ORDER` when it "
+    "became ready; `S_KIND` of a call that has ended: the kind of its value",
+    by="Scheduler",
+    hint="`has_work`",
+)
 
 SLOT.line("the Orch thread's", "Orch", "Orch, Scheduler", "wiring")
 S_ID = SLOT.word("task id in its run", hint="anyone")
@@ -652,10 +657,12 @@ S_LINK = SLOT.word("next in the scope's chain, later in the consumed chain, in t
 SLOT.line("members and body", "Orch", "Orch, Scheduler", "wiring")
 S_MEMBERS = SLOT.word("members of a group; 0 for a single task", hint="`has_work`")
 SLOT.parties("Orch: 0; Scheduler", "Orch; any thread that waits for it", "by `S_STATE`")
-S_VALUE = SLOT.word("of a call that has ended: what it returned or how it failed, see `S_KIND`")
-S_ORIGIN = SLOT.also("below 0: minus the slot of the call whose failure it shares, or its own;")
-S_RUNS = SLOT.also("of a call that has not ended: how often it was run again;")
-S_BEGAN = SLOT.also("of a task of a run that has failed: `NEVER_BEGAN` or `MAY_HAVE_BEGUN`;")
+S_VALUE = S_ORIGIN = S_RUNS = S_BEGAN = SLOT.word(
+    "`S_RUNS` of a call that has not ended: how often it was run again; `S_VALUE` of one that has: what "
+    "it returned or how it failed, see `S_KIND`; `S_ORIGIN`, below 0: minus the slot of the call whose "
+    "failure it shares, or its own; `S_BEGAN` of a task of a run that has failed: `NEVER_BEGAN` or "
+    "`MAY_HAVE_BEGUN`"
+)
 INLINE_WORDS = SLOT_WORDS - SLOT.size
 SLOT.parties("Orch; Scheduler: `EDGE_NEXT`", "Orch, Scheduler", "wiring, then lock")
 S_INLINE = SLOT.word("a body that fits", words=INLINE_WORDS)
