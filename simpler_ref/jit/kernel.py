@@ -80,7 +80,7 @@ def inlined(func: F) -> F:
 class _Entry:
     """A kernel that Python calls: compiled for one signature, or read from disk, when it is first bound.
 
-    Rule     SPEED-KEEP-1 to -7
+    Rule     SPEED-KEEP-1, -2, -7
     """
 
     def __init__(

@@ -67,24 +67,6 @@ def test_a_fault_that_is_none_is_caught_by_nobody(runner):
     assert outcome.passed == set(NO_FAULT.caught_by)
 
 
-@pytest.mark.long
-def test_a_patch_that_leaves_no_program_is_refused(runner):
-    broken = NO_FAULT._replace(
-        patches=(Patch("jit/claims.py", "def unlock(mem)", "def unlock(mem"),)
-    )
-    with pytest.raises(ValueError, match="no program"):
-        runner.run_with(broken)
-
-
-def test_a_fault_is_taken_out_again(tmp_path):
-    path = tmp_path / "simpler_ref/jit/claims.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(before := (ROOT / "simpler_ref/jit/claims.py").read_text())
-    with mutants.put_in(NO_FAULT, tmp_path):
-        assert path.read_text() != before
-    assert path.read_text() == before
-
-
 @pytest.mark.parametrize("old", ["not in that file", "mem"], ids=["gone", "twice"])
 def test_a_patch_whose_text_is_not_there_once_is_refused(old):
     stale = NO_FAULT._replace(patches=(Patch("jit/claims.py", old, ""),))
