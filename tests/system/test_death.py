@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import resource
@@ -143,22 +142,6 @@ class Terminal:
     def __exit__(self, *error):
         self.fork.__exit__(*error)
         self.ready.__exit__()
-
-
-def test_a_process_forked_behind_pythons_back_keeps_no_worker_alive():
-    """It holds copies of every descriptor, so that none of them reads end-of-file."""
-
-    def fork(terminal, bench):
-        if ctypes.PyDLL(None).fork() == 0:
-            signal.pause()
-        terminal.ready.open(1)
-        signal.pause()
-
-    with Terminal(fork) as terminal:
-        terminal.fork.kill()
-        assert all(dies(pid) for pid in terminal.pids.tolist())
-        os.killpg(terminal.fork.pid, signal.SIGKILL)
-        assert terminal.fork.everybody_ends()
 
 
 def test_a_program_that_becomes_another_one_takes_its_workers_with_it():

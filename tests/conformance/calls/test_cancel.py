@@ -13,7 +13,7 @@ import pytest
 import simpler_ref as sr
 from tests.support import wait_until
 
-from .tasks import add, fill, total, update, wait_at
+from .tasks import add, fill, total, wait_at
 
 
 @sr.task
@@ -99,27 +99,6 @@ def test_calls_that_need_the_value_fail_with_it_and_others_do_not(w, gate):
     gate[0] = 1
     assert isinstance(needs_both.exception(), sr.TaskCancelledError)
     assert held[0].result() == 0
-
-
-@pytest.mark.spec("CALL-CANCEL-2", "CALL-HAZARD-4")
-def test_calls_that_need_what_it_should_have_written_fail_until_it_is_written(w, gate):
-    x = w.share(np.ones(4))
-    keep_busy(w, gate)
-    lost = update(x)
-    reads, updates = total(x), update(x)
-    writes, after = fill(x, 3), total(x)
-    assert lost.cancel()
-    gate[0] = 1
-    for one in (reads, updates):
-        assert isinstance(one.exception(), sr.TaskCancelledError)
-    assert writes.result() is None and after.result() == 12
-    keep_on = w.share(np.zeros(1, np.int32))
-    keep_busy(w, keep_on)
-    assert fill(x, 5).cancel()
-    keep_on[0] = 1
-    assert isinstance(total(x).exception(), sr.TaskCancelledError), "submitted afterwards"
-    fill(x, 6)
-    assert total(x).result() == 24
 
 
 @pytest.mark.spec("CALL-CANCEL-2")

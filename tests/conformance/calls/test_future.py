@@ -6,8 +6,6 @@ import gc
 import pickle
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -208,26 +206,6 @@ def test_futures_die_deep_within_each_other_while_others_are_made_and_asked_for(
             chain = [chain]
         del one, chain
     assert [one.result() for one in kept] == 160 * [value]
-
-
-@pytest.mark.spec("CALL-FUTURE-4")
-def test_futures_die_in_other_threads_than_those_that_made_them(w):
-    made, stop = [], threading.Event()
-
-    def forget():
-        while not stop.is_set() or made:  # in this order: none is made after that
-            with suppress(IndexError):  # another thread was quicker
-                made.pop(0)
-
-    with ThreadPoolExecutor(2) as threads:
-        forgetting = [threads.submit(forget) for _ in range(2)]
-        try:
-            for n in range(700):
-                made.append(same(n if n % 7 else str(n)))
-        finally:
-            stop.set()
-    assert ([one.result() for one in forgetting], all_futures(w)) == ([None, None], [])
-    assert same(3).result() == 3
 
 
 @pytest.mark.spec("CALL-FUTURE-4")

@@ -142,28 +142,6 @@ def test_an_endless_iterable_is_read_as_results_are_asked_for(w):
 
 
 @pytest.mark.spec("CALL-MAP-2")
-def test_results_that_are_there_come_before_the_next_item_of_a_slow_iterable(w):
-    asked = threading.Event()
-
-    def items():
-        for i in range(2):
-            time.sleep(0.004)
-            yield i
-            while w.progress()[0] <= i:
-                time.sleep(0.001)
-        time.sleep(0.004)
-        yield 2
-        assert asked.wait(20)
-        yield 3
-
-    seen = []
-    for value in w.map(double, items()):
-        seen.append(value)
-        asked.set()
-    assert seen == [0, 2, 4, 6]
-
-
-@pytest.mark.spec("CALL-MAP-2")
 def test_what_is_dropped_reads_and_submits_nothing_more_and_keeps_nothing(w):
     items, taken = counted(itertools.count())
     before = w.progress()[1]
@@ -443,23 +421,6 @@ def test_an_interrupt_while_results_are_awaited_loses_none():
             next(results)
         gate[0] = 1
         assert list(results) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.spec("CALL-MAP-4")
-def test_an_interrupt_in_the_iterable_is_no_silent_end(w):
-    def items():
-        yield from range(50)
-        raise KeyboardInterrupt
-
-    results, seen = w.map(double, items(), chunksize=1), []
-    with pytest.raises(KeyboardInterrupt):
-        for value in results:
-            seen.append(value)
-    with pytest.raises(RuntimeError, match="an interrupt came"):
-        for value in results:
-            seen.append(value)
-    assert seen == [2 * i for i in range(len(seen))] and 0 < len(seen) <= 50
-    assert list(results) == []
 
 
 @pytest.mark.spec("CALL-MAP-1")

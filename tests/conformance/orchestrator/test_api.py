@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
@@ -248,18 +247,3 @@ def test_a_look_during_which_the_state_changes_is_taken_again(driver, monkeypatc
 def test_the_rings_of_a_worker_have_nothing_that_would_change_them(driver):
     changes = {"alloc", "release", "reset_to_empty", "shutdown"}
     assert changes <= set(dir(Ring)) and not changes & set(dir(view_of(driver)))
-
-
-@pytest.mark.spec("ORCH-API-6")
-def test_no_look_changes_a_word(driver):
-    driver.submit(auto(64))
-    buffer = driver.alloc(100)
-    driver.submit_and_settle(reads(driver.address(buffer)))
-    view, before = view_of(driver), driver.words()
-    for task in range(4):
-        with suppress(KeyError):
-            view.slot_state(task)
-    for ring in range(view.ring_count()):
-        view.heap_base(ring), view.heap_size(ring), view.heap_top(ring)
-        view.heap_tail(ring), view.heap_held(ring), view.next_task_id()
-    assert driver.changed_since(before) == []

@@ -64,34 +64,6 @@ def test_a_writer_of_any_byte_waits_for_its_reader(driver, read, write):
 
 @pytest.mark.kernels
 @pytest.mark.spec("ORCH-READS-1")
-def test_each_of_several_writers_waits_for_all_readers_that_have_not_ended(driver):
-    one, two, three = (driver.submit(reads(AT + at)) for at in (0, 0, 4))
-    driver.settle()
-    driver.finish(one)
-    for _ in range(2):
-        assert sorted(after(driver, driver.submit(overwrites(AT)))) == sorted([two, three])
-    driver.finish_everything()
-    assert after(driver, driver.submit(overwrites(AT))) == []
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
-def test_without_room_for_reads_a_submit_waits_for_tasks_to_end(driver):
-    room = int(driver.mem[L.A_ACCESSES_END] - driver.mem[L.A_ACCESSES]) // L.ACCESS_WORDS
-    tasks, size = 0, 300
-    while (tasks + 1) * size <= room:
-        driver.submit(*[reads(AT + 64 * (tasks * size + i)) for i in range(size)])
-        tasks += 1
-    more = [reads(OTHER + 64 * i) for i in range(size)]
-    assert [driver.try_submit(more) for _ in range(2)] == [L.WOULD_BLOCK] * 2
-    assert driver.mem[L.ACCESS_COUNT] == tasks * size
-    driver.finish_everything()
-    driver.submit(*more)
-    assert driver.mem[L.ACCESS_COUNT] == size
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
 def test_a_buffer_that_is_used_again_and_again_gives_no_more_edges(tracking):
     driver = tracking(window=512)
     for _ in range(50):

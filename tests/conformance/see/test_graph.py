@@ -13,7 +13,6 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import (
     ContinuousTensor,
-    DataType,
     HazardError,
     Worker,
 )
@@ -21,7 +20,7 @@ from simpler_ref import TensorArgType as T
 from tests.far_calls import axpy, total
 from tests.far_programs import COUNT, add_up, fleet, fresh
 
-from .conftest import Below, increase, make
+from .conftest import increase, make
 
 
 @pytest.fixture(scope="module")
@@ -103,33 +102,6 @@ def test_a_function_gets_its_arguments_and_no_task_runs_or_has_memory(w, x):
 
     assert len(w.graph(orch_fn, make((x, T.INPUT), scalars=[7])).tasks) == 2
     assert not x.any()
-
-
-@pytest.mark.spec("SEE-GRAPH-1")
-def test_memory_of_other_workers_and_named_workers_are_told_apart():
-    with Worker(3, num_sub_workers=1, child_mode="thread") as w:
-        for _ in range(2):
-            w.add_next_level(Below())
-        handle = w.register(increase)
-
-        def orch_fn(orch, args, config):
-            tensor = ContinuousTensor(4096, (8,), DataType.INT64, child_memory=True)
-            for worker in (0, 1, 0):
-                orch.submit_next_level(handle, make((tensor, T.INOUT)), worker=worker)
-            members = [make((tensor, T.INPUT)), make((tensor, T.INOUT))]
-            orch.submit_next_level_group(handle, members, workers=[1, 0])
-
-        assert str(w.graph(orch_fn)) == (
-            "task 0: increase(INOUT t0 int64[8]) on worker 0\n"
-            "task 1: increase(INOUT t1 int64[8]) on worker 1\n"
-            "task 2: increase(INOUT t0 int64[8]) on worker 0\n"
-            "    after task 0: INOUT t0 ← INOUT\n"
-            "task 3: increase, a group\n"
-            "    (INPUT t1 int64[8]) on worker 1\n"
-            "    (INOUT t0 int64[8]) on worker 0\n"
-            "    after task 1: INPUT t1 ← INOUT\n"
-            "    after task 2: INOUT t0 ← INOUT\n"
-        )
 
 
 @pytest.mark.spec("SEE-GRAPH-3")

@@ -159,16 +159,3 @@ def test_with_less_detail_only_what_workers_do_is_noted(traced):
     trace = traced(chain, trace_detail="tasks")
     assert (len(trace.ran), len(trace.edges), len(trace.arguments), len(trace.runs)) == (4, 0, 0, 1)
     assert names(trace) == {"increase"} and not trace.tasks["submitted"].any()
-
-
-@pytest.mark.spec("SEE-ON-1")
-def test_a_trace_whose_block_an_interrupt_has_kept_from_its_end_ends_with_the_next(tmp_path):
-    with Worker(num_sub_workers=1) as w:
-        begun = w.trace(tmp_path / "first")
-        begun.__enter__()
-        with pytest.raises(RuntimeError, match="traced already"), w.trace(tmp_path / "second"):
-            pass
-        del begun  # as an exception does that comes before the block
-        with w.trace(tmp_path / "second"):
-            w.submit(abs, -1).result()
-        assert Trace.open(tmp_path / "second").problems() == []

@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from simpler_ref import ContinuousTensor, DataType, HazardError, Trace, Worker
+from simpler_ref import ContinuousTensor, HazardError, Trace, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 from simpler_ref.trace.history import all_races
 from simpler_ref.trace.tables import TraceFile
 
-from .conftest import Below, begin, bump, chain, increase, main, make, trace_of
+from .conftest import begin, bump, chain, main, make, trace_of
 
 
 def rest(args):
@@ -139,26 +139,6 @@ ORDERED = {
 @pytest.mark.parametrize("build", ORDERED.values(), ids=ORDERED)
 def test_what_is_ordered_is_not_reported(traced, build):
     assert traced(build, heap_ring_size=1 << 15).races() == []
-
-
-@pytest.mark.spec("SEE-RACE-1")
-def test_members_of_a_group_and_memory_of_other_workers_are_not_compared(path):
-    with Worker(3, child_mode="thread", trace=path) as w:
-        for _ in range(2):
-            w.add_next_level(Below())
-        handle = w.register(increase)
-        mine = ContinuousTensor(4096, (8,), DataType.INT64, child_memory=True)
-
-        def orch_fn(orch, places, config):
-            for worker in places:
-                orch.submit_next_level(handle, make((mine, T.OUTPUT_EXISTING)), worker=worker)
-            members = [make((mine, T.INOUT)), make((mine, T.INOUT))]
-            orch.submit_next_level_group(handle, members, workers=[1, 0])
-
-        w.run(orch_fn, (0, 1))
-        w.run(orch_fn, (1, 1))
-    (race,) = Trace.open(path).races()
-    assert (race.run, race.kind, race.tasks) == (1, "write after write", (0, 1))
 
 
 @pytest.mark.spec("SEE-RACE-1")

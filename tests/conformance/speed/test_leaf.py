@@ -524,29 +524,3 @@ def test_a_leaf_takes_arrays_of_any_type_and_strides(w, name):
     b = w.share(np.zeros(1, a.dtype))
     run(w, w.register(first_to_last), a, b)
     assert b[0] == a.flat[-1]
-
-
-@pytest.mark.spec("SPEED-LEAF-2")
-@compiled_only
-@pytest.mark.slow("a leaf is compiled for three orders of its arrays")
-def test_each_order_is_compiled_once_and_then_needs_no_interpreter():
-    @leaf
-    def total(a, b):
-        b[0] += a.sum()
-
-    with Worker(3, num_sub_workers=1, child_mode="thread") as w:
-        a, b = w.share(np.ones((4, 6))), w.share(np.zeros(1))
-        handle, views = w.register(total), [a, a.T, a[:, ::2]]
-        calls, run_task = [], total.run_task
-        total.run_task = lambda args: (calls.append(args), run_task(args))[1]
-
-        def orch_fn(orch, *_):
-            for view in views * 3:
-                orch.submit_sub(handle, make_args((view, T.INPUT), (b, T.INOUT)))
-                orch.drain()
-
-        w.run(orch_fn)
-        assert b[0] == 3 * (24 + 24 + 12)
-        assert len(calls) == len(views)
-        w.run(orch_fn)
-        assert len(calls) == len(views)

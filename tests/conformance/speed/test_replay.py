@@ -19,11 +19,9 @@ from simpler_ref import (
     Worker,
 )
 from simpler_ref.jit import layout as L
-from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests import far_side
-from tests.chip_kernels import add_core
 from tests.endpoints import INOUT, INPUT, Program
 from tests.far_programs import COUNT, Sequential, drawn, given, halves, opened, play
 from tests.support import Terminated, make_args, sample, terminated_after
@@ -112,20 +110,6 @@ def test_a_replay_gives_the_results_of_a_fresh_run(w):
         assert timing.tasks == fresh.tasks == graph.tasks
         assert z.tolist() == y.tolist() == [216] * 3
         assert timing.host_wall_ns > 0
-
-
-@pytest.mark.spec("SPEED-REPLAY-2", "SPEED-REPLAY-3")
-def test_a_chip_replays_the_callable_it_was_given():
-    with Worker(2) as w:
-        handle = w.register(ChipCallable.from_kernel(add_core()))
-        x, y, z, other = (w.share(np.full(9, value, np.float32)) for value in (1, 2, 0, 0))
-        args = make_args((x, T.INPUT), (y, T.INPUT), (z, T.OUTPUT))
-        graph = w.record(handle, args, CallConfig(block_dim=2))
-        graph.run()
-        graph.run(make_args((z, T.INPUT), (y, T.INPUT), (other, T.OUTPUT)))
-        assert (z.tolist(), other.tolist()) == ([3.0] * 9, [5.0] * 9)
-        with pytest.raises(TypeError, match="a level 2 Worker expects a CallableHandle"):
-            w.record(lambda *_: None)
 
 
 # ---------------------------------------------------------------- re-binding
@@ -289,34 +273,6 @@ def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
     with pytest.raises(KeyError, match="was unregistered"):
         graph.run()
     assert x.tolist() == [2, 2, 2]
-
-
-@pytest.mark.spec("SPEED-REPLAY-2")
-def test_configurations_keep_their_meaning_when_they_are_numbered_anew(monkeypatch):
-    class Note:
-        def run(self, callable, view, config):
-            view.tensor(0).numpy()[view.scalar(0)] = config.block_dim
-
-    worker = Worker(3)
-    worker.add_next_level(Note())
-    with worker as w:
-        handle = w.register(repr)
-        (x,) = numbers(w, 0)
-
-        def orch_fn(orch, args, config):
-            for i, block_dim in enumerate((7, 0, 9)):
-                task = make_args((x, T.INOUT), scalars=[i])
-                orch.submit_next_level(handle, task, CallConfig(block_dim=block_dim))
-
-        graph = w.record(orch_fn)
-        graph.run()
-        assert x.tolist() == [7, 0, 9]
-        monkeypatch.setattr(L, "MAX_CONFIGS", 4)
-        task = make_args((x, T.INOUT), scalars=[0])
-        w.run(lambda orch, *_: orch.submit_next_level(handle, task, CallConfig(block_dim=1)))
-        x[:] = 0
-        graph.run()
-        assert x.tolist() == [7, 0, 9]
 
 
 # ---------------------------------------------------------------- as any run does

@@ -110,25 +110,6 @@ def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
             assert out.tolist() == wanted
 
 
-@pytest.mark.spec("FLOW-ENV-3")
-def test_a_nested_orch_function_gets_the_sizes_and_passes_them_on(mode):
-    below = Worker(3, device_ids=[0])
-    inner = below.register(noting())
-    with Worker(4, child_mode=mode) as w:
-        w.add_worker(below)
-        out = w.zeros(12, np.uint64)
-
-        def orch3(orch, args, config):
-            orch.submit_next_level(inner, make_args((args.tensor(0), T.INOUT)), config)
-
-        handle, args = w.register(orch3), make_args((out, T.INOUT))
-        config = CallConfig(runtime_env=ENV)
-        w.run(lambda orch, *_: orch.submit_next_level(handle, args, config))
-        assert out.tolist() == SEEN
-        w.run(lambda orch, *_: orch.submit_next_level(handle, args))
-        assert not out.any()
-
-
 @pytest.mark.spec("FLOW-ENV-1")
 @pytest.mark.parametrize("options", [{}, {"child_mode": "process"}])
 def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them(options):

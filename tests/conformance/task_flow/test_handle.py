@@ -186,14 +186,3 @@ def test_a_nested_orch_function_can_use_its_handles_however_it_got_there(mode, w
 
             w.run(orch4)
         assert count[0] == 1
-
-
-@pytest.mark.spec("FLOW-HANDLE-4")
-def test_a_serialised_handle_whose_parts_are_anothers_is_refused():
-    handle = Worker(3, num_sub_workers=1).register(lambda args: None)
-    rebuild, (token, hashid, kind, namespace, name) = handle.__reduce__()
-    assert rebuild(token, hashid, kind, namespace, name) is handle
-    other = "sha256:" + "0" * 64
-    for parts in ((other, kind, namespace), (hashid, 3, namespace), (hashid, kind, 3)):
-        with pytest.raises(CallableError, match="HASHID_DESCRIPTOR_MISMATCH"):
-            rebuild(token, *parts, name)

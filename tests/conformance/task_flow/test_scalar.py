@@ -129,41 +129,6 @@ def same_as(expected):
     return body
 
 
-@pytest.mark.spec("FLOW-SCALAR-1")
-def test_a_replay_gives_new_scalars_as_they_were_added_and_as_floats():
-    with Worker(3, num_sub_workers=1) as w:
-        seen = w.empty((4, 3), np.int64)
-
-        def keep(args):
-            bits, kinds = zip(*[args._scalar(i) for i in range(3)], strict=True)
-            row = args.tensor(0).numpy()
-            row[:2] = [int.from_bytes(one, "little", signed=True) for one in bits[:2]]
-            row[2] = kinds[0] | kinds[1] << 8 | kinds[2] << 16
-
-        handle = w.register(keep)
-
-        def orch_fn(orch, args, config):
-            for i in range(3):
-                scalars = [args.scalar(i), args.scalar_float(i), i]
-                orch.submit_sub(handle, make_args((seen[i], T.INOUT), scalars=scalars))
-            columns = [args.scalar(0), args.scalar_float(1), args.scalar(2)]
-            orch.submit_sub_many(handle, tensors=[seen[3:]], tags=[T.INOUT], scalars=columns)
-
-        graph = w.record(orch_fn, make_args(scalars=[1, 2, 3]))
-        for values in (
-            (1, 2, 3),
-            (-1, 2.5, np.float32(0.5)),
-            (2.5, (1 << 64) - 1, scalar_to_uint64(1.5)),
-            (np.float32(-2), 3, 0.5),
-        ):
-            args, found = make_args(scalars=values), []
-            for run in (lambda args: w.run(orch_fn, args), graph.run):
-                seen[:] = 0
-                run(args)
-                found.append(seen.tolist())
-            assert found[0] == found[1]
-
-
 # ---------------------------------------------------------------- what travels
 @pytest.mark.spec("FLOW-SCALAR-1")
 def test_the_blob_has_the_64_bits_and_nothing_else(driver):

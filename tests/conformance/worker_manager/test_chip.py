@@ -1,7 +1,5 @@
 """WM-CHIP: workers that are chips."""
 
-import os
-
 import numpy as np
 import psutil
 import pytest
@@ -263,32 +261,3 @@ def test_by_default_a_level_2_worker_takes_private_memory_and_makes_no_process()
         w.free(at)
         assert (back == x).all()
         assert (psutil.Process().children(recursive=True), w.child_mode) == (before, "thread")
-
-
-@pytest.mark.spec("WM-CHIP-9")
-@pytest.mark.parametrize("options", [{"child_mode": "process"}, {"start_method": "fork"}])
-def test_a_level_2_worker_with_a_process_takes_shared_memory_only(options):
-    x = np.arange(64, dtype=np.float32)
-    with Worker(2, **options) as w:
-        assert w.child_mode == "process"
-        handle = w.register(adding())
-        w.start()
-        assert os.getpid() not in w.worker_pids()
-        with pytest.raises(ValueError, match="private"):
-            w.run(handle, sum_of(x, x, x))
-        at = w.malloc(x.nbytes)
-        with pytest.raises(ValueError, match="private"):
-            w.copy_to(at, x.ctypes.data, x.nbytes)
-
-
-@pytest.mark.spec("WM-CHIP-7")
-def test_a_level_2_worker_takes_nothing_else():
-    other = Worker(3, device_ids=[0])
-    with Worker(2) as w:
-        for bad in (lambda *_: None, None, 5, adding()):
-            with pytest.raises(TypeError, match="CallableHandle"):
-                w.run(bad)
-        with pytest.raises(ValueError, match="CALLABLE_KIND_UNSUPPORTED"):
-            w.register(lambda args: None)
-        with pytest.raises(KeyError, match="does not belong to this Worker"):
-            w.run(other.register(adding()))

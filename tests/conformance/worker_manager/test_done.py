@@ -159,15 +159,6 @@ def test_a_member_whose_worker_dies_has_failed_and_the_others_go_on(three):
     assert (three.state(three.group), three.mem[L.BUSY]) == (FAILED, 0)
 
 
-@pytest.mark.spec("WM-DONE-4")
-def test_a_worker_that_dies_after_its_answer_has_done_its_member(three):
-    three.post_done(1)
-    three.kill(1, -9)
-    three.settle()
-    answer(three, 0, 2)
-    assert three.state(three.group) == COMPLETED
-
-
 @pytest.mark.spec("WM-DONE-4", "WM-DONE-2")
 def test_the_death_of_a_members_worker_is_reported_with_the_member():
     with Worker(3, num_sub_workers=2) as w:

@@ -226,17 +226,6 @@ def test_a_group_fails_when_it_cannot_have_its_workers_any_more(make_driver, wai
     assert driver.state(busy) == RUNNING
 
 
-@pytest.mark.spec("WM-PLACE-5")
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_group_fails_whichever_of_its_members_wants_a_worker_that_has_died(make_driver, place):
-    driver = make_driver(sub=0, next_level=4)
-    driver.kill(3)
-    members = [member(worker=3 if i == place else -1) for i in range(3)]
-    group = driver.submit_group(*members, kind=NEXT)
-    driver.settle()
-    assert (driver.state(group), int(driver.mem[L.ERROR_WORKER])) == (FAILED, 3)
-
-
 @pytest.mark.spec("WM-PLACE-1")
 def test_groups_that_overlap_in_their_workers_do_not_lock_each_other():
     """Groups that want the same workers in opposite order, with singles for one worker between."""

@@ -139,17 +139,3 @@ def test_edges_to_memory_come_from_its_creator(flagged):
         if one["source"] == "tensormap":
             names |= {"overlap"} | {f"producer_{name}" for name in mine}
         assert (set(one), one["consumer_shape"], one["consumer_strides"]) == (names, [4], [1])
-
-
-@pytest.mark.spec("FLAG-DEPS-3")
-def test_overlap_says_whether_a_consumer_covers_what_was_written(flagged):
-    def build(orch, x, handle):
-        row = ContinuousTensor.make(x.ctypes.data, (6,), DataType.INT64)
-        orch.submit_sub(handle, make((x, T.INOUT)))
-        orch.submit_sub(handle, make((row, T.INOUT)))
-        orch.submit_sub(handle, make((x, T.INPUT)))
-
-    first, second = flagged(build, enable_dep_gen=1).deps["edges"]
-    names = ("overlap", "consumer_shape", "producer_shape")
-    assert [first[name] for name in names] == ["other", [6], [4, 6]]
-    assert [second[name] for name in names] == ["covered", [4, 6], [6]]

@@ -67,17 +67,6 @@ def test_each_boundary_has_its_line_depth_and_ring(lines):
     assert lines[1]["site"] == lines[-1]["site"] and ":" in lines[1]["site"]
 
 
-@pytest.mark.spec("FLAG-SCOPE-2")
-def test_deeper_scopes_use_the_last_ring(flagged):
-    def build(orch, x, handle):
-        for _ in range(4):
-            orch.scope_begin()
-
-    lines = flagged(build, ignore, enable_scope_stats=1).scopes[1:]
-    assert [(one["depth"], one["ring"]) for one in lines[:5]] == [(i, min(i, 3)) for i in range(5)]
-    assert [one["depth"] for one in lines[5:]] == [4, 3, 2, 1, 0]
-
-
 @pytest.mark.spec("FLAG-SCOPE-3")
 def test_counters_grow_and_say_what_is_held(lines):
     for ring in (0, 1, 2):

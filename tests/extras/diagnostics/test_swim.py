@@ -103,20 +103,6 @@ def test_the_scheduler_has_dispatched_and_completed_each_task(recorded):
     assert max(seen) == phases[-1]["end_cycles"] and phases[-1]["kind"] == "complete"
 
 
-@pytest.mark.spec("FLAG-SWIM-3")
-def test_a_dispatch_says_whether_the_queue_was_empty_then(tmp_path):
-    def build(orch, x, handle):
-        for row in x:
-            orch.submit_sub(handle, make((row, T.INOUT)))
-
-    with flagging(num_sub_workers=1) as run:
-        records = run(build, tmp_path / "out", enable_l2_swimlane=3).swimlane
-    (phases,) = records["aicpu_scheduler_phases"]
-    sent = [one for one in phases if one["kind"] == "dispatch"]
-    assert [one["pop_hit"] for one in sent] == [one["tasks_processed"] for one in sent]
-    assert sent[-1]["pop_miss"] == 1
-
-
 @pytest.mark.spec("FLAG-SWIM-4")
 def test_the_orch_thread_has_submitted_all_in_order(flagged):
     def build(orch, x, handle):
