@@ -30,9 +30,7 @@ from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME, uses_of
 from simpler_ref.remote.frames import (
     FrameType,
-    OwnFrameType,
     decode_completion,
-    encode_completion,
 )
 from simpler_ref.remote.home import CopyPlan, Home, Plan
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
@@ -316,21 +314,12 @@ class Served(SessionTasks):
     """The tasks of a session, from the frames of its inbox; `of` has its windows and its copies."""
 
     def __init__(self, play, of):
-        super().__init__(
-            session_id=SESSION,
-            has_several=False,
-            is_over=lambda: self.over,
-            inner=self,
-            failed=FailedTasks(),
-            dispatcher=SimpleNamespace(find=lambda _digest: "target"),
-            copies=of.copies,
-            stores=None,
-            served=SimpleNamespace(
-                answer_all=lambda: True, settle=lambda: None, complete=self._complete
-            ),
-            leaves=None,
-            parts=None,
-        )
+        self._session_id, self._has_several = SESSION, False
+        self._frames = self._inner = self
+        self._failed, self._copies = FailedTasks(), of.copies
+        self._dispatcher = SimpleNamespace(find=lambda _digest: "target")
+        self._calls = SimpleNamespace(running={})
+        self._leaves = SimpleNamespace(is_busy=False)
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
         self.is_busy = self.check = False
@@ -340,13 +329,10 @@ class Served(SessionTasks):
         """Serve frames until the link has no more."""
         with suppress(Lost):
             while not self.over:
-                frame = self._next() if self.served.answer_all() else None
+                frame = self._next() if self.answer_all() else None
                 if frame is None:
                     continue
-                if frame.header.frame_type == OwnFrameType.OPEN_COPIES:
-                    self._send(frame.header.frame_type, self.open_copies(frame))
-                else:
-                    self.serve(frame)
+                self.serve(frame)
 
     def _next(self):
         self.is_busy = False
@@ -358,7 +344,7 @@ class Served(SessionTasks):
         self.is_busy = True
         return self.of.hear(self.inbox.popleft())
 
-    def _send(self, kind, payload):
+    def send(self, kind, payload):
         self.play.actors.point()
         self._require_alive()
         self.outbox.append((kind, payload))
@@ -367,10 +353,6 @@ class Served(SessionTasks):
             assert (
                 self.play.lost or done.error_code != L.TASK_FAILURE or "Fault" in done.error_message
             )
-
-    def _complete(self, end):
-        raw = encode_completion(end.sequence, end.error_code, end.error_message)
-        self._send(FrameType.COMPLETION, raw)
 
     def _require_alive(self):
         if self.of.is_lost:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from simpler_ref.calls.tasks import Task
 from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.far_leaves import LeafTasks
-from simpler_ref.remote.served import Served as ServedAtOnce
 
 from . import copy_model
 from .copy_model import Lost
@@ -100,48 +99,36 @@ class Queue:
             play.actors.point()
 
 
-class AtOnce(ServedAtOnce):
-    """What a session serves side by side; it waits where the actors take turns."""
-
-    def __init__(self, session, leaves):
-        self.session = session
-        self._leaves = leaves
-        self._calls = SimpleNamespace(running={})
-        self._is_over = lambda: session.over
-        self._has_frame = lambda: bool(session.inbox)
-        self.complete = session._complete
-
-    def _wait(self, for_frames):
-        session = self.session
-        while not (for_frames and session.inbox):
-            if any(one.is_done for one in session.promised):
-                break
-            session.waits = "frames" if for_frames else "tasks"
-            session.play.actors.point()
-            session.waits = ""
-            session._require_alive()
-
-    def _answer_ended(self):
-        session = self.session
-        session.promised = [one for one in session.promised if not one.is_done]
-        for end in self._leaves.ends():
-            self.complete(end)
-
-
 class Served(copy_model.Served):
-    """A session whose tasks are all for its sub workers."""
+    """A session whose tasks are all for its sub workers; it waits where the actors take turns."""
 
     def __init__(self, play, of):
         super().__init__(play, of)
         self.promised, self.waits, self.has_ended = [], "", False
         self.sub_workers, self.fetchers = Queue(self), Queue(self)
         target = InnerCallable("handle", self._run_one)
-        self.dispatcher = SimpleNamespace(find=lambda _digest: target)
-        self.has_several = True
+        self._dispatcher = SimpleNamespace(find=lambda _digest: target)
+        self._has_several = True
         self.turn = of.copies._bringing = Turn(play)
-        shared = of.copies, self.failed, self.fetchers
-        self.leaves = LeafTasks(lambda: self.sub_workers, *shared, lambda: None)
-        self.served = AtOnce(self, self.leaves)
+        shared = of.copies, self._failed, self.fetchers
+        self._leaves = LeafTasks(lambda: self.sub_workers, *shared, lambda: None)
+
+    def has_frame(self):
+        return bool(self.inbox)
+
+    def _wait(self, for_frames):
+        while not (for_frames and self.inbox):
+            if any(one.is_done for one in self.promised):
+                break
+            self.waits = "frames" if for_frames else "tasks"
+            self.play.actors.point()
+            self.waits = ""
+            self._require_alive()
+
+    def _answer_ended(self):
+        self.promised = [one for one in self.promised if not one.is_done]
+        for end in self._leaves.ends():
+            self._complete(end)
 
     def live(self):
         """Serve frames until the link has no more."""

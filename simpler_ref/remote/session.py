@@ -16,7 +16,6 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ from ..system.polling import wait_readable
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
-from . import served
 from .buffers import (
     ALLOC,
     COPY,
@@ -45,11 +43,8 @@ from .connection import zmq
 from .copies import Copies
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
-from .far_leaves import LeafTasks
-from .far_side import FarCalls
 from .fleets import INTERFACE
 from .frames import (
-    TASK_FRAMES,
     ControlName,
     Frame,
     FrameType,
@@ -64,20 +59,16 @@ from .mover import ZmqMover
 from .part_runs import Parts
 from .pushes import Inbox
 from .reports import report_of
-from .served import Served
 from .session_frames import LOOK_S, SessionFrames
-from .session_tasks import SessionTasks
+from .session_tasks import FRAMES, SessionTasks
 from .session_trace import SessionTrace
 from .stores import Stores
-from .task_messages import FailedTasks
 
 if TYPE_CHECKING:
     from ..worker import Worker
 
 log = logging.getLogger("simpler_ref")
 
-FETCHERS = 4
-"""Threads that fetch what tasks read from other endpoints."""
 STOPPED_S = 30.0
 """When other sessions give one up that is stopped, if nobody has killed it: a chunk may take as long."""
 
@@ -219,50 +210,19 @@ class Session:
             except MemoryError as error:
                 raise MemoryError(f"{error}, that of an endpoint by {MORE_ROOM}") from None
 
-        self._copies = Copies(mover, empty, lambda: self._served.wait_for_room())
-        self._stores = Stores(manifest.endpoint_id, mover, self._copies.empty)
+        copies = self._copies = Copies(mover, empty, lambda: self._tasks.wait_for_room())
+        stores = self._stores = Stores(manifest.endpoint_id, mover, copies.empty)
         frames.open(inner.placement().core_for_frames(manifest.before))
-        self._tasks = self._make_tasks(inner, mover)
+        parts = self._make_parts(inner, mover)
+        self._tasks = SessionTasks(
+            manifest, frames, inner, self.dispatcher, copies, stores, mover, parts
+        )
         self._trace = SessionTrace(manifest.session_id, frames, inner)
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
         address, health, key = frames.addresses()
         self.announcement = Announcement(
             address, health, mover.address, key, sockets.gethostname(), os.getpid()
-        )
-
-    def _make_tasks(self, inner: Worker, mover: ZmqMover) -> SessionTasks:
-        """Return what runs tasks: those that run alone, side by side, and parts of graphs."""
-        frames, failed = self.frames, FailedTasks()
-        bell = os.eventfd(0, os.EFD_NONBLOCK)
-        leaves = LeafTasks(
-            inner._stream,
-            self._copies,
-            failed,
-            ThreadPoolExecutor(FETCHERS, "simpler-fetch"),
-            partial(os.eventfd_write, bell, 1),
-        )
-        self._served = Served(
-            FarCalls(inner._stream, self.dispatcher, self._copies, mover),
-            leaves,
-            frames.send,
-            frames.has_frame,
-            lambda: frames.over,
-            frames.descriptors(),
-            bell,
-        )
-        return SessionTasks(
-            session_id=self._manifest.session_id,
-            has_several=self._manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check,
-            is_over=lambda: frames.over,
-            inner=inner,
-            failed=failed,
-            dispatcher=self.dispatcher,
-            copies=self._copies,
-            stores=self._stores,
-            served=self._served,
-            leaves=leaves,
-            parts=self._make_parts(inner, mover),
         )
 
     def _make_parts(self, inner: Worker, mover: ZmqMover) -> Parts:
@@ -296,7 +256,7 @@ class Session:
         is_open = self._trace is not None
         self.frames.end()
         if is_open:
-            self._served.end()
+            self._tasks.end()
             self.frames.join()
         if self._trace is not None:
             self._trace.drop()
@@ -318,7 +278,7 @@ class Session:
         """Serve frames until SHUTDOWN, or until the parent is gone."""
         frames = self.frames
         while not frames.over:
-            if not self._served.answer_all():
+            if not self._tasks.answer_all():
                 continue
             frame = frames.next_frame()
             if frame is None:
@@ -332,14 +292,10 @@ class Session:
     def _serve(self, frame: Frame) -> None:
         """Serve one frame."""
         kind, send = frame.header.frame_type, self.frames.send
-        if kind in TASK_FRAMES:
+        if kind in FRAMES:
             self._tasks.serve(frame)
         elif kind == FrameType.CONTROL:
             self._serve_control(frame)
-        elif kind == OwnFrameType.OPEN_COPIES:
-            send(kind, self._tasks.open_copies(frame))
-        elif kind in served.FRAMES:
-            self._served.serve_call(frame)
         elif kind == OwnFrameType.STOP_PART:
             pass  # the part has ended meanwhile
         elif kind == OwnFrameType.COUNTERS:
@@ -355,7 +311,7 @@ class Session:
         """Return what was moved, and what there is, as JSON."""
         assert self._mover is not None
         told = self._mover.counters() | self._stores.counts() | self._copies.counts()
-        return json.dumps(told | self._served.counts()).encode()
+        return json.dumps(told | self._tasks.counts()).encode()
 
     # ------------------------------------------------------------ requests
     def _serve_control(self, frame: Frame) -> None:

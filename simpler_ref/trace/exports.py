@@ -50,12 +50,10 @@ FRAMES = {
     7: "SHUTDOWN",
     64: "TASK",
     65: "COUNTERS",
-    66: "TASK",
     67: "OPEN_COPIES",
     68: "CALL",
     69: "VALUE_TAKEN",
     70: "TRACE",
-    72: "TASK",
     73: "PART",
     74: "STOP_PART",
 }

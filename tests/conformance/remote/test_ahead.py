@@ -463,8 +463,8 @@ def test_a_copy_that_a_task_uses_stays_as_it_is_while_the_next_version_comes():
 def test_only_its_parent_has_a_session_make_room():
     mover = SimpleNamespace(address="here", offer=lambda _: None, withdraw=lambda _: None)
     copies = Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8))
-    others = dict.fromkeys(("inner", "failed", "dispatcher", "stores", "served", "leaves", "parts"))
-    tasks = SessionTasks(SESSION, False, lambda: False, copies=copies, **others)
+    tasks = SessionTasks.__new__(SessionTasks)
+    tasks._session_id, tasks._copies = SESSION, copies
     question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
     with pytest.raises(Refusal, match="not from the parent"):
         tasks.open_early(SESSION + 1, question)
