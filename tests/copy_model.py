@@ -491,14 +491,14 @@ class FakeLink:
 
     def __init__(self, play, where, depth):
         self.play, self.where = play, where
-        self.place_name = f"session {where}"
+        self.place = SimpleNamespace(name=f"session {where}")
         self.mailbox = Mailbox(play, depth)
         self.words = dict.fromkeys(range(len(COUNTERS)), 0)
         self.answers = {}
         self.is_waiting = False
         self.losses = [0]
         self.tasks = Tasks(self, play.homes[where], SimpleNamespace())
-        self.tasks.digests = {b""}
+        self.digests = {b""}
         self._order = Order(1, where)
         self.mover_of = play._mover_of
         self.most_ahead = 0

@@ -238,7 +238,7 @@ class AtLink:
             ticket = link.mailbox.ticket(0)
             sent = self._take_sent(ticket)
             if sent is None:
-                link.settle_tasks()
+                link.tasks.settle_all()
                 sent = self._send(args, ticket)
                 # one that was sent ahead has no way there to wait for, so those are counted
                 sent = sent._replace(is_typical=False)

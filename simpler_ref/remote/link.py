@@ -81,7 +81,7 @@ from .link_parts import OfParts
 from .link_tasks import LinkTasks
 from .link_trace import LinkTrace
 from .lookout import Lookout
-from .manifest import Announcement, Manifest
+from .manifest import Manifest
 from .records import Note, frame_word, moved_word
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
@@ -146,6 +146,8 @@ class Link(WorkerKind):
     spec: RemoteWorkerSpec
     calls: Any = None
     """What runs calls, once there are any."""
+    digests: set[bytes]
+    """Of the callables that the session knows: no task of another one is sent ahead."""
     late: Any = None
     """Bytes in shared memory: what an endpoint that joins later was asked for."""
     has_left = False
@@ -156,9 +158,9 @@ class Link(WorkerKind):
         self.number = number
         self.is_vacant = True
         self.mailbox: MailboxView
-        self._place: Any = None
-        self._home: Any = None
-        self._tasks: Any = None
+        self.place: Any = None
+        self.home: Any = None
+        self.tasks: Any = None
         self._notes: deque[Note] = deque()
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
@@ -205,8 +207,8 @@ class Link(WorkerKind):
         self.words[:] = 0
         self.why[:] = 0
         self._maker = TaskMaker()
-        self._views = self._maker.views
         self._windows: dict[int, int] = {}
+        self.digests = set()
         self._committed: set[bytes] = set()
         self._stopping = False
         module = zmq()
@@ -215,12 +217,12 @@ class Link(WorkerKind):
         manifest = spec.manifest(session, self.number, pair, self._group)
         deadline = time.monotonic() + spec.start_timeout_s
         self._start_session(manifest)
-        found = self._place.announcement
+        found = self.place.announcement
         self._order, self._beats = Order(session, self.number), Order(session, self.number)
         self._context = module.Context()
         self._pair = pair
-        self._frames = self.dealer(stopped_s=0.0)  # the other has the heartbeats
-        self._health = self.dealer()
+        self._frames = self._dealer(stopped_s=0.0)  # the other has the heartbeats
+        self._health = self._dealer()
         self._sockets += self._frames, self._health
         monitors = [
             one.get_monitor_socket(module.EVENT_DISCONNECTED)
@@ -237,9 +239,9 @@ class Link(WorkerKind):
         )
         self._watcher.start()
         self._starting = True
-        self._home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
-        self._home.bringing = self.bringing
-        self._tasks = LinkTasks(self, self._home, self._maker)
+        self.home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
+        self.home.bringing = self.bringing
+        self.tasks = LinkTasks(self, self.home, self._maker)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -247,18 +249,18 @@ class Link(WorkerKind):
         """Have the fleet start a session, then run on the core on which its frames are passed on."""
         placement = self.mailbox.engine.placement
         run_on(placement.cores.mask)  # which the session takes over
-        self._place = self.spec.fleet.start(manifest, self.number)
+        self.place = self.spec.fleet.start(manifest, self.number)
         fail_point("started")
         core = placement.core_for_frames(manifest.before)
         if core is not None:
             run_on((core,))
 
-    def dealer(self, **how: float) -> Any:
+    def _dealer(self, **how: float) -> Any:
         """Return a socket that may connect to the session."""
         socket = self._context.socket(zmq().DEALER)
         prepare(socket, self.spec.silence_s, **how)
         if self._pair is not None:
-            secure_client(socket, self._pair, self._place.announcement.key)
+            secure_client(socket, self._pair, self.place.announcement.key)
         return socket
 
     def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
@@ -272,18 +274,18 @@ class Link(WorkerKind):
         )
         self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
         while not self._frames.poll(BEAT_S * 1000):
-            why = self._place.why()
+            why = self.place.why()
             if why or time.monotonic() > deadline:
                 late = f"did not answer HELLO within {manifest.start_timeout_s} s"
-                raise RemoteError(f"{self._place.name} {why or late}")
+                raise RemoteError(f"{self.place.name} {why or late}")
         answer = decode_hello(self._order.decode(self._frames.recv()).payload)
         if answer.comm_profile != profile() or answer.ready != ReadyState.READY:
             raise RemoteError(
-                f"{self._place.name} is {answer.comm_profile!r} and {answer.ready.name}, this is "
+                f"{self.place.name} is {answer.comm_profile!r} and {answer.ready.name}, this is "
                 f"{profile()!r}: install the same version on both"
             )
         if (answer.session_id, answer.endpoint_id) != (session, self.number):
-            raise RemoteError(f"{self._place.name} answers for another session: {answer}")
+            raise RemoteError(f"{self.place.name} answers for another session: {answer}")
 
     def stop(self) -> None:
         """End the session: SHUTDOWN, then its process."""
@@ -295,15 +297,15 @@ class Link(WorkerKind):
             self._watcher.join()
             with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
-            self._place.wait(STOP_S)
+            self.place.wait(STOP_S)
         if self.calls is not None:
             self.calls.close()
-        if self._home is not None:
-            self._home.close()
-        if self._tasks is not None:
-            self._tasks.close()
-        if self._place is not None:
-            self._place.stop(STOP_S)
+        if self.home is not None:
+            self.home.close()
+        if self.tasks is not None:
+            self.tasks.close()
+        if self.place is not None:
+            self.place.stop(STOP_S)
         for socket in self._sockets:
             socket.close(linger=0)
 
@@ -317,13 +319,13 @@ class Link(WorkerKind):
         while not self._stopping:
             now = time.monotonic()
             if now - asked >= BEAT_S:
-                if self._place.why():
-                    self._give_up("")
+                if self.place.why():
+                    self.give_up("")
                 asked, asked_ns = now, time.time_ns()
                 try:
                     self._health.send(self._beats.encode(FrameType.HEALTH))
                 except module.Again:
-                    self._give_up("")
+                    self.give_up("")
             ready = dict(poller.poll(BEAT_S * 1000))
             if self._stopping:
                 break
@@ -331,7 +333,7 @@ class Link(WorkerKind):
             if self._health in ready:
                 self._note_health(asked_ns)
             if any(one in ready for one in monitors):
-                self._give_up("")
+                self.give_up("")
         for one in monitors:
             one.close()
         os.close(self._wake)
@@ -344,36 +346,30 @@ class Link(WorkerKind):
         self.words[CLOCK_OFFSET] = int.from_bytes(frame.payload, "little") - asked_ns - trip // 2
         self.words[HEALTH] += 1
 
-    def _give_up(self, why: str) -> None:
-        """End this process: the engine notices that, and fails what the endpoint has.
+    def give_up(self, why: str) -> None:
+        """End this process, unless it is being stopped: the engine fails what the endpoint has.
 
         The thread that comes first says why: what it does then ends the connection for the other one.
         """
         if self._stopping:
             return
         self._ending.acquire()  # for good
-        ended = self._place.why()
+        ended = self.place.why()
         if not ended:
-            self._place.wait(STATUS_S)  # its status comes after the end of its connections
-            ended = self._place.why()
-        text = f"{self._place.name}: " + (
+            self.place.wait(STATUS_S)  # its status comes after the end of its connections
+            ended = self.place.why()
+        text = f"{self.place.name}: " + (
             why or ended or f"the connection has ended, or was silent for {self.spec.silence_s} s"
         )
         self._say(text)
         sys.stdout.flush()
         sys.stderr.flush()
-        self._place.stop(0)
+        self.place.stop(0)
         os._exit(LOST)
 
     def _say(self, text: str) -> None:
         raw = text.encode()[:WHY_BYTES].ljust(WHY_BYTES, b"\0")
         self.why[:] = np.frombuffer(raw, np.uint8)
-
-    @property
-    def place_name(self) -> str:
-        """What messages call the place of its session."""
-        name: str = self._place.name
-        return name
 
     @property
     def successor(self) -> str:  # type: ignore[override]
@@ -409,7 +405,7 @@ class Link(WorkerKind):
     # ------------------------------------------------------------ frames
     def exchange(self, kind: FrameType | OwnFrameType, payload: bytes) -> Frame:
         """Send a frame, once all tasks that the session has are done, and return the answer."""
-        self._tasks.settle_all()
+        self.tasks.settle_all()
         return self.receive(self.post(kind, payload))
 
     def post(self, kind: FrameType | OwnFrameType, payload: bytes) -> int:
@@ -468,7 +464,7 @@ class Link(WorkerKind):
                 if kind != expected:
                     raise ValueError(f"remote_wire: frame.type: not {expected.name}")
             except ValueError as error:
-                self._give_up(str(error))
+                self.give_up(str(error))
                 raise
             self._answers[number] = frame
         fail_point("answered")
@@ -508,8 +504,8 @@ class Link(WorkerKind):
             self._frames.send(raw)
         except zmq().Again:
             if self._watcher is not None:
-                self._give_up("")
-            raise RemoteError(f"the connection to {self._place.name} has ended") from None
+                self.give_up("")
+            raise RemoteError(f"the connection to {self.place.name} has ended") from None
 
     def ask(self, name: ControlName, payload: bytes) -> bytes:
         """Have the session carry out a request, and return its result.
@@ -547,7 +543,7 @@ class Link(WorkerKind):
         if self.number in one.workers:
             with self._staged(one) as command:
                 self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
-            self._tasks.digests.add(one.digest)
+            self.digests.add(one.digest)
             if self._starting:
                 self._commit(one)
         return one
@@ -580,7 +576,7 @@ class Link(WorkerKind):
         """Have the session forget a callable."""
         if self.number not in installed.workers:
             return
-        self._tasks.digests.discard(installed.digest)
+        self.digests.discard(installed.digest)
         if self.calls is not None:
             self.calls.forget(installed.digest)
         name = ControlName.ABORT_REGISTER_CALLABLE
@@ -591,7 +587,7 @@ class Link(WorkerKind):
 
     def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
-        run: Callable[[ReceivedArgs], Any] = self._tasks.run
+        run: Callable[[ReceivedArgs], Any] = self.tasks.run
         if installed.is_of_calls:
             self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
             run = self.calls.run
@@ -606,29 +602,9 @@ class Link(WorkerKind):
 
     def end_if_lost(self) -> None:
         """End this process if that of its session has ended."""
-        self._place.wait(STATUS_S)
-        if self._place.why():
-            self._give_up("")
-
-    def give_up(self, why: str) -> None:
-        """End this process, since the session is lost; unless it is being stopped."""
-        self._give_up(why)
-
-    def settle_tasks(self) -> None:
-        """Wait for the tasks that the session has."""
-        self._tasks.settle_all()
-
-    @property
-    def home(self) -> Home:
-        """The parent's memory, as it serves it to its session."""
-        found: Home = self._home
-        return found
-
-    @property
-    def announcement(self) -> Announcement:
-        """Where its session is reached."""
-        found: Announcement = self._place.announcement
-        return found
+        self.place.wait(STATUS_S)
+        if self.place.why():
+            self.give_up("")
 
     @property
     def session_id(self) -> int:
@@ -645,11 +621,11 @@ class Link(WorkerKind):
     # ------------------------------------------------------------ requests
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
         """Copy between a reference, `arg0`, and memory here, `arg1`; refuse what is for chips."""
-        self._tasks.settle_all()
+        self.tasks.settle_all()
         if command not in (L.LINK_STORE, L.LINK_FETCH):
             raise ControlError(f"an endpoint does not carry out request {command}")
-        view = self._views.find(arg0, arg2)
-        move = self._home.move_to if command == L.LINK_STORE else self._home.move_from
+        view = self._maker.views.find(arg0, arg2)
+        move = self.home.move_to if command == L.LINK_STORE else self.home.move_from
         move(self._window_of(view), arg0 - view.base, arg1, arg2)
         return 0
 
@@ -671,28 +647,27 @@ class Link(WorkerKind):
 
     def answer(self, command: int, request: bytes) -> bytes:
         """Send a request on, and return the result; note which memory it is about."""
-        self._tasks.settle_all()
+        self.tasks.settle_all()
         if command == L.LINK_COUNTERS:
             if self.calls is not None:
                 self.calls.forget_unneeded()
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
-            return json.dumps({**json.loads(raw), "copies_brought": self._home.brought}).encode()
+            return json.dumps({**json.loads(raw), "copies_brought": self.home.brought}).encode()
         if command == L.LINK_BRING_HOME:
-            found: bytes = self._home.bring_all(unpack_homings(request))
-            return found
+            return bytes(self.home.bring_all(unpack_homings(request)))
         if command == L.LINK_RESCUE:
-            return bytes(self._home.rescue(one) for one in unpack_homings(request))
+            return bytes(self.home.rescue(one) for one in unpack_homings(request))
         if command == L.LINK_HELD:
-            return self.home.held()
+            return bytes(self.home.held())
         if command == L.LINK_COMMIT:
             self._commit(requests.registration_from(request))
             return b""
         asked = requests.Request.from_bytes(request)
         result = self.ask(asked.name, asked.payload)
         if asked.view_base:
-            self._views.add(requests.view_from(asked, result))
+            self._maker.views.add(requests.view_from(asked, result))
         elif asked.drops:
-            self._views.drop(asked.drops)
+            self._maker.views.drop(asked.drops)
             self._maker.forget()
             self._windows.pop(asked.drops, None)
         elif asked.name == ControlName.EXPORT_BUFFER:
@@ -704,7 +679,7 @@ class Link(WorkerKind):
         found = decode_export_buffer_result(raw)
         about = {
             **json.loads(found.transport_descriptor),
-            "address": self._place.announcement.tensors,
+            "address": self.place.announcement.tensors,
         }
         described = json.dumps(about).encode()
         return encode_export_buffer_result(replace(found, transport_descriptor=described))

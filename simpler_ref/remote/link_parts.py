@@ -58,7 +58,7 @@ class LinkParts:
         link, home = self._link, self._home
         _, (address, size, *_), _ = call_words(args)
         asked = PART_REQUEST.decode(ctypes.string_at(address, size))
-        link.settle_tasks()
+        link.tasks.settle_all()
         home.begin(asked.run)
         coming = {
             one.key: (ComingCopy(one.key, one.reads, one.nbytes), one.address)

@@ -82,24 +82,17 @@ def require_done(link: Link, done: CompletionPayload) -> None:
     if done.error_code == SOURCE_LOST:
         link.losses[0] += 1
     text, trace = split_report(done.error_message)
-    raise TaskError(f"{link.place_name}: {text}", remote_traceback=trace)
+    raise TaskError(f"{link.place.name}: {text}", remote_traceback=trace)
 
 
 class LinkTasks:
-    """The tasks of one session, in the order in which it gets them.
-
-    Attributes
-    ----------
-    digests : set of bytes
-        Of the callables that the link knows: no task of another one is sent ahead.
-    """
+    """The tasks of one session, in the order in which it gets them."""
 
     def __init__(self, link: Link, home: Home, maker: TaskMaker) -> None:
         self._link, self._home, self._maker = link, home, maker
         self._sent: deque[_Sent] = deque()
         self._early: _Early | None = None
         self._storer: ThreadPoolExecutor | None = None
-        self.digests: set[bytes] = set()
 
     def run(self, args: ReceivedArgs) -> None:
         """Have the session run the current task."""
@@ -192,7 +185,7 @@ class LinkTasks:
 
         What the session needs for the first one is stored meanwhile.
         """
-        if digest_in(box) not in self.digests:
+        if digest_in(box) not in self._link.digests:
             return None
         args = kind.__new__(kind)
         args._box = box

@@ -105,7 +105,7 @@ class LinkTrace:
                 self._file.flush()
             except (OSError, ValueError, TransferError) as error:
                 self._why = str(error)
-                name = self._link.place_name
+                name = self._link.place.name
                 log.warning("the records of %s in %s end here: %s", name, self._file.name, error)
 
     def _fetch(self, file: BinaryIO) -> int:

@@ -471,7 +471,10 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
             return records.RECORDS_ANSWER.encode(records.RecordsAnswer(9, bytes(next(left))))
 
         link = SimpleNamespace(
-            exchange=answer, home=SimpleNamespace(ask=ask), note=lambda _: None, place_name="x"
+            exchange=answer,
+            home=SimpleNamespace(ask=ask),
+            note=lambda _: None,
+            place=SimpleNamespace(name="x"),
         )
         trace = link_trace.LinkTrace(link)
         asked = json.dumps({"file": str(tmp_path / "a"), "detail": "all"}).encode()
