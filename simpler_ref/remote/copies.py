@@ -4,7 +4,7 @@ A tensor of the parent has a key, and a version that each task which writes it m
 at most one version of a tensor. What it has, others of its group may read in a window whose key follows
 from the tensor's and the version.
 
-Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13; SPEED-PARTS-10
+Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13
 """
 
 from __future__ import annotations

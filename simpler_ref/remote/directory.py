@@ -9,10 +9,9 @@ Rule     REMOTE-COPY-1, -3, -6, -7
 
 from __future__ import annotations
 
-import ctypes
 import secrets
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,14 +73,11 @@ class Held:
         Which of an endpoint's tasks makes the current version, counted from 1.
     handle : Any
         The callable whose task makes the current version.
-    partly : int
-        The address of a byte that is 1 while the parent's memory has a part of the current version, which
-        comes home as soon as it is made; 0: it does not.
     """
 
     __slots__ = (
         *("handle", "holders", "key", "maker", "makers", "nbytes"),
-        *("partly", "stale", "start", "turn", "version", "wire"),
+        *("stale", "start", "turn", "version", "wire"),
     )
 
     def __init__(self, start: int, nbytes: int, wire: bytes) -> None:
@@ -91,12 +87,7 @@ class Held:
         self.holders, self.stale = {HOME}, set[int]()
         self.makers = [Made(HOME, 1, 1)]
         self.handle: Any = None
-        self.turn = self.partly = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the parent's memory has all of some version, if the current one does not come home."""
-        return bool(self.partly) and not ctypes.c_ubyte.from_address(self.partly).value
+        self.turn = 0
 
     @property
     def is_home(self) -> bool:
@@ -112,7 +103,6 @@ class Held:
         """Note that somebody makes a new version."""
         self.version += 1
         self.stale |= self.holders - {maker}
-        self.partly = 0
         is_blind = maker == HOME and not self.is_home
         self.maker, self.holders, self.handle = maker, {maker}, handle
         if self.makers[-1].maker == maker:
@@ -242,10 +232,8 @@ class Directory:
                     total += (use.nbytes + REQUEST_BYTES) * (2 if use.writes else 1)
         return needed, total
 
-    def place(
-        self, where: int, uses: Sequence[Use], handle: Any, *, are_apart: bool = False
-    ) -> Placed:
-        """Find what a task of an endpoint will be told of its tensors, which may be known to be apart.
+    def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:
+        """Find what a task of an endpoint will be told of its tensors.
 
         Raises
         ------
@@ -255,8 +243,7 @@ class Directory:
         placed = Placed(where, uses, handle)
         fresh: dict[tuple[int, int], Held] = {}
         for use in uses:
-            if not are_apart:
-                self._require_apart(use, uses)
+            self._require_apart(use, uses)
             held = self._held.get(use.span) if use.start else None
             if held is None and use.start:
                 held = fresh.get(use.span)
@@ -301,14 +288,8 @@ class Directory:
         return taken
 
     # ------------------------------------------------------------ after a submit
-    def note_task(
-        self, placed: Placed, addresses: Sequence[int], partly: Mapping[int, int] | None = None
-    ) -> None:
-        """Note what a task of an endpoint will have done; `addresses` has those of all its tensors.
-
-        With `partly`, the parent's memory, too, has then what the task makes; it has the byte
-        `Held.partly` of each tensor that the task itself brings home.
-        """
+    def note_task(self, placed: Placed, addresses: Sequence[int]) -> None:
+        """Note what a task of an endpoint will have done; `addresses` has those of all its tensors."""
         made: dict[int, Held] = {}
         for use in placed.uses:
             held = placed.tensors[use.index]
@@ -325,10 +306,6 @@ class Directory:
                 held.holders.add(placed.where)
         for held in made.values():
             held.make(placed.where, placed.handle)
-            if partly is not None:
-                held.holders.add(HOME)
-        for index, address in (partly or {}).items():
-            placed.tensors[index].partly = address
 
     def note_here(self, uses: Iterable[Use]) -> None:
         """Note what a task of this machine will have written."""

@@ -1,7 +1,7 @@
 """The endpoints of a Worker, as its program uses them: callables, memory, tasks, counters.
 
 Rule     CALL-FAR-8, -9; REMOTE-LINK-1, -9, -10; REMOTE-REG-1 to -4, -8, -9; REMOTE-ARGS-4, -5;
-         REMOTE-COPY-1, -7; REMOTE-RETRY-3; SPEED-PARTS-4
+         REMOTE-COPY-1, -7; REMOTE-RETRY-3; SPEED-LIST-4
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from .layouts import layout_text
 from .limits import MAX_INLINE_ARENA_BYTES, SIZES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
+from .lists import MOST_PEERS
 from .memory import EndpointMemory, exchange
 from .parent_tensors import ParentTensors
-from .parts import MOST_PEERS
 from .queues import Queues
 from .records import peer_of
 from .references import RemoteBufferHandle
@@ -111,7 +111,7 @@ class Endpoints(RemoteWorkers):
         self.queues = Queues(self._link, self.tensors.directory)
         self.memory = EndpointMemory(life, self._link)
         self._forgotten: dict[int, list[int]] = {}
-        """By endpoint: parts of graphs that the program has dropped."""
+        """By endpoint: task lists that the program has dropped."""
 
     @property
     def count(self) -> int:
@@ -562,8 +562,8 @@ class Endpoints(RemoteWorkers):
         self._kept.append(array)
         return int(array.ctypes.data)
 
-    # ------------------------------------------------------------ parts of graphs
-    def takes_part(self, number: int, nbytes: int) -> bool:
+    # ------------------------------------------------------------ task lists
+    def takes_list(self, number: int, nbytes: int) -> bool:
         """Say whether an endpoint is there, and has room for so many bytes."""
         manager = self._life.live().manager
         if manager is None or number in manager.dead:
@@ -573,15 +573,15 @@ class Endpoints(RemoteWorkers):
         room = arena - self.memory.held_by(self.session_of(number))
         return bool(2 * nbytes <= room)
 
-    def taking_parts(self, handle: CallableHandle) -> list[int]:
-        """Return the endpoints that run a callable's tasks in parts of graphs; none for chips."""
+    def taking_lists(self, handle: CallableHandle) -> list[int]:
+        """Return the endpoints that run a callable's tasks in lists; none for chips."""
         one: Registration = self._life.registry.target(handle)
         if not one.is_inner or handle.kind == CallableKind.CHIP_CALLABLE:
             return []
         return [
             link.number
             for link in self._links()
-            if link.number in one.workers and self.takes_part(link.number, 0)
+            if link.number in one.workers and self.takes_list(link.number, 0)
         ]
 
     def has_all(self, numbers: Iterable[int]) -> bool:
@@ -597,13 +597,13 @@ class Endpoints(RemoteWorkers):
         """Return the number of an endpoint's session."""
         return int(self._link(number).words[SESSION])
 
-    def forget_part(self, number: int, places: Iterable[int]) -> None:
-        """Have endpoints forget their parts of a graph, when they get the next ones."""
+    def forget_list(self, number: int, places: Iterable[int]) -> None:
+        """Have endpoints forget their lists of a graph, when they get the next ones."""
         for place in places:
             self._forgotten.setdefault(place, []).append(number)
 
     def take_forgotten(self, place: int) -> list[int]:
-        """Return parts that an endpoint may forget; each is returned once."""
+        """Return lists that an endpoint may forget; each is returned once."""
         numbers = self._forgotten.pop(place, [])
         if len(numbers) > MOST_PEERS:
             self._forgotten[place] = numbers[MOST_PEERS:]

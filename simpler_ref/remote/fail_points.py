@@ -34,8 +34,8 @@ EARLY = ("early",)
 """Of a link: something is stored for a task before its turn."""
 
 
-PARTS = "part_sent", "part_ended", "part_taken", "pushed", "pulled", "part_ran", "part_settled"
-"""Of a link, the first two, and of a session: in a replay in parts."""
+LISTS = "list_sent", "list_ended", "list_taken", "shown", "got", "list_ran", "list_settled"
+"""Of a link, the first two, and of a session: in a replay by lists."""
 
 
 def fail_point(name: str) -> None:

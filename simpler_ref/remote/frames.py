@@ -62,15 +62,17 @@ class OwnFrameType(enum.IntEnum):
     """The parent has a value that a TASK_CALL has returned; not answered."""
     TRACE = 70
     """A trace of the session's Worker begins or ends; answered."""
-    RUN_PART = 73
-    """A part of a recorded graph, as a RUN has a task."""
-    STOP_PART = 74
-    """The part that runs is not wanted any more; not answered."""
+    OPEN_LIST = 73
+    """A replay of a task list is about to begin; answered when there is room for it."""
+    RUN_LIST = 74
+    """The replay of the list that was opened last."""
+    STOP_LIST = 75
+    """The replay is not wanted any more; not answered."""
 
 
-TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.RUN_PART
+TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.RUN_LIST
 """Those of tasks, which a COMPLETION answers."""
-UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_PART
+UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_LIST
 EVERY_FEATURE = (1 << 64) - 1
 """What HELLOs say of features: all are there, since both sides have the same version of this package."""
 

@@ -1,7 +1,7 @@
 """What the link of an endpoint does with the parent's memory: it stores versions into the session that a
 task reads, and brings home those that the session has made.
 
-Rule     REMOTE-COPY-2, -3, -5; REMOTE-AHEAD-8; REMOTE-RETRY-2; SPEED-PARTS-10
+Rule     REMOTE-COPY-2, -3, -5; REMOTE-AHEAD-8; REMOTE-RETRY-2; SPEED-LIST-5
 """
 
 from __future__ import annotations
@@ -304,26 +304,18 @@ class Home:
     def bring_made(
         self,
         token: int,
-        several: Sequence[Homing],
+        several: Sequence[Span],
         between: Callable[[], None],
         partly: bytearray | memoryview,
     ) -> bool:
-        """Bring versions home as a replay makes them; return whether all have come.
+        """Take what a replay makes, as it does; return whether all has come.
 
         `partly` has a byte for each, which is 1 while a part of it is here.
         """
         if not several:
             return True
         fail_point("bringing")
-        spans = [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in several]
-        try:
-            came = self._mover().fetch_made(self._address, token, spans, between, partly)
-        except TransferError:  # of some, a part may be here: they have to come once more
-            self._made |= {one.key: one.last for one in several}
-            raise
-        for one, is_here in zip(several, came, strict=True):
-            if is_here:
-                self._made[one.key] = self._brought[one.key] = one.last
+        came = self._mover().fetch_made(self._address, token, several, between, partly)
         self.brought += sum(came)
         fail_point("brought")
         return all(came)

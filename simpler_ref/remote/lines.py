@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from .chunks import CHUNK, CREDIT, MOST_ASKED, NOBODY, Header, Kind, decode
-from .connection import SNDMORE, has_message, prepare, zmq
+from .connection import prepare, zmq
 from .keys import KeyPair, secure_client
 from .windows import Refusal
 
@@ -79,8 +79,6 @@ class ZmqLine:
         self._zmq = zmq()
         self._silence_s = silence_s
         self._is_up = False
-        self._pushed = NOBODY.transfer
-        """The last transfer that nobody had asked for of which all chunks are known to have arrived."""
         self._socket = context.socket(self._zmq.DEALER)
         self._monitor: Any = None
         try:
@@ -152,34 +150,6 @@ class ZmqLine:
         if got.kind != Kind.ANSWER:
             raise Lost(f"its answer of kind {got.kind} is to no question")
         return self._second_part()
-
-    def push(self, header: Header, data: Any) -> None:
-        """Send a chunk that nobody has asked for."""
-        try:
-            self._socket.send(header.encode(), SNDMORE)
-            self._socket.send(data)
-        except self._zmq.Again:
-            raise Lost(CONNECTION_LOST) from None
-
-    def require_arriving(self, header: Header) -> None:
-        """Raise if it is known by now that such chunks do not arrive."""
-        self._look()
-        while has_message(self._socket):
-            got = self._header(self._socket.recv())
-            if got.kind == Kind.REFUSED and got.transfer == header.transfer:
-                raise Refusal(self._second_part().decode(errors="replace"))
-            if got.kind == Kind.PUSHED:
-                self._pushed = got.transfer
-            self._drop()
-
-    def settle(self, header: Header) -> None:
-        """Wait until all chunks of such a transfer have arrived, the last of which has no bytes."""
-        if self._pushed == header.transfer:
-            return
-        got = self._accepted(header)
-        if got.kind != Kind.PUSHED:
-            raise Lost(f"its answer of kind {got.kind} is to no push")
-        self._drop()
 
     def _send(self, *parts: Any) -> None:
         try:

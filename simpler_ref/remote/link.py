@@ -5,7 +5,7 @@ become frames. When the session is lost the link ends, so that to the engine a l
 worker; its successor starts a new session.
 
 Rule     REMOTE-LINK-1 to -3, -6, -8; REMOTE-REG-4 to -6, -9; REMOTE-MEM-1, -5, -6; REMOTE-FAIL-3,
-         -4, -6; REMOTE-HEALTH-1, -2; SEE-REMOTE-2; SPEED-PARTS-12
+         -4, -6; REMOTE-HEALTH-1, -2; SEE-REMOTE-2; SPEED-WAIT-15
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from .frames import (
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
-from .link_parts import OfParts
+from .link_lists import OfLists
 from .link_tasks import LinkTasks
 from .link_trace import LinkTrace
 from .lookout import Lookout
@@ -591,7 +591,7 @@ class Link(WorkerKind):
         if installed.is_of_calls:
             self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
             run = self.calls.run
-        elif isinstance(installed, OfParts):
+        elif isinstance(installed, OfLists):
             run = installed.runner_for(self).run
         return run
 

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,13 +29,13 @@ from .connection import prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_server
 from .lines import Lost, ZmqLine
-from .pushes import MOST_OVER, Pushes
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "ZmqMover", "new_key"]
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
+MOST_OVER = 8
 MOST_PARKED = 1 << 12
 """Requests of all lines for what is not made yet."""
 log = logging.getLogger("simpler_ref")
@@ -124,6 +124,7 @@ class Mover(ABC):
         several: Sequence[Span],
         between: Callable[[], None],
         partly: bytearray | memoryview | None = None,
+        came: Callable[[int], None] | None = None,
     ) -> list[bool]:
         """Copy windows that another session offers in the course of a replay, as soon as it does.
 
@@ -139,6 +140,8 @@ class Mover(ABC):
             Called now and then while it waits; it may raise.
         partly
             A byte for each window: 1 while its memory here has a part of it, and not all.
+        came
+            Told the key of each window when all of it has come.
 
         Returns
         -------
@@ -156,10 +159,6 @@ class Mover(ABC):
         """Refuse what others still wait for in a replay."""
 
     @abstractmethod
-    def is_filled(self, key: int) -> bool:
-        """Say whether all of a window that is offered has been written."""
-
-    @abstractmethod
     def ask(self, address: str, key: int, question: bytes) -> bytes:
         """Return another session's answer to a question, which `key` allows to ask.
 
@@ -167,16 +166,6 @@ class Mover(ABC):
         ------
         TransferError
             It was refused, or the other side is gone or silent.
-        """
-
-    @abstractmethod
-    def pushing(self, token: int) -> AbstractContextManager[Pushes]:
-        """Push to others what they wait for in a replay; at the end of the block all of it has arrived.
-
-        Raises
-        ------
-        TransferError
-            Something was refused, or another side is gone or silent.
         """
 
     @abstractmethod
@@ -227,10 +216,8 @@ class ZmqMover(Mover):
         self._counts = dict.fromkeys(names, 0)
         self.on_ask: Callable[[int, bytes], bytes] | None = None
         """Answers the questions of others: a key and the question; on the thread that serves."""
-        self.on_pushed: Callable[[Header, memoryview], None] | None = None
-        """Keeps what others push; on the thread that serves."""
-        self.on_filled: Callable[[int], None] | None = None
-        """Told the key when all of a window has been written; on the thread that serves."""
+        self.on_moved_all: Callable[[int], None] | None = None
+        """Told the key when all of a window was written, or read by all; by the thread that serves."""
         self._parked: dict[int, list[tuple[bytes, Header]]] = {}
         """By window: the requests that wait until it is offered."""
         self._parking = threading.Lock()
@@ -317,6 +304,7 @@ class ZmqMover(Mover):
         several: Sequence[Span],
         between: Callable[[], None],
         partly: bytearray | memoryview | None = None,
+        came: Callable[[int], None] | None = None,
     ) -> list[bool]:
         """Copy windows that another session offers in the course of a replay, as soon as it does."""
         partly = bytearray(len(several)) if partly is None else partly
@@ -328,6 +316,8 @@ class ZmqMover(Mover):
 
             def note(transfer: int, began: int) -> None:
                 self._note_moved(address, False, [spans[transfer]], began)
+                if came is not None:
+                    came(spans[transfer].key)
 
             refused = line.fetch_made(firsts, memories, between, note, partly)
         return [one.transfer not in refused for one in firsts]
@@ -338,10 +328,6 @@ class ZmqMover(Mover):
             self._over.append(token)
             if self._parked:
                 self._wake(NO_WINDOW)
-
-    def is_filled(self, key: int) -> bool:
-        """Say whether all of a window that is offered has been written."""
-        return self._windows.is_filled(key)
 
     def _firsts(
         self, kind: Kind, number: int, offset: int, several: Sequence[Span]
@@ -366,30 +352,6 @@ class ZmqMover(Mover):
             return line.ask(
                 Header(Kind.ASK, self._sender, number, key, 0, len(question), 0), question
             )
-
-    @contextmanager
-    def pushing(self, token: int) -> Iterator[Pushes]:
-        """Push to others what they wait for; see `Mover`."""
-
-        def open_line(address: str, key: int) -> tuple[ZmqLine, Header]:
-            number = next(self._numbers)
-            return self._take_line(address), Header(Kind.PUSH, self._sender, number, key, 0, 0, 0)
-
-        def note(address: str, nbytes: int, began: int) -> None:
-            if self.on_moved is not None:
-                self.on_moved(address, True, nbytes, began)
-
-        pushes, keep = Pushes(open_line, token, note), False
-        try:
-            with self._told(lambda: f"push to {pushes.address}"):
-                yield pushes
-                pushes.settle()
-            keep = True
-        finally:
-            for address, (line, _) in pushes.lines.items():
-                assert isinstance(line, ZmqLine)
-                self._give_back(address, line, keep)
-            self._count(transfers=pushes.count, bytes_out=pushes.bytes)
 
     def counters(self) -> dict[str, int]:
         """Return what has been moved, and what was in the way.
@@ -558,15 +520,15 @@ class ZmqMover(Mover):
                 raise Refusal(str(error)) from None
             fail_point("moving")
             if header.kind == Kind.READ and len(parts) == 1:
-                self._windows.read(header, self._replier(peer, header))
+                self._read(peer, header)
             elif header.kind == Kind.AWAIT and len(parts) == 1:
                 if not self._serve_made(peer, header):
                     return
             elif header.kind == Kind.WRITE and len(parts) == 2:
                 if self._windows.write(header, parts[1].buffer):
                     self._served["served_in"] += header.size
-                    if self.on_filled is not None and self._windows.is_filled(header.key):
-                        self.on_filled(header.key)
+                    if self.on_moved_all is not None and self._windows.is_filled(header.key):
+                        self.on_moved_all(header.key)
                     self._reply(
                         peer, header.answer(Kind.WRITTEN)
                     )  # who sees it finds all of that done
@@ -574,12 +536,6 @@ class ZmqMover(Mover):
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
                 return
-            elif header.kind == Kind.PUSH and len(parts) == 2 and self.on_pushed is not None:
-                if not header.nbytes:
-                    self._reply(peer, header.answer(Kind.PUSHED))
-                    return
-                self.on_pushed(header, parts[1].buffer)
-                self._served["served_in"] += header.size
             else:
                 raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
             self._served["served_chunks"] += 1
@@ -604,8 +560,17 @@ class ZmqMover(Mover):
                     raise Refusal(f"{MOST_PARKED} requests wait already for what is not made yet")
                 self._parked.setdefault(header.key, []).append((peer, header))
                 return False
-        self._windows.read(header._replace(kind=Kind.READ, offset=0), self._replier(peer, header))
+        self._read(peer, header)
         return True
+
+    def _read(self, peer: bytes, header: Header) -> None:
+        """Answer a request with the bytes of a chunk."""
+        asked = header
+        if header.kind == Kind.AWAIT:
+            asked = header._replace(kind=Kind.READ, offset=0)
+        all_have = self._windows.read(asked, self._replier(peer, header))
+        if all_have and self.on_moved_all is not None:
+            self.on_moved_all(header.key)
 
     def _serve_parked(self, key: int) -> None:
         """Answer the requests that have waited for a window; or refuse those of replays that are over."""

@@ -1,6 +1,6 @@
 """The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint.
 
-Rule     REMOTE-LINK-12; REMOTE-COPY-5, -8; SPEED-PARTS-6
+Rule     REMOTE-LINK-12; REMOTE-COPY-5, -8; SPEED-LIST-6
 """
 
 from __future__ import annotations
@@ -77,6 +77,12 @@ class ParentTensors:
         self.owed: list[tuple[int, int]] = []
         """Spans whose newest version is lost unless tasks make it again."""
         self._lost: list[LostTensor] = []
+        self._coming: list[tuple[int, int, int]] = []
+        """Of what a replay brings home: where a byte is that is 1 while a part is here, and the span."""
+
+    def note_coming(self, byte: int, start: int, nbytes: int) -> None:
+        """Note that a replay brings a tensor home, which is as it was unless a part of it has come."""
+        self._coming.append((byte, start, nbytes))
 
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
@@ -154,8 +160,11 @@ class ParentTensors:
                 waiting.pop()
         finally:  # a signal may have come
             for held in waiting:
-                if not held.is_whole:
-                    self._note_lost(held)
+                self._note_lost(held)
+            for byte, start, nbytes in self._coming:
+                if ctypes.c_ubyte.from_address(byte).value:
+                    self._note_lost(Held(start, nbytes, b""))
+            self._coming.clear()
             for span in self.owed if failure is not None else ():
                 self._note_lost(Held(*span, b""))
             self.owed.clear()
@@ -201,8 +210,7 @@ class ParentTensors:
         """Bring home the newest version that was made; return False if it is lost.
 
         What was written here after an endpoint stays, if that had come home for it. If nothing had to
-        come home for it, nobody knows whether it was written. What a replay in parts would have brought
-        home is as it was, unless a part of it had come.
+        come home for it, nobody knows whether it was written.
         """
         manager = self._life.live().manager
         was_written_here = is_blind = False
@@ -217,7 +225,7 @@ class ParentTensors:
                     found = Brought(self._bring(made.maker, [one])[0])
             if found == Brought.IS_HOME:
                 return not is_blind
-            if found == Brought.IS_LOST and not held.is_whole:
+            if found == Brought.IS_LOST:
                 return False
         return True
 

@@ -15,9 +15,6 @@ from .link import Link
 
 TASK_S = 1e-3
 """What a task is taken to last at an endpoint that has run none."""
-WAY_S = 2.5e-4
-"""How much of that is the way there and back."""
-LEAST_TASK_S = 3e-5
 MEMORY = 32
 """For how many tasks the mean of those before counts, against tasks since queues were empty last."""
 BYTES_PER_S = 1e8
@@ -68,11 +65,6 @@ class Queues:
         for link in links:
             self._paces[link.number].begin(link.words)
         self._given = {link.number: int(link.words[TASKS]) for link in links}
-
-    def shortest_task_s(self, numbers: Iterable[int]) -> float:
-        """Estimate how long tasks last themselves, at the endpoint where they are shortest."""
-        means = [self._paces[number].mean_s(self._link(number).words) for number in numbers]
-        return max(LEAST_TASK_S, min(means) - WAY_S)
 
     def start_s(self, number: int, uses: Any) -> float:
         """Estimate in how many seconds an endpoint would begin a task.

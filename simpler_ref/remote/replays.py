@@ -1,9 +1,9 @@
 """Replays of recorded graphs that have tasks of endpoints.
 
 Of the copies at endpoints Python keeps track, not the kernels: so such a graph is carried out step by
-step the first time, and in parts from then on, if that can be.
+step the first time, and by lists from then on, if that can be.
 
-Rule     SPEED-PARTS-1, -5; SPEED-REPLAY-12
+Rule     SPEED-LIST-1, -5; SPEED-REPLAY-12
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..orch.recording import Graph, Recorder
 from ..orch.runs import RunTiming
 from ..orch.steps import Step
 from .endpoints import Endpoints
-from .parted import PartedGraph
+from .listing import ListedGraph
 from .placing import PlacingOrchestrator, is_remote
 
 
@@ -45,22 +45,22 @@ class PlacedGraph(Graph):
         self._add_callable = add_callable
         of_endpoints = any(is_remote(handle) for handle, _ in self._handles)
         self._steps: list[Step] = recorder.steps if of_endpoints else []
-        self._parted: PartedGraph | None = None
-        self._has_run = self._is_whole = self._went_in_parts = False
-        """Whether it has run, cannot go in parts, and went in parts the last time."""
+        self._listed: ListedGraph | None = None
+        self._has_run = self._is_unlisted = self._went_by_lists = False
+        """Whether it has run, cannot go by lists, and went by lists the last time."""
 
     def _run(self, bound: TaskArgs | None, start: int) -> RunTiming:
-        self._prepare_parts()
+        self._prepare_lists()
         try:
             timing = super()._run(bound, start)
         except BaseException:
-            if self._parted is not None:
-                self._parted.forget_sent()
+            if self._listed is not None:
+                self._listed.forget_sent()
             raise
         self._has_run = True
-        if self._parted is None or not self._went_in_parts:
+        if self._listed is None or not self._went_by_lists:
             return timing
-        self._parted.note_run(timing.host_wall_ns / 1e9)
+        self._listed.note_run(timing.host_wall_ns / 1e9)
         return replace(timing, tasks=self.tasks)
 
     def _play(self, orch: Orchestrator) -> None:
@@ -69,26 +69,26 @@ class PlacedGraph(Graph):
             return
         assert isinstance(orch, PlacingOrchestrator)
         variables = self._variables.tolist()
-        self._went_in_parts = self._parted is not None and self._parted.submit(orch, variables)
-        if not self._went_in_parts:
+        self._went_by_lists = self._listed is not None and self._listed.submit(orch, variables)
+        if not self._went_by_lists:
             orch._play_steps(self._steps, self._words(), variables)
 
-    def _prepare_parts(self) -> None:
-        """Find the parts for the second replay: how long tasks last is known by then."""
+    def _prepare_lists(self) -> None:
+        """Make the lists for the second replay: how long tasks last is known by then."""
         life = self._life
         options = life.options
         if options.check or options.retries or options.track_reads:
-            return  # a part has only the order that follows from its data
+            return  # a list has only the order that follows from its data
         if not self._steps or not self._has_run:
             return
-        if self._parted is not None and not self._parted.are_all_there():
-            self._parted = None
-        if self._parted is None and not self._is_whole:
+        if self._listed is not None and not self._listed.are_all_there():
+            self._listed = None
+        if self._listed is None and not self._is_unlisted:
             assert isinstance(life.endpoints, Endpoints)
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise
-                self._parted = PartedGraph.of(life.endpoints, self._steps, self._words(), provided)
-                self._is_whole = self._parted is None
-        if self._parted is not None:
-            self._parted.require_registered(life.registry, self._add_callable)
+                self._listed = ListedGraph.of(life.endpoints, self._steps, self._words(), provided)
+                self._is_unlisted = self._listed is None
+        if self._listed is not None:
+            self._listed.require_registered(life.registry, self._add_callable)

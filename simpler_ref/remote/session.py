@@ -54,10 +54,9 @@ from .frames import (
 )
 from .keys import KeyPair
 from .limits import SIZES
+from .list_runs import Lists
 from .manifest import Announcement, Manifest
 from .mover import ZmqMover
-from .part_runs import Parts
-from .pushes import Inbox
 from .reports import report_of
 from .session_frames import LOOK_S, SessionFrames
 from .session_tasks import FRAMES, SessionTasks
@@ -213,9 +212,9 @@ class Session:
         copies = self._copies = Copies(mover, empty, lambda: self._tasks.wait_for_room())
         stores = self._stores = Stores(manifest.endpoint_id, mover, copies.empty)
         frames.open(inner.placement().core_for_frames(manifest.before))
-        parts = self._make_parts(inner, mover)
+        lists = self._make_lists(inner, mover)
         self._tasks = SessionTasks(
-            manifest, frames, inner, self.dispatcher, copies, stores, mover, parts
+            manifest, frames, inner, self.dispatcher, copies, stores, mover, lists
         )
         self._trace = SessionTrace(manifest.session_id, frames, inner)
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
@@ -225,30 +224,28 @@ class Session:
             address, health, mover.address, key, sockets.gethostname(), os.getpid()
         )
 
-    def _make_parts(self, inner: Worker, mover: ZmqMover) -> Parts:
-        """Return what runs parts of graphs, with the inbox for what others push."""
+    def _make_lists(self, inner: Worker, mover: ZmqMover) -> Lists:
+        """Return what carries task lists out."""
         bell = os.eventfd(0, os.EFD_NONBLOCK)
-        inbox = Inbox(partial(os.eventfd_write, bell, 1))
-        mover.on_pushed, mover.on_filled = inbox.put, inbox.note_filled
         descriptors = *self.frames.descriptors(), bell
 
-        def wait() -> bool:
-            if not wait_readable(descriptors, LOOK_S):
-                return False
+        def wait() -> None:
+            wait_readable(descriptors, LOOK_S)
             with suppress(BlockingIOError):
                 os.eventfd_read(bell)
-            return True
 
-        return Parts(
-            self._copies,
+        lists = Lists(
             mover,
-            inbox,
+            self._copies.empty,
             self.dispatcher.find,
             inner.run,
-            self.frames.has_stopped_part,
+            self.frames.has_stopped_list,
+            partial(os.eventfd_write, bell, 1),
             wait,
             self._manifest.silence_s,
         )
+        mover.on_moved_all = lists.note
+        return lists
 
     def close(self) -> None:
         """Close everything: buffers are freed, the inner Worker is closed."""
@@ -296,8 +293,8 @@ class Session:
             self._tasks.serve(frame)
         elif kind == FrameType.CONTROL:
             self._serve_control(frame)
-        elif kind == OwnFrameType.STOP_PART:
-            pass  # the part has ended meanwhile
+        elif kind == OwnFrameType.STOP_LIST:
+            pass  # the replay has ended meanwhile
         elif kind == OwnFrameType.COUNTERS:
             send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
         elif kind == OwnFrameType.TRACE:

@@ -4,7 +4,7 @@ The main thread receives and sends. A thread of its own answers signs of life, a
 is gone, whatever the main thread does.
 
 Rule     REMOTE-LINK-2, -6, -8, -13; REMOTE-AHEAD-1, -5; REMOTE-FAIL-5; REMOTE-HEALTH-2;
-         REMOTE-TRUST-2; SPEED-PARTS-6, -12
+         REMOTE-TRUST-2; SPEED-LIST-6; SPEED-WAIT-15
 """
 
 from __future__ import annotations
@@ -271,14 +271,14 @@ class SessionFrames:
                 fail_point("queued")
         return waiting.popleft()
 
-    def has_stopped_part(self) -> bool:
-        """Say whether the parent has stopped the part that runs; keep other frames that have come."""
+    def has_stopped_list(self) -> bool:
+        """Say whether the parent has stopped the replay that runs; keep other frames that have come."""
         while has_message(self._socket):
             frame = self._receive()
             if frame is None:
                 continue
             kind = frame.header.frame_type
-            if kind == OwnFrameType.STOP_PART:
+            if kind == OwnFrameType.STOP_LIST:
                 return True
             if kind == FrameType.SHUTDOWN:
                 self._waiting.appendleft(frame)

@@ -1,7 +1,7 @@
-"""What a session runs: tasks and their tensors, parts of graphs, calls; alone, or side by side.
+"""What a session runs: tasks and their tensors, lists of tasks, calls; alone, or side by side.
 
 Rule     CALL-FAR-1, -12; ORCH-CHECK-7; REMOTE-ARGS-3; REMOTE-MEM-3, -4; REMOTE-COPY-2, -13;
-         REMOTE-AHEAD-7 to -9; REMOTE-FAIL-1, -2; REMOTE-PART-1; SPEED-PARTS-1, -6
+         REMOTE-AHEAD-7 to -9; REMOTE-FAIL-1, -2; REMOTE-LIST-1; SPEED-LIST-1, -6
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ from .limits import (
     REMOTE_BUFFER_ACCESS_READ_WRITE,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
+from .list_runs import Lists
+from .lists import LIST_OPENED, OPEN_LIST, RUN_LIST, ListOpened
 from .lookout import Lookout
 from .manifest import Manifest
 from .mover import Mover
-from .part_runs import Parts
-from .parts import PART_RUN
 from .reports import report_of
 from .session_frames import SessionFrames
 from .stores import Stores
-from .task_messages import RUN, FailedTasks, ReceivedTask, add_scalars, copy_at, receive_task
+from .task_messages import FailedTasks, ReceivedTask, add_scalars, copy_at, receive_task
 from .windows import Refusal
 
 FRAMES = (
     *TASK_FRAMES,
-    *(OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN, OwnFrameType.OPEN_COPIES),
+    *(OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN),
+    *(OwnFrameType.OPEN_COPIES, OwnFrameType.OPEN_LIST),
 )
 """Those that `SessionTasks` serves."""
 FETCHERS = 4
@@ -78,7 +79,7 @@ _TAGS = {
 
 
 class SessionTasks:
-    """Runs the tasks, parts of graphs and calls that the frames of a session bring, and answers them.
+    """Runs the tasks, lists of tasks and calls that the frames of a session bring, and answers them.
 
     A call begins when its frame comes, and so does a task that may run beside others; they are answered
     when they have ended. Meanwhile the main thread, which this is for, looks for other frames.
@@ -91,8 +92,8 @@ class SessionTasks:
         From the parent, and to it.
     inner : Worker
         What runs all of it.
-    dispatcher, copies, stores, mover, parts
-        The session's callables, copies of tensors, buffers, transfers, and parts of graphs.
+    dispatcher, copies, stores, mover, lists
+        The session's callables, copies of tensors, buffers, transfers, and lists of tasks.
     """
 
     def __init__(
@@ -104,12 +105,12 @@ class SessionTasks:
         copies: Copies,
         stores: Stores,
         mover: Mover,
-        parts: Parts,
+        lists: Lists,
     ) -> None:
         self._session_id, self._frames, self._inner = manifest.session_id, frames, inner
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
         self._dispatcher, self._copies, self._stores = dispatcher, copies, stores
-        self._parts, self._failed = parts, FailedTasks()
+        self._lists, self._failed = lists, FailedTasks()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         """Wakes this thread when tensors of a task have been fetched."""
         self._calls = FarCalls(inner._stream, dispatcher, copies, mover)
@@ -128,6 +129,7 @@ class SessionTasks:
     def end(self) -> None:
         """End the threads; the one that looks out has seen that the session ends, too. Forget values."""
         self._lookout.end(lambda: None)
+        self._lists.close()
         self._leaves.end()
         self._calls.close()
 
@@ -145,17 +147,19 @@ class SessionTasks:
             self._begin_call(frame)
         elif kind == OwnFrameType.VALUE_TAKEN:
             self._calls.forget_value(frame.payload)
+        elif kind == OwnFrameType.OPEN_LIST:
+            self._frames.send(kind, self._open_list(frame))
         else:
             answer = self._wanted(frame.header.sequence, frame.payload, self._copies.open)
             self._frames.send(kind, answer)
 
     def _serve_task(self, frame: Frame) -> None:
-        """Run a task, or a part of a graph, and send its outcome; or have it run beside other ones."""
+        """Run a task, or a list of them, and send its outcome; or have it run beside other ones."""
         outcome: int | None = L.SUCCESS
         sequence, text = frame.header.sequence, ""
-        is_part = frame.header.frame_type == OwnFrameType.RUN_PART
+        is_list = frame.header.frame_type == OwnFrameType.RUN_LIST
         try:
-            outcome = (self._run_part if is_part else self._take_up)(frame)
+            outcome = (self._run_list if is_list else self._take_up)(frame)
         except BaseException as error:
             if self._frames.over:
                 raise
@@ -280,15 +284,22 @@ class SessionTasks:
         fail_point("settled")
         return L.SUCCESS
 
-    def _run_part(self, frame: Frame) -> int:
-        """Run a part of a graph, and return its outcome."""
-        told = RUN.decode(frame.payload)
-        asked = PART_RUN.decode(told.task)
-        self._settle()
-        self._copies.begin(told.run)
-        self._copies.drop(told.dropped)
-        self._parts.run(told, asked)
+    def _run_list(self, frame: Frame) -> int:
+        """Carry a task list out, and return its outcome."""
+        self._lists.run(RUN_LIST.decode(frame.payload))
         return L.SUCCESS
+
+    def _open_list(self, frame: Frame) -> bytes:
+        """Make room for a replay of a task list, and return the answer."""
+        text = ""
+        try:
+            self._settle()
+            self._lists.open(OPEN_LIST.decode(frame.payload))
+        except BaseException as error:
+            if self._frames.over:
+                raise
+            text = _short(error)
+        return LIST_OPENED.encode(ListOpened(frame.header.sequence, text))
 
     # ------------------------------------------------------------ their tensors
     def open_early(self, key: int, question: bytes) -> bytes:
@@ -309,8 +320,7 @@ class SessionTasks:
         except BaseException as error:
             if self._frames.over:
                 raise
-            told = str(error) if isinstance(error, MemoryError) else ""  # the link raises one, too
-            text = cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()
+            text = _short(error)
         return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
 
     def _arguments(
@@ -352,3 +362,9 @@ class SessionTasks:
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
         add_scalars(args, wire.scalars, task.told.kinds)
         return args, after, kept
+
+
+def _short(error: BaseException) -> str:
+    """Return what an answer says of an error; the link raises a MemoryError, too."""
+    told = str(error) if isinstance(error, MemoryError) else ""
+    return cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()

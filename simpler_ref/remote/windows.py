@@ -34,12 +34,15 @@ class Window:
         The memory. It belongs to whoever offers the window, and stays until it is withdrawn.
     access : int
         Read 1, write 2, both 3.
+    reads : int
+        How often it is read before it is withdrawn by itself; 0: it is not.
     """
 
     key: int
     address: int
     nbytes: int
     access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    reads: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.key < U64:
@@ -82,6 +85,7 @@ class _Offered:
         self._writer = -1, -1
         self._left = window.nbytes
         """What the transfer of which a chunk came last has still to write."""
+        self.unread = window.nbytes * window.reads
 
     @property
     def is_filled(self) -> bool:
@@ -159,12 +163,19 @@ class Windows:
         with self._lock:
             self._offered.clear()
 
-    def read(self, header: Header, take: Callable[[memoryview], Any]) -> None:
-        """Hand the bytes of a chunk to a function that copies them."""
+    def read(self, header: Header, take: Callable[[memoryview], Any]) -> bool:
+        """Hand the bytes of a chunk to a function that copies them; say if all have read it now."""
         with self._lock:
-            memory = self._find(header, Kind.READ).memory
+            found = self._find(header, Kind.READ)
             start = header.offset + header.at
-            take(memory[start : start + header.size])
+            take(found.memory[start : start + header.size])
+            if not found.window.reads:
+                return False
+            found.unread -= header.size
+            if found.unread > 0:
+                return False
+            del self._offered[header.key]
+            return True
 
     def write(self, header: Header, data: memoryview) -> bool:
         """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""

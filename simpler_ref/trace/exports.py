@@ -54,8 +54,9 @@ FRAMES = {
     68: "CALL",
     69: "VALUE_TAKEN",
     70: "TRACE",
-    73: "PART",
-    74: "STOP_PART",
+    73: "OPEN_LIST",
+    74: "LIST",
+    75: "STOP_LIST",
 }
 """Names of frames, by their types."""
 

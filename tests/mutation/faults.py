@@ -880,8 +880,8 @@ FAULTS = (
         ),
     ),
     fault(
-        "part-does-not-wait-for-the-parent",
-        "A part takes a tensor for stored before all of it has come from the parent.",
+        "list-does-not-wait-for-the-parent",
+        "A list takes a tensor for stored before all of it has come from the parent.",
         "tests/unit/test_mover.py::test_a_window_is_filled_once_one_transfer_has_written_all_of_it",
         Patch(
             "remote/windows.py",
@@ -891,12 +891,32 @@ FAULTS = (
     ),
     fault(
         "result-goes-home-only-at-the-end",
-        "A part lets the parent have what is made only when all of its tasks have ended.",
-        f"{SPEED}/test_parts.py::test_what_is_made_comes_home_while_another_task_runs",
+        "A list shows what is made only when all of its tasks have ended.",
+        f"{SPEED}/test_list.py::test_what_is_made_comes_home_while_another_task_runs",
         Patch(
-            "remote/part_runs.py",
-            "            if self._leaving_bytes >= TOGETHER_BYTES:\n",
-            "            if self._leaving_bytes >= TOGETHER_BYTES << 20:\n",
+            "remote/list_runs.py",
+            "            if not has_ended(slots[one.task]):\n",
+            "            if self._orch._is_busy() or not has_ended(slots[one.task]):\n",
+        ),
+    ),
+    fault(
+        "list-changes-what-was-not-shown",
+        "A list changes a tensor before others were shown the version before.",
+        "tests/unit/test_listing.py::test_lists_do_what_the_graph_does_one_task_after_the_other",
+        Patch(
+            "remote/listing.py",
+            "            step.shown += [id(one) for one in slot.shows]\n",
+            "",
+        ),
+    ),
+    fault(
+        "list-gets-into-a-slot-in-use",
+        "A list gets a tensor into its slot while tasks still use what is there.",
+        "tests/unit/test_listing.py::test_lists_do_what_the_graph_does_one_task_after_the_other",
+        Patch(
+            "remote/listing.py",
+            "number, tuple(slot.users))\n",
+            "number, ())\n",
         ),
     ),
     fault(

@@ -1,4 +1,4 @@
-"""SPEED-PARTS: recorded graphs at endpoints."""
+"""SPEED-LIST: recorded graphs at endpoints."""
 
 import gc
 import os
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, TaskError, Worker
-from simpler_ref.remote import ProcessFleet, part_runs, parted, parts
-from simpler_ref.remote.part_programs import LoadedPart
-from simpler_ref.remote.parts import Part, PartRun
+from simpler_ref.remote import ProcessFleet, list_runs, listing, lists
+from simpler_ref.remote.list_runs import Arrivals, LoadedList
+from simpler_ref.remote.lists import TaskList
 from simpler_ref.system.cores import find_cores
-from tests import far_side, part_programs
+from tests import far_side, list_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
-from tests.part_programs import (
+from tests.list_programs import (
     COUNT,
     arguments,
     at,
@@ -36,18 +36,18 @@ from tests.part_programs import (
 from tests.support import Terminated, make_args, sample, terminated_after, wait_until
 
 MOST_FRAMES = 2
-"""What an endpoint is sent in a replay in parts: OPEN_COPIES and RUN_PART."""
+"""What an endpoint is sent in a replay by lists: OPEN_LIST and RUN_LIST."""
 
 
-def is_in_parts(worker, graph, args=None):
-    """Replay a graph, and say whether that went in parts."""
+def goes_by_lists(worker, graph, args=None):
+    """Replay a graph, and say whether that went by lists."""
     frames = frames_of(worker, lambda: graph.run(args))
     return max(frames) <= MOST_FRAMES < graph.tasks
 
 
 def chain(worker, length=6, count=COUNT):
     """Return a graph of tasks for endpoints that copy an array, and both arrays."""
-    handle = worker.register(part_programs.copy_anywhere)
+    handle = worker.register(list_programs.copy_anywhere)
     x, y = (worker.share(np.full(count, i, np.float32)) for i in (1, 2))
 
     def orchestrate(orch, args, config):
@@ -67,9 +67,9 @@ def w():
         yield worker
 
 
-@pytest.mark.spec("SPEED-PARTS-1", "SPEED-PARTS-4")
+@pytest.mark.spec("SPEED-LIST-1", "SPEED-LIST-4")
 @pytest.mark.parametrize("seed", sample(range(8), 2))
-def test_random_programs_are_replayed_in_parts_unless_arrays_share_memory(seed, w):
+def test_random_programs_are_replayed_by_lists_unless_arrays_share_memory(seed, w):
     numbers = np.random.default_rng(seed)
     ops = drawn(random.Random(seed), 40, arrays=3)
     arrays = fresh_arrays(w, numbers, 3)
@@ -83,14 +83,14 @@ def test_random_programs_are_replayed_in_parts_unless_arrays_share_memory(seed, 
             arrays = fresh_arrays(w, numbers, 3)
         args = arguments(arrays, number, number / 4)
         expected = computed(ops, arrays, number, np.float32(number / 4))
-        assert is_in_parts(w, graph, args) == (number > 0)
+        assert goes_by_lists(w, graph, args) == (number > 0)
         for one, right in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(one, right, rtol=1e-5)
-    assert not is_in_parts(w, graph, arguments([*arrays[:2], arrays[0]], 1, 0.5))
+    assert not goes_by_lists(w, graph, arguments([*arrays[:2], arrays[0]], 1, 0.5))
 
 
 # ---------------------------------------------------------------- where, and what moves
-@pytest.mark.spec("SPEED-PARTS-2")
+@pytest.mark.spec("SPEED-LIST-2")
 def test_placements_are_tried_and_the_fastest_stays(w):
     graph, x, y = chain(w, 8)
     graph.run()
@@ -99,16 +99,16 @@ def test_placements_are_tried_and_the_fastest_stays(w):
         x[:] = number
         graph.run()
         assert y.tolist() == [number] * COUNT
-        used.append(graph._parted._way)
-    ways = graph._parted._ways
-    tried = parted.TRIES * len(ways)
-    assert all(one.runs >= parted.TRIES for one in ways)
+        used.append(graph._listed.way)
+    ways = graph._listed.ways
+    tried = listing.TRIES * len(ways)
+    assert all(one.runs >= listing.TRIES for one in ways)
     assert all(one.best_s <= min(way.best_s for way in ways) for one in used[tried:])
 
 
-@pytest.mark.spec("SPEED-PARTS-3")
+@pytest.mark.spec("SPEED-LIST-3")
 def test_each_version_goes_once_to_an_endpoint_that_reads_it(w):
-    makes, reads = at(w, copy_to, 0), at(w, part_programs.copy_there, 1)
+    makes, reads = at(w, copy_to, 0), at(w, list_programs.copy_there, 1)
     x = w.share(np.ones(COUNT, np.float32))
     results = [w.share(np.zeros(COUNT, np.float32)) for _ in range(3)]
 
@@ -133,20 +133,20 @@ def tensor_of_path(worker, path):
     return worker.share(np.frombuffer(str(path).encode(), np.uint8).copy())
 
 
-def replayed_with(worker, graph, path, ways=3):
-    """Replay a graph, in parts by each placement, without a file at the beginning."""
-    for number in range(1 + ways * parted.TRIES):
+def replayed_with(worker, graph, path, ways=2):
+    """Replay a graph, by lists by each placement, without a file at the beginning."""
+    for number in range(1 + ways * listing.TRIES):
         path.unlink(missing_ok=True)
         graph.run()
-        assert graph._went_in_parts == (number > 0)
+        assert graph._went_by_lists == (number > 0)
 
 
-@pytest.mark.spec("SPEED-PARTS-3")
-@pytest.mark.spec("REMOTE-PART-5")
-def test_a_tensor_is_pushed_while_the_next_task_runs(w, tmp_path):
+@pytest.mark.spec("SPEED-LIST-3")
+@pytest.mark.spec("REMOTE-LIST-3")
+def test_a_tensor_is_shown_while_the_next_task_runs(w, tmp_path):
     path = tmp_path / "told"
-    makes, listens = at(w, copy_to, 0), at(w, part_programs.listen, 0)
-    tells, name = at(w, part_programs.tell, 1), tensor_of_path(w, path)
+    makes, listens = at(w, copy_to, 0), at(w, list_programs.listen, 0)
+    tells, name = at(w, list_programs.tell, 1), tensor_of_path(w, path)
     x, y, z = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
 
     def orchestrate(orch, args, config):
@@ -159,33 +159,16 @@ def test_a_tensor_is_pushed_while_the_next_task_runs(w, tmp_path):
     assert y.tolist() == z.tolist() == x.tolist()
 
 
-@pytest.mark.spec("SPEED-PARTS-8")
-def test_a_task_that_needs_nothing_of_others_does_not_wait_for_what_is_pushed(w, tmp_path):
-    path = tmp_path / "told"
-    reads, tells = at(w, part_programs.copy_there, 1), at(w, part_programs.tell, 1)
-    listens, name = at(w, part_programs.listen, 0), tensor_of_path(w, path)
-    x, y, z = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
-
-    def orchestrate(orch, args, config):
-        task = make_args((name, INPUT), (x, INPUT), (fresh(), OUTPUT))
-        orch.submit_sub(listens, task)
-        orch.submit_sub(reads, make_args((task.tensor(2), INPUT), (y, EXISTING)))
-        orch.submit_sub(tells, make_args((name, INPUT), (x, INPUT), (z, EXISTING)))
-
-    replayed_with(w, w.record(orchestrate), path)
-    assert y.tolist() == z.tolist() == x.tolist()
-
-
 # ---------------------------------------------------------------- what the program has
 LARGE = 1 << 18
 """Elements; it comes and goes alone."""
 
 
-@pytest.mark.spec("SPEED-PARTS-10")
+@pytest.mark.spec("SPEED-LIST-7")
 @pytest.mark.parametrize("several", [1, 2])
 def test_what_is_made_comes_home_while_another_task_runs(w, tmp_path, several):
     path = tmp_path / "seen"
-    listens, copies = at(w, part_programs.listen, 0), at(w, copy_to, 0)
+    listens, copies = at(w, list_programs.listen, 0), at(w, copy_to, 0)
     name = tensor_of_path(w, path)
     x, y = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
     count = LARGE // 2 // several
@@ -212,12 +195,12 @@ def test_what_is_made_comes_home_while_another_task_runs(w, tmp_path, several):
         watcher.start()
         graph.run()
         watcher.join()
-        assert graph._went_in_parts
+        assert graph._went_by_lists
         assert set(y) == {number}
         assert all(set(one) == {number} for one in results)
 
 
-@pytest.mark.spec("SPEED-PARTS-11")
+@pytest.mark.spec("SPEED-LIST-8")
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_replay_of_long_tasks_does_not_spin_and_what_follows_does(fails):
     told = []
@@ -226,31 +209,33 @@ def test_a_replay_of_long_tasks_does_not_spin_and_what_follows_does(fails):
         if fails:
             raise TaskError("a task has failed")
 
+    room = SimpleNamespace(tell_ends=lambda: None, ring=lambda: None, hush=lambda: None)
     orch = SimpleNamespace(
         _view=SimpleNamespace(park_at_once=told.append),
-        _room=SimpleNamespace(tell_ends=lambda: None),
+        _room=room,
         _until_idle=wait_for_all,
         drain=lambda: None,
     )
-    parts = SimpleNamespace(ringing=lambda room: nullcontext(), require_wanted=lambda: None)
-    part = LoadedPart(Part((), (), ()))
-    part.last_ns = 1
-    replay = part_runs._Replay(parts, part, PartRun(1, b"", 1), (), (), None)
+    one = LoadedList(TaskList((), (), ()))
+    one.last_ns = 1
+    session = SimpleNamespace(mover=None, is_stopped=lambda: False)
+    memory = np.zeros(1, np.uint8)
+    replay = list_runs._Replay(session, one, 1, memory, Arrivals(lambda: None))
     with pytest.raises(TaskError) if fails else nullcontext():
-        replay.run(orch, None, None)
-    assert (told, part.last_ns == 1) == ([True, False], fails)
+        replay._run(orch, None, None)
+    assert (told, one.last_ns == 1) == ([True, False], fails)
 
 
 # ---------------------------------------------------------------- cores
 TELL_CORES = (
-    part_programs.tell_core,
-    part_programs.tell_core_there,
-    part_programs.tell_core_elsewhere,
+    list_programs.tell_core,
+    list_programs.tell_core_there,
+    list_programs.tell_core_elsewhere,
 )
 
 
 @pytest.mark.slow("starts three endpoints, and waits until their workers are on their cores")
-@pytest.mark.spec("SPEED-PARTS-9", "SPEED-PARTS-12")
+@pytest.mark.spec("SPEED-WAIT-14", "SPEED-WAIT-15")
 @pytest.mark.parametrize("pin", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_workers_of_endpoints_and_what_passes_their_frames_take_the_cores_in_turn(pin):
     cores = find_cores().mask
@@ -291,7 +276,7 @@ def cores_of_threads(pid, name):
     ]
 
 
-@pytest.mark.spec("SPEED-PARTS-9")
+@pytest.mark.spec("SPEED-WAIT-14")
 def test_endpoints_of_other_machines_have_the_cores_for_themselves():
     here = RemoteWorkerSpec(num_sub_workers=2, device_ids=[0])
     there = RemoteWorkerSpec(ProcessFleet(hosts=["there"]), num_sub_workers=2)
@@ -305,19 +290,19 @@ def test_endpoints_of_other_machines_have_the_cores_for_themselves():
 
 
 # ---------------------------------------------------------------- task by task
-@pytest.mark.spec("SPEED-PARTS-4")
-def test_where_an_endpoint_has_no_room_for_a_part_it_goes_task_by_task():
+@pytest.mark.spec("SPEED-LIST-4")
+def test_where_an_endpoint_has_no_room_for_a_list_it_goes_task_by_task():
     with endpoints(1, arena_size=1 << 20) as worker:
         graph, _x, _y = chain(worker, count=5000)
         graph.run()
         for nbytes, fits in ((1 << 16, True), ((1 << 20) - (1 << 16), False)):
             buffer = worker.remote_malloc(worker=0, nbytes=nbytes)
-            assert is_in_parts(worker, graph) == fits
+            assert goes_by_lists(worker, graph) == fits
             worker.remote_free(buffer)
-            assert is_in_parts(worker, graph)
+            assert goes_by_lists(worker, graph)
 
 
-@pytest.mark.spec("SPEED-PARTS-5")
+@pytest.mark.spec("SPEED-LIST-5")
 @pytest.mark.parametrize(
     "option", ["check", "track_reads", pytest.param("retries", marks=pytest.mark.long)]
 )
@@ -326,7 +311,7 @@ def test_workers_that_check_or_retry_replay_task_by_task(option):
         graph, x, y = chain(worker)
         for number in range(2):
             x[:] = number
-            assert not is_in_parts(worker, graph)
+            assert not goes_by_lists(worker, graph)
             assert y.tolist() == [number] * COUNT
 
 
@@ -344,7 +329,7 @@ def mixed():
         yield worker
 
 
-@pytest.mark.spec("SPEED-PARTS-5")
+@pytest.mark.spec("SPEED-LIST-5")
 @pytest.mark.parametrize("kind", OTHER_THINGS)
 def test_graphs_with_other_things_are_replayed_task_by_task(kind, mixed):
     copy, here = at(mixed, copy_to, 0), mixed.register(far_side.add_to)
@@ -373,7 +358,7 @@ def test_graphs_with_other_things_are_replayed_task_by_task(kind, mixed):
     graph, added = mixed.record(orchestrate), kind != "overlapping tiles"
     for number in range(2):
         x[:] = number
-        assert not is_in_parts(mixed, graph)
+        assert not goes_by_lists(mixed, graph)
         assert y.tolist() == [(1 + added) * number] * COUNT
 
 
@@ -386,9 +371,9 @@ def again(graph, number, x, y):
         assert sorted((x[0], y[0])) == sorted((a, b))
 
 
-@pytest.mark.spec("SPEED-PARTS-6")
-def test_a_task_that_fails_ends_all_parts_and_not_the_next_replays(w):
-    graph, x, y = sides(w, part_programs.fail_if_negative, steps=3)
+@pytest.mark.spec("SPEED-LIST-6")
+def test_a_task_that_fails_ends_all_lists_and_not_the_next_replays(w):
+    graph, x, y = sides(w, list_programs.fail_if_negative, steps=3)
     for _ in range(2):
         graph.run()
     for _ in range(2):
@@ -400,9 +385,9 @@ def test_a_task_that_fails_ends_all_parts_and_not_the_next_replays(w):
         again(graph, 1, x, y)
 
 
-@pytest.mark.spec("SPEED-PARTS-6")
+@pytest.mark.spec("SPEED-LIST-6")
 def test_a_signal_in_a_replay_ends_it(w):
-    graph, x, y = sides(w, part_programs.sleep_ms, steps=3)
+    graph, x, y = sides(w, list_programs.sleep_ms, steps=3)
     for _ in range(2):
         graph.run()
     with pytest.raises(Terminated), terminated_after(0.2):
@@ -411,24 +396,24 @@ def test_a_signal_in_a_replay_ends_it(w):
 
 
 # ---------------------------------------------------------------- what sessions keep
-@pytest.mark.spec("SPEED-PARTS-7")
-def test_a_part_travels_once_and_is_forgotten_with_its_graph(w, monkeypatch):
-    asked, encode = [], parts.PART_REQUEST.encode
+@pytest.mark.spec("SPEED-LIST-7")
+def test_a_list_travels_once_and_is_forgotten_with_its_graph(w, monkeypatch):
+    asked, encode = [], lists.LIST_REQUEST.encode
 
     def noting(request):
         asked.append(request)
         return encode(request)
 
-    monkeypatch.setattr(parted.PART_REQUEST, "encode", noting)
-    graph, _, _ = sides(w, part_programs.copy_slowly)
+    monkeypatch.setattr(listing.LIST_REQUEST, "encode", noting)
+    graph, _, _ = sides(w, list_programs.copy_slowly)
     for _ in range(4):
         graph.run()
-    assert [bool(one.part) for one in asked] == [True, True, False, False, False, False]
+    assert [bool(one.raw) for one in asked] == [True, True, False, False, False, False]
     number = asked[0].number
     del graph
     gc.collect()
     asked.clear()
-    graph, _x, _y = sides(w, part_programs.copy_slowly)
+    graph, _x, _y = sides(w, list_programs.copy_slowly)
     for _ in range(3):
         graph.run()
     assert [number in one.forgotten for one in asked] == [True, True, False, False]
