@@ -135,11 +135,6 @@ class _Copy:
         self.version = self.window = 0
         self.is_spilled = False
 
-    @property
-    def is_coming(self) -> bool:
-        """Whether the parent stores it."""
-        return bool(self.window) and not self.version
-
 
 class Copies:
     """The copies of one session.
@@ -273,13 +268,11 @@ class Copies:
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
         waits: bool = True,
-        comes_later: bool = False,
     ) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
         Those that it writes are no longer in the reach of others; `settle` says how it has ended. All of
         them stay where they are until then. `waits`: until others have ended, if there is no room.
-        `comes_later`: what the parent stores need not be there before `has_come` says so.
 
         Raises
         ------
@@ -291,7 +284,7 @@ class Copies:
         keys = {one.key for one in tensors if one.key}
         self._pin(keys)
         try:
-            return self._take_twice(keys, tensors, sizes, waits, comes_later)
+            return self._take_twice(keys, tensors, sizes, waits)
         except MemoryError as error:
             self._unpin(keys)
             total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
@@ -309,17 +302,16 @@ class Copies:
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
         waits: bool,
-        comes_later: bool,
     ) -> list[int]:
         """Take copies; if there is no room among others, take them once more with all out of the way."""
         try:
-            return self._take(tensors, sizes, waits, comes_later)
+            return self._take(tensors, sizes, waits)
         except MemoryError:
             self._unpin(keys)
             while self._spill_one():
                 pass
             self._pin(keys)
-            return self._take(tensors, sizes, waits, comes_later)
+            return self._take(tensors, sizes, waits)
 
     def _pin(self, keys: Iterable[int]) -> None:
         with self._lock:
@@ -337,10 +329,9 @@ class Copies:
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
         waits: bool,
-        comes_later: bool,
     ) -> list[int]:
         for one, nbytes in zip(tensors, sizes, strict=True):
-            if one.key and one.reads and not (comes_later and self._is_coming(one)):
+            if one.key and one.reads:
                 self._bring(one, nbytes, waits)
         addresses = []
         for one, nbytes in zip(tensors, sizes, strict=True):
@@ -357,33 +348,6 @@ class Copies:
                     self._begin_to_change(self._copies[one.key])
         return addresses
 
-    def _is_coming(self, one: CopiedTensor) -> bool:
-        """Copy what the parent stores while the part that reads it runs; say whether it is one."""
-        with self._lock:
-            copy = self._copies.get(one.key)
-            if copy is not None and (copy.is_coming or copy.version >= one.reads):
-                return copy.is_coming
-            return self._take_up(one) is not None
-
-    def has_come(self, one: CopiedTensor) -> bool:
-        """Say whether the parent has stored all of a tensor; then nothing more is written to it."""
-        with self._lock:
-            copy = self._copies[one.key]
-            if not copy.is_coming:
-                return True
-            if not self._mover.is_filled(copy.window):
-                return False
-            self._counts["stored"] += 1
-            self._close(copy)
-            if not one.makes:
-                self._have(one.key, copy, one.reads)
-            return True
-
-    def made(self, one: CopiedTensor) -> None:
-        """Let others have what a part has made before all of it has ended."""
-        with self._lock:
-            self._have(one.key, self._copies[one.key], one.makes)
-
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Keep what a task has written, or forget it if it has failed."""
         if not tensors:
@@ -396,7 +360,7 @@ class Copies:
                     continue
                 if one.makes and succeeded:
                     self._have(one.key, copy, one.makes)
-                elif one.makes or copy.is_coming:
+                elif one.makes:
                     self._drop_copy(one.key)
 
     # ------------------------------------------------------------ room
@@ -484,20 +448,14 @@ class Copies:
         copy = self._copies.get(one.key)
         if copy is not None and copy.version >= one.reads:
             return False
-        came = self._take_up(one)
+        came = self._coming.pop((one.key, one.reads), None)
         if came is None:
             return False
+        if copy is not None:
+            self._close(copy)
+        self._copies[one.key] = came
         self._have(one.key, came, one.reads)
         return True
-
-    def _take_up(self, one: CopiedTensor) -> _Copy | None:
-        """Make what the parent stores, or has stored, the copy, in place of an older version."""
-        came = self._coming.pop((one.key, one.reads), None)
-        if came is not None:
-            if (copy := self._copies.get(one.key)) is not None:
-                self._close(copy)
-            self._copies[one.key] = came
-        return came
 
     def _fetch(self, one: CopiedTensor, copy: _Copy, nbytes: int) -> None:
         key = window_key(one.key, one.reads)
@@ -544,10 +502,9 @@ class Copies:
             )
 
     def _begin_to_change(self, copy: _Copy) -> None:
-        """Take its memory out of the reach of others, but for the parent that stores it."""
-        if not copy.is_coming:
-            self._close(copy)
-            copy.version = 0
+        """Take its memory out of the reach of others."""
+        self._close(copy)
+        copy.version = 0
 
     def _have(self, key: int, copy: _Copy, version: int) -> None:
         """Note that a version is there, and let others read it."""

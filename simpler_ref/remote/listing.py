@@ -206,7 +206,7 @@ def _form(wire: bytes, nbytes: int) -> tuple[ContinuousTensor, str]:
 def placements(
     tasks: Sequence[GraphTask], sizes: Sequence[int], seats: Mapping[int, int]
 ) -> list[list[int]]:
-    """Return one or two ways to place the tasks: those of each level side by side, and all at one endpoint.
+    """Return one or two ways to place the tasks: those of each level side by side, all at one endpoint.
 
     `seats` has the sub workers of each endpoint.
 
