@@ -873,8 +873,7 @@ FAULTS = (
         f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",
         Patch(
             "remote/copies.py",
-            "                elif one.makes:\n"
-            "                    self._drop_copy(one.key)\n",
+            "                elif one.makes:\n                    self._drop_copy(one.key)\n",
             "                elif one.makes:\n"
             "                    self._have(one.key, copy, one.makes - 1)\n",
         ),

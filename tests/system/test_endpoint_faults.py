@@ -25,7 +25,7 @@ from simpler_ref import (
     WorkerStartError,
 )
 from simpler_ref.remote import HostFleet, fail_points
-from tests import far_side, network
+from tests import far_side, list_programs, network
 from tests.endpoints import COUNT, EXISTING, INOUT, INPUT, program
 from tests.network import until
 from tests.support import sample
@@ -248,6 +248,68 @@ def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp
                 seen.append(error)
         assert len(seen) == 1 and "endpoint" in str(seen[0])
         one.run((far_side.nothing, None))
+
+
+class Sides:
+    """A graph in which two endpoints need each other in each step, and arrays that it exchanges."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.graph, self.x, self.y = list_programs.sides(worker, list_programs.sleep_ms, steps=3)
+        assert self.replay() is None
+        assert self.replay() is None and self.graph._went_by_lists
+
+    def replay(self):
+        """Replay it; return the error, after which each array is as before, as after, or said to be lost."""
+        before = self.x[0], self.y[0]
+        try:
+            self.graph.run()
+        except (WorkerLostError, TaskError, RemoteError) as error:
+            for array, was in zip((self.x, self.y), before, strict=True):
+                whole = len({*array.tolist()}) == 1
+                assert (whole and array[0] in before) or "lost" in str(error.__notes__)
+                self.worker.renew(array)
+                array[:] = was
+            return error
+        assert sorted((self.x[0], self.y[0])) == sorted(before)
+        return None
+
+
+@pytest.mark.parametrize("point", sample(fail_points.LISTS, 1))
+@pytest.mark.slow("starts endpoints, and starts them again")
+def test_whoever_dies_at_a_point_of_a_replay_is_noticed_and_replaced(point, tmp_path, monkeypatch):
+    once = arm(point, tmp_path, monkeypatch)
+    once.unlink()
+    with list_programs.endpoints() as worker:
+        both = Sides(worker)
+        once.touch()
+        error = both.replay()
+        assert not once.exists(), "nobody has died"
+        assert isinstance(error, WorkerLostError) and "endpoint" in str(error)
+        for _ in range(3):
+            assert both.replay() is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whom", ["session", "link"])
+@pytest.mark.timeout(900)
+def test_processes_killed_at_any_time_end_a_replay_and_the_next_is_right(whom):
+    draw = random.Random(whom)
+    with list_programs.endpoints() as worker:
+        both = Sides(worker)
+        for number in range(100):
+            pids = [one["pid"] for one in worker.endpoints()]
+            if whom == "link":
+                pids = worker.worker_pids()
+            victim = pids[number % 2]
+            killer = threading.Timer(draw.uniform(0, 0.02), os.kill, (victim, signal.SIGKILL))
+            killer.start()
+            seen = None
+            while seen is None:
+                seen = both.replay()
+            killer.join()
+            assert "endpoint" in str(seen)
+            assert both.replay() is None
 
 
 def arm(point, folder, monkeypatch):
