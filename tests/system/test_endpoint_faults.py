@@ -251,7 +251,7 @@ def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp
 
 
 class Sides:
-    """A graph in which two endpoints need each other in each step, and arrays that it exchanges."""
+    """A graph in which two endpoints need each other in each step, and the arrays that it exchanges."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -260,7 +260,7 @@ class Sides:
         assert self.replay() is None and self.graph._went_by_lists
 
     def replay(self):
-        """Replay it; return the error, after which each array is as before, as after, or said to be lost."""
+        """Replay it; return the error, after which each array is as before, as after, or told as lost."""
         before = self.x[0], self.y[0]
         try:
             self.graph.run()
