@@ -36,6 +36,14 @@ def total_of_both(x: sr.In, y: sr.In):
 
 
 @sr.task
+def forms(x: sr.InOut, *others: sr.In):
+    """Tell what the arrays are, and change the first."""
+    told = [(one.shape, str(one.dtype), one.ravel().tolist()) for one in (x, *others)]
+    x += 1
+    return told
+
+
+@sr.task
 def scale(x: sr.InOut, a):
     x *= a
 

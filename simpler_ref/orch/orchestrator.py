@@ -715,6 +715,10 @@ class Orchestrator:
     def _settle_run(self) -> None:
         """Do what follows when the function has returned; here nothing does."""
 
+    def _counts(self) -> tuple[int, int]:
+        """Return how many tasks the function has submitted in this run, and how many edges they have."""
+        return self._view.next_task_id, self._view.edges
+
     def _end_run(self, failure: BaseException | None) -> BaseException | None:
         """Do what follows when all tasks have ended; return what the run raises."""
         return failure

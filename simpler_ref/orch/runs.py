@@ -149,7 +149,7 @@ def _run(
         failure = failures[-1]
     elif view.has_failed:
         failure = orch._task_error()
-    tasks, edges = view.next_task_id, view.edges
+    tasks, edges = orch._counts()
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
     session.recorder.poke()

@@ -418,14 +418,15 @@ class AtLink:
         beside: _Beside,
     ) -> FarCall:
         """Return a call as it travels; note what moves beside it."""
-        told = {one.far.key: one.far for one in arrays}
-        for view, far in arrays:
+        short: dict[int, bytes] = {}
+        """Of a key that several arrays have, each in a layout of its own, the bytes travel once."""
+        for view, far in {one.far.key: one for one in arrays}.values():
             if far.reads and not self._home.has(far.key, far.reads):
                 source = (
                     view if is_whole((view.dtype, view.shape, view.strides)) else view.copy("C")
                 )
                 if beside.room.takes(far.nbytes):
-                    told[far.key] = replace(far, data=_bytes_of(source))
+                    short[far.key] = _bytes_of(source)
                 else:
                     beside.add(far.key, far.reads, source)
         codes = [*form.inner, *form.codes]
@@ -444,7 +445,7 @@ class AtLink:
             bytes(codes),
             bytes(kinds[sent]),
             np.array(words[sent], np.int64).tobytes(),
-            [told[one.far.key] for one in arrays],
+            [replace(far, data=short.pop(far.key, b"")) for _, far in arrays],
             beside.piece(self._items(words, kinds)) if form.has_items else Piece(),
             values,
         )

@@ -152,6 +152,8 @@ class PlacingOrchestrator(Orchestrator):
 
     _recovery: Recovery | None = None
     _pools: EndpointPools
+    _moves = _moves_edges = 0
+    """Tasks of its own, which bring tensors home, and their edges."""
 
     def __init__(self, session: Session, configs: Configs, endpoints: Endpoints) -> None:
         super().__init__(session, configs, EndpointPools(session.engine.view, endpoints))
@@ -288,8 +290,10 @@ class PlacingOrchestrator(Orchestrator):
             args._tensors = [_copied(wire, RIGHTS[L.INOUT])]
             plan = CopyPlan(held.key, held.version, 0, held.maker + 1)
             _append(args, Plan(self._endpoints.tensors.run_number, [plan], goes_home=True))
-            number = self._view.next_task_id
+            number, edges = self._view.next_task_id, self._view.edges
             super()._send(word | self._config_word(None), [args], None)
+            self._moves += 1
+            self._moves_edges += self._view.edges - edges
             held.holders.add(HOME)
             if self._lineage is not None:
                 self._lineage.note_bringing(number, held.maker, held.key, held.version)
@@ -388,6 +392,7 @@ class PlacingOrchestrator(Orchestrator):
         return self._endpoints.tensors.lineage
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
+        self._moves = self._moves_edges = 0
         self._endpoints.begin_run()
         super()._open(next_level, subs)
         lineage = self._lineage
@@ -402,6 +407,10 @@ class PlacingOrchestrator(Orchestrator):
     def _settle_run(self) -> None:
         if self._recovery is not None:
             self._recovery.settle()
+
+    def _counts(self) -> tuple[int, int]:
+        tasks, edges = super()._counts()
+        return tasks - self._moves, edges - self._moves_edges
 
     def _end_run(self, failure: BaseException | None) -> BaseException | None:
         return self._endpoints.tensors.end_run(failure)

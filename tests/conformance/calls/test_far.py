@@ -19,7 +19,19 @@ from tests.endpoints import Moody
 from tests.support import make_args, wait_until
 
 from ... import far_calls, far_side
-from ...far_calls import add, axpy, compiled_total, copy, fill, keep, pid, scale, total, wait_for
+from ...far_calls import (
+    add,
+    axpy,
+    compiled_total,
+    copy,
+    fill,
+    forms,
+    keep,
+    pid,
+    scale,
+    total,
+    wait_for,
+)
 from .tasks import opened
 
 
@@ -66,6 +78,17 @@ def test_a_program_of_calls_runs_at_endpoints_unchanged(w):
         return await add(20, 22)
 
     assert asyncio.run(ask()) == 42
+
+
+@pytest.mark.spec("CALL-FAR-1")
+@pytest.mark.parametrize("rows", [2, 300])
+def test_arrays_of_a_call_that_share_all_their_bytes_keep_their_layouts(w, rows):
+    x = w.share(np.arange(3 * rows, dtype=np.int64).reshape(rows, 3))
+    for one, *others in ((x, x.T, x.reshape(-1), x.view(np.uint8)), (x.T, x, x.view(np.float64))):
+        expected = forms.py_func(one.copy(), *(other.copy() for other in others))
+        before = x.copy()
+        assert forms(one, *others).result() == expected
+        assert np.array_equal(x, before + 1)
 
 
 @pytest.mark.spec("CALL-FAR-1")

@@ -259,7 +259,8 @@ def test_tensors_that_share_bytes_are_one_memory(mixed):
         mixed.add(orch, 0, x)
         mixed.copy(orch, 1, x[:half], y)
 
-    mixed.worker.run(orch_fn)
+    timing = mixed.worker.run(orch_fn)
+    assert timing.tasks == 5, "what brings tensors home is no task of the program"
     assert x.tolist() == [3] * (half // 2) + [2] * (half // 2) + [3] * half
     assert y.tolist() == [3] * (half // 2) + [2] * (half // 2)
 
@@ -397,8 +398,8 @@ def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
                 orch.submit_sub(scale, make_args((one, INOUT), scalars=[2.0]))
             orch.submit_sub_many(add, [arrays], [INOUT])
 
-        worker.run(orch_fn)
-        return [one.tolist() for one in arrays]
+        timing = worker.run(orch_fn)
+        return [one.tolist() for one in arrays], timing.tasks, timing.edges
 
     with Worker(num_sub_workers=1) as worker:
         expected = program(worker)
