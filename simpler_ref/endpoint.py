@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from .errors import RemoteError
+from .errors import RemoteError, WorkerStartError
 from .remote.daemon import Daemon
 from .remote.hosting import read_manifest
 from .remote.keys import read_pair, write_pair
@@ -133,6 +133,10 @@ def run_session(interface: str) -> int:
         serve(manifest, announce, ended, listening_address(interface), Worker)
     except (RemoteError, ValueError) as error:
         print(error, file=sys.stderr)
+        return 1
+    except (ImportError, MemoryError, OSError, WorkerStartError) as error:
+        # a line says what is missing here; where in this package that was noticed helps nobody
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -32,6 +32,7 @@ TAIL_LINES = 20
 LAST_S = 1.0
 """How long to wait for the status and the last lines of a session whose pipe has ended."""
 TICK_S = 0.1
+TRACEBACK = "Traceback (most recent call last)"
 MISSING = re.compile("No module named '?(simpler_ref|numba|numpy|zmq)")
 EVERYWHERE = re.compile(r"(?<=//)(0\.0\.0\.0|\*|\[::\])(?=:)")
 
@@ -176,7 +177,7 @@ class SessionProcess(Place):
         text = self._tail.text(LAST_S)
         return RemoteError(
             f"{self.name} {describe_status(status)} while it was started"
-            f"{_remedy(status, text, self.host)}{_quoted(text)}"
+            f"{_remedy(status, text, self.host)}{_quoted(_without_traceback(text))}"
         )
 
     def why(self) -> str:
@@ -243,6 +244,11 @@ class Tail:
 
 def _quoted(text: str) -> str:
     return f": {text}" if text else ""
+
+
+def _without_traceback(text: str) -> str:
+    """Return the last line of a traceback, all of which has been shown, or a text without one."""
+    return text.splitlines()[-1] if TRACEBACK in text else text
 
 
 def _remedy(status: int, text: str, host: str) -> str:

@@ -67,9 +67,16 @@ def describe_exception(exception: BaseException) -> str:
 
 
 def format_traceback(exception: BaseException) -> str:
-    """Return an exception with its chain as Python prints it, its own frames from the user's on."""
+    """Return an exception with its chain as Python prints it, its own frames from the user's on.
+
+    What this package has raised on purpose, where no function of the user's was running, has none.
+    """
     try:
-        start = users_frames(exception.__traceback__) or exception.__traceback__
+        start = users_frames(exception.__traceback__)
+        is_meant = type(exception).__module__ == TaskError.__module__
+        if start is None and is_meant and exception.__cause__ is None:
+            return ""
+        start = start or exception.__traceback__
         lines = traceback.format_exception(type(exception), exception, start)
     except BaseException:
         return describe_exception(exception)

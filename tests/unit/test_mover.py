@@ -503,10 +503,10 @@ def test_a_window_is_filled_once_one_transfer_has_written_all_of_it(pair):
     key = offer(there, memory)
     here.store(there.address, key, 0, data[:9], 9)
     here.store(there.address, key, 5, data[5:], data.nbytes - 5)
-    assert not there.is_filled(key) and not told
+    assert not there._windows.is_filled(key) and not told
     here.store(there.address, key, 0, data, data.nbytes)
-    assert there.is_filled(key)
+    assert there._windows.is_filled(key)
     assert told == [key]
     assert (memory == data).all()
     there.withdraw(key)
-    assert not there.is_filled(key)
+    assert not there._windows.is_filled(key)

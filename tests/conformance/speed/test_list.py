@@ -125,7 +125,7 @@ def test_each_version_goes_once_to_an_endpoint_that_reads_it(w):
     x[:] = 5
     graph.run()
     after = [one["transfers"] for one in w.transfers()]
-    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 0]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [0, 1]
     assert [one[0] for one in results] == [5] * 3
 
 
