@@ -499,7 +499,7 @@ def test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_come
 def test_a_window_is_filled_once_one_transfer_has_written_all_of_it(pair):
     here, there = pair
     memory, data, told = np.zeros(CHUNK + 5, np.uint8), numbers(CHUNK + 5), []
-    there.on_filled = told.append
+    there.on_moved_all = told.append
     key = offer(there, memory)
     here.store(there.address, key, 0, data[:9], 9)
     here.store(there.address, key, 5, data[5:], data.nbytes - 5)
