@@ -16,8 +16,12 @@ from simpler_ref import RemoteWorkerSpec, Worker, WorkerStartError
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine import shared_arrays
 from simpler_ref.jit import layout as L
+from simpler_ref.remote import ProcessFleet
 from simpler_ref.system import cores as placement
 from simpler_ref.system.cores import Cores, choose_waits, cpu_quota, find_cores
+from tests import list_programs
+from tests.endpoints import EXISTING
+from tests.list_programs import at, endpoints
 from tests.support import make_args, wait_until
 from tests.system.programs import Fork
 
@@ -505,3 +509,66 @@ def test_the_command_line_says_what_so_many_workers_would_find(words, code, monk
     else:
         assert out == ""
         assert err.startswith("usage:")
+
+
+# ---------------------------------------------------------------- endpoints
+TELL_CORES = (
+    list_programs.tell_core,
+    list_programs.tell_core_there,
+    list_programs.tell_core_elsewhere,
+)
+
+
+@pytest.mark.slow("starts three endpoints, and waits until their workers are on their cores")
+@pytest.mark.spec("SPEED-WAIT-14", "SPEED-WAIT-15")
+@pytest.mark.parametrize("pin", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_workers_of_endpoints_and_what_passes_their_frames_take_the_cores_in_turn(pin):
+    cores = find_cores().mask
+    order = [*cores[1:], cores[0]]
+    with endpoints(3, 1, pin=pin) as worker:
+        tells = [at(worker, function, i) for i, function in enumerate(TELL_CORES)]
+        seen = [worker.share(np.full(2, -1)) for _ in tells]
+        expected = [[1 if pin else len(cores), order[i % len(order)]] for i in range(3)]
+
+        def orchestrate(orch, args, config):
+            for _ in range(8):
+                for tell, one in zip(tells, seen, strict=True):
+                    orch.submit_sub(tell, make_args((one, EXISTING)))
+
+        def are_at_home():
+            worker.run(orchestrate)
+            return [one.tolist() for one in seen] == expected
+
+        worker.start()
+        pids = [one["pid"] for one in worker.endpoints()]
+        for (_, core), link, pid in zip(expected, worker.worker_pids(), pids, strict=True):
+            assert os.sched_getaffinity(link) == {core}
+            assert cores_of_threads(link, "ZMQbg/IO") == [{core}]
+            at_frames, at_tensors = sorted(cores_of_threads(pid, "ZMQbg/IO"), key=len)
+            assert at_frames == {core}
+            assert at_tensors == set(cores), "tensors move on any core"
+            assert os.sched_getaffinity(pid) == set(cores), "and functions run there"
+        wait_until(are_at_home)
+
+
+def cores_of_threads(pid, name):
+    """Return where each thread of a process whose name begins so may run."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [
+        os.sched_getaffinity(int(thread.name))
+        for thread in threads
+        if (thread / "comm").read_text().startswith(name)
+    ]
+
+
+@pytest.mark.spec("SPEED-WAIT-14")
+def test_endpoints_of_other_machines_have_the_cores_for_themselves():
+    here = RemoteWorkerSpec(num_sub_workers=2, device_ids=[0])
+    there = RemoteWorkerSpec(ProcessFleet(hosts=["there"]), num_sub_workers=2)
+    assert [here.manifest(1, i, None, None).before for i in range(3)] == [0, 3, 6]
+    assert there.manifest(1, 1, None, None).before is None
+    none = RemoteWorkerSpec()
+    assert [none.manifest(1, i, None, None).before for i in range(3)] == [0, 1, 2]
+    assert here.pinned().worker["pin"] is True
+    assert "pin" not in here.worker
+    assert there.pinned() is there
