@@ -97,25 +97,6 @@ def uninstall() -> None:
             sys.modules.pop(name, None)
 
 
-def run_program(path: str, arguments: list[str]) -> None:
-    """Run a file as ``python path arguments…`` would, with the original's packages."""
-    file = Path(path)
-    code = compile(file.read_bytes(), path, "exec")
-    main = types.ModuleType("__main__")
-    main.__file__ = path
-    main.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = main
-    sys.argv = [path, *arguments]
-    sys.path[0] = str(file.resolve().parent)
-    exec(code, main.__dict__)
-
-
-def run_module(name: str, arguments: list[str]) -> None:
-    """Run a module as ``python -m name arguments…`` would, with the original's packages."""
-    sys.argv = [name, *arguments]
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
-
-
 def main(arguments: list[str]) -> int:
     """Run what the command line names; return the exit code."""
     if not arguments or (
@@ -128,9 +109,12 @@ def main(arguments: list[str]) -> int:
         return 2
     install()
     if arguments[0] == "-m":
-        run_module(arguments[1], arguments[2:])
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        run_program(arguments[0], arguments[1:])
+        sys.argv = arguments
+        sys.path[0] = str(Path(arguments[0]).resolve().parent)
+        runpy.run_path(arguments[0], run_name="__main__")
     return 0
 
 

@@ -107,8 +107,9 @@ def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
                     f"a level {kind.inner.level} child Worker cannot travel to a fresh interpreter: "
                     f"{error}"
                 ) from error
+            name = type(getattr(kind, "_target", kind)).__qualname__
             raise TypeError(
-                f"{kind.label} {_name(kind)} cannot travel to a fresh interpreter "
+                f"{kind.label} {name} cannot travel to a fresh interpreter "
                 f"({type(error).__name__}: {error}); make what it needs in its start(), or give "
                 "Worker(start_method='fork')"
             ) from error
@@ -119,10 +120,6 @@ def _pack(what: Any) -> bytes:
     buffer = io.BytesIO()
     _Traveller(buffer).dump(what)
     return buffer.getvalue()
-
-
-def _name(kind: WorkerKind) -> str:
-    return type(getattr(kind, "_target", kind)).__qualname__
 
 
 # ---------------------------------------------------------------- in the user's process
@@ -175,7 +172,7 @@ class SpawnManager(ProcessManager):
                     lifelines=held,
                 )
                 with open(program, "wb", closefd=False) as file:
-                    first = _absolute(sys.path), sys.argv
+                    first = [entry or os.getcwd() for entry in sys.path], sys.argv
                     for part in (first, setup, inherited, kinds, dict(snapshot)):
                         pickle.dump(part, file)
                 os.lseek(program, 0, os.SEEK_SET)
@@ -199,10 +196,6 @@ class SpawnManager(ProcessManager):
         finally:
             self._socket.settimeout(None)
         return _FAILED + f"silent for {self._start_timeout_s} s".encode()
-
-
-def _absolute(path: Sequence[str]) -> list[str]:
-    return [os.path.abspath(entry) if entry == "" else entry for entry in path]
 
 
 def _execute(program: str, fds: Sequence[int]) -> int:
