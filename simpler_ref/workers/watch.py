@@ -24,7 +24,7 @@ from .manager import WorkerManager
 log = logging.getLogger("simpler_ref")
 
 STALL_S = 30.0
-"""Seconds without the end of a task after which the running ones are named."""
+"""Seconds without the end of a task after which it is told what runs and what waits."""
 _NOBODY_WAITED_S = 2.0
 """Seconds without a look after which what was seen before says nothing: nobody has waited meanwhile."""
 OF_RUN = "Ctrl-C cancels the run, a second one ends the task"
@@ -58,7 +58,6 @@ class Watch:
         self._engine = engine
         self.manager = manager
         self._names = names
-        self._told: set[tuple[int, int]] = set()
         self._told_interrupt = False
         self._done = -1
         self._since = self._looked = 0.0
@@ -75,9 +74,9 @@ class Watch:
         done, self._looked = self._engine.view.ended, now
         if done != self._done or now - before > _NOBODY_WAITED_S:
             self._done, self._since, self._reported = done, now, False
-        elif now - self._since >= self._stall_s:
-            self._tell_stall(remedy)
-            self._report()
+        elif now - self._since >= self._stall_s and not self._reported:
+            self._reported = True
+            self._report(remedy)
 
     def _tell_interrupt(self, failure: BaseException) -> None:
         """Log what an interrupted run waits for."""
@@ -93,37 +92,23 @@ class Watch:
             "%s: waiting for %s: %s; %s %s",
             type(failure).__name__,
             count,
-            listed([self._text(one) for one in running]),
+            listed([self._text(one, "on") for one in running]),
             again,
             ends,
         )
 
-    def _tell_stall(self, remedy: str) -> None:
-        """Log each task that has run while none ended for that long, once."""
-        for one in self.running():
-            if (one.worker, one.task) in self._told:
-                continue
-            self._told.add((one.worker, one.task))
-            pid = self.manager.pids.get(one.worker, os.getpid())
-            log.warning(
-                "no task has ended for %g s; %s still runs. `py-spy dump --pid %d` shows what it does; "
-                "%s",
-                self._stall_s,
-                self._text(one),
-                pid,
-                remedy,
-            )
-
-    def _report(self) -> None:
-        """Log who waits for what, once until a task ends; nothing if all that is left runs."""
-        if self._reported:
-            return
-        self._reported = True
-        if lines := waiting_tasks(self._engine, self._names):
-            group = self.stuck_group()
-            lines = [*lines, group] if group else lines
-            text = "no task has ended for %g s, and these wait:\n  %s"
-            log.warning(text, self._stall_s, "\n  ".join(lines))
+    def _report(self, remedy: str) -> None:
+        """Log what runs and what waits for what, once until a task ends."""
+        running = list(self.running())
+        lines = [self._text(one, "is RUNNING on") for one in running]
+        if waiting := waiting_tasks(self._engine, self._names):
+            lines = [*dict.fromkeys([*lines, *waiting]), self.stuck_group()]
+        if running:
+            pid = self.manager.pids.get(running[0].worker, os.getpid())
+            lines.append(f"`py-spy dump --pid {pid}` shows what a worker does; {remedy}")
+        if lines:
+            text = "\n  ".join(filter(None, lines))
+            log.warning("no task has ended for %g s:\n  %s", self._stall_s, text)
 
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
@@ -134,8 +119,8 @@ class Watch:
                 task, index, key = oldest
                 yield RunningTask(worker, task, self._names.callable_name(index, key))
 
-    def _text(self, one: RunningTask) -> str:
-        return f"task {one.task} ({one.name}) on {self.manager.name(one.worker)}"
+    def _text(self, one: RunningTask, how: str) -> str:
+        return f"task {one.task} ({one.name}) {how} {self.manager.name(one.worker)}"
 
     def ran_before(self, worker: int) -> str:
         """Name the last task that a worker ended before it died, if there is any.
