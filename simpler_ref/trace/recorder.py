@@ -35,8 +35,6 @@ VARIABLE = "SIMPLER_REF_TRACE"
 """The environment variable that names the file for programs that do not."""
 POKE_NS = 500_000_000
 """How often a run that ends has the collector write what there is."""
-MOST_STORIES = 16
-WRITE_TIMEOUT_S = 1.0
 JOIN_TIMEOUT_S = 10.0
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _SUBMITTERS = (
@@ -78,7 +76,6 @@ class Recorder:
         self._told: dict[str, Any] = {}
         self._poked_ns = 0
         self._written = threading.Condition()
-        self._stories = 0
         self._detail = "all"
         self._lines: dict[tuple[CodeType, int], int] = {}
         """The numbers of the lines that submit, from 1 on."""
@@ -117,7 +114,6 @@ class Recorder:
         finally:
             os.close(fd)
         self.path = whole
-        self._stories = 0
         self._poked_ns = time.monotonic_ns()
         self._detail = detail
         self._note_lines(detail, spans)
@@ -135,14 +131,14 @@ class Recorder:
         )
         self._thread.start()
 
-    def flush(self, timeout_s: float = JOIN_TIMEOUT_S) -> bool:
+    def flush(self) -> bool:
         """Have all that was noted so far written, and say whether it was in time."""
         if self._thread is None or not self._thread.is_alive():
             return False
         with self._written:
             for _ in range(2):  # the first round may have begun before, and be past some of it
                 self._plain.ask_collector(self._mem)
-                if not self._written.wait(timeout_s):
+                if not self._written.wait(JOIN_TIMEOUT_S):
                     return False
         return True
 
@@ -151,16 +147,6 @@ class Recorder:
         if self._thread is not None and time.monotonic_ns() - self._poked_ns > POKE_NS:
             self._poked_ns = time.monotonic_ns()
             self._plain.ask_collector(self._mem)
-
-    def may_tell(self) -> bool:
-        """Have all that was noted so far written, and say whether the file may be read now.
-
-        Only for the first MOST_STORIES errors of a trace: reading takes time.
-        """
-        if self._stories == MOST_STORIES:
-            return False
-        self._stories += 1
-        return self.flush(WRITE_TIMEOUT_S)
 
     @in_one_piece  # an interrupt would leave half of it
     def end(self) -> str | None:

@@ -1,8 +1,7 @@
 """How a run that fails ends, the error that it raises, and the stories of tasks in errors.
 
 Each failure makes a run end sooner. What the engine knows of a task is always told: state, worker, what
-it waited for and what waits for it. Its line is known with ``check=True``; when it did what, while a
-trace is taken.
+it waited for and what waits for it. Its line is known with ``check=True``.
 
 Rule     FAIL-OUTCOME-2; FAIL-LOUD-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1; ORCH-FAIL-4, -5;
          SEE-STORY-1, -3; FLOW-FAIL-1, -4
@@ -10,9 +9,7 @@ Rule     FAIL-OUTCOME-2; FAIL-LOUD-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1; ORCH-
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from ..engine.introspection import listed
@@ -22,7 +19,6 @@ from ..engine.view.slots import Others
 from ..errors import RemoteTraceback, TaskError, WorkerLostError, describe_status, origin_of, tell
 from ..jit import layout as L
 from ..system.signals import Failures, until_done
-from ..trace.reader import Trace
 from .reports import read_error
 from .session import Session
 
@@ -125,9 +121,6 @@ def describe_lost(
 
 
 # ---------------------------------------------------------------- stories
-MOST_READ = 16 << 20
-"""Bytes of a trace that is read for the times of one task; a longer one is only named."""
-
 Called = Callable[[int, "int | None"], str]
 """Says what messages call a task, from its id and the index of its callable."""
 
@@ -145,7 +138,7 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
     lines = [f"{what} {state}", *_neighbours(story.needed, story.needing, called, "task")]
     if place := session.orch._place_of(failed.task):
         lines.append(f"submitted at {place}")
-    return _indented(lines + _from_trace(session, failed.task))
+    return _indented(lines + _trace_of(session))
 
 
 def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
@@ -157,13 +150,13 @@ def story_of_call(session: Session, slot: int, error: BaseException, place: str)
     ]
     if place:
         lines.append(f"submitted at {place}")
-    return _indented(lines + _from_trace(session, origin.task))
+    return _indented(lines + _trace_of(session))
 
 
 def story_of_item(session: Session, error: BaseException) -> str:
     """Return the story of the call in which an item of `map` has failed, and others have not."""
     origin = origin_of(error)
-    return _indented([_ran(session, origin), *_from_trace(session, origin.task)])
+    return _indented([_ran(session, origin), *_trace_of(session)])
 
 
 def _ran(session: Session, origin: TaskError | RemoteTraceback) -> str:
@@ -185,17 +178,9 @@ def _neighbours(needed: Others, needing: Others, called: Called, noun: str) -> l
     ]
 
 
-def _from_trace(session: Session, task: int) -> list[str]:
-    """Return when a task of the run in progress did what, if a trace is taken."""
+def _trace_of(session: Session) -> list[str]:
     path = session.recorder.path
-    if path is None:
-        return []
-    if session.recorder.may_tell() and os.path.getsize(path) <= MOST_READ:
-        with suppress(OSError, ValueError, KeyError, IndexError):
-            trace = Trace.open(path)
-            vars(trace)["whole"] = trace  # the others are not read: it shall take no time
-            return trace.find(task, len(trace.runs) - 1).why().splitlines()[1:]
-    return [f"the trace in {path} says when it did what"]
+    return [] if path is None else [f"the trace in {path} says when it did what"]
 
 
 def _indented(lines: list[str]) -> str:

@@ -157,18 +157,14 @@ def test_a_checked_worker_names_the_line_of_a_call():
 
 
 @pytest.mark.spec("SEE-STORY-3")
-def test_while_a_trace_is_taken_the_first_stories_have_times_and_lines(path, mode):
+def test_while_a_trace_is_taken_a_story_names_its_file(path, mode):
     with Worker(level=3, num_sub_workers=1, trace=path, child_mode=mode) as w:
-        w.run(lambda orch, args, config: None)
         stories, x = [chained(w, fail).story], w.zeros(8, np.int64)
-        while len(stories) < 17:
-            with pytest.raises(KeyError) as caught:
-                refuse(x).result()
-            stories.append(origin_of(caught.value).story)
-    assert f" ms  {SUBMITTED}\n" in stories[0] and " ms  failed after " in stories[0]
-    for one in stories[:16]:
-        assert f" ms  submitted at {__file__}:" in one and " ms  began on sub_worker 0" in one
-    assert f"\n  the trace in {path} says when it did what" in stories[16]
+        with pytest.raises(KeyError) as caught:
+            refuse(x).result()
+        stories.append(origin_of(caught.value).story)
+    for one in stories:
+        assert one.endswith(f"\n  the trace in {path} says when it did what")
 
 
 # ---------------------------------------------------------------- items of map
