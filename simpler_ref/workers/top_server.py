@@ -137,10 +137,11 @@ def leave(worker: _Open) -> None:
     with signals_blocked():
         with _lock:
             _open.pop(worker, None)
+            is_handled = any(_open.values())
             closing, _server = (None, _server) if _open else (_server, None)
         if closing is not None:
             closing.close()  # without the lock, which its thread may want
-    if not any(_open.values()) and _is_main_thread():
+    if not is_handled and _is_main_thread():
         _give_sigquit_back()
         _last_quit = float("-inf")
 
@@ -157,7 +158,8 @@ def leave_to_parent() -> None:
 
 def _outermost() -> list[_Open]:
     """Return the open Workers, but for those in threads, which are below their parents."""
-    workers = list(_open)
+    with _lock:
+        workers = list(_open)
     inner = {below for worker in workers for below in worker.nested()}
     return [worker for worker in workers if worker not in inner]
 
