@@ -1,7 +1,5 @@
 """A hierarchical task runtime: dependencies from tags, buffers from shared rings, forked workers."""
 
-from typing import Any
-
 from .callables.identity import CallableHandle
 from .callables.leaves import leaf
 from .calls.futures import Future
@@ -32,6 +30,7 @@ from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .model.enums import DataType, TensorArgType
 from .model.tensor import ContinuousTensor
+from .native_chip import ChipCallable, ChipError, ChipWorker, CoreCallable
 from .orch.columns import Rows
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph
@@ -49,26 +48,18 @@ from .version import __version__
 from .worker import RunTiming, Worker
 from .workers.kinds import WorkerKind
 
-_CHIP_NAMES = ("ChipCallable", "ChipError", "ChipWorker", "CoreCallable")
-
-
-def __getattr__(name: str) -> Any:
-    """Return a name of chips, which are imported only on access: most programs need none."""
-    if name not in _CHIP_NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import native_chip
-
-    return getattr(native_chip, name)
-
-
 __all__ = [
     "CallConfig",
     "CallableError",
     "CallableHandle",
     "CallableTypeError",
+    "ChipCallable",
+    "ChipError",
+    "ChipWorker",
     "ContinuousTensor",
     "ControlError",
     "ControlTimeoutError",
+    "CoreCallable",
     "DataType",
     "Future",
     "Graph",

@@ -5,88 +5,61 @@ Rule     HIER-API-1
 
 from __future__ import annotations
 
-from typing import Any
-
-from .model.arguments import TaskArgs, read_args_from_blob
-from .model.config import CallConfig, RuntimeEnv
+from .model.arguments import (
+    TaskArgs as TaskArgs,
+    read_args_from_blob as read_args_from_blob,
+)
+from .model.config import (
+    CallConfig as CallConfig,
+    RuntimeEnv as RuntimeEnv,
+)
 from .model.enums import (
-    CONTINUOUS_TENSOR_MAX_DIMS,
-    MAILBOX_ERROR_MSG_SIZE,
-    MAILBOX_OFF_ERROR_MSG,
-    MAILBOX_SIZE,
-    MAX_REGISTERED_CALLABLE_IDS,
-    ArgDirection,
-    DataType,
-    MailboxState,
-    TaskState,
-    TensorArgType,
-    WorkerType,
-    arg_direction_name,
-    get_dtype_name,
-    get_element_size,
-    numpy_dtype,
-    to_dtype,
+    CONTINUOUS_TENSOR_MAX_DIMS as CONTINUOUS_TENSOR_MAX_DIMS,
+    MAILBOX_ERROR_MSG_SIZE as MAILBOX_ERROR_MSG_SIZE,
+    MAILBOX_OFF_ERROR_MSG as MAILBOX_OFF_ERROR_MSG,
+    MAILBOX_SIZE as MAILBOX_SIZE,
+    MAX_REGISTERED_CALLABLE_IDS as MAX_REGISTERED_CALLABLE_IDS,
+    ArgDirection as ArgDirection,
+    DataType as DataType,
+    MailboxState as MailboxState,
+    TaskState as TaskState,
+    TensorArgType as TensorArgType,
+    WorkerType as WorkerType,
+    arg_direction_name as arg_direction_name,
+    get_dtype_name as get_dtype_name,
+    get_element_size as get_element_size,
+    numpy_dtype as numpy_dtype,
+    to_dtype as to_dtype,
 )
-from .model.scalars import scalar_to_uint64
-from .model.tensor import ContinuousTensor, DescribedTensor
-from .model.visibility import make_tensor
-from .orch.domains import ChipDomainContext, CommBufferSpec, CommDomainHandle
-from .orch.runs import RunTiming
+from .model.scalars import (
+    scalar_to_uint64 as scalar_to_uint64,
+)
+from .model.tensor import (
+    ContinuousTensor as ContinuousTensor,
+    DescribedTensor as DescribedTensor,
+)
+from .model.visibility import (
+    make_tensor as make_tensor,
+)
+from .native_chip import (
+    ChipCallable as ChipCallable,
+    ChipStorageTaskArgs as ChipStorageTaskArgs,
+    ChipWorker as ChipWorker,
+    CoreCallable as CoreCallable,
+)
+from .orch.domains import (
+    ChipDomainContext as ChipDomainContext,
+    CommBufferSpec as CommBufferSpec,
+    CommDomainHandle as CommDomainHandle,
+)
+from .orch.runs import (
+    RunTiming as RunTiming,
+)
 from .remote import (
-    RemoteBufferHandle,
-    RemoteCallable,
-    RemoteTaskArgs,
-    RemoteTensorRef,
-    RemoteWorkerSpec,
-    get_inner_handle,
+    RemoteBufferHandle as RemoteBufferHandle,
+    RemoteCallable as RemoteCallable,
+    RemoteTaskArgs as RemoteTaskArgs,
+    RemoteTensorRef as RemoteTensorRef,
+    RemoteWorkerSpec as RemoteWorkerSpec,
+    get_inner_handle as get_inner_handle,
 )
-
-_CHIP_NAMES = ("ChipCallable", "ChipStorageTaskArgs", "ChipWorker", "CoreCallable")
-
-
-def __getattr__(name: str) -> Any:
-    """Return a name of chips, which are imported only on access: most programs need none."""
-    if name in _CHIP_NAMES:
-        from . import native_chip
-
-        return getattr(native_chip, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    *_CHIP_NAMES,
-    "CONTINUOUS_TENSOR_MAX_DIMS",
-    "MAILBOX_ERROR_MSG_SIZE",
-    "MAILBOX_OFF_ERROR_MSG",
-    "MAILBOX_SIZE",
-    "MAX_REGISTERED_CALLABLE_IDS",
-    "ArgDirection",
-    "CallConfig",
-    "ChipDomainContext",
-    "CommBufferSpec",
-    "CommDomainHandle",
-    "ContinuousTensor",
-    "DataType",
-    "DescribedTensor",
-    "MailboxState",
-    "RemoteBufferHandle",
-    "RemoteCallable",
-    "RemoteTaskArgs",
-    "RemoteTensorRef",
-    "RemoteWorkerSpec",
-    "RunTiming",
-    "RuntimeEnv",
-    "TaskArgs",
-    "TaskState",
-    "TensorArgType",
-    "WorkerType",
-    "arg_direction_name",
-    "get_dtype_name",
-    "get_element_size",
-    "get_inner_handle",
-    "make_tensor",
-    "numpy_dtype",
-    "read_args_from_blob",
-    "scalar_to_uint64",
-    "to_dtype",
-]

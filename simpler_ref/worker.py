@@ -30,6 +30,7 @@ from .calls.methods import CallMethods
 from .errors import CallableError
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
+from .native_chip.kind import ChipChild
 from .orch import runs
 from .orch.configs import Configs
 from .orch.domains import CommDomainHandle, Domains, domains_of
@@ -50,7 +51,6 @@ from .system.signals import signals_blocked
 from .system.values import flag
 from .trace.graphs import TaskGraph
 from .workers import processes, tracing
-from .workers.kinds import WorkerKind
 from .workers.life import Life
 from .workers.memory import MemoryMethods, MemoryUsers
 from .workers.options import Option, Options, Settings, option
@@ -108,14 +108,6 @@ def _require_function(target: Any) -> None:
     require_runnable("register", target)
 
 
-def _chips(options: Settings) -> list[WorkerKind]:
-    if not options.device_ids or options.level > 3:
-        return []
-    from .native_chip.kind import ChipChild  # which takes a while, and most Workers need none
-
-    return [ChipChild(device, options.runtime) for device in options.device_ids]
-
-
 class Worker(CallMethods, MemoryMethods, RemoteMethods):
     """A task engine with a pool of workers below it.
 
@@ -148,7 +140,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "initializer= is for sub workers of this machine: give num_sub_workers; at endpoints, "
                 "let tasks make what they need at first use, and keep it in local"
             )
-        self._take_up(Life(options, first, _chips(options)))
+        chips = options.device_ids if options.level <= 3 else ()
+        self._take_up(Life(options, first, [ChipChild(one, options.runtime) for one in chips]))
         if endpoints is not None:
             self._add_fleet(*endpoints)
 
