@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 
-from . import chips, decoders
 from .decoders import Target
 
-
-def targets() -> dict[str, Target]:
-    """Return every target by its name."""
-    return decoders.TARGETS | chips.CHIP_TARGETS
-
-
-def close_all() -> None:
-    """Give back what targets share among their inputs."""
-    decoders.close_engine()
-    chips.close()
+TIMES = int(os.environ.get("SIMPLER_REF_FUZZ", "1"))
+"""How many times as many inputs as usual."""
+SEED = os.environ.get("SIMPLER_REF_FUZZ_SEED")
+"""A number, as a failure prints it, that gives the same inputs again."""
+FIXED = 1
+"""A number that gives the same inputs in every run of the tests."""
 
 
 def run(target: Target, examples: int, number: int) -> None:
@@ -45,13 +41,9 @@ def run(target: Target, examples: int, number: int) -> None:
         whatever_comes()
 
 
-FIXED = 1
-"""A number that gives the same inputs in every run of the tests."""
-
-
-def run_fixed_and_new(name: str, examples: int) -> None:
+def run_fixed_and_new(target: Target, examples: int) -> None:
     """Give a target inputs that are always the same, then as many that are new."""
-    drawn = random.SystemRandom().randrange(1 << 32)
-    print(f"with other inputs each time; these again: python -m tests.fuzz 0 {drawn} {name!r}")
+    drawn = random.SystemRandom().randrange(1 << 32) if SEED is None else int(SEED)
+    print(f"with other inputs each time; these again: SIMPLER_REF_FUZZ_SEED={drawn}")
     for number in (FIXED, drawn):
-        run(targets()[name], examples, number)
+        run(target, examples * TIMES, number)

@@ -22,4 +22,4 @@ def _chip():
 
 @pytest.mark.parametrize("name", CHIP_TARGETS)
 def test_bytes_are_refused_or_do_what_they_say(name):
-    run_fixed_and_new(name, EXAMPLES)
+    run_fixed_and_new(CHIP_TARGETS[name], EXAMPLES)
