@@ -6,7 +6,6 @@ import functools
 import inspect
 import subprocess
 import sys
-import typing
 from typing import Annotated, Any, Union
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simpler_ref.calls.signatures as sr
-from simpler_ref.calls.signatures import MISSING, In, InOut, Mode, Out, Signature
+from simpler_ref.calls.signatures import MISSING, In, InOut, Out, Signature
 
 
 def modes(function, **names) -> dict[str, str]:
@@ -64,19 +63,6 @@ def test_what_is_no_annotation_or_has_no_signature_is_refused():
         Signature.of(iter)
 
 
-def test_annotations_use_the_names_around_the_function():
-    own = Out
-
-    def closure(x: own):
-        return own
-
-    def local(x: here) -> does_not_exist: ...  # noqa: F821
-
-    assert modes(closure) == modes(decorated(closure)) == {"x": "OUT"}
-    assert modes(local, here=In) == {"x": "IN"}, "the annotation of the result is not looked at"
-    assert typing.get_type_hints(Model.method)["x"] is In
-
-
 def decorated(function):
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -113,19 +99,6 @@ class Model:
 )
 def test_all_kinds_of_callables_have_signatures(function, expected):
     assert modes(function) == expected
-
-
-def test_parameters_have_name_kind_and_mode():
-    def task(a: In, /, b: Out, *rest: In, c: InOut, **more: Out): ...
-
-    kinds = inspect.Parameter
-    assert Signature.of(task).parameters == (
-        ("a", kinds.POSITIONAL_ONLY, Mode.IN),
-        ("b", kinds.POSITIONAL_OR_KEYWORD, Mode.OUT),
-        ("rest", kinds.VAR_POSITIONAL, Mode.IN),
-        ("c", kinds.KEYWORD_ONLY, Mode.INOUT),
-        ("more", kinds.VAR_KEYWORD, Mode.OUT),
-    )
 
 
 # ---------------------------------------------------------------- calls

@@ -12,10 +12,9 @@ import pytest
 
 import simpler_ref.workers.fork_server
 import simpler_ref.workers.processes
-from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
+from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
-from simpler_ref.workers.kinds import WorkerKind
 
 from ..support import Gate, make_args, sample, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate
@@ -192,43 +191,3 @@ def test_ctrl_c_in_a_nested_run_waits_for_what_runs_and_a_second_one_does_not():
                 tree.assert_works()
 
     in_a_fork(program)
-
-
-# ---------------------------------------------------------------- the start
-class Stubborn(WorkerKind):
-    """A sub worker that starts only if it may."""
-
-    label = "stubborn_worker"
-
-    def __init__(self, may_start):
-        self.may_start = may_start
-
-    def start(self, mailbox):
-        if not self.may_start[0]:
-            raise LookupError("the device is not plugged in")
-
-    def run(self, callable, view, config):
-        callable(view)
-
-
-def test_a_worker_at_the_bottom_that_cannot_start_says_why_at_the_top(capfd):
-    may_start, ran = shared_words(2)[:, None]
-    l3, l4, w = Worker(level=3), Worker(level=4), Worker(level=5)
-    l3.add_sub(Stubborn(may_start))
-    l4.add_worker(l3)
-    w.add_worker(l4)
-    leaf = l3.register(lambda args: ran.__iadd__(1))
-    at_l3 = l4.register(lambda orch, args, config: orch.submit_sub(leaf))
-    at_l4 = w.register(lambda orch, args, config: orch.submit_next_level(at_l3))
-    with w:
-        for _ in range(2):
-            with pytest.raises(WorkerStartError) as caught:
-                w.run(lambda orch, *_: orch.submit_next_level(at_l4))
-            for word in ("child_worker 0 level=4", "child_worker 0 level=3", "stubborn_worker 0"):
-                assert word in str(caught.value)
-            assert "LookupError: the device is not plugged in" in str(caught.value)
-            assert w.worker_pids() == []
-        may_start[0] = 1
-        w.run(lambda orch, *_: orch.submit_next_level(at_l4))
-        assert ran[0] == 1
-    capfd.readouterr()  # each process also says it on stderr

@@ -14,7 +14,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
 from tests.access_driver import READING, WRITING, Stream, Task, k, octets
-from tests.support import reads, small_engine, unmap, updates, writes
+from tests.support import reads, small_engine, unmap, writes
 
 pytestmark = pytest.mark.kernels
 RECORD = np.dtype([("a", "f4"), ("b", "i8"), ("c", "u1")])
@@ -158,40 +158,7 @@ def s():
 PLACES = (0, 96), (37, 96), (0, 97), (90, 97)
 
 
-def test_a_slot_with_another_task_is_not_the_reader_it_was(s):
-    old = s.submit("old", reads(1 << 20))
-    s.finish(old)
-    new = s.submit("new", writes(1 << 12))
-    assert (new.slot, s.kinds(writes(1 << 20))) == (old.slot, {})
-
-
 # ---------------------------------------------------------------- reads of the same bytes
-def test_a_search_meets_reads_of_the_same_bytes_once_however_many_there_are():
-    stream, x = Stream(window=256), np.zeros((20, 20))
-    for i in range(100):
-        stream.submit(f"{i}", reads(AT), (T.INPUT, x[:, 3:7]))
-        stream.submit(f"other {i}", reads(AT, nbytes=16), (T.INPUT, x[:, 3:8]))
-    assert (stream.accesses, k.find_overlaps(stream.mem, AT, AT + 8, L.NONE, 3)) == (400, 2)
-    low = x.__array_interface__["data"][0]
-    assert k.find_overlaps(stream.mem, low, low + x.nbytes, L.NONE, 3) == 2
-    assert stream.kinds(writes(AT + 8)).keys() == {f"other {i}" for i in range(100)}
-    assert len(stream.kinds((T.INOUT, x[4]))) == 200
-    stream.close()
-
-
-def test_a_task_that_reads_the_same_bytes_twice_has_one_access(s):
-    s.submit("task", reads(AT), reads(AT), updates(AT + 8), writes(AT + 8))
-    assert (s.accesses, s.kinds(writes(AT, nbytes=16))) == (2, {"task": L.ORDER})
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_a_write_to_some_of_the_bytes_drops_the_reads_that_are_over(s, which):
-    readers = [s.submit(f"{i}", reads(AT, nbytes=64)) for i in range(3)]
-    s.finish(readers.pop(which))
-    part = s.submit("part", writes(AT + 8))
-    assert s.accesses == 3
-    assert part.conflicts.keys() == set(readers)
-    assert s.kinds(writes(AT + 16)).keys() == {task.name for task in readers}
 
 
 def test_readers_of_memory_that_is_given_back_are_forgotten_and_no_others(s):

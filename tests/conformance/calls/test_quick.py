@@ -3,7 +3,6 @@
 import gc
 import sys
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -299,32 +298,6 @@ def test_a_signal_handler_may_ask_for_what_is_just_fetched(w, monkeypatch, value
     stream._fetch(future)  # a handler has come before its first line
     assert 0 not in dropped
     assert future.result() == value
-
-
-def stream_of_closed(mode):
-    """Make calls of a task that refers to their futures; return a reference to the stream."""
-    made = []
-
-    @sr.task
-    def count(value):
-        return value + len(made)
-
-    with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
-        x = w.share(np.zeros(3))
-        for n in range(3):
-            made.append(count(n))
-            wait_until(made[-1].done)  # then its value is fetched by native code
-            made[-1].result()
-            update(x, n).result()
-        return weakref.ref(w._life.stream)
-
-
-@pytest.mark.spec("CALL-QUICK-3")
-@pytest.mark.parametrize("mode", ["process", "thread"])
-def test_nothing_keeps_the_stream_of_a_worker_that_is_closed(mode):
-    stream = stream_of_closed(mode)
-    gc.collect()
-    assert stream() is None
 
 
 # ---------------------------------------------------------------- where that code is not used

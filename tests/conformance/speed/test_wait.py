@@ -179,25 +179,6 @@ def test_what_is_no_time_or_no_truth_value_is_refused():
             Worker(3, **{name: value})
 
 
-@pytest.mark.spec("SPEED-WAIT-2")
-def test_who_sees_its_core_taken_offers_it_at_once_the_next_time(driver, mask):
-    back_off = driver._worker(0) + L.W_BACK_OFF
-
-    def hog():
-        while True:
-            pass
-
-    os.sched_setaffinity(0, {min(mask)})
-    with Fork(hog):
-        driver.mem[back_off] = L.CROWDED_NS
-
-        def offered_at_once():
-            driver.x.offer_core(driver.mem, back_off)
-            return driver.mem[back_off] == 0
-
-        wait_until(offered_at_once)
-
-
 # ---------------------------------------------------------------- threads on one core
 class Sharing:
     """Two workers of an engine of their own; this thread plays the first."""
@@ -292,24 +273,6 @@ def test_a_pinned_worker_stays_pinned_whoever_wakes_it(sharing):
         sharing.wake_from(core)
         sharing.driver.x.stay_apart(sharing.mem, 0)
         assert os.sched_getaffinity(0) == {sharing.here}
-
-
-@pytest.mark.spec("SPEED-WAIT-13")
-@MODES
-def test_each_worker_process_has_the_core_that_pinning_would_give_it(mode):
-    cores = find_cores().mask
-    with Worker(3, num_sub_workers=len(cores) + 1, child_mode=mode) as w:
-        w.start()
-        mem = w._session.engine.mem
-        blocks = int(mem[L.A_WORKERS]) + int(mem[L.WORKER_STRIDE]) * np.arange(len(cores) + 1)
-        homes, threads = mem[blocks + L.W_HOME] - 1, mem[blocks + L.W_THREAD]
-        assert {seat.core for seat in w.placement().seats} == {None}, "they are not pinned"
-        if mode == "process":
-            assert homes.tolist() == [*cores[1:], cores[0], -1]
-            assert threads.tolist() == w.worker_pids()
-            assert all(os.sched_getaffinity(pid) == set(cores) for pid in w.worker_pids())
-        else:
-            assert not threads.any(), "threads of one process take turns anyway"
 
 
 # ---------------------------------------------------------------- who stands where
