@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from .fields import I32, POSITIVE, RESERVED, U64, Blob, Message, Number, OneOf, Text, refusal
+from .fields import Blob, Int32, Message, Number, Octets, OneOf, Positive, Text, Uint64, refusal
 from .limits import (
     MAX_TRANSPORT_DESCRIPTOR_BYTES,
     MAX_TRANSPORT_PROFILE_BYTES,
@@ -27,12 +27,13 @@ class RemoteAddressSpace(enum.IntEnum):
     UB_LDST = 4
 
 
-ACCESS = Number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)
-SHARED_SPACE = OneOf(
-    RemoteAddressSpace, RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST
-)
-PROFILE = Text(MAX_TRANSPORT_PROFILE_BYTES)
-DESCRIPTOR = Blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)
+Access = Annotated[int, Number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)]
+SharedSpace = Annotated[
+    RemoteAddressSpace,
+    OneOf(RemoteAddressSpace, RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST),
+]
+Profile = Annotated[str, Text(MAX_TRANSPORT_PROFILE_BYTES)]
+Descriptor = Annotated[bytes, Blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)]
 
 
 class _Owned(Protocol):
@@ -78,32 +79,32 @@ def identity_of(buffer: _Owned) -> str:
 class ExportBufferRequest:
     """A part of a buffer that its owner shall export."""
 
-    owner_endpoint_id: int
-    buffer_id: int
-    generation: int
-    offset: int
-    nbytes: int
-    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
-    transport_profile: str = ""
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+    offset: Uint64
+    nbytes: Positive
+    access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: Profile = ""
 
 
 @dataclass(frozen=True)
 class ExportBufferResult:
     """An exported part of a buffer, and how others reach it."""
 
-    owner_endpoint_id: int
-    buffer_id: int
-    generation: int
-    address_space: RemoteAddressSpace
-    offset: int
-    nbytes: int
-    export_id: int
-    remote_addr: int = 0
-    rkey_or_token: int = 0
-    ub_ldst_va: int = 0
-    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
-    transport_profile: str = ""
-    transport_descriptor: bytes = b""
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+    address_space: SharedSpace
+    offset: Uint64
+    nbytes: Uint64
+    export_id: Positive
+    remote_addr: Uint64 = 0
+    rkey_or_token: Uint64 = 0
+    ub_ldst_va: Uint64 = 0
+    access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: Profile = ""
+    transport_descriptor: Descriptor = b""
 
 
 def _check_export(export: ExportBufferRequest | ExportBufferResult, where: str) -> None:
@@ -112,38 +113,8 @@ def _check_export(export: ExportBufferRequest | ExportBufferResult, where: str) 
     require_span(export, where)
 
 
-_EXPORT_REQUEST = Message(
-    "EXPORT_BUFFER",
-    ExportBufferRequest,
-    _check_export,
-    owner_endpoint_id=I32,
-    buffer_id=U64,
-    generation=U64,
-    offset=U64,
-    nbytes=POSITIVE,
-    access=ACCESS,
-    transport_profile=PROFILE,
-    reserved=RESERVED,
-)
-_EXPORT_RESULT = Message(
-    "EXPORT_BUFFER result",
-    ExportBufferResult,
-    _check_export,
-    owner_endpoint_id=I32,
-    buffer_id=U64,
-    generation=U64,
-    address_space=SHARED_SPACE,
-    offset=U64,
-    nbytes=U64,
-    export_id=POSITIVE,
-    remote_addr=U64,
-    rkey_or_token=U64,
-    ub_ldst_va=U64,
-    access=ACCESS,
-    transport_profile=PROFILE,
-    transport_descriptor=DESCRIPTOR,
-    reserved=RESERVED,
-)
+_EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _check_export, reserved=True)
+EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _check_export, reserved=True)
 
 
 def encode_export_buffer_request(request: ExportBufferRequest) -> bytes:
@@ -158,12 +129,12 @@ def decode_export_buffer_request(raw: bytes) -> ExportBufferRequest:
 
 def encode_export_buffer_result(result: ExportBufferResult) -> bytes:
     """Return the result of EXPORT_BUFFER."""
-    return _EXPORT_RESULT.encode(result)
+    return EXPORT_RESULT.encode(result)
 
 
 def decode_export_buffer_result(raw: bytes) -> ExportBufferResult:
     """Return what the result of EXPORT_BUFFER says."""
-    return _EXPORT_RESULT.decode(raw)
+    return EXPORT_RESULT.decode(raw)
 
 
 # ---------------------------------------------------------------- import
@@ -171,40 +142,40 @@ def decode_export_buffer_result(raw: bytes) -> ExportBufferResult:
 class ImportBufferRequest:
     """An exported buffer that an endpoint shall import, and what it wants to do with it."""
 
-    importer_endpoint_id: int
-    access: int
-    exported: ExportBufferResult
+    importer_endpoint_id: Int32
+    access: Access
+    exported: Annotated[ExportBufferResult, EXPORT_RESULT]
 
 
 @dataclass(frozen=True)
 class ImportBufferResult:
     """An imported buffer, and how its importer reaches it."""
 
-    importer_endpoint_id: int
-    owner_endpoint_id: int
-    buffer_id: int
-    generation: int
-    import_id: int
-    address_space: RemoteAddressSpace
-    offset: int
-    nbytes: int
-    remote_addr: int = 0
-    rkey_or_token: int = 0
-    ub_ldst_va: int = 0
-    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
-    transport_profile: str = ""
-    transport_descriptor: bytes = b""
+    importer_endpoint_id: Int32
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+    import_id: Uint64
+    address_space: SharedSpace
+    offset: Uint64
+    nbytes: Uint64
+    remote_addr: Uint64 = 0
+    rkey_or_token: Uint64 = 0
+    ub_ldst_va: Uint64 = 0
+    access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    transport_profile: Profile = ""
+    transport_descriptor: Descriptor = b""
 
 
 @dataclass(frozen=True)
 class ReleaseImportRequest:
     """An imported buffer that its importer no longer needs."""
 
-    importer_endpoint_id: int
-    owner_endpoint_id: int
-    buffer_id: int
-    generation: int
-    import_id: int
+    importer_endpoint_id: Int32
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+    import_id: Uint64
 
 
 def _check_import_request(request: ImportBufferRequest, where: str) -> None:
@@ -236,45 +207,12 @@ def _check_import_result(result: ImportBufferResult, where: str) -> None:
 
 
 _IMPORT_REQUEST = Message(
-    "IMPORT_BUFFER",
-    ImportBufferRequest,
-    _check_import_request,
-    importer_endpoint_id=I32,
-    access=ACCESS,
-    exported=_EXPORT_RESULT,
-    reserved=RESERVED,
+    "IMPORT_BUFFER", ImportBufferRequest, _check_import_request, reserved=True
 )
 _IMPORT_RESULT = Message(
-    "IMPORT_BUFFER result",
-    ImportBufferResult,
-    _check_import_result,
-    importer_endpoint_id=I32,
-    owner_endpoint_id=I32,
-    buffer_id=U64,
-    generation=U64,
-    import_id=U64,
-    address_space=SHARED_SPACE,
-    offset=U64,
-    nbytes=U64,
-    remote_addr=U64,
-    rkey_or_token=U64,
-    ub_ldst_va=U64,
-    access=ACCESS,
-    transport_profile=PROFILE,
-    transport_descriptor=DESCRIPTOR,
-    reserved=RESERVED,
+    "IMPORT_BUFFER result", ImportBufferResult, _check_import_result, reserved=True
 )
-_RELEASE_IMPORT = Message(
-    "RELEASE_IMPORT",
-    ReleaseImportRequest,
-    _check_imported,
-    importer_endpoint_id=I32,
-    owner_endpoint_id=I32,
-    buffer_id=U64,
-    generation=U64,
-    import_id=U64,
-    reserved=RESERVED,
-)
+_RELEASE_IMPORT = Message("RELEASE_IMPORT", ReleaseImportRequest, _check_imported, reserved=True)
 
 
 def encode_import_buffer_request(request: ImportBufferRequest) -> bytes:
@@ -312,28 +250,28 @@ def decode_release_import_request(raw: bytes) -> ReleaseImportRequest:
 class BufferIdentity:
     """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns."""
 
-    owner_endpoint_id: int
-    buffer_id: int
-    generation: int
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
 
 
 @dataclass(frozen=True)
 class AllocRequest:
     """How much memory an endpoint shall provide."""
 
-    nbytes: int
+    nbytes: Positive
 
 
 @dataclass(frozen=True)
 class CopyRequest:
     """Bytes of a buffer to read; or, with data, to write."""
 
-    owner_endpoint_id: int
-    buffer_id: int
-    generation: int
-    offset: int
-    nbytes: int
-    data: bytes = b""
+    owner_endpoint_id: Int32
+    buffer_id: Uint64
+    generation: Uint64
+    offset: Uint64
+    nbytes: Positive
+    data: Octets = b""
 
 
 def _check_live(buffer: BufferIdentity | CopyRequest, where: str) -> None:
@@ -348,26 +286,9 @@ def _check_copy(copy: CopyRequest, where: str) -> None:
         raise refusal(where, f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
 
 
-ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest, nbytes=POSITIVE)
-IDENTITY = Message(
-    "buffer",
-    BufferIdentity,
-    _check_live,
-    owner_endpoint_id=I32,
-    buffer_id=U64,
-    generation=U64,
-)
-COPY = Message(
-    "COPY",
-    CopyRequest,
-    _check_copy,
-    owner_endpoint_id=I32,
-    buffer_id=U64,
-    generation=U64,
-    offset=U64,
-    nbytes=POSITIVE,
-    data=Blob(),
-)
+ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest)
+IDENTITY = Message("buffer", BufferIdentity, _check_live)
+COPY = Message("COPY", CopyRequest, _check_copy)
 
 
 def copy_parts(identity: Any, offset: int, nbytes: int, data: bytes = b"") -> bytes:

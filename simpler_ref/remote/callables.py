@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Annotated
 
 from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES, CallableKind
-from .fields import RESERVED, U64, VERSION, Blob, Exactly, Message, OneOf, refusal
+from .fields import VERSION, Blob, Exactly, Message, Octets, Uint64, refusal
 from .limits import MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES, MAX_STAGED_BLOB_TOKEN_BYTES
 
-_SHA256_BYTES = 32
+Digest = Annotated[bytes, Exactly(CALLABLE_HASH_DIGEST_BYTES)]
 
 
 class RemoteRegistryTarget(enum.IntEnum):
@@ -36,20 +37,12 @@ class RegisterCallableCommand:
 
     target_registry: RemoteRegistryTarget
     callable_kind: CallableKind
-    digest: bytes
-    payload_version: int
-    payload: bytes
+    digest: Digest
+    payload_version: Annotated[int, VERSION]
+    payload: Octets
 
 
-_REGISTER = Message(
-    "REGISTER_CALLABLE",
-    RegisterCallableCommand,
-    target_registry=OneOf(RemoteRegistryTarget),
-    callable_kind=OneOf(CallableKind),
-    digest=Exactly(CALLABLE_HASH_DIGEST_BYTES),
-    payload_version=VERSION,
-    payload=Blob(),
-)
+_REGISTER = Message("REGISTER_CALLABLE", RegisterCallableCommand)
 
 
 def encode_register_callable_command(
@@ -76,16 +69,10 @@ class DigestCallableCommand:
 
     target_registry: RemoteRegistryTarget
     callable_kind: CallableKind
-    digest: bytes
+    digest: Digest
 
 
-_DIGEST = Message(
-    "DIGEST_CALLABLE",
-    DigestCallableCommand,
-    target_registry=OneOf(RemoteRegistryTarget),
-    callable_kind=OneOf(CallableKind),
-    digest=Exactly(CALLABLE_HASH_DIGEST_BYTES),
-)
+_DIGEST = Message("DIGEST_CALLABLE", DigestCallableCommand)
 
 
 def encode_digest_callable_command(
@@ -105,12 +92,12 @@ def decode_digest_callable_command(raw: bytes) -> DigestCallableCommand:
 class RemoteChipCallablePayload:
     """A chip callable: its descriptor, and its blob or the token of a blob that was staged before."""
 
-    descriptor: bytes
+    descriptor: Annotated[bytes, Blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES)]
     location: ChipCallableBlobLocation
-    blob_size: int
-    blob_sha256: bytes
-    inline_blob: bytes = b""
-    staged_token: bytes = b""
+    blob_size: Uint64
+    blob_sha256: Annotated[bytes, Exactly(32)]
+    inline_blob: Octets = b""
+    staged_token: Annotated[bytes, Blob(MAX_STAGED_BLOB_TOKEN_BYTES)] = b""
 
 
 def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
@@ -126,18 +113,7 @@ def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
         raise refusal(f"{where}.blob_size", f"{payload.blob_size}, but the blob has {inline} bytes")
 
 
-_CHIP = Message(
-    "CHIP_CALLABLE",
-    RemoteChipCallablePayload,
-    _check_chip,
-    descriptor=Blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES),
-    location=OneOf(ChipCallableBlobLocation),
-    blob_size=U64,
-    blob_sha256=Exactly(_SHA256_BYTES),
-    inline_blob=Blob(),
-    staged_token=Blob(MAX_STAGED_BLOB_TOKEN_BYTES),
-    reserved=RESERVED,
-)
+_CHIP = Message("CHIP_CALLABLE", RemoteChipCallablePayload, _check_chip, reserved=True)
 
 
 def encode_remote_chip_callable_payload(payload: RemoteChipCallablePayload) -> bytes:

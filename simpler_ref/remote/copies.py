@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,9 +22,8 @@ from ..errors import RemoteError, TransferError
 from ..jit import layout as L
 from ..system.regions import spilled
 from ..system.types import Array
-from .fields import POSITIVE, U64, Many, Message, Text
+from .fields import POSITIVE, Many, Message, Positive, ShortText, Uint64
 from .limits import (
-    MAX_STRING_BYTES,
     MAX_TENSORS,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
@@ -61,58 +60,46 @@ class CopiedTensor:
     TASK describes as bytes; see `layouts`.
     """
 
-    key: int = 0
+    key: Uint64 = 0
     """0: the tensor is no copy."""
-    reads: int = 0
-    makes: int = 0
-    source: str = ""
-    layout: str = ""
+    reads: Uint64 = 0
+    makes: Uint64 = 0
+    source: ShortText = ""
+    layout: ShortText = ""
 
 
 @dataclass(frozen=True)
 class ComingCopy:
     """A version that the parent has, and its size."""
 
-    key: int
-    version: int
-    nbytes: int
+    key: Positive
+    version: Positive
+    nbytes: Positive
+
+
+_COMING = Message("OPEN_COPIES.copies", ComingCopy)
 
 
 @dataclass(frozen=True)
 class ComingCopies:
     """Versions that a task will read."""
 
-    run: int
-    copies: Sequence[ComingCopy]
+    run: Uint64
+    copies: Annotated[Sequence[ComingCopy], Many(_COMING, MAX_TENSORS)]
 
 
 @dataclass(frozen=True)
 class WantedCopies:
     """The answer: the keys of those to be stored; or why there is no room."""
 
-    sequence: int
-    keys: Sequence[int]
-    error: str = ""
+    sequence: Uint64
+    keys: Annotated[Sequence[int], Many(POSITIVE, MAX_TENSORS)]
+    error: ShortText = ""
 
 
-COPIED_TENSOR = Message(
-    "RUN.tensors",
-    CopiedTensor,
-    key=U64,
-    reads=U64,
-    makes=U64,
-    source=Text(MAX_STRING_BYTES),
-    layout=Text(MAX_STRING_BYTES),
-)
-_COMING = Message("OPEN_COPIES.copies", ComingCopy, key=POSITIVE, version=POSITIVE, nbytes=POSITIVE)
-OPEN_COPIES = Message("OPEN_COPIES", ComingCopies, run=U64, copies=Many(_COMING, MAX_TENSORS))
-WANTED_COPIES = Message(
-    "OPEN_COPIES answer",
-    WantedCopies,
-    sequence=U64,
-    keys=Many(POSITIVE, MAX_TENSORS),
-    error=Text(MAX_STRING_BYTES),
-)
+COPIED_TENSOR = Message("RUN.tensors", CopiedTensor)
+OPEN_COPIES = Message("OPEN_COPIES", ComingCopies)
+WANTED_COPIES = Message("OPEN_COPIES answer", WantedCopies)
 
 
 def window_key(key: int, version: int) -> int:

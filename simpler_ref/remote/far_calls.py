@@ -10,10 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from .copies import MOST_DROPPED
-from .fields import I32, POSITIVE, U32, U64, Blob, Exactly, Many, Message, Text
-from .limits import MAX_STRING_BYTES, MAX_TENSORS
+from .fields import (
+    POSITIVE,
+    Blob,
+    Exactly,
+    Int32,
+    Many,
+    Message,
+    Octets,
+    Positive,
+    ShortText,
+    Uint32,
+    Uint64,
+)
+from .limits import MAX_TENSORS
 
 MOST_INLINE = 1 << 16
 """Of a value that a session need not keep."""
@@ -22,6 +35,7 @@ MOST_INLINE_KEPT = 1 << 18
 MOST_IN_FRAME = 4 << 20
 """Of all such bytes in one frame together."""
 ANY_SUB_WORKER = -1
+InFrame = Annotated[bytes, Blob(MOST_INLINE_KEPT)]
 
 
 class Room:
@@ -45,9 +59,12 @@ class Piece:
     A value with a key is kept by the session, which may have it already; then it need not come again.
     """
 
-    data: bytes = b""
-    key: int = 0
-    nbytes: int = 0
+    data: InFrame = b""
+    key: Uint64 = 0
+    nbytes: Uint64 = 0
+
+
+PIECE = Message("TASK_CALL.piece", Piece)
 
 
 @dataclass(frozen=True)
@@ -57,12 +74,15 @@ class FarArray:
     `data` is the version that it reads, if the session does not have it and it is short.
     """
 
-    key: int
-    reads: int
-    makes: int
-    nbytes: int
-    layout: str
-    data: bytes = b""
+    key: Uint64
+    reads: Uint64
+    makes: Uint64
+    nbytes: Uint64
+    layout: ShortText
+    data: InFrame = b""
+
+
+ARRAY = Message("TASK_CALL.arrays", FarArray)
 
 
 @dataclass(frozen=True)
@@ -91,17 +111,17 @@ class FarCall:
         Copies that the session forgets before.
     """
 
-    run: int
-    digest: bytes
-    sub_worker: int
-    named: int
-    codes: bytes
-    kinds: bytes
-    words: bytes
-    arrays: Sequence[FarArray] = ()
-    items: Piece = Piece()
-    values: Sequence[Piece] = ()
-    dropped: Sequence[int] = ()
+    run: Uint64
+    digest: Annotated[bytes, Exactly(32)]
+    sub_worker: Int32
+    named: Uint32
+    codes: Octets
+    kinds: Octets
+    words: Octets
+    arrays: Annotated[Sequence[FarArray], Many(ARRAY, MAX_TENSORS)] = ()
+    items: Annotated[Piece, PIECE] = Piece()
+    values: Annotated[Sequence[Piece], Many(PIECE, MAX_TENSORS)] = ()
+    dropped: Annotated[Sequence[int], Many(POSITIVE, MOST_DROPPED)] = ()
 
 
 @dataclass(frozen=True)
@@ -123,59 +143,23 @@ class FarOutcome:
         and the parent fetches them.
     """
 
-    sequence: int
-    kind: int
-    word: int = 0
-    value: Piece = Piece()
-    text: bytes = b""
-    trace: bytes = b""
-    exception: bytes = b""
-    written: Sequence[bytes] = ()
+    sequence: Uint64
+    kind: Uint32
+    word: Uint64 = 0
+    value: Annotated[Piece, PIECE] = Piece()
+    text: Octets = b""
+    trace: Octets = b""
+    exception: Octets = b""
+    written: Annotated[Sequence[bytes], Many(Blob(MOST_INLINE_KEPT), MAX_TENSORS)] = ()
 
 
 @dataclass(frozen=True)
 class TakenValue:
     """The window of a value that the parent has by now."""
 
-    key: int
+    key: Positive
 
 
-_PIECE = Message("TASK_CALL.piece", Piece, data=Blob(MOST_INLINE_KEPT), key=U64, nbytes=U64)
-_ARRAY = Message(
-    "TASK_CALL.arrays",
-    FarArray,
-    key=U64,
-    reads=U64,
-    makes=U64,
-    nbytes=U64,
-    layout=Text(MAX_STRING_BYTES),
-    data=Blob(MOST_INLINE_KEPT),
-)
-FAR_CALL = Message(
-    "TASK_CALL",
-    FarCall,
-    run=U64,
-    digest=Exactly(32),
-    sub_worker=I32,
-    named=U32,
-    codes=Blob(),
-    kinds=Blob(),
-    words=Blob(),
-    arrays=Many(_ARRAY, MAX_TENSORS),
-    items=_PIECE,
-    values=Many(_PIECE, MAX_TENSORS),
-    dropped=Many(POSITIVE, MOST_DROPPED),
-)
-FAR_OUTCOME = Message(
-    "TASK_CALL answer",
-    FarOutcome,
-    sequence=U64,
-    kind=U32,
-    word=U64,
-    value=_PIECE,
-    text=Blob(),
-    trace=Blob(),
-    exception=Blob(),
-    written=Many(Blob(MOST_INLINE_KEPT), MAX_TENSORS),
-)
-VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue, key=POSITIVE)
+FAR_CALL = Message("TASK_CALL", FarCall)
+FAR_OUTCOME = Message("TASK_CALL answer", FarOutcome)
+VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue)

@@ -12,9 +12,9 @@ import enum
 import struct
 from collections.abc import Callable
 from operator import index
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
-from .limits import MAX_PAYLOAD_BYTES
+from .limits import MAX_PAYLOAD_BYTES, MAX_STRING_BYTES
 
 T = TypeVar("T")
 _COUNT = struct.Struct("<I")
@@ -110,8 +110,12 @@ I32 = Number("i", -(1 << 31), (1 << 31) - 1)
 VERSION = Number("I", 1, (1 << 32) - 1)
 """A version that a sender must have set."""
 POSITIVE = Number("Q", 1, (1 << 64) - 1)
-RESERVED = Number("I", 0, 0)
+_RESERVED = Number("I", 0, 0)
 """A field without a meaning; messages in Python do not have it."""
+Uint32 = Annotated[int, U32]
+Uint64 = Annotated[int, U64]
+Int32 = Annotated[int, I32]
+Positive = Annotated[int, POSITIVE]
 
 
 class OneOf:
@@ -208,6 +212,10 @@ class Text:
             raise refusal(where, f"byte {first} is not part of any UTF-8 text") from None
 
 
+Octets = Annotated[bytes, Blob()]
+ShortText = Annotated[str, Text(MAX_STRING_BYTES)]
+
+
 class Many:
     """Fields of one kind after their number."""
 
@@ -239,10 +247,20 @@ class Many:
 
 
 # ---------------------------------------------------------------- messages
-class Message(Generic[T]):
-    """The table of a message: its name, its class, its fields in their order, and what must hold of them.
+def _kind_of(hint: Any) -> Kind:
+    """Return the kind of a field that is annotated like this."""
+    if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
+        return OneOf(hint)
+    kind: Kind = hint.__metadata__[0]
+    return kind
 
-    A message can be a field of another one.
+
+class Message(Generic[T]):
+    """The table of a message: its name, its class, and what must hold of it beyond its fields.
+
+    The annotations of the class are the fields, in their order: `Annotated` with the kind of each, or an
+    enumeration. `fields` has the kinds where it has others. A message can be a field of another one;
+    with `reserved`, a `u32` of 0 follows it.
     """
 
     def __init__(
@@ -251,10 +269,16 @@ class Message(Generic[T]):
         made: type[T],
         check: Callable[[T, str], None] | None = None,
         /,
+        *,
+        reserved: bool = False,
         **fields: Kind,
     ) -> None:
         self._name, self._made, self._check = name, made, check
+        if not fields:
+            hints = get_type_hints(made, include_extras=True)
+            fields = {field: _kind_of(hint) for field, hint in hints.items()}
         self._fields = [(field, kind, f"{name}.{field}") for field, kind in fields.items()]
+        self._reserved = reserved
 
     def encode(self, value: T) -> bytes:
         """Return the bytes of a message."""
@@ -273,19 +297,16 @@ class Message(Generic[T]):
 
     def write(self, value: T, where: str) -> bytes:
         """Return the bytes of a message within another one."""
-        parts = [
-            kind.write(0 if kind is RESERVED else getattr(value, field), path)
-            for field, kind, path in self._fields
-        ]
+        parts = [kind.write(getattr(value, field), path) for field, kind, path in self._fields]
         if self._check is not None:
             self._check(value, where)
-        return b"".join(parts)
+        return b"".join(parts) + (_NONE if self._reserved else b"")
 
     def read(self, reader: Reader, where: str) -> T:
         """Return the message of the next bytes."""
-        values = {field: kind.read(reader, path) for field, kind, path in self._fields}
-        values.pop("reserved", None)
-        value = self._made(**values)
+        value = self._made(**{field: kind.read(reader, path) for field, kind, path in self._fields})
+        if self._reserved:
+            _RESERVED.read(reader, f"{self._name}.reserved")
         if self._check is not None:
             self._check(value, where)
         return value

@@ -8,17 +8,20 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from .fields import (
     I32,
-    U32,
     U64,
     VERSION,
-    Blob,
+    Int32,
     Message,
+    Octets,
     OneOf,
+    ShortText,
     Text,
+    Uint32,
+    Uint64,
     octets,
     refusal,
     require_payload,
@@ -27,7 +30,6 @@ from .limits import (
     FRAME_HEADER_BYTES,
     MAGIC,
     MAX_ERROR_BYTES,
-    MAX_STRING_BYTES,
     PROTOCOL_VERSION,
 )
 
@@ -205,24 +207,15 @@ _TYPES = {one.value: one for kind in (FrameType, OwnFrameType) for one in kind}
 class HelloPayload:
     """How an endpoint presents itself."""
 
-    session_id: int
-    endpoint_id: int
-    protocol_version: int = PROTOCOL_VERSION
-    comm_profile: str = ""
-    feature_flags: int = 0
+    session_id: Uint64
+    endpoint_id: Int32
+    protocol_version: Uint32 = PROTOCOL_VERSION
+    comm_profile: ShortText = ""
+    feature_flags: Uint64 = 0
     ready: ReadyState = ReadyState.READY
 
 
-_HELLO = Message(
-    "HELLO",
-    HelloPayload,
-    session_id=U64,
-    endpoint_id=I32,
-    protocol_version=U32,
-    comm_profile=Text(MAX_STRING_BYTES),
-    feature_flags=U64,
-    ready=OneOf(ReadyState),
-)
+_HELLO = Message("HELLO", HelloPayload)
 
 
 def encode_hello(hello: HelloPayload) -> bytes:
@@ -240,18 +233,12 @@ def decode_hello(raw: bytes) -> HelloPayload:
 class CompletionPayload:
     """How a task ended: error code 0 is success."""
 
-    sequence: int
-    error_code: int
-    error_message: str = ""
+    sequence: Uint64
+    error_code: Int32
+    error_message: Annotated[str, Text(MAX_ERROR_BYTES, "completion error message")] = ""
 
 
-_COMPLETION = Message(
-    "COMPLETION",
-    CompletionPayload,
-    sequence=U64,
-    error_code=I32,
-    error_message=Text(MAX_ERROR_BYTES, "completion error message"),
-)
+_COMPLETION = Message("COMPLETION", CompletionPayload)
 
 
 _SUCCESS = bytes(8)
@@ -278,13 +265,11 @@ class ControlPayload:
     """A request: its name, the version of its form, and the request as bytes."""
 
     name: ControlName
-    version: int
-    payload: bytes = b""
+    version: Annotated[int, VERSION]
+    payload: Octets = b""
 
 
-_CONTROL = Message(
-    "CONTROL", ControlPayload, name=OneOf(ControlName), version=VERSION, payload=Blob()
-)
+_CONTROL = Message("CONTROL", ControlPayload)
 
 
 def encode_control(name: ControlName, version: int, payload: bytes = b"") -> bytes:
@@ -301,24 +286,15 @@ def decode_control(raw: bytes) -> ControlPayload:
 class ControlReplyPayload:
     """The answer to a request: error code 0 is success."""
 
-    sequence: int
+    sequence: Uint64
     name: ControlName
-    version: int
-    error_code: int
-    error_message: str = ""
-    result: bytes = b""
+    version: Uint32
+    error_code: Int32
+    error_message: Annotated[str, Text(MAX_ERROR_BYTES, "control reply error message")] = ""
+    result: Octets = b""
 
 
-_CONTROL_REPLY = Message(
-    "CONTROL_REPLY",
-    ControlReplyPayload,
-    sequence=U64,
-    name=OneOf(ControlName),
-    version=U32,
-    error_code=I32,
-    error_message=Text(MAX_ERROR_BYTES, "control reply error message"),
-    result=Blob(),
-)
+_CONTROL_REPLY = Message("CONTROL_REPLY", ControlReplyPayload)
 
 
 def encode_control_reply(

@@ -15,9 +15,10 @@ from __future__ import annotations
 import enum
 import hashlib
 from dataclasses import dataclass
+from typing import Annotated
 
 from ..jit import layout as L
-from .fields import U64, Blob, Message, OneOf, Text
+from .fields import Blob, Message, Text, Uint64
 from .limits import MAX_ERROR_BYTES
 
 PIECE = 1 << 18
@@ -44,33 +45,31 @@ class TraceRequest:
 class TraceAnswer:
     """The key by which records are asked for; at the end how many bytes there are; or what is wrong."""
 
-    sequence: int
-    key: int = 0
-    size: int = 0
-    error: str = ""
+    sequence: Uint64
+    key: Uint64 = 0
+    size: Uint64 = 0
+    error: Annotated[str, Text(MAX_ERROR_BYTES)] = ""
 
 
 @dataclass(frozen=True)
 class RecordsRequest:
     """Asks for the bytes of the records from one on."""
 
-    offset: int
+    offset: Uint64
 
 
 @dataclass(frozen=True)
 class RecordsAnswer:
     """The time by the clock of the session, and bytes."""
 
-    time_ns: int
-    data: bytes
+    time_ns: Uint64
+    data: Annotated[bytes, Blob(PIECE)]
 
 
-TRACE = Message("TRACE", TraceRequest, detail=OneOf(TraceDetail))
-TRACE_ANSWER = Message(
-    "TRACE answer", TraceAnswer, sequence=U64, key=U64, size=U64, error=Text(MAX_ERROR_BYTES)
-)
-RECORDS = Message("RECORDS", RecordsRequest, offset=U64)
-RECORDS_ANSWER = Message("RECORDS answer", RecordsAnswer, time_ns=U64, data=Blob(PIECE))
+TRACE = Message("TRACE", TraceRequest)
+TRACE_ANSWER = Message("TRACE answer", TraceAnswer)
+RECORDS = Message("RECORDS", RecordsRequest)
+RECORDS_ANSWER = Message("RECORDS answer", RecordsAnswer)
 
 
 # ---------------------------------------------------------------- notes

@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, digest_in, env_beside, identity_in
 from ..jit import layout as L
@@ -26,7 +26,7 @@ from ..model.tensor import ContinuousTensor, DescribedTensor
 from ..model.wire import CHILD_MEMORY_AT, TENSOR, Layout, bytes_of, has_layout, layout_number
 from .buffers import RemoteAddressSpace
 from .copies import COPIED_TENSOR, MOST_DROPPED, CopiedTensor
-from .fields import POSITIVE, U64, Blob, Many, Message
+from .fields import POSITIVE, Blob, Many, Message, Octets, Uint64
 from .frames import Frame, FrameType
 from .layouts import as_bytes, layout_text, read_layout
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
@@ -54,28 +54,17 @@ class Run(NamedTuple):
     earlier one are stale; 0 if the task has none. `tensors` is empty then.
     """
 
-    task: bytes
-    rights: bytes = b""
-    kinds: bytes = b""
-    env: bytes = b""
-    run: int = 0
-    tensors: Sequence[CopiedTensor] = ()
-    dropped: Sequence[int] = ()
-    after: Sequence[int] = ()
+    task: Octets
+    rights: Annotated[bytes, Blob(MAX_TENSORS)] = b""
+    kinds: Annotated[bytes, Blob(MAX_SCALARS)] = b""
+    env: Annotated[bytes, Blob(MAX_STRING_BYTES)] = b""
+    run: Uint64 = 0
+    tensors: Annotated[Sequence[CopiedTensor], Many(COPIED_TENSOR, MAX_TENSORS)] = ()
+    dropped: Annotated[Sequence[int], Many(POSITIVE, MOST_DROPPED)] = ()
+    after: Annotated[Sequence[int], Many(POSITIVE, MOST_BEFORE)] = ()
 
 
-RUN = Message(
-    "RUN",
-    Run,
-    task=Blob(),
-    rights=Blob(MAX_TENSORS),
-    kinds=Blob(MAX_SCALARS),
-    env=Blob(MAX_STRING_BYTES),
-    run=U64,
-    tensors=Many(COPIED_TENSOR, MAX_TENSORS),
-    dropped=Many(POSITIVE, MOST_DROPPED),
-    after=Many(POSITIVE, MOST_BEFORE),
-)
+RUN = Message("RUN", Run)
 
 
 # ---------------------------------------------------------------- the link's side
