@@ -16,6 +16,7 @@ import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
+from ..system.values import whole
 from .enums import DataType, TensorArgType, any_dtype, find_dtype, numpy_dtype, to_dtype
 from .wire import (
     CHILD_MEMORY_AT,
@@ -101,7 +102,7 @@ class ContinuousTensor:
         try:
             wire = TENSOR.pack(data, *padded, len(sizes), kind, bool(child_memory))
         except (struct.error, TypeError):
-            _require_address(data)
+            whole("address", data, 0, _U64_MASK)
             raise ValueError(f"shape {sizes} has a dimension outside 0 … 2**32-1") from None
         if math.prod(sizes) * L.DTYPE_SIZES[kind] >= 1 << 62:
             raise ValueError(f"a tensor of shape {sizes} does not fit an address space")
@@ -286,17 +287,6 @@ class ReadOnlyTensor(ContinuousTensor):
         return array
 
 
-def _require_address(data: Any) -> None:
-    try:
-        found = index(data)
-    except TypeError:
-        raise TypeError(
-            f"address {data!r:.60} is no unsigned 64-bit number; that of an array is array.ctypes.data"
-        ) from None
-    if not 0 <= found <= _U64_MASK:
-        raise ValueError(f"address {data} is not an unsigned 64-bit number")
-
-
 class DescribedTensor(ContinuousTensor):
     """A tensor that `DataType`, five dimensions and contiguous memory cannot describe.
 
@@ -315,7 +305,7 @@ class DescribedTensor(ContinuousTensor):
     _wire: DescribedWire
 
     def __init__(self, data: int, layout: Layout, access: int = 0, *, keep: Any = None) -> None:
-        _require_address(data)
+        whole("address", data, 0, _U64_MASK)
         below, extent = span_of(layout)
         if not data and below:
             raise ValueError(

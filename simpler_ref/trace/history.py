@@ -379,7 +379,7 @@ class History:
         used = [one for one in tensors if one.tag != L.NO_DEP]
         for one in used:
             if self._is_given_back(one):
-                yield _given_back(Use(task, one))
+                yield _after_scope(Use(task, one))
         for one in used:
             known = self._bytes.get(one.memory)
             for use in known.before(one, lineage) if known and one.data and one.nbytes else ():
@@ -452,7 +452,7 @@ class History:
             kept = Lineage(self._order, owner.keepers)
             for use in owner.users:
                 if use.task.turn not in kept:
-                    yield _not_kept(use, owner)
+                    yield _after_scope(use, owner)
 
     def close_scope(self) -> None:
         """End the innermost scope: its buffers are given back."""
@@ -520,28 +520,25 @@ def _race(earlier: Use, later: Use) -> HazardError:
     return HazardError(message, kind=f"{what} after {of}", tasks=tasks, places=places)
 
 
-def _given_back(use: Use) -> HazardError:
-    return HazardError(
-        f"use after scope: {use.task} {_DOES[use.tensor.tag]} {use.tensor.nbytes} bytes of a ring that "
-        "belong to no buffer of an open scope: their scope has ended, or they are of an earlier run\n"
-        f"  {use}\nTake the buffer from a scope that is open as long as tasks are given it.",
-        kind="use after scope",
-        tasks=(use.task.number,),
-        places=(use.task.place,),
-    )
-
-
-def _not_kept(use: Use, owner: Owner) -> HazardError:
-    return HazardError(
-        f"use after scope: the scope ends while {use.task} may not have ended, which "
-        f"{_DOES[use.tensor.tag]} {use.tensor.nbytes} bytes of its memory and does not keep it\n"
-        f"  {use}\n  the buffer: from {owner.place}\n"
-        "Give the task the whole buffer, tagged INPUT or INOUT, or one after it; or call orch.drain() "
-        "before the scope ends.",
-        kind="use after scope",
-        tasks=(use.task.number,),
-        places=(use.task.place,),
-    )
+def _after_scope(use: Use, owner: Owner | None = None) -> HazardError:
+    """Return the error for memory given back before a task uses it, or, with its owner, meanwhile."""
+    does = f"{_DOES[use.tensor.tag]} {use.tensor.nbytes} bytes"
+    if owner is None:
+        message = (
+            f"{use.task} {does} of a ring that belong to no buffer of an open scope: their scope has "
+            f"ended, or they are of an earlier run\n  {use}\n"
+            "Take the buffer from a scope that is open as long as tasks are given it."
+        )
+    else:
+        message = (
+            f"the scope ends while {use.task} may not have ended, which {does} of its memory and does "
+            f"not keep it\n  {use}\n  the buffer: from {owner.place}\n"
+            "Give the task the whole buffer, tagged INPUT or INOUT, or one after it; or call "
+            "orch.drain() before the scope ends."
+        )
+    kind = "use after scope"
+    task = use.task
+    return HazardError(f"{kind}: {message}", kind=kind, tasks=(task.number,), places=(task.place,))
 
 
 # ---------------------------------------------------------------- races in a trace

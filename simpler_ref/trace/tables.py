@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,52 +135,38 @@ class Found(NamedTuple):
     value: Array
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int and abs(value) < 1 << 62
-
-
-def _is_worker(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MOST_JOURNALS
-
-
-def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_right, value))
-
-
-def _table_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a check of tables by numbers, which are texts in JSON."""
-    return lambda value: (
-        isinstance(value, dict)
-        and all(key.isdecimal() and len(key) < 20 and is_right(it) for key, it in value.items())
-    )
-
-
-def _row_of(*are_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, list)
-        and len(value) == len(are_right)
-        and all(is_right(one) for is_right, one in zip(are_right, value, strict=True))
-    )
-
-
-_TOLD: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("by", "host", "program", "clock"), _is_text),
-    **dict.fromkeys(("workers", "children"), _list_of(_is_text)),
-    **dict.fromkeys(("child_workers", "vacant"), _list_of(_is_worker)),
-    "functions": _table_of(_is_text),
-    "lines": _list_of(_row_of(_is_text, _is_number, _is_text)),
-    "layouts": _table_of(_row_of(_is_number, _list_of(_is_number), _list_of(_is_number))),
-    "movers": _table_of(_is_worker),
-    **dict.fromkeys(
-        ("untraced", "cut_off"),
-        lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-    ),
+_NUMBER, _WORKER = range(-(1 << 62), 1 << 62), range(_MOST_JOURNALS)
+_TOLD: dict[str, Any] = {
+    **dict.fromkeys(("by", "host", "program", "clock"), str),
+    "workers": [str],
+    "children": [str],
+    "child_workers": [_WORKER],
+    "vacant": [_WORKER],
+    "functions": {int: str},
+    "lines": [(str, _NUMBER, str)],
+    "layouts": {int: (_NUMBER, [_NUMBER], [_NUMBER])},
+    "movers": {int: _WORKER},
+    "untraced": {str: str},
+    "cut_off": {str: str},
 }
-"""What a program has told, by its names in `about`, and how each has to be."""
+"""What a program has told, by its names in `about`, and how each has to be; see `_fits`."""
+
+
+def _fits(value: Any, form: Any) -> bool:
+    """Say whether JSON is text, a number in a range, a list, a row, or a table by numbers or texts."""
+    if isinstance(form, range):
+        return type(value) is int and value in form
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(one, form[0]) for one in value)
+    if isinstance(form, tuple):
+        return isinstance(value, list) and len(value) == len(form) and all(map(_fits, value, form))
+    if isinstance(form, dict):
+        ((kind, inner),) = form.items()
+        return isinstance(value, dict) and all(
+            (kind is str or (key.isdecimal() and len(key) < 20)) and _fits(one, inner)
+            for key, one in value.items()
+        )
+    return isinstance(value, str)
 
 
 class TraceFileError(ValueError):
@@ -267,12 +253,8 @@ class TraceFile:
     def clocks(self, worker: int) -> list[tuple[int, int, int]]:
         """Return what is known of an endpoint's clock: when, how far ahead, plus or minus what; in ns."""
         n = self.found(L.NOTED_CLOCK)
-        mine = n.lane == worker
-        return list(
-            zip(
-                n.time[mine].tolist(), n.value[mine].tolist(), n.operand[mine].tolist(), strict=True
-            )
-        )
+        columns = (one[n.lane == worker].tolist() for one in (n.time, n.value, n.operand))
+        return list(zip(*columns, strict=True))
 
     def _require(self, right: bool, what: str) -> None:
         if not right:
@@ -289,8 +271,8 @@ class TraceFile:
     def _merge(self, news: dict[str, Any]) -> None:
         """Take up what was told later: tables grow, everything else is replaced."""
         for name, value in news.items():
-            is_right = _TOLD.get(name)
-            self._require(is_right is None or is_right(value), f"{value!r:.40} as {name}")
+            is_right = name not in _TOLD or _fits(value, _TOLD[name])
+            self._require(is_right, f"{value!r:.40} as {name}")
             known = self.about.get(name)
             if isinstance(value, dict) and isinstance(known, dict):
                 known.update(value)
