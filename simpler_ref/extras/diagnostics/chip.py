@@ -9,7 +9,6 @@ Rule     FLAG-CHIP-1, -2, -5, -6, -8, FLAG-PMU-2
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import tempfile
 from collections import Counter
@@ -31,13 +30,12 @@ from .counters import CYCLES, HARDWARE, has_hardware, names_of
 from .files import (
     AFTER,
     BEFORE,
-    FILES,
     WITHOUT_BYTES,
+    Makers,
     add_bytes,
     blank_entry,
     dependency_buffer,
     dependency_task,
-    folder_of,
     manifest,
     pmu_table,
     scope_line,
@@ -162,7 +160,7 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
         require_supported(config)
     except ValueError as error:
         raise ChipError(f"{what}: {error}", ChipStatus.CONFIG) from None
-    folder = folder_of(config)
+    folder = Path(config.output_prefix)
     failed = True
     with ExitStack() as files, _refused(what, folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +179,14 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
                 records.seek(0)
                 run = ChipRun.read(records.read())
                 path = f"/proc/self/fd/{dumped}" if dumped >= 0 else None
-                write_all(config, _texts(run, config, failed, hardware, path), path)
+                makers: Makers = {
+                    "enable_l2_swimlane": lambda level: _swimlane(run, level),
+                    "enable_dep_gen": lambda _: _dependencies(run),
+                    "enable_dump_tensor": lambda level: _arguments(run, level, path),
+                    "enable_scope_stats": lambda _: _scopes(run, failed),
+                    "enable_pmu": lambda event_type: _counted(run, event_type, hardware),
+                }
+                write_all(config, makers, path)
                 errors = [int(wave.head["counters_error"]) for wave in run.waves]
                 if any(errors):
                     raise OSError(errors[-1], os.strerror(errors[-1]))
@@ -196,25 +201,6 @@ def _refused(what: str, folder: Path, silent: bool = False) -> Iterator[None]:
         if not silent:
             why = f"{what}: the files in {folder} cannot be written: {error.strerror}"
             raise ChipError(why, ChipStatus.SYSTEM) from None
-
-
-def _texts(
-    run: ChipRun, config: CallConfig, failed: bool, hardware: bool, dumped: str | None
-) -> dict[str, str]:
-    """Return the contents of the files of the flags that are on."""
-    found = {}
-    if level := config.enable_l2_swimlane:
-        found["enable_l2_swimlane"] = json.dumps(_swimlane(run, level))
-    if config.enable_dep_gen:
-        found["enable_dep_gen"] = json.dumps(_dependencies(run))
-    if level := config.enable_dump_tensor:
-        entries = list(_dumped(run, level, dumped))
-        found["enable_dump_tensor"] = json.dumps(manifest(level, entries, 0))
-    if config.enable_scope_stats:
-        found["enable_scope_stats"] = _scopes(run, failed)
-    if config.enable_pmu:
-        found["enable_pmu"] = _counted(run, config.enable_pmu, hardware)
-    return {FILES[flag]: text for flag, text in found.items()}
 
 
 # ---------------------------------------------------------------- what ran when
@@ -303,6 +289,10 @@ def _dependencies(run: ChipRun) -> dict[str, Any]:
             for pred in range(before.first, wave.first)
         ],
     }
+
+
+def _arguments(run: ChipRun, level: int, dumped: str | None) -> dict[str, Any]:
+    return manifest(level, list(_dumped(run, level, dumped)), 0)
 
 
 def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, Any]]:

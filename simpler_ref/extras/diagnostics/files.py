@@ -16,7 +16,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,29 +72,34 @@ def write_files(
         "orchestrator_name": run.name,
         "callable_id_to_name": {str(i): name for i, name in enumerate(run.names)},
     }
-    found = {f"name_map_{run.name}.json": json.dumps(names)}
-    if level := config.enable_l2_swimlane:
-        found[FILES["enable_l2_swimlane"]] = json.dumps(_swimlane(run, level))
-    if config.enable_dep_gen:
-        found[FILES["enable_dep_gen"]] = json.dumps(_dependencies(run))
-    if level := config.enable_dump_tensor:
-        found[FILES["enable_dump_tensor"]] = json.dumps(_arguments(run, level, dumped))
-    if config.enable_scope_stats:
-        found[FILES["enable_scope_stats"]] = _scope_stats(run)
-    if event_type := config.enable_pmu:
-        rows = _counted(run, len(counters) + 1)
-        found[FILES["enable_pmu"]] = pmu_table(rows, counters, event_type)
-    write_all(config, found, dumped)
+
+    def pmu(event_type: int) -> str:
+        return pmu_table(_counted(run, len(counters) + 1), counters, event_type)
+
+    makers: Makers = {
+        "enable_l2_swimlane": lambda level: _swimlane(run, level),
+        "enable_dep_gen": lambda _: _dependencies(run),
+        "enable_dump_tensor": lambda level: _arguments(run, level, dumped),
+        "enable_scope_stats": lambda _: _scope_stats(run),
+        "enable_pmu": pmu,
+    }
+    write_all(config, makers, dumped, {f"name_map_{run.name}.json": json.dumps(names)})
 
 
-def folder_of(config: CallConfig) -> Path:
-    """Return where the files of a configuration are."""
-    return Path(os.fsdecode(config.output_prefix.encode(errors="surrogateescape")))
+Makers = dict[str, Callable[[int], str | dict[str, Any]]]
+"""By flags, what returns the contents of their files, as text or for JSON, of the flags' values."""
 
 
-def write_all(config: CallConfig, found: dict[str, str], dumped: str | None) -> None:
-    """Write files with these contents, and the bytes of tensors if the configuration asks for them."""
-    folder = folder_of(config)
+def write_all(
+    config: CallConfig, makers: Makers, dumped: str | None, found: dict[str, str] | None = None
+) -> None:
+    """Write the files of the flags that are on, others by their names, and the bytes of tensors."""
+    found = found or {}
+    for flag, make in makers.items():
+        if value := getattr(config, flag):
+            made = make(value)
+            found[FILES[flag]] = made if isinstance(made, str) else json.dumps(made)
+    folder = Path(config.output_prefix)
     with locked(folder):
         for name, text in found.items():
             (folder / name).parent.mkdir(exist_ok=True)
