@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from ..engine.view.layouts import loops_of
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
@@ -25,9 +24,8 @@ from ..model.wire import (
     bytes_of,
     has_address,
     replaced,
-    span_of,
 )
-from ..trace.history import HOST, History, Plan, Tensor, share
+from ..trace.history import HOST, History, Plan, Tensor, share, tensor_at
 from ..workers.session import Session
 
 _OURS = __name__.partition(".")[0] + "."
@@ -179,16 +177,10 @@ def _tensor_of(wire: bytes, worker: int) -> Tensor:
     """Return a tensor of a task; `worker` is the one whose memory `child_memory` means."""
     data, *_, child = TENSOR.unpack(wire)
     number = int.from_bytes(wire[_BUFFER_AT:], "little")
-    layout, below = None, 0
-    if isinstance(wire, DescribedWire):
-        dtype, shape, strides = wire.layout
-        below, extent = span_of(wire.layout)
-        if loops_of(shape, strides, dtype.itemsize) != (extent, []):  # it has gaps
-            layout = wire.layout
-    start = data - below
+    layout = wire.layout if isinstance(wire, DescribedWire) else None
     memory = worker if child else HOST
-    end = start + bytes_of(wire)
-    return Tensor(wire[TAG_AT], memory, start, end, number, below, layout, child == 1)
+    place = wire[TAG_AT], memory, data, bytes_of(wire), layout
+    return tensor_at(*place, buffer=number, child_memory=child == 1)
 
 
 def caller() -> str:

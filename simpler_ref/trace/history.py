@@ -26,11 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..engine.view.layouts import loops_of
 from ..errors import HazardError
 from ..jit import layout as L
 from ..model.enums import TensorArgType
 from ..model.tensor import FIRST_ADDRESS, share_bytes, view_memory
-from ..model.wire import Layout
+from ..model.wire import Layout, span_of
 from ..system.types import Array
 from .tables import ORCH, WAITED
 from .timeline import Timeline
@@ -116,6 +117,31 @@ class Tensor(NamedTuple):
     def nbytes(self) -> int:
         """Its size."""
         return self.end - self.start
+
+
+def tensor_at(
+    tag: int,
+    memory: int,
+    data: int,
+    nbytes: int,
+    layout: Layout | None = None,
+    *,
+    buffer: int = 0,
+    child_memory: bool = False,
+) -> Tensor:
+    """Return a tensor that spans so many bytes, by the address of its first element."""
+    below = 0
+    if layout is not None:
+        below = span_of(layout)[0]
+        layout = layout if _has_gaps(layout) else None
+    start = data - below
+    return Tensor(tag, memory, start, start + nbytes, buffer, below, layout, child_memory)
+
+
+@functools.lru_cache(1 << 12)
+def _has_gaps(layout: Layout) -> bool:
+    dtype, shape, strides = layout
+    return loops_of(shape, strides, dtype.itemsize) != (span_of(layout)[1], [])
 
 
 Form = tuple[int, int, "Layout | None"]
@@ -683,11 +709,11 @@ def _tensors_of(trace: Timeline, number: int) -> tuple[list[Tensor], dict[int, i
     made, provided = [], {}
     rows = trace.arguments_of(number).tolist()
     for i, (_, _, tag, address, nbytes, is_provided, memory, form) in enumerate(rows):
-        layout, below, is_known = (None, 0, True) if form < 0 else trace.form(form)
-        if not is_known or memory < HOST:  # an endpoint's memory is not compared
+        layout = trace.layouts.get(form)
+        if (form >= 0 and layout is None) or memory < HOST:  # an endpoint's memory is not compared
             nbytes = 0
-        start = address - below
+        one = tensor_at(tag, memory, address, nbytes, layout, child_memory=memory > HOST)
         if is_provided and address:
-            provided[i], start = address, 0
-        made.append(Tensor(tag, memory, start, start + nbytes, 0, below, layout, memory > HOST))
+            provided[i], one = address, one._replace(start=0, end=nbytes)
+        made.append(one)
     return made, provided

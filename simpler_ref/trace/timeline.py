@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..engine.view.layouts import loops_of
 from ..jit import layout as L
 from ..model.wire import Layout, span_of
 from ..system.types import Array
@@ -47,8 +46,6 @@ TASK_FRAMES = (2, 64)
 """TASK and RUN."""
 COMPLETION = 5
 """The type of a frame that says that a task has ended."""
-Form = tuple["Layout | None", int, bool]
-"""See `Timeline.form`."""
 
 
 class Groups:
@@ -445,19 +442,12 @@ class Timeline:
         return Groups(self.edges, "producer")
 
     @cached_property
-    def _forms(self) -> dict[int, Form]:
-        """What is known of the layouts of views."""
-        found: dict[int, Form] = {}
-        for number, (item, shape, strides) in self.about.get("layouts", {}).items():
-            made: Layout = np.dtype(f"V{item}"), tuple(shape), tuple(strides)
-            below, extent = span_of(made)
-            has_gaps = loops_of(made[1], made[2], made[0].itemsize) != (extent, [])
-            found[int(number)] = (made if has_gaps else None), below, True
-        return found
-
-    def form(self, layout: int) -> Form:
-        """Return a layout, None if it has no gaps; the bytes below its first element; if it is known."""
-        return self._forms.get(layout, (None, 0, False))
+    def layouts(self) -> dict[int, Layout]:
+        """What is known of the layouts of views, by their numbers."""
+        return {
+            int(number): (np.dtype(f"V{item}"), tuple(shape), tuple(strides))
+            for number, (item, shape, strides) in self.about.get("layouts", {}).items()
+        }
 
     # ------------------------------------------------------------ names and times
     def function_name(self, function: int) -> str:
@@ -700,8 +690,8 @@ class TracedTask:
         tensor = -1 if edge["tensor"] == L.NO_TENSOR else int(edge["tensor"])
         kind, producer_tag = KINDS[edge["kind"]], ""
         for one in self._trace.arguments_of(producer):
-            # only in views the first element may be above the lowest address
-            low = int(one["address"]) - self._trace.form(int(one["layout"]))[1]
+            layout = self._trace.layouts.get(int(one["layout"]))
+            low = int(one["address"]) - (span_of(layout)[0] if layout else 0)
             fits = kind != "data" or TAGS[one["tag"]] in WRITING
             if fits and low <= address < low + max(1, one["nbytes"]):
                 producer_tag = TAGS[one["tag"]]
