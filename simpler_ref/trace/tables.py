@@ -250,11 +250,13 @@ class TraceFile:
             )
         return end + 1
 
-    def clocks(self, worker: int) -> list[tuple[int, int, int]]:
-        """Return what is known of an endpoint's clock: when, how far ahead, plus or minus what; in ns."""
-        n = self.found(L.NOTED_CLOCK)
-        columns = (one[n.lane == worker].tolist() for one in (n.time, n.value, n.operand))
-        return list(zip(*columns, strict=True))
+    def clocks(self) -> dict[int, list[tuple[int, int, int]]]:
+        """Return by workers what is known of their clocks: when, how far ahead, plus or minus what."""
+        n, found = self.found(L.NOTED_CLOCK), {}
+        for lane in np.unique(n.lane).tolist():
+            columns = (one[n.lane == lane].tolist() for one in (n.time, n.value, n.operand))
+            found[lane] = list(zip(*columns, strict=True))
+        return found
 
     def _require(self, right: bool, what: str) -> None:
         if not right:

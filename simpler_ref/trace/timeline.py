@@ -151,7 +151,9 @@ class Timeline:
     def __init__(self, file: TraceFile, above: Timeline | None = None, worker: int = -1) -> None:
         """Read the tables of a file; one of a Worker below another by the clock of that, which ran it."""
         self.path, self.about, self.is_whole = file.path, file.about, file.is_whole
-        self._file, self._above = file, above
+        self._clocks_below = file.clocks()
+        self._paths: tuple[str, ...] = (file.path, *(above._paths if above is not None else ()))
+        """Its file, and those of all above it."""
         self.dropped = sum(file.dropped.values())
         self.submits_dropped = file.dropped.get(L.JOURNAL_OF_ORCH, 0)
         clocks = () if above is None else (*above._clocks_of(file, worker), *above.clocks)
@@ -209,24 +211,16 @@ class Timeline:
             problem = f"its records are cut off: {cut_off or lost}"
         return Child(called, worker, trace, problem)
 
-    @property
-    def _paths(self) -> list[str]:
-        """The files of this trace and of all above it."""
-        return [self.path, *(self._above._paths if self._above is not None else ())]
-
-    def _clocks_of(self, file: TraceFile, worker: int) -> list[Clock]:
+    def _clocks_of(self, file: TraceFile, worker: int) -> tuple[Clock, ...]:
         """Return the clock of a child's trace, which a worker runs; none if it is that of this one."""
-        mine, its, known = (
-            self.about.get("clock"),
-            file.about.get("clock"),
-            self._file.clocks(worker),
-        )
+        mine, its = self.about.get("clock"), file.about.get("clock")
+        known = self._clocks_below.get(worker, [])
         agree = all(abs(ahead) <= half for _, ahead, half in known)
         if (its and its == mine and agree) or not (its or known):
-            return []
+            return ()
         if not known:
             raise ValueError("nothing says how its clock goes")
-        return [Clock(known)]
+        return (Clock(known),)
 
     @cached_property
     def whole(self) -> Timeline:

@@ -94,7 +94,7 @@ def test_the_workers_of_endpoints_are_traced_with_their_parent_by_one_clock(trac
     assert len({one.about["pid"] for one in (traced, *below)}) == 3
     assert [one.error_ns for one in traced.children] == [0, 0] and "±" not in traced.summary()
     for which in (0, 1):
-        clocks = TraceFile(traced.path).clocks(traced.children[which].worker)
+        clocks = TraceFile(traced.path).clocks()[traced.children[which].worker]
         assert clocks and all(abs(ahead) <= half for _, ahead, half in clocks)
 
 
