@@ -46,7 +46,7 @@ from .remote.placing import PlacingOrchestrator
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.replays import PlacedGraph, StepRecorder
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
-from .system.cores import Placement, Seat
+from .system.cores import PlacedWorker, Placement
 from .system.signals import signals_blocked
 from .system.values import flag
 from .trace.graphs import TaskGraph
@@ -692,8 +692,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         placed, manager = session.engine.placement, session.manager
         if manager is None:
             return placed
-        seats = [Seat(manager.name(worker), placed.core_of(worker)) for worker in manager.present()]
-        return replace(placed, seats=tuple(seats))
+        workers = tuple(
+            PlacedWorker(manager.name(worker), placed.core_of(worker))
+            for worker in manager.present()
+        )
+        return replace(placed, workers=workers)
 
 
 if Worker.__doc__ is not None:  # python -OO

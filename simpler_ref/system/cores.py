@@ -18,13 +18,13 @@ SPIN_NS = 50_000
 """Spin budget: how long a thread with nothing to do spins before it sleeps, about a wake-up's cost."""
 LONG_SPIN_NS = 100_000
 """Spin budget where there are more cores than threads: no other thread needs the core meanwhile."""
-FAR_SPIN_NS = 300_000
+REMOTE_SPIN_NS = 300_000
 """Spin budget of a Worker with endpoints: an empty task there takes a quarter less time."""
 YIELD_NS = 3_000
 """Longest back-off time: how long a thread spins before it offers its core; 0 if there is only one."""
 DEFER_NS = 30_000
 """How long a ready task is deferred for a worker that is awake before one that sleeps is woken."""
-NO_TURN = 1 << 30
+NO_CORE = 1 << 30
 """Of a worker that gets no core of its own."""
 
 _THP = "sys/kernel/mm/transparent_hugepage"
@@ -131,15 +131,15 @@ class Waits(NamedTuple):
 
 
 def choose_waits(
-    available: int, threads: int, spin_us: float | None = None, *, is_far: bool = False
+    available: int, threads: int, spin_us: float | None = None, *, is_remote: bool = False
 ) -> Waits:
-    """Choose the waiting times of `threads` threads on `available` cores; `is_far`: there are endpoints.
+    """Choose the waiting times of threads on available cores; `is_remote`: there are endpoints.
 
     `spin_us` replaces the choice of `spin_ns` and shortens the others if they were longer.
     """
     spin_ns = LONG_SPIN_NS if threads < available else SPIN_NS
-    if is_far and available > 1:
-        spin_ns = FAR_SPIN_NS
+    if is_remote and available > 1:
+        spin_ns = REMOTE_SPIN_NS
     if spin_us is not None:
         spin_ns = int(spin_us * 1000)
     yield_ns = YIELD_NS if available > 1 else 0
@@ -147,7 +147,7 @@ def choose_waits(
 
 
 # ---------------------------------------------------------------- cores of workers
-class Seat(NamedTuple):
+class PlacedWorker(NamedTuple):
     """One worker of a live Worker."""
 
     name: str
@@ -177,7 +177,7 @@ class Placement:
         The same for each worker of this Worker.
     beside : bool
         Whether workers of other trees run on the same cores: of other endpoints of a program.
-    seats : tuple[Seat, ...]
+    workers : tuple[PlacedWorker, ...]
         The workers of a live Worker; empty before its start.
     """
 
@@ -188,7 +188,7 @@ class Placement:
     first: int = 0
     turns: tuple[int, ...] = ()
     beside: bool = False
-    seats: tuple[Seat, ...] = ()
+    workers: tuple[PlacedWorker, ...] = ()
 
     @classmethod
     def find(
@@ -198,15 +198,15 @@ class Placement:
         pin: bool = False,
         spin_us: float | None = None,
         before: int | None = None,
-        is_far: bool = False,
+        is_remote: bool = False,
     ) -> Placement:
         """Find the cores that this process may use, and choose.
 
         `before` is how many workers of other trees get a core before the first of this one; None: there
-        are no other trees. `is_far`: the tree has endpoints.
+        are no other trees. `is_remote`: the tree has endpoints.
         """
         cores = find_cores()
-        waits = choose_waits(cores.available, threads, spin_us, is_far=is_far)
+        waits = choose_waits(cores.available, threads, spin_us, is_remote=is_remote)
         return cls(cores, threads, waits, pin, first=before or 0, beside=before is not None)
 
     @property
@@ -215,9 +215,9 @@ class Placement:
 
     def core_of(self, worker: int) -> int | None:
         """Return the core that a worker is pinned to, None if it is not."""
-        return self.home_of(worker) if self.pin else None
+        return self.own_core(worker) if self.pin else None
 
-    def home_of(self, worker: int) -> int | None:
+    def own_core(self, worker: int) -> int | None:
         """Return a worker's own core, None if there are too few, or no turns.
 
         The first core is the last to be assigned: it is the outermost Orch thread's. Beside other trees,
@@ -236,7 +236,7 @@ class Placement:
         """
         return None if before is None else self._order[before % len(self._order)]
 
-    def take_seat(self, worker: int) -> None:
+    def pin_worker(self, worker: int) -> None:
         """Pin the calling worker thread, or let it run on all cores; a link has found its own.
 
         Raises
@@ -247,14 +247,14 @@ class Placement:
         if not self.pin:
             return
         core = self.core_of(worker)
-        if core is None and self.turns and self.turns[worker] == NO_TURN:
+        if core is None and self.turns and self.turns[worker] == NO_CORE:
             return
-        seat = self.cores.mask if core is None else (core,)
+        cores = self.cores.mask if core is None else (core,)
         try:
-            os.sched_setaffinity(0, seat)
+            os.sched_setaffinity(0, cores)
         except OSError as error:
             raise RuntimeError(
-                f"cannot pin to core {', '.join(map(str, seat))} ({error.strerror}); the cores that "
+                f"cannot pin to core {', '.join(map(str, cores))} ({error.strerror}); the cores that "
                 "may be used have changed since init: make a new Worker, or give pin=False"
             ) from error
 
@@ -269,9 +269,9 @@ class Placement:
             f"hold       {self.waits.hold_ns / 1000:g} µs",
             f"pages      {huge_pages()}",
         ]
-        for seat in self.seats:
-            where = "any core" if seat.core is None else f"core {seat.core}"
-            lines.append(f"{where:10} {seat.name}")
+        for one in self.workers:
+            where = "any core" if one.core is None else f"core {one.core}"
+            lines.append(f"{where:10} {one.name}")
         return "\n".join(lines)
 
 

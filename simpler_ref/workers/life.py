@@ -36,7 +36,7 @@ from ..engine.memory import PARK_NS, Engine
 from ..engine.shared_arrays import Arena
 from ..errors import CallableTypeError, NoPythonWorkerError
 from ..model import visibility
-from ..system.cores import NO_TURN, Placement
+from ..system.cores import NO_CORE, Placement
 from ..system.signals import MOST_SIGNALS, until_done
 from . import top_server
 from .failures import recover
@@ -229,11 +229,11 @@ class Life:
                 pin=self.options.pin,
                 spin_us=self.options.spin_us,
                 before=self.workers_before,
-                is_far=self._has_endpoints(),
+                is_remote=self._has_endpoints(),
             )
         first, turns = self.placement.first, []
         for kind in self.kinds:
-            turns.append(first if kind.has_core else NO_TURN)
+            turns.append(first if kind.has_core else NO_CORE)
             first += kind.has_core
             if isinstance(kind, NestedWorker):
                 kind.inner._life.placement = replace(self.placement, first=first)

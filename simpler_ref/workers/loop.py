@@ -162,9 +162,9 @@ def serve_mailbox(
             origin.require()
             if not in_thread:
                 populate_again()
-            engine.placement.take_seat(worker)  # not earlier: processes and threads below are free
-            home = engine.placement.home_of(worker)  # threads take turns at the interpreter's lock
-            mailbox.settle_in(home, 0 if in_thread else threading.get_native_id())
+            engine.placement.pin_worker(worker)  # not earlier: processes and threads below are free
+            core = engine.placement.own_core(worker)  # threads take turns at the interpreter's lock
+            mailbox.settle_in(core, 0 if in_thread else threading.get_native_id())
         except BaseException as exception:
             origin.require(exception)
             write_error(mailbox.box(0), mailbox.trace(0), exception)

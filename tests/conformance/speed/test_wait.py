@@ -282,7 +282,7 @@ def order() -> list[int]:
     return [*mask[1:], *mask[:1]]
 
 
-def expected_seats(count: int) -> list[set[int]]:
+def expected_cores(count: int) -> list[set[int]]:
     cores = order()
     return [{cores[i]} if i < len(cores) else set(cores) for i in range(count)]
 
@@ -315,14 +315,14 @@ def test_each_worker_has_a_core_of_its_own_as_long_as_there_are_enough(mode, mor
     workers, before = max(1, len(order()) + more), os.sched_getaffinity(0)
     with Worker(3, num_sub_workers=workers, pin=True, child_mode=mode) as w:
         handle = w.register(tell_mask)
-        assert w.placement().seats == ()
-        assert masks(w, handle, workers) == as_sorted(expected_seats(workers))
-        seats = w.placement().seats
-        assert [seat.core for seat in seats] == [
+        assert w.placement().workers == ()
+        assert masks(w, handle, workers) == as_sorted(expected_cores(workers))
+        placed = w.placement().workers
+        assert [one.core for one in placed] == [
             *order()[:workers],
             *[None] * (workers - len(order())),
         ]
-        assert [seat.name.split()[:2] for seat in seats] == [
+        assert [one.name.split()[:2] for one in placed] == [
             ["sub_worker", str(i)] for i in range(workers)
         ]
         text = str(w.placement())
@@ -361,10 +361,10 @@ def test_a_nested_worker_comes_before_those_below_it_and_waits_as_its_parent_say
 
         parent.run(graph)
         found = [set(np.flatnonzero(row).tolist()) for row in rows]
-        seats = expected_seats(4)
-        assert found[0] == seats[0], "the nested Worker"
-        assert as_sorted(found[1:3]) == as_sorted(seats[1:3]), "its workers"
-        assert found[3] == seats[3], "the parent's own"
+        cores = expected_cores(4)
+        assert found[0] == cores[0], "the nested Worker"
+        assert as_sorted(found[1:3]) == as_sorted(cores[1:3]), "its workers"
+        assert found[3] == cores[3], "the parent's own"
         assert parent.placement().threads == 5
         assert tuple(seen) == times(parent) == choose_waits(find_cores().available, 5, 7)
         if mode == "process":
@@ -392,7 +392,7 @@ def test_a_successor_stands_where_the_dead_worker_stood():
         wait_until(lambda: first not in w.worker_pids())
         assert masks(w, handle, 2) == before
         assert first not in w.worker_pids()
-        assert os.sched_getaffinity(w.worker_pids()[0]) == expected_seats(1)[0]
+        assert os.sched_getaffinity(w.worker_pids()[0]) == expected_cores(1)[0]
 
 
 @pytest.mark.spec("SPEED-WAIT-4")
