@@ -1,6 +1,6 @@
 """Communicators of chips that no Worker brings together: each `ChipWorker` is a rank, in any process.
 
-The ranks meet under a name (`meeting.py`), and the first of those concerned makes the memory. A Worker
+The ranks meet under a name (`rendezvous.py`), and the first of those concerned makes the memory. A Worker
 does this for its chips by control requests instead (`orch/domains.py`).
 
 Rule     CHIP-COMM-1, -2, -4
@@ -23,7 +23,7 @@ from ...native_chip.domains import MAX_RANKS, ChipDomains, DomainMemory, domain_
 from ...system import regions
 from ...system.types import Array
 from ...system.values import positive_seconds, whole
-from .meeting import Answer, Meeting, Words
+from .rendezvous import Answer, Rendezvous, Words
 
 if TYPE_CHECKING:
     from ...native_chip.chip_worker import ChipWorker
@@ -191,7 +191,7 @@ class Communicator:
         """Of the memory of each domain, by its `device_ctx`."""
         self._everybody = tuple(range(size))
         said = {"rank": rank, "size": size, "device": chip.device_id}
-        met = self._meet(Meeting(name, self._everybody, timeout_s), said, _greet)
+        met = self._meet(Rendezvous(name, self._everybody, timeout_s), said, _greet)
         self._name, self._devices = met.words["name"], met.words["devices"]
 
     def barrier(self) -> None:
@@ -302,20 +302,20 @@ class Communicator:
         for device_ctx in list(self._addresses):
             self.release(device_ctx)
 
-    # ------------------------------------------------------------ meetings
+    # ------------------------------------------------------------ rendezvous
     def _agree(
         self, ranks: Sequence[int], said: Words, decide: Callable[[list[Words]], Answer]
     ) -> Answer:
         """Meet with some ranks, which have met as often as this one."""
         turn = next(self._turns.setdefault(tuple(ranks), itertools.count()))
         name = f"{self._name} {list(ranks)} {turn}"
-        return self._meet(Meeting(name, ranks, self._timeout_s), said, decide)
+        return self._meet(Rendezvous(name, ranks, self._timeout_s), said, decide)
 
     def _meet(
-        self, meeting: Meeting, said: Words, decide: Callable[[list[Words]], Answer]
+        self, place: Rendezvous, said: Words, decide: Callable[[list[Words]], Answer]
     ) -> Answer:
-        index = list(meeting.members).index(self.rank)
-        answer = meeting.visit(index, said) if index else meeting.host(said, decide)
+        index = list(place.members).index(self.rank)
+        answer = place.join(index, said) if index else place.lead(said, decide)
         if "error" in answer.words:
             raise RuntimeError(answer.words["error"])
         return answer

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs
-from simpler_ref.extras.communicators.meeting import address_of
+from simpler_ref.extras.communicators.rendezvous import address_of
 from simpler_ref.native_chip import ChipError, ChipWorker
 from simpler_ref.native_chip.domains import DomainMemory
 from simpler_ref.system import regions
@@ -101,9 +101,11 @@ def test_ranks_in_processes_meet_whichever_comes_first(name):
 
 @pytest.mark.spec("CHIP-COMM-1")
 def test_who_does_not_come_is_named_and_a_name_that_another_program_uses(name):
-    host, guest = together(2, lambda rank, chip: chip.comm_init(rank * 2, 3, name, timeout_s=0.05))
-    assert "rank 1 has not come within 0.05 s" in str(host)
-    assert "has not come" in str(guest) or "rank 0 has gone" in str(guest)
+    first, second = together(
+        2, lambda rank, chip: chip.comm_init(rank * 2, 3, name, timeout_s=0.05)
+    )
+    assert "rank 1 has not come within 0.05 s" in str(first)
+    assert "has not come" in str(second) or "rank 0 has gone" in str(second)
     with ChipWorker(0) as chip, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         other.bind(address_of(os.path.realpath(name)))
         with pytest.raises(RuntimeError, match="another program is rank 0 under the name"):

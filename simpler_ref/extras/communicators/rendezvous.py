@@ -1,6 +1,6 @@
 """How processes of one user that know a name come together, and exchange a few words each.
 
-The first of them, the *host*, listens at an abstract Unix socket, which the system removes with the
+The first of them, the *leader*, listens at an abstract Unix socket, which the system removes with the
 process. All others connect, say something, and get one answer, with a descriptor if there is one.
 """
 
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     fd: int = -1
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """Where and with whom: each member is there once, under its index in `members`."""
 
     name: str
@@ -39,16 +39,17 @@ class Meeting(NamedTuple):
     """For messages: the ranks that meet."""
     timeout_s: float
 
-    def host(self, said: Words, decide: Callable[[list[Words]], Answer]) -> Answer:
+    def lead(self, said: Words, decide: Callable[[list[Words]], Answer]) -> Answer:
         """Be the first member: hear all others, and give them the answer that `decide` finds.
 
         Raises
         ------
         RuntimeError
-            Others have not come in time, or somebody else is the host.
+            Others have not come in time, or somebody else is the leader.
         """
         deadline = time.monotonic() + self.timeout_s
         heard = [said] + [{}] * (len(self.members) - 1)
+        others: dict[int, socket.socket] = {}
         with (
             ExitStack() as stack,
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
@@ -61,62 +62,58 @@ class Meeting(NamedTuple):
                     "moment: take another name"
                 ) from error
             listening.listen(len(self.members))
-            guests: dict[int, socket.socket] = {}
-            while len(guests) < len(self.members) - 1:
-                one = stack.enter_context(self._next(listening, deadline, guests))
-                one.settimeout(max(0.001, deadline - time.monotonic()))
+            while len(others) < len(self.members) - 1:
+                _wait_at_most(listening, deadline)
+                try:
+                    one = stack.enter_context(listening.accept()[0])
+                except TimeoutError:
+                    missing = [rank for i, rank in enumerate(self.members) if i and i not in others]
+                    raise self._late(", ".join(f"rank {rank}" for rank in missing)) from None
+                _wait_at_most(one, deadline)
                 with suppress(OSError):  # it has gone
-                    if _user_of(one) != os.getuid() or not (raw := one.recv(_LONGEST)):
+                    sent = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                    if _CREDENTIALS.unpack(sent)[1] != os.getuid() or not (
+                        raw := one.recv(_LONGEST)
+                    ):
                         continue
                     words = json.loads(raw)
                     i = words["index"]
-                    if i in guests or i >= len(self.members):
-                        _send(one, Answer({"error": self._refusal(i)}))
+                    if i >= len(self.members):
+                        count = len(self.members)
+                        why = f"there are {count} ranks, says rank {self.members[0]}"
+                        _send(one, Answer({"error": why}))
+                    elif i in others:
+                        _send(one, Answer({"error": f"rank {self.members[i]} is there already"}))
                     else:
-                        heard[i], guests[i] = words, one
+                        heard[i], others[i] = words, one
             answer = decide(heard)
-            for one in guests.values():
+            for one in others.values():
                 with suppress(OSError):  # it has gone
                     _send(one, answer)
         return answer
 
-    def _refusal(self, index: int) -> str:
-        if index < len(self.members):
-            return f"rank {self.members[index]} is there already"
-        return f"there are {len(self.members)} ranks, says rank {self.members[0]}"
-
-    def _next(
-        self, listening: socket.socket, deadline: float, guests: dict[int, socket.socket]
-    ) -> socket.socket:
-        try:
-            listening.settimeout(max(0.001, deadline - time.monotonic()))
-            return listening.accept()[0]
-        except TimeoutError:
-            missing = [rank for i, rank in enumerate(self.members) if i and i not in guests]
-            raise self._late(", ".join(f"rank {rank}" for rank in missing)) from None
-
-    def visit(self, index: int, said: Words) -> Answer:
+    def join(self, index: int, said: Words) -> Answer:
         """Be another member: say something, and return the answer.
 
         Raises
         ------
         RuntimeError
-            The host has not come in time, or has gone.
+            The leader has not come in time, or has gone.
         """
         deadline = time.monotonic() + self.timeout_s
-        raw = json.dumps({**said, "index": index}).encode()
+        gone = RuntimeError(f"rank {self.members[0]} has gone: it says why")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
             self._connect(one, deadline)
-            one.settimeout(max(0.001, deadline - time.monotonic()))
+            _wait_at_most(one, deadline)
             try:
-                one.send(raw)
+                one.send(json.dumps({**said, "index": index}).encode())
                 answer, fds, _flags, _from = socket.recv_fds(one, _LONGEST, 1)
             except TimeoutError:
                 raise self._late("another rank") from None
             except OSError as error:
-                raise self._gone() from error
+                raise gone from error
         if not answer:
-            raise self._gone()
+            raise gone
         return Answer(json.loads(answer), fds[0] if fds else -1)
 
     def _connect(self, one: socket.socket, deadline: float) -> None:
@@ -134,8 +131,9 @@ class Meeting(NamedTuple):
     def _late(self, who: str) -> RuntimeError:
         return RuntimeError(f"{who} has not come within {self.timeout_s:g} s; all must call this")
 
-    def _gone(self) -> RuntimeError:
-        return RuntimeError(f"rank {self.members[0]} has gone: it says why")
+
+def _wait_at_most(one: socket.socket, deadline: float) -> None:
+    one.settimeout(max(0.001, deadline - time.monotonic()))
 
 
 def _send(one: socket.socket, answer: Answer) -> None:
@@ -146,8 +144,3 @@ def _send(one: socket.socket, answer: Answer) -> None:
 def address_of(name: str) -> str:
     """Return the address of the socket for a name."""
     return "\0simpler_ref." + hashlib.sha256(f"{os.getuid()} {name}".encode()).hexdigest()
-
-
-def _user_of(one: socket.socket) -> int:
-    raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[1])
