@@ -282,6 +282,12 @@ class TraceFile:
                 self.about[name] = value
 
 
+def line_name(about: dict[str, Any], line: int) -> str:
+    """Return a line of the program as ``file:number``; "" if it is not known."""
+    lines = about.get("lines", [])
+    return f"{lines[line - 1][0]}:{lines[line - 1][1]}" if 1 <= line <= len(lines) else ""
+
+
 def head_of(about: dict[str, Any]) -> bytes:
     """Return the beginning of a file that says this."""
     line = MAGIC + json.dumps(about).encode()

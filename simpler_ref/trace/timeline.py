@@ -31,6 +31,7 @@ from .tables import (
     TraceFile,
     TraceFileError,
     critical_path,
+    line_name,
     tables_of,
 )
 
@@ -451,8 +452,7 @@ class Timeline:
 
     def line_name(self, line: int) -> str:
         """Return a line as ``file:number``; "" if it is not known."""
-        lines = self.about.get("lines", [])
-        return f"{lines[line - 1][0]}:{lines[line - 1][1]}" if 1 <= line <= len(lines) else ""
+        return line_name(self.about, line)
 
     def worker_name(self, worker: int) -> str:
         """Return the name of a worker, or of a lane."""

@@ -461,7 +461,7 @@ def _scope_stats(run: FlaggedRun) -> str:
             change(ring, "heap", step.second - use[ring]["heap"] + back[ring]["heap"])
         elif step.what == "scope":
             ring = max(0, min(step.first, run.rings - 1))
-            place = run.line_of(step.line) if step.first else run.site
+            place = tables.line_name(run.about, step.line) if step.first else run.site
             phase = "begin" if step.second else "end"
             lines.append(
                 scope_line(place, phase, step.first, ring, back[ring], use[ring], step.buffers)

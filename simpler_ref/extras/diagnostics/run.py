@@ -189,11 +189,6 @@ class FlaggedRun:
         """Return the number of a task's function; -1 if it is not known."""
         return self._functions.get(task.function, -1)
 
-    def line_of(self, line: int) -> str:
-        """Return a line of the program as ``file:number``; "" if it is not known."""
-        lines = self.about.get("lines", [])
-        return f"{lines[line - 1][0]}:{lines[line - 1][1]}" if 1 <= line <= len(lines) else ""
-
     # ------------------------------------------------------------ the Orch thread's notes
     def _each(self) -> Iterator[tuple[int, int, int, int]]:
         for at in range(0, len(self._orch), BLOCK):
