@@ -404,14 +404,18 @@ class ChipWorker:
         ValueError, TypeError
             `config` is not valid; `task_args` is neither of the two.
         """
-        if not isinstance(task_args, (TaskArgs, ChipStorageTaskArgs)):
+        if isinstance(task_args, ChipStorageTaskArgs):
+            task_args = task_args.task_args()
+        if not isinstance(task_args, TaskArgs):
             raise TypeError(
                 f"task_args must be a TaskArgs or a ChipStorageTaskArgs, got {type(task_args).__name__}"
             )
         if config is not None and not isinstance(config, CallConfig):
             raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
-        counts = _COUNTS.pack(task_args.tensor_count(), task_args.scalar_count())
-        view = b"".join((counts, *_parts(task_args)))
+        require_plain([task_args._tensors], "the arguments of a chip")
+        tensors = [without_tag(wire, keep_mark=True) for wire in task_args._tensors]
+        scalars = [raw[:SCALAR_BYTES] for raw in task_args._scalars]
+        view = b"".join((_COUNTS.pack(len(tensors), len(scalars)), *tensors, *scalars))
         knobs = CallConfig() if config is None else config
         wire = knobs.to_bytes()
         self.set_runtime_env(knobs._runtime_env or _NO_ENV)
@@ -576,16 +580,6 @@ class ChipWorker:
     def __repr__(self) -> str:
         state = "open" if self.initialized else "closed"
         return f"<ChipWorker {self.device_id}, {state}, {self.runtime}>"
-
-
-def _parts(args: TaskArgs | ChipStorageTaskArgs) -> list[bytes]:
-    """Return the tensors, then the scalars, of a blob."""
-    if isinstance(args, TaskArgs):
-        require_plain([args._tensors], "the arguments of a chip")
-        tensors = [without_tag(wire, keep_mark=True) for wire in args._tensors]
-        return [*tensors, *(raw[:SCALAR_BYTES] for raw in args._scalars)]
-    tensors = [bytes(args.tensors_[i]) for i in range(args.tensor_count())]
-    return [*tensors, *(args.scalar(i).to_bytes(8, "little") for i in range(args.scalar_count()))]
 
 
 def _wrong_counts(view: int, capacity: int) -> str:
