@@ -201,16 +201,17 @@ bool arena_lends(const Arena *arena, uint64_t at, uint64_t size)
 }
 
 /* Rule CHIP-MEM-6 */
-void arena_explain(const Arena *arena, uint64_t at, char *text, size_t room)
+const char *arena_owner(Arena *arena, uint64_t at)
 {
-    text[0] = '\0';
+    arena->owner[0] = '\0';
     if (at < DEVICES_FIRST || at >= DEVICES_END)
-        return;
+        return arena->owner;
     uint64_t strip = arena->end - arena->first + 2 * GUARD;
     uint64_t owner = (at - DEVICES_FIRST) / strip;
     if (owner != (uint64_t)arena->device_id)
-        snprintf(text, room, ": address 0x%llx belongs to device %llu, this is device %d",
+        snprintf(arena->owner, sizeof arena->owner, ": address 0x%llx belongs to device %llu, this is device %d",
                  (unsigned long long)at, (unsigned long long)owner, (int)arena->device_id);
+    return arena->owner;
 }
 
 /* Rule CHIP-RUN-5 */

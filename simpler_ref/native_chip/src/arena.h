@@ -30,6 +30,7 @@ typedef struct Arena {
     uint64_t used;
     Span *windows; /* memory that devices share: the host's to allocate, this device's to use */
     size_t windows_count;
+    char owner[96]; /* text of `arena_owner` */
 } Arena;
 
 #define ARENA_ALIGN 64
@@ -57,9 +58,8 @@ bool arena_holds(const Arena *arena, uint64_t at, uint64_t size);
 bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
 
 /* Name the owner of an address, if it is another device: ": address 0x… belongs to device 1, this is device
- * 0", else nothing. Devices with memory of another size do not count. */
-#define OWNER_SIZE 96 /* room for this text */
-void arena_explain(const Arena *arena, uint64_t at, char *text, size_t room);
+ * 0", else nothing. Devices with memory of another size do not count. The text stays until the next call. */
+const char *arena_owner(Arena *arena, uint64_t at);
 
 /* Allocate for the time of a run; free all of that. */
 uint64_t arena_borrow(Arena *arena, uint64_t size);

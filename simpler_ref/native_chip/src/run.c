@@ -111,12 +111,11 @@ static int32_t check_child_memory(Chip *chip, const SimplerContinuousTensor *ten
 {
     if (bytes == 0 || arena_holds(&chip->arena, tensor->data, bytes))
         return PTO2_OK;
-    char owner[OWNER_SIZE];
-    arena_explain(&chip->arena, tensor->data, owner, sizeof owner);
     return chip_fail(chip, PTO2_E_ADDRESS,
                      "tensor %d has %llu bytes of device memory at 0x%llx, which are not inside one "
                      "live allocation of this chip%s",
-                     i, (unsigned long long)bytes, (unsigned long long)tensor->data, owner);
+                     i, (unsigned long long)bytes, (unsigned long long)tensor->data,
+                     arena_owner(&chip->arena, tensor->data));
 }
 
 static int32_t sort_tensors(Chip *chip, const Callable *callable,
@@ -156,12 +155,12 @@ static int32_t stage_overlapping(Chip *chip, Staging *staging, int32_t first)
     return next;
 }
 
-static int32_t no_room(Chip *chip, uint64_t bytes)
+int32_t chip_no_room(Chip *chip, uint64_t bytes)
 {
     const Arena *arena = &chip->arena;
     return chip_fail(chip, PTO2_E_MEMORY,
-                     "the device has no room for %llu bytes: %llu of %llu are allocated in %zu "
-                     "allocations; free some, or set SIMPLER_SIM_DEVICE_MEMORY",
+                     "the device has no room for %llu bytes in one piece: %llu of %llu are allocated "
+                     "in %zu allocations; free some, or set SIMPLER_SIM_DEVICE_MEMORY",
                      (unsigned long long)bytes, (unsigned long long)arena->used,
                      (unsigned long long)(arena->end - arena->first), arena->count);
 }
@@ -171,7 +170,7 @@ static int32_t stage_tensors(Chip *chip, Staging *staging)
     for (int32_t i = 0; i < staging->count;) {
         int32_t next = stage_overlapping(chip, staging, i);
         if (staging->tensors[i].device == 0)
-            return no_room(chip, staging->tensors[i].bytes);
+            return chip_no_room(chip, staging->tensors[i].bytes);
         i = next;
     }
     return PTO2_OK;
@@ -307,22 +306,19 @@ static int32_t check_launch(Run *run, const Core *core, int32_t block_dim, int32
 /* A kernel gets device memory only: what is allocated, and what the run has. */
 static int32_t check_launch_tensors(Run *run, const Launch *launch)
 {
-    const Arena *arena = &run->chip->arena;
+    Arena *arena = &run->chip->arena;
     for (int32_t i = 0; i < launch->args.tensor_count; i++) {
         const SimplerContinuousTensor *tensor = &launch->args.tensors[i];
         uint64_t bytes;
         if (!tensor_bytes(run->chip, tensor, i, &bytes))
             return PTO2_E_ARGS;
         if (bytes > 0 && !arena_lends(arena, tensor->data, bytes) &&
-            !arena_holds(arena, tensor->data, bytes)) {
-            char owner[OWNER_SIZE];
-            arena_explain(arena, tensor->data, owner, sizeof owner);
+            !arena_holds(arena, tensor->data, bytes))
             return chip_fail(run->chip, PTO2_E_ADDRESS,
                              "%s launches func_id %d with %llu bytes at 0x%llx as tensor %d, which "
                              "are not device memory of this run%s",
                              run->callable->name, launch->core->func_id, (unsigned long long)bytes,
-                             (unsigned long long)tensor->data, i, owner);
-        }
+                             (unsigned long long)tensor->data, i, arena_owner(arena, tensor->data));
     }
     return PTO2_OK;
 }
@@ -372,7 +368,7 @@ static uint64_t borrow(SimplerDevice *device, uint64_t size)
     Run *run = (Run *)device;
     uint64_t at = arena_borrow(&run->chip->arena, size);
     if (at == 0)
-        note(run, no_room(run->chip, size));
+        note(run, chip_no_room(run->chip, size));
     return at;
 }
 

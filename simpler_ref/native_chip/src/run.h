@@ -28,6 +28,7 @@ typedef struct Chip {
 int32_t chip_fail(Chip *chip, int32_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+int32_t chip_no_room(Chip *chip, uint64_t bytes);
 int32_t chip_run(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args,
                  const SimplerCallConfig *config);
 

@@ -249,16 +249,6 @@ EXPORT int32_t pto2_record(const SimplerRecording *recording)
 
 /* ---------------------------------------------------------------- memory */
 
-static int32_t no_room(uint64_t size)
-{
-    const Arena *arena = &chip.arena;
-    return chip_fail(&chip, PTO2_E_MEMORY,
-                     "the device has no room for %llu bytes in one piece: %llu of %llu are allocated "
-                     "in %zu allocations; free some, or set SIMPLER_SIM_DEVICE_MEMORY",
-                     (unsigned long long)size, (unsigned long long)arena->used,
-                     (unsigned long long)(arena->end - arena->first), arena->count);
-}
-
 EXPORT uint64_t pto2_malloc(uint64_t size)
 {
     if (!enter())
@@ -267,7 +257,7 @@ EXPORT uint64_t pto2_malloc(uint64_t size)
     if (size == 0)
         chip_fail(&chip, PTO2_E_MEMORY, "an allocation of 0 bytes; give a positive size");
     else if (address == 0)
-        no_room(size);
+        chip_no_room(&chip, size);
     leave(PTO2_OK);
     return address;
 }
@@ -278,23 +268,20 @@ EXPORT int32_t pto2_free(uint64_t address)
         return PTO2_E_STATE;
     if (arena_free(&chip.arena, address))
         return leave(PTO2_OK);
-    char owner[OWNER_SIZE];
-    arena_explain(&chip.arena, address, owner, sizeof owner);
     return leave(chip_fail(&chip, PTO2_E_ADDRESS,
                            "no live allocation begins at 0x%llx; it was freed already, or is not this "
                            "chip's%s",
-                           (unsigned long long)address, owner));
+                           (unsigned long long)address, arena_owner(&chip.arena, address)));
 }
 
 static int32_t check_device(uint64_t device, uint64_t size)
 {
     if (arena_holds(&chip.arena, device, size))
         return PTO2_OK;
-    char owner[OWNER_SIZE];
-    arena_explain(&chip.arena, device, owner, sizeof owner);
     return chip_fail(&chip, PTO2_E_ADDRESS,
                      "the %llu bytes at device address 0x%llx are not inside one live allocation%s",
-                     (unsigned long long)size, (unsigned long long)device, owner);
+                     (unsigned long long)size, (unsigned long long)device,
+                     arena_owner(&chip.arena, device));
 }
 
 EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)
