@@ -15,7 +15,7 @@ import secrets
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..callables.registry import Registry
@@ -345,14 +345,14 @@ class _Place:
             step.shown += [id(one) for one in slot.shows]
             slot.shows = []
 
-    def made(self) -> TaskList:
-        """Return the list."""
+    def made(self, peers: Mapping[int, int]) -> TaskList:
+        """Return the list; `peers` are the numbers that a replay gives the endpoints."""
         numbers = {
             id(show): i for i, show in enumerate(show for step in self.steps for show in step.shows)
         }
         steps = [
             ListStep(
-                step.gets,
+                [replace(one, peer=peers.get(one.peer, PARENT)) for one in step.gets],
                 [numbers[one] for one in step.shown],
                 step.tasks,
                 [
@@ -453,9 +453,7 @@ class _Way:
         self.places = dict(sorted(lists.items()))
         self.number = next(_numbers)
         peers = {place: i for i, place in enumerate(self.places)}
-        self.raw = {
-            at: LIST.encode(_numbered(one.made(), peers)) for at, one in self.places.items()
-        }
+        self.raw = {at: LIST.encode(one.made(peers)) for at, one in self.places.items()}
         self.sent: dict[int, int] = {}
         """By endpoint: the session that has its list."""
         self.runs = 0
@@ -643,21 +641,6 @@ class ListedGraph:
         args = TaskArgs()
         args._scalars = [scalar_wire(ScalarBits(one)) for one in (address, len(raw))]
         return args
-
-
-def _numbered(one: TaskList, peers: Mapping[int, int]) -> TaskList:
-    """Return a list whose peers have the numbers that a replay gives them."""
-    steps = [
-        ListStep(
-            [
-                Get(get.slot, peers.get(get.peer, PARENT), get.number, get.users)
-                for get in step.gets
-            ],
-            *(step.shown, step.tasks, step.shows),
-        )
-        for step in one.steps
-    ]
-    return TaskList(one.callables, one.slots, steps)
 
 
 def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[int]:

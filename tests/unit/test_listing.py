@@ -65,7 +65,7 @@ class Player:
     """
 
     def __init__(self, rng, place, mail):
-        self.rng, self.list, self.mail = rng, place.made(), mail
+        self.rng, self.list, self.mail = rng, place.made({}), mail
         self.memory = ["garbage"] * len(self.list.slots)
         self.steps = list(self.list.steps)
         self.tasks, self.ended = [], []
@@ -168,7 +168,7 @@ def test_lists_do_what_the_graph_does_one_task_after_the_other(seed):
         assert one.readers == gets.count(one.number) + ends.count(one.number) > 0
     assert len({one.number for one in shows}) == len(shows)
     for place in lists.values():
-        raw = LIST.encode(listing._numbered(place.made(), {at: i for i, at in enumerate(lists)}))
+        raw = LIST.encode(place.made({at: i for i, at in enumerate(lists)}))
         assert LIST.encode(LIST.decode(raw)) == raw
 
 
