@@ -442,7 +442,7 @@ def _make(name: str, chips: Sequence[int], window: int, timeout_ns: int) -> Arra
     """Return the memory of a domain, in this process."""
     from ..native_chip.domains import DomainMemory, domain_bytes
 
-    memory = regions.create_window(domain_bytes(len(chips), window))
+    memory = regions.create(domain_bytes(len(chips), window), window=True)
     made = DomainMemory(memory.ctypes.data)
     made.make(name, chips, window, timeout_ns)
     made.guard()

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..jit.layout import round_up
-from .signals import signals_blocked
+from .signals import in_one_piece, signals_blocked
 from .types import Array
 
 PAGE = mmap.PAGESIZE
@@ -119,10 +119,14 @@ def close_inherited() -> None:
 
 
 # ---------------------------------------------------------------- making one
-def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) -> Array:
+@in_one_piece  # or a descriptor could leak
+def create(
+    nbytes: int, private_from: int | None = None, *, huge: bool = False, window: bool = False
+) -> Array:
     """Return fresh, zeroed bytes at an address that a fresh interpreter can use, too.
 
-    From `private_from` (page-aligned) on they are private: see `make_private`.
+    From `private_from` (page-aligned) on they are private: see `make_private`. No process inherits a
+    `window`: others attach the `region_of` it.
 
     Raises
     ------
@@ -131,29 +135,6 @@ def create(nbytes: int, private_from: int | None = None, *, huge: bool = False) 
     """
     nbytes = round_up(max(nbytes, 1), PAGE)
     shared = nbytes if private_from is None else private_from
-    with signals_blocked():  # or a descriptor could leak
-        return _create(nbytes, shared, huge, window=False)
-
-
-def create_window(nbytes: int) -> Array:
-    """Return fresh, zeroed bytes that no process inherits: others attach `region_of` it.
-
-    Raises
-    ------
-    MemoryError
-        The address space or the system's limits do not allow a window of this size.
-    """
-    nbytes = round_up(nbytes, PAGE)
-    with signals_blocked():
-        return _create(nbytes, nbytes, huge=False, window=True)
-
-
-def region_of(array: Array) -> Region:
-    """Return the region that begins with an array, for `attach` in another process."""
-    return _regions[array.ctypes.data]
-
-
-def _create(nbytes: int, shared: int, huge: bool, window: bool) -> Array:
     for region, owner in _owners.copy().items():  # a copy of it in one step: finalizers change it
         if owner() is None:  # a signal has cut its finalizer short
             _unmap(region)
@@ -168,17 +149,20 @@ def _create(nbytes: int, shared: int, huge: bool, window: bool) -> Array:
     except (OSError, OverflowError) as error:
         if fd >= 0:
             os.close(fd)
+        remedy = "heap_ring_size, arena_size, values_size and task_window set the sizes"
+        if window:
+            remedy = "window_size sets the size"
         raise MemoryError(
-            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: "
-            + (
-                "window_size sets the size"
-                if window
-                else "heap_ring_size, arena_size, values_size and task_window set the sizes"
-            )
+            f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: {remedy}"
         ) from error
     _regions[region.address] = region
     _owned.add(region)
     return array
+
+
+def region_of(array: Array) -> Region:
+    """Return the region that begins with an array, for `attach` in another process."""
+    return _regions[array.ctypes.data]
 
 
 def release(array: Array) -> None:
@@ -334,7 +318,7 @@ def attach(region: Region, fd: int) -> Array:
 
 
 def attach_window(address: int, nbytes: int, owner: int, fd: int) -> Array:
-    """Map a window of another process; see `create_window` and `attach`."""
+    """Map a window of another process; see `create` and `attach`."""
     inode = os.fstat(fd).st_ino
     return attach(Region(address, nbytes, nbytes, owner, fd, inode, huge=False, window=True), fd)
 

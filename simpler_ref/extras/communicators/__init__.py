@@ -227,7 +227,7 @@ class Communicator:
             if len(wanted) > 1:
                 return Answer({"error": f"ranks ask for windows of {sorted(wanted)} bytes"})
             window = window_size(nbytes)
-            made.append(regions.create_window(domain_bytes(len(ranks), window)))
+            made.append(regions.create(domain_bytes(len(ranks), window), window=True))
             memory = DomainMemory(made[0].ctypes.data)
             devices = [self._devices[rank] for rank in ranks]
             memory.make("comm", devices, window, int(self._timeout_s * 1e9))
