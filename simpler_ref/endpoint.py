@@ -121,7 +121,11 @@ def run_session(interface: str) -> int:
         os.close(channel)
 
     try:
-        manifest = read_manifest(_read_line(ended))
+        with open(ended, "rb", 0, closefd=False) as said:
+            line = said.readline()
+        if not line.endswith(b"\n"):
+            raise RemoteError("the parent has gone before it has said what to do")
+        manifest = read_manifest(line)
         sys.path[:0] = [one for one in manifest.path if one not in sys.path]
         if manifest.original_names:
             from .compat import install
@@ -139,16 +143,6 @@ def run_session(interface: str) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _read_line(fd: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        read = os.read(fd, 1 << 16)
-        if not read:
-            raise RemoteError("the parent has gone before it has said what to do")
-        line += read
-    return line
 
 
 def listening_address(interface: str) -> str:

@@ -15,12 +15,8 @@ NUL = logging.CRITICAL + 10
 LEVELS = {f"V{i}": V0 + i for i in range(10)} | {"NUL": NUL}
 
 
-def _introduce() -> None:
-    for name, level in LEVELS.items():
-        logging.addLevelName(level, name)
-    logging.addLevelName(logging.INFO, "INFO")  # V5 is another name of it
-
-
-_introduce()
+for _name, _level in LEVELS.items():
+    logging.addLevelName(_level, _name)
+logging.addLevelName(logging.INFO, "INFO")  # V5 is another name of it
 
 __all__ = ["LEVELS", "NUL", *(f"V{i}" for i in range(10))]

@@ -173,10 +173,9 @@ class Session:
     def watch(self) -> Watch:
         """Return the watch of running tasks, one for each run that has to wait."""
         assert self.manager is not None
-        watch = self._watch
-        if watch is None or watch.manager is not self.manager:
-            self._watch = watch = Watch(self.engine, self.manager, self, self.options.hang_report_s)
-        return watch
+        if self._watch is None:
+            self._watch = Watch(self.engine, self.manager, self, self.options.hang_report_s)
+        return self._watch
 
     # ------------------------------------------------------------ callables
     def words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
@@ -335,7 +334,7 @@ class Session:
         """Stop the workers; the Scheduler thread stays."""
         if self.manager is not None:
             self.manager.stop()
-            self.manager = None
+            self.manager = self._watch = None
 
     def close(self) -> None:
         """Stop everything and release the memory."""

@@ -56,7 +56,7 @@ class Watch:
         self._stall_s = STALL_S if stall_s is None else stall_s
         self._reported = False
         self._engine = engine
-        self.manager = manager
+        self._manager = manager
         self._names = names
         self._told_interrupt = False
         self._done = -1
@@ -86,7 +86,7 @@ class Watch:
         count = f"{len(running)} running task{'s' * (len(running) > 1)}"
         again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
         ends = "kills their workers"
-        if self.manager.in_threads:
+        if self._manager.in_threads:
             ends = "ends them at their next line of Python"
         log.warning(
             "%s: waiting for %s: %s; %s %s",
@@ -104,7 +104,7 @@ class Watch:
         if waiting := waiting_tasks(self._engine, self._names):
             lines = [*dict.fromkeys([*lines, *waiting]), self.stuck_group()]
         if running:
-            pid = self.manager.pids.get(running[0].worker, os.getpid())
+            pid = self._manager.pids.get(running[0].worker, os.getpid())
             lines.append(f"`py-spy dump --pid {pid}` shows what a worker does; {remedy}")
         if lines:
             text = "\n  ".join(filter(None, lines))
@@ -113,14 +113,14 @@ class Watch:
     # ------------------------------------------------------------ running tasks
     def running(self) -> Iterator[RunningTask]:
         """Yield the oldest task of each worker that has one."""
-        for worker in range(len(self.manager.kinds)):
+        for worker in range(len(self._manager.kinds)):
             oldest = MailboxView(self._engine, worker).oldest_task()
-            if oldest and worker not in self.manager.dead:
+            if oldest and worker not in self._manager.dead:
                 task, index, key = oldest
                 yield RunningTask(worker, task, self._names.callable_name(index, key))
 
     def _text(self, one: RunningTask, how: str) -> str:
-        return f"task {one.task} ({one.name}) {how} {self.manager.name(one.worker)}"
+        return f"task {one.task} ({one.name}) {how} {self._manager.name(one.worker)}"
 
     def ran_before(self, worker: int) -> str:
         """Name the last task that a worker ended before it died, if there is any.
@@ -140,7 +140,7 @@ class Watch:
         if group is None:
             return ""
         busy = [
-            f"{self.manager.name(one.worker)} with task {one.task} ({one.name})"
+            f"{self._manager.name(one.worker)} with task {one.task} ({one.name})"
             for one in self.running()
             if one.worker in group.pool
         ]
