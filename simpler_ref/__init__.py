@@ -2,8 +2,8 @@
 
 from .callables.identity import CallableHandle
 from .callables.leaves import leaf
+from .calls.current import local
 from .calls.futures import Future
-from .calls.local import local
 from .calls.signatures import In, InOut, Out
 from .calls.tasks import task
 from .errors import (

@@ -23,9 +23,8 @@ from .callables.leaves import Leaf
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import fits, require_runnable
-from .calls.current import Entrance, enter, leave
+from .calls.current import Entrance, Initializer, enter, leave
 from .calls.dry import graph_of_calls
-from .calls.local import Initializer
 from .calls.methods import CallMethods
 from .errors import CallableError
 from .model.arguments import TaskArgs

@@ -1,6 +1,6 @@
-"""Which Worker a call goes to, and whether this thread runs a task.
+"""Which Worker a call goes to, whether this thread runs a task, and what a worker keeps for its tasks.
 
-Rule     CALL-STREAM-1; ORCH-RUN-2
+Rule     CALL-STREAM-1; CALL-WORKER-1; ORCH-RUN-2
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
+
+from ..callables.runnable import require_runnable
+from ..system.values import items
 
 
 class _Here(threading.local):
@@ -112,3 +115,57 @@ def _opened_by(reference: weakref.ref[Any]) -> Any:
 
 
 os.register_at_fork(after_in_child=opened.clear)
+
+
+# ---------------------------------------------------------------- what a worker keeps
+class _Local(threading.local):
+    """Attributes of one worker, which runs all of its tasks in one thread.
+
+    Set them in `Worker(initializer=…)` or in a task; later tasks in the same worker find them. Without a
+    Worker they are those of the calling thread.
+    """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"this worker has no local.{name}: set it in Worker(initializer=...), or earlier in the task"
+        )
+
+    def __reduce__(self) -> str:
+        return "local"
+
+
+local = _Local()
+"""What a worker keeps between its tasks: an object with attributes, for each worker its own."""
+
+
+class Initializer:
+    """What each sub worker does first: it forgets what it has inherited, and calls the user's function.
+
+    Raises
+    ------
+    TypeError
+        `function` is not callable, or a call would not run it; there are arguments and no function.
+    """
+
+    def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:
+        self._function = function
+        self._args = tuple(items("initargs", args, "arguments"))
+        if function is None:
+            if self._args:
+                raise TypeError("initargs are for an initializer, and there is none")
+            return
+        if not callable(function):
+            raise TypeError(f"initializer={function!r} is not callable")
+        require_runnable("initializer", function)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a function to call."""
+        return self._function is not None
+
+    def __call__(self) -> None:
+        """Run in a worker, before its first task."""
+        vars(local).clear()
+        if self._function is not None:
+            here.in_task = True  # a task called here is a plain call
+            self._function(*self._args)

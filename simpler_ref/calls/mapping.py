@@ -33,10 +33,10 @@ from .current import here
 from .dry import DryStream, NoValues
 from .futures import Future
 from .packing import Plan
-from .sending import How, Payload, Unchanging
+from .sending import How, Payload, Unchanging, received
 from .signatures import Mode
 from .stream import Stream
-from .tasks import Task, received
+from .tasks import Task
 
 log = logging.getLogger("simpler_ref")
 

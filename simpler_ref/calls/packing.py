@@ -38,8 +38,7 @@ from .forms import (
     VALUE,
     head_words,
 )
-from .futures import Future
-from .leases import Lease
+from .futures import Future, Lease
 from .signatures import MISSING, Mode, Parameter
 from .tasks import Task
 

@@ -1,17 +1,20 @@
-"""What workers get of a function: its name, or all of it as it is now.
+"""What workers get of a function: its name, or all of it as it is now, in a block of memory.
 
 - *By name* goes what a worker finds under that name, and is the same object there: functions and classes
   of modules, and those of the script as it was when the workers were forked. What such a function reads
   is the worker's own.
 - *By content* goes everything else: methods of objects, objects that can be called, closures, lambdas,
   functions that were defined or redefined later. It is pickled at each submit and each map, as it is
-  then, and each call gets a copy of its own. Equal bytes are sent once; those that were not sent for long
-  are forgotten.
+  then, and each call gets a copy of its own.
 
 A function by content is not pickled again as long as all that it refers to is what it was, and cannot
 change (`Guards`); and one whose calls cannot change it need not be copied for each.
 
-Rule     CALL-SENT-2
+Equal ones have one block, in which workers find them. Those that workers may keep for good have theirs
+for good, and all others until they were not sent for long; then their blocks are given back as soon as no
+call needs them.
+
+Rule     CALL-LIMIT-1; CALL-SENT-1, -2; CALL-WORKER-4
 """
 
 from __future__ import annotations
@@ -20,9 +23,14 @@ import dis
 import functools
 import io
 import itertools
+import pickle
 import sys
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from enum import IntFlag
+from hashlib import blake2b
 from struct import Struct
 from types import (
     BuiltinFunctionType,
@@ -34,17 +42,35 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from cloudpickle import cloudpickle
 
+from ..callables.payloads import MOST_WHY
 from ..callables.pickling import CallablePickler, is_in_main, module_with
+from ..callables.runnable import require_runnable
+from ..engine.view.blocks import set_retries
 from ..jit import layout as L
 from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
+from .compiled import Code
+from .packing import Plan
+from .signatures import Signature
+from .tasks import Task, find, known
 
+if TYPE_CHECKING:
+    from .futures import Lease
+    from .stream import Stream
+
+MOST_LASTING = 4096
+MOST, MOST_PART, MOST_BYTES = 256, 4, 1 << 28
+"""Other functions that are kept, and the part of the memory for values, or the bytes, that they take."""
+_MOST_GUARDED = 1024
+"""Functions that are known to be what they were; a call of another one forgets the oldest."""
+_FUNCTIONS = {FunctionType, BuiltinFunctionType, type, np.ufunc, type(functools.cache(len))}
+"""Types of functions that are the same only if they are identical."""
 _numbers = itertools.count(1)
 _HEAD = Struct("<qqq")
 _ABSENT = object()
@@ -106,15 +132,88 @@ def number_in(raw: bytes | memoryview) -> int:
     return number
 
 
+def payload_of(
+    task: Task, inherited: Mapping[str, Any] | None, *, to_threads: bool = False
+) -> tuple[Payload, Guards | None]:
+    """Return what workers make a task from, and what must hold for this to stay right.
+
+    Parameters
+    ----------
+    inherited
+        What the workers have of `__main__`; None: all of it.
+    to_threads
+        Whether they are threads of this process, which call the very function.
+    """
+    if to_threads:
+        return Payload(How.KEPT | How.INHERITED, task.serial, b""), None if task.is_passing else []
+    guards = guards_of_task(task, inherited)
+    how = How(0) if guards is None else How.KEPT
+    if named := name_of(task, inherited) or name_of(task.py_func, inherited):
+        how |= How.NAMED
+    elif task.code is not None:
+        how |= How.INHERITED
+    about = task.timeout, task._options, named or task.py_func
+    try:
+        return Payload(how, task.serial, *content_of(about, inherited)), guards
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"[:MOST_WHY]
+        if task.is_passing:
+            raise TypeError(f"{task!r} cannot be pickled: {why}") from error
+        return Payload(How.KEPT | How.INHERITED, task.serial, why.encode(errors="replace")), []
+
+
+class Received(NamedTuple):
+    """A function as a worker gets it."""
+
+    function: Callable[..., Any]
+    timeout: float | None
+    code: Code | None
+
+
+def received(payload: Payload) -> Received:
+    """Return the function of a payload, in a worker.
+
+    Raises
+    ------
+    TypeError
+        It was made after the workers, and cannot be pickled.
+    AttributeError
+        The module has nothing under its name here.
+    """
+    mine = known.get(payload.serial) if payload.how & How.INHERITED else None
+    if mine is not None:
+        return Received(mine.run, mine.timeout, mine.code)
+    try:
+        timeout, options, target = pickle.loads(payload.body)
+    except Exception:
+        if not payload.how & How.INHERITED:
+            raise
+        why = payload.body.rstrip(b"\0").decode(errors="replace")  # a block has some behind it
+        raise TypeError(
+            f"this function refers to something that cannot be pickled ({why}), and this worker does not "
+            "have it: put it into a module, or let it refer to nothing of that kind; or, for workers "
+            'that are forked (start_method="fork"), make it before the first call'
+        ) from None
+    if payload.how & How.NAMED:
+        module, name = target
+        target = find(module, name)
+        if target is None:
+            raise AttributeError(f"module {module!r} of this worker has no {name!r}")
+    if isinstance(target, Task):
+        return Received(target.run, timeout, target.code)
+    code = None if options is None else Code(target, options)
+    return Received(target if code is None else code.run, timeout, code)
+
+
 # ---------------------------------------------------------------- by name
-def name_of(target: Any, known: Mapping[str, Any] | None) -> tuple[str, str] | None:
+def name_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """Return module and name under which workers find the same object; None if there are none.
 
     Parameters
     ----------
     target : Any
         A function, or anything else that can be called.
-    known : Mapping or None
+    inherited : Mapping or None
         What workers have of `__main__`; None: all.
     """
     if isinstance(target, BuiltinFunctionType | MethodType):
@@ -129,7 +228,7 @@ def name_of(target: Any, known: Mapping[str, Any] | None) -> tuple[str, str] | N
     if not isinstance(module, str) or not isinstance(name, str) or _goes_by_value(module):
         return None
     if module == "__main__":
-        return (module, name) if is_in_main(target, known) else None
+        return (module, name) if is_in_main(target, inherited) else None
     found = find(module, name) if module in sys.modules else None
     is_same = found == target if isinstance(target, MethodType) else found is target
     return (module, name) if is_same else None
@@ -141,22 +240,14 @@ def _goes_by_value(module: str) -> bool:
     return any(module == one or module.startswith(one + ".") for one in registered)
 
 
-def find(module: str, name: str) -> Any:
-    """Return what an imported module has under a name, None if it has nothing."""
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
 # ---------------------------------------------------------------- by content
-def content_of(target: Any, known: Mapping[str, Any] | None) -> tuple[bytes, tuple[bytes, ...]]:
+def content_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[bytes, tuple[bytes, ...]]:
     """Return something as bytes, and tensors of the shared arrays that it refers to, which go by address.
 
     Of many, one tensor covers all.
     """
     buffer = io.BytesIO()
-    pickler = CallablePickler(buffer, known)
+    pickler = CallablePickler(buffer, inherited)
     pickler.dump(target)
     spans = sorted(set(pickler.shared))
     if len(spans) > _MOST_TENSORS:
@@ -173,44 +264,40 @@ def _as_tensor(span: tuple[int, int]) -> tuple[bytes, bytes]:
     return wire[:TAG_AT], with_tag(b"", L.INPUT)
 
 
-class _Guard(NamedTuple):
-    """That something is still what it was."""
+# ---------------------------------------------------------------- what stays as it was
+Guards: TypeAlias = list[tuple[Callable[[], Any], Any]]
+"""All that a function refers to, if none of it can change and no call of the function changes it.
 
-    look: Callable[[], Any]
-    found: Any
-
-
-class Guards:
-    """All that a function refers to, if none of it can change and no call of the function changes it.
-
-    Names of modules, and cells of closures, may mean something else later: `hold` looks.
-    """
-
-    def __init__(self, guards: list[_Guard]) -> None:
-        self._guards = guards
-
-    def __len__(self) -> int:
-        return len(self._guards)
-
-    def hold(self) -> bool:
-        """Say whether everything is what it was."""
-        return all(look() is found for look, found in self._guards)
-
-    @classmethod
-    def of(cls, target: Any, known: Mapping[str, Any] | None) -> Guards | None:
-        """Return those of a function; None if it refers to what can change."""
-        found: list[_Guard] = []
-        return cls(found) if _guard(target, known, found, set()) else None
+Names of modules, and cells of closures, may mean something else later: each is looked up, and compared
+with what it was.
+"""
 
 
-def _guard(
-    target: Any, known: Mapping[str, Any] | None, found: list[_Guard], seen: set[int]
-) -> bool:
+def hold(guards: Guards) -> bool:
+    """Say whether everything is what it was."""
+    return all(look() is found for look, found in guards)
+
+
+def guards_of(target: Any, inherited: Mapping[str, Any] | None) -> Guards | None:
+    """Return the guards of a function; None if it refers to what can change."""
+    found: Guards = []
+    return found if _guard(target, inherited, found, set()) else None
+
+
+def guards_of_task(task: Task, inherited: Mapping[str, Any] | None) -> Guards | None:
+    """Return what must hold for workers to have the function as it is; None: they never have."""
+    is_named = name_of(task, inherited) or name_of(task.py_func, inherited)
+    if is_named or task.code is not None or isinstance(task.py_func, Unchanging):
+        return []
+    return guards_of(task.py_func, inherited)
+
+
+def _guard(target: Any, inherited: Mapping[str, Any] | None, found: Guards, seen: set[int]) -> bool:
     """Add what a value refers to; return whether it cannot change."""
     if _is_constant(target) or id(target) in seen:
         return True
     seen.add(id(target))
-    if isinstance(target, ModuleType) or name_of(target, known) is not None:
+    if isinstance(target, ModuleType) or name_of(target, inherited) is not None:
         return True
     if type(target) is not FunctionType or vars(target) or len(found) > _MOST_GUARDS:
         return False
@@ -219,21 +306,15 @@ def _guard(
     if names is None or target.__kwdefaults__ or not all(map(_is_constant, defaults)):
         return False
     if defaults:
-        found.append(
-            _Guard(functools.partial(getattr, target, "__defaults__"), target.__defaults__)
-        )
-    for cell in target.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # it is empty
-            return False
-        found.append(_Guard(functools.partial(_contents, cell), value))
-        if not _guard(value, known, found, seen):
-            return False
-    for name in names:
-        value = target.__globals__.get(name, _ABSENT)
-        found.append(_Guard(functools.partial(target.__globals__.get, name, _ABSENT), value))
-        if value is not _ABSENT and not _guard(value, known, found, seen):
+        found.append((functools.partial(getattr, target, "__defaults__"), target.__defaults__))
+    looks: list[Callable[[], Any]] = [
+        functools.partial(_contents, cell) for cell in target.__closure__ or ()
+    ]
+    looks += [functools.partial(target.__globals__.get, name, _ABSENT) for name in names]
+    for look in looks:
+        value = look()
+        found.append((look, value))
+        if value is not _ABSENT and not _guard(value, inherited, found, seen):
             return False
     return True
 
@@ -269,3 +350,196 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
     for one in code.co_consts:
         if isinstance(one, CodeType):
             yield from _codes_in(one)
+
+
+# ---------------------------------------------------------------- in blocks
+class SentFunctions:
+    """The functions that a stream has sent; `tasks` are those of plain functions."""
+
+    def __init__(self, stream: Stream, tasks: dict[Any, Task]) -> None:
+        self._stream: Stream = weakref.proxy(stream)  # which has this one
+        self._tasks = tasks
+        self._plans: dict[Task, tuple[Plan, Guards]] = {}
+        self._lasting: dict[Any, Plan] = {}
+        self._others: OrderedDict[Any, Plan] = OrderedDict()
+        """Those sent last at the end."""
+        self._nbytes = 0
+
+    # ------------------------------------------------------------ of a task
+    def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:
+        """Return the task of a plain function, the same one for as long as that stays what it is."""
+        is_function = type(function) in _FUNCTIONS and not workers
+        found = self._tasks.get(function) if is_function else None
+        if found is None:
+            found = Task(function, _signature_of(function), workers=workers)
+            if is_function:
+                self._tasks[function] = found
+            else:
+                found.is_passing = True
+        return found
+
+    def plan_of(self, task: Task) -> Plan:
+        """Return what is known of a task's calls, with its function as it is now.
+
+        Raises
+        ------
+        TypeError, ValueError
+            This Worker cannot make them.
+        """
+        before = self._plans.get(task)
+        if before is not None and hold(before[1]):
+            return before[0]
+        stream = self._stream
+        payload, guards = stream.sent(task)
+        plan = self.plan(task, payload, lasts=guards is not None and not guards)
+        with stream.turns.entrance, stream.turns.turn:
+            if guards is None:
+                self._forget_task(task)
+            else:
+                self._plans[task] = plan, guards
+                if plan.lease is None and not guards:
+                    stream._quick.know(task, plan)
+                if len(self._plans) > _MOST_GUARDED:
+                    oldest = next((one for one, (_, guards) in self._plans.items() if guards), None)
+                    if oldest is not None:
+                        self._forget_task(oldest)
+        return plan
+
+    def plan(self, task: Task, payload: Payload, *, lasts: bool) -> Plan:
+        """Put a function into a block, once, where all workers find it by the block's offset.
+
+        Parameters
+        ----------
+        lasts : bool
+            The block is never given back, if there are not too many such ones.
+        """
+        stream = self._stream
+        workers = stream._require_workers(task)
+        if task.timeout is not None and stream._life.options.child_mode == "thread":
+            raise ValueError(
+                f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
+                'ended: leave out timeout=, or use child_mode="process"'
+            )
+        try:
+            return self._find(task, payload, workers, lasts)
+        except MemoryError:
+            stream.finish()
+            return self._find(task, payload, workers, lasts)
+
+    # ------------------------------------------------------------ blocks
+    def _find(self, task: Task, payload: Payload, workers: tuple[int, ...], lasts: bool) -> Plan:
+        """Return the plan of a function, in a new block unless an equal one has been sent.
+
+        Raises
+        ------
+        MemoryError
+            There is no room, until calls have ended.
+        """
+        name = task.__qualname__
+        body = payload.body if len(payload.body) < 64 else blake2b(payload.body).digest()
+        serial = payload.serial if payload.how & How.INHERITED else 0
+        about = name, task.timeout, task.retries, task.workers, task.signature.parameters
+        key = payload.how, serial, body, about
+        turns = self._stream.turns
+        with turns.entrance, turns.turn:
+            found = self._lasting.get(key) or self._others.get(key)
+            if found is None:
+                found = self._make(task, payload, workers, lasts)
+                (self._others if found.lease else self._lasting)[key] = found
+                most = min(self._stream._blocks.nbytes // MOST_PART, MOST_BYTES)
+                while len(self._others) > 1 and (len(self._others) > MOST or self._nbytes > most):
+                    if not self._may_forget():
+                        break
+                    self._drop(next(iter(self._others)))  # what was not sent for long
+            elif found.lease:
+                self._others.move_to_end(key)
+        return found
+
+    def _make(self, task: Task, payload: Payload, workers: tuple[int, ...], lasts: bool) -> Plan:
+        lasts = lasts and len(self._lasting) < MOST_LASTING
+        if lasts:
+            payload = payload._replace(how=payload.how | How.LASTING)
+        raw = payload.to_bytes()
+        try:
+            offset, lease = self._put(task, raw, lasts)
+        except MemoryError:
+            self.forget()
+            offset, lease = self._put(task, raw, lasts)
+        self._nbytes += 0 if lasts else len(raw)
+        made = Plan(task, offset, workers, lease, len(raw))
+        made.task = task if payload.how & How.INHERITED else None
+        made.reads = payload.reads
+        return made
+
+    def _put(self, task: Task, raw: bytes, lasts: bool) -> tuple[int, Lease | None]:
+        """Put a function into a block, with the turn; return that, and a hold on it unless it lasts.
+
+        Raises
+        ------
+        MemoryError
+            There is no room.
+        """
+        stream = self._stream
+        names, limits = stream._session.call_names, stream.errors.limits
+        block = stream._blocks.take(len(raw))
+        block.data[:] = raw
+        offset, name = block.offset, task.__qualname__
+        set_retries(stream._mem, offset, task.retries)
+        about = names.get(offset, name), limits.get(offset)
+        if about != (name, task.timeout):  # errors of calls that have ended tell those
+            stream._keep_values()
+        names[offset] = name
+        limits.pop(offset, None)
+        if task.timeout is not None:
+            limits[offset] = task.timeout
+        if lasts:
+            return offset, None
+        lease = stream.hold(offset)
+        stream._kernels.hold_block(stream._mem, offset, -1)
+        return offset, lease
+
+    # ------------------------------------------------------------ to forget
+    def begin_anew(self) -> None:
+        """Send all functions again: there are other workers."""
+        self._plans.clear()
+        self._tasks.clear()
+        self._lasting.clear()
+        self.forget()
+
+    def _forget_task(self, task: Task) -> None:
+        """Look at a function anew when it is called again."""
+        self._plans.pop(task, None)
+        if type(task.py_func) in _FUNCTIONS and self._tasks.get(task.py_func) is task:
+            del self._tasks[task.py_func]
+
+    def forget(self) -> None:
+        """Forget all that is not for good."""
+        while self._others and self._may_forget():
+            self._drop(next(iter(self._others)))
+        self._stream.release_unused()
+
+    def _may_forget(self) -> bool:
+        """Say whether blocks of functions may be given back.
+
+        A trace needs their names, and threads the functions themselves until their calls have ended.
+        """
+        view, session = self._stream._engine.view, self._stream._session
+        is_idle = view.ended == view.next_task_id
+        return not view.is_traced and (is_idle or not session.in_threads)
+
+    def _drop(self, key: Any) -> None:
+        plan = self._others.pop(key)
+        self._nbytes -= plan.nbytes
+        for task in [task for task, (one, _) in self._plans.items() if one is plan]:
+            self._forget_task(task)
+
+
+def _signature_of(function: Any) -> Signature:
+    """Return the signature of a plain function; its arguments are values where it has none to be read."""
+    if not callable(function):
+        raise TypeError(f"a call needs a function, got {type(function).__name__}: {function!r:.60}")
+    require_runnable("submit", function)
+    if isinstance(function, FunctionType):
+        with suppress(TypeError):
+            return Signature.of(function)
+    return Signature.any()

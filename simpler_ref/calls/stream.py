@@ -6,13 +6,13 @@ The way of one call, and the module of each step:
     tasks, current    the task of the innermost open Worker
     quick             usual calls: native code does all of this
     signatures        values in the order of the parameters
-    sent_functions    the block of the function as it is now; see `sending`
+    sending           the block of the function as it is now
     packing, arrays   tensors, words, one pickle; `forms` has their codes
     stream, turns     with the turn: no dead worker, a block for a long pickle
     engine            whom it waits for; the Scheduler ────────▶ inside     function, arguments, call
                                                                  outcomes   a word, or a block
     futures, stream   wait: one helps the Scheduler, others sleep ◀───┘
-    outcomes, leases  the value, whose arrays hold the block
+    outcomes          the value, whose arrays hold the block
     call_errors       or the error, with its story
 
 Any thread may call at any moment, in a signal handler or a finalizer, too. So what is found out without
@@ -53,13 +53,10 @@ from . import current, outcomes, quick
 from .arrays import SentArrays
 from .call_errors import CallErrors, Failures, Teller
 from .forms import key_of
-from .futures import Future
-from .inside import Caller
-from .leases import Lease, Leases
+from .futures import Future, Lease, Leases
+from .inside import Caller, Sums
 from .packing import Packer, Plan
-from .refills import Sums
-from .sending import Guards, Payload
-from .sent_functions import SentFunctions
+from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 from .turns import Turns
 
@@ -189,7 +186,7 @@ class Stream:
     def sent(self, task: Task) -> tuple[Payload, Guards | None]:
         """Return what workers make a task from, and what must hold for that to stay right."""
         session = self._session
-        return task.sent(session.inherited, to_threads=session.in_threads)
+        return payload_of(task, session.inherited, to_threads=session.in_threads)
 
     @property
     def takes_pickles(self) -> bool:

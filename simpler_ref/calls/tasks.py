@@ -10,26 +10,23 @@ import importlib
 import itertools
 import operator
 import os
-import pickle
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Iterable
+from typing import Any, overload
 
 from ..callables.leaves import OPTIONS, require_options
-from ..callables.payloads import MOST_WHY
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
 from ..system.values import flag, positive_seconds, text, whole
 from .compiled import Code
 from .current import current
 from .limits import MOST_S
-from .sending import Guards, How, Payload, Unchanging, content_of, find, name_of
 from .signatures import Parameter, Signature
 
 _serials = itertools.count(os.getpid() << 32)
 """Numbers of tasks: a worker's own begin elsewhere, so none of them is one that the program sends."""
-_known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
+known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
 """The tasks of this process, also those that it has inherited."""
 
 
@@ -84,7 +81,7 @@ class Task:
         self.is_passing = False
         """Whether it was made for one call."""
         self.serial = next(_serials)
-        _known[self.serial] = self
+        known[self.serial] = self
         functools.update_wrapper(self, function, updated=())  # its attributes have names of ours
         inner = getattr(function, "func", type(function))  # a partial, an object that can be called
         vars(self).setdefault("__qualname__", getattr(inner, "__qualname__", repr(inner)))
@@ -110,83 +107,30 @@ class Task:
 
     def __reduce__(self) -> tuple[Any, ...]:
         module, name = self.__module__, self.__qualname__
-        if module and module != "__main__" and _imported(module, name) is self:
-            return _imported, (module, name)
-        options = None if self.code is None else self.code.options
-        return _remake, (self.py_func, self.timeout, options)
+        if module and module != "__main__" and find(module, name) is self:
+            return find, (module, name)
+        about = self.signature.parameters, self.timeout, self.retries, self._options, name
+        return _remake, (self.py_func, *about)
 
-    def sent(
-        self, known: Mapping[str, Any] | None, *, to_threads: bool = False
-    ) -> tuple[Payload, Guards | None]:
-        """Return what a worker makes the task from, and what must hold for this to stay right.
-
-        Parameters
-        ----------
-        known : Mapping or None
-            What the workers have of `__main__`; None: all of it.
-        to_threads : bool
-            Whether they are threads of this process, which call the very function.
-        """
-        if to_threads:
-            guards = None if self.is_passing else Guards([])
-            return Payload(How.KEPT | How.INHERITED, self.serial, b""), guards
-        named = name_of(self, known) or name_of(self.py_func, known)
-        guards = self.guards(known)
-        how = How(0) if guards is None else How.KEPT
-        if named is not None:
-            how |= How.NAMED
-        elif self.code is not None:
-            how |= How.INHERITED
-        options = None if self.code is None else self.code.options
-        about = self.timeout, options, named or self.py_func
-        try:
-            return Payload(how, self.serial, *content_of(about, known)), guards
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"[:MOST_WHY]
-            if self.is_passing:
-                raise TypeError(f"{self!r} cannot be pickled: {why}") from error
-            inherited = How.KEPT | How.INHERITED
-            return Payload(inherited, self.serial, why.encode(errors="replace")), Guards([])
-
-    def guards(self, known: Mapping[str, Any] | None) -> Guards | None:
-        """Return what must hold for workers to have the function as it is; None: they never have."""
-        named = name_of(self, known) or name_of(self.py_func, known)
-        if named or self.code is not None or isinstance(self.py_func, Unchanging):
-            return Guards([])
-        return Guards.of(self.py_func, known)
-
-    def to_travel(self) -> _Travelling:
-        """Return what is pickled for an endpoint, where a task needs all that is known of it here."""
-        return _Travelling(self)
+    @property
+    def _options(self) -> dict[str, Any] | None:
+        """What it is compiled with; None: it is not compiled."""
+        return None if self.code is None else self.code.options
 
     def on(self, workers: tuple[int, ...]) -> Task:
         """Return the same task for some sub workers; none: for all."""
         made = Task(self.py_func, self.signature, self.timeout, self.retries, self.code, workers)
-        made.__name__ = made.__qualname__ = self.__qualname__  # type: ignore[attr-defined]
+        made._call_it(self.__qualname__)
         return made
+
+    def _call_it(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
 
     def __repr__(self) -> str:
         return f"<task {self.__qualname__}>"
 
 
-class _Travelling:
-    """A task on its way to an endpoint; unpickled there, it is one."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        task = self._task
-        options = None if task.code is None else task.code.options
-        about = task.timeout, task.retries, options, task.__qualname__
-        return _arrive, (task.py_func, task.signature.parameters, *about)
-
-    def __call__(self) -> None:
-        """Refuse: it is no function before it has arrived."""
-        raise TypeError("a task is called where it has arrived")
-
-
-def _arrive(
+def _remake(
     function: Callable[..., Any],
     parameters: tuple[Parameter, ...],
     timeout: float | None,
@@ -194,68 +138,19 @@ def _arrive(
     options: dict[str, Any] | None,
     name: str,
 ) -> Task:
-    """Return a task at an endpoint."""
+    """Return a task in a worker, or at an endpoint."""
     code = None if options is None else Code(function, options)
     made = Task(function, Signature.like(parameters), timeout, retries, code)
-    made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
+    made._call_it(name)
     return made
 
 
-def _remake(
-    function: Callable[..., Any], timeout: float | None, options: dict[str, Any] | None
-) -> Task:
-    """Return a task in a worker, where nothing is bound to its parameters."""
-    code = None if options is None else Code(function, options)
-    return Task(function, Signature.any(), timeout, code=code)
-
-
-def _imported(module: str, name: str) -> Any:
+def find(module: str, name: str) -> Any:
     """Return what a module, imported if need be, has under a name; None if it has nothing."""
-    importlib.import_module(module)
-    return find(module, name)
-
-
-class Received(NamedTuple):
-    """A function as a worker gets it."""
-
-    function: Callable[..., Any]
-    timeout: float | None
-    code: Code | None
-
-
-def received(payload: Payload) -> Received:
-    """Return the function of a payload, in a worker.
-
-    Raises
-    ------
-    TypeError
-        It was made after the workers, and cannot be pickled.
-    AttributeError
-        The module has nothing under its name here.
-    """
-    inherited = _known.get(payload.serial) if payload.how & How.INHERITED else None
-    if inherited is not None:
-        return Received(inherited.run, inherited.timeout, inherited.code)
-    try:
-        timeout, options, target = pickle.loads(payload.body)
-    except Exception:
-        if not payload.how & How.INHERITED:
-            raise
-        why = payload.body.rstrip(b"\0").decode(errors="replace")  # a block has some behind it
-        raise TypeError(
-            f"this function refers to something that cannot be pickled ({why}), and this worker does not "
-            "have it: put it into a module, or let it refer to nothing of that kind; or, for workers "
-            'that are forked (start_method="fork"), make it before the first call'
-        ) from None
-    if payload.how & How.NAMED:
-        module, name = target
-        target = _imported(module, name)
-        if target is None:
-            raise AttributeError(f"module {module!r} of this worker has no {name!r}")
-    if isinstance(target, Task):
-        return Received(target.run, timeout, target.code)
-    code = None if options is None else Code(target, options)
-    return Received(target if code is None else code.run, timeout, code)
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 @overload
@@ -338,7 +233,7 @@ def task(
             signature = code.signature(signature)
         made = Task(target, signature, timeout, retries, code, chosen)
         if name is not None:
-            made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
+            made._call_it(name)
         return made
 
     return wrap if function is None else wrap(function)

@@ -82,7 +82,7 @@ class Function(NamedTuple):
             found = by_name(target)
             if isinstance(found, RemoteCallable):
                 named = _command(CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor)
-        raw = serialize_for_endpoints(task.to_travel())
+        raw = serialize_for_endpoints(task.on(()))  # a copy: no module there has it under its name
         name: str = task.__qualname__
         if why := why_not_serialised(raw):
             return cls(name, named, b"", why)

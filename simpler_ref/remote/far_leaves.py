@@ -194,7 +194,7 @@ class LeafTasks:
         found = self._callees.get(target)
         if found is None:
             found = Task(RunLeaf(target.target), Signature.any())
-            found.__name__ = found.__qualname__ = getattr(  # type: ignore[attr-defined]
+            found.__name__ = found.__qualname__ = getattr(
                 target.target, "__qualname__", repr(target.target)
             )
             self._callees[target] = found

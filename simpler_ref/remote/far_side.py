@@ -14,8 +14,7 @@ import numpy as np
 
 from ..calls import outcomes
 from ..calls.forms import ARRAY, CONSTANTS, INNER_ARRAY, ITEM, READ_ARRAY, VALUE, float_of
-from ..calls.futures import Future
-from ..calls.leases import Lease
+from ..calls.futures import Future, Lease
 from ..calls.packing import load
 from ..calls.tasks import Task
 from ..engine.memory import PARK_NS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..calls.leases import Lease
+from ..calls.futures import Lease
 from ..engine.view.blocks import value_key
 from ..system.types import Array
 from .fail_points import fail_point

@@ -15,7 +15,7 @@ from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..callables.pickling import for_endpoints
 from ..calls import outcomes
 from ..calls.call_errors import CallErrors
-from ..calls.sending import Guards, How, Payload
+from ..calls.sending import Guards, How, Payload, guards_of_task, payload_of
 from ..calls.stream import Stream
 from ..calls.tasks import Task
 from ..errors import WorkerStartError, tell
@@ -71,14 +71,14 @@ class SpreadStream(Stream):
 
     def sent(self, task: Task) -> tuple[Payload, Guards | None]:
         """Return what links make a function from, and what must hold for that to stay right."""
-        guards = task.guards({})
-        return Payload(How(0), task.serial, pickle.dumps(Function.of(task))), guards
+        payload = Payload(How(0), task.serial, pickle.dumps(Function.of(task)))
+        return payload, guards_of_task(task, {})
 
     def function_for_items(self, task: Task) -> tuple[Payload, Payload, bool]:
         """Return a task as it is now, as links get it, and as workers of endpoints do for many items."""
         alone, _, lasts = super().function_for_items(task)
         with for_endpoints():
-            payload, _ = task.sent({})
+            payload, _ = payload_of(task, {})
         return alone, payload, lasts
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls.sending import Guards, name_of
+from simpler_ref.calls.sending import guards_of, name_of
 
 from .tasks import fill_at, have_others_run, update
 
@@ -431,7 +431,7 @@ def test_a_function_defined_anew_is_seen_by_those_that_call_it():
     ],
 )
 def test_functions_that_refer_to_nothing_that_can_change_are_kept_by_workers(kind, guards):
-    assert (Guards.of(KINDS[kind](), {}) is not None) == guards
+    assert (guards_of(KINDS[kind](), {}) is not None) == guards
 
 
 # ---------------------------------------------------------------- by name
