@@ -31,12 +31,12 @@ from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .native_chip.kind import ChipChild
 from .orch import runs
-from .orch.configs import Configs
 from .orch.domains import CommDomainHandle, Domains, domains_of
 from .orch.dry import graph_of
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
+from .orch.words import Configs
 from .remote.callable_target import RemoteCallable, by_name
 from .remote.endpoints import Endpoints
 from .remote.fleets import Fleet

@@ -102,7 +102,6 @@ class SentArrays:
         return wire
 
     def _extent(self, layout: Layout, extents: dict[Layout, Any]) -> tuple[bytes, int, int]:
-        """Give a layout a number."""
         if layout[0].hasobject:
             raise TypeError(f"workers cannot read elements of type {layout[0]}, Python objects")
         below, extent = span_of(layout)

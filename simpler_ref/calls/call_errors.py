@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from ..engine.view import CallView
 from ..engine.view.blocks import data_of
@@ -132,7 +132,6 @@ class CallErrors:
     def _raised(
         self, block: memoryview, worker: int, what: str, details: dict[str, Any]
     ) -> BaseException:
-        """Return what a task has raised."""
         where = f"{self._note(worker, details)}, {what}"
         return outcomes.decode_error(block, where, **details)
 
@@ -228,14 +227,10 @@ class Failures:
         self._noted = self._counted = self.taken = 0
 
 
-class _Telling(Protocol):
-    def tell_failures(self) -> None: ...
-
-
 class Teller:
     """The thread that tells of failures in time."""
 
-    def __init__(self, stream: _Telling) -> None:
+    def __init__(self, stream: Any) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(
             target=_tell_in_time,
@@ -252,7 +247,7 @@ class Teller:
             self._thread.join(TOLD_AFTER_S)
 
 
-def _tell_in_time(reference: weakref.ref[_Telling], ended: threading.Event) -> None:
+def _tell_in_time(reference: weakref.ref[Any], ended: threading.Event) -> None:
     while not ended.wait(TOLD_AFTER_S):
         stream = reference()
         if stream is None:

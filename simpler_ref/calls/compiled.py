@@ -103,9 +103,8 @@ class Code:
                 f"compiled task {self.name}: its parameters must be plain ones, without *, ** and "
                 "keyword-only ones; numba passes arguments by position"
             )
-
         wanted = {at: kind for at, _, kind in self._numbers if kind is not None}
-        return _Converting(plain, self.convert, wanted)
+        return plain.converting(self.convert, wanted)
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return arguments with numbers converted as the annotations say.
@@ -229,31 +228,6 @@ class Code:
         ):
             return None
         return _entry(self._compiled, pattern, answer, self.address)
-
-
-class _Converting(Signature):
-    """A signature that converts arguments."""
-
-    __slots__ = ("_convert", "_wanted")
-
-    def __init__(
-        self,
-        plain: Signature,
-        convert: Callable[[tuple[Any, ...]], tuple[Any, ...]],
-        wanted: dict[int, type],
-    ) -> None:
-        super().__init__(plain.parameters, plain._bind)
-        self._convert = convert
-        self._wanted = wanted
-
-    @property
-    def converted(self) -> dict[int, type]:
-        """The types that `bind` converts numbers to, by the places of their parameters."""
-        return self._wanted
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the values of a call, converted."""
-        return self._convert(self._bind(*args, **kwargs))
 
 
 def _read_only(value: Any) -> Any:

@@ -17,10 +17,9 @@ import numpy as np
 
 from ..jit import layout as L
 from ..model.scalars import INTEGER
-from ..model.tensor import ContinuousTensor
-from ..model.wire import TAG_AT, TENSOR_BYTES
+from ..model.wire import TENSOR_BYTES
 from ..orch.dry import DryEngine, shown_number
-from ..trace.graphs import GraphMember, TaskGraph
+from ..trace.graphs import TaskGraph
 from . import current
 from .arrays import SentArrays
 from .forms import ARRAY, READ_ARRAY, form_of
@@ -133,12 +132,7 @@ class DryStream:
     def _add(
         self, task: Task, bound: tuple[Any, ...], tensors: int, wire: bytes, worker: int
     ) -> None:
-        """Add a call that was submitted to the graph."""
         wires = [wire[i * TENSOR_BYTES : (i + 1) * TENSOR_BYTES] for i in range(tensors)]
-        arrays = [ContinuousTensor._from_wire(one, self._engine.layouts) for one in wires]
-        arguments = [
-            self._dry.argument(array, one[TAG_AT]) for array, one in zip(arrays, wires, strict=True)
-        ]
         words = [one for one, _ in struct.iter_unpack("<qq", wire[tensors * TENSOR_BYTES :])]
         values, _ = task.signature.flatten(bound)
         texts = [
@@ -146,8 +140,7 @@ class DryStream:
             for code, (_, value) in zip(form_of(words).codes, values, strict=True)
             if code not in (ARRAY, READ_ARRAY)
         ]
-        member = GraphMember(tuple(arguments), tuple(texts), worker)
-        self._dry.add(task.__qualname__, 0, [member], arrays, by_producer=True)
+        self._dry.add(task.__qualname__, 0, [(wires, texts, worker)], by_producer=True)
 
     def _shown(self, value: Any) -> str:
         """Return a value as text, without addresses."""

@@ -8,6 +8,7 @@ which are pickled together: their bytes and how many, or, if these are many, the
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,10 +22,10 @@ value of a call, that pickled arguments have within them (see `packing`)."""
 CODE_BITS, _IN_A_WORD = 4, 15
 CODE_MASK = (1 << CODE_BITS) - 1
 _COUNT, _NAMED = L.KEY_BITS, 52
+_MOST_CODES = (1 << _NAMED - _COUNT) - 1
 MOST_ARGUMENTS = (1 << 63 - _NAMED) - 1
 _double, _integer = struct.Struct("<d"), struct.Struct("<q")
 CONSTANTS = {NONE: None, TRUE: True, FALSE: False}
-_MOST_SHORT = 4096
 
 
 class Form(NamedTuple):
@@ -67,9 +68,14 @@ def key_of(word: int) -> int:
 
 
 def form_of(words: Sequence[int]) -> Form:
-    """Return what the first words of a call say."""
+    """Return what the first words of a call say; those of short calls are read once."""
+    is_short = 0 < words[0] >> _COUNT & _MOST_CODES <= _IN_A_WORD
+    return _short_form(words[0], words[1]) if is_short else _form_of(words)
+
+
+def _form_of(words: Sequence[int]) -> Form:
     named = words[0] >> _NAMED
-    count = words[0] >> _COUNT & (1 << _NAMED - _COUNT) - 1
+    count = words[0] >> _COUNT & _MOST_CODES
     codes = [
         words[1 + i // _IN_A_WORD] >> CODE_BITS * (i % _IN_A_WORD) & CODE_MASK for i in range(count)
     ]
@@ -79,23 +85,9 @@ def form_of(words: Sequence[int]) -> Form:
     return Form(key_of(words[0]), inner, codes, named, end, named > 0 or ITEM in codes)
 
 
-class Forms:
-    """Reads the first words of calls, those of short ones once."""
-
-    def __init__(self) -> None:
-        self._short: dict[tuple[int, int], Form] = {}
-
-    def form_of(self, words: Sequence[int]) -> Form:
-        """Return what the first words of a call say."""
-        if not 0 < words[0] >> _COUNT & (1 << _NAMED - _COUNT) - 1 <= _IN_A_WORD:
-            return form_of(words)
-        head = words[0], words[1]
-        found = self._short.get(head)
-        if found is None:
-            if len(self._short) >= _MOST_SHORT:
-                self._short.clear()
-            found = self._short[head] = form_of(words)
-        return found
+@functools.lru_cache(maxsize=4096)
+def _short_form(first: int, second: int) -> Form:
+    return _form_of((first, second))
 
 
 def float_of(word: int) -> float:

@@ -17,7 +17,7 @@ from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block
 from ..system.values import limit
-from .call_errors import Unasked, log
+from .call_errors import Unasked
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -199,13 +199,6 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             super().set_exception(self._error)
         else:
             super().set_result(self._value)
-
-    def finish_safely(self) -> None:
-        """Do so on a thread that tells other futures after this one: what a callback raises is logged."""
-        try:
-            self.finish()
-        except BaseException:
-            log.exception("telling %r of its end, or a callback of it, has failed", self)
 
     def set_result(self, result: Any) -> NoReturn:
         """Refuse: the value comes from the call.

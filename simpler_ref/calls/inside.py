@@ -46,8 +46,8 @@ from .forms import (
     READ_ARRAY,
     VALUE,
     Form,
-    Forms,
     float_of,
+    form_of,
 )
 from .limits import within
 from .packing import load
@@ -84,7 +84,6 @@ class Inside:
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
-        self._forms = Forms()
         self._functions: dict[int, _Function] = {}
         self._plain: dict[int, Callable[..., Any]] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
@@ -104,7 +103,7 @@ class Inside:
     def run(self, args: ReceivedArgs) -> None:
         """Run a call, and leave its value where the future finds it; see `answer_failure`, too."""
         wires, words, kinds = call_words(args)
-        form = self._forms.form_of(words)
+        form = form_of(words)
         data, known = data_of(self._mem, form.key), self._functions.get(form.key)
         if known is None or known[0] != number_in(data):  # its block has got another function
             known = self._load(form.key, data)
@@ -121,7 +120,6 @@ class Inside:
         positional: list[Any],
         named: dict[str, Any],
     ) -> Any:
-        """Return the value of a call."""
         return function(*positional, **named)
 
     def _finish(self, result: Any) -> None:
@@ -354,5 +352,4 @@ class GuardedInside(Inside):
 
 
 def _names(positional: list[Any], named: dict[str, Any]) -> list[str]:
-    """Return what messages call arguments."""
     return [*(f"argument {i}" for i in range(len(positional))), *named]

@@ -431,7 +431,6 @@ class Results:
 
     # ------------------------------------------------------------ ask
     def _advance(self) -> None:
-        """Open the next call."""
         if here.in_task:
             raise RuntimeError("a task cannot wait for the results of others: ask in the program")
         if self._ahead and self._ahead[0].opened is self._ready:
@@ -545,7 +544,6 @@ class Results:
         self._pickled = not kinds <= _PLAIN
 
     def _submit(self) -> _Call:
-        """Submit a call of items that were read."""
         if self._stream.is_gone:
             raise RuntimeError("the Worker of these results was closed before their end")
         items = self._unsent

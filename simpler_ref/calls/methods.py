@@ -117,7 +117,6 @@ class CallMethods:
 
     @property
     def _workers_for_calls(self) -> int:
-        """How many workers take calls."""
         return len(self._life.subs) or self._life.endpoints.sub_workers
 
     def _stream(self) -> Stream | DryStream:

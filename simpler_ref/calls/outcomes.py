@@ -19,7 +19,7 @@ import pickle
 import reprlib
 import struct
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -142,7 +142,6 @@ _ARRAY = pickle.PickleBuffer(bytearray(1))
 
 
 def _view(buffer: Any, shape: tuple[int, ...], dtype: Any, order: Any = "C") -> Array:
-    """Return an array over memory."""
     view: Array = np.ndarray(shape, dtype, buffer, order=order)
     return view
 
@@ -358,7 +357,6 @@ _NOT_KEPT = {"__dict__", "__weakref__", "__class__"}
 
 
 def _is_python(kind: type) -> bool:
-    """Say whether a class is defined in Python."""
     return bool(kind.__flags__ & 1 << 9)  # Py_TPFLAGS_HEAPTYPE
 
 
@@ -422,22 +420,11 @@ class Remains:
     Attributes
     ----------
     left : list[str]
-        What is left out, and why.
-
-    Parameters
-    ----------
-    exception : BaseException
-        Values in it that cannot be sent are left out.
-    nbytes_of : Callable
-        Returns how many bytes a value takes; raises an exception if it cannot be sent.
-    limit : int
-        How many bytes all values may take.
+        What is left out, since it cannot be sent or is too long, and why.
     """
 
-    def __init__(
-        self, exception: BaseException, nbytes_of: Callable[[object], int], limit: int
-    ) -> None:
-        self._nbytes_of, self._room = nbytes_of, limit
+    def __init__(self, exception: BaseException) -> None:
+        self._room = EXCEPTION_LIMIT // 2
         self.left: list[str] = []
         args, members, attributes = state_of(exception)
         members = {name: one for name, one in members.items() if self._fits(name, one)}
@@ -450,7 +437,7 @@ class Remains:
 
     def _fits(self, name: str, value: object) -> bool:
         try:
-            nbytes = self._nbytes_of(value)
+            nbytes = _nbytes_of(value)
         except BaseException as error:  # whatever the value does
             self.left.append(f"{name} ({error.__cause__ or error})")
             return False
@@ -465,7 +452,6 @@ class Remains:
 
 
 def _short(value: object) -> str:
-    """Return a text that stands for a value."""
     if isinstance(value, str):
         return value[:_MOST_TEXT]
     try:
@@ -520,7 +506,7 @@ def _pickle_exception(exception: BaseException) -> tuple[bytes, list[str]]:
         if block := _block_of(exception):
             return block, []
     with suppress(BaseException):
-        remains = Remains(exception, _nbytes_of, EXCEPTION_LIMIT // 2)
+        remains = Remains(exception)
         if block := _block_of(remains):
             return block, remains.left
     return b"", []

@@ -253,15 +253,14 @@ class Packer:
     def _take_out(self, items: Any, values: Iterable[Any]) -> tuple[bytes, Enclosed]:
         """Return arguments as bytes, and what was taken out of them."""
         try:
-            enclosed = Enclosed(self._arrays.wire, self._arrays)
+            enclosed = Enclosed(self._arrays)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
         except TooManyError:
             self._wait_for_all()
-            enclosed = Enclosed(self._arrays.wire, self._arrays, most=0)
+            enclosed = Enclosed(self._arrays, most=0)
             return self._pickler(enclosed).as_bytes(items, values), enclosed
 
     def _require_pickles(self, name: str, value: Any) -> None:
-        """Refuse a value that cannot be pickled."""
         try:
             self._take_out(value, (value,))
         except Exception as error:
@@ -276,7 +275,7 @@ class Packer:
 
     def pickle_each(self, items: Iterable[Any]) -> list[bytes] | None:
         """Return arguments as bytes, one by one; None if they have shared arrays or futures within."""
-        enclosed = Enclosed(self._arrays.wire, self._arrays)
+        enclosed = Enclosed(self._arrays)
         pickler = self._pickler(enclosed)
         made = []
         try:
@@ -361,11 +360,8 @@ class Enclosed:
 
     Parameters
     ----------
-    wire : Callable
-        Returns the tensor of an array, without a tag; it raises TypeError or ValueError if workers do not
-        share that.
-    futures_of : object
-        The arrays of the stream; futures of others are asked for their values.
+    arrays : SentArrays
+        Those of the stream; futures of other streams are asked for their values.
     most : int
         How much may be taken out; 0: all is copied.
 
@@ -375,10 +371,8 @@ class Enclosed:
         As those of arguments; see `Packer.pack`.
     """
 
-    def __init__(
-        self, wire: Callable[[Any], bytes], futures_of: Any, most: int = _MOST_TAKEN_OUT
-    ) -> None:
-        self._wire, self._futures_of, self._most = wire, futures_of, most
+    def __init__(self, arrays: SentArrays, most: int = _MOST_TAKEN_OUT) -> None:
+        self._arrays, self._most = arrays, most
         self.reducers: dict[type, Callable[[Any], Any]] = {
             ndarray: self._array,
             Future: self._future,
@@ -395,7 +389,7 @@ class Enclosed:
 
     def _array(self, found: Any) -> Any:
         try:
-            wire = self._wire(found)
+            wire = self._arrays.wire(found)
         except (TypeError, ValueError):  # it is copied, as any object is
             return found.__reduce_ex__(5)
         except (RuntimeError, MemoryError) as error:
@@ -407,7 +401,7 @@ class Enclosed:
 
     def _future(self, future: Future) -> Any:
         stream, slot = future._stream, future._slot
-        if not slot or stream is None or stream._arrays is not self._futures_of or not self._most:
+        if not slot or stream is None or stream._arrays is not self._arrays or not self._most:
             try:
                 return _itself, (future.result(),)
             except Exception as error:

@@ -53,30 +53,10 @@ _KINDS = (
 
 
 class Quick:
-    """The usual calls of one stream.
+    """The usual calls of one stream: functions of `src/quick.c`, which says what each does.
 
-    Attributes
-    ----------
-    call : Callable
-        ``call(stream, task, args)`` submits a call, of a task or of a plain function that has one, and
-        returns its future; None if that is not usual.
-    take : Callable
-        ``take(future)`` gives a future its value, if that is there and a word, and says whether it has.
-    keep : Callable
-        ``keep()`` does so for all futures, and returns those whose values, which may be there, are not
-        usual.
-    enter : Callable
-        ``enter(slot, future)`` lets a call have a future, which gets the slot, but is not kept alive.
-    leave : Callable
-        ``leave(slot)`` lets a call have no future.
-    find : Callable
-        ``find(slot)`` returns a call's future, None if that has died.
-    futures : Callable
-        ``futures()`` returns all that calls have.
-    drop_later : Callable
-        ``drop_later(future)`` says that a future dies: its call will be dropped.
-    drop_all : Callable
-        ``drop_all()`` drops all calls whose futures have died; with the turn.
+    ``call(stream, task, args)`` submits a call, of a task or of a plain function that has one, and
+    returns its future, None if that is not usual. `Slow` has the same functions in Python.
     """
 
     def __init__(

@@ -91,13 +91,17 @@ class Signature:
     ----------
     parameters : tuple of Parameter
         In the function's order.
+    converted : dict
+        The types that `bind` converts numbers to, by the places of their parameters.
     """
 
-    __slots__ = ("_bind", "parameters")
+    __slots__ = ("_bind", "_convert", "converted", "parameters")
 
     def __init__(self, parameters: tuple[Parameter, ...], bind: Callable[..., tuple[Any, ...]]):
         self.parameters = parameters
         self._bind = bind
+        self._convert: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+        self.converted: dict[int, type] = {}
 
     @classmethod
     def of(
@@ -165,10 +169,13 @@ class Signature:
         """Whether each argument is a value of its own, by position."""
         return all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in self.parameters)
 
-    @property
-    def converted(self) -> dict[int, type]:
-        """The types that `bind` converts numbers to, by the places of their parameters."""
-        return {}
+    def converting(
+        self, convert: Callable[[tuple[Any, ...]], tuple[Any, ...]], wanted: dict[int, type]
+    ) -> Signature:
+        """Return the signature of a function whose numbers `bind` converts, to the types in `wanted`."""
+        made = Signature(self.parameters, self._bind)
+        made._convert, made.converted = convert, wanted
+        return made
 
     @property
     def defaults(self) -> tuple[Any, ...]:
@@ -220,7 +227,8 @@ class Signature:
         TypeError
             As by the function itself: an argument is missing, unexpected or given twice.
         """
-        return self._bind(*args, **kwargs)
+        bound = self._bind(*args, **kwargs)
+        return bound if self._convert is None else self._convert(bound)
 
 
 def _own_signature(function: Callable[..., Any]) -> inspect.Signature:

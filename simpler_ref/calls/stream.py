@@ -51,7 +51,7 @@ from ..workers.reports import without_own_frames
 from ..workers.session import Session
 from . import current, outcomes, quick
 from .arrays import SentArrays
-from .call_errors import CallErrors, Failures, Teller
+from .call_errors import CallErrors, Failures, Teller, log
 from .forms import key_of
 from .futures import Future, Lease, Leases
 from .inside import Caller, Sums
@@ -215,7 +215,6 @@ class Stream:
         return self._session.why_array_is_invisible(array, address, nbytes)
 
     def _require_workers(self, task: Task) -> tuple[int, ...]:
-        """Return the workers of the engine that a task names."""
         there = self._engine.view.pool(L.SUB)
         for one in task.workers:
             if one >= len(there):
@@ -317,7 +316,6 @@ class Stream:
         return known is not self._session.inherited
 
     def _begin(self) -> None:
-        """Begin, with all workers at work."""
         if self._word < 0:
             self._word = self._word_of_calls()
             self._session.caller = self._word & L.CALLABLE_MASK
@@ -421,7 +419,8 @@ class Stream:
         self._wait_for_submitted()
         if self._open:
             with self.turns.entrance, self.turns.turn:
-                self._finish()
+                if self._open:
+                    self._finish()
 
     def _wait_for_submitted(self) -> None:
         """Wait until the calls that were submitted before now have ended."""
@@ -438,40 +437,39 @@ class Stream:
 
     def _finish(self) -> None:
         """End the stream; what a signal has cut short may have left a call that no future refers to."""
-        if self._open:
-            view = self._engine.view
-            while view.ended < view.next_task_id:
-                if self._lacks_workers():
-                    with suppress(Exception):  # if it is impossible, the calls say why
-                        self._replace_dead()
-                shared = self.turns.prepare()
-                goal = view.ended + 1 if shared else view.next_task_id
-                self._help(slot=L.STAY, ended=goal)
-                self.turns.tell()
-            for future in self._quick.futures():
-                # a worker may still have to answer for one that failed
-                while future._slot and not self.has_settled(future._slot):
-                    self._help(slot=future._slot)
-            self._keep_values()
-            self.release_unused()
+        view = self._engine.view
+        while view.ended < view.next_task_id:
+            if self._lacks_workers():
+                with suppress(Exception):  # if it is impossible, the calls say why
+                    self._replace_dead()
+            shared = self.turns.prepare()
+            goal = view.ended + 1 if shared else view.next_task_id
+            self._help(slot=L.STAY, ended=goal)
+            self.turns.tell()
+        for future in self._quick.futures():
+            # a worker may still have to answer for one that failed
+            while future._slot and not self.has_settled(future._slot):
+                self._help(slot=future._slot)
+        self._keep_values()
+        self.release_unused()
+        self._quick.drop_all()
+        self._look_at_failures()
+        self._kernels.end_stream(self._mem)
+        deadline = time.monotonic_ns() + PARK_NS
+        while view.live and (rest := deadline - time.monotonic_ns()) > 0:
+            self._help(slot=L.STAY, live=0, rest_ns=rest)
             self._quick.drop_all()
-            self._look_at_failures()
-            self._kernels.end_stream(self._mem)
-            deadline = time.monotonic_ns() + PARK_NS
-            while view.live and (rest := deadline - time.monotonic_ns()) > 0:
-                self._help(slot=L.STAY, live=0, rest_ns=rest)
-                self._quick.drop_all()
-            if view.live:
-                self._kernels.drop_forgotten(self._mem)
-            unnoted = view.not_noted
-            with signals_blocked():
-                self._kernels.reset_stream(self._mem)
-                self._arrays.forget()
-                self._open = False
-                self._quick.stop()
-                self._life.streaming = False
-            self._session.forget_watch()
-            self._failures.forget(unnoted)
+        if view.live:
+            self._kernels.drop_forgotten(self._mem)
+        unnoted = view.not_noted
+        with signals_blocked():
+            self._kernels.reset_stream(self._mem)
+            self._arrays.forget()
+            self._open = False
+            self._quick.stop()
+            self._life.streaming = False
+        self._session.forget_watch()
+        self._failures.forget(unnoted)
 
     @property
     def is_gone(self) -> bool:
@@ -817,7 +815,12 @@ class Stream:
                 for key, future in list(self._watched.items()):
                     if self._gone or future.done():
                         self._watched.pop(key, None)
-                        future.finish_safely()
+                        try:
+                            future.finish()
+                        except BaseException:
+                            log.exception(
+                                "telling %r of its end, or a callback of it, has failed", future
+                            )
                 with self._watching:
                     if not self._watched:
                         self._watcher = None

@@ -219,7 +219,9 @@ def task(
     """
     if name is not None:
         text("name", name)
-    _require_limits(timeout, retries)
+    if timeout is not None:
+        positive_seconds("timeout", timeout, MOST_S)
+    whole("retries", retries, 0, (1 << L.HALF) - 1)
     chosen = _numbers(workers)
     _require_options(compiled, timeout, options)
 
@@ -249,13 +251,6 @@ def _parameters_of(target: Any, *, fills_in: bool) -> Signature:
         ):
             raise
         return Signature.any()
-
-
-def _require_limits(timeout: Any, retries: Any) -> None:
-    """Refuse limits that mean nothing."""
-    if timeout is not None:
-        positive_seconds("timeout", timeout, MOST_S)
-    whole("retries", retries, 0, (1 << L.HALF) - 1)
 
 
 def _numbers(workers: Any) -> tuple[int, ...]:

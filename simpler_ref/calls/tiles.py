@@ -106,12 +106,10 @@ class Tiles(Sequence[Array]):
         )
 
     def _bounds(self, place: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        """Yield where a tile without halo begins and ends."""
         for number, size, whole in zip(place, self.shape, self.array.shape, strict=False):
             yield number * size, min((number + 1) * size, whole)
 
     def _slices(self, place: tuple[int, ...]) -> Index:
-        """Return the index of a tile in the array."""
         sides = zip(self._bounds(place), self.halo, self.array.shape, strict=False)
         return tuple(
             slice(max(start - margin, 0), min(stop + margin, whole))

@@ -57,7 +57,7 @@ class Check:
     ) -> None:
         heap = session.engine.heap
         rings = [(heap.ctypes.data, heap.ctypes.data + heap.nbytes), *memory]
-        self._history = History(rings, session.options.track_reads)
+        self.history = History(rings, session.options.track_reads)
         self._note_unordered = note_unordered
         self._view = session.engine.view
         self.places: dict[int, str] = {}
@@ -65,7 +65,7 @@ class Check:
 
     def forget(self) -> None:
         """Forget all but the places: nothing more is submitted."""
-        self._history = History()
+        self.history = History()
 
     def submit(
         self,
@@ -99,7 +99,7 @@ class Check:
             for one, worker in zip(members, workers, strict=False)
             for wire in one._tensors
         ]
-        plan = self._history.plan(name, caller(), tensors)
+        plan = self.history.plan(name, caller(), tensors)
         self._find_unordered(members, plan)
         sent = [_sent(one, guards) for one in members]
         send(sent)
@@ -113,7 +113,7 @@ class Check:
                         args._tensors[i] = wire
             at += len(args._tensors)
         self.places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
-        self._history.add(plan, provided)
+        self.history.add(plan, provided)
 
     def _find_unordered(self, members: Sequence[TaskArgs], plan: Plan) -> None:
         """Find what tasks may write while others have it as INPUT: nothing is wrong then."""
@@ -135,21 +135,9 @@ class Check:
 
     def claim(self, buffer: ContinuousTensor) -> ContinuousTensor:
         """Return a buffer that was provided, with the number that it has from now on."""
-        number = self._history.alloc(caller(), buffer.data, buffer.nbytes())
+        number = self.history.alloc(caller(), buffer.data, buffer.nbytes())
         buffer._note(_BUFFER_AT, number.to_bytes(len(buffer._wire) - _BUFFER_AT, "little"))
         return buffer
-
-    def open_scope(self) -> None:
-        """Note that a scope has begun."""
-        self._history.open_scope()
-
-    def close_scope(self) -> None:
-        """Note that the innermost scope has ended."""
-        self._history.close_scope()
-
-    def drain(self) -> None:
-        """Note that all tasks have ended."""
-        self._history.drain()
 
     def require_kept(self) -> None:
         """Refuse to end a scope whose memory tasks may still use, and do not keep.
@@ -160,7 +148,7 @@ class Check:
             There is such a task.
         """
         if sys.exc_info()[1] is None:  # an exception goes before
-            self._history.require_kept()
+            self.history.require_kept()
 
 
 def _sent(args: TaskArgs, guards: bool) -> TaskArgs:

@@ -271,15 +271,12 @@ class Domains:
         memory = handle._memory
         if memory is not None and session.manager is not None:
             for chip in reversed(handle.workers):
-                self._close_in(session, session.manager, chip, memory.ctypes.data)
+                try:
+                    with suppress(WorkerLostError):  # its mapping is gone with it
+                        session.manager.control(chip, L.CTRL_RELEASE_DOMAIN, (memory.ctypes.data,))
+                except ControlError as error:
+                    log.warning("a window of a freed domain is still mapped: %s", error)
         self._drop(handle)
-
-    def _close_in(self, session: Session, manager: WorkerManager, chip: int, address: int) -> None:
-        try:
-            with suppress(WorkerLostError):  # its mapping is gone with it
-                manager.control(chip, L.CTRL_RELEASE_DOMAIN, (address,))
-        except ControlError as error:
-            log.warning("a window of a freed domain is still mapped: %s", error)
 
     def _drop(self, handle: CommDomainHandle) -> None:
         """Give back this process's part of a domain's memory."""
@@ -439,7 +436,6 @@ def _lay_out(wanted: int, buffers: Sequence[CommBufferSpec]) -> tuple[int, dict[
 
 
 def _make(name: str, chips: Sequence[int], window: int, timeout_ns: int) -> Array:
-    """Return the memory of a domain, in this process."""
     from ..native_chip.domains import DomainMemory, domain_bytes
 
     memory = regions.create(domain_bytes(len(chips), window), window=True)

@@ -10,8 +10,8 @@ Rule     SEE-GRAPH-1, -6
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from ..callables.identity import CallableHandle
 from ..engine.memory import Engine
@@ -48,6 +48,9 @@ from .room import never_fits
 
 _MOST_SHOWN = 1 << 32
 """Integers from here on may be addresses, which differ from run to run: the text does not have them."""
+
+Member: TypeAlias = tuple[Iterable[bytes], Iterable[str], int]
+"""The tensors of a task, or of a member of a group; its scalars as text; its worker, −1 for any."""
 
 
 class DryEngine:
@@ -92,38 +95,45 @@ class DryEngine:
             raise never_fits(slot, asked_for(wire, counts), self.engine.view.ring_bytes)
         return slot
 
-    def argument(self, tensor: ContinuousTensor, tag: int, owner: int = -1) -> GraphArgument:
-        """Return a tensor of a task; `owner` is the worker whose memory it is in, or −1."""
-        _, nbytes = tensor._span()
-        return GraphArgument(
-            TAGS[tag],
-            self.names.name(owner, tensor.data, nbytes),
-            f"{str(getattr(tensor.dtype, 'name', tensor.dtype)).lower()}{list(tensor.shapes)}",
-            tensor.data,
-            nbytes,
-            owner,
-        )
-
     def add(
         self,
         name: str,
         depth: int,
-        members: Sequence[GraphMember],
-        tensors: Sequence[ContinuousTensor],
+        members: Iterable[Member],
         *,
         by_producer: bool = False,
     ) -> None:
-        """Add the task that was submitted last; `tensors` are those of all members.
+        """Add the task that was submitted last.
 
         `by_producer`: its edges come in the order of the tasks before, not in that of its tensors.
         """
-        spans = [one._span() for one in tensors]
-        self._extents.append([(start, start + nbytes) for start, nbytes in spans])
+        made = []
+        extents: list[tuple[int, int]] = []
+        for wires, texts, worker in members:
+            arguments = []
+            for wire in wires:
+                tensor = ContinuousTensor._from_wire(wire, self.engine.layouts)
+                start, nbytes = tensor._span()
+                extents.append((start, start + nbytes))
+                owner = worker if wire[CHILD_MEMORY_AT] == 1 else -1
+                element = str(getattr(tensor.dtype, "name", tensor.dtype)).lower()
+                arguments.append(
+                    GraphArgument(
+                        TAGS[wire[TAG_AT]],
+                        self.names.name(owner, tensor.data, nbytes),
+                        f"{element}{list(tensor.shapes)}",
+                        tensor.data,
+                        nbytes,
+                        owner,
+                    )
+                )
+            made.append(GraphMember(tuple(arguments), tuple(texts), worker))
+        self._extents.append(extents)
         line = caller().partition(", called at ")[0]
-        edges = self._edges([one for member in members for one in member.arguments])
+        edges = self._edges([one for member in made for one in member.arguments])
         if by_producer:
             edges.sort(key=lambda edge: (edge.producer, edge.kind))
-        self.made.append(GraphTask(len(self.made), name, line, depth, tuple(members), tuple(edges)))
+        self.made.append(GraphTask(len(self.made), name, line, depth, tuple(made), tuple(edges)))
 
     def _edges(self, mine: Sequence[GraphArgument]) -> list[GraphEdge]:
         """Return the edges to the task just submitted, as the kernels have noted them."""
@@ -200,9 +210,21 @@ class DryRun:
                 if wire[TAG_AT] == L.OUTPUT and not has_address(wire) and any(octets):
                     wires[i] = with_address(wire, octets)
                     provided[i] = int.from_bytes(octets, "little")
-        name = handle.name.rpartition(":")[2]  # of "module:function" the function
-        places = workers or [word >> L.WORD_WORKER & L.WORKER_MASK]
-        self._add(name, wires, provided, members or [TaskArgs()], places)
+                    self._dry.names.provide(*ContinuousTensor._from_wire(wires[i])._span())
+        following = iter(wires)
+        parts: list[Member] = [
+            (
+                itertools.islice(following, len(one._tensors)),
+                [shown_number(as_it_went_in(raw, raw[KIND_AT])) for raw in one._scalars],
+                worker - 1,
+            )
+            for one, worker in zip(
+                members or [TaskArgs()],
+                workers or [word >> L.WORD_WORKER & L.WORKER_MASK],
+                strict=True,
+            )
+        ]
+        self._add(handle.name.rpartition(":")[2], parts)  # of "module:function" the function
         return provided
 
     def buffer(self, tensor: ContinuousTensor) -> int:
@@ -210,36 +232,15 @@ class DryRun:
         wire, counts = tensor._tagged(L.OUTPUT), counts_of(1, 0)
         slot = self._engine.kernels.alloc_buffer(self._engine.mem, wire)
         address = self._engine.view.buffer(self._dry.require_slot(slot, wire, counts))
-        args = TaskArgs()
-        args._tensors = [tensor._at_address(address, None)._tagged(L.OUTPUT)]
-        self._add(BUFFER, args._tensors, {0: address} if address else {}, [args], [0])
+        buffer = tensor._at_address(address, None)
+        if address:
+            self._dry.names.provide(*buffer._span())
+        self._add(BUFFER, [([buffer._tagged(L.OUTPUT)], (), -1)])
         return address
 
-    def _add(
-        self,
-        name: str,
-        wires: Sequence[bytes],
-        provided: dict[int, int],
-        members: Sequence[TaskArgs],
-        workers: Sequence[int],
-    ) -> None:
-        """Add a task that was submitted to the graph; `wires` are the tensors of all members."""
-        tensors = [ContinuousTensor._from_wire(wire) for wire in wires]
-        for i in provided:
-            self._dry.names.provide(*tensors[i]._span())
-        following = iter(zip(tensors, wires, strict=True))
-        made = []
-        for one, worker in zip(members, workers, strict=True):
-            arguments = [
-                self._dry.argument(
-                    tensor, wire[TAG_AT], worker - 1 if wire[CHILD_MEMORY_AT] == 1 else -1
-                )
-                for tensor, wire in itertools.islice(following, len(one._tensors))
-            ]
-            numbers = [shown_number(as_it_went_in(raw, raw[KIND_AT])) for raw in one._scalars]
-            made.append(GraphMember(tuple(arguments), tuple(numbers), worker - 1))
+    def _add(self, name: str, members: Iterable[Member]) -> None:
         self._steps.append((self._depth, len(self._dry.made)))
-        self._dry.add(name, self._depth, made, tensors)
+        self._dry.add(name, self._depth, members)
 
     # ------------------------------------------------------------ scopes, and what does not run
     def scope(self, begins: bool) -> None:

@@ -28,9 +28,9 @@ from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
 from ..model.wire import COUNTS_BYTES, SHAPE_AT, blob_bytes, counts_of, with_address
 from ..workers.session import Session
 from .checked import Check
-from .configs import config_wire
 from .orchestrator import Handles, Orchestrator, orchestrator_of
 from .room import never_fits
+from .words import config_wire
 
 _REGION = 1 << 45
 """Bytes of such memory that one function may ask for; the next ones have other addresses."""
@@ -116,34 +116,14 @@ def fresh_memory() -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------- what the function holds
-class _Numbers(dict[CallableHandle, int]):
-    """Numbers the handles that are used; a replay looks up what they mean then."""
-
-    def __init__(self, live: Handles, pool: int, used: list[tuple[CallableHandle, int]]) -> None:
-        super().__init__()
-        self._live, self._pool, self._used = live, pool, used
-
-    def __missing__(self, handle: CallableHandle) -> int:
-        if handle not in self._live:
-            raise KeyError(handle)
-        self[handle] = len(self._used) | self._pool << L.WORD_KIND
-        self._used.append((handle, self._pool))
-        return self[handle]
-
-    def get(self, handle: CallableHandle, default: Any = None) -> Any:
-        return self[handle] if handle in self._live else default
-
-    def __contains__(self, handle: object) -> bool:
-        return handle in self._live
-
-
 class ListeningOrchestrator(Orchestrator):
     """The Orchestrator of a function of which no task runs.
 
     Attributes
     ----------
-    handles : list
-        The callables that were submitted, each with its pool; their positions are their numbers.
+    handles : dict
+        The callables that were submitted, each with its pool, and their numbers: a replay looks up what
+        they mean then.
     configs : dict
         The configurations of tasks and their numbers.
     has_unordered : bool
@@ -156,23 +136,27 @@ class ListeningOrchestrator(Orchestrator):
         self._listener = listener
         self._thread = get_ident()
         self._scopes = 1
-        self.handles: list[tuple[CallableHandle, int]] = []
+        self.handles: dict[tuple[CallableHandle, int], int] = {}
         self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
-        following, subs = session.words()
+        self._next_level, self._subs = session.words()
         self.has_unordered = False
         if session.options.check:
             self._check = Check(session, self._note_unordered, listener.memory)
-        self._next_level = _Numbers(following, L.NEXT_LEVEL, self.handles)
-        self._subs = _Numbers(subs, L.SUB, self.handles)
 
     # ------------------------------------------------------------ submits
     _submit_many = Orchestrator._add_each
 
+    def _require_handle(
+        self, what: str, handle: Any, members: Sequence[Any], live: Handles, pool: int
+    ) -> int:
+        super()._require_handle(what, handle, members, live, pool)
+        number = self.handles.setdefault((handle, pool), len(self.handles))
+        return number | pool << L.WORD_KIND
+
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
         self._require_mine()
         self._require_possible(members)
-        handle, _ = self.handles[word & L.CALLABLE_MASK]
-        provided = self._listener.task(handle, word, members, workers)
+        provided = self._listener.task(self._handle, word, members, workers)
         first = 0
         for args in members:
             for i, wire in enumerate(args._tensors):

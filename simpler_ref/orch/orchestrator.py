@@ -47,10 +47,9 @@ from ..workers.failures import read_failure
 from ..workers.session import Session
 from .checked import Check
 from .columns import Batch
-from .configs import Configs
 from .domains import DEFAULT_TIMEOUT_S, CommBufferSpec, CommDomainHandle, domains_of
-from .pools import Pools, require_distinct
 from .room import Room, never_fits
+from .words import Configs, Pools, require_distinct
 
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
@@ -141,7 +140,8 @@ class Orchestrator:
             if slot & L.AUTO_OUTPUT and args is not None:
                 self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
             return
-        word = self._sub_word(handle, args)
+        word = self._require_sub("submit_sub", handle, [args])
+        word |= self._pools.affinity_of_sub(handle, args) << L.WORD_WORKER
         self._add(word, [] if args is None else [args])
 
     def submit_next_level(
@@ -171,11 +171,6 @@ class Orchestrator:
         word = base | affinity << L.WORD_WORKER | self._config_word(config)
         self._add(word, [] if args is None else [args])
 
-    def _sub_word(self, handle: CallableHandle, args: TaskArgs | None) -> int:
-        """Return the callable word of a task for a sub worker."""
-        word = self._require_sub("submit_sub", handle, [args])
-        return word | self._pools.affinity_of_sub(handle, args) << L.WORD_WORKER
-
     def _require_sub(self, what: str, handle: CallableHandle, members: Sequence[Any]) -> int:
         """Return the callable word of a task for a sub worker, for which a next-level one may stand."""
         if self._pools.is_elsewhere(handle):
@@ -204,16 +199,8 @@ class Orchestrator:
         return word >> L.WORD_KIND & 0xF == L.SUB
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
-        """Submit a task or a group; see `_add`."""
-        tensors: list[bytes] = []
-        scalars: list[bytes] = []
-        table: list[bytes] = []
-        for i, one in enumerate(members):
-            tensors += one._tensors
-            scalars += one._scalars
-            if workers is not None:
-                sizes = counts_of(len(one._tensors), len(one._scalars))
-                table.append(_MEMBER.pack(sizes, workers[i]))
+        tensors, scalars = parts_of(members)
+        table = [_MEMBER.pack(*one) for one in table_of(members, workers)]
         counts, size = counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
         if workers is None:
@@ -606,7 +593,7 @@ class Orchestrator:
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open; end one first"
             )
         if self._check is not None:
-            self._check.open_scope()
+            self._check.history.open_scope()
 
     def scope_end(self) -> None:
         """End the innermost scope. Does not wait: its tasks finish, and their memory returns, later.
@@ -625,7 +612,7 @@ class Orchestrator:
             self._check.require_kept()
         self._close_scope()
         if self._check is not None:
-            self._check.close_scope()
+            self._check.history.close_scope()
 
     def _depth(self) -> int:
         """Return how many scopes are open, the run's own included."""
@@ -652,7 +639,7 @@ class Orchestrator:
         self._require_mine()
         self._drain()
         if self._check is not None:
-            self._check.drain()
+            self._check.history.drain()
 
     def _drain(self) -> None:
         self._until_idle()
@@ -664,7 +651,6 @@ class Orchestrator:
         self._room.until_ended(self._view.pushed - self._pushed_before, between)
 
     def _is_busy(self) -> bool:
-        """Say whether a task submitted so far has not ended."""
         return self._view.ended < self._view.pushed - self._pushed_before
 
     def live_tasks(self) -> int:

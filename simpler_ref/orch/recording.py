@@ -54,7 +54,6 @@ from .listening import (
 )
 from .orchestrator import Orchestrator, parts_of, table_of
 from .runs import RunTiming
-from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
 _WORD = struct.Struct("<Q")
 _MEMBER = struct.Struct("<QQ")
@@ -196,7 +195,7 @@ class Recorder:
             patches,
             outputs,
         )
-        self._note(SubmitStep(handle, tensors, scalars, table, patches, outputs))
+        self._note_task(handle, tensors, scalars, table, patches, outputs)
         self.tasks += 1
         return provided
 
@@ -210,8 +209,8 @@ class Recorder:
         found = self._locate(value, False) if mine else None
         return [] if found is None else [Patch(at, *found)]
 
-    def _note(self, step: Step) -> None:
-        """Take what was written as a step, for whoever carries the graph out step by step."""
+    def _note_task(self, *parts: Any) -> None:
+        """Take the parts of a submit, for whoever carries the graph out step by step."""
 
     def _layout(self, layout: Layout) -> int:
         """Return the variable that has the number of a layout."""
@@ -224,7 +223,6 @@ class Recorder:
     def buffer(self, tensor: ContinuousTensor) -> int:
         """Write an alloc; return an address."""
         self.program.alloc(self.variables, tensor._tagged(L.OUTPUT))
-        self._note(AllocStep(tensor, self.variables))
         self.variables += 1
         self.tasks += 1
         return self._provide(tensor.nbytes(), self.variables - 1)
@@ -235,7 +233,6 @@ class Recorder:
             self.program.open_scope()
         else:
             self.program.close_scope()
-        self._note(ScopeStep(begins))
 
     def drain(self) -> None:
         """Refuse: a replay drains at its end only."""
@@ -274,7 +271,7 @@ class Graph:
         self._life = life
         self._args = args
         self._kept = kept
-        self._handles = orch.handles
+        self._handles = list(orch.handles)
         self._configs = list(orch.configs)
         self._layouts = recorder.layouts
         self._has_unordered = orch.has_unordered
@@ -356,7 +353,6 @@ class Graph:
         orch._play(self._program, self._variables)
 
     def _words(self) -> list[int]:
-        """Return the callable words of its submits."""
         found: list[int] = self._program[self._callables].tolist()
         return found
 
@@ -387,7 +383,6 @@ class Graph:
 
 
 def _form(wire: bytes) -> bytes | Layout:
-    """Return shape and dtype of a tensor."""
     return wire.layout if isinstance(wire, DescribedWire) else wire[SHAPE_AT:TAG_AT]
 
 

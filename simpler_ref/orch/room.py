@@ -42,36 +42,33 @@ class Room:
         RingFullError
             No room within `alloc_timeout_s` of the last progress.
         """
-        self._engine.lacks = "room for another task"
-        try:
-            return self._wait(code, attempt, wire)
-        finally:
-            self._engine.lacks = ""
-
-    def _wait(self, code: int, attempt: Callable[[], int], wire: Callable[[], bytes]) -> int:
         mem, kernels, view = self._engine.mem, self._engine.kernels, self._engine.view
         timeout_ns = int(self._session.options.alloc_timeout_s * 1e9)
         since = time.monotonic_ns()
         reclaimed = self._progress()
-        while code == L.WOULD_BLOCK:
-            rest = timeout_ns - (time.monotonic_ns() - since)
-            if rest <= 0:
-                timeout_s = self._session.options.alloc_timeout_s
-                asked, depth = requested_bytes(wire()), view.scope_depth - 1
-                error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
-                lines = ring_cycle(self._engine, self._session, depth)
-                lines += waiting_tasks(self._engine, self._session)
-                tell(error, "\n".join(f"  {line}" for line in lines))
-                raise error
-            taken = view.taken
-            code = attempt()
-            waited = L.OK
-            if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
-                waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
-            if waited in (L.TIMED_OUT, L.INTERRUPTED):
-                self._session.look()
-            if self._progress() != reclaimed:
-                reclaimed, since = self._progress(), time.monotonic_ns()
+        self._engine.lacks = "room for another task"
+        try:
+            while code == L.WOULD_BLOCK:
+                rest = timeout_ns - (time.monotonic_ns() - since)
+                if rest <= 0:
+                    timeout_s = self._session.options.alloc_timeout_s
+                    asked, depth = requested_bytes(wire()), view.scope_depth - 1
+                    error = RingFullError(describe_full(self._engine, timeout_s, asked, depth))
+                    lines = ring_cycle(self._engine, self._session, depth)
+                    lines += waiting_tasks(self._engine, self._session)
+                    tell(error, "\n".join(f"  {line}" for line in lines))
+                    raise error
+                taken = view.taken
+                code = attempt()
+                waited = L.OK
+                if code == L.WOULD_BLOCK:  # wait in slices, between which Python sees signals
+                    waited = kernels.help_scheduler(mem, -1, -1, taken, min(rest, PARK_NS))
+                if waited in (L.TIMED_OUT, L.INTERRUPTED):
+                    self._session.look()
+                if self._progress() != reclaimed:
+                    reclaimed, since = self._progress(), time.monotonic_ns()
+        finally:
+            self._engine.lacks = ""
         return code
 
     def _progress(self) -> tuple[int, int]:

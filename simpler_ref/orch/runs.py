@@ -21,9 +21,9 @@ from ..workers.failures import drain, end_early
 from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
-from .configs import require_supported
 from .domains import domains_of
 from .orchestrator import Orchestrator, orchestrator_of
+from .words import require_supported
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
 Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]

@@ -20,7 +20,7 @@ import numpy as np
 from ..callables.identity import CallableKind, build_python_serialized_descriptor
 from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
 from ..calls import outcomes
-from ..calls.forms import INNER_VALUE, VALUE, Form, Forms
+from ..calls.forms import INNER_VALUE, VALUE, Form, form_of
 from ..calls.sending import Payload, number_in
 from ..calls.tasks import Task
 from ..engine.view.blocks import Blocks, data_of, set_value_key
@@ -203,7 +203,6 @@ class AtLink:
         size = link.spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
         self._values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
         self._layouts = Layouts(mailbox.engine)
-        self._forms = Forms()
         self._digests: dict[int, tuple[int, bytes]] = {}
         """Number and digest of the functions in blocks."""
         self._sent: dict[int | None, _Sent] = {}
@@ -307,7 +306,7 @@ class AtLink:
         plan = Plan.take(words, kinds)
         home.begin(plan.run)
         self._require_mine(plan)
-        form = self._forms.form_of(words)
+        form = form_of(words)
         number, digest = self._digests.get(form.key, (0, b""))
         if number != number_in(data_of(self._mem, form.key)):
             digest = self._teach(form.key)

@@ -36,7 +36,6 @@ from ..model.wire import (
     bytes_of,
 )
 from ..orch.orchestrator import Orchestrator
-from ..orch.steps import AllocStep, ScopeStep, Step, SubmitStep
 from .directory import REQUEST_BYTES, Use
 from .endpoints import Endpoints
 from .layouts import as_bytes, layout_text
@@ -59,6 +58,7 @@ from .lists import (
     TaskList,
 )
 from .placing import is_remote
+from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1

@@ -28,10 +28,8 @@ from ..model.wire import (
     replaced,
 )
 from ..orch.columns import Batch
-from ..orch.configs import Configs
 from ..orch.orchestrator import Handles, Orchestrator
-from ..orch.pools import Pools, require_distinct
-from ..orch.steps import AllocStep, Step, SubmitStep
+from ..orch.words import Configs, Pools, require_distinct
 from ..system.types import Array
 from ..workers.session import Session
 from .directory import HOME, Directory, Held, Placed, Use, uses_of
@@ -39,6 +37,7 @@ from .endpoints import Endpoints
 from .home import CopyPlan, Plan
 from .lineage import Lineage
 from .recovery import Recovery, Submit
+from .steps import AllocStep, Step, SubmitStep
 
 
 def is_remote(handle: Any) -> bool:

@@ -14,14 +14,15 @@ from dataclasses import replace
 from typing import Any
 
 from ..model.arguments import TaskArgs
+from ..model.tensor import ContinuousTensor
 from ..orch.listening import RecordedArgs
 from ..orch.orchestrator import Orchestrator
 from ..orch.recording import Graph, Recorder
 from ..orch.runs import RunTiming
-from ..orch.steps import Step
 from .endpoints import Endpoints
 from .listing import ListedGraph
 from .placing import PlacingOrchestrator, is_remote
+from .steps import AllocStep, ScopeStep, Step, SubmitStep
 
 
 class StepRecorder(Recorder):
@@ -31,8 +32,18 @@ class StepRecorder(Recorder):
         super().__init__(args)
         self.steps: list[Step] = []
 
-    def _note(self, step: Step) -> None:
-        self.steps.append(step)
+    def _note_task(self, *parts: Any) -> None:
+        self.steps.append(SubmitStep(*parts))
+
+    def buffer(self, tensor: ContinuousTensor) -> int:
+        """Write an alloc; return an address."""
+        self.steps.append(AllocStep(tensor, self.variables))
+        return super().buffer(tensor)
+
+    def scope(self, begins: bool) -> None:
+        """Write the beginning of a scope, or its end."""
+        self.steps.append(ScopeStep(begins))
+        super().scope(begins)
 
 
 class PlacedGraph(Graph):

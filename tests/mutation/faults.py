@@ -338,7 +338,7 @@ FAULTS = (
         "group-larger-than-pool",
         "A group with more members than its pool has workers waits for ever.",
         f"{WM}/test_group.py::test_groups_that_cannot_be_are_refused_and_change_nothing",
-        Patch("orch/pools.py", "        if len(members) > room:\n", "        if False:\n"),
+        Patch("orch/words.py", "        if len(members) > room:\n", "        if False:\n"),
         Patch(
             "jit/dispatch.py",
             "    if not any_usable(mem, kind, open_members):\n",
@@ -349,7 +349,7 @@ FAULTS = (
         "worker-minus-two",
         "A task for worker −2 is accepted.",
         f"{WM}/test_aff.py::test_a_worker_that_does_not_exist_is_refused",
-        Patch("orch/pools.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),
+        Patch("orch/words.py", "or not -1 <= worker < room:\n", "or not worker < room:\n"),
         hangs=True,
     ),
     fault(

@@ -24,7 +24,7 @@ from ...model.config import CallConfig
 from ...model.enums import ArgDirection, DataType, get_element_size
 from ...model.wire import row_major
 from ...native_chip.abi import ChipError, ChipStatus, CoreArgsStorage
-from ...orch.configs import require_supported
+from ...orch.words import require_supported
 from ...system.types import Array
 from .counters import CYCLES, HARDWARE, has_hardware, names_of
 from .files import (

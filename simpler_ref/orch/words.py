@@ -1,10 +1,14 @@
-"""Who a task is for: what a submit says of workers, checked against the pools there are.
+"""What a submit says of a task besides its arguments, as parts of its callable word.
 
-Rule     WM-AFF-6; WM-GROUP-8
+`Pools` says who the task is for, checked against the pools there are; `Configs` gives a configuration the
+number under which mailboxes get it.
+
+Rule     FLAG-VALUE-1; FLOW-CONFIG-3, -5; FLOW-ENV-1, -3; ORCH-MISUSE-12; WM-AFF-6; WM-GROUP-8
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,11 +16,19 @@ from typing import Any
 import numpy as np
 
 from ..callables.identity import CallableHandle
+from ..engine.memory import Engine
 from ..engine.view import View
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
+from ..model.config import PMU_EVENTS, CallConfig
 from ..model.wire import CHILD_MEMORY_AT, RemoteWire
 from .columns import Batch
+
+log = logging.getLogger("simpler_ref")
+_told = False
+
+_MOST = {"enable_dump_tensor": 3, "enable_dep_gen": 1, "enable_scope_stats": 1}
+"""The highest values of flags that have some."""
 
 
 class Pools:
@@ -155,3 +167,81 @@ def _which_memory() -> ValueError:
     return ValueError(
         "a child_memory tensor is in the memory of one next-level worker: say which, with worker=…"
     )
+
+
+# ---------------------------------------------------------------- configurations
+def require_supported(config: CallConfig) -> None:
+    """Refuse a configuration that is not valid, or has a flag with a value that means nothing.
+
+    Raises
+    ------
+    TypeError
+        It is none.
+    ValueError
+        It is, or has; see `CallConfig.validate`.
+    """
+    if not isinstance(config, CallConfig):
+        raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
+    config.validate()
+    for name, most in _MOST.items():
+        if getattr(config, name) > most:
+            raise ValueError(f"CallConfig.{name} is {getattr(config, name)}; it can be 0 to {most}")
+    if config.enable_pmu and config.enable_pmu not in PMU_EVENTS:
+        known = ", ".join(f"{number} ({name})" for number, name in PMU_EVENTS.items())
+        raise ValueError(f"CallConfig.enable_pmu is {config.enable_pmu}; it can be 0, {known}")
+
+
+def config_wire(config: CallConfig) -> bytes:
+    """Return a configuration as it travels, and the sizes after it, once it is found to be right.
+
+    The first one with sizes warns of what the simulated chip cannot honour.
+    """
+    global _told
+    require_supported(config)
+    env = config._runtime_env
+    if not env:
+        return config.to_bytes()
+    if not _told:
+        _told = True
+        log.warning(
+            "%r: the simulated chip has no rings of these sizes; it only passes them to kernels",
+            env,
+        )
+    return config.to_bytes() + env.to_bytes()
+
+
+class Configs:
+    """The configurations that an engine knows, by number; 0 is the one that says nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._numbers = {CallConfig().to_bytes(): 0}
+
+    def number_of(self, config: CallConfig | None) -> int:
+        """Return the number of a configuration; see `number_of_wire`."""
+        return 0 if config is None else self.number_of_wire(config_wire(config))
+
+    def number_of_wire(self, wire: bytes) -> int:
+        """Return the number of a configuration as it travels; a new one is made known.
+
+        Raises
+        ------
+        RuntimeError
+            There are 4096.
+        """
+        number = self._numbers.get(wire)
+        if number is None:
+            number = len(self._numbers)
+            if number >= L.MAX_CONFIGS:
+                raise RuntimeError(
+                    f"a run takes {L.MAX_CONFIGS} different CallConfigs; use fewer, or several runs"
+                )
+            self._engine.view.write_config(number, wire)
+            self._numbers[wire] = number
+        return number
+
+    def forget_many(self) -> None:
+        """Forget configurations between runs when many have gathered."""
+        if len(self._numbers) > L.MAX_CONFIGS // 2:
+            self._numbers = {CallConfig().to_bytes(): 0}
+            self._engine.kernels.forget_configs(self._engine.mem)
