@@ -9,7 +9,7 @@ Rule     SEE-GRAPH-8
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -123,10 +123,12 @@ class DryStream:
         """Return the task of a plain function; see `Stream.task_of`."""
         return self._real.task_of(function, workers)
 
-    def results(self, task: Task, rows: Iterable[Any], *, star: bool) -> NoValues:
+    def results(
+        self, task: Task, rows: Iterable[Any], *, star: bool
+    ) -> Generator[NoValue, None, None]:
         """Call a task for each item, at once, each on its own; see `Worker.map`."""
         calls = [self.submit(task, tuple(row) if star else (row,), {}) for row in rows]
-        return NoValues(self.describe(one._slot) for one in calls)
+        return (NoValue(self.describe(one._slot)) for one in calls)
 
     # ------------------------------------------------------------ the graph
     def _add(
@@ -203,23 +205,6 @@ class NoValue:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = _refuse
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _refuse
     __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse
-
-
-class NoValues:
-    """The results of `map` in a dry run."""
-
-    def __init__(self, calls: Iterable[str]) -> None:
-        self._values = iter([NoValue(one) for one in calls])
-
-    def __iter__(self) -> Iterator[NoValue]:
-        return self._values
-
-    def __next__(self) -> NoValue:
-        return next(self._values)
-
-    def close(self) -> None:
-        """End: nothing more is returned."""
-        self._values = iter(())
 
 
 def graph_of_calls(life: Life, session: Session, function: Callable[[], Any]) -> TaskGraph:

@@ -17,7 +17,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from ..orch.checked import caller
 from ..system.values import integer, limit
 from . import outcomes
 from .current import here
-from .dry import DryStream, NoValues
+from .dry import DryStream, NoValue
 from .futures import Future
 from .packing import Plan
 from .sending import How, Payload, Unchanging, received
@@ -589,7 +589,7 @@ def results(
     star: bool = False,
     chunksize: int | None,
     timeout: float | None,
-) -> Results | NoValues:
+) -> Results | Generator[NoValue, None, None]:
     """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`."""
     what = "starmap" if star else "map"
     task = function if isinstance(function, Task) else stream.task_of(function)

@@ -5,14 +5,14 @@ Rule     CALL-FAR-1; CALL-MAP-1, -2, -4; CALL-STREAM-1, -5; CALL-TILES-1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
 from ..workers.life import IN_TASK
 from . import mapping
 from .current import here
-from .dry import DryStream, NoValues
+from .dry import DryStream, NoValue
 from .futures import Future
 from .mapping import Results
 from .stream import Stream
@@ -59,7 +59,7 @@ class CallMethods:
         *iterables: Iterable[Any],
         chunksize: int | None = None,
         timeout: float | None = None,
-    ) -> Results | NoValues:
+    ) -> Results | Generator[NoValue, None, None]:
         """Call a function for each item, and return the results in order, in an iterator.
 
         It begins at once, and reads items as results are asked for: only some calls are in flight. Items
@@ -103,7 +103,7 @@ class CallMethods:
         *,
         chunksize: int | None = None,
         timeout: float | None = None,
-    ) -> Results | NoValues:
+    ) -> Results | Generator[NoValue, None, None]:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`."""
         return mapping.results(
             self._stream(),

@@ -154,6 +154,7 @@ class Signature:
         return cls(parameters, lambda *args, **kwargs: (args, kwargs))
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def like(cls, parameters: tuple[Parameter, ...]) -> Signature:
         """Return the signature with some parameters, of calls that were bound to them before."""
         given = [

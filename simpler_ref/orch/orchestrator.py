@@ -666,15 +666,11 @@ class Orchestrator:
         code = self._room.wait(code, attempt, wire)
         if code >= 0:
             return code
-        raise self._refused(code, wire())
-
-    def _refused(self, code: int, wire: bytes) -> Exception:
-        """Return the exception for what a kernel has refused for good."""
         if code == L.RUN_FAILED:
-            return self._task_error()
+            raise self._task_error()
         if code == L.WRONG_THREAD:
-            return self._wrong_thread()
-        return never_fits(code, wire, self._view.ring_bytes)
+            raise self._wrong_thread()
+        raise never_fits(code, wire(), self._view.ring_bytes)
 
     # ------------------------------------------------------------ for Worker.run
     def _take_entries(self) -> None:
