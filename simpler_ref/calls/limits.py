@@ -44,54 +44,48 @@ class _Times(ctypes.Structure):
     )
 
 
-class Timer:
-    """A timer that ends this process; a process forked from it has none."""
-
-    def __init__(self) -> None:
-        signal.signal(SIGNAL, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGNAL])
-        library = ctypes.CDLL(None, use_errno=True)
-        if not hasattr(library, "timer_create"):  # glibc before 2.34
-            library = ctypes.CDLL("librt.so.1", use_errno=True)
-        self._set = library.timer_settime
-        self._set.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-        self._id = ctypes.c_void_p()
-        self._group = os.getpgrp()
-        event = _Event(signo=SIGNAL, notify=_SIGEV_SIGNAL)
-        if library.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._id)):
-            raise OSError(ctypes.get_errno(), "no timer for the time limit of a task")
-
-    def start(self, seconds: float) -> None:
-        """End this process after some time, with what it starts until then, unless `stop` comes first."""
-        self._join(0)
-        s, ns = divmod(max(1, int(seconds * 1e9)), 10**9)
-        self._set(self._id, 0, ctypes.byref(_Times(s=s, ns=ns)), None)
-
-    def stop(self) -> None:
-        """Let the process go on."""
-        self._set(self._id, 0, ctypes.byref(_Times()), None)
-        self._join(self._group)
-
-    @staticmethod
-    def _join(group: int) -> None:
-        with suppress(OSError):  # the task has made a session, or the group is gone
-            os.setpgid(0, group)
-
-
 @functools.cache
-def _timer() -> Timer:
-    return Timer()
+def _timer() -> tuple[Any, ctypes.c_void_p, int]:
+    """Make the timer that ends this process, which a process forked from it does not have.
+
+    Returns what sets it, its id, and the group that the process is in.
+    """
+    signal.signal(SIGNAL, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGNAL])
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "timer_create"):  # glibc before 2.34
+        library = ctypes.CDLL("librt.so.1", use_errno=True)
+    library.timer_settime.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    )
+    timer = ctypes.c_void_p()
+    event = _Event(signo=SIGNAL, notify=_SIGEV_SIGNAL)
+    if library.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "no timer for the time limit of a task")
+    return library.timer_settime, timer, os.getpgrp()
+
+
+def _join(group: int) -> None:
+    with suppress(OSError):  # the task has made a session, or the group is gone
+        os.setpgid(0, group)
 
 
 def within(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that ends this process if it takes longer."""
-    timer = _timer()
+    """Return a function that ends this process, with what it starts until then, if it takes longer."""
+    set_timer, timer, group = _timer()
+    s, ns = divmod(max(1, int(seconds * 1e9)), 10**9)
+    limit, never = _Times(s=s, ns=ns), _Times()
 
     def limited(*args: Any, **kwargs: Any) -> Any:
-        timer.start(seconds)
+        _join(0)
+        set_timer(timer, 0, ctypes.byref(limit), None)
         try:
             return function(*args, **kwargs)
         finally:
-            timer.stop()
+            set_timer(timer, 0, ctypes.byref(never), None)
+            _join(group)
 
     return limited
