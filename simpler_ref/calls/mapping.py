@@ -269,7 +269,8 @@ class Results:
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         are_values = all(one.mode is Mode.VALUE for one in task.signature.parameters)
-        self._alone = not are_values or task.has_limits or not stream.takes_pickles
+        has_limits = task.timeout is not None or task.retries > 0
+        self._alone = not are_values or has_limits or not stream.takes_pickles
         self._apart = False
         """Whether each item that is read and not yet submitted is a call of its own."""
         self._size = chunksize or 1

@@ -116,7 +116,7 @@ class Plan:
         """Bits for a call's word."""
         self.key = key
         self.signature = task.signature
-        self.is_plain = task.is_plain
+        self.is_plain = task.signature.is_plain
         self.forms = tuple([(*_FORMS[one.mode], one) for one in task.signature.parameters])
         self.heads: dict[tuple[int, ...], tuple[bytes, int]] = {}
         """The first words, and how many they are, of calls with some codes."""

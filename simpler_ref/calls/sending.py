@@ -406,12 +406,17 @@ class SentFunctions:
         return plan
 
     def plan(self, task: Task, payload: Payload, *, lasts: bool) -> Plan:
-        """Put a function into a block, once, where all workers find it by the block's offset.
+        """Put a function into a block, unless an equal one has been sent: workers find it by the offset.
 
         Parameters
         ----------
         lasts : bool
             The block is never given back, if there are not too many such ones.
+
+        Raises
+        ------
+        MemoryError
+            There is no room, until calls have ended.
         """
         stream = self._stream
         workers = stream._require_workers(task)
@@ -420,33 +425,17 @@ class SentFunctions:
                 f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
                 'ended: leave out timeout=, or use child_mode="process"'
             )
-        try:
-            return self._find(task, payload, workers, lasts)
-        except MemoryError:
-            stream.finish()
-            return self._find(task, payload, workers, lasts)
-
-    # ------------------------------------------------------------ blocks
-    def _find(self, task: Task, payload: Payload, workers: tuple[int, ...], lasts: bool) -> Plan:
-        """Return the plan of a function, in a new block unless an equal one has been sent.
-
-        Raises
-        ------
-        MemoryError
-            There is no room, until calls have ended.
-        """
         name = task.__qualname__
         body = payload.body if len(payload.body) < 64 else blake2b(payload.body).digest()
         serial = payload.serial if payload.how & How.INHERITED else 0
         about = name, task.timeout, task.retries, task.workers, task.signature.parameters
         key = payload.how, serial, body, about
-        turns = self._stream.turns
-        with turns.entrance, turns.turn:
+        with stream.turns.entrance, stream.turns.turn:
             found = self._lasting.get(key) or self._others.get(key)
             if found is None:
                 found = self._make(task, payload, workers, lasts)
                 (self._others if found.lease else self._lasting)[key] = found
-                most = min(self._stream._blocks.nbytes // MOST_PART, MOST_BYTES)
+                most = min(stream._blocks.nbytes // MOST_PART, MOST_BYTES)
                 while len(self._others) > 1 and (len(self._others) > MOST or self._nbytes > most):
                     if not self._may_forget():
                         break

@@ -130,15 +130,19 @@ class Stream:
 
     def submit_bound(self, plan_now: Callable[[], Plan], bound: tuple[Any, ...]) -> Future:
         """Submit a call whose arguments are in the order of the parameters."""
+        has_waited = False
         while True:
             if not self._open and self._come_in():
                 continue
-            plan = plan_now()
             try:
+                plan = plan_now()
                 packed = self._pack(plan, bound)
-            except MemoryError:  # no room for one more layout
+            except MemoryError:  # no room for the function, or for one more layout
+                if has_waited:
+                    raise
+                has_waited = True
                 self.finish()
-                packed = self._pack(plan, bound)
+                continue
             with self.turns.entrance, self.turns.turn:
                 if not self._open:  # another thread's run has come before
                     continue

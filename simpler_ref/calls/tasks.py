@@ -76,8 +76,6 @@ class Task:
         self.timeout = timeout
         self.retries = retries
         self.workers = workers
-        self.has_limits = timeout is not None or retries > 0
-        self.is_plain = signature.is_plain
         self.is_passing = False
         """Whether it was made for one call."""
         self.serial = next(_serials)

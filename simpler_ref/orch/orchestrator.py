@@ -141,7 +141,7 @@ class Orchestrator:
                 self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
             return
         word = self._require_sub("submit_sub", handle, [args])
-        word |= self._pools.affinity_of_sub(handle, args) << L.WORD_WORKER
+        word |= self._pools.affinity(handle, L.SUB, -1, args) << L.WORD_WORKER
         self._add(word, [] if args is None else [args])
 
     def submit_next_level(
@@ -167,7 +167,7 @@ class Orchestrator:
             See `submit_sub`.
         """
         base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        affinity = self._pools.affinity(handle, worker, args)
+        affinity = self._pools.affinity(handle, L.NEXT_LEVEL, worker, args)
         word = base | affinity << L.WORD_WORKER | self._config_word(config)
         self._add(word, [] if args is None else [args])
 
@@ -246,7 +246,7 @@ class Orchestrator:
         base = self._require_handle(
             "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
         )
-        affinities = self._pools.affinities_of_members(handle, workers, members)
+        affinities = self._pools.affinities_of_members(handle, L.NEXT_LEVEL, workers, members)
         self._add(base | self._config_word(config), members, affinities)
 
     def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
@@ -256,7 +256,8 @@ class Orchestrator:
         """
         members = self._pools.members(handle, args_list, L.SUB)
         base = self._require_sub("submit_sub_group", handle, members)
-        self._add(base, members, self._pools.affinities_of_sub_members(handle, members))
+        anyone = [-1] * len(members)
+        self._add(base, members, self._pools.affinities_of_members(handle, L.SUB, anyone, members))
 
     # ------------------------------------------------------------ many at once
     def submit_sub_many(

@@ -52,25 +52,24 @@ class Pools:
         """Say whether a callable is for workers of other machines."""
         return False
 
-    def affinity(self, handle: CallableHandle, worker: int, args: TaskArgs | None) -> int:
-        """Return the affinity of a task of the next-level pool that asks for a worker."""
-        return self._here_or_any(worker, args)
-
-    def affinity_of_sub(self, handle: CallableHandle, args: TaskArgs | None) -> int:
-        """Return the affinity of a task for a sub worker."""
-        return 0
+    def affinity(
+        self, handle: CallableHandle, pool: int, worker: int, args: TaskArgs | None
+    ) -> int:
+        """Return the affinity of a task of a pool that asks for a worker; in that of subs none does."""
+        return self._here_or_any(worker, args) if pool == L.NEXT_LEVEL else 0
 
     def affinities_of_members(
-        self, handle: CallableHandle, workers: Sequence[int], members: Sequence[TaskArgs]
+        self,
+        handle: CallableHandle,
+        pool: int,
+        workers: Sequence[int],
+        members: Sequence[TaskArgs],
     ) -> list[int]:
         """Return the affinity of each member of a group, which asks for a worker."""
-        return [self._here_or_any(one, args) for one, args in zip(workers, members, strict=True)]
-
-    def affinities_of_sub_members(
-        self, handle: CallableHandle, members: Sequence[TaskArgs]
-    ) -> list[int]:
-        """Return the affinity of each member of a group for sub workers."""
-        return [0] * len(members)
+        return [
+            self.affinity(handle, pool, one, args)
+            for one, args in zip(workers, members, strict=True)
+        ]
 
     def places_each(self, handle: CallableHandle, batch: Batch) -> bool:
         """Say whether each task of many is placed when those before it are submitted."""

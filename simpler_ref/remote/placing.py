@@ -96,31 +96,25 @@ class EndpointPools(Pools):
         require_distinct(chosen, len(members))
         return [one + 1 for one in chosen]
 
-    def affinity(self, handle: CallableHandle, worker: int, args: TaskArgs | None) -> int:
-        """Return the affinity of a task of the next-level pool that asks for a worker."""
+    def affinity(
+        self, handle: CallableHandle, pool: int, worker: int, args: TaskArgs | None
+    ) -> int:
+        """Return the affinity of a task of a pool that asks for a worker."""
         if is_remote(handle):
-            return 1 + self.place(handle, worker, args)
-        return super().affinity(handle, worker, args)
-
-    def affinity_of_sub(self, handle: CallableHandle, args: TaskArgs | None) -> int:
-        """Return the affinity of a task for a sub worker."""
-        return 1 + self.place(handle, -1, args, for_sub=True) if is_remote(handle) else 0
+            return 1 + self.place(handle, worker, args, for_sub=pool == L.SUB)
+        return super().affinity(handle, pool, worker, args)
 
     def affinities_of_members(
-        self, handle: CallableHandle, workers: Sequence[int], members: Sequence[TaskArgs]
+        self,
+        handle: CallableHandle,
+        pool: int,
+        workers: Sequence[int],
+        members: Sequence[TaskArgs],
     ) -> list[int]:
         """Return the affinity of each member of a group, which asks for a worker."""
         if is_remote(handle):
-            return self.place_members(handle, workers, members)
-        return super().affinities_of_members(handle, workers, members)
-
-    def affinities_of_sub_members(
-        self, handle: CallableHandle, members: Sequence[TaskArgs]
-    ) -> list[int]:
-        """Return the affinity of each member of a group for sub workers."""
-        if is_remote(handle):
-            return self.place_members(handle, [-1] * len(members), members, for_sub=True)
-        return super().affinities_of_sub_members(handle, members)
+            return self.place_members(handle, workers, members, pool == L.SUB)
+        return super().affinities_of_members(handle, pool, workers, members)
 
     def places_each(self, handle: CallableHandle, batch: Batch) -> bool:
         """Say whether each task of many is placed when those before it are submitted."""

@@ -14,7 +14,7 @@ from simpler_ref.native_chip import (
     CoreCallable,
     compile_kernel,
 )
-from simpler_ref.orch import configs
+from simpler_ref.orch import words
 from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import RuntimeEnv
 from tests.chip_kernels import host_args
@@ -137,7 +137,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
 
 @pytest.mark.spec("FLOW-ENV-1")
 def test_what_the_simulated_chip_does_not_do_is_said_once(monkeypatch, caplog):
-    monkeypatch.setattr(configs, "_told", False)
+    monkeypatch.setattr(words, "_told", False)
     with caplog.at_level(logging.WARNING, "simpler_ref"), Worker(2) as w:
         handle, out = w.register(noting()), np.zeros(12, np.uint64)
         w.run(handle, make_args((out, T.INOUT)), CallConfig(runtime_env=RuntimeEnv()))
