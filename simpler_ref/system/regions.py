@@ -38,6 +38,7 @@ _LOW, _HIGH = 1 << 45, 1 << 46
 _WINDOWS_LOW, _WINDOWS_HIGH = 0x500000000000, 0x540000000000
 """Those of windows: beyond the addresses that simulated chips have for their own memory."""
 _ATTEMPTS = 16
+_WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
@@ -125,8 +126,9 @@ def create(
 ) -> Array:
     """Return fresh, zeroed bytes at an address that a fresh interpreter can use, too.
 
-    From `private_from` (page-aligned) on they are private: see `make_private`. No process inherits a
-    `window`: others attach the `region_of` it.
+    From `private_from` (page-aligned) on they are private: a forked child finds zeros there, and can
+    neither read nor change the parent's contents. No process inherits a `window`: others attach the
+    `region_of` it.
 
     Raises
     ------
@@ -251,21 +253,21 @@ def _map(region: Region, fd: int) -> Array:
     """Map a region at its reserved addresses; they are unmapped with the last array."""
     try:
         flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE
-        write = mmap.PROT_READ | mmap.PROT_WRITE
-        _mmap(region.address, region.shared, write, flags, fd)
+        _mmap(region.address, region.shared, _WRITABLE, flags, fd)
         if region.huge:  # a kernel without them refuses
             _libc.madvise(region.address, region.shared, _MADV_HUGEPAGE)
         if region.window:
             _libc.madvise(region.address, region.shared, _MADV_DONTFORK)
-        if region.shared < region.nbytes:
-            make_private(region.address + region.shared, region.nbytes - region.shared)
+        if (private := region.nbytes - region.shared) > 0:  # zeros in a child, not the parent's
+            kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
+            _mmap(region.address + region.shared, private, _WRITABLE, kind)
+            _libc.madvise(region.address + region.shared, private, _MADV_WIPEONFORK)
     except BaseException:
         _libc.munmap(region.address, region.nbytes)
         raise
-    owner = (ctypes.c_uint8 * region.nbytes).from_address(region.address)
+    owner, array = _array_at(region.address, region.nbytes)
     _owners[region] = weakref.ref(owner)
     weakref.finalize(owner, _unmap, region).atexit = False
-    array: Array = np.frombuffer(memoryview(owner), np.uint8)
     return array
 
 
@@ -276,24 +278,10 @@ def _unmap(region: Region) -> None:
             _forget(region)
 
 
-def map_file(fd: int, nbytes: int) -> int:
-    """Map a file anywhere, and return the address; it needs no descriptor from then on."""
-    return _mmap(0, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
-
-
-def unmap(address: int, nbytes: int) -> None:
-    """Unmap a file."""
-    _libc.munmap(address, nbytes)
-
-
-def make_private(address: int, nbytes: int) -> None:
-    """Turn reserved addresses into memory of this process alone.
-
-    A forked child finds zeros there: it can neither read nor change the parent's contents.
-    """
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
-    _mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, kind)
-    _libc.madvise(address, nbytes, _MADV_WIPEONFORK)
+def _array_at(address: int, nbytes: int) -> tuple[Any, Array]:
+    """Return an array over memory, and what lives as long as any array over it."""
+    owner = (ctypes.c_uint8 * nbytes).from_address(address)
+    return owner, np.frombuffer(memoryview(owner), np.uint8)
 
 
 def attach(region: Region, fd: int) -> Array:
@@ -391,8 +379,7 @@ def spilled(nbytes: int) -> Array:
     """
     with tempfile.TemporaryFile(prefix="simpler-") as file:
         os.posix_fallocate(file.fileno(), 0, nbytes)
-        address = map_file(file.fileno(), nbytes)
-    owner = (ctypes.c_uint8 * nbytes).from_address(address)
-    weakref.finalize(owner, unmap, address, nbytes).atexit = False
-    array: Array = np.frombuffer(memoryview(owner), np.uint8)
+        address = _mmap(0, nbytes, _WRITABLE, mmap.MAP_SHARED, file.fileno())
+    owner, array = _array_at(address, nbytes)
+    weakref.finalize(owner, _libc.munmap, address, nbytes).atexit = False
     return array
