@@ -13,9 +13,9 @@ import statistics
 
 import numpy as np
 
-from simpler_ref.engine.shared_arrays import create_region
 from simpler_ref.jit.atomics import futex_wait, futex_wake, load, now_ns, pause, store
 from simpler_ref.jit.kernel import kernel
+from simpler_ref.system import regions
 
 ORDER = 0  # the sample asked for; the partner sleeps on it
 CALM = 8
@@ -117,7 +117,7 @@ class Floor:
     """
 
     def __init__(self) -> None:
-        self._mem = create_region(4096).view(np.int64)
+        self._mem = regions.create(4096).view(np.int64)
         self._cores = sorted(os.sched_getaffinity(0))
         self._trips = ROUND_TRIPS if len(self._cores) > 1 else 10
         for ping, pong in PATTERNS:

@@ -9,7 +9,6 @@ from .engine.introspection import (
     RingView as RingView,
     SlotView as SlotView,
     TaskView as TaskView,
-    view_slot as view_slot,
 )
 from .engine.structures import (
     INVALID as INVALID,

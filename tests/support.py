@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from simpler_ref.engine.memory import Engine
+from simpler_ref.engine.view.slots import SlotView, read_slot
 from simpler_ref.jit import layout as L
-from simpler_ref.orchestrator import SlotView, view_slot
 from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, TaskState
 from simpler_ref.task_interface import TensorArgType as T
@@ -413,7 +413,7 @@ class Driver:
 
     # ------------------------------------------------------------ looking in
     def view(self, slot: int) -> SlotView:
-        return view_slot(self.engine, slot)
+        return read_slot(self.engine.mem, slot)
 
     def state(self, slot: int) -> TaskState:
         return self.view(slot).state

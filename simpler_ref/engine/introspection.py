@@ -118,11 +118,6 @@ class RingView(Rings):
         return runs == self._engine.runs
 
 
-def view_slot(engine: Engine, slot: int) -> SlotView:
-    """Read the fields of a slot that are of interest to people."""
-    return slots.read_slot(engine.mem, slot)
-
-
 # ---------------------------------------------------------------- a ring without room
 def mib(nbytes: int) -> str:
     """Return a number of bytes as text, in MiB if it is large."""
@@ -146,7 +141,7 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
     live, window, ids = view.live, view.window, view.id_window
     oldest, distance = "", 0
     if tasks:
-        first = view_slot(engine, tasks[0])
+        first = slots.read_slot(engine.mem, tasks[0])
         oldest = f", the oldest is task {first.task_id} ({first.state.name})"
         distance = view.next_task_id - first.task_id
     remedy = "Give Worker(task_window=…) a larger value, or end a scope earlier"
@@ -326,5 +321,4 @@ __all__ = [
     "Slab",
     "SlotView",
     "TaskView",
-    "view_slot",
 ]

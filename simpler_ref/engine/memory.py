@@ -21,7 +21,6 @@ from ..system import regions
 from ..system.cores import Placement
 from ..system.signals import in_one_piece
 from ..system.types import Array
-from .shared_arrays import create_region
 from .view import View, private_from
 from .view.layouts import Layouts
 
@@ -102,10 +101,10 @@ class Engine:
             blocks_size=blocks_size,
         )
         nbytes = L.WORD * words
-        self.mem = create_region(nbytes, private_from(geometry))[:nbytes].view(np.int64)
+        self.mem = regions.create(nbytes, private_from(geometry))[:nbytes].view(np.int64)
         self.view = View(self.mem)
         size = L.round_up(heap_ring_size, L.HEAP_ALIGN)
-        self.heap = create_region(size * ring_depth, huge=True)
+        self.heap = regions.create(size * ring_depth, huge=True)
         base: int = self.heap.ctypes.data
         self.placement = placement or Placement.find(1 + next_level + sub)
         spin_ns, yield_ns, hold_ns = self.placement.waits

@@ -1,4 +1,4 @@
-"""Shared memory: for the engine, for the heap rings, and for users' tensors.
+"""Shared memory for users' tensors.
 
 Workers have a region at the same address as the user's process, and it has no name that a killed process
 could leave behind (`system/regions.py`). It lives as long as any array over it does: an array from
@@ -40,21 +40,6 @@ OTHERS_S = 0.1
 _MADV_POPULATE_WRITE = 23
 _MUCH, _MOST_FREE = 1 << 20, 1 << 28
 """Bytes of an array whose pages may go back to the system, and of such ones that keep theirs."""
-
-
-def create_region(nbytes: int, private_from: int | None = None, *, huge: bool = False) -> Array:
-    """Return fresh, zeroed bytes that this process shares with its workers.
-
-    Pages take memory only once they are touched. With `huge` they are huge pages where the system
-    allows that for shared memory: the first touch then costs a third, and workers find them mapped.
-    From `private_from` (page-aligned) on, the bytes are private to this process.
-
-    Raises
-    ------
-    MemoryError
-        The address space or the system's limits do not allow a region of this size.
-    """
-    return regions.create(nbytes, private_from, huge=huge)
 
 
 # ---------------------------------------------------------------- populated pages
@@ -254,7 +239,7 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = create_region(nbytes, huge=True)
+        self.memory = regions.create(nbytes, huge=True)
         self.base: int = self.memory.ctypes.data
         self.size = int(self.memory.nbytes)
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent

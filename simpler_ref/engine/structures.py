@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from ..errors import RingFullError
 from ..jit import layout as L
-from .introspection import Rings, SlotView, describe_full, view_slot
+from .introspection import Rings, SlotView, describe_full
 from .memory import Engine
+from .view.slots import read_slot
 
 INVALID = -1
 """`TensorMap.lookup`: the buffer has no producer."""
@@ -92,7 +93,7 @@ class Ring(Rings):
                 if not self._changed.wait(self._timeout_s):
                     why = describe_full(self._engine, self._timeout_s, nbytes, scope_depth)
                     raise RingFullError(why)
-            look = view_slot(self._engine, slot)
+            look = read_slot(self._engine.mem, slot)
             self._slots[look.task_id] = slot
             ring = self._engine.view.ring(look.ring_idx)
             size = L.round_up(nbytes, L.HEAP_ALIGN)
@@ -123,7 +124,7 @@ class Ring(Rings):
         """
         if slot not in self._slots:
             raise KeyError(f"task {slot} is not live in this Ring")
-        return view_slot(self._engine, self._slots[slot])
+        return read_slot(self._engine.mem, self._slots[slot])
 
     def reset_to_empty(self) -> None:
         """Forget every allocation: ids start at 0, every ring is empty."""

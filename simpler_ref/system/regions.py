@@ -126,6 +126,8 @@ def create(
 ) -> Array:
     """Return fresh, zeroed bytes at an address that a fresh interpreter can use, too.
 
+    Pages take memory only once they are touched. With `huge` they are huge pages where the system allows
+    that for shared memory: the first touch then costs a third, and workers find them mapped.
     From `private_from` (page-aligned) on they are private: a forked child finds zeros there, and can
     neither read nor change the parent's contents. No process inherits a `window`: others attach the
     `region_of` it.

@@ -15,7 +15,7 @@ from typing import Any
 from ..engine.introspection import listed
 from ..engine.memory import PARK_NS
 from ..engine.view import FirstFailure
-from ..engine.view.slots import Others
+from ..engine.view.slots import Others, call_story
 from ..errors import RemoteTraceback, TaskError, WorkerLostError, describe_status, origin_of, tell
 from ..jit import layout as L
 from ..system.signals import Failures, until_done
@@ -143,7 +143,7 @@ def story_of_failure(session: Session, failed: FirstFailure) -> str:
 
 def story_of_call(session: Session, slot: int, error: BaseException, place: str) -> str:
     """Return the story of a call that has failed by itself; `place` is its line, if that is known."""
-    story, origin = session.engine.view.call_story(slot), origin_of(error)
+    story, origin = call_story(session.engine.mem, slot), origin_of(error)
     lines = [
         _ran(session, origin),
         *_neighbours(story.needed, story.needing, lambda task, _index: f"call {task}", "call"),

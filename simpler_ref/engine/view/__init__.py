@@ -19,7 +19,6 @@ from ...system.types import Array
 from .slots import (
     KIND_MASK,
     Story,
-    call_story,
     failure_story,
     scalars_at,
     slot_at,
@@ -321,10 +320,6 @@ class View:
         word = self._word
         waits_or_runs = word(slot + L.S_STATE) in (L.PENDING, L.READY, L.RUNNING)
         return waits_or_runs and word(slot + L.S_ID) == task
-
-    def call_story(self, slot: int) -> Story:
-        """Return what surrounds a call that has failed."""
-        return call_story(self._mem, slot)
 
     def outcome(self, slot: int) -> tuple[bool, int, int]:
         """Return whether a call that has ended has failed, and the kind and the word of its value."""

@@ -20,8 +20,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from simpler_ref import Worker, WorkerLostError
-from simpler_ref.engine.shared_arrays import create_region
-from simpler_ref.system import forks
+from simpler_ref.system import forks, regions
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers import processes
 from tests.support import make_args
@@ -215,7 +214,7 @@ def test_a_region_has_no_name_and_may_be_larger_than_dev_shm():
     space = os.statvfs("/dev/shm")
     large = (space.f_blocks + 1) * space.f_frsize
     for nbytes in (2 << 20, large):
-        assert path_of(create_region(nbytes)) == "/memfd:simpler-region (deleted)"
+        assert path_of(regions.create(nbytes)) == "/memfd:simpler-region (deleted)"
 
 
 @pytest.mark.spec("ORCH-FORK-6")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import task_interface as ti
-from simpler_ref.engine.shared_arrays import create_region
+from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.task_interface import TensorArgType as T
 from tests.conformance.task_flow.test_data import tensors
@@ -90,7 +90,7 @@ def test_a_float_comes_back_as_it_was(value):
 
 @pytest.mark.spec("FLOW-BUILD-5", "ORCH-MISUSE-2", "ORCH-MISUSE-3")
 def test_an_array_in_shared_memory_is_described_and_a_private_one_refused():
-    shared = create_region(4096)[:24].view(np.int16).reshape(3, 4)
+    shared = regions.create(4096)[:24].view(np.int16).reshape(3, 4)
     tensor = ti.make_tensor(shared)
     assert tensor == ContinuousTensor.make(shared.ctypes.data, (3, 4), DataType.INT16)
     with pytest.raises(ValueError, match="private to this process"):
@@ -112,7 +112,7 @@ class Column:
 @pytest.mark.spec("FLOW-BUILD-5")
 @pytest.mark.parametrize("way", ["__array_interface__", "__dlpack__"])
 def test_arrays_of_other_libraries_are_accepted_where_they_are(way):
-    shared = create_region(4096)[:24].view(np.int16).reshape(3, 4)
+    shared = regions.create(4096)[:24].view(np.int16).reshape(3, 4)
     column = Column(shared, way)
     if way == "__dlpack__":
         column.__dlpack_device__ = shared.__dlpack_device__
