@@ -1,6 +1,7 @@
 """How Sphinx builds these pages; `make docs` runs it with every warning an error."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -56,3 +57,13 @@ python_maximum_signature_line_length = 80
 napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+
+
+def without_kinds(_app, _what, _name, _thing, _options, signature, result):
+    """Show the types of a message's fields, without what they are on the wire."""
+    return re.sub(r"~?[\w.]*\bAnnotated\[([^,]+), <[^>]*>\]", r"\1", signature or ""), result
+
+
+def setup(app):
+    """Have signatures shown like that."""
+    app.connect("autodoc-process-signature", without_kinds)
