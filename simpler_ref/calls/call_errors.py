@@ -143,7 +143,7 @@ class CallErrors:
 
 
 # ---------------------------------------------------------------- those that nobody asks for
-class Unasked:
+class Unretrieved:
     """The error of a call, until somebody asks for it, or for that of a call that failed with it."""
 
     def __init__(self, error: BaseException, task: int, shown: list[str]) -> None:
@@ -179,8 +179,8 @@ class Failures:
     """The failures of a stream."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakValueDictionary[int, Unasked] = weakref.WeakValueDictionary()
-        self._last: deque[Unasked] = deque(maxlen=_KEPT)
+        self._all: weakref.WeakValueDictionary[int, Unretrieved] = weakref.WeakValueDictionary()
+        self._last: deque[Unretrieved] = deque(maxlen=_KEPT)
         self._shown: list[str] = []
         self._noted = self._counted = 0
         self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
@@ -188,20 +188,20 @@ class Failures:
         self.taken = 0
         """How many failed calls were looked at."""
 
-    def note(self, error: BaseException) -> Unasked | None:
+    def note(self, error: BaseException) -> Unretrieved | None:
         """Return what is to be told that somebody asks for an error; None of a cancelled call."""
         origin = origin_of(error)
         if isinstance(origin, TaskCancelledError):
             return None
         found = self._all.get(origin.task)
         if found is None:
-            found = self._all[origin.task] = Unasked(error, origin.task, self._shown)
+            found = self._all[origin.task] = Unretrieved(error, origin.task, self._shown)
             found.asked = origin.task in self.silent
             self._last.append(found)
             self._noted += 1
         return found
 
-    def take_old(self, needed: Callable[[], set[int]]) -> list[Unasked]:
+    def take_old(self, needed: Callable[[], set[int]]) -> list[Unretrieved]:
         """Return what to let go, which logs it; what `needed` calls failed with them stays."""
         before = time.monotonic() - TOLD_AFTER_S
         if not self._last or self._last[0].since > before:

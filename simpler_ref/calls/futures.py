@@ -17,7 +17,7 @@ from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block
 from ..system.values import limit
-from .call_errors import Unasked
+from .call_errors import Unretrieved
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -41,7 +41,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     _value: Any
     _error: BaseException | None = None
     _is_cancelled = False
-    _unasked: Unasked | None = None
+    _unretrieved: Unretrieved | None = None
 
     def __init__(self) -> None:
         raise TypeError("a Future comes from a call of a task, or from Worker.submit")
@@ -136,8 +136,8 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def _ask(self) -> None:
         """Note that somebody sees the error, if there is one."""
-        if self._unasked is not None:
-            self._unasked.asked = True
+        if self._unretrieved is not None:
+            self._unretrieved.asked = True
 
     def be_silent(self) -> None:
         """Have nothing logged if the call fails."""

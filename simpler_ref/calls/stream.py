@@ -699,7 +699,7 @@ class Stream:
         if has_failed:
             future._is_cancelled = word == -slot
             future._error = error = self.errors.of_call(slot)
-            future._unasked = self._failures.note(error)
+            future._unretrieved = self._failures.note(error)
             self._look_at_failures()
         else:
             try:

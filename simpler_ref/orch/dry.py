@@ -43,7 +43,7 @@ from ..trace.timeline import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import caller
 from .listening import fresh_memory, listen
-from .orchestrator import asked_for, number_layouts, parts_of, table_of
+from .orchestrator import MEMBER, asked_for, number_layouts, parts_of, table_of
 from .room import never_fits
 
 _MOST_SHOWN = 1 << 32
@@ -197,8 +197,8 @@ class DryRun:
         wires, scalars = parts_of(members)
         number_layouts(wires, self._engine.layouts)
         counts = counts_of(len(wires), len(scalars))
-        table = [number for one in table_of(members, workers) for number in one]
-        whole = b"".join([*wires, *scalars, *(one.to_bytes(L.WORD, "little") for one in table)])
+        table = [MEMBER.pack(*one) for one in table_of(members, workers)]
+        whole = b"".join([*wires, *scalars, *table])
         submit = self._engine.kernels.submit_group_and_pass
         slot = submit(self._engine.mem, word, counts, len(workers or ()), whole)
         self._dry.require_slot(slot, whole, counts)

@@ -54,7 +54,8 @@ from .words import Configs, Pools, require_distinct
 Handles = dict[CallableHandle, int]
 """The live handles a pool takes, and each one's callable word without anything of a single task."""
 
-_MEMBER = struct.Struct("<QQ")
+MEMBER = struct.Struct("<QQ")
+"""Of each member of a group: its counts of tensors and scalars, and its worker plus one."""
 
 
 def orchestrator_of(session: Session) -> Orchestrator:
@@ -200,7 +201,7 @@ class Orchestrator:
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
         tensors, scalars = parts_of(members)
-        table = [_MEMBER.pack(*one) for one in table_of(members, workers)]
+        table = [MEMBER.pack(*one) for one in table_of(members, workers)]
         counts, size = counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
         if workers is None:

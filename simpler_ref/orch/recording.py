@@ -52,11 +52,10 @@ from .listening import (
     provided_scalars,
     recorded,
 )
-from .orchestrator import Orchestrator, parts_of, table_of
+from .orchestrator import MEMBER, Orchestrator, parts_of, table_of
 from .runs import RunTiming
 
 _WORD = struct.Struct("<Q")
-_MEMBER = struct.Struct("<QQ")
 _GAP = L.HEAP_ALIGN
 """Between two buffers, so that an address one past the end of a buffer is not in the next."""
 
@@ -191,7 +190,7 @@ class Recorder:
             word,
             counts_of(len(tensors), len(scalars)),
             b"".join([*tensors, *scalars]),
-            [_MEMBER.pack(*one) for one in table],
+            [MEMBER.pack(*one) for one in table],
             patches,
             outputs,
         )

@@ -22,11 +22,11 @@ from ..workers.life import Life
 from ..workers.manager import log
 from ..workers.session import Session
 from .domains import domains_of
-from .orchestrator import Orchestrator, orchestrator_of
+from .orchestrator import Handles, Orchestrator, orchestrator_of
 from .words import require_supported
 
 OrchFunction = Callable[[Orchestrator, Any, CallConfig], Any]
-Words = tuple[dict[CallableHandle, int], dict[CallableHandle, int]]
+Words = tuple[Handles, Handles]
 """The handles that each pool takes, next level and sub, and the callable word of each."""
 
 
