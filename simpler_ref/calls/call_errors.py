@@ -9,6 +9,7 @@ Rule     CALL-FAIL-7
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 import weakref
@@ -33,10 +34,13 @@ from ..jit import layout as L
 from ..workers.failures import describe_lost, story_of_call, story_of_item
 from ..workers.reports import describe_exception
 from ..workers.session import Session
-from . import limits, outcomes
+from . import outcomes
 from .forms import key_of
 
 log = logging.getLogger("simpler_ref")
+
+LIMIT_SIGNAL = signal.SIGRTMAX
+"""Ends the process of a call that runs too long: nothing else sends it, and no worker handles it."""
 
 TOLD_AFTER_S = 1.0
 """After how long without anybody who can ask an error is logged."""
@@ -103,7 +107,7 @@ class CallErrors:
             worker, code = call.value >> L.HALF, (call.value & L.LOW_HALF) - L.DEATH_BIAS
             where = f"{self._note(worker, details)}, {what}"
             limit = self.limits.get(key_of(call.key))
-            if limit is None or code != -limits.SIGNAL:
+            if limit is None or code != -LIMIT_SIGNAL:
                 said = self._session.kinds[worker].last_words()
                 return describe_lost(where, code, details, "", "another takes its place", said)
             return TaskTimeoutError(

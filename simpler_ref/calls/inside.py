@@ -1,19 +1,31 @@
 """A call in its worker: arguments from the mailbox, the call, its value into a block.
 
+A timer of the system ends the process of a call that runs longer than its limit. So a limit holds
+whatever the task does, also in native code that keeps the interpreter's lock, and whatever the program
+does meanwhile. The worker stops the timer itself, so no later call is hit. Meanwhile the process leads
+a group of its own, in which is what the call starts: the fork server ends the rest of it before it
+reaps the process (`fork_server.py`).
+
 With ``check=True`` it is also seen whether an array changes that the call reads: while it runs, and
 between its submit and its start. Nothing waits for the program: if that fills an array again meanwhile,
 it depends on chance what calls read that were submitted before. So each call travels with a sum of every
 array that it reads, behind its other scalars (`Sums`), and the worker compares. An array has no sum if a
 call before may still write it, nor if its call may be run again: the first run may have written it.
 
-Rule     CALL-COMPILED-1; CALL-FAIL-3; CALL-SENT-2; CALL-STREAM-5; CALL-VALUE-1, -2, -4;
+Rule     CALL-COMPILED-1; CALL-FAIL-3; CALL-LIMIT-1; CALL-SENT-2; CALL-STREAM-5; CALL-VALUE-1, -2, -4;
          SEE-INPUT-1, -6; WM-LEFT-1
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
+import signal
+import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn, TypeAlias
 
@@ -35,6 +47,7 @@ from ..workers.containment import Origin
 from ..workers.guard import MOST_COPIED, Guard, Input, look, pieces
 from . import outcomes, quick
 from .arrays import ReceivedArrays
+from .call_errors import LIMIT_SIGNAL
 from .compiled import Code
 from .current import here
 from .forms import (
@@ -49,7 +62,6 @@ from .forms import (
     float_of,
     form_of,
 )
-from .limits import within
 from .packing import load
 from .sending import How, Payload, number_in, received
 
@@ -218,6 +230,75 @@ class Inside:
                 return outcomes.decode_block(data_of(self._mem, word))[0]
             return outcomes.decode_word(kind, word)
         return float_of(word) if kind == L.FLOAT64 else word
+
+
+# ---------------------------------------------------------------- time limits
+_SIGEV_SIGNAL = 0
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_char * 48),
+    )
+
+
+class _Times(ctypes.Structure):
+    _fields_ = (
+        ("again_s", ctypes.c_long),
+        ("again_ns", ctypes.c_long),
+        ("s", ctypes.c_long),
+        ("ns", ctypes.c_long),
+    )
+
+
+@functools.cache
+def _timer() -> tuple[Any, ctypes.c_void_p, int]:
+    """Make the timer that ends this process, which a process forked from it does not have.
+
+    Returns what sets it, its id, and the group that the process is in.
+    """
+    signal.signal(LIMIT_SIGNAL, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [LIMIT_SIGNAL])
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "timer_create"):  # glibc before 2.34
+        library = ctypes.CDLL("librt.so.1", use_errno=True)
+    library.timer_settime.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    )
+    timer = ctypes.c_void_p()
+    event = _Event(signo=LIMIT_SIGNAL, notify=_SIGEV_SIGNAL)
+    if library.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "no timer for the time limit of a task")
+    return library.timer_settime, timer, os.getpgrp()
+
+
+def _join(group: int) -> None:
+    with suppress(OSError):  # the task has made a session, or the group is gone
+        os.setpgid(0, group)
+
+
+def within(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that ends this process, with what it starts until then, if it takes longer."""
+    set_timer, timer, group = _timer()
+    s, ns = divmod(max(1, int(seconds * 1e9)), 10**9)
+    limit, never = _Times(s=s, ns=ns), _Times()
+
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        _join(0)
+        set_timer(timer, 0, ctypes.byref(limit), None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            set_timer(timer, 0, ctypes.byref(never), None)
+            _join(group)
+
+    return limited
 
 
 # ---------------------------------------------------------------- with check=True

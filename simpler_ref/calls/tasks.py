@@ -21,9 +21,9 @@ from ..jit import layout as L
 from ..system.values import flag, positive_seconds, text, whole
 from .compiled import Code
 from .current import current
-from .limits import MOST_S
 from .signatures import Parameter, Signature
 
+_MOST_S = 1e9
 _serials = itertools.count(os.getpid() << 32)
 """Numbers of tasks: a worker's own begin elsewhere, so none of them is one that the program sends."""
 known: weakref.WeakValueDictionary[int, Task] = weakref.WeakValueDictionary()
@@ -218,7 +218,7 @@ def task(
     if name is not None:
         text("name", name)
     if timeout is not None:
-        positive_seconds("timeout", timeout, MOST_S)
+        positive_seconds("timeout", timeout, _MOST_S)
     whole("retries", retries, 0, (1 << L.HALF) - 1)
     chosen = _numbers(workers)
     _require_options(compiled, timeout, options)

@@ -58,7 +58,7 @@ from .lists import (
     TaskList,
 )
 from .placing import is_remote
-from .steps import AllocStep, ScopeStep, Step, SubmitStep
+from .recorded_steps import AllocStep, ScopeStep, Step, SubmitStep
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1

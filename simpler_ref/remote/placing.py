@@ -36,8 +36,8 @@ from .directory import HOME, Directory, Held, Placed, Use, uses_of
 from .endpoints import Endpoints
 from .home import CopyPlan, Plan
 from .lineage import Lineage
+from .recorded_steps import AllocStep, Step, SubmitStep
 from .recovery import Recovery, Submit
-from .steps import AllocStep, Step, SubmitStep
 
 
 def is_remote(handle: Any) -> bool:

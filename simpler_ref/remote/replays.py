@@ -22,7 +22,7 @@ from ..orch.runs import RunTiming
 from .endpoints import Endpoints
 from .listing import ListedGraph
 from .placing import PlacingOrchestrator, is_remote
-from .steps import AllocStep, ScopeStep, Step, SubmitStep
+from .recorded_steps import AllocStep, ScopeStep, Step, SubmitStep
 
 
 class StepRecorder(Recorder):
