@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, Union
 
 
@@ -104,21 +104,13 @@ class Signature:
         self.converted: dict[int, type] = {}
 
     @classmethod
-    def of(
-        cls,
-        function: Callable[..., Any],
-        names: Mapping[str, object] | None = None,
-        *,
-        fills_in: bool = False,
-    ) -> Signature:
+    def of(cls, function: Callable[..., Any], *, fills_in: bool = False) -> Signature:
         """Read the signature of a function.
 
         Parameters
         ----------
         function : callable
             The function.
-        names : mapping
-            Further names that its annotations may use, such as the local ones where it is defined.
         fills_in : bool
             Whether `bind` fills in all defaults, not only those of arrays.
 
@@ -134,7 +126,7 @@ class Signature:
             wrapped = inspect.signature(function) if passes_on else signature
         except (TypeError, ValueError, NameError) as error:
             raise TypeError(f"the parameters of {name} cannot be read: {error}") from error
-        known = _names_of(function) | dict(names or {})
+        known = _names_of(function)
         parameters = _parameters_of(name, wrapped, known)
         if any(one.mode is not Mode.VALUE for one in parameters):
             signature = wrapped

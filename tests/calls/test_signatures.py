@@ -17,13 +17,13 @@ import simpler_ref.calls.signatures as sr
 from simpler_ref.calls.signatures import MISSING, In, InOut, Out, Signature
 
 
-def modes(function, **names) -> dict[str, str]:
-    return {one.name: one.mode.name for one in Signature.of(function, names).parameters}
+def modes(function) -> dict[str, str]:
+    return {one.name: one.mode.name for one in Signature.of(function).parameters}
 
 
 def with_modes(**annotations):
     """Return a function with some parameters, annotated with objects, not strings."""
-    names: dict = {}
+    names = globals().copy()
     exec(f"def function({', '.join(annotations)}): pass", names)
     names["function"].__annotations__ = annotations
     return names["function"]
@@ -48,8 +48,7 @@ MISPLACED += [Annotated[list[In], 1]]
 
 @pytest.mark.parametrize("annotation", MARKS, ids=str)
 def test_a_mode_may_stand_in_many_forms(annotation):
-    names = {"In": In, "sr": sr, "np": np, "Annotated": Annotated}
-    assert modes(with_modes(x=annotation), **names) == {"x": "IN"}
+    assert modes(with_modes(x=annotation)) == {"x": "IN"}
 
 
 def test_what_is_no_annotation_or_has_no_signature_is_refused():
@@ -58,7 +57,7 @@ def test_what_is_no_annotation_or_has_no_signature_is_refused():
             Signature.of(with_modes(x=annotation))
     for text in ("Missing", "sr.Missing", "In[", "1 / 0"):
         with pytest.raises(TypeError, match=r"annotation .* 'x' of function cannot be resolved"):
-            Signature.of(with_modes(x=text), {"sr": sr})
+            Signature.of(with_modes(x=text))
     with pytest.raises(TypeError, match=r"the parameters of .* cannot be read"):
         Signature.of(iter)
 
