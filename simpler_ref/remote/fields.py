@@ -259,8 +259,7 @@ class Message(Generic[T]):
     """The table of a message: its name, its class, and what must hold of it beyond its fields.
 
     The annotations of the class are the fields, in their order: `Annotated` with the kind of each, or an
-    enumeration. `fields` has the kinds where it has others. A message can be a field of another one;
-    with `reserved`, a `u32` of 0 follows it.
+    enumeration. A message can be a field of another one; with `reserved`, a `u32` of 0 follows it.
     """
 
     def __init__(
@@ -271,13 +270,10 @@ class Message(Generic[T]):
         /,
         *,
         reserved: bool = False,
-        **fields: Kind,
     ) -> None:
         self._name, self._made, self._check = name, made, check
-        if not fields:
-            hints = get_type_hints(made, include_extras=True)
-            fields = {field: _kind_of(hint) for field, hint in hints.items()}
-        self._fields = [(field, kind, f"{name}.{field}") for field, kind in fields.items()]
+        hints = get_type_hints(made, include_extras=True)
+        self._fields = [(field, _kind_of(hint), f"{name}.{field}") for field, hint in hints.items()]
         self._reserved = reserved
 
     def encode(self, value: T) -> bytes:

@@ -12,12 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES
 from ..jit import layout as L
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
-from .fields import POSITIVE, U32, U64, Blob, Exactly, Many, Message, OneOf, Reader, Text, refusal
+from .fields import (
+    POSITIVE,
+    U32,
+    U64,
+    Exactly,
+    Many,
+    Message,
+    Octets,
+    OneOf,
+    Positive,
+    Reader,
+    ShortText,
+    Text,
+    Uint32,
+    Uint64,
+    refusal,
+)
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
 from .tasks import read_tensor, write_tensor
 
@@ -31,116 +48,6 @@ PARENT = (1 << 32) - 1
 """The peer that has the program's memory: its link stores what it gives, and fetches what it gets."""
 MOST_BYTES = 12 << 20
 """Of a list: a frame has room for it, and for what a replay says beside it."""
-
-
-@dataclass(frozen=True)
-class ListUse:
-    """What a task does with a slot; `form` is the tensor without address, `layout` as in a TASK."""
-
-    slot: int
-    tag: TensorArgType
-    form: ContinuousTensor
-    layout: str = ""
-
-
-@dataclass(frozen=True)
-class ListScalar:
-    """A scalar: its word and kind, or which one of the replay's it is, plus one."""
-
-    word: int
-    kind: int = L.RAW
-    bound: int = 0
-
-
-@dataclass(frozen=True)
-class ListTask:
-    """A task; `callable` is its place among the list's."""
-
-    callable: int
-    uses: Sequence[ListUse]
-    scalars: Sequence[ListScalar] = ()
-
-
-@dataclass(frozen=True)
-class Get:
-    """Bytes for a slot, from a peer. `users` are the tasks of the list that must have ended before."""
-
-    slot: int
-    peer: int
-    number: int
-    users: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class Show:
-    """A slot for others to fetch, so many times, once a task of the list has ended.
-
-    `stays`: nothing changes the slot later.
-    """
-
-    task: int
-    slot: int
-    number: int
-    readers: int
-    stays: bool = False
-
-
-@dataclass(frozen=True)
-class ListStep:
-    """What has to be here, and the shows that must have been made, before some tasks; and their shows."""
-
-    gets: Sequence[Get]
-    shown: Sequence[int]
-    tasks: Sequence[ListTask]
-    shows: Sequence[Show]
-
-
-@dataclass(frozen=True)
-class TaskList:
-    """What one endpoint does in a replay; `slots` are the bytes of each."""
-
-    callables: Sequence[bytes]
-    slots: Sequence[int]
-    steps: Sequence[ListStep]
-
-
-@dataclass(frozen=True)
-class ListOpening:
-    """That a replay of a list is about to begin: the session makes room for it.
-
-    Attributes
-    ----------
-    number : int
-        Of the list; counted by the parent.
-    raw : bytes
-        A `TaskList`, or nothing: the session has it.
-    token : int
-        Of the replay.
-    forgotten : sequence of int
-        Lists that are of no use any more.
-    """
-
-    number: int
-    raw: bytes
-    token: int
-    forgotten: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class ListOpened:
-    """The answer: why there is no room, or nothing."""
-
-    sequence: int
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class ListRun:
-    """The replay itself: the movers of peers, by their numbers; word and kind of each of its scalars."""
-
-    token: int
-    peers: Sequence[str] = ()
-    scalars: Sequence[int] = ()
 
 
 class _Form:
@@ -167,6 +74,127 @@ class _Flag:
         number = U32.read(reader, where)
         _require_below(number, 2, where)
         return bool(number)
+
+
+Numbers = Annotated[Sequence[int], Many(U32, MOST_TASKS)]
+Forgotten = Annotated[Sequence[int], Many(POSITIVE, MOST_PEERS)]
+Words = Annotated[Sequence[int], Many(U64, 2 * MAX_SCALARS)]
+Tag = Annotated[
+    TensorArgType,
+    OneOf(TensorArgType, TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING),
+]
+
+
+@dataclass(frozen=True)
+class ListUse:
+    """What a task does with a slot; `form` is the tensor without address, `layout` as in a TASK."""
+
+    slot: Uint32
+    tag: Tag
+    form: Annotated[ContinuousTensor, _Form()]
+    layout: ShortText = ""
+
+
+@dataclass(frozen=True)
+class ListScalar:
+    """A scalar: its word and kind, or which one of the replay's it is, plus one."""
+
+    word: Uint64
+    kind: Uint32 = L.RAW
+    bound: Uint32 = 0
+
+
+@dataclass(frozen=True)
+class ListTask:
+    """A task; `callable` is its place among the list's."""
+
+    callable: Uint32
+    uses: Annotated[Sequence[ListUse], Many(Message("LIST.uses", ListUse), MAX_TENSORS)]
+    scalars: Annotated[
+        Sequence[ListScalar], Many(Message("LIST.scalars", ListScalar), MAX_SCALARS)
+    ] = ()
+
+
+@dataclass(frozen=True)
+class Get:
+    """Bytes for a slot, from a peer. `users` are the tasks of the list that must have ended before."""
+
+    slot: Uint32
+    peer: Uint32
+    number: Positive
+    users: Numbers = ()
+
+
+@dataclass(frozen=True)
+class Show:
+    """A slot for others to fetch, so many times, once a task of the list has ended.
+
+    `stays`: nothing changes the slot later.
+    """
+
+    task: Uint32
+    slot: Uint32
+    number: Positive
+    readers: Uint32
+    stays: Annotated[bool, _Flag()] = False
+
+
+@dataclass(frozen=True)
+class ListStep:
+    """What has to be here, and the shows that must have been made, before some tasks; and their shows."""
+
+    gets: Annotated[Sequence[Get], Many(Message("LIST.gets", Get), MOST_SLOTS)]
+    shown: Numbers
+    tasks: Annotated[Sequence[ListTask], Many(Message("LIST.tasks", ListTask), MOST_TASKS)]
+    shows: Annotated[Sequence[Show], Many(Message("LIST.shows", Show), MOST_TASKS)]
+
+
+@dataclass(frozen=True)
+class TaskList:
+    """What one endpoint does in a replay; `slots` are the bytes of each."""
+
+    callables: Annotated[Sequence[bytes], Many(Exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS)]
+    slots: Annotated[Sequence[int], Many(POSITIVE, MOST_SLOTS)]
+    steps: Annotated[Sequence[ListStep], Many(Message("LIST.steps", ListStep), MOST_TASKS)]
+
+
+@dataclass(frozen=True)
+class ListOpening:
+    """That a replay of a list is about to begin: the session makes room for it.
+
+    Attributes
+    ----------
+    number : int
+        Of the list; counted by the parent.
+    raw : bytes
+        A `TaskList`, or nothing: the session has it.
+    token : int
+        Of the replay.
+    forgotten : sequence of int
+        Lists that are of no use any more.
+    """
+
+    number: Positive
+    raw: Octets
+    token: Positive
+    forgotten: Forgotten = ()
+
+
+@dataclass(frozen=True)
+class ListOpened:
+    """The answer: why there is no room, or nothing."""
+
+    sequence: Uint64
+    error: ShortText = ""
+
+
+@dataclass(frozen=True)
+class ListRun:
+    """The replay itself: the movers of peers, by their numbers; word and kind of each of its scalars."""
+
+    token: Positive
+    peers: Annotated[Sequence[str], Many(Text(MAX_STRING_BYTES), MOST_PEERS)] = ()
+    scalars: Words = ()
 
 
 def _require_consistent(one: TaskList, where: str) -> None:
@@ -200,57 +228,10 @@ def _require_below(number: int, limit: int, where: str) -> None:
         raise refusal(where, f"{number} is not one of {limit}")
 
 
-_USE = Message(
-    "LIST.uses",
-    ListUse,
-    slot=U32,
-    tag=OneOf(
-        TensorArgType, TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
-    ),
-    form=_Form(),
-    layout=Text(MAX_STRING_BYTES),
-)
-_TASK = Message(
-    "LIST.tasks",
-    ListTask,
-    callable=U32,
-    uses=Many(_USE, MAX_TENSORS),
-    scalars=Many(Message("LIST.scalars", ListScalar, word=U64, kind=U32, bound=U32), MAX_SCALARS),
-)
-_GET = Message("LIST.gets", Get, slot=U32, peer=U32, number=POSITIVE, users=Many(U32, MOST_TASKS))
-_SHOW = Message("LIST.shows", Show, task=U32, slot=U32, number=POSITIVE, readers=U32, stays=_Flag())
-_STEP = Message(
-    "LIST.steps",
-    ListStep,
-    gets=Many(_GET, MOST_SLOTS),
-    shown=Many(U32, MOST_TASKS),
-    tasks=Many(_TASK, MOST_TASKS),
-    shows=Many(_SHOW, MOST_TASKS),
-)
-LIST = Message(
-    "LIST",
-    TaskList,
-    _require_consistent,
-    callables=Many(Exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS),
-    slots=Many(POSITIVE, MOST_SLOTS),
-    steps=Many(_STEP, MOST_TASKS),
-)
-OPEN_LIST = Message(
-    "OPEN_LIST",
-    ListOpening,
-    number=POSITIVE,
-    raw=Blob(),
-    token=POSITIVE,
-    forgotten=Many(POSITIVE, MOST_PEERS),
-)
-LIST_OPENED = Message("OPEN_LIST answer", ListOpened, sequence=U64, error=Text(MAX_STRING_BYTES))
-RUN_LIST = Message(
-    "RUN_LIST",
-    ListRun,
-    token=POSITIVE,
-    peers=Many(Text(MAX_STRING_BYTES), MOST_PEERS),
-    scalars=Many(U64, 2 * MAX_SCALARS),
-)
+LIST = Message("LIST", TaskList, _require_consistent)
+OPEN_LIST = Message("OPEN_LIST", ListOpening)
+LIST_OPENED = Message("OPEN_LIST answer", ListOpened)
+RUN_LIST = Message("RUN_LIST", ListRun)
 
 
 # ---------------------------------------------------------------- what the parent asks of a link
@@ -258,9 +239,14 @@ RUN_LIST = Message(
 class ProgramTensor:
     """A tensor of the program that a replay gives or gets, under its number."""
 
-    number: int
-    address: int
-    nbytes: int
+    number: Positive
+    address: Uint64
+    nbytes: Uint64
+
+
+ProgramTensors = Annotated[
+    Sequence[ProgramTensor], Many(Message("LIST_REQUEST.tensors", ProgramTensor), MOST_SLOTS)
+]
 
 
 @dataclass(frozen=True)
@@ -270,31 +256,15 @@ class ListRequest:
     `peers` are endpoints' ids; the link finds the movers. `tasks` is how many tasks the list has.
     """
 
-    number: int
-    raw: bytes
-    token: int
-    forgotten: Sequence[int]
-    peers: Sequence[int]
-    scalars: Sequence[int]
-    comes: Sequence[ProgramTensor]
-    goes: Sequence[ProgramTensor]
-    tasks: int
+    number: Positive
+    raw: Octets
+    token: Positive
+    forgotten: Forgotten
+    peers: Annotated[Sequence[int], Many(U32, MOST_PEERS)]
+    scalars: Words
+    comes: ProgramTensors
+    goes: ProgramTensors
+    tasks: Uint64
 
 
-_PROGRAM_TENSORS = Many(
-    Message("LIST_REQUEST.tensors", ProgramTensor, number=POSITIVE, address=U64, nbytes=U64),
-    MOST_SLOTS,
-)
-LIST_REQUEST = Message(
-    "LIST_REQUEST",
-    ListRequest,
-    number=POSITIVE,
-    raw=Blob(),
-    token=POSITIVE,
-    forgotten=Many(POSITIVE, MOST_PEERS),
-    peers=Many(U32, MOST_PEERS),
-    scalars=Many(U64, 2 * MAX_SCALARS),
-    comes=_PROGRAM_TENSORS,
-    goes=_PROGRAM_TENSORS,
-    tasks=U64,
-)
+LIST_REQUEST = Message("LIST_REQUEST", ListRequest)
