@@ -1,7 +1,7 @@
 """Looks at an engine, for people: its rings and tasks, and what it does at a moment. They change nothing.
 
 `Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id. `EngineSnapshot`
-is one look at everything:
+is one look at everything::
 
     words of the engine ──► EngineSnapshot ───► `Worker.top()`, its command, SIGQUIT   workers/top.py
     tasks, as `orch.ring` has them ─────────┬─► what waits for what; also on SIGQUIT   `waiting_tasks`
