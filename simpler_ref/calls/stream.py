@@ -338,7 +338,7 @@ class Stream:
         register = self._register()
         assert register is not None, "its Worker is open"
         handle = self._handle = register(Caller())
-        return self._session.words()[1][handle]
+        return self._session.words[1][handle]
 
     def _start_quick(self) -> None:
         """Let usual calls be quick, unless what tasks print has to come first, or lines are noted."""

@@ -138,7 +138,7 @@ class ListeningOrchestrator(Orchestrator):
         self._scopes = 1
         self.handles: dict[tuple[CallableHandle, int], int] = {}
         self.configs: dict[bytes, int] = {CallConfig().to_bytes(): 0}
-        self._next_level, self._subs = session.words()
+        self._next_level, self._subs = session.words
         self.has_unordered = False
         if session.options.check:
             self._check = Check(session, self._note_unordered, listener.memory)

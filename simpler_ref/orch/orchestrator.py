@@ -70,6 +70,9 @@ class Orchestrator:
     `submit_*` and `alloc` wait only for room in a ring (or for a free task slot).
     """
 
+    _own_tasks = _own_edges = 0
+    """Tasks of this run, and their edges, that not the function has submitted but this."""
+
     def __init__(self, session: Session, configs: Configs, pools: Pools | None = None) -> None:
         engine = session.engine
         self._session = session
@@ -200,8 +203,16 @@ class Orchestrator:
         return word >> L.WORD_KIND & 0xF == L.SUB
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
-        tensors, scalars = parts_of(members)
-        table = [MEMBER.pack(*one) for one in table_of(members, workers)]
+        tensors: list[bytes] = []
+        scalars: list[bytes] = []
+        table: list[bytes] = []
+        for i, one in enumerate(members):
+            tensors += one._tensors
+            scalars += one._scalars
+            if workers is not None:
+                table.append(
+                    MEMBER.pack(counts_of(len(one._tensors), len(one._scalars)), workers[i])
+                )
         counts, size = counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
         if workers is None:
@@ -698,10 +709,6 @@ class Orchestrator:
 
     def _settle_run(self) -> None:
         """Do what follows when the function has returned; here nothing does."""
-
-    def _counts(self) -> tuple[int, int]:
-        """Return how many tasks the function has submitted in this run, and how many edges they have."""
-        return self._view.next_task_id, self._view.edges
 
     def _end_run(self, failure: BaseException | None) -> BaseException | None:
         """Do what follows when all tasks have ended; return what the run raises."""

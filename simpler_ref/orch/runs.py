@@ -113,7 +113,7 @@ def run(
         life.prepare(session)
         domains_of(session).free_all(session)  # should the end of the last run have been cut short
         orchestrator_of(session)._configs.forget_many()
-        words = session.words()
+        words = session.words
         if life.options.level == 2 or not config._flags_on:
             return _run(session, words, orch_fn, args, config, start)
         with extras.load("diagnostics").recorded(life, session, orch_fn, config):
@@ -149,7 +149,7 @@ def _run(
         failure = failures[-1]
     elif view.has_failed:
         failure = orch._task_error()
-    tasks, edges = orch._counts()
+    tasks, edges = view.next_task_id - orch._own_tasks, view.edges - orch._own_edges
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
     session.recorder.poke()

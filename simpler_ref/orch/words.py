@@ -66,6 +66,8 @@ class Pools:
         members: Sequence[TaskArgs],
     ) -> list[int]:
         """Return the affinity of each member of a group, which asks for a worker."""
+        if pool == L.SUB:
+            return [0] * len(members)
         return [
             self.affinity(handle, pool, one, args)
             for one, args in zip(workers, members, strict=True)

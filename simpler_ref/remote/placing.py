@@ -145,8 +145,6 @@ class PlacingOrchestrator(Orchestrator):
 
     _recovery: Recovery | None = None
     _pools: EndpointPools
-    _moves = _moves_edges = 0
-    """Tasks of its own, which bring tensors home, and their edges."""
 
     def __init__(self, session: Session, configs: Configs, endpoints: Endpoints) -> None:
         super().__init__(session, configs, EndpointPools(session.engine.view, endpoints))
@@ -285,8 +283,8 @@ class PlacingOrchestrator(Orchestrator):
             _append(args, Plan(self._endpoints.tensors.run_number, [plan], goes_home=True))
             number, edges = self._view.next_task_id, self._view.edges
             super()._send(word | self._config_word(None), [args], None)
-            self._moves += 1
-            self._moves_edges += self._view.edges - edges
+            self._own_tasks += 1
+            self._own_edges += self._view.edges - edges
             held.holders.add(HOME)
             if self._lineage is not None:
                 self._lineage.note_bringing(number, held.maker, held.key, held.version)
@@ -385,7 +383,7 @@ class PlacingOrchestrator(Orchestrator):
         return self._endpoints.tensors.lineage
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
-        self._moves = self._moves_edges = 0
+        self._own_tasks = self._own_edges = 0
         self._endpoints.begin_run()
         super()._open(next_level, subs)
         lineage = self._lineage
@@ -400,10 +398,6 @@ class PlacingOrchestrator(Orchestrator):
     def _settle_run(self) -> None:
         if self._recovery is not None:
             self._recovery.settle()
-
-    def _counts(self) -> tuple[int, int]:
-        tasks, edges = super()._counts()
-        return tasks - self._moves, edges - self._moves_edges
 
     def _end_run(self, failure: BaseException | None) -> BaseException | None:
         return self._endpoints.tensors.end_run(failure)

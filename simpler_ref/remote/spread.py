@@ -58,7 +58,7 @@ class SpreadStream(Stream):
 
     # ------------------------------------------------------------ what is known before
     def _word_of_calls(self) -> int:
-        return self._session.words()[0][self._handle]
+        return self._session.words[0][self._handle]
 
     def _begin(self) -> None:
         super()._begin()

@@ -506,7 +506,9 @@ class Life:
     def prepare(self, session: Session) -> None:
         """Finish what the last run may have left behind, and have all workers at work."""
         recover(session)
-        self.start_workers(session)
+        manager = session.manager
+        if self.needs_start or manager is None or manager.lost or manager.silent or manager.dead:
+            self.start_workers(session)
 
     def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:
         """Start the workers that are missing: at first all, later those lost, or some of these."""

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from ..callables.identity import CallableHandle, TargetNamespace
@@ -178,8 +178,9 @@ class Session:
         return self._watch
 
     # ------------------------------------------------------------ callables
+    @cached_property
     def words(self) -> tuple[dict[CallableHandle, int], dict[CallableHandle, int]]:
-        """Return the tables of live handles that each pool takes: next level, sub."""
+        """The registry's tables of live handles that each pool takes: next level, sub."""
         following, subs = self._takes()
         nothing: dict[CallableHandle, int] = {}
         return (
