@@ -23,13 +23,14 @@ def form(nbytes):
 def drawn(rng, length, places, arrays=4):
     """Return a random graph: its tasks, the bytes of its tensors, and which of them are the program's.
 
-    Tensors that tasks make are read by others; those of the program are changed, which orders the tasks.
+    Tensors that tasks make are read by others; those of the program are read, too, and changed.
     """
     sizes = [rng.choice(SIZES) for _ in range(arrays)]
     tasks, made = [], []
     for number in range(length):
         uses = [(one, READ) for one in rng.sample(made, min(len(made), rng.randrange(3)))]
-        uses += [(one, CHANGE) for one in rng.sample(range(arrays), rng.randrange(3))]
+        mine = rng.sample(range(arrays), rng.randrange(4))
+        uses += [(one, rng.choice([READ, CHANGE, CHANGE])) for one in mine]
         for _ in range(rng.randrange(3)):
             sizes.append(rng.choice(SIZES))
             made.append(len(sizes) - 1)
