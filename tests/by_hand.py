@@ -38,7 +38,7 @@ class ByHand:
         self._outer = visibility.current.check, visibility.current.kept
         visibility.set_current(runtime.why_invisible)
         self.engine.kernels.begin_run(self.mem)
-        self.orch._open(*self.worker._life.session.words())
+        self.orch._open(*self.worker._life.session.words)
 
     def __enter__(self):
         return self

@@ -93,7 +93,7 @@ def test_an_unknown_digest_fails_its_task_and_the_worker_stays():
         pids, mem = w.worker_pids(), w._session.engine.mem
         at = (
             int(mem[L.A_CALLABLES])
-            + (w._life.session.words()[1][unknown] & L.CALLABLE_MASK) * L.DIGEST_WORDS
+            + (w._life.session.words[1][unknown] & L.CALLABLE_MASK) * L.DIGEST_WORDS
         )
         mem[at : at + L.DIGEST_WORDS] = 0x1111111111111111
         for _ in range(2):
