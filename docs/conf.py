@@ -61,7 +61,9 @@ napoleon_use_rtype = False
 
 def without_kinds(_app, _what, _name, _thing, _options, signature, result):
     """Show the types of a message's fields, without what they are on the wire."""
-    return re.sub(r"~?[\w.]*\bAnnotated\[([^,]+), <[^>]*>\]", r"\1", signature or ""), result
+    if signature:
+        return re.sub(r"~?[\w.]*\bAnnotated\[([^,]+), <[^>]*>\]", r"\1", signature), result
+    return None  # as it is
 
 
 def setup(app):
