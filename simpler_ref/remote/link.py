@@ -291,6 +291,8 @@ class Link(WorkerKind):
         """End the session: SHUTDOWN, then its process."""
         fail_point("stopping")
         self._stopping = True
+        if self.home is not None:
+            self.home.close()  # nobody waits any more for what the session does not send
         self._trace.drop()
         if self._watcher is not None:
             os.close(self._woken)
@@ -300,8 +302,6 @@ class Link(WorkerKind):
             self.place.wait(STOP_S)
         if self.calls is not None:
             self.calls.close()
-        if self.home is not None:
-            self.home.close()
         if self.tasks is not None:
             self.tasks.close()
         if self.place is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
-from ..errors import TransferError
+from ..errors import RemoteError, TransferError
 from .copies import window_key
 from .counters import TASKS
 from .fail_points import fail_point
@@ -71,7 +71,7 @@ class LinkLists:
         opening = ListOpening(asked.number, asked.raw, asked.token, asked.forgotten)
         opened = link.receive(link.post(OwnFrameType.OPEN_LIST, OPEN_LIST.encode(opening)))
         if error := LIST_OPENED.decode(opened.payload).error:
-            raise MemoryError(error)
+            raise RemoteError(f"{link.place.name}: {error}")
         peers = [link.mover_of(one + 1) for one in asked.peers]
         told = RUN_LIST.encode(ListRun(asked.token, peers, asked.scalars))
         sequence = link.post(OwnFrameType.RUN_LIST, told)

@@ -384,7 +384,9 @@ class _Replay:
                 self._came[get.number] = np.empty(self.list.slots[get.slot], np.uint8)
         for peer, gets in wanted.items():
             what = (peers[peer], gets)
-            thread = threading.Thread(target=self._fetch_from, args=what, name="simpler-fetch")
+            thread = threading.Thread(
+                target=self._fetch_from, args=what, name="simpler-fetch", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 

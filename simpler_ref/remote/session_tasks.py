@@ -298,7 +298,7 @@ class SessionTasks:
         except BaseException as error:
             if self._frames.over:
                 raise
-            text = _short(error)
+            text = cut_utf8(describe_exception(error), MAX_STRING_BYTES).decode()
         return LIST_OPENED.encode(ListOpened(frame.header.sequence, text))
 
     # ------------------------------------------------------------ their tensors
@@ -320,7 +320,8 @@ class SessionTasks:
         except BaseException as error:
             if self._frames.over:
                 raise
-            text = _short(error)
+            told = str(error) if isinstance(error, MemoryError) else ""  # the link raises one, too
+            text = cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()
         return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
 
     def _arguments(
@@ -362,9 +363,3 @@ class SessionTasks:
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
         add_scalars(args, wire.scalars, task.told.kinds)
         return args, after, kept
-
-
-def _short(error: BaseException) -> str:
-    """Return what an answer says of an error; the link raises a MemoryError, too."""
-    told = str(error) if isinstance(error, MemoryError) else ""
-    return cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()
