@@ -112,10 +112,19 @@ def main(arguments: list[str]) -> int:
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments
-        sys.path[0] = str(Path(arguments[0]).resolve().parent)
-        runpy.run_path(arguments[0], run_name="__main__")
+        _run_file(arguments)
     return 0
+
+
+def _run_file(arguments: list[str]) -> None:
+    """Run a file as Python does, which stays `__main__` for threads and functions of `atexit`."""
+    file = Path(arguments[0])
+    code = compile(file.read_bytes(), arguments[0], "exec")
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(main).update(__file__=arguments[0], __builtins__=__builtins__)
+    sys.argv = arguments
+    sys.path[0] = str(file.resolve().parent)
+    exec(code, vars(main))
 
 
 if __name__ == "__main__":

@@ -70,6 +70,30 @@ def test_a_program_runs_with_no_line_changed(tmp_path):
     assert (done.returncode, done.stdout) == (7, "[60.0, 60.0, 60.0, 60.0]\n"), done.stderr
 
 
+LATER = """
+import atexit, pickle, threading
+
+class Local: pass
+
+def look():
+    print(type(pickle.loads(pickle.dumps(Local()))) is Local)
+
+def look_later():
+    threading.main_thread().join()
+    look()
+
+atexit.register(look)
+threading.Thread(target=look_later).start()
+"""
+
+
+@pytest.mark.spec("COMPAT-RUN-1")
+def test_a_program_is_main_until_its_threads_and_the_process_end(tmp_path):
+    (tmp_path / "program.py").write_text(LATER)
+    done = run(tmp_path / "program.py")
+    assert (done.returncode, done.stdout) == (0, "True\nTrue\n"), done.stderr
+
+
 @pytest.mark.spec("COMPAT-RUN-1")
 def test_pytest_runs_tests_with_no_line_changed(tmp_path):
     tests = tmp_path / "test_original.py"
