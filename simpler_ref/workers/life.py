@@ -574,6 +574,9 @@ class Life:
         self.registry.lock = threading.RLock()
         self.running = self.streaming = False
         self.entered = None
+        if self._finalizer is not None:  # the check that belongs to it is forgotten, see `_own`
+            self._finalizer.detach()
+            self._finalizer = None
         if self.stream is not None:
             self.stream.disown()
             self.stream = None

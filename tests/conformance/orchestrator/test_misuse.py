@@ -10,6 +10,7 @@ from simpler_ref import CallConfig, ContinuousTensor, DataType, Rows, TaskArgs, 
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, auto, key, make_args, reads, wait_until, writes
+from tests.system.programs import in_a_fork
 
 KIB = 1024
 
@@ -151,6 +152,20 @@ def test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted(
             foreign = later.share(np.zeros(4, np.int32))
             run(w, body)
         assert (early == 1).all()
+
+
+@pytest.mark.spec("ORCH-MISUSE-2")
+def test_memory_is_looked_at_where_a_process_forked_in_the_block_opens_the_worker():
+    def program():
+        w.init()
+        w.start()
+        late = np.frombuffer(mmap.mmap(-1, 4096), np.int32)
+        with pytest.raises(ValueError, match="after the workers were started"):
+            TaskArgs().add_tensor(late)
+        w.close()
+
+    with Worker(3, num_sub_workers=1) as w:
+        in_a_fork(program)
 
 
 @pytest.mark.spec("ORCH-MISUSE-2")
