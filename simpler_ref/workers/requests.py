@@ -145,7 +145,8 @@ class ChipMemory:
             raise invisible(address, size, why)
 
     def _ask(self, command: int, worker_id: int, *args: int) -> int:
-        return self._running().control(self._worker(worker_id), command, args)
+        worker = self._worker(worker_id)  # before any are started
+        return self._running().control(worker, command, args)
 
     def _worker(self, worker_id: int) -> int:
         """Return a next-level worker that has memory."""

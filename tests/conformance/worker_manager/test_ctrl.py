@@ -249,4 +249,7 @@ def test_memory_of_a_worker_that_does_not_exist_is_an_index_error():
     with w:
         w.run(orch_fn)
     with Worker(3, num_sub_workers=1) as w, pytest.raises(IndexError, match="0 next-level"):
-        w.malloc(8)
+        try:
+            w.malloc(8)
+        finally:
+            assert w.worker_pids() == [], "none was started for it"
