@@ -37,6 +37,8 @@ FORMAT = 1
 """Version of the answers."""
 _PATIENCE_S = 1.0
 """How long the thread waits for one that has asked to read the answer."""
+_FORKED_S = 0.1
+"""How long a process that was just forked may have the socket of a Worker closed since, and its name."""
 _CREDENTIALS = struct.Struct("3i")
 _MAY_PASS = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 """Errors of `accept` after which it may succeed later: descriptors or memory are short at the moment."""
@@ -69,13 +71,22 @@ class _TopServer:
         self._connection: socket.socket | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.bind(NAME.format(pid=os.getpid()))
+            self._bind(time.monotonic() + _FORKED_S)
             self._socket.listen(8)
             self._thread = threading.Thread(target=self._serve, name="simpler-top", daemon=True)
             self._thread.start()
         except BaseException:
             self._socket.close()
             raise
+
+    def _bind(self, until: float) -> None:
+        while True:
+            try:
+                return self._socket.bind(NAME.format(pid=os.getpid()))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                    raise
+                time.sleep(0.001)
 
     def close(self) -> None:
         """End the thread, and forget the name."""

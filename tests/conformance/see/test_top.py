@@ -283,6 +283,19 @@ def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
 
 
 @pytest.mark.spec("SEE-TOP-4")
+def test_a_process_that_has_the_name_for_a_moment_is_waited_for(started, caplog):
+    started.close()
+    with socket.socket(socket.AF_UNIX) as forked, Worker(level=3, child_mode="thread") as w:
+        forked.bind(top_server.NAME.format(pid=os.getpid()))
+        timer = threading.Timer(0.01, forked.close)
+        timer.start()
+        w.start()
+        timer.join()
+        assert len(ask(os.getpid())) == 1
+    assert not caplog.records
+
+
+@pytest.mark.spec("SEE-TOP-4")
 def test_what_cannot_be_shown_is_an_error_that_says_so(capsys):
     with Fork(lambda: None) as gone:
         ended = gone.pid
