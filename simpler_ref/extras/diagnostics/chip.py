@@ -112,14 +112,16 @@ class ChipRun(NamedTuple):
 
     @classmethod
     def read(cls, raw: bytes) -> ChipRun:
-        """Read the file of records."""
+        """Read the file of records, up to the wave of which not all is there: the disk was full."""
         name, at, first = raw[:_NAME_BYTES].partition(b"\0")[0].decode(), _NAME_BYTES, 0
-        waves = []
+        waves: list[Wave] = []
         while len(raw) - at >= _WAVE.itemsize:
             head = np.frombuffer(raw, _WAVE, 1, at)[0]
             at += _WAVE.itemsize
             parts: list[Array] = []
             for dtype, count in ((_LAUNCH, "launches"), (_BLOCK, "blocks"), (_DUMP, "dumps")):
+                if len(raw) - at < int(head[count]) * dtype.itemsize:
+                    return cls(name, waves)
                 parts.append(np.frombuffer(raw, dtype, int(head[count]), at))
                 at += parts[-1].nbytes
             launches, blocks, dumps = parts

@@ -1,6 +1,7 @@
 """FLAG-CHIP: runs of the simulated chip."""
 
 import functools
+import resource
 from contextlib import contextmanager
 
 import numpy as np
@@ -224,6 +225,20 @@ def test_a_run_that_is_refused_leaves_no_folder(chip, files):
     with pytest.raises(ChipError, match="takes 1 tensors"):
         chip.run_args(0, host_args(), files.config(**ALL))
     assert not files.folder.exists()
+
+
+@pytest.mark.spec("FLAG-CHIP-1")
+@pytest.mark.parametrize("room", [280, 400, 3000])
+def test_where_there_is_no_room_for_records_the_run_fails_and_says_so(chip, files, room):
+    args, limits = host_args(np.zeros(BLOCKS, np.int32)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(ChipError, match="cannot be recorded: File too large"):
+            chip.run_args(0, args, files.config(enable_l2_swimlane=4))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    chip.run_args(0, args, files.config(enable_l2_swimlane=4))
+    assert len(files.swimlane["aicore_tasks"]) == BLOCKS
 
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8")
