@@ -266,6 +266,15 @@ def test_buffers_that_do_not_fit_are_refused_before_anything_is_allocated(monkey
         r.w.run(orch_fn)
 
 
+@pytest.mark.spec("WM-DOMAIN-4")
+def test_a_buffer_describes_memory_that_its_elements_fit():
+    assert CommBufferSpec("x", "float32", 3).nbytes == 12
+    assert CommBufferSpec("x", np.int64, 3, 100).nbytes == 100
+    for wrong in (("x", "float32", 3, 11), ("x", "float32", -1), ("", "float32", 1)):
+        with pytest.raises(ValueError, match=r"12 bytes; nbytes is 11|count=-1|needs a name"):
+            CommBufferSpec(*wrong)
+
+
 # ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("WM-DOMAIN-6")
 def test_ranks_that_cannot_be_are_refused(monkeypatch):
@@ -312,6 +321,19 @@ def test_a_name_is_free_again_once_its_domain_is_released():
             assert first.released and not r.domain(orch).released
 
         r.w.run(orch_fn)
+
+
+@pytest.mark.spec("WM-DOMAIN-6")
+def test_workers_that_are_no_chips_have_no_domain():
+    outer = Worker(4)
+    outer.add_worker(Worker(3))
+    with outer:
+
+        def orch_fn(orch, *_):
+            with pytest.raises(ValueError, match="next-level worker 0 is no chip"):
+                orch.allocate_domain("d", [0], 4096)
+
+        outer.run(orch_fn)
 
 
 # ---------------------------------------------------------------- released, freed
@@ -407,6 +429,21 @@ def test_a_chip_that_refuses_or_dies_in_a_request_about_a_domain_leaves_nothing_
         r.run(k.MEET, k.MEET)
 
 
+@pytest.mark.spec("WM-DOMAIN-8")
+def test_the_next_run_frees_domains_whose_end_was_cut_short(monkeypatch):
+    def interrupted(session, handle):
+        raise KeyboardInterrupt
+
+    with Ranks() as r:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(r.w._session.domains, "_free", interrupted)
+            r.run(k.MEET, k.MEET)
+        assert list(r.w.live_domains) == ["d"] and len(windows()) == 1
+        seen = []
+        r.w.run(lambda *_: seen.append((r.w.live_domains, windows())))
+        assert seen == [({}, [])]
+
+
 # ---------------------------------------------------------------- waits end
 @pytest.mark.spec("WM-DOMAIN-9")
 def test_a_wait_that_nobody_ends_fails_its_task_at_the_deadline(kernel):
@@ -416,6 +453,13 @@ def test_a_wait_that_nobody_ends_fails_its_task_at_the_deadline(kernel):
                 with pytest.raises(TaskError, match="waited for other ranks of its domain until i"):
                     r.run(what, k.LOOK, n=own, timeout_s=of_the_domain)
         r.run(k.MEET, k.MEET)
+
+
+@pytest.mark.spec("WM-DOMAIN-11")
+def test_a_rank_that_gave_up_at_a_barrier_has_not_arrived():
+    with Ranks(3) as r:
+        r.run(k.RETRY, k.RETRY, k.RETRY)
+        assert r.out[0, 0] == k.TIMEOUT
 
 
 # ---------------------------------------------------------------- a rank is lost
@@ -488,6 +532,19 @@ def test_memory_outside_of_the_window_and_unknown_ranks_are_refused(kernel):
 
         r.w.run(orch_fn)
         assert r.out[0].tolist()[:7] == [k.OUT_OF_WINDOW] * 6 + [1]
+
+
+@pytest.mark.spec("WM-DOMAIN-11")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="blocks run one after the other")
+def test_two_blocks_of_a_rank_at_one_barrier_are_refused():
+    with Ranks() as r:
+
+        def orch_fn(orch, *_):
+            with r.domain(orch) as domain:
+                r.submit(orch, domain, 0, k.BARRIER, config=k.CallConfig(block_dim=2))
+
+        with pytest.raises(TaskError, match="launch one block"):
+            r.w.run(orch_fn)
 
 
 # ---------------------------------------------------------------- windows are memory of chips
