@@ -1,6 +1,7 @@
 """How scenes run: the options of the command line, and of pytest with this plugin.
 
-A conftest.py has them by ``pytest_plugins = ["simpler_ref.extras.scenes.plugin"]``.
+A conftest.py has them by ``pytest_plugins = ["simpler_ref.extras.scenes.plugin"]``. Scenes import this
+module, too, maybe before pytest, which is not to rewrite it then (PYTEST_DONT_REWRITE).
 
 Rule     SCENE-RUN-1
 """

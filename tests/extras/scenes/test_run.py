@@ -45,6 +45,11 @@ from tests.extras.scenes.test_run import Lazy, Writing
 class TestWriting(Writing): pass
 class TestLazy(Lazy): pass
 """
+CONFTEST = """
+from simpler_ref.extras.scenes import SceneTestCase
+
+pytest_plugins = ["simpler_ref.extras.scenes.plugin"]
+"""
 
 
 @pytest.fixture
@@ -63,12 +68,14 @@ def run(capfd):
 @pytest.mark.parametrize(
     "plugin",
     [
-        ["-p", "simpler_ref.extras.scenes.plugin", "--platform=a5sim"],
+        ["--platform=a5sim", "-W", "error::pytest.PytestAssertRewriteWarning"],
         pytest.param([], marks=pytest.mark.long),
     ],
 )
 def test_pytest_collects_one_test_for_each_case_even_without_the_plugin(tmp_path, plugin):
     (tmp_path / "test_scenes.py").write_text(SCENES_OF_A_FILE)
+    if plugin:
+        (tmp_path / "conftest.py").write_text(CONFTEST)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *plugin, "."],
         cwd=tmp_path,
