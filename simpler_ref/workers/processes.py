@@ -48,7 +48,7 @@ class _Disowned(Protocol):
 
 
 _hygiene_done = False
-_of_this_process: weakref.WeakSet[_Disowned] = weakref.WeakSet()
+_of_this_process: weakref.WeakKeyDictionary[_Disowned, None] = weakref.WeakKeyDictionary()
 """Workers, and the managers with open descriptors."""
 
 
@@ -72,7 +72,7 @@ def fork_hygiene_once() -> None:
 
 def disown_after_fork(one: _Disowned) -> None:
     """Have every process forked from this one disown a Worker, or what it has."""
-    _of_this_process.add(one)
+    _of_this_process[one] = None
 
 
 def _leave_to_parent() -> None:
@@ -201,8 +201,8 @@ class ProcessManager(WorkerManager):
             self._start_monitor()
 
     def _draw_entropy(self) -> Entropy:
-        others = (one for one in _of_this_process if isinstance(one, ProcessManager))
-        return draw_entropy(beside=sum(1 for _ in others))
+        others = [found() for found in _of_this_process.keyrefs()]  # other threads add some
+        return draw_entropy(beside=sum(isinstance(one, ProcessManager) for one in others))
 
     def _make_server(
         self, start: Callable[[ServerSetup, Lifeline], int], mask: set[int], entropy: Entropy
@@ -335,7 +335,7 @@ class ProcessManager(WorkerManager):
                 os.waitid(os.P_PIDFD, self._server_fd, os.WEXITED)
 
     def _close_descriptors(self) -> None:
-        _of_this_process.discard(self)
+        _of_this_process.pop(self, None)
         if self._socket is not None:
             self._socket.close()
         if self._server_fd >= 0:
