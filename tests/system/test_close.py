@@ -25,7 +25,7 @@ from simpler_ref import TaskCancelledError, Worker
 from simpler_ref import TensorArgType as T
 
 from ..support import DEADLINE_S, make_args, wait_until
-from .programs import Concurrently, Fork, dies, in_a_fork
+from .programs import Concurrently, Fork, dies, in_a_fork, terminate
 from .uses import ALL, Holdings, Uses
 from .workers import assert_works, mark, on_a_thread, rounds, server_of
 
@@ -69,6 +69,18 @@ def test_a_worker_in_a_cycle_is_closed_by_whichever_thread_collects_it(collect):
     del w
     collect()
     assert all(dies(pid) for pid in pids)
+
+
+def test_a_worker_that_its_own_monitor_thread_collects_is_closed():
+    """Garbage is collected by any thread: also by the one that close would join."""
+    w = started_worker()
+    life, manager, pids = w._life, w._session.manager, w.worker_pids()
+    monitor = manager._monitor
+    manager.on_death = lambda *_: life.release()
+    terminate(pids[0])
+    monitor.join(DEADLINE_S)
+    assert not monitor.is_alive() and all(dies(pid) for pid in pids)
+    assert manager._socket.fileno() == -1
 
 
 REFUSALS = (

@@ -174,6 +174,25 @@ def test_without_the_check_nothing_is_compared(path):
     assert Trace.open(path).races() == []
 
 
+# ---------------------------------------------------------------- large tensors
+@sr.task
+def poke_two(x: sr.In, first, last):
+    poke(x.ctypes.data + first)
+    poke(x.ctypes.data + last)
+
+
+@pytest.mark.spec("SEE-INPUT-1")
+def test_of_a_large_tensor_the_pieces_are_named(w):
+    x = w.zeros(MOST_COPIED // 4)  # twice as much
+    with pytest.raises(HazardError) as caught:
+        poke_two(x, 3 * PIECE + 5, 5 * PIECE + 6).result()
+    assert f"some of bytes {3 * PIECE} to {6 * PIECE - 1} of argument 0" in str(caught.value)
+    rows = x.reshape(512, -1)[:, 1:]
+    with pytest.raises(HazardError, match="some of bytes 0 to "):
+        poke_two(rows, 0, 1).result()
+    assert poke_two(rows, -8, -7).result() is None  # before its first element
+
+
 # ---------------------------------------------------------------- who else may write
 def write_last(args):
     args.tensor(args.tensor_count() - 1).numpy()[:] = 7

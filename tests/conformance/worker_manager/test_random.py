@@ -87,6 +87,12 @@ def test_functions_of_the_global_generators_draw_from_the_workers_own(where):
 
 
 @pytest.mark.spec("WM-RANDOM-1")
+def test_a_generator_that_the_user_has_put_in_place_is_seeded_too():
+    np.random.set_bit_generator(np.random.PCG64(7))
+    assert len(drawn()[0]) == 2
+
+
+@pytest.mark.spec("WM-RANDOM-1")
 def test_a_start_draws_nothing_and_the_same_seed_gives_the_same_numbers():
     def numbers():
         return np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)

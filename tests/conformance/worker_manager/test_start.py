@@ -317,6 +317,18 @@ def test_chips_are_forked_whatever_threads_there_are(monkeypatch):
     assert (x == 8).all()
 
 
+@pytest.mark.spec("WM-START-3")
+def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
+    mine = array_of_its_own()
+
+    def change():
+        mine[0] = 1
+
+    with pytest.raises(Exception, match="an array that the callable refers to"):
+        spawned.w.register(change)
+    assert mine[0] == 0
+
+
 # ---------------------------------------------------------------- addresses
 @pytest.mark.spec("WM-START-1")
 @pytest.mark.slow("four fresh interpreters start one after the other")
