@@ -84,10 +84,12 @@ def _shim() -> Any:
     if not _SHIM.exists():
         raise RuntimeError(not_built(_SHIM))
     library = ctypes.CDLL(str(_SHIM))
+    run = _SIGNED, _ADDRESS, _SIGNED, _ADDRESS
     for name, result, parameters in (
         ("open", _ADDRESS, (ctypes.c_char_p, _ADDRESS, _SIZE)),
         ("close", None, (_ADDRESS,)),
-        ("run", _NUMBER, (_ADDRESS, _SIGNED, _ADDRESS, _SIGNED, _ADDRESS)),
+        ("run", _NUMBER, (_ADDRESS, *run)),
+        ("run_recorded", _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, *run)),
         ("domain_break", None, (_SIZE, ctypes.c_char_p)),
     ):
         function = getattr(library, f"shim_{name}")
@@ -375,18 +377,22 @@ class ChipWorker:
 
     def _run_recorded(self, slot: int, view: int, capacity: int, config: Any) -> None:
         """Run with diagnostics flags: the chip has refused to, as nobody takes what it records."""
-        what = f"chip {self.device_id}: run({slot})"
+        what, runtime = f"chip {self.device_id}: run({slot})", self._open()
+        record = ctypes.cast(runtime.pto2_record, _ADDRESS)
+        run = ctypes.cast(runtime.pto2_run_runtime, _ADDRESS)
         wire = ctypes.string_at(config, CallConfig._LAYOUT.size) if type(config) is int else config
         with extras.load("diagnostics").chip_recorded(bytes(wire), what) as recording:
-            code = self._open().pto2_record(ctypes.byref(recording))
-            code = code or self._call(slot, view, capacity, config)
+            code = _shim().shim_run_recorded(
+                record, ctypes.byref(recording), run, slot, view, capacity, config
+            )
             if code:
                 raise self._run_error(code, slot, view, capacity)
 
     def _run_error(self, code: int, slot: int, view: int, capacity: int) -> ChipError:
         asked = "" if self._env == _NO_ENV else f" with {RuntimeEnv.from_bytes(self._env)!r}"
-        text = _wrong_counts(view, capacity) if code == ChipStatus.VIEW else ""
-        error = self._error(code, f"run({slot}){asked}", text)
+        if code == ChipStatus.VIEW:
+            return self._error(code, f"run({slot}){asked}", _wrong_counts(view, capacity))
+        error = self._error(code, f"run({slot}){asked}")
         return error if self._comms is None else self._comms.explain(error, view)
 
     def run_args(
@@ -534,15 +540,8 @@ class ChipWorker:
         ChipError
             The devices of this runtime share no memory.
         """
-        runtime, what = self._open(), f"open_window({address:#x}, {size})"
-        if runtime.pto2_open_window is None or runtime.pto2_close_window is None:
-            raise self._error(
-                ChipStatus.STATE,
-                what,
-                "the devices of this runtime share no memory: it lacks pto2_open_window or "
-                "pto2_close_window",
-            )
-        self._check(runtime.pto2_open_window(address, size), what)
+        what = f"open_window({address:#x}, {size})"
+        self._check(self._with_windows(what).pto2_open_window(address, size), what)
 
     def close_window(self, address: int) -> None:
         """End what `open_window` began.
@@ -552,7 +551,20 @@ class ChipWorker:
         ChipError
             No window is open there.
         """
-        self._check(self._open().pto2_close_window(address), f"close_window({address:#x})")
+        what = f"close_window({address:#x})"
+        self._check(self._with_windows(what).pto2_close_window(address), what)
+
+    def _with_windows(self, what: str) -> Any:
+        """Return the runtime, if its devices share memory."""
+        runtime = self._open()
+        if runtime.pto2_open_window is None or runtime.pto2_close_window is None:
+            raise self._error(
+                ChipStatus.STATE,
+                what,
+                "the devices of this runtime share no memory: it lacks pto2_open_window or "
+                "pto2_close_window",
+            )
+        return runtime
 
     # ------------------------------------------------------------ communicators
     def __getattr__(self, name: str) -> Any:

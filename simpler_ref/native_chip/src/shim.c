@@ -106,6 +106,17 @@ EXPORT int32_t shim_run(RunRuntime *run, int64_t local_slot, const void *view, i
     return run((int32_t)local_slot, &args, config);
 }
 
+typedef int32_t Record(const SimplerRecording *);
+
+/* The same, after `record`, the runtime's pto2_record. In one call: a signal handler of Python that raises
+ * between the two would leave the runtime files that the caller has closed. */
+EXPORT int32_t shim_run_recorded(Record *record, const SimplerRecording *recording, RunRuntime *run,
+                                 int64_t local_slot, const void *view, int64_t capacity, const void *config)
+{
+    const int32_t status = record(recording);
+    return status != PTO2_OK ? status : shim_run(run, local_slot, view, capacity, config);
+}
+
 /* Break a domain, unless it is broken: all waits in it end, with an error. `why` is kept.
  * Rule WM-DOMAIN-9 */
 EXPORT void shim_domain_break(uint64_t shared, const char *why)

@@ -1,7 +1,9 @@
 """FLAG-CHIP: runs of the simulated chip."""
 
 import functools
+import itertools
 import resource
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -239,6 +241,36 @@ def test_where_there_is_no_room_for_records_the_run_fails_and_says_so(chip, file
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     chip.run_args(0, args, files.config(enable_l2_swimlane=4))
     assert len(files.swimlane["aicore_tasks"]) == BLOCKS
+
+
+def signal_at(step):
+    """Return a trace function: a signal comes at this line of what runs with flags."""
+    left = itertools.count(step, -1)
+
+    def trace(frame, event, _):
+        if event == "line" and next(left) == 0:
+            raise KeyboardInterrupt
+        return trace if frame.f_code is ChipWorker._run_recorded.__code__ else None
+
+    return trace
+
+
+@pytest.mark.spec("FLAG-CHIP-1")
+def test_after_a_signal_between_two_steps_of_a_run_the_next_one_writes_its_files(chip, tmp_path):
+    args, before = host_args(np.zeros(BLOCKS, np.int32)), sys.gettrace()
+    for step in itertools.count():
+        ended, files = Files(tmp_path / "ended"), Files(tmp_path / str(step))
+        try:
+            sys.settrace(signal_at(step))
+            chip.run_args(0, args, ended.config(enable_scope_stats=1))
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        chip.run_args(0, args, files.config(enable_scope_stats=1))
+        assert files.names() == ["scope_stats/scope_stats.jsonl"]
+    assert step > 4
 
 
 @pytest.mark.spec("FLAG-CHIP-1", "FLAG-CHIP-2", "FLAG-CHIP-5", "FLAG-CHIP-6", "FLAG-CHIP-8")
