@@ -583,6 +583,10 @@ def test_a_runtime_without_windows_refuses_the_domain(tmp_path):
     changed.write_bytes(raw.replace(old, new))
     with ChipWorker(0, changed) as chip, pytest.raises(ChipError, match="share no memory"):
         chip.open_window(1 << 40, 4096)
+    other = tmp_path / "half_a_runtime.so"
+    other.write_bytes(raw.replace(b"pto2_close_window", b"pto2_clqse_window"))
+    with ChipWorker(0, other) as chip, pytest.raises(ChipError, match="share no memory"):
+        chip.close_window(1 << 40)
     with Ranks(runtime=str(changed)) as r:
 
         def orch_fn(orch, *_):
