@@ -332,7 +332,7 @@ def _entry(
     kernel: Any, order: list[str], arguments: dict[str, KernelArgument], returns_nothing: bool
 ) -> Callable[..., Any]:
     """Write the function that reads the words of a SimplerCoreArgs and calls the kernel."""
-    lines = [f"words = array(type_words, args, ({ctypes.sizeof(CoreArgsStorage) // L.WORD},))"]
+    lines = [f"words = array(all_words, args, ({ctypes.sizeof(CoreArgsStorage) // L.WORD},))"]
     values = {
         "block_idx": f"words[0] & {L.LOW_HALF}",
         "block_dim": f"words[0] >> 32 & {L.LOW_HALF}",
@@ -410,7 +410,7 @@ def _single(bits):  # type: ignore[no-untyped-def]
 
 _NAMES: dict[str, Any] = {
     "array": _array,
-    "type_words": types.Array(types.int64, 1, "C", readonly=True),
+    "all_words": types.Array(types.int64, 1, "C", readonly=True),
     "double_of": double_of,
     "single": _single,
     "int32": types.int32,

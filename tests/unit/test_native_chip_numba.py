@@ -91,6 +91,18 @@ def test_a_kernel_gets_every_kind_of_argument(run):
 
 
 @compiled
+def test_parameters_may_have_the_names_that_the_caller_of_a_kernel_uses(run):
+    @core_kernel(words=In("float32"), args=Scalar("int64"), kernel=Out("float32"))
+    def scaled(words, args, kernel):
+        for i in range(words.size):
+            kernel[i] = args * words[i]
+
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    run(scaled, x, y, scalars=[3])
+    assert y.tolist() == (3 * x).tolist()
+
+
+@compiled
 def test_a_tensor_the_kernel_was_not_compiled_for_is_refused(run, adder):
     @core_kernel(x=InOut("float32", ndim=2))
     def square(x):
