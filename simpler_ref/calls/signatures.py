@@ -157,6 +157,10 @@ class Signature:
         ]
         return cls(parameters, _binder("call", inspect.Signature(given)))
 
+    def filled_by(self, function: Callable[..., Any]) -> Signature:
+        """Return the signature whose `bind` fills in all defaults of a function with these parameters."""
+        return Signature(self.parameters, _binder(function.__qualname__, _own_signature(function)))
+
     @property
     def is_plain(self) -> bool:
         """Whether each argument is a value of its own, by position."""

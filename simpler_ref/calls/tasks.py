@@ -137,8 +137,10 @@ def _remake(
     name: str,
 ) -> Task:
     """Return a task in a worker, or at an endpoint."""
-    code = None if options is None else Code(function, options)
-    made = Task(function, Signature.like(parameters), timeout, retries, code)
+    code, signature = None, Signature.like(parameters)
+    if options is not None:
+        code, signature = Code(function, options), signature.filled_by(function)
+    made = Task(function, signature, timeout, retries, code)
     made._call_it(name)
     return made
 

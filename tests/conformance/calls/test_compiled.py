@@ -99,6 +99,13 @@ def test_a_compiled_task_is_called_as_any_other(w):
     assert inside(y).result() == (60, 2)
 
 
+@pytest.mark.spec("CALL-COMPILED-1", "CALL-SENT-2")
+def test_one_that_goes_by_content_has_its_defaults_inside_another(w):
+    line = sr.task(compiled=True)(lambda x, by=2.0, plus=1: by * x + plus)
+    inside = sr.task(lambda: (line(3), line(3, plus=5), line(by=4.0, x=3), line(3, 4.0, 5)))
+    assert (inside() if w is None else inside().result()) == (7, 11, 13, 17)
+
+
 @compiled_only
 @pytest.mark.spec("CALL-COMPILED-1", "CALL-COMPILED-4")
 def test_calls_after_the_first_need_no_interpreter(w):
