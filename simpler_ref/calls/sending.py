@@ -24,7 +24,6 @@ import functools
 import io
 import itertools
 import pickle
-import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +57,7 @@ from ..model.wire import TAG_AT, with_tag
 from .compiled import Code
 from .packing import Plan
 from .signatures import Signature
-from .tasks import Task, find, known
+from .tasks import Task, find, find_imported, known
 
 if TYPE_CHECKING:
     from .futures import Lease
@@ -229,7 +228,7 @@ def name_of(target: Any, inherited: Mapping[str, Any] | None) -> tuple[str, str]
         return None
     if module == "__main__":
         return (module, name) if is_in_main(target, inherited) else None
-    found = find(module, name) if module in sys.modules else None
+    found = find_imported(module, name)
     is_same = found == target if isinstance(target, MethodType) else found is target
     return (module, name) if is_same else None
 

@@ -10,6 +10,7 @@ import importlib
 import itertools
 import operator
 import os
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -105,7 +106,7 @@ class Task:
 
     def __reduce__(self) -> tuple[Any, ...]:
         module, name = self.__module__, self.__qualname__
-        if module and module != "__main__" and find(module, name) is self:
+        if module and module != "__main__" and find_imported(module, name) is self:
             return find, (module, name)
         about = self.signature.parameters, self.timeout, self.retries, self._options, name
         return _remake, (self.py_func, *about)
@@ -147,7 +148,19 @@ def _remake(
 
 def find(module: str, name: str) -> Any:
     """Return what a module, imported if need be, has under a name; None if it has nothing."""
-    found: Any = importlib.import_module(module)
+    found = find_imported(module, name)
+    if found is None:
+        importlib.import_module(module)
+        found = find_imported(module, name)
+    return found
+
+
+def find_imported(module: str, name: str) -> Any:
+    """Return what a module has under a name; None if it has nothing, or was not imported.
+
+    To import it again would wait for a thread that still does so, and that may wait for this call.
+    """
+    found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import importlib
 import inspect
 import math
 import multiprocessing
@@ -452,6 +453,28 @@ def test_a_function_that_is_no_longer_under_its_name_goes_by_content(monkeypatch
     monkeypatch.setitem(globals(), "triple", lambda x: -x)
     assert name_of(before, {}) is None
     assert name_of(Simulation(1).step, {}) is None
+
+
+MODULE_THAT_CALLS = """
+import threading
+import simpler_ref as sr
+
+def double(x):
+    return 2 * x
+
+found = []
+with sr.Worker(num_sub_workers=1) as w:
+    one = threading.Thread(target=lambda: found.append(w.submit(double, 4).result()), daemon=True)
+    one.start()
+    one.join(20)
+"""
+
+
+@pytest.mark.spec("CALL-SENT-1")
+def test_a_module_may_wait_for_calls_of_its_functions_while_it_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "module_that_calls.py").write_text(MODULE_THAT_CALLS)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("module_that_calls").found == [8]
 
 
 # ---------------------------------------------------------------- parameters and attributes
