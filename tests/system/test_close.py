@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -57,7 +58,10 @@ def test_close_leaves_nothing_but_the_arrays_somebody_holds():
     assert all(dies(pid) for pid in (*pids, server))
     assert shared_bytes() - before == 1 << 20
     assert kept.tolist() == list(range(10))
-    del kept
+    life = weakref.ref(w._life)
+    del kept, w
+    gc.collect()
+    assert life() is None
     assert shared_bytes() == before
 
 

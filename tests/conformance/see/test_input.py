@@ -266,6 +266,22 @@ def either(args):
     (wait_and_write if args.scalar(0) else signal_and_wait)(args)
 
 
+@pytest.mark.spec("SEE-INPUT-3")
+def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_anew(w):
+    x = w.zeros(64)
+    handle, poking = w.register(harmless), w.register(by_ctypes)
+
+    def apart(orch, args, config):
+        orch.submit_sub(handle, make((x[:8], T.NO_DEP)))
+        orch.submit_sub(poking, make((x[16:], T.INPUT)))
+
+    with pytest.raises(TaskError, match="write to INPUT"):
+        w.run(apart)
+    w.run(lambda orch, *_: orch.submit_sub(handle, make((x, T.NO_DEP))))
+    with pytest.raises(TaskError, match="write to INPUT"):
+        w.run(lambda orch, *_: orch.submit_sub(poking, make((x, T.INPUT))))
+
+
 # ---------------------------------------------------------------- traces
 @pytest.mark.spec("SEE-INPUT-1")
 def test_a_trace_has_the_writes_of_runs_and_of_calls(path, mode):

@@ -70,6 +70,17 @@ def test_a_trace_that_cannot_be_is_refused_at_once(path, tmp_path):
 
 
 @pytest.mark.spec("SEE-ON-1")
+def test_a_trace_whose_block_an_interrupt_has_kept_from_its_end_ends_with_the_next(tmp_path):
+    with Worker(num_sub_workers=1, child_mode="thread") as w:
+        begun = w.trace(tmp_path / "first")
+        begun.__enter__()
+        del begun  # as an exception does that comes before the block
+        with w.trace(tmp_path / "second"):
+            w.submit(abs, -1).result()
+        assert Trace.open(tmp_path / "second").problems() == []
+
+
+@pytest.mark.spec("SEE-ON-1")
 def test_a_program_is_traced_by_an_environment_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("SIMPLER_REF_TRACE", str(tmp_path / "a.{pid}.trace"))
 

@@ -150,6 +150,16 @@ def test_it_tells_that_the_program_waits_for_room():
         assert (one.rings[1].used, one.rings[1].size, w.top().program) == (4096, 4096, "no run")
 
 
+@pytest.mark.spec("SEE-TOP-1")
+def test_a_worker_that_has_died_is_lost():
+    with Worker(level=3, num_sub_workers=1) as w:
+        w.start()
+        (pid,) = w.worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: w.top().workers[0].state == "lost")
+        assert w.top().workers == (Row("sub_worker 0", pid, "lost"),)
+
+
 # ---------------------------------------------------------------- what belongs together
 class Changing:
     """An engine's words, which change to those of the next situation after so many reads each."""
