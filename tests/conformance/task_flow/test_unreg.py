@@ -7,6 +7,7 @@ from simpler_ref import Worker
 from simpler_ref.errors import CallableError, ControlError
 from simpler_ref.task_interface import TensorArgType as T
 from tests.conformance.task_flow.test_undo import (
+    DIE,
     FINE,
     REFUSE,
     function,
@@ -122,6 +123,17 @@ def test_an_unconfirmed_removal_leaves_a_tombstone_and_the_other_workers_forget(
     with pytest.raises(KeyError, match="is not live"):
         w.run(lambda orch, *_: orch.submit_next_level(handle))
     run_on_all(w, w.register(other))
+
+
+@pytest.mark.spec("FLOW-UNREG-1")
+def test_a_worker_that_dies_in_the_removal_has_forgotten_the_callable(make):
+    w, words = make("process")
+    handle = w.register(function)
+    words[1][1] = DIE
+    w.unregister(handle)
+    words[1][:3] = 0
+    run_on_all(w, w.register(function))
+    assert installed(words) == [1, 1, 1]
 
 
 # ---------------------------------------------------------------- whose place another takes
