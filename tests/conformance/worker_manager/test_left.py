@@ -1,5 +1,6 @@
 """WM-LEFT: what tasks leave behind."""
 
+import _thread
 import atexit
 import ctypes
 import multiprocessing
@@ -124,6 +125,19 @@ def test_what_tasks_have_started_ends_with_their_worker_as_python_ends_it(monkey
     assert not os.path.exists(f"/proc/{daemon[0]}")
     assert [int(one[0]) for one in (at_exit, child, thread, of_program)] == [1, 1, 1, 0]
     assert "has stopped, and waits for children or threads" in caplog.text
+
+
+@pytest.mark.spec("WM-LEFT-1")
+def test_workers_that_a_thread_without_an_object_has_forked_end_without_a_word(capfd):
+    def starts():
+        with Worker(3, num_sub_workers=1) as w:
+            run_sub(w, w.register(lambda: atexit.register(print, "at exit", flush=True)))
+        ended.set()
+
+    ended = threading.Event()
+    _thread.start_new_thread(starts, ())
+    assert ended.wait(DEADLINE_S)
+    assert capfd.readouterr() == ("at exit\n", "")
 
 
 # ---------------------------------------------------------------- between two tasks
@@ -309,3 +323,11 @@ def forks():
 def late(value):
     time.sleep(0.001)
     return value
+
+
+@pytest.mark.spec("WM-LEFT-1")
+def test_a_child_that_a_called_function_forks_answers_no_later_call():
+    with Worker(num_sub_workers=1) as w:
+        for _ in range(8):
+            calls = [w.submit(forks), *(w.submit(late, i) for i in range(1, 12))]
+            assert [call.result() for call in calls] == list(range(12))
