@@ -100,10 +100,11 @@ def test_a_compiled_task_is_called_as_any_other(w):
 
 
 @pytest.mark.spec("CALL-COMPILED-1", "CALL-SENT-2")
-def test_one_that_goes_by_content_has_its_defaults_inside_another(w):
+def test_one_that_goes_by_content_has_its_defaults_inside_another_and_in_a_map(w):
     line = sr.task(compiled=True)(lambda x, by=2.0, plus=1: by * x + plus)
     inside = sr.task(lambda: (line(3), line(3, plus=5), line(by=4.0, x=3), line(3, 4.0, 5)))
-    assert (inside() if w is None else inside().result()) == (7, 11, 13, 17)
+    assert inside().result() == (7, 11, 13, 17)
+    assert list(w.map(line, [3])) == [7]
 
 
 @compiled_only

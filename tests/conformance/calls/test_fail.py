@@ -16,7 +16,7 @@ import simpler_ref as sr
 
 from ...support import DEADLINE_S, wait_until
 from ...system.workers import shared_words
-from .tasks import add, die, fill, same, total, update
+from .tasks import add, die, fill, same, total, update, wait_at
 
 
 @sr.task
@@ -226,6 +226,20 @@ def test_the_error_of_a_call_that_nobody_can_ask_for_is_logged_once(mode, caplog
     kept.clear()
     (message,) = told(caplog)
     assert "no 3" in message
+
+
+@pytest.mark.spec("CALL-FAIL-7")
+def test_a_call_that_was_cancelled_is_not_logged(w, caplog):
+    w.run(lambda *_: None)
+    told(caplog)  # of earlier tests
+    flag = w.zeros(1)
+    first, second = wait_at(flag), wait_at(flag)
+    calls = [same(1) for _ in range(40)]
+    assert calls.pop().cancel()
+    flag[0] = 1
+    del first, second, calls
+    w.run(lambda *_: None)
+    assert not told(caplog)
 
 
 @pytest.mark.spec("CALL-FAIL-7")

@@ -455,6 +455,18 @@ def test_a_function_that_is_no_longer_under_its_name_goes_by_content(monkeypatch
     assert name_of(Simulation(1).step, {}) is None
 
 
+@pytest.mark.spec("CALL-SENT-2")
+def test_a_closure_whose_cell_gets_another_value_is_sent_anew(w):
+    amount = 1
+
+    def add(x):
+        return x + amount
+
+    assert w.submit(add, 1).result() == 2
+    amount = 5
+    assert w.submit(add, 1).result() == 6
+
+
 MODULE_THAT_CALLS = """
 import threading
 import simpler_ref as sr
@@ -497,6 +509,17 @@ def test_the_default_of_an_array_is_passed(w):
 
     add(w.share(np.full(4, 2.0))).result()
     assert shared.tolist() == [3.0] * 4
+
+
+@pytest.mark.spec("CALL-SENT-5")
+def test_a_task_has_its_functions_attributes_and_modes_that_are_instances(w):
+    def fill_with(x: sr.Out(), value):
+        x[:] = value
+
+    fill_with.kind = "filling"
+    fill, array = sr.task(fill_with), w.share(np.zeros(3))
+    fill(array, 4).result()
+    assert (fill.kind, array.tolist()) == ("filling", [4.0] * 3)
 
 
 @pytest.mark.spec("CALL-SENT-5")

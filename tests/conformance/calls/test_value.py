@@ -199,6 +199,18 @@ def check_points(w, main, unit):
     assert raised.value.point == point
 
 
+@pytest.mark.spec("CALL-VALUE-4")
+def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program(w):
+    kept, child = [same(np.full(1 << 18, 7, np.float32)).result()], os.fork()
+    if child == 0:
+        kept.clear()
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    others = [same(np.full(1 << 18, i, np.float32)).result() for i in range(4)]
+    assert (kept[0] == 7).all() and [int(one[0]) for one in others] == [0, 1, 2, 3]
+
+
 @pytest.mark.spec("CALL-VALUE-2")
 @pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("mode", MODES, ids=str)

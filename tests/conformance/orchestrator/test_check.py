@@ -192,6 +192,17 @@ def test_a_scope_does_not_end_under_a_task_that_does_not_keep_its_memory(w, firs
         assert hazard_of(w, orch_fn).kind == "use after scope"
 
 
+@pytest.mark.spec("ORCH-CHECK-5")
+def test_an_exception_that_leaves_the_scope_is_not_replaced(w):
+    def orch_fn(orch, args, config):
+        with orch.scope():
+            submits(w, [(orch.alloc(WORDS, np.int64), T.OUTPUT_EXISTING)])(orch)
+            raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        w.run(orch_fn)
+
+
 # ---------------------------------------------------------------- arrays that cannot be written
 @sr.task
 def fill_below(x: In):
