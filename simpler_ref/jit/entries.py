@@ -312,7 +312,9 @@ class Entries:
             if hasattr(function, "entry_signature")
         }
         missing = 0
-        if sys.stderr is not None and not is_cached(next(iter(found.values()))):
+        # the last one: a start that was interrupted has compiled those before it
+        last = next(reversed(found.values()))
+        if sys.stderr is not None and not is_cached(last):
             missing = sum(not is_cached(function) for function in found.values())
             text = f"compiling {missing} kernels, once on this machine (about a minute)"
             print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
