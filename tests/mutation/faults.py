@@ -92,6 +92,24 @@ FAULTS = (
         ),
     ),
     fault(
+        "outlasts-its-time",
+        "A thread whose wait is almost over sleeps as long as at its beginning.",
+        "tests/interleaving/test_orch_thread.py::"
+        "test_a_wait_ends_when_its_time_is_up_and_not_before",
+        Patch("jit/schedule.py", "min(int(mem[L.PARK_NS]), rest)", "int(mem[L.PARK_NS])"),
+    ),
+    fault(
+        "on-duty-too-soon",
+        "The Scheduler thread takes the passes over although the Orch thread has run some meanwhile.",
+        "tests/interleaving/test_scheduler_thread.py::"
+        "test_it_is_on_duty_when_the_orch_thread_stays_away_and_has_a_clock_when_it_needs_one",
+        Patch(
+            "jit/schedule.py",
+            "            seen = int(mem[L.ORCH_PASSES])\n            slept = 0\n",
+            "            seen = int(mem[L.ORCH_PASSES])\n",
+        ),
+    ),
+    fault(
         "answered-twice",
         "A worker that saw its task wait, and then need not start it, answers the next frame as well.",
         "tests/interleaving/test_liveness.py::"
