@@ -18,6 +18,7 @@ from tests.support import (
     Gate,
     make_args,
     member,
+    updates,
     wait_until,
 )
 
@@ -167,6 +168,19 @@ def test_each_group_that_is_stuck_is_told_of_once(driver):
         assert not told(driver)
         driver.post_done(0)
         driver.answer_and_settle(1)
+
+
+@pytest.mark.spec("WM-PLACE-4")
+def test_what_is_said_of_a_group_that_waits_is_about_that_group(driver):
+    for _ in range(2):
+        driver.submit(updates(0x7000))
+    driver.submit()
+    waits = driver.submit_group(member(), member(), callable=5)
+    driver.settle()
+    mem, kind = driver.mem, L.SUB
+    assert mem[L.STUCK_TASK + kind] == driver.id(waits) != mem[waits + L.S_ORDER]
+    assert mem[L.STUCK_MEMBERS + kind] == 2
+    assert mem[L.STUCK_CALLABLE + kind] & L.CALLABLE_MASK == 5
 
 
 @pytest.mark.spec("WM-PLACE-4")
