@@ -1,9 +1,9 @@
 """Worker: what a user holds. It owns an engine, the processes behind it, and the callables they know.
 
-Rule     CALL-STREAM-5; CALL-CANCEL-5; FAIL-LOUD-1; HIER-ENGINE-4; HIER-API-2; ORCH-API-1;
+Rule     CALL-STREAM-5; CALL-CANCEL-5; ORCH-FAIL-1; HIER-ENGINE-4; HIER-API-2; ORCH-API-1;
          ORCH-READS-1; ORCH-RUN-1 to -3, -9; ORCH-MISUSE-9, -11; ORCH-CHECK-1; SEE-ON-1; SEE-TOP-8;
-         SEE-GRAPH-1, -8; SPEED-DEPTH-1; SPEED-WAIT-1, -2, -4; FLOW-REG-1 to -3; FLOW-UNREG-1;
-         FLOW-NEST-2, -6 to -8; WM-POOL-1; WM-MODE-1; WM-START-1; WM-KIND-3; WM-STOP-1; WM-CHIP-6;
+         SEE-GRAPH-1, -8; SPEED-DEPTH-1; SPEED-WAIT-1, -2, -4; FLOW-REG-2, -3; FLOW-UNREG-1;
+         FLOW-NEST-2, -6, -8; WM-POOL-1; WM-MODE-1; WM-START-1; WM-KIND-3; WM-STOP-1; WM-CHIP-6;
          WM-DOMAIN-8
 """
 

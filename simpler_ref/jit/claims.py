@@ -3,7 +3,7 @@
 They write whether a worker may be used, and who has its mailbox: a requester claims the mailbox, and
 releases the claim when it has its answer. They cancel, and change what waits for a lost worker.
 
-Rule     CALL-FAIL-4, -7; SCHED-CANCEL-1 to -3; SCHED-DEATH-1, -2; SPEED-DEPTH-6; WM-MAIL-2
+Rule     CALL-FAIL-4, -7; SCHED-CANCEL-1, -2; SCHED-DEATH-1, -2; SPEED-DEPTH-6; WM-MAIL-2
 """
 
 from __future__ import annotations

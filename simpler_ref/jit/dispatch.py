@@ -114,7 +114,7 @@ def pick_worker(mem, kind):
     Returns  an idle worker that is awake; else, if none is idle, the busy one with the fewest tasks, if
              it has a frame left; else one that sleeps, if no task runs or the head has been deferred
              for DEFER_NS; else NO_WORKER or DEFER
-    Rule     WM-POOL-3; WM-AFF-2; SPEED-DEPTH-1, -2; SCHED-WAKE-7
+    Rule     WM-POOL-3; WM-AFF-1; SPEED-DEPTH-1, -2; SCHED-WAKE-7
     """
     asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])

@@ -63,7 +63,7 @@ def wire(mem, slot):
 
     Reads    each producer's state (submit acquired a reference, so none is CONSUMED)
     Effects  the producers' chains of consumers; this task's fan-in
-    Rule     SCHED-WIRE-1 to -5; SCHED-READY-1
+    Rule     SCHED-WIRE-1, -2, -4, -5; SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
     unsent = 0
@@ -445,7 +445,7 @@ def record_error(mem, outcome, slot, worker, detail):
     Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
              because its mailbox is reused before Python reads them
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
-    Rule     SCHED-COMPLETE-6; SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
+    Rule     SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
     """
     if mem[L.STREAM] != 0:
         keep_failure(mem, outcome, slot, worker, detail)

@@ -230,7 +230,7 @@ def request_stop(mem, worker):
     A worker that has read that word before, and is about to sleep on its mailbox state, must not: the
     state becomes SHUTDOWN. One that has a task or a control request looks again when that is done.
 
-    Rule     SCHED-MAIL-9; WM-STOP-2, -3
+    Rule     SCHED-MAIL-9; WM-STOP-3
     """
     w = worker_at(mem, worker)
     state_word = awaited(mem, w)

@@ -88,7 +88,7 @@ def alloc(mem, nbytes, depth):
     Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and position in the FIFO
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
-    Rule     ORCH-RING-1, -5 to -8, -10 to -13; ORCH-WINDOW-1, -3, -5, -6; ORCH-SUBMIT-1
+    Rule     ORCH-RING-1, -5, -6, -8, -10 to -13; ORCH-WINDOW-1, -3, -5, -6; ORCH-SUBMIT-1
     """
     ring = ring_of_depth(mem, depth)
     r = RING_BLOCK + ring * LINE

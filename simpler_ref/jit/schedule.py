@@ -86,7 +86,7 @@ def scheduler_pass(mem):
 
     Effects  MAY_MOVE: whether what has ended has left ready tasks that it has not dispatched
     Returns  how much moved; 0 means that nothing can until an event comes
-    Rule     SCHED-PASS-1; WM-POOL-4
+    Rule     SCHED-PASS-1; WM-POOL-3
     """
     moved = 0
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:

@@ -333,7 +333,7 @@ def receive(mem, worker):
     spin budgets is returned.
 
     Returns  the callable (see `resolve`), CONTROL, STOP, or PARK when the time is up
-    Rule     SCHED-MAIL-8, -10; SPEED-WAIT-2; SPEED-DEPTH-6
+    Rule     SCHED-MAIL-8, -9; SPEED-WAIT-2; SPEED-DEPTH-6
     """
     w = worker_at(mem, worker)
     start = 0

@@ -205,7 +205,7 @@ def release_ref(mem, slot):
     """Release one reference; the last one moves the slot to CONSUMED.
 
     Returns  whether this call consumed the slot: the caller must then have it reclaimed
-    Rule     ORCH-STATE-3 to -5; SCHED-CONSUME-1
+    Rule     ORCH-STATE-3, -4; SCHED-CONSUME-1
     """
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
     if (word >> L.HALF) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:

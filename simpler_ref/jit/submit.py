@@ -356,7 +356,7 @@ def store_arguments(mem, slot, words, slab_bytes):
 
     Marks stay on what next-level workers get: chips dump by them.
 
-    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2 to -4; FLOW-ARGS-1, -3; WM-GROUP-5; FLAG-CHIP-6
+    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2, -4; FLOW-ARGS-1, -3; WM-GROUP-5; FLAG-CHIP-6
     """
     counts = int(mem[slot + L.S_COUNTS])
     tensors = counts & L.LOW_HALF
@@ -393,7 +393,7 @@ def find_producers(mem, slot, words):
     Effects  an edge per producer and owner in the slot's body; a reference on each (D3); the run's
              count of producers found
     Returns  the number of edges
-    Rule     ORCH-DEDUP-3; ORCH-MAP-2; ORCH-TAG-6, -7; ORCH-ALLOC-7; WM-GROUP-3
+    Rule     ORCH-DEDUP-3; ORCH-MAP-2; ORCH-TAG-3, -7; ORCH-ALLOC-7; WM-GROUP-3
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     at = tensors_at(mem, slot)
@@ -563,7 +563,7 @@ def alloc_buffer(mem, words):
     Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
              without slab and key (D12)
-    Rule     ORCH-ALLOC-1 to -6; ORCH-MISUSE-1
+    Rule     ORCH-ALLOC-1 to -3, -5, -6; ORCH-MISUSE-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -665,7 +665,7 @@ def reclaim(mem, slot):
 
     Effects  CONSUMED → FREE; of a call also that of the call whose failure it shares
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
-    Rule     ORCH-MAP-5; ORCH-STATE-6; SCHED-CONSUME-2, -3
+    Rule     ORCH-MAP-5; ORCH-STATE-6; SCHED-CONSUME-2
     """
     if step(mem, slot, RECLAIM) != L.OK:
         return L.ILLEGAL

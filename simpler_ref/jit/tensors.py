@@ -7,7 +7,7 @@ contiguous bytes, which nested loops of the layout go through; a layout without 
 between `low` and `high`, nobody knows which. Loops are in canonical form: strides are above zero and
 descend, each is at least the extent of all loops inside of it, and the innermost leaves gaps.
 
-Rule     CALL-HAZARD-4; ORCH-AUTO-1, -5 to -7; ORCH-INV-2; ORCH-MAP-7; ORCH-SUBMIT-3;
+Rule     CALL-HAZARD-4; ORCH-AUTO-1, -5, -7; ORCH-INV-2; ORCH-MAP-7; ORCH-SUBMIT-3;
          ORCH-TAG-1 to -4
 """
 

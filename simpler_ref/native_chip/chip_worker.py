@@ -1,6 +1,6 @@
 """`ChipWorker`: one chip, behind a `runtime.so` of its own.
 
-Rule     CHIP-LOAD-1, -3, -5; CHIP-SLOT-1 to -3; CHIP-ARGS-1, -4; CHIP-MEM-1, -2, -5;
+Rule     CHIP-LOAD-1, -3, -5; CHIP-SLOT-1, -3; CHIP-ARGS-1, -4; CHIP-MEM-1, -2, -5;
          CHIP-LIFE-1, -2, -4; FLOW-ENV-1; FLOW-EDGE-2; WM-DOMAIN-8
 """
 

@@ -3,10 +3,10 @@
 `Orchestrator` turns `submit_*`, `alloc` and scopes into tasks of the graph; the work is done by the
 kernels in `jit/submit.py`.
 
-Rule     FAIL-LOUD-2; FLOW-HANDLE-2; FLOW-LAYOUT-3; ORCH-MISUSE-1, -3, -7, -10; FLOW-NEST-3; HIER-API-2;
+Rule     FLOW-HANDLE-2; FLOW-LAYOUT-3; ORCH-MISUSE-1, -3, -7, -10; FLOW-NEST-3; HIER-API-2;
          ORCH-API-2, -3, -5, -6; ORCH-ALLOC-1; ORCH-AUTO-4; ORCH-DRAIN-1, -2; ORCH-FAIL-1 to -3;
          ORCH-SCOPE-2 to -4; REMOTE-ARGS-2; REMOTE-COPY-9; REMOTE-LINK-11; SPEED-MANY-1, -5, -7;
-         SPEED-REPLAY-2; WM-AFF-1, -2; WM-CHIP-3; WM-DOMAIN-3, -6; WM-GROUP-1, -5
+         SPEED-REPLAY-2; WM-AFF-1; WM-CHIP-3; WM-DOMAIN-3, -6; WM-GROUP-1, -5
 """
 
 from __future__ import annotations

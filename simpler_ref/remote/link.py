@@ -5,7 +5,7 @@ become frames. When the session is lost the link ends, so that to the engine a l
 worker; its successor starts a new session.
 
 Rule     REMOTE-LINK-1 to -3, -6, -8; REMOTE-REG-4 to -6, -9; REMOTE-MEM-1, -5, -6; REMOTE-FAIL-3,
-         -4, -6; REMOTE-HEALTH-1, -2; SEE-REMOTE-2; SPEED-WAIT-15
+         -4, -6; REMOTE-HEALTH-1, -2; SEE-REMOTE-2; SPEED-WAIT-14
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The main thread receives and sends. A thread of its own answers signs of life, a
 is gone, whatever the main thread does.
 
 Rule     REMOTE-LINK-2, -6, -8, -13; REMOTE-AHEAD-1, -5; REMOTE-FAIL-5; REMOTE-HEALTH-2;
-         REMOTE-TRUST-2; SPEED-LIST-6; SPEED-WAIT-15
+         REMOTE-TRUST-2; SPEED-LIST-6; SPEED-WAIT-14
 """
 
 from __future__ import annotations

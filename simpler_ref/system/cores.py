@@ -2,7 +2,7 @@
 
 ``python -m simpler_ref`` prints what a Worker made now would find, `Worker.placement` what one found.
 
-Rule     SPEED-WAIT-1, -2, -4, -13 to -15
+Rule     SPEED-WAIT-1, -2, -4, -13, -14
 """
 
 from __future__ import annotations

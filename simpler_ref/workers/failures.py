@@ -3,7 +3,7 @@
 Each failure makes a run end sooner. What the engine knows of a task is always told: state, worker, what
 it waited for and what waits for it. Its line is known with ``check=True``.
 
-Rule     FAIL-OUTCOME-2; FAIL-LOUD-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1; ORCH-FAIL-4, -5;
+Rule     FAIL-OUTCOME-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1; ORCH-FAIL-4, -5;
          SEE-STORY-1, -3; FLOW-FAIL-1, -4
 """
 

@@ -242,7 +242,7 @@ FAULTS = (
     fault(
         "silent-success",
         "A task that failed counts as done.",
-        f"{SCHED}/test_complete.py::test_of_a_chain_of_failures_run_raises_the_first",
+        f"{SCHED}/test_complete.py::test_of_several_failures_run_raises_the_first_once",
         Patch(
             "jit/collect.py",
             "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> L.HALF\n",

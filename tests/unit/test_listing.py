@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from simpler_ref import TaskError
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
-from simpler_ref.remote import listing
-from simpler_ref.remote.lists import LIST, PARENT, READS, WRITES
+from simpler_ref.remote import list_runs, listing
+from simpler_ref.remote.list_runs import Arrivals, LoadedList
+from simpler_ref.remote.lists import LIST, PARENT, READS, WRITES, TaskList
 from tests.support import sample
 
 READ, CHANGE, MAKE = TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
@@ -212,3 +217,28 @@ def test_what_the_program_gives_comes_from_the_parent():
     _, lists, (player,) = played(random.Random(0), tasks, [0], [64], frozenset([0]))
     (get,) = player.list.steps[0].gets
     assert get.peer == PARENT and lists[0].comes == [(get.number, 0)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_replay_of_long_tasks_does_not_spin_and_what_follows_does(fails):
+    told = []
+
+    def wait_for_all(_between):
+        if fails:
+            raise TaskError("a task has failed")
+
+    room = SimpleNamespace(tell_ends=lambda: None, ring=lambda: None, hush=lambda: None)
+    orch = SimpleNamespace(
+        _view=SimpleNamespace(park_at_once=told.append),
+        _room=room,
+        _until_idle=wait_for_all,
+        drain=lambda: None,
+    )
+    one = LoadedList(TaskList((), (), ()))
+    one.last_ns = 1
+    session = SimpleNamespace(mover=None, is_stopped=lambda: False)
+    memory = np.zeros(1, np.uint8)
+    replay = list_runs._Replay(session, one, 1, memory, Arrivals(lambda: None))
+    with pytest.raises(TaskError) if fails else nullcontext():
+        replay._run(orch, None, None)
+    assert (told, one.last_ns == 1) == ([True, False], fails)

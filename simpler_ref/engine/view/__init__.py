@@ -3,7 +3,7 @@
 `View` has the words of the whole engine under plain names; `mailbox` those of one worker; `slots` those
 of one task. Nothing here takes a lock: words that others write may change between two reads.
 
-Rule     SPEED-LIST-8; WM-PLACE-4
+Rule     WM-PLACE-4
 """
 
 from __future__ import annotations

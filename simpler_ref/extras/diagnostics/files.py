@@ -2,8 +2,8 @@
 
 Here are what both write, and what a Worker's run puts into it; `chip.py` has the rest for chips.
 
-Rule     FLAG-DEPS-1 to -3; FLAG-DUMP-1 to -4; FLAG-NEST-2; FLAG-PMU-1, -3; FLAG-RUN-1, -5;
-         FLAG-SCOPE-1 to -3; FLAG-SWIM-1 to -4
+Rule     FLAG-DEPS-1 to -3; FLAG-DUMP-1 to -3; FLAG-NEST-1; FLAG-PMU-1; FLAG-RUN-1, -5;
+         FLAG-SCOPE-1, -2; FLAG-SWIM-1 to -4
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ EXPORT void shim_close(void *library)
     dlclose(library);
 }
 
-/* Rule CHIP-ARGS-1; FLOW-EDGE-3 */
+/* Rule CHIP-ARGS-1; FLOW-EDGE-2 */
 static bool counts_fit(int32_t tensors, int32_t scalars, int64_t capacity)
 {
     return tensors >= 0 && scalars >= 0 && tensors <= SIMPLER_CHIP_MAX_TENSOR_ARGS &&

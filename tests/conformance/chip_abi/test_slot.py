@@ -11,7 +11,7 @@ from tests.chip_kernels import host_args, numbers
 from .conftest import refused
 
 
-@pytest.mark.spec("CHIP-SLOT-1", "CHIP-SLOT-2")
+@pytest.mark.spec("CHIP-SLOT-1", "CHIP-SLOT-3")
 def test_slots_are_taken_and_given_back(adder):
     added = ChipCallable.from_kernel(K.add_core())
     x, y = numbers(4)

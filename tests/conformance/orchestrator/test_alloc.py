@@ -52,7 +52,7 @@ def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
     assert driver.lookup(address) == writer
 
 
-@pytest.mark.spec("ORCH-ALLOC-4")
+@pytest.mark.spec("ORCH-ALLOC-2")
 def test_an_alloc_begins_with_its_own_reference_released_and_one_for_an_open_scope(make_driver):
     driver = make_driver(run=False)
     slot = driver.alloc(100)

@@ -114,7 +114,7 @@ def test_the_message_says_which_ring_is_full_of_what_and_what_to_do():
         w.run(orch_fn)
 
 
-@pytest.mark.spec("ORCH-BACK-5")
+@pytest.mark.spec("ORCH-BACK-4")
 @pytest.mark.parametrize("kind", ["finished", "reclaimed"])
 def test_every_task_that_finishes_or_is_reclaimed_starts_the_time_out_anew(kind):
     """In all the call waits for longer than the time-out, but never so long without progress."""

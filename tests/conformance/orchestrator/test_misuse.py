@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, ContinuousTensor, DataType, Rows, TaskArgs, Worker
+from simpler_ref import ContinuousTensor, DataType, Rows, TaskArgs, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import DEADLINE_S, auto, key, make_args, reads, wait_until, writes
@@ -412,15 +412,7 @@ def test_worker_refuses_what_it_does_not_know_and_values_out_of_range():
                 Worker(3, **{name: value})
 
 
-@pytest.mark.spec("ORCH-MISUSE-12")
-@pytest.mark.parametrize("field", CallConfig._FIELDS[2:])
-def test_a_diagnostic_without_output_prefix_is_refused_by_run(w, field):
-    config = CallConfig(**{field: 1})
-    with pytest.raises(ValueError, match=f"{field}.*output_prefix"):
-        w.run(lambda *_: pytest.fail("it ran"), None, config)
-
-
-@pytest.mark.spec("ORCH-MISUSE-12")
+@pytest.mark.spec("FLOW-CONFIG-5")
 @pytest.mark.parametrize("method", ["run", "record", "graph"])
 def test_what_is_no_configuration_is_refused_by_run(w, method):
     for wrong in (3, 0, {"block_dim": 1}):

@@ -116,7 +116,7 @@ def test_a_slab_that_does_not_fit_the_end_starts_at_zero_and_brings_the_end_back
     assert ring.heap_held(0) == 0
 
 
-@pytest.mark.spec("ORCH-RING-6", "ORCH-RING-7")
+@pytest.mark.spec("ORCH-RING-6")
 @pytest.mark.parametrize(("size", "following"), [(1, ROOM), (5 * KIB, 4 * KIB), (ROOM, 1)])
 def test_a_live_task_without_bytes_does_not_park_the_ring(size, following):
     ring = small_ring()

@@ -196,7 +196,7 @@ def test_fanout_counts_scope_consumers_and_who_has_let_go():
     assert driver.state(slot) == CONSUMED
 
 
-@pytest.mark.spec("ORCH-STATE-5")
+@pytest.mark.spec("ORCH-STATE-3")
 def test_a_release_after_the_last_one_does_nothing(driver):
     """What two do that come at once, tests/interleaving tries in every order."""
     slot = driver.alloc(8)

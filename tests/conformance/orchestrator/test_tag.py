@@ -19,9 +19,7 @@ MEANING = {  # whether a task waits for the buffer's producer, and whether it be
 }
 
 
-@pytest.mark.spec(
-    "ORCH-TAG-1", "ORCH-TAG-2", "ORCH-TAG-3", "ORCH-TAG-4", "ORCH-TAG-5", "ORCH-TAG-6"
-)
+@pytest.mark.spec("ORCH-TAG-1", "ORCH-TAG-2", "ORCH-TAG-3", "ORCH-TAG-4", "ORCH-TAG-5")
 @pytest.mark.parametrize("tag", MEANING, ids=lambda tag: tag.__name__)
 def test_a_tag_says_whether_a_task_waits_and_whether_it_produces(driver, tag):
     waits, produces = MEANING[tag]

@@ -53,7 +53,7 @@ def test_running_tasks_finish_as_usual(cancelled, error):
     assert bool(driver.mem[L.RUN_ERROR]) == bool(error), "a cancel itself is no failure of a task"
 
 
-@pytest.mark.spec("SCHED-CANCEL-3")
+@pytest.mark.spec("SCHED-CANCEL-2")
 def test_a_cancelled_run_drains_to_no_live_task(driver):
     driver.submit(writes(KEY))
     for i in range(20):

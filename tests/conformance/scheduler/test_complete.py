@@ -132,7 +132,7 @@ def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
 
 
 # ---------------------------------------------------------------- the first failure
-@pytest.mark.spec("SCHED-COMPLETE-6")
+@pytest.mark.spec("ORCH-FAIL-1")
 def test_the_failure_collected_first_is_the_one_reported(driver):
     slots = [driver.submit(), driver.start()]
     driver.answer(slots[1], KeyError("first"))
@@ -142,8 +142,8 @@ def test_the_failure_collected_first_is_the_one_reported(driver):
     assert (error_words(driver), driver.states(*slots)) == (first, [FAILED, FAILED])
 
 
-@pytest.mark.spec("SCHED-COMPLETE-6")
-def test_of_a_chain_of_failures_run_raises_the_first():
+@pytest.mark.spec("ORCH-FAIL-1")
+def test_of_several_failures_run_raises_the_first_once():
     with Worker(3, num_sub_workers=1) as w:
 
         @w.register
@@ -157,3 +157,7 @@ def test_of_a_chain_of_failures_run_raises_the_first():
         with pytest.raises(TaskError, match="ValueError: number 0") as failure:
             w.run(orch_fn)
         assert failure.value.task == 0
+        assert w.run(lambda *_: None).tasks == 0
+        with pytest.raises(TaskError) as again:
+            w.run(orch_fn)
+        assert again.value is not failure.value

@@ -38,7 +38,7 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, 
     assert driver.consumed_list().count(producer) == 1
 
 
-@pytest.mark.spec("SCHED-CONSUME-1", "SCHED-CONSUME-2", "SCHED-CONSUME-3")
+@pytest.mark.spec("SCHED-CONSUME-1", "SCHED-CONSUME-2")
 def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
     slot = start_in_a_scope_that_ends(driver, auto(2000))
     slab, before = driver.address(slot), driver.words()

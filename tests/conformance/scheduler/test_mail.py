@@ -307,7 +307,7 @@ def test_the_request_to_stop_is_a_word_of_its_own_that_stays_set(waiting):
     assert (wait().result(DEADLINE_S), driver.mem[stop]) == (L.STOP, 1)
 
 
-@pytest.mark.spec("SCHED-MAIL-10")
+@pytest.mark.spec("SCHED-MAIL-9")
 def test_a_worker_stops_after_its_task_whose_answer_counts(driver):
     slot = driver.start()
     driver.k.request_stop(driver.mem, 0)

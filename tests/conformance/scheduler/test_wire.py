@@ -53,7 +53,7 @@ def test_a_task_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(make_
     assert driver.state(reader) == COMPLETED
 
 
-@pytest.mark.spec("SCHED-WIRE-3")
+@pytest.mark.spec("SCHED-WIRE-2")
 def test_a_completed_producer_is_kept_until_the_consumer_finishes_but_is_no_live_fan_in(driver):
     driver.open_scope()
     producer = driver.submit(writes(KEY))

@@ -3,16 +3,12 @@
 import gc
 import random
 import threading
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, TaskError, Worker
-from simpler_ref.remote import list_runs, listing, lists
-from simpler_ref.remote.list_runs import Arrivals, LoadedList
-from simpler_ref.remote.lists import TaskList
+from simpler_ref.remote import listing, lists
 from tests import far_side, list_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
 from tests.list_programs import (
@@ -195,32 +191,6 @@ def test_what_is_made_comes_home_while_another_task_runs(w, tmp_path, several):
         assert graph._went_by_lists
         assert set(y) == {number}
         assert all(set(one) == {number} for one in results)
-
-
-@pytest.mark.spec("SPEED-LIST-8")
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_replay_of_long_tasks_does_not_spin_and_what_follows_does(fails):
-    told = []
-
-    def wait_for_all(_between):
-        if fails:
-            raise TaskError("a task has failed")
-
-    room = SimpleNamespace(tell_ends=lambda: None, ring=lambda: None, hush=lambda: None)
-    orch = SimpleNamespace(
-        _view=SimpleNamespace(park_at_once=told.append),
-        _room=room,
-        _until_idle=wait_for_all,
-        drain=lambda: None,
-    )
-    one = LoadedList(TaskList((), (), ()))
-    one.last_ns = 1
-    session = SimpleNamespace(mover=None, is_stopped=lambda: False)
-    memory = np.zeros(1, np.uint8)
-    replay = list_runs._Replay(session, one, 1, memory, Arrivals(lambda: None))
-    with pytest.raises(TaskError) if fails else nullcontext():
-        replay._run(orch, None, None)
-    assert (told, one.last_ns == 1) == ([True, False], fails)
 
 
 # ---------------------------------------------------------------- task by task

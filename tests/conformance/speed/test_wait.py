@@ -483,7 +483,7 @@ TELL_CORES = (
 
 
 @pytest.mark.slow("starts three endpoints, and waits until their workers are on their cores")
-@pytest.mark.spec("SPEED-WAIT-14", "SPEED-WAIT-15")
+@pytest.mark.spec("SPEED-WAIT-14")
 @pytest.mark.parametrize("pin", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_workers_of_endpoints_and_what_passes_their_frames_take_the_cores_in_turn(pin):
     cores = find_cores().mask

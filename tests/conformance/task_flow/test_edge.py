@@ -56,7 +56,7 @@ def test_the_chip_finds_counts_tensors_and_scalars_as_submitted(mode):
                 w.run(lambda orch, *_, h=handle, args=args: orch.submit_next_level(h, args))
 
 
-@pytest.mark.spec("FLOW-EDGE-3")
+@pytest.mark.spec("FLOW-EDGE-2")
 def test_more_arguments_than_a_chip_takes_fail_the_task_with_the_numbers():
     with Worker(3, device_ids=[0]) as w:
         memory, handle = w.share(np.zeros(8, np.uint8)), w.register(report(1, 1))

@@ -178,7 +178,7 @@ def test_a_failed_task_leaves_a_nested_worker_as_able_as_before(mode):
 
 
 # ---------------------------------------------------------------- misuse
-@pytest.mark.spec("FLOW-NEST-6", "FLOW-NEST-7", "FLOW-NEST-8")
+@pytest.mark.spec("FLOW-NEST-6", "ORCH-MISUSE-11", "FLOW-NEST-8")
 def test_children_and_levels_that_cannot_be_are_refused_and_change_nothing():
     for level in (1, 0, -1, "3", 2.5):
         with pytest.raises(ValueError, match=r"level .* not supported"):

@@ -23,7 +23,7 @@ def adding(seen, i):
     return lambda: seen.__setitem__(i, seen[i] + 1)
 
 
-@pytest.mark.spec("FLOW-REG-1")
+@pytest.mark.spec("ORCH-RUN-1")
 def test_what_is_registered_before_the_start_needs_no_request(mode, monkeypatch):
     monkeypatch.setattr(WorkerManager, "control", lambda *_, **__: pytest.fail("a request"))
     with Worker(3, num_sub_workers=2, child_mode=mode) as w:

@@ -25,7 +25,7 @@ def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, w
 
 
 # ---------------------------------------------------------------- any
-@pytest.mark.spec("WM-AFF-2")
+@pytest.mark.spec("WM-AFF-1")
 def test_a_task_for_any_worker_takes_the_one_that_is_idle(make_driver):
     driver = make_driver(sub=1, next_level=3)
     for worker in (0, 2):

@@ -142,7 +142,7 @@ def test_nothing_can_be_added_to_a_level_2_worker():
 
 
 # ---------------------------------------------------------------- what it holds
-@pytest.mark.spec("WM-KIND-4")
+@pytest.mark.spec("WM-KIND-2")
 def test_what_an_object_holds_is_there_in_its_process(memory):
     class Holds:
         def __init__(self):

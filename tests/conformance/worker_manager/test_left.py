@@ -232,7 +232,7 @@ def adds_one(x):
     x[0] += 1
 
 
-@pytest.mark.spec("WM-LEFT-2", "SCHED-MAIL-10")
+@pytest.mark.spec("WM-LEFT-2", "SCHED-MAIL-9")
 @pytest.mark.parametrize("leave", LEFT)
 def test_what_comes_between_two_tasks_fails_none_and_each_is_run_once(leave, capfd):
     """And what comes before the end does not hold it up."""

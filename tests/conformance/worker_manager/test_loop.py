@@ -47,7 +47,7 @@ def test_the_start_waits_until_every_worker_is_ready():
 
 
 # ---------------------------------------------------------------- one at a time
-@pytest.mark.spec("WM-LOOP-2")
+@pytest.mark.spec("SCHED-DISPATCH-2")
 def test_a_worker_runs_one_task_at_a_time_to_its_end():
     with Worker(3, num_sub_workers=2) as w:
         inside = w.share(np.zeros(1 << 16, np.int64))

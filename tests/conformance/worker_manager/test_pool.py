@@ -104,7 +104,7 @@ def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
 
 
 # ---------------------------------------------------------------- neither holds up the other
-@pytest.mark.spec("WM-POOL-4")
+@pytest.mark.spec("WM-POOL-3")
 @pytest.mark.parametrize("stuck", [NEXT, SUB])
 @pytest.mark.parametrize("what", ["single", "group", "for one worker"])
 def test_what_waits_in_one_pool_does_not_hold_up_the_other(make_driver, stuck, what):

@@ -100,7 +100,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.spec("WM-STOP-2")
+@pytest.mark.spec("SCHED-MAIL-9")
 @pytest.mark.parametrize("what", REQUESTS)
 def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(one, what):
     ready, answer, finish = REQUESTS[what]
@@ -111,7 +111,7 @@ def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(o
     assert one.word(0, L.W_SHUTDOWN) == 1
 
 
-@pytest.mark.spec("WM-STOP-2")
+@pytest.mark.spec("SCHED-MAIL-9")
 @pytest.mark.parametrize(
     ("ready", "finish"),
     [

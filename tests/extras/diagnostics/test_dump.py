@@ -131,7 +131,7 @@ def test_views_are_dumped_row_by_row_and_an_address_that_is_only_a_key_not(flagg
     assert (row["truncated"], files.elements(row).tolist()) == (False, whole[0].tolist())
 
 
-@pytest.mark.spec("FLAG-DUMP-4")
+@pytest.mark.spec("FLAG-DUMP-1")
 def test_level_3_has_the_same_without_bytes_and_leaves_none_of_an_earlier_run(flagged):
     def told(level):
         files = flagged(program(lambda *_: None), shift, enable_dump_tensor=level)

@@ -53,7 +53,7 @@ def test_flags_of_a_task_hold_for_the_childs_run(tmp_path):
     assert {one["task_id"] for one in mine.dump["args"]} == {"0x1"}
 
 
-@pytest.mark.spec("FLAG-NEST-2")
+@pytest.mark.spec("FLAG-NEST-1")
 def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
     files = Files(tmp_path / "out")
     w, inner = tree(2, lambda args: None)
@@ -84,7 +84,7 @@ def test_of_tasks_with_one_prefix_whole_files_remain(tmp_path):
         assert files.elements(one).tolist() == 4 * [i + 1]
 
 
-@pytest.mark.spec("FLAG-NEST-2")
+@pytest.mark.spec("FLAG-NEST-1")
 def test_an_endpoint_writes_the_files_of_its_task_where_it_is(tmp_path):
     files = Files(tmp_path / "out")
     with program(endpoints=1, num_sub_workers=1) as made:

@@ -31,7 +31,7 @@ def program(orch, x, light, heavy):
     orch.submit_sub_group(light, [make((x[:2], T.INOUT)), make((x[2:], T.INOUT))])
 
 
-@pytest.mark.spec("FLAG-PMU-1", "FLAG-PMU-3")
+@pytest.mark.spec("FLAG-PMU-1")
 def test_each_task_and_member_has_a_row(tmp_path):
     with flagging(increase, burn, child_mode="process") as run:
         for event in (1, 2, 4, 5, 6, 7, 8):

@@ -67,7 +67,7 @@ def test_each_boundary_has_its_line_depth_and_ring(lines):
     assert lines[1]["site"] == lines[-1]["site"] and ":" in lines[1]["site"]
 
 
-@pytest.mark.spec("FLAG-SCOPE-3")
+@pytest.mark.spec("FLAG-SCOPE-2")
 def test_counters_grow_and_say_what_is_held(lines):
     for ring in (0, 1, 2):
         mine = [one for one in lines[1:] if one["ring"] == ring]
