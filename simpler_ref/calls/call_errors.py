@@ -69,6 +69,8 @@ class CallErrors:
         self.limits: dict[int, float] = {}
         self.places: dict[int, str] = {}
         self.why_stranded: BaseException | None = None
+        self._losses: dict[int, tuple[int, int | None, str, str]] = {}
+        """By slot: the number of a lost call, and process, name and last words of its worker."""
 
     def of_call(self, slot: int) -> BaseException:
         """Return the error of a call, with its story or that of the call whose failure it shares."""
@@ -105,10 +107,10 @@ class CallErrors:
             return lost
         if call.kind == L.VALUE_LOST:
             worker, code = call.value >> L.HALF, (call.value & L.LOW_HALF) - L.DEATH_BIAS
-            where = f"{self._note(worker, details)}, {what}"
+            place, said = self._loss_of(slot, call.task, worker, details)
+            where = f"{place}, {what}"
             limit = self.limits.get(key_of(call.key))
             if limit is None or code != -LIMIT_SIGNAL:
-                said = self._session.kinds[worker].last_words()
                 return describe_lost(where, code, details, "", "another takes its place", said)
             return TaskTimeoutError(
                 f"{where}: it ran longer than its limit of {limit:g} s, and was ended with its worker",
@@ -138,6 +140,21 @@ class CallErrors:
     ) -> BaseException:
         where = f"{self._note(worker, details)}, {what}"
         return outcomes.decode_error(block, where, **details)
+
+    def _loss_of(
+        self, slot: int, task: int, worker: int, details: dict[str, Any]
+    ) -> tuple[str, str]:
+        """Return what a worker is called that was lost with a call, and what it has said at last.
+
+        Whoever asks for the error later would be told the process of its successor.
+        """
+        known, pid, place, said = self._losses.get(slot, (-1, None, "", ""))
+        if known != task:
+            place, said = self._note(worker, details), self._session.kinds[worker].last_words()
+            pid = details["pid"]
+            self._losses[slot] = task, pid, place, said
+        details |= {"worker": worker, "pid": pid}
+        return place, said
 
     def _note(self, worker: int, details: dict[str, Any]) -> str:
         """Add a worker and its process to the attributes of an error; return what messages call it."""

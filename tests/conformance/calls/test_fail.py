@@ -31,6 +31,11 @@ def spoil(x: sr.InOut):
 
 
 @sr.task
+def die_with(x: sr.InOut):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@sr.task
 def read_and_fail(x: sr.In):
     raise RuntimeError(f"read {x[0]}")
 
@@ -95,6 +100,17 @@ def test_a_dead_worker_fails_its_call_and_its_successor_makes_the_others():
             assert lost.exception().pid == pid and f"(pid {pid})" in str(lost.exception())
             assert [one.result() for one in others] == [i + 1 for i in range(20)]
             assert w.worker_pids() != [pid] and len(w.worker_pids()) == 1
+
+
+@pytest.mark.spec("CALL-FAIL-4")
+def test_a_call_that_needs_a_lost_one_names_the_worker_that_died_and_not_its_successor():
+    with sr.Worker(num_sub_workers=1) as w:
+        x = w.zeros(4)
+        lost = die_with(x)
+        pid = lost.exception().pid
+        assert total(x).exception().pid == pid  # when there is another in its place
+        assert [w.submit(os.getpid).result()] == w.worker_pids() != [pid]
+        assert f"(pid {pid})" in str(total(x).exception())
 
 
 words = shared_words(2)
