@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from simpler_ref.remote.keys import KeyPair
-from simpler_ref.remote.mover import Window, ZmqMover
+from simpler_ref.remote.mover import Mover, Window
 
 KEY = 1
 NBYTES = 64 << 20
@@ -17,7 +17,7 @@ NBYTES = 64 << 20
 
 def main(group: list[str] | None) -> None:
     """Serve the window."""
-    mover = ZmqMover("tcp://127.0.0.1:*", KeyPair(*group) if group else None)
+    mover = Mover("tcp://127.0.0.1:*", KeyPair(*group) if group else None)
     memory = np.ones(NBYTES, np.uint8)
     mover.offer(Window(KEY, memory.ctypes.data, NBYTES))
     print(mover.address, flush=True)

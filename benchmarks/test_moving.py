@@ -16,7 +16,7 @@ from conftest import Round
 from mover_peer import KEY, NBYTES
 
 from simpler_ref.remote.keys import KeyPair, new_pair
-from simpler_ref.remote.mover import ZmqMover
+from simpler_ref.remote.mover import Mover
 
 SMALL = 200
 
@@ -24,7 +24,7 @@ SMALL = 200
 class Pair(NamedTuple):
     """A mover here, and the address of one in another process."""
 
-    here: ZmqMover
+    here: Mover
     there: str
     memory: np.ndarray
 
@@ -59,7 +59,7 @@ def pair(group: KeyPair | None) -> Iterator[Pair]:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         address = process.stdout.readline().strip()
-        here = ZmqMover("tcp://127.0.0.1:*", group)
+        here = Mover("tcp://127.0.0.1:*", group)
         try:
             yield Pair(here, address, np.zeros(NBYTES, np.uint8))
         finally:

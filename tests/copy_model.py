@@ -32,10 +32,11 @@ from simpler_ref.remote.frames import (
     FrameType,
     decode_completion,
 )
-from simpler_ref.remote.home import CopyPlan, Home, Plan
+from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
-from simpler_ref.remote.link_tasks import LinkTasks, _Task
+from simpler_ref.remote.link_tasks import LinkTasks, RunTask, RunTasks, _Bringing
 from simpler_ref.remote.parent_tensors import ParentTensors
+from simpler_ref.remote.plans import CopyPlan, Plan
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.task_messages import FailedTasks, Run
 from simpler_ref.remote.tasks import (
@@ -267,7 +268,7 @@ class LinkHome(Home):
     """A `Home` whose moves are those of the play."""
 
     def __init__(self, play, number):
-        super().__init__("", None, 1.0)
+        super().__init__(SESSION, "", None, 1.0)
         self.play, self.number = play, number
 
     @property
@@ -293,11 +294,11 @@ class LinkHome(Home):
         self.session.require_alive()
         read(self.session, key, address)
 
-    def ask(self, session, question):
+    def ask(self, key, question):
         """Ask the mover of the session."""
         self.play.actors.point()
         self.session.require_alive()
-        return self.play.served[self.number].open_early(session, question)
+        return self.play.served[self.number].open_copies(key, question)
 
     def take_window(self, key, address, nbytes):
         try:
@@ -318,8 +319,7 @@ class Served(SessionTasks):
         self._frames = self._inner = self
         self._failed, self._copies = FailedTasks(), of.copies
         self._dispatcher = SimpleNamespace(find=lambda _digest: "target")
-        self._calls = SimpleNamespace(running={})
-        self._leaves = SimpleNamespace(is_busy=False)
+        self._beside = SimpleNamespace(is_busy=False)
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
         self.is_busy = self.check = False
@@ -456,6 +456,10 @@ class Mailbox:
         before = [self.play.state[one] for one in self.play.needs[job] if one in before]
         return job if all(ends) and False not in before else None
 
+    @staticmethod
+    def place(distance):
+        return (distance,)
+
     def awaits(self, ticket):
         return [one for one in self.play.needs[ticket] if self.play.state[one] is None]
 
@@ -468,22 +472,25 @@ class Mailbox:
         return frame.to_bytes(4, "little")
 
 
-class Tasks(LinkTasks):
+class Tasks(RunTasks):
     """The tasks of a link, whose arguments are those of jobs."""
 
-    def _read(self, args):
-        play = self._link.play
+    def read_ahead(self, args, after):
+        return self.read(args)
+
+    def read(self, args):
+        play, home = self._link.play, self._home
         plan, index = play.jobs[int.from_bytes(args._box, "little")]
-        self._home.begin(plan.run)
+        home.begin(plan.run)
         if plan.goes_home:
             (one,) = plan.tensors
             held = next(held for held in play.directory if held.key == one.key)
             tensor = (held.start - play.memory.ctypes.data) // SIZE
-            return _Task([play._tensor(tensor, INOUT)], plan)
+            return _Bringing(plan, home, play._tensor(tensor, INOUT))
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
-        copied = self._copied(plan, [""] * len(wires))
-        return _Task(wires, plan, message_of(task, index, plan, copied))
+        message = message_of(task, index, plan, self.copied(plan, [""] * len(wires)))
+        return RunTask(self._link, message, self.coming(plan, wires))
 
 
 class FakeLink:
@@ -497,7 +504,8 @@ class FakeLink:
         self.answers = {}
         self.is_waiting = False
         self.losses = [0]
-        self.tasks = Tasks(self, play.homes[where], SimpleNamespace())
+        self.tasks = LinkTasks(self, play.homes[where])
+        self.kind = Tasks(self, play.homes[where], None)
         self.digests = {b""}
         self._order = Order(1, where)
         self.mover_of = play._mover_of
@@ -521,19 +529,23 @@ class FakeLink:
 
     def receive(self, asked, _number=0):
         self.most_ahead = max(self.most_ahead, len(self.tasks._sent))
-        while asked not in self.answers:
-            while not self.session.outbox:
-                self.is_waiting = True
-                self.play.actors.point()
-                self.is_waiting = False
-                self.session.of.require_alive()
-            _kind, payload = self.session.outbox.popleft()
-            self.answers[int.from_bytes(payload[:8], "little")] = payload
+        while not self.has_answer(asked):
+            self.wait_for_answer_or_task()
         return SimpleNamespace(payload=self.answers.pop(asked))
 
-    def exchange(self, kind, payload):
-        self.tasks.settle_all()
-        return self.receive(self.post(kind, payload))
+    def has_answer(self, asked):
+        while asked not in self.answers and self.session.outbox:
+            _kind, payload = self.session.outbox.popleft()
+            self.answers[int.from_bytes(payload[:8], "little")] = payload
+        return asked in self.answers
+
+    def wait_for_answer_or_task(self, *_place):
+        """Wait for an answer."""
+        while not self.session.outbox:
+            self.is_waiting = True
+            self.play.actors.point()
+            self.is_waiting = False
+            self.session.of.require_alive()
 
 
 def message_of(task, index, plan, copied):
@@ -635,7 +647,8 @@ class Play:
                 placed = self.directory.place(task.where, uses, "handle")
                 plans = self.directory.plans(placed, len(uses))
                 plan = Plan(1, plans, self.directory.take_dropped(task.where))
-                assert Plan.from_words(plan.words()[:-1]) == plan
+                words, kinds = plan.words(), [L.RAW] * len(plan.words())
+                assert (Plan.take(words, kinds), words) == (plan, [])
                 job = self._job(task.where, plan, index, needs)
                 self.directory.note_task(placed, [use.start for use in uses])
             for tensor in task.writes:
@@ -763,7 +776,7 @@ class Play:
         if not self._may_run(job) or link.where in self.manager.dead:
             return False
         try:
-            link.tasks.run(Args.of(job))
+            link.tasks.run(link.kind, Args.of(job))
         except Lost:
             self.manager.dead[link.where] = 9
         except TaskError as error:

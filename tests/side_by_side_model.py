@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from simpler_ref.calls.tasks import Task
 from simpler_ref.remote.dispatcher import InnerCallable
-from simpler_ref.remote.far_leaves import LeafTasks
+from simpler_ref.remote.side_by_side import SideBySide
 
 from . import copy_model
 from .copy_model import Lost
@@ -69,6 +69,8 @@ class Turn:
 class Queue:
     """What actors of a session have to do: the calls of its sub workers, or what is to be fetched."""
 
+    ended = 0
+
     def __init__(self, session):
         self.session, self.todo, self.busy = session, deque(), set()
 
@@ -111,7 +113,7 @@ class Served(copy_model.Served):
         self._has_several = True
         self.turn = of.copies._bringing = Turn(play)
         shared = of.copies, self._failed, self.fetchers
-        self._leaves = LeafTasks(lambda: self.sub_workers, *shared, lambda: None)
+        self._beside = SideBySide(lambda: self.sub_workers, *shared, lambda: None)
 
     def has_frame(self):
         return bool(self.inbox)
@@ -127,8 +129,8 @@ class Served(copy_model.Served):
 
     def _answer_ended(self):
         self.promised = [one for one in self.promised if not one.is_done]
-        for end in self._leaves.ends():
-            self._complete(end)
+        for end in self._beside.ends():
+            self._tell(end)
 
     def live(self):
         """Serve frames until the link has no more."""

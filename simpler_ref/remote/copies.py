@@ -1,10 +1,10 @@
-"""Copies of the parent's tensors: how messages name them, and those that a session has.
+"""The store of a session: copies of the parent's tensors, values of calls, and how messages name them.
 
 A tensor of the parent has a key, and a version that each task which writes it makes anew. A session has
 at most one version of a tensor. What it has, others of its group may read in a window whose key follows
-from the tensor's and the version.
+from the tensor's and the version. A value of a call never changes, so it has only a key.
 
-Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13
+Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13; CALL-KEEP-1, -3, -4
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,17 @@ from ..errors import RemoteError, TransferError
 from ..jit import layout as L
 from ..system.regions import spilled
 from ..system.types import Array
-from .fields import POSITIVE, Many, Message, Positive, ShortText, Uint64
+from .fail_points import fail_point
+from .fields import POSITIVE, InFrame, Many, Message, Positive, ShortText, Uint64
 from .limits import (
     MAX_TENSORS,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
 from .windows import Window
+
+if TYPE_CHECKING:
+    from ..calls.futures import Lease
 
 MOST_DROPPED = 1024
 RACE = (
@@ -51,13 +55,12 @@ def outcome_of(error: BaseException) -> int:
 
 
 # ---------------------------------------------------------------- messages
-@dataclass(frozen=True)
-class CopiedTensor:
+class CopiedTensor(NamedTuple):
     """What a task does with a copy, and who has it.
 
     `reads` and `makes` are versions, or 0. `source` is the mover of the endpoint that has made the
-    version it reads; "" if the parent has, which stores it before. `layout` is that of a tensor which the
-    TASK describes as bytes; see `layouts`.
+    version it reads; "" if the parent has, which stores it before, or has it in `data`. `layout` is that
+    of a call's array, or of a tensor which the TASK describes as bytes; see `layouts`.
     """
 
     key: Uint64 = 0
@@ -66,6 +69,7 @@ class CopiedTensor:
     makes: Uint64 = 0
     source: ShortText = ""
     layout: ShortText = ""
+    data: InFrame = b""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,6 @@ class ComingCopies:
 class WantedCopies:
     """The answer: the keys of those to be stored; or why there is no room."""
 
-    sequence: Uint64
     keys: Annotated[Sequence[int], Many(POSITIVE, MAX_TENSORS)]
     error: ShortText = ""
 
@@ -123,8 +126,16 @@ class _Copy:
         self.is_spilled = False
 
 
+class _Value(NamedTuple):
+    """A value of a call that is kept; `is_shown`: the parent may fetch it."""
+
+    value: Lease | bytes
+    nbytes: int
+    is_shown: bool
+
+
 class Copies:
-    """The copies of one session.
+    """The copies of one session, and the values that it keeps.
 
     What the parent stores comes into memory of its own, and is no copy before a task takes it: so it may
     come while other tasks run. `open` and `take` may therefore be called on other threads than all else:
@@ -134,17 +145,11 @@ class Copies:
     before a task uses it again. To all others it stays where it was: the parent and other endpoints count
     on that, and the parent's own memory may be in use by tasks of later versions.
 
-    `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`. `wait` waits until
-    one of several tasks that run at once has ended; it returns False if there is none.
+    `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`.
     """
 
-    def __init__(
-        self,
-        mover: Any,
-        empty: Callable[[int], Array],
-        wait: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._mover, self._allocate, self._wait = mover, empty, wait
+    def __init__(self, mover: Any, empty: Callable[[int], Array]) -> None:
+        self._mover, self._allocate = mover, empty
         self._copies: OrderedDict[int, _Copy] = OrderedDict()
         """By key; what was used last is last."""
         self._pins: dict[int, int] = {}
@@ -159,6 +164,8 @@ class Copies:
         """Keys of the tensors that a thread has come, or fetches."""
         self._run = 0
         self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped", "spilled"), 0)
+        self._values: dict[int, _Value] = {}
+        self._value_counts = dict.fromkeys(("hits", "stored", "dropped"), 0)
 
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
@@ -172,11 +179,12 @@ class Copies:
             self._run = run
 
     def drop(self, keys: Iterable[int]) -> None:
-        """Forget copies."""
+        """Forget copies and values; calls that have those as arguments hold them."""
         with self._lock:
             for key in keys:
                 self._drop_copy(key)
                 self._drop_coming([one for one in list(self._coming) if one[0] == key])
+                self._drop_value(key)
 
     def _drop_copy(self, key: int) -> None:
         self._pins.pop(key, None)
@@ -191,29 +199,24 @@ class Copies:
                 self._close(copy)
 
     def open(self, coming: ComingCopies) -> list[int]:
-        """Let the parent store versions; return the keys of those that are not here already."""
-        self.begin(coming.run)
-        return [one.key for one in coming.copies if self._opens(one, self.empty)]
-
-    def open_early(self, coming: ComingCopies) -> list[int]:
-        """Do the same on another thread: others stay where they are, if there is no room.
+        """Let the parent store versions; return the keys of those that are not here already.
 
         Raises
         ------
         MemoryError
-            There is none.
+            There is no room for them.
         """
         self.begin(coming.run)
-        return [one.key for one in coming.copies if self._opens(one, self._allocate)]
+        return [one.key for one in coming.copies if self._opens(one)]
 
-    def _opens(self, one: ComingCopy, empty: Callable[[int], Array]) -> bool:
+    def _opens(self, one: ComingCopy) -> bool:
         """Let the parent store a version, unless it is here."""
         name = one.key, one.version
         with self._lock:
             if self._is_here(one):
                 return False
             coming = self._coming.get(name)
-        coming = coming or _Copy(empty(one.nbytes))
+        coming = coming or _Copy(self.empty(one.nbytes))
         self._require_size(coming, one.nbytes)
         with self._lock:
             self._offer(one.key, coming, one.version, REMOTE_BUFFER_ACCESS_WRITE)
@@ -230,11 +233,21 @@ class Copies:
         return copy.version == one.version
 
     def put(self, one: ComingCopy, data: bytes) -> None:
-        """Store a version that has come with the call that reads it."""
-        if not self._is_here(one):
-            coming = _Copy(self.empty(one.nbytes))
-            coming.memory[:] = np.frombuffer(data, np.uint8)
-            self._coming[one.key, one.version] = coming
+        """Have a version that has come with the call that reads it, and moves when that begins."""
+        with self._lock:
+            if not self._is_here(one):
+                coming = self._coming[one.key, one.version] = _Copy(np.frombuffer(data, np.uint8))
+                self._require_size(coming, one.nbytes)
+                coming.is_spilled = True  # tasks do not see it
+
+    def take_stored(self, key: int) -> Array:
+        """Return what the parent has stored under a key, which is no copy."""
+        with self._lock:
+            found = self._coming.pop((key, 1), None)
+            if found is None:
+                raise RemoteError("a value is not at this endpoint, which had it: it is lost")
+            self._close(found)
+        return found.memory
 
     def data(self, key: int) -> bytes:
         """Return the bytes of a copy."""
@@ -254,12 +267,11 @@ class Copies:
         self,
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
-        waits: bool = True,
     ) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
         Those that it writes are no longer in the reach of others; `settle` says how it has ended. All of
-        them stay where they are until then. `waits`: until others have ended, if there is no room.
+        them stay where they are until then.
 
         Raises
         ------
@@ -271,7 +283,7 @@ class Copies:
         keys = {one.key for one in tensors if one.key}
         self._pin(keys)
         try:
-            return self._take_twice(keys, tensors, sizes, waits)
+            return self._take_twice(keys, tensors, sizes)
         except MemoryError as error:
             self._unpin(keys)
             total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
@@ -288,17 +300,16 @@ class Copies:
         keys: set[int],
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
-        waits: bool,
     ) -> list[int]:
         """Take copies; if there is no room among others, take them once more with all out of the way."""
         try:
-            return self._take(tensors, sizes, waits)
+            return self._take(tensors, sizes)
         except MemoryError:
             self._unpin(keys)
             while self._spill_one():
                 pass
             self._pin(keys)
-            return self._take(tensors, sizes, waits)
+            return self._take(tensors, sizes)
 
     def _pin(self, keys: Iterable[int]) -> None:
         with self._lock:
@@ -315,17 +326,16 @@ class Copies:
         self,
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
-        waits: bool,
     ) -> list[int]:
         for one, nbytes in zip(tensors, sizes, strict=True):
             if one.key and one.reads:
-                self._bring(one, nbytes, waits)
+                self._bring(one, nbytes)
         addresses = []
         for one, nbytes in zip(tensors, sizes, strict=True):
             if not one.key:
                 addresses.append(0)
                 continue
-            copy = self._of(one.key, nbytes, waits)
+            copy = self._of(one.key, nbytes)
             if one.makes:
                 self._require_not_later(copy, one.makes - 1)
             addresses.append(int(copy.memory.ctypes.data))
@@ -351,13 +361,13 @@ class Copies:
                     self._drop_copy(one.key)
 
     # ------------------------------------------------------------ room
-    def empty(self, nbytes: int, waits: bool = True) -> Array:
+    def empty(self, nbytes: int) -> Array:
         """Return memory that tasks see; if there is no room, copies make some."""
         while True:
             try:
                 return self._allocate(nbytes)
             except MemoryError:
-                if not self._spill_one() and not (waits and self._wait()):
+                if not self._spill_one():
                     raise
 
     def _spill_one(self) -> bool:
@@ -395,25 +405,67 @@ class Copies:
         held = [sum(one.memory.nbytes for one in both if one.is_spilled == on) for on in (0, 1)]
         told = {f"copies_{name}": count for name, count in self._counts.items()}
         about = {"copy_bytes": held[0], "copy_bytes_spilled": held[1]}
+        values = {f"values_{name}": count for name, count in self._value_counts.items()}
+        values["value_bytes"] = sum(one.nbytes for one in self._values.values())
+        told |= {"values": len(self._values), **values}
         return {"copies": len(self._copies), **about, **told}
 
-    def _bring(self, one: CopiedTensor, nbytes: int, waits: bool) -> None:
+    # ------------------------------------------------------------ values
+    def keep(
+        self,
+        key: int,
+        value: Lease | bytes,
+        nbytes: int,
+        *,
+        address: int = 0,
+        was_stored: bool = False,
+    ) -> None:
+        """Keep the value of a call, a block or bytes; the parent fetches it if there is an address.
+
+        A call has returned it, or gets it as an argument; then the parent has stored it. The link knows
+        what is kept, so it stays until the link says otherwise, also in other runs.
+        """
+        self._value_counts["stored"] += was_stored
+        self._values[key] = _Value(value, nbytes, bool(address))
+        if address:
+            self._mover.offer(Window(key, address, nbytes, REMOTE_BUFFER_ACCESS_READ))
+        fail_point("kept")
+
+    def find_value(self, key: int) -> Lease | bytes | None:
+        """Return a value that is here, as an argument of a call."""
+        found = self._values.get(key)
+        self._value_counts["hits"] += found is not None
+        return None if found is None else found.value
+
+    def _drop_value(self, key: int) -> None:
+        found = self._values.pop(key, None)
+        if found is not None:
+            self._value_counts["dropped"] += 1
+            if found.is_shown:
+                self._mover.withdraw(key)
+            fail_point("forgot")
+
+    def forget_values(self) -> None:
+        """Forget all values, while there is still the memory that they are in: the session ends."""
+        self._values.clear()
+
+    def _bring(self, one: CopiedTensor, nbytes: int) -> None:
         """Have the version that a task reads; of several tasks that lack it one fetches it."""
         with self._bringing:
             while one.key in self._being_brought:
                 self._bringing.wait()
             self._being_brought.add(one.key)
         try:
-            self._bring_alone(one, nbytes, waits)
+            self._bring_alone(one, nbytes)
         finally:
             with self._bringing:
                 self._being_brought.discard(one.key)
                 self._bringing.notify_all()
 
-    def _bring_alone(self, one: CopiedTensor, nbytes: int, waits: bool) -> None:
+    def _bring_alone(self, one: CopiedTensor, nbytes: int) -> None:
         with self._lock:
             came = self._has_come(one)
-        copy = self._of(one.key, nbytes, waits)
+        copy = self._of(one.key, nbytes)
         with self._lock:
             self._require_not_later(copy, one.reads)
             if copy.version == one.reads:
@@ -455,12 +507,12 @@ class Copies:
                 f"version {one.reads} of the tensor is no longer at the endpoint that has made it: {RACE}"
             ) from error
 
-    def _of(self, key: int, nbytes: int, waits: bool) -> _Copy:
+    def _of(self, key: int, nbytes: int) -> _Copy:
         """Return a copy whose memory tasks see; two that read it may both be about to make room."""
         copy = self._copies.get(key)
         memory = None
         if copy is None or copy.is_spilled:
-            memory = self.empty(max(1, nbytes), waits)
+            memory = self.empty(max(1, nbytes))
         with self._lock:
             copy = self._copies.get(key)
             if copy is None:

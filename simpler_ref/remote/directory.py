@@ -25,7 +25,7 @@ from ..model.wire import (
     bytes_below,
     bytes_of,
 )
-from .home import CopyPlan
+from .plans import CopyPlan
 
 HOME = -1
 """The place of the parent's own memory, where places of others are endpoints' ids."""

@@ -31,6 +31,7 @@ from ..system.types import Array
 from .directory import HOME, MOST_DROPPED
 from .far_values import Value, ValueUse
 from .layouts import layout_text
+from .plans import CopyPlan
 
 _MOST_WORK = 1 << 12
 """Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""
@@ -103,11 +104,11 @@ class Use:
         self.makes = 0
 
     @property
-    def words(self) -> tuple[int, int]:
-        """What the link is told: the key, and both versions in one word."""
+    def plan(self) -> CopyPlan:
+        """What the link is told."""
         if not self.kept.view.nbytes:
-            return 0, 0
-        return self.kept.key, (self.kept.version if self.reads else 0) << 32 | self.makes
+            return CopyPlan()
+        return CopyPlan(self.kept.key, self.kept.version if self.reads else 0, self.makes)
 
 
 class FarArrays:

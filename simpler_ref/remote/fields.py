@@ -14,7 +14,7 @@ from collections.abc import Callable
 from operator import index
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
-from .limits import MAX_PAYLOAD_BYTES, MAX_STRING_BYTES
+from .limits import MAX_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
 
 T = TypeVar("T")
 _COUNT = struct.Struct("<I")
@@ -213,6 +213,7 @@ class Text:
 
 
 Octets = Annotated[bytes, Blob()]
+InFrame = Annotated[bytes, Blob(MOST_INLINE_KEPT)]
 ShortText = Annotated[str, Text(MAX_STRING_BYTES)]
 
 

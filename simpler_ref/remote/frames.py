@@ -52,16 +52,13 @@ class OwnFrameType(enum.IntEnum):
     """Frames beyond version 1 of the protocol; only this package has them."""
 
     RUN = 64
-    """A TASK, and what a mailbox has beside it."""
+    """A TASK and what a mailbox has beside it, or the call of a function, which an OUTCOME answers."""
     COUNTERS = 65
     """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload."""
-    OPEN_COPIES = 67
-    """Copies that the parent is about to store into the session's memory; answered with those that the
-    session does not have."""
-    TASK_CALL = 68
-    """The call of a function; answered with its value or its error."""
+    OUTCOME = 68
+    """The value of a call, or its error."""
     VALUE_TAKEN = 69
-    """The parent has a value that a TASK_CALL has returned; not answered."""
+    """The parent has a value that a call has returned; not answered."""
     TRACE = 70
     """A trace of the session's Worker begins or ends; answered."""
     OPEN_LIST = 73
@@ -73,7 +70,7 @@ class OwnFrameType(enum.IntEnum):
 
 
 TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.RUN_LIST
-"""Those of tasks, which a COMPLETION answers."""
+"""Those of tasks, which a COMPLETION answers, if they are no calls."""
 UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_LIST
 EVERY_FEATURE = (1 << 64) - 1
 """What HELLOs say of features: all are there, since both sides have the same version of this package."""

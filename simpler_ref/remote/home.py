@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 
@@ -28,58 +28,13 @@ from .copies import (
 )
 from .fail_points import fail_point
 from .keys import KeyPair
-from .mover import NO_REPLAY, Span, ZmqMover
+from .mover import NO_REPLAY, Mover, Span
+from .plans import CopyPlan
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
-_TENSOR = struct.Struct("<QIIq")
 _BROUGHT = struct.Struct("<QQQQQ?")
 _HELD = struct.Struct("<QQ")
-
-
-# ---------------------------------------------------------------- what a task's scalars say
-@dataclass(frozen=True)
-class Plan:
-    """What the parent has decided about the copies of a task, when it was submitted.
-
-    It travels behind the task's scalars. `tensors` has a `CopyPlan` for each tensor.
-    """
-
-    run: int
-    tensors: Sequence[CopyPlan]
-    dropped: Sequence[int] = ()
-    goes_home: bool = False
-    """The task only brings its tensor home."""
-
-    def words(self) -> list[int]:
-        """Return it as words; the last one is how many there are before it."""
-        told = [self.run << 1 | self.goes_home, len(self.dropped), *self.dropped]
-        for one in self.tensors:
-            told += one.key, one.reads << 32 | one.makes, one.source
-        return [*told, len(told)]
-
-    @classmethod
-    def from_words(cls, words: Sequence[int]) -> Plan:
-        """Read what `words` returns, without the last one."""
-        head, dropped = words[0], words[1]
-        at = 2 + dropped
-        tensors = [
-            CopyPlan(words[i], words[i + 1] >> 32, words[i + 1] & 0xFFFF_FFFF, words[i + 2])
-            for i in range(at, len(words), 3)
-        ]
-        return cls(head >> 1, tensors, words[2:at], bool(head & 1))
-
-
-@dataclass(frozen=True)
-class CopyPlan:
-    """A tensor of a task: its key (0: it is no copy), the versions that the task reads and makes, and
-    which endpoint has made the first, plus one; 0: the parent.
-    """
-
-    key: int = 0
-    reads: int = 0
-    makes: int = 0
-    source: int = 0
 
 
 # ---------------------------------------------------------------- bringing home
@@ -122,31 +77,8 @@ def unpack_homings(raw: bytes) -> list[Homing]:
 
 
 # ---------------------------------------------------------------- the link's part
-Opened = tuple[ComingCopy, int]
-"""A version that is to be stored, and from which address."""
-Coming = dict[int, Opened]
-"""By key."""
-
-
-def question(run: int, coming: Coming) -> bytes:
-    """Return the OPEN_COPIES that says what is about to be stored."""
-    fail_point("opening")
-    return OPEN_COPIES.encode(ComingCopies(run, tuple(one for one, _address in coming.values())))
-
-
-def opened(coming: Coming, answer: bytes) -> list[Opened]:
-    """Return those versions of which the session has answered that it wants them stored.
-
-    Raises
-    ------
-    MemoryError
-        It has no room for them.
-    """
-    told = WANTED_COPIES.decode(answer)
-    if told.error:
-        raise MemoryError(told.error)
-    wanted = set(told.keys)
-    return [one for key, one in coming.items() if key in wanted]
+Coming = dict[int, tuple[ComingCopy, int]]
+"""By key: a version that is to be stored, and from which address."""
 
 
 class Home:
@@ -154,26 +86,27 @@ class Home:
 
     Parameters
     ----------
-    address
-        Of the mover of the endpoint's session.
+    session, address
+        The number of the endpoint's session, and where its mover is.
     group
         The keys that movers share.
     silence_s
         After how long the session is given up.
     on_moved
-        Told of each transfer; see `ZmqMover`.
+        Told of each transfer; see `Mover`.
     """
 
     def __init__(
         self,
+        session: int,
         address: str,
         group: KeyPair | None,
         silence_s: float,
         on_moved: Callable[[str, bool, int, int], None] | None = None,
     ) -> None:
-        self._on_moved = on_moved
+        self._session, self._on_moved = session, on_moved
         self._address, self._group, self._silence_s = address, group, silence_s
-        self._open_mover: ZmqMover | None = None
+        self._open_mover: Mover | None = None
         self._lock = threading.Lock()
         """Held while that is made: tensors are stored on another thread, too."""
         self._held: dict[int, int] = {}
@@ -187,10 +120,10 @@ class Home:
         self.bringing: Array = np.zeros(1, np.int64)
         """In shared memory: the key of the tensor that came home last, or began to."""
 
-    def _mover(self) -> ZmqMover:
+    def _mover(self) -> Mover:
         with self._lock:
             if self._open_mover is None:
-                self._open_mover = ZmqMover("tcp://127.0.0.1:*", self._group, self._silence_s)
+                self._open_mover = Mover("tcp://127.0.0.1:*", self._group, self._silence_s)
                 self._open_mover.on_moved = self._on_moved
             return self._open_mover
 
@@ -227,47 +160,47 @@ class Home:
             self._made.clear()
             self._brought.clear()
 
-    def ask(self, session: int, question: bytes) -> bytes:
-        """Return what the session's mover answers to OPEN_COPIES."""
-        return self._mover().ask(self._address, session, question)
+    def ask(self, key: int, question: bytes) -> bytes:
+        """Return what the session's mover answers to a question, which a key allows to ask."""
+        return self._mover().ask(self._address, key, question)
 
-    def note_stored(self, coming: Iterable[ComingCopy]) -> None:
+    def store_all(self, run: int, coming: Coming) -> None:
+        """Store those of some versions, each from its address, that the session says it wants.
+
+        Raises
+        ------
+        MemoryError
+            It has no room for them.
+        """
+        fail_point("opening")
+        asked = ComingCopies(run, tuple(one for one, _address in coming.values()))
+        told = WANTED_COPIES.decode(self.ask(self._session, OPEN_COPIES.encode(asked)))
+        if told.error:
+            raise MemoryError(told.error)
+        wanted = [coming[key] for key in coming if key in told.keys]
+        if wanted:
+            fail_point("storing")
+            self.move_all_to(
+                [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in wanted]
+            )
+            fail_point("stored")
+
+    def note_stored(self, coming: Coming) -> None:
         """Note versions that the session has before a task reads them."""
-        for one in coming:
+        for one, _address in coming.values():
             self._held[one.key] = one.version
 
-    def store_all(self, run: int, coming: Coming, ask: Callable[[bytes], bytes]) -> None:
-        """Store versions, each from its address, of which the session says that it wants them."""
-        if coming:
-            self.store_opened(opened(coming, ask(question(run, coming))))
-
-    def store_opened(self, several: Sequence[Opened]) -> None:
-        """Store versions that the session waits for, in this order, each from its address."""
-        if not several:
-            return
-        fail_point("storing")
-        self.move_all_to(
-            [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in several]
+    def lacks(self, one: CopyPlan, nbytes: int) -> bool:
+        """Say whether a task reads a version that the parent has and the session has not."""
+        return bool(
+            one.reads and not one.source and nbytes and self._held.get(one.key) != one.reads
         )
-        fail_point("stored")
-
-    def missing(self, plan: Plan, addresses: Sequence[int], sizes: Sequence[int]) -> Coming:
-        """Return, by key, the versions that a task reads, the parent has and the session has not."""
-        return {
-            one.key: (ComingCopy(one.key, one.reads, nbytes), address)
-            for one, address, nbytes in zip(plan.tensors, addresses, sizes, strict=True)
-            if one.reads and not one.source and nbytes and self._held.get(one.key) != one.reads
-        }
 
     def forget(self, keys: Sequence[int]) -> None:
         """Forget tensors that nobody names any more."""
         for key in keys:
             for known in (self._held, self._made, self._brought):
                 known.pop(key, None)
-
-    def has(self, key: int, version: int) -> bool:
-        """Say whether the session has a version."""
-        return self._held.get(key) == version
 
     def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
         """Say whether the session has what a task reads."""

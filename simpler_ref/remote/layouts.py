@@ -35,7 +35,7 @@ def layout_text(layout: Layout) -> str:
     """
     dtype, shape, strides = layout
     below, extent = span_of(layout)
-    if below or extent != math.prod(shape) * dtype.itemsize:
+    if below or extent != size_of(layout):
         raise TypeError(
             f"it has shape {shape} and strides {strides}, and an endpoint gets a copy of its memory from "
             "the first byte to the last, which must all be its own: give a contiguous array"
@@ -47,8 +47,8 @@ def layout_text(layout: Layout) -> str:
 
 
 @lru_cache(256)
-def read_layout(text: str, nbytes: int) -> Layout:
-    """Return the layout of a tensor with some bytes.
+def read_layout(text: str, nbytes: int | None = None) -> Layout:
+    """Return the layout of a tensor, which has some bytes if they are given.
 
     Raises
     ------
@@ -62,9 +62,17 @@ def read_layout(text: str, nbytes: int) -> Layout:
         raise ValueError(f"{text!r:.200} is no layout: {error}") from None
     dtype, sizes, steps = layout
     fits = len(sizes) == len(steps) <= _MOST_DIMS and min(sizes, default=0) >= 0
+    if nbytes is None:
+        nbytes = size_of(layout)
     if dtype.hasobject or not fits or span_of(layout) != (0, nbytes):
         raise ValueError(f"{text!r:.200} is no layout of {nbytes} bytes")
     return layout
+
+
+def size_of(layout: Layout) -> int:
+    """Return how many bytes the elements of a tensor have."""
+    dtype, shape, _ = layout
+    return math.prod(shape) * dtype.itemsize
 
 
 def as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:

@@ -20,6 +20,13 @@ MAX_TRANSPORT_DESCRIPTOR_BYTES = 4096
 MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES = 4096
 MAX_STAGED_BLOB_TOKEN_BYTES = 1024
 
+MOST_INLINE = 1 << 16
+"""Of a value that a session need not keep."""
+MOST_INLINE_KEPT = 1 << 18
+"""Of what travels in the frame of a call, whether it is kept or not."""
+MOST_IN_FRAME = 4 << 20
+"""Of all such bytes in one frame together."""
+
 REMOTE_BUFFER_ACCESS_READ = 1
 REMOTE_BUFFER_ACCESS_WRITE = 2
 REMOTE_BUFFER_ACCESS_READ_WRITE = REMOTE_BUFFER_ACCESS_READ | REMOTE_BUFFER_ACCESS_WRITE

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .directory import HOME, Use
-from .home import CopyPlan
+from .plans import CopyPlan
 
 UNKNOWN = -1
 """In place of a version: a transfer into the memory was cut short."""

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -78,7 +79,7 @@ from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
 from .link_lists import OfLists
-from .link_tasks import LinkTasks
+from .link_tasks import LinkTasks, RunTasks
 from .link_trace import LinkTrace
 from .lookout import Lookout
 from .manifest import Manifest
@@ -234,14 +235,17 @@ class Link(WorkerKind):
         fail_point("greeted")
         self.words[SESSION], self.words[PID] = session, found.pid
         self._wake, self._woken = os.pipe()
+        self._bell, self._ring = os.pipe()
+        self._lookout = Lookout(self.mailbox.look_out, lambda: os.write(self._ring, b"\0"))
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-link", daemon=True
         )
         self._watcher.start()
         self._starting = True
-        self.home = Home(found.tensors, self._group, spec.silence_s, self._note_moved)
+        self.home = Home(session, found.tensors, self._group, spec.silence_s, self._note_moved)
         self.home.bringing = self.bringing
-        self.tasks = LinkTasks(self, self.home, self._maker)
+        self.tasks = LinkTasks(self, self.home)
+        self._runs = RunTasks(self, self.home, self._maker)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -297,11 +301,12 @@ class Link(WorkerKind):
         if self._watcher is not None:
             os.close(self._woken)
             self._watcher.join()
+            self._lookout.end(self.mailbox.end_look_out)
+            os.close(self._bell)
+            os.close(self._ring)
             with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
             self.place.wait(STOP_S)
-        if self.calls is not None:
-            self.calls.close()
         if self.tasks is not None:
             self.tasks.close()
         if self.place is not None:
@@ -408,13 +413,18 @@ class Link(WorkerKind):
         self.tasks.settle_all()
         return self.receive(self.post(kind, payload))
 
-    def post(self, kind: FrameType | OwnFrameType, payload: bytes) -> int:
-        """Send a frame, and return its number."""
+    def post(
+        self,
+        kind: FrameType | OwnFrameType,
+        payload: bytes,
+        answered_by: FrameType | OwnFrameType | None = None,
+    ) -> int:
+        """Send a frame, and return its number; `answered_by` is what answers it unlike others alike."""
         words, order = self.words, self._order
         with self._lock:
             raw = order.encode(kind, payload)
             if kind not in UNANSWERED:
-                self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
+                self._unanswered[order.sent] = answered_by or _ANSWERS.get(kind, kind)
             fail_point("encoded")
             if self.mailbox.is_traced:
                 self._note_frame(kind, order.sent, 0, len(raw), sent=True)
@@ -428,9 +438,13 @@ class Link(WorkerKind):
 
         `task` is the number of the task, in a trace, that the answer is about.
         """
+        self.wait_for_answer_to(asked, task)
+        return self._answers.pop(asked)
+
+    def wait_for_answer_to(self, asked: int, task: int = 0) -> None:
+        """Wait for the answer to a frame, and keep it."""
         while asked not in self._answers:
             self._take_answer(asked, task)
-        return self._answers.pop(asked)
 
     def has_answer(self, asked: int) -> bool:
         """Say whether the answer to a frame is here, without waiting."""
@@ -442,13 +456,15 @@ class Link(WorkerKind):
         """Wait until an answer is here, but not for long; return whether one is."""
         return bool(self._frames.poll(most_ms))
 
-    def wait_also_for(self, lookout: Lookout, bell: int, *what: Any) -> None:
-        """Wait for an answer, or, if there is none soon, until a lookout has rung a bell."""
+    def wait_for_answer_or_task(self, frame: int, filled: int) -> None:
+        """Wait for an answer; if none comes soon, also for a task in a frame: see `MailboxView.place`."""
         module = zmq()
         frames = self._frames, module.POLLIN
         if not module.zmq_poll([frames], SOON_MS):
-            lookout.arm(*what)
-            module.zmq_poll([frames, (bell, module.POLLIN)], -1)
+            self._lookout.arm(frame, filled)
+            module.zmq_poll([frames, (self._bell, module.POLLIN)], -1)
+        if self._lookout.has_rung():
+            os.read(self._bell, 1)
 
     def _take_answer(self, asked: int, task: int) -> None:
         """Wait for an answer, and keep it."""
@@ -507,8 +523,10 @@ class Link(WorkerKind):
                 self.give_up("")
             raise RemoteError(f"the connection to {self.place.name} has ended") from None
 
-    def ask(self, name: ControlName, payload: bytes) -> bytes:
-        """Have the session carry out a request, and return its result.
+    def ask(self, name: ControlName, payload: bytes, settles: bool = True) -> bytes:
+        """Have the session carry out a request, once all tasks that it has are done; return the result.
+
+        `settles`: otherwise it need not be once they are done.
 
         Raises
         ------
@@ -517,8 +535,9 @@ class Link(WorkerKind):
         """
         from .reports import split_report
 
-        raw = encode_control(name, 1, payload)
-        frame = self.exchange(FrameType.CONTROL, raw)
+        if settles:
+            self.tasks.settle_all()
+        frame = self.receive(self.post(FrameType.CONTROL, encode_control(name, 1, payload)))
         reply = decode_control_reply(frame.payload)
         if reply.error_code:
             text, trace = split_report(reply.error_message)
@@ -587,13 +606,12 @@ class Link(WorkerKind):
 
     def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
-        run: Callable[[ReceivedArgs], Any] = self.tasks.run
+        if isinstance(installed, OfLists):
+            return installed.runner_for(self).run
+        kind = self._runs
         if installed.is_of_calls:
-            self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
-            run = self.calls.run
-        elif isinstance(installed, OfLists):
-            run = installed.runner_for(self).run
-        return run
+            kind = self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
+        return partial(self.tasks.run, kind)
 
     def report(self, installed: requests.Registration, error: BaseException) -> None:
         """Keep what a call has raised where its future finds it."""

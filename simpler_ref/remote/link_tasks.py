@@ -1,11 +1,17 @@
 """The tasks of a link: it has the session run them, and sends those behind the current one ahead of time.
 
 A link with several mailbox frames sees the tasks that follow. Those that wait for no other worker go to
-the session before the current one has ended; it runs them in the order in which they come, and skips
-those that wait for one that has failed. So the session finds its next task waiting, and its way there
-costs nothing while another one runs.
+the session before the current one has ended, also if they come while that runs. The session runs tasks
+of runs in the order in which they come, and skips those that wait for one that has failed; calls run side
+by side. So the session finds its next task waiting, and its way there costs nothing while another runs.
 
-Rule     REMOTE-LINK-3 to -5; REMOTE-AHEAD-1, -2, -4, -6 to -8; REMOTE-FAIL-1, -2
+    mailbox ──read──▶ task ──store what is missing──▶ RUN ─ ─ ─▶ session
+       ▲                                                           │
+       └────────end──── answer ◀───settle, oldest first ◀─ ─ ─ ─ ─ ┘
+
+`Kind` makes a task of what is in the mailbox: `RunTasks` those of runs, `link_calls` calls.
+
+Rule     CALL-FAR-12; REMOTE-LINK-3 to -5; REMOTE-AHEAD-1, -2, -4, -6 to -8; REMOTE-FAIL-1, -2
 """
 
 from __future__ import annotations
@@ -14,63 +20,98 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
-from ..errors import RemoteError, TaskError, TransferError
+from ..errors import TaskError, TransferError
 from ..jit import layout as L
-from ..model.wire import TENSOR, bytes_of
+from ..model.wire import SHAPE_AT, TENSOR, bytes_of
 from .copies import SOURCE_LOST, ComingCopy, CopiedTensor
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
-from .home import Coming, Home, Plan
+from .home import Coming, Home
+from .plans import Plan
 from .task_messages import RUN, Run, TaskMaker, layouts_in
 
 if TYPE_CHECKING:
     from .link import Link
 
 
-class _Task(NamedTuple):
-    """A task as its mailbox has it."""
+class Task:
+    """A task or a call, as its mailbox has it.
 
-    wires: list[bytes]
-    plan: Plan | None
-    message: Run = Run(b"")
-    """Empty if the task only brings a tensor home."""
+    Attributes
+    ----------
+    run : int
+        The run that it is of; 0 if it has no copies.
+    tensors : sequence of CopiedTensor
+        What the session is told of its copies.
+    coming : Coming
+        What has to be stored before it.
+    """
 
-    @property
-    def goes_home(self) -> bool:
-        return self.plan is not None and self.plan.goes_home
+    brings = False
+    """Whether it only brings a tensor home, which is nothing for the session."""
 
-    @property
-    def addresses(self) -> list[int]:
-        return [int.from_bytes(wire[:8], "little") for wire in self.wires]
+    def __init__(self, run: int, tensors: Sequence[CopiedTensor], coming: Coming) -> None:
+        self.run, self.tensors, self.coming = run, tensors, coming
 
-    @property
-    def sizes(self) -> list[int]:
-        return [bytes_of(wire) for wire in self.wires]
+    def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
+        """Send it, and return the number of its frame; `after` are those that it waits for."""
+        raise NotImplementedError
+
+    def is_typical(self, home: Home, was_ahead: bool) -> bool:
+        """Say whether how long it takes says how long others will: nothing had to move for it."""
+        raise NotImplementedError
+
+    def take(self, home: Home, answer: bytes) -> None:
+        """Read the answer, and note what the session has after that."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Leave what it has made; raise what it has failed with."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Let what it has made go: it was cancelled before its turn."""
+
+
+class Kind:
+    """Reads the tasks of one kind."""
+
+    in_order = False
+    """Whether one that has to wait for its turn keeps those behind it from going ahead. What it needs is
+    stored meanwhile, by another thread."""
+
+    def read(self, args: ReceivedArgs) -> Task:
+        """Return a task whose turn it is; it may fail."""
+        raise NotImplementedError
+
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> Task | None:
+        """Return a task that can go ahead, if only of some frames; None: it has to wait for its turn."""
+        return self.read(args)
+
+    def note_loss(self, error: TransferError) -> None:
+        """Note that something could not be moved because somebody is lost."""
 
 
 class _Sent(NamedTuple):
-    """A task that the session has: which one of this worker, and the number of its frame."""
+    """A task that the session has: which one of this worker, and the number of its frame.
+
+    Without a task it could not go ahead, and others behind it could.
+    """
 
     ticket: int | None
-    sequence: int
-    copied: Sequence[CopiedTensor]
+    sequence: int = 0
+    task: Task | None = None
 
 
 class _Early(NamedTuple):
     """What is stored for a task before its turn, on another thread."""
 
-    coming: list[ComingCopy]
+    coming: Coming
     stored: Future[None]
-
-
-def ask_for_copies(link: Link, question: bytes) -> bytes:
-    """Return what the session of a link answers to OPEN_COPIES, when it has no other task."""
-    return link.exchange(OwnFrameType.OPEN_COPIES, question).payload
 
 
 def require_done(link: Link, done: CompletionPayload) -> None:
@@ -88,50 +129,54 @@ def require_done(link: Link, done: CompletionPayload) -> None:
 class LinkTasks:
     """The tasks of one session, in the order in which it gets them."""
 
-    def __init__(self, link: Link, home: Home, maker: TaskMaker) -> None:
-        self._link, self._home, self._maker = link, home, maker
+    def __init__(self, link: Link, home: Home) -> None:
+        self._link, self._home = link, home
         self._sent: deque[_Sent] = deque()
         self._early: _Early | None = None
         self._storer: ThreadPoolExecutor | None = None
 
-    def run(self, args: ReceivedArgs) -> None:
+    def run(self, kind: Kind, args: ReceivedArgs) -> None:
         """Have the session run the current task."""
         try:
-            self._run(args)
+            self._run(kind, args)
         except TransferError as error:
             if not error.refused:
-                self._link.end_if_lost()
-                self._link.losses[0] += 1
+                kind.note_loss(error)
             raise
 
-    def _run(self, args: ReceivedArgs) -> None:
+    def _run(self, kind: Kind, args: ReceivedArgs) -> None:
         begun = time.monotonic_ns()
         ticket = self._link.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
-            self._settle()  # the run was cancelled before its turn
-        if not self._sent:
-            task = self._read(args)
-            if task.goes_home:
-                self._send_ahead(type(args))
-                self._bring(task)
+            self._drop()  # the run was cancelled before its turn
+        task = self._sent[0].task if self._sent else None
+        if self._sent and task is None:
+            self._sent.popleft()
+        was_ahead = task is not None
+        if task is None:
+            self._end_early()
+            task = kind.read(args)
+            if task.brings:
+                self._send_ahead(kind, type(args))
+                task.end()
                 return
-            self._store(task)
+            self._store_in_turn(task)
             begun = time.monotonic_ns()
-            self._post(ticket, task)
-        self._send_ahead(type(args))
-        unmoved = self._home.has_all(self._sent[0].copied)
-        done = self._settle(self._link.mailbox.task_number)
+            self._sent.appendleft(self._post(ticket, task))
+        is_typical = task.is_typical(self._home, was_ahead)
+        self._send_until_answered(kind, type(args), self._sent[0].sequence)
+        self._settle(task, self._link.mailbox.task_number)
         words = self._link.words
         words[TASKS] += 1
-        if unmoved:
+        if is_typical:
             words[UNMOVED] += 1
             words[UNMOVED_NS] += time.monotonic_ns() - begun
-        require_done(self._link, done)
+        task.end()
 
     def settle_all(self) -> None:
         """Wait for what was sent or stored ahead in vain: of a cancelled run."""
         while self._sent:
-            self._settle()
+            self._drop()
         self._end_early()
 
     def close(self) -> None:
@@ -139,34 +184,54 @@ class LinkTasks:
         if self._storer is not None:
             self._storer.shutdown()
 
-    def _settle(self, number: int = 0) -> CompletionPayload:
+    def _settle(self, task: Task, number: int = 0) -> None:
         """Wait for the end of the oldest task that the session has, and note what it has made.
 
         `number` is that of the task in a trace, unless it was sent in vain.
         """
-        sent = self._sent[0]
-        frame = self._link.receive(sent.sequence, number)
+        frame = self._link.receive(self._sent[0].sequence, number)
         self._sent.popleft()
-        done = decode_completion(frame.payload)
-        self._home.note(sent.copied, not done.error_code)
-        return done
+        task.take(self._home, frame.payload)
+
+    def _drop(self) -> None:
+        """Wait for the end of the oldest task, which was sent in vain."""
+        task = self._sent[0].task
+        if task is None:
+            self._sent.popleft()
+        else:
+            self._settle(task)
+            task.drop()
 
     # ------------------------------------------------------------ ahead of time
-    def _send_ahead(self, kind: type[ReceivedArgs]) -> None:
-        """Send the tasks that come next, up to one that has to wait for its turn."""
+    def _send_until_answered(self, kind: Kind, args: type[ReceivedArgs], sequence: int) -> None:
+        """Send the tasks that come, until the answer to a frame is here, or there is no room."""
+        link = self._link
+        place = self._send_ahead(kind, args)
+        while place is not None and not link.has_answer(sequence):
+            link.wait_for_answer_or_task(*place)
+            place = self._send_ahead(kind, args)
+
+    def _send_ahead(self, kind: Kind, args: type[ReceivedArgs]) -> tuple[int, int] | None:
+        """Send the tasks that come next, up to one that has to wait for its turn.
+
+        Returns the place of that one, or where the next one will be, if there is room.
+        """
         mailbox = self._link.mailbox
         for distance in range(max(1, len(self._sent)), mailbox.depth):
+            place = mailbox.place(distance)  # before the look whether it is there
             ticket = mailbox.ticket_behind(distance)
-            if ticket is None:
-                return
-            after = self._frames_of(mailbox.awaits(ticket))
-            if after is None:
-                return
-            task = self._look(kind, mailbox.box(mailbox.frame_of(ticket)))
-            if task is None:
-                return
-            self._post(ticket, task, after)
-            fail_point("ahead")
+            after = None if ticket is None else self._frames_of(mailbox.awaits(ticket))
+            if ticket is None or after is None:
+                return place
+            task = self._look(kind, args, mailbox.box(mailbox.frame_of(ticket)), after)
+            if task is not None:
+                self._sent.append(self._post(ticket, task, after))
+                fail_point("ahead")
+            elif kind.in_order or after:
+                return place
+            else:
+                self._sent.append(_Sent(ticket))
+        return None
 
     def _frames_of(self, tickets: list[int]) -> list[int] | None:
         """Return the numbers of the frames of tasks; None if the session cannot be told to wait for one.
@@ -180,41 +245,38 @@ class LinkTasks:
             return None
         return [sent[one] for one in tickets]
 
-    def _look(self, kind: type[ReceivedArgs], box: Any) -> _Task | None:
-        """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail.
-
-        What the session needs for the first one is stored meanwhile.
-        """
-        if digest_in(box) not in self._link.digests:
-            return None
-        args = kind.__new__(kind)
+    def _look(
+        self, kind: Kind, made: type[ReceivedArgs], box: Any, after: Sequence[int]
+    ) -> Task | None:
+        """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
+        args = made.__new__(made)
         args._box = box
-        try:
-            task = self._read(args)
-        except (ValueError, RemoteError):
-            return None
-        if task.goes_home:
-            return None
         if self._early is not None and self._early.stored.done():
             self._end_early()
-        missing = self._missing(task)
-        if missing and self._early is None:
-            self._store_early(task, missing)
-        return None if missing else task
+        try:
+            task = kind.read_ahead(args, after)
+            if task is None or task.brings:
+                return None
+            if task.coming and kind.in_order:
+                self._store_early(task)
+                return None
+            self._store(task)
+        except TransferError as error:
+            if not error.refused:
+                raise
+            return None
+        except Exception:
+            return None
+        return task
 
-    def _missing(self, task: _Task) -> Coming:
-        if task.plan is None:
-            return {}
-        return self._home.missing(task.plan, task.addresses, task.sizes)
-
-    def _store_early(self, task: _Task, missing: Coming) -> None:
-        """Begin to store what a task needs, while others run."""
-        assert task.plan is not None
+    def _store_early(self, task: Task) -> None:
+        """Begin to store what a task needs, while others run; unless something is stored already."""
+        if self._early is not None:
+            return
         if self._storer is None:
             self._storer = ThreadPoolExecutor(1, "simpler-store")
-        ask = partial(self._home.ask, self._link.session_id)
-        stored = self._storer.submit(self._home.store_all, task.plan.run, missing, ask)
-        self._early = _Early([one for one, _address in missing.values()], stored)
+        stored = self._storer.submit(self._home.store_all, task.run, task.coming)
+        self._early = _Early(task.coming, stored)
         fail_point("early")
 
     def _end_early(self) -> None:
@@ -227,50 +289,129 @@ class LinkTasks:
         self._link.note_all()
 
     # ------------------------------------------------------------ one task
-    def _read(self, args: ReceivedArgs) -> _Task:
+    def _store(self, task: Task) -> None:
+        """Store what the session needs of the parent's memory."""
+        if task.coming:
+            self._home.store_all(task.run, task.coming)
+            self._home.note_stored(task.coming)
+
+    def _store_in_turn(self, task: Task) -> None:
+        """Store it; if there is no room beside what runs there, once that has ended."""
+        try:
+            self._store(task)
+        except MemoryError:
+            if not self._sent:
+                raise
+            for one in self._sent:
+                if one.task is not None:
+                    self._link.wait_for_answer_to(one.sequence)
+            self._store(task)
+
+    def _post(self, ticket: int | None, task: Task, after: Sequence[int] = ()) -> _Sent:
+        """Send a task to the session; `after` are the numbers of the frames that it waits for."""
+        return _Sent(ticket, task.post(self._link, ticket, after), task)
+
+
+# ---------------------------------------------------------------- tasks of runs
+class _Bringing(Task):
+    """A task that brings a tensor home."""
+
+    brings = True
+
+    def __init__(self, plan: Plan, home: Home, wire: bytes) -> None:
+        super().__init__(plan.run, (), {})
+        self._plan, self._home, self._wire = plan, home, wire
+
+    def end(self) -> None:
+        """Bring it home."""
+        (one,) = self._plan.tensors
+        self._home.bring(one.key, one.reads, _address(self._wire), bytes_of(self._wire))
+
+
+class RunTask(Task):
+    """A task of a run, and its message."""
+
+    def __init__(self, link: Link, message: Run, coming: Coming) -> None:
+        super().__init__(message.run, message.tensors, coming)
+        self._link, self._message = link, message
+        self._done: CompletionPayload
+
+    def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
+        """Send it, and return the number of its frame."""
+        return link.post(OwnFrameType.RUN, RUN.encode(self._message._replace(after=after)))
+
+    def is_typical(self, home: Home, was_ahead: bool) -> bool:
+        """Say whether nothing has to move for it any more."""
+        return home.has_all(self.tensors)
+
+    def take(self, home: Home, answer: bytes) -> None:
+        """Read its COMPLETION."""
+        self._done = decode_completion(answer)
+        home.note(self.tensors, not self._done.error_code)
+
+    def end(self) -> None:
+        """Raise what it has failed with."""
+        require_done(self._link, self._done)
+
+
+class RunTasks(Kind):
+    """The tasks of runs."""
+
+    in_order = True
+
+    def __init__(self, link: Link, home: Home, maker: TaskMaker) -> None:
+        self._link, self._home, self._maker = link, home, maker
+
+    def note_loss(self, error: TransferError) -> None:
+        """Count it, unless it is the session of this link that is lost."""
+        self._link.end_if_lost()
+        self._link.losses[0] += 1
+
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> Task | None:
+        """Return a task that can go ahead: one of a callable that the session knows."""
+        if digest_in(args._box) not in self._link.digests:
+            return None
+        return self.read(args)
+
+    def read(self, args: ReceivedArgs) -> Task:
+        """Return a task, with what the session needs for it."""
         wires, scalars, kinds = call_words(args)
         if not wires and not scalars:
-            return _Task(wires, None, self._maker.make(args, wires, scalars, b""))
-        words = [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars]
-        plan = None
-        if any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
-            plan = Plan.from_words(words[-1 - words[-1] : -1])
-            del words[-1 - words[-1] :]
-            if plan.run != self._home.run:
-                self._end_early()
-            self._home.begin(plan.run)
-            if plan.goes_home:
-                return _Task(wires, plan)
-        message = self._maker.make(args, wires, words, bytes(kinds[: len(words)]))
-        if plan is not None:
-            copied = self._copied(plan, layouts_in(args, wires))
-            message = message._replace(run=plan.run, tensors=copied, dropped=plan.dropped)
-        return _Task(wires, plan, message)
+            return RunTask(self._link, self._maker.make(args, wires, scalars, b""), {})
+        words, named = (
+            [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars],
+            list(kinds[: len(scalars)]),
+        )
+        if not any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
+            return RunTask(self._link, self._maker.make(args, wires, words, bytes(named)), {})
+        plan, home = Plan.take(words, named), self._home
+        home.begin(plan.run)
+        if plan.goes_home:
+            return _Bringing(plan, home, wires[0])
+        message = self._maker.make(args, wires, words, bytes(named))
+        tensors = self.copied(plan, layouts_in(args, wires))
+        told = message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
+        return RunTask(self._link, told, self.coming(plan, wires))
 
-    def _bring(self, task: _Task) -> None:
-        assert task.plan is not None
-        (one,) = task.plan.tensors
-        self._home.bring(one.key, one.reads, task.addresses[0], task.sizes[0])
-
-    def _store(self, task: _Task) -> None:
-        """Store what the session needs of the parent's memory."""
-        self._end_early()
-        missing = self._missing(task)
-        if missing:
-            assert task.plan is not None
-            self._home.store_all(task.plan.run, missing, partial(ask_for_copies, self._link))
-            self._home.note_stored(one for one, _address in missing.values())
-
-    def _post(self, ticket: int | None, task: _Task, after: Sequence[int] = ()) -> None:
-        """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        message = task.message._replace(after=after)
-        sequence = self._link.post(OwnFrameType.RUN, RUN.encode(message))
-        self._sent.append(_Sent(ticket, sequence, message.tensors))
-
-    def _copied(self, plan: Plan, layouts: list[str]) -> list[CopiedTensor]:
+    def copied(self, plan: Plan, layouts: Sequence[str]) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies."""
         mover_of = self._link.mover_of
         return [
             CopiedTensor(one.key, one.reads, one.makes, mover_of(one.source), layout)
             for one, layout in zip(plan.tensors, layouts, strict=True)
         ]
+
+    def coming(self, plan: Plan, wires: Sequence[bytes]) -> Coming:
+        """Return the versions that a task reads, the parent has and the session has not."""
+        return {
+            one.key: (ComingCopy(one.key, one.reads, bytes_of(wire)), _address(wire))
+            for one, wire in zip(plan.tensors, wires, strict=True)
+            if self._home.lacks(one, bytes_of(wire))
+        }
+
+
+def _address(wire: bytes) -> int:
+    return int.from_bytes(wire[:SHAPE_AT], "little")
+
+
+__all__ = ["Kind", "LinkTasks", "RunTasks", "Task", "require_done"]

@@ -24,7 +24,7 @@ class Lookout:
 
     """
 
-    def __init__(self, watch: Callable[..., object], ring: Callable[[], None]) -> None:
+    def __init__(self, watch: Callable[..., object], ring: Callable[[], object]) -> None:
         self._watch, self._ring = watch, ring
         self._go = threading.Semaphore(0)
         self._what: tuple[Any, ...] = ()

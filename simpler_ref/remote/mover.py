@@ -15,7 +15,6 @@ import logging
 import secrets
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,7 +30,7 @@ from .keys import KeyPair, secure_server
 from .lines import Lost, ZmqLine
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
-__all__ = ["Mover", "Window", "ZmqMover", "new_key"]
+__all__ = ["Mover", "Window", "new_key"]
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
@@ -49,136 +48,13 @@ class Span(NamedTuple):
     nbytes: int
 
 
-class Mover(ABC):
-    """Moves bytes between sessions.
+class Mover:
+    """Moves bytes between sessions over ZeroMQ. It runs a thread, so it is made after all forks.
 
     Attributes
     ----------
     address : str
-        Where other movers of its kind reach this one.
-    """
-
-    address: str
-
-    @abstractmethod
-    def offer(self, window: Window) -> None:
-        """Let others reach a window of this session's memory."""
-
-    @abstractmethod
-    def withdraw(self, key: int) -> None:
-        """Let nobody reach a window any more; when it returns, nothing touches its memory."""
-
-    @abstractmethod
-    def move(self, key: int, address: int) -> None:
-        """Copy a window that is offered to other memory of this session, and serve it from there.
-
-        Transfers of it that are under way go on; when it returns, nothing touches the memory before.
-        """
-
-    @abstractmethod
-    def fetch(self, address: str, key: int, offset: int, into: Any, nbytes: int) -> None:
-        """Copy bytes of another session's window into memory of this one.
-
-        Parameters
-        ----------
-        address
-            The other mover's address.
-        key, offset
-            The window, and the first byte in it.
-        into
-            Writable memory: a buffer, or its address.
-        nbytes
-            How many bytes, at least 1.
-
-        Raises
-        ------
-        TransferError
-            It was refused, or the other side is gone or silent. Some of the bytes may have been copied;
-            none is copied any more.
-        """
-
-    @abstractmethod
-    def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
-        """Copy bytes of this session's memory into another session's window; return when they are there.
-
-        The parameters are those of `fetch`, `source` in place of `into`. After a `TransferError` bytes
-        that were under way may still arrive until the window is withdrawn, but none behind those of a
-        later `store` into it. Stores into one window are done one after the other.
-        """
-
-    def fetch_all(self, address: str, several: Sequence[Span]) -> None:
-        """Copy several windows of another session; see `fetch`. After an error some may be there."""
-        for one in several:
-            self.fetch(address, one.key, 0, one.memory, one.nbytes)
-
-    def store_all(self, address: str, several: Sequence[Span]) -> None:
-        """Copy into several windows of another session; see `store`."""
-        for one in several:
-            self.store(address, one.key, 0, one.memory, one.nbytes)
-
-    @abstractmethod
-    def fetch_made(
-        self,
-        address: str,
-        token: int,
-        several: Sequence[Span],
-        between: Callable[[], None],
-        partly: bytearray | memoryview | None = None,
-        came: Callable[[int], None] | None = None,
-    ) -> list[bool]:
-        """Copy windows that another session offers in the course of a replay, as soon as it does.
-
-        Parameters
-        ----------
-        address
-            The other mover's address.
-        token
-            Of the replay; `NO_REPLAY`: what is not offered now does not come.
-        several
-            The windows; best in the order in which they are likely to be offered.
-        between
-            Called now and then while it waits; it may raise.
-        partly
-            A byte for each window: 1 while its memory here has a part of it, and not all.
-        came
-            Told the key of each window when all of it has come.
-
-        Returns
-        -------
-        list of bool
-            Whether each has come. The others were not offered before the replay was over.
-
-        Raises
-        ------
-        TransferError
-            The other side is gone or silent.
-        """
-
-    @abstractmethod
-    def end_replay(self, token: int) -> None:
-        """Refuse what others still wait for in a replay."""
-
-    @abstractmethod
-    def ask(self, address: str, key: int, question: bytes) -> bytes:
-        """Return another session's answer to a question, which `key` allows to ask.
-
-        Raises
-        ------
-        TransferError
-            It was refused, or the other side is gone or silent.
-        """
-
-    @abstractmethod
-    def counters(self) -> dict[str, int]:
-        """Return what has been moved."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End it: transfers that wait raise `TransferError`. All windows are withdrawn."""
-
-
-class ZmqMover(Mover):
-    """A `Mover` over ZeroMQ, which runs a thread; it is made after all forks.
+        Where other movers reach this one.
 
     Parameters
     ----------
@@ -256,17 +132,38 @@ class ZmqMover(Mover):
         self._windows.withdraw(key)
 
     def move(self, key: int, address: int) -> None:
-        """Copy a window to other memory, and serve it from there."""
+        """Copy a window that is offered to other memory of this session, and serve it from there.
+
+        Transfers of it that are under way go on; when it returns, nothing touches the memory before.
+        """
         self._windows.move(key, address)
 
     def fetch(self, address: str, key: int, offset: int, into: Any, nbytes: int) -> None:
-        """Copy bytes of another session's window into memory of this one."""
+        """Copy bytes of another session's window into memory of this one.
+
+        Parameters
+        ----------
+        address
+            The other mover's address.
+        key, offset
+            The window, and the first byte in it.
+        into
+            Writable memory: a buffer, or its address.
+        nbytes
+            How many bytes, at least 1.
+
+        Raises
+        ------
+        TransferError
+            It was refused, or the other side is gone or silent. Some of the bytes may have been copied;
+            none is copied any more.
+        """
         require_place(key, offset)
         doing = f"fetch {nbytes} bytes of {name_of(key)} from {address}"
         self._fetch(doing, address, offset, [Span(key, into, nbytes)])
 
     def fetch_all(self, address: str, several: Sequence[Span]) -> None:
-        """Copy several windows of another session, for which it is asked one after the other."""
+        """Copy several windows of another session; see `fetch`. After an error some may be there."""
         self._fetch(f"fetch {len(several)} windows from {address}", address, 0, several)
 
     def _fetch(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
@@ -278,7 +175,12 @@ class ZmqMover(Mover):
         self._note_moved(address, False, several, began)
 
     def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
-        """Copy bytes of this session's memory into another session's window."""
+        """Copy bytes of this session's memory into another session's window; return when they are there.
+
+        The parameters are those of `fetch`, `source` in place of `into`. After a `TransferError` bytes
+        that were under way may still arrive until the window is withdrawn, but none behind those of a
+        later `store` into it. Stores into one window are done one after the other.
+        """
         require_place(key, offset)
         doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
         self._store(doing, address, offset, [Span(key, source, nbytes)])
@@ -306,7 +208,33 @@ class ZmqMover(Mover):
         partly: bytearray | memoryview | None = None,
         came: Callable[[int], None] | None = None,
     ) -> list[bool]:
-        """Copy windows that another session offers in the course of a replay, as soon as it does."""
+        """Copy windows that another session offers in the course of a replay, as soon as it does.
+
+        Parameters
+        ----------
+        address
+            The other mover's address.
+        token
+            Of the replay; `NO_REPLAY`: what is not offered now does not come.
+        several
+            The windows; best in the order in which they are likely to be offered.
+        between
+            Called now and then while it waits; it may raise.
+        partly
+            A byte for each window: 1 while its memory here has a part of it, and not all.
+        came
+            Told the key of each window when all of it has come.
+
+        Returns
+        -------
+        list of bool
+            Whether each has come. The others were not offered before the replay was over.
+
+        Raises
+        ------
+        TransferError
+            The other side is gone or silent.
+        """
         partly = bytearray(len(several)) if partly is None else partly
         memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
         doing = f"fetch {len(several)} tensors from {address} as they are made"
@@ -347,7 +275,13 @@ class ZmqMover(Mover):
                 self.on_moved(address, stored, one.nbytes, began)
 
     def ask(self, address: str, key: int, question: bytes) -> bytes:
-        """Return another session's answer to a question, which `key` allows to ask."""
+        """Return another session's answer to a question, which `key` allows to ask.
+
+        Raises
+        ------
+        TransferError
+            It was refused, or the other side is gone or silent.
+        """
         with self._transfer("ask what to move", address) as (line, number):
             return line.ask(
                 Header(Kind.ASK, self._sender, number, key, 0, len(question), 0), question

@@ -34,8 +34,8 @@ from ..system.types import Array
 from ..workers.session import Session
 from .directory import HOME, Directory, Held, Placed, Use, uses_of
 from .endpoints import Endpoints
-from .home import CopyPlan, Plan
 from .lineage import Lineage
+from .plans import CopyPlan, Plan
 from .recorded_steps import AllocStep, Step, SubmitStep
 from .recovery import Recovery, Submit
 

@@ -82,7 +82,7 @@ class Registration:
     command: bytes
     blob: bytes = b""
     is_of_calls = False
-    """Whether its tasks are calls, each of which names its function; see `remote.at_link`."""
+    """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
 
     def to_bytes(self) -> bytes:
         """Return it as bytes."""

@@ -56,7 +56,7 @@ from .keys import KeyPair
 from .limits import SIZES
 from .list_runs import Lists
 from .manifest import Announcement, Manifest
-from .mover import ZmqMover
+from .mover import Mover
 from .reports import report_of
 from .session_frames import LOOK_S, SessionFrames
 from .session_tasks import FRAMES, SessionTasks
@@ -170,7 +170,7 @@ class Session:
         self._manifest, self._interface = manifest, interface
         self.frames = SessionFrames(manifest, ended, interface)
         self._inner: Worker | None = None
-        self._mover: ZmqMover | None = None
+        self._mover: Mover | None = None
         self._trace: SessionTrace | None = None
 
     # ------------------------------------------------------------ start and end
@@ -195,7 +195,7 @@ class Session:
         silence_s = manifest.silence_s
         anywhere = f"tcp://{self._interface}:*"
         try:
-            mover = ZmqMover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
+            mover = Mover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
         except zmq().ZMQError as error:
             raise RemoteError(
                 f"cannot listen at interface={self._interface!r}: {zmq().strerror(error.errno)}; "
@@ -209,13 +209,13 @@ class Session:
             except MemoryError as error:
                 raise MemoryError(f"{error}, that of an endpoint by {MORE_ROOM}") from None
 
-        copies = self._copies = Copies(mover, empty, lambda: self._tasks.wait_for_room())
-        stores = self._stores = Stores(manifest.endpoint_id, mover, copies.empty)
+        copies = self._copies = Copies(mover, empty)
+        stores = self._stores = Stores(
+            manifest.endpoint_id, mover, lambda nbytes: self._tasks.memory(nbytes)
+        )
         frames.open(inner.placement().core_for_frames(manifest.before))
         lists = self._make_lists(inner, mover)
-        self._tasks = SessionTasks(
-            manifest, frames, inner, self.dispatcher, copies, stores, mover, lists
-        )
+        self._tasks = SessionTasks(manifest, frames, inner, self.dispatcher, copies, stores, lists)
         self._trace = SessionTrace(manifest.session_id, frames, inner)
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
@@ -224,7 +224,7 @@ class Session:
             address, health, mover.address, key, sockets.gethostname(), os.getpid()
         )
 
-    def _make_lists(self, inner: Worker, mover: ZmqMover) -> Lists:
+    def _make_lists(self, inner: Worker, mover: Mover) -> Lists:
         """Return what carries task lists out."""
         bell = os.eventfd(0, os.EFD_NONBLOCK)
         descriptors = *self.frames.descriptors(), bell
@@ -268,7 +268,7 @@ class Session:
         assert self._trace is not None
         if key == self._trace.key:
             return self._trace.piece(question)
-        return self._tasks.open_early(key, question)
+        return self._tasks.open_copies(key, question)
 
     # ------------------------------------------------------------ frames
     def loop(self) -> None:
@@ -308,7 +308,7 @@ class Session:
         """Return what was moved, and what there is, as JSON."""
         assert self._mover is not None
         told = self._mover.counters() | self._stores.counts() | self._copies.counts()
-        return json.dumps(told | self._tasks.counts()).encode()
+        return json.dumps(told).encode()
 
     # ------------------------------------------------------------ requests
     def _serve_control(self, frame: Frame) -> None:

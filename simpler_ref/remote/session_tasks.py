@@ -1,7 +1,7 @@
 """What a session runs: tasks and their tensors, lists of tasks, calls; alone, or side by side.
 
-Rule     CALL-FAR-1, -12; ORCH-CHECK-7; REMOTE-ARGS-3; REMOTE-MEM-3, -4; REMOTE-COPY-2, -13;
-         REMOTE-AHEAD-7 to -9; REMOTE-FAIL-1, -2; REMOTE-LIST-1; SPEED-LIST-1, -6
+Rule     CALL-FAR-1; ORCH-CHECK-7; REMOTE-ARGS-3; REMOTE-MEM-3, -4; REMOTE-COPY-2; REMOTE-AHEAD-7 to -9;
+         REMOTE-FAIL-1, -2; REMOTE-LIST-1; SPEED-LIST-1, -6
 """
 
 from __future__ import annotations
@@ -22,28 +22,14 @@ from ..model.config import RuntimeEnv
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
 from ..system.polling import wait_readable
+from ..system.types import Array
 from ..workers.reports import cut_utf8, describe_exception
 from .buffers import RemoteAddressSpace
-from .copies import (
-    OPEN_COPIES,
-    WANTED_COPIES,
-    ComingCopies,
-    Copies,
-    WantedCopies,
-    outcome_of,
-)
+from .call_messages import VALUE_TAKEN
+from .copies import OPEN_COPIES, WANTED_COPIES, Copies, WantedCopies, outcome_of
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
-from .far_leaves import LeafTasks
-from .far_side import FarCalls
-from .frames import (
-    TASK_FRAMES,
-    CompletionPayload,
-    Frame,
-    FrameType,
-    OwnFrameType,
-    encode_completion,
-)
+from .frames import TASK_FRAMES, Frame, OwnFrameType
 from .limits import (
     MAX_STRING_BYTES,
     REMOTE_BUFFER_ACCESS_READ,
@@ -54,18 +40,22 @@ from .list_runs import Lists
 from .lists import LIST_OPENED, OPEN_LIST, RUN_LIST, ListOpened
 from .lookout import Lookout
 from .manifest import Manifest
-from .mover import Mover
-from .reports import report_of
+from .session_calls import SessionCalls, end_of_call, failure_of
 from .session_frames import SessionFrames
+from .side_by_side import End, SideBySide, completion
 from .stores import Stores
-from .task_messages import FailedTasks, ReceivedTask, add_scalars, copy_at, receive_task
+from .task_messages import (
+    FailedTasks,
+    ReceivedTask,
+    Run,
+    add_scalars,
+    copy_at,
+    read_run,
+    receive_task,
+)
 from .windows import Refusal
 
-FRAMES = (
-    *TASK_FRAMES,
-    *(OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN),
-    *(OwnFrameType.OPEN_COPIES, OwnFrameType.OPEN_LIST),
-)
+FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN, OwnFrameType.OPEN_LIST)
 """Those that `SessionTasks` serves."""
 FETCHERS = 4
 """Threads that fetch what tasks read from other endpoints."""
@@ -92,8 +82,8 @@ class SessionTasks:
         From the parent, and to it.
     inner : Worker
         What runs all of it.
-    dispatcher, copies, stores, mover, lists
-        The session's callables, copies of tensors, buffers, transfers, and lists of tasks.
+    dispatcher, copies, stores, lists
+        The session's callables, copies of tensors, buffers, and lists of tasks.
     """
 
     def __init__(
@@ -104,7 +94,6 @@ class SessionTasks:
         dispatcher: Dispatcher,
         copies: Copies,
         stores: Stores,
-        mover: Mover,
         lists: Lists,
     ) -> None:
         self._session_id, self._frames, self._inner = manifest.session_id, frames, inner
@@ -113,8 +102,8 @@ class SessionTasks:
         self._lists, self._failed = lists, FailedTasks()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         """Wakes this thread when tensors of a task have been fetched."""
-        self._calls = FarCalls(inner._stream, dispatcher, copies, mover)
-        self._leaves = LeafTasks(
+        self._calls = SessionCalls(inner._stream, dispatcher, copies)
+        self._beside = SideBySide(
             inner._stream,
             copies,
             self._failed,
@@ -123,74 +112,50 @@ class SessionTasks:
         )
         self._descriptors = *frames.descriptors(), self._bell
         self._lookout = Lookout(
-            partial(wait_readable, frames.descriptors()), self._calls.stop_waiting
+            partial(wait_readable, frames.descriptors()), self._beside.stop_waiting
         )
 
     def end(self) -> None:
         """End the threads; the one that looks out has seen that the session ends, too. Forget values."""
         self._lookout.end(lambda: None)
         self._lists.close()
-        self._leaves.end()
-        self._calls.close()
-
-    def counts(self) -> dict[str, int]:
-        """Return how many values of calls are kept, and where they came from."""
-        return self._calls.counts()
+        self._beside.end()
+        self._copies.forget_values()
 
     # ------------------------------------------------------------ frames
     def serve(self, frame: Frame) -> None:
         """Serve one of `FRAMES`."""
         kind = frame.header.frame_type
-        if kind in TASK_FRAMES:
-            self._serve_task(frame)
-        elif kind == OwnFrameType.TASK_CALL:
-            self._begin_call(frame)
-        elif kind == OwnFrameType.VALUE_TAKEN:
-            self._calls.forget_value(frame.payload)
+        if kind == OwnFrameType.VALUE_TAKEN:
+            self._copies.drop([VALUE_TAKEN.decode(frame.payload).key])
         elif kind == OwnFrameType.OPEN_LIST:
             self._frames.send(kind, self._open_list(frame))
         else:
-            answer = self._wanted(frame.header.sequence, frame.payload, self._copies.open)
-            self._frames.send(kind, answer)
+            self._serve_task(frame)
 
     def _serve_task(self, frame: Frame) -> None:
         """Run a task, or a list of them, and send its outcome; or have it run beside other ones."""
-        outcome: int | None = L.SUCCESS
-        sequence, text = frame.header.sequence, ""
         is_list = frame.header.frame_type == OwnFrameType.RUN_LIST
+        sequence = frame.header.sequence
         try:
-            outcome = (self._run_list if is_list else self._take_up)(frame)
+            end = (self._run_list if is_list else self._take_up)(frame)
         except BaseException as error:
             if self._frames.over:
                 raise
-            outcome, text = outcome_of(error), report_of(error)
-        if outcome is not None:
-            self._failed.note(sequence, outcome)
-            self._complete(CompletionPayload(sequence, outcome, text))
+            end = completion(sequence, outcome_of(error), error)
+        if end is not None:
+            self._failed.note(sequence, end.outcome)
+            self._tell(end)
 
-    def _begin_call(self, frame: Frame) -> None:
-        """Begin a call; if that cannot be done, answer why."""
-        try:
-            self._calls.begin(frame.payload, frame.header.sequence)
-        except BaseException as error:
-            if self._frames.over:
-                raise
-            self._answer(self._calls.failure(error, frame.header.sequence))
-
-    def _complete(self, end: CompletionPayload) -> None:
-        """Send how a task has ended."""
-        raw = encode_completion(end.sequence, end.error_code, end.error_message)
-        self._frames.send(FrameType.COMPLETION, raw)
-        fail_point("completed")
-
-    def _answer(self, answer: bytes) -> None:
-        self._frames.send(OwnFrameType.TASK_CALL, answer)
+    def _tell(self, end: End) -> None:
+        """Send how a task or a call has ended."""
+        self._frames.send(end.kind, end.payload)
         fail_point("completed")
 
     # ------------------------------------------------------------ those that run side by side
     @property
     def _is_busy(self) -> bool:
-        return bool(self._calls.running) or self._leaves.is_busy
+        return self._beside.is_busy
 
     def answer_all(self) -> bool:
         """Answer what has ended; if no frame is there, wait for others to end.
@@ -212,56 +177,69 @@ class SessionTasks:
             if self._is_busy:
                 self._wait(for_frames=False)
 
-    def wait_for_room(self) -> bool:
-        """Wait until one may have ended, whose tensors need not stay; return False if none runs."""
-        if not self._is_busy:
-            return False
-        self._wait(for_frames=False)
-        self._answer_ended()
-        return True
+    def memory(self, nbytes: int) -> Array:
+        """Return memory that tasks see, if need be once those that run have made room."""
+        while True:
+            try:
+                return self._copies.empty(nbytes)
+            except MemoryError:
+                if not self._is_busy:
+                    raise
+            self._wait(for_frames=False)
+            self._answer_ended()
 
     def _wait(self, for_frames: bool) -> None:
         """Wait until one may have ended, or go on, or a frame is there."""
-        if self._calls.running or self._leaves.has_calls:
-            self._calls.wait(self._lookout if for_frames else None, self._leaves.has_news)
+        if self._beside.has_calls:
+            self._beside.wait(self._lookout if for_frames else None)
         else:
             wait_readable(self._descriptors if for_frames else self._descriptors[1:])
 
     def _answer_ended(self) -> None:
-        if self._calls.running or self._leaves.has_calls:
-            for answer in self._calls.answers():
-                self._answer(answer)
         with suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-        for end in self._leaves.ends():
-            self._complete(end)
+        for end in self._beside.ends():
+            self._tell(end)
 
     # ------------------------------------------------------------ one task
-    def _take_up(self, frame: Frame) -> int | None:
-        """Run a task, unless one that it waits for has failed, and return its outcome.
+    def _take_up(self, frame: Frame) -> End | None:
+        """Run a task, unless one that it waits for has failed, and return its end.
 
-        Those for sub workers, if there are several, run while the session serves other frames: it is None
-        then. Others run alone, which costs less.
+        Calls run while the session serves other frames, and so do tasks for sub workers, if there are
+        several: it is None then. Others run alone, which costs less.
         """
-        task = receive_task(frame)
-        if self._failed.has_any(task.told.after):
-            return L.SKIPPED
+        sequence, told = frame.header.sequence, read_run(frame)
+        if told.run:
+            self._copies.begin(told.run)
+        if told.call:
+            return self._begin_call(sequence, told)
+        task = receive_task(sequence, told)
+        if self._failed.has_any(told.after):
+            return completion(sequence, L.SKIPPED)
         fail_point("decoded")
         target = self._dispatcher.find(task.read.task.callable_digest)
-        if self._has_several and self._leaves.takes(task, target):
-            self._leaves.begin(task, target)
+        if self._has_several and self._beside.takes(task, target):
+            self._beside.begin_task(task, target)
             return None
         self._settle()
-        return self._run(task, target)
+        return completion(sequence, self._run(task, target))
+
+    def _begin_call(self, sequence: int, told: Run) -> End | None:
+        """Begin a call; if that cannot be done, return why."""
+        try:
+            self._beside.begin(self._calls.work(sequence, told))
+        except BaseException as error:
+            if self._frames.over:
+                raise
+            return end_of_call(failure_of(error, sequence))
+        return None
 
     def _run(self, task: ReceivedTask, target: Any) -> int:
         """Run a task that no other one runs beside, and return SUCCESS, or SKIPPED."""
         told, tensors = task.told, task.tensors
         if self._failed.has_any(told.after):
             return L.SKIPPED
-        if told.run:
-            self._copies.begin(told.run)
-            self._copies.drop(told.dropped)
+        self._copies.drop(told.dropped)
         addresses = self._copies.take(tensors, task.read.sizes)
         fail_point("taken")
         succeeded = False
@@ -284,10 +262,10 @@ class SessionTasks:
         fail_point("settled")
         return L.SUCCESS
 
-    def _run_list(self, frame: Frame) -> int:
-        """Carry a task list out, and return its outcome."""
+    def _run_list(self, frame: Frame) -> End:
+        """Carry a task list out, and return its end."""
         self._lists.run(RUN_LIST.decode(frame.payload))
-        return L.SUCCESS
+        return completion(frame.header.sequence, L.SUCCESS)
 
     def _open_list(self, frame: Frame) -> bytes:
         """Make room for a replay of a task list, and return the answer."""
@@ -302,27 +280,21 @@ class SessionTasks:
         return LIST_OPENED.encode(ListOpened(frame.header.sequence, text))
 
     # ------------------------------------------------------------ their tensors
-    def open_early(self, key: int, question: bytes) -> bytes:
-        """Answer OPEN_COPIES on the mover's thread, while the main thread runs a task."""
+    def open_copies(self, key: int, question: bytes) -> bytes:
+        """Make room for what the parent is about to store; the thread of the mover is told that."""
         if key != self._session_id:
             raise Refusal("it is not from the parent of this session")
-        return self._wanted(0, question, self._copies.open_early)
-
-    def _wanted(
-        self, sequence: int, question: bytes, opened: Callable[[ComingCopies], list[int]]
-    ) -> bytes:
-        """Make room for what the parent is about to store."""
         wanted: list[int] = []
         text = ""
         fail_point("coming")
         try:
-            wanted = opened(OPEN_COPIES.decode(question))
+            wanted = self._copies.open(OPEN_COPIES.decode(question))
         except BaseException as error:
             if self._frames.over:
                 raise
             told = str(error) if isinstance(error, MemoryError) else ""  # the link raises one, too
             text = cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()
-        return WANTED_COPIES.encode(WantedCopies(sequence, tuple(wanted), text))
+        return WANTED_COPIES.encode(WantedCopies(tuple(wanted), text))
 
     def _arguments(
         self, task: ReceivedTask, addresses: Sequence[int]

@@ -7,7 +7,6 @@ else, hazards and futures above all, is as with workers of this machine.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -22,10 +21,10 @@ from ..errors import WorkerStartError, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import TENSOR_BYTES
-from .at_link import Function, OfCalls, Plan
-from .far_arrays import FarArrays, Use
-from .far_calls import ANY_SUB_WORKER
-from .far_values import FarValues, ValueUse
+from .far_arrays import FarArrays
+from .far_values import FarValues
+from .link_calls import Function, OfCalls
+from .plans import Plan
 from .queues import Queues
 
 _integer = INTEGER.pack
@@ -119,13 +118,13 @@ class SpreadStream(Stream):
         uses = self._far_arrays.uses_of(wires)
         values = self._far_values.uses_in(wire, counts)
         named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
-        where, sub_worker = self._place(named, [*uses, *values])
+        only = self._endpoints.seats()[named] if named >= 0 else None
+        where = only[0] if only else self._endpoints.likely_first([*uses, *values], self._queues)
         plan = Plan(
             self._endpoints.tensors.run_number,
-            where,
-            sub_worker,
+            [use.plan for use in uses],
             self._far_arrays.dropped(where),
-            [use.words for use in uses],
+            only=only,
         )
         words = plan.words()
         told = wire
@@ -138,13 +137,6 @@ class SpreadStream(Stream):
             self._far_arrays.note(uses, where, (slot, view.next_task_id - 1), turn)
             self._far_values.note(told, counts, values, slot, where, turn)
         return slot
-
-    def _place(self, named: int, uses: Sequence[Use | ValueUse]) -> tuple[int, int]:
-        """Return the endpoint for a call, and the only sub worker there that may run it."""
-        if named >= 0:
-            seat: tuple[int, int] = self._endpoints.seats()[named]
-            return seat
-        return self._endpoints.likely_first(uses, self._queues), ANY_SUB_WORKER
 
     # ------------------------------------------------------------ endpoints that have died
     def _lacks_workers(self) -> bool:

@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,32 +27,11 @@ from .buffers import (
     identity_of,
 )
 from .limits import MAX_PAYLOAD_BYTES, REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
-from .mover import Window
+from .mover import Mover, Window
 from .tasks import RemoteTensorDesc
 
 PROFILE = "zmq/1"
 """How exported memory is reached; the descriptor is JSON with the address of the mover."""
-
-
-class Mover(Protocol):
-    """What a session needs of the mover; see `remote.mover`."""
-
-    address: str
-
-    def offer(self, window: Window) -> None:
-        """Let others read and write a window, as its access says."""
-
-    def withdraw(self, key: int) -> None:
-        """Let nobody use a window any more."""
-
-    def move(self, key: int, address: int) -> None:
-        """Serve a window from other memory, to which its bytes are copied."""
-
-    def fetch(self, address: str, key: int, offset: int, into: int, nbytes: int) -> None:
-        """Read from another session's window."""
-
-    def store(self, address: str, key: int, offset: int, source: int, nbytes: int) -> None:
-        """Write into another session's window."""
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """RUN, the message of a task: how a link makes it from a mailbox, and how a session reads it.
 
 The documents' TASK says which callable runs with which configuration and arguments. A RUN has that as
-bytes, and what a mailbox has beside it: what the task does with its tensors, kinds of scalars, an
-environment, copies of the parent's tensors, and the tasks before it. A session also takes a bare TASK, as
-a RUN that says nothing more.
+bytes, or a call, and what a mailbox has beside it: what the task does with its tensors, kinds of scalars,
+an environment, copies of the parent's tensors, and the tasks before it. A session also takes a bare TASK,
+as a RUN that says nothing more.
 
 Rule     REMOTE-LINK-4, -5; REMOTE-ARGS-3; REMOTE-AHEAD-7; REMOTE-TASK-8, -14
 """
@@ -50,8 +50,9 @@ MOST_KEPT_BYTES = 4096
 class Run(NamedTuple):
     """A task, its copies, what the session forgets before it, and the frames that it waits for.
 
-    `rights` has a byte for each tensor: 1 reads, 2 writes. `run` numbers the parent's runs: copies of an
-    earlier one are stale; 0 if the task has none. `tensors` is empty then.
+    `rights` has a byte for each tensor: 1 reads, 2 writes. `run` numbers the parent's runs and streams of
+    calls: copies of an earlier one are stale; 0 if the task has none. `tensors` is empty then. If there
+    is a `call`, see `call_messages`, that is what runs, and there is no TASK.
     """
 
     task: Octets
@@ -62,6 +63,7 @@ class Run(NamedTuple):
     tensors: Annotated[Sequence[CopiedTensor], Many(COPIED_TENSOR, MAX_TENSORS)] = ()
     dropped: Annotated[Sequence[int], Many(POSITIVE, MOST_DROPPED)] = ()
     after: Annotated[Sequence[int], Many(POSITIVE, MOST_BEFORE)] = ()
+    call: Octets = b""
 
 
 RUN = Message("RUN", Run)
@@ -167,13 +169,17 @@ class ReceivedTask(NamedTuple):
         return self.read.is_configured or bool(self.told.env)
 
 
-def receive_task(frame: Frame) -> ReceivedTask:
-    """Return the task of a frame."""
+def read_run(frame: Frame) -> Run:
+    """Return what the frame of a task says."""
     is_bare = frame.header.frame_type == FrameType.TASK
-    told = Run(frame.payload) if is_bare else RUN.decode(frame.payload)
+    return Run(frame.payload) if is_bare else RUN.decode(frame.payload)
+
+
+def receive_task(sequence: int, told: Run) -> ReceivedTask:
+    """Return the task of a frame that is no call."""
     read = read_task(told.task)
     tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
-    return ReceivedTask(frame.header.sequence, told, read, tensors)
+    return ReceivedTask(sequence, told, read, tensors)
 
 
 def read_task(raw: bytes) -> ReadTask:

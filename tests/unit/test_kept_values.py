@@ -1,13 +1,12 @@
 """What a link knows of the values that its session keeps."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from simpler_ref.engine.view.blocks import set_value_key, value_key
 from simpler_ref.jit.constants import LINE
-from simpler_ref.remote.kept_values import KeptValues, KnownValues
+from simpler_ref.remote.copies import Copies
+from simpler_ref.remote.kept_values import KnownValues
 
 SIZE = 100_000
 MOST = 3 * SIZE
@@ -85,16 +84,16 @@ def test_what_the_session_has_not_been_told_to_forget_is_still_there(parent):
     assert [parent.has(key) for key in (1, 2, 3, 5)] == [True, True, False, True]
 
 
-def test_a_session_without_room_for_a_block_keeps_the_bytes():
-    def put(data):
-        raise MemoryError
-
-    kept = KeptValues(lambda: SimpleNamespace(put=put), None)
-    assert kept.store(7, memoryview(b"abc")) == kept.find(7) == b"abc"
+def test_a_session_keeps_values_until_it_is_told_to_forget_them():
+    kept = Copies(None, None)
+    kept.keep(7, b"abc", 3, was_stored=True)
+    kept.begin(2)
+    assert kept.find_value(7) == b"abc"
     assert kept.counts()["value_bytes"] == 3
-    kept.forget([7, 8])
-    assert kept.find(7) is None
-    assert kept.counts() == {
+    kept.drop([7, 8])
+    assert kept.find_value(7) is None
+    told = {name: count for name, count in kept.counts().items() if "value" in name}
+    assert told == {
         "values": 0,
         "value_bytes": 0,
         "values_hits": 1,

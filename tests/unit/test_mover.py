@@ -16,7 +16,7 @@ from simpler_ref import TransferError
 from simpler_ref.remote import chunks, lines, mover
 from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
 from simpler_ref.remote.keys import new_pair, secure_client
-from simpler_ref.remote.mover import Window, ZmqMover, new_key
+from simpler_ref.remote.mover import Mover, Window, new_key
 from simpler_ref.remote.windows import Refusal, Windows, name_of
 from tests.mover_peer import KEY, NBYTES, Peer
 from tests.support import wait_until
@@ -32,7 +32,7 @@ def open_mover():
     with contextlib.ExitStack() as stack:
 
         def open_mover(group=None):
-            made = ZmqMover(ANY, group, SILENCE_S)
+            made = Mover(ANY, group, SILENCE_S)
             stack.callback(made.close)
             return made
 

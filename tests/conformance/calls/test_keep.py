@@ -11,7 +11,7 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref import TaskError
-from simpler_ref.remote import at_link, fail_points
+from simpler_ref.remote import fail_points, link_calls
 from tests.support import sample, wait_until
 
 from ... import far_calls
@@ -129,7 +129,7 @@ def test_endpoints_forget_what_nobody_needs(both, size):
 def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size, by_size):
     most = 5 * 8 * BESIDE
     if not by_size:
-        monkeypatch.setattr(at_link, "MOST_KEPT", most)
+        monkeypatch.setattr(link_calls, "MOST_KEPT", most)
     options = {"values_size": 4 * most} if by_size else None
     with opened(1, options=options) as w:
         several = [made_of(size, float(k)) for k in range(16)]
@@ -176,7 +176,7 @@ def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_
     armed = f"{point}:{once}"
     monkeypatch.setenv("SIMPLER_REF_FAIL_AT", armed)  # for sessions
     monkeypatch.setattr(fail_points, "armed", armed)  # for links
-    monkeypatch.setattr(at_link, "MOST_KEPT", 5 * 8 * BESIDE)
+    monkeypatch.setattr(link_calls, "MOST_KEPT", 5 * 8 * BESIDE)
     with opened() as w:
         seen, deadline = [], time.monotonic() + 60
         while once.exists() and time.monotonic() < deadline:
@@ -207,7 +207,7 @@ def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_
 @pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
 def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, limits):
     most, depth = limits
-    monkeypatch.setattr(at_link, "MOST_KEPT", most)
+    monkeypatch.setattr(link_calls, "MOST_KEPT", most)
     with opened(subs=2, mailbox_depth=depth) as w:
         for seed in range(2):
             run_at_random(w, random.Random(seed))

@@ -32,13 +32,13 @@ from simpler_ref.remote.copies import (
     window_key,
 )
 from simpler_ref.remote.dispatcher import InnerCallable
-from simpler_ref.remote.far_leaves import LeafTasks
 from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
 from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
+from simpler_ref.remote.side_by_side import SideBySide
 from simpler_ref.remote.task_messages import RUN, FailedTasks, ReadTask, ReceivedTask, Run
 from simpler_ref.remote.tasks import (
     RemoteTaskArgsWire,
@@ -106,7 +106,7 @@ def held(folder, monkeypatch):
     def noted(self, ticket, task, after=()):
         with (folder / "log").open("a") as file:
             print(len(self._sent), file=file)
-        post(self, ticket, task, after)
+        return post(self, ticket, task, after)
 
     monkeypatch.setattr(LinkTasks, "_post", noted)
     with program(1, DEPTH) as made:
@@ -324,13 +324,13 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
         return SimpleNamespace(cancel=lambda: cancelled.append(number), done=lambda: False)
 
     submitted, stream = [], SimpleNamespace(submit=submit)
-    leaves = LeafTasks(
+    leaves = SideBySide(
         lambda: stream, Copies(None, None), FailedTasks(), ThreadPoolExecutor(1), lambda: None
     )
     read = ReadTask(TaskPayloadWire(b""), [], False)
     for sequence, after in ((1, ()), (2, ()), (3, (1,))):
         task = ReceivedTask(sequence, Run(b"", after=after), read, ())
-        leaves.begin(task, InnerCallable("handle", far_side.bump))
+        leaves.begin_task(task, InnerCallable("handle", far_side.bump))
     leaves.end()
     assert (submitted, cancelled) == ([0, 1], [0, 1])
 
@@ -392,8 +392,8 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
     store_all, log = Home.store_all, tmp_path / "stores"
     log.touch()
 
-    def noted(self, run, coming, ask):
-        store_all(self, run, coming, ask)
+    def noted(self, run, coming):
+        store_all(self, run, coming)
         with log.open("a") as file:
             file.write("." * bool(coming))
 
@@ -467,9 +467,9 @@ def test_only_its_parent_has_a_session_make_room():
     tasks._session_id, tasks._copies = SESSION, copies
     question = OPEN_COPIES.encode(ComingCopies(1, (ComingCopy(7, 1, 4),)))
     with pytest.raises(Refusal, match="not from the parent"):
-        tasks.open_early(SESSION + 1, question)
+        tasks.open_copies(SESSION + 1, question)
     assert copies.counts()["copy_bytes"] == 0
-    assert WANTED_COPIES.decode(tasks.open_early(SESSION, question)).keys == (7,)
+    assert WANTED_COPIES.decode(tasks.open_copies(SESSION, question)).keys == (7,)
 
 
 # ---------------------------------------------------------------- 9: side by side

@@ -10,11 +10,11 @@ import pytest
 
 from simpler_ref import remote_l3_protocol as wire
 from simpler_ref.errors import RemoteError, TransferError
-from simpler_ref.remote import copies, far_calls
+from simpler_ref.remote import call_messages, copies, limits
 from simpler_ref.remote.copies import CopiedTensor, Copies, outcome_of
 from simpler_ref.remote.frames import FrameType, OwnFrameType
 from simpler_ref.remote.layouts import layout_text, read_layout
-from simpler_ref.remote.task_messages import RUN, Run, receive_task
+from simpler_ref.remote.task_messages import RUN, Run, read_run
 from simpler_ref.remote_l3_protocol import RemoteAddressSpace, RemoteTensorDesc, RemoteTensorSidecar
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
@@ -176,16 +176,16 @@ def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused(
 
 @pytest.mark.spec("REMOTE-TASK-14")
 def test_a_run_has_these_bytes():
-    none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]")
-    told = Run(b"task", b"\1\2\3", b"\0", b"env", 5, (none, one), (9,), (4, 6))
+    none, one = copies.CopiedTensor(), copies.CopiedTensor(7, 2, 3, "tcp://a:1", "[1]", b"x")
+    told = Run(b"task", b"\1\2\3", b"\0", b"env", 5, (none, one), (9,), (4, 6), b"call")
     raw = b"".join(len(part).to_bytes(4, "little") + part for part in told[:4])
     raw += struct.pack(
-        "<QI3QII3QI9sI3sIQI2Q",
-        *(5, 2, 0, 0, 0, 0, 0),
-        *(7, 2, 3, 9, b"tcp://a:1", 3, b"[1]", 1, 9, 2, 4, 6),
+        "<QI3QIII3QI9sI3sIcIQI2QI4s",
+        *(5, 2, 0, 0, 0, 0, 0, 0),
+        *(7, 2, 3, 9, b"tcp://a:1", 3, b"[1]", 1, b"x", 1, 9, 2, 4, 6, 4, b"call"),
     )
     written_as(RUN, told, raw)
-    refuse("", RUN.decode, raw[:-8] + bytes(8))
+    refuse("", RUN.decode, raw[:-16] + bytes(8) + raw[-8:])
     header = wire.FrameHeader(OwnFrameType.RUN, 1, 2, 3)
     assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)
     assert OwnFrameType.RUN == 64
@@ -195,14 +195,13 @@ def test_a_run_has_these_bytes():
 def test_a_bare_task_is_read_as_a_run_that_says_nothing_more():
     header = wire.FrameHeader(FrameType.TASK, 1, 2, 3)
     raw = wire.encode_task_payload(wire.TaskPayloadWire(bytes(32)))
-    bare = receive_task(wire.Frame(header, raw))
+    bare = read_run(wire.Frame(header, raw))
     run = wire.FrameHeader(OwnFrameType.RUN, 1, 2, 3)
-    assert receive_task(wire.Frame(run, RUN.encode(Run(raw)))) == bare
+    assert read_run(wire.Frame(run, RUN.encode(Run(raw)))) == bare
 
 
 @pytest.mark.spec("REMOTE-TASK-7")
-def test_frames_about_copies_have_these_bytes():
-    assert OwnFrameType.OPEN_COPIES == 67
+def test_messages_about_copies_have_these_bytes():
     asked = (
         copies.OPEN_COPIES,
         copies.ComingCopies(5, (copies.ComingCopy(7, 2, 64),)),
@@ -210,8 +209,8 @@ def test_frames_about_copies_have_these_bytes():
     )
     answered = (
         copies.WANTED_COPIES,
-        copies.WantedCopies(3, (7,), "no"),
-        struct.pack("<QIQI2s", 3, 1, 7, 2, b"no"),
+        copies.WantedCopies((7,), "no"),
+        struct.pack("<IQI2s", 1, 7, 2, b"no"),
     )
     for one in (asked, answered):
         written_as(*one)
@@ -261,59 +260,54 @@ def test_a_text_that_is_no_layout_is_refused(text):
         read_layout(text, 16)
 
 
-CALL = far_calls.FarCall(
-    7,
+CALL = call_messages.Call(
     bytes(range(32)),
-    far_calls.ANY_SUB_WORKER,
+    call_messages.ANY_SUB_WORKER,
     1,
     b"\6\4\3",
-    b"\1",
     b"\2" * 8,
-    (far_calls.FarArray(5, 1, 2, 16, "[\"'<f8'\", [2], [8]]", b"x" * 16),),
-    far_calls.Piece(b"abc"),
-    (far_calls.Piece(b"", 9, 70000),),
-    (3,),
+    call_messages.Piece(b"abc"),
+    (call_messages.Piece(b"", 9, 70000),),
 )
 
 
 @pytest.mark.spec("REMOTE-TASK-9")
 def test_a_call_has_these_bytes():
-    assert (OwnFrameType.TASK_CALL, OwnFrameType.VALUE_TAKEN) == (68, 69)
+    assert (OwnFrameType.OUTCOME, OwnFrameType.VALUE_TAKEN) == (68, 69)
 
     def words(*values):
         return b"".join(one.to_bytes(8, "little") for one in values)
 
-    expected = words(7) + bytes(range(32)) + (-1).to_bytes(4, "little", signed=True)
-    expected += (1).to_bytes(4, "little") + blob(b"\6\4\3") + blob(b"\1") + blob(b"\2" * 8)
-    expected += (1).to_bytes(4, "little") + words(5, 1, 2, 16) + blob(b"[\"'<f8'\", [2], [8]]")
-    expected += blob(b"x" * 16)
+    expected = bytes(range(32)) + (-1).to_bytes(4, "little", signed=True)
+    expected += (1).to_bytes(4, "little") + blob(b"\6\4\3") + blob(b"\2" * 8)
     expected += blob(b"abc") + words(0, 0)
     expected += (1).to_bytes(4, "little") + blob(b"") + words(9, 70000)
-    expected += (1).to_bytes(4, "little") + words(3)
-    written_as(far_calls.FAR_CALL, CALL, expected)
-    written_as(far_calls.VALUE_TAKEN, far_calls.TakenValue(9), words(9))
-    refuse("VALUE_TAKEN", far_calls.VALUE_TAKEN.decode, words(0))
+    written_as(call_messages.CALL, CALL, expected)
+    written_as(call_messages.VALUE_TAKEN, call_messages.TakenValue(9), words(9))
+    refuse("VALUE_TAKEN", call_messages.VALUE_TAKEN.decode, words(0))
 
 
 @pytest.mark.spec("REMOTE-TASK-10")
-def test_the_answer_to_a_call_has_these_bytes():
-    made = far_calls.FarOutcome(4, 2, 1, far_calls.Piece(b"v", 6, 1), b"t", b"", b"e", (b"w", b""))
+def test_the_outcome_of_a_call_has_these_bytes():
+    value = call_messages.Piece(b"v", 6, 1)
+    made = call_messages.Outcome(4, 2, 1, value, b"t", b"", b"e", (b"w", b""))
 
     expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
     expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
     expected += blob(b"t") + blob(b"") + blob(b"e")
     expected += (2).to_bytes(4, "little") + blob(b"w") + blob(b"")
-    written_as(far_calls.FAR_OUTCOME, made, expected)
+    written_as(call_messages.OUTCOME, made, expected)
 
 
 @pytest.mark.spec("REMOTE-TASK-12")
 def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
-    kept = far_calls.Piece(b"v" * far_calls.MOST_INLINE_KEPT, 9, far_calls.MOST_INLINE_KEPT)
-    call = dataclasses.replace(CALL, values=(kept, far_calls.Piece(b"", 9, 70000)), dropped=(1, 2))
-    assert far_calls.FAR_CALL.decode(far_calls.FAR_CALL.encode(call)) == call
-    longer = far_calls.Piece(b"v" * (far_calls.MOST_INLINE_KEPT + 1), 9, 1)
+    most = limits.MOST_INLINE_KEPT
+    kept = call_messages.Piece(b"v" * most, 9, most)
+    call = dataclasses.replace(CALL, values=(kept, call_messages.Piece(b"", 9, 70000)))
+    assert call_messages.CALL.decode(call_messages.CALL.encode(call)) == call
+    longer = call_messages.Piece(b"v" * (most + 1), 9, 1)
     with pytest.raises(ValueError, match="too long"):
-        far_calls.FAR_CALL.encode(dataclasses.replace(call, values=(longer,)))
+        call_messages.CALL.encode(dataclasses.replace(call, values=(longer,)))
 
 
 @pytest.mark.spec("REMOTE-TASK-13")

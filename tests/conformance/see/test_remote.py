@@ -19,7 +19,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.remote import link_trace, records
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.keys import new_pair
-from simpler_ref.remote.mover import ZmqMover
+from simpler_ref.remote.mover import Mover
 from simpler_ref.trace import TraceFileError
 from simpler_ref.trace.tables import NOTE, Clock, TraceFile, head_of, text_notes
 from tests import far_side
@@ -381,7 +381,7 @@ def test_pieces_are_for_who_has_keys_and_key_and_at_most_so_large():
             (place.group, told.key + 1),
             (new_pair(), told.key),
         ):
-            mover = ZmqMover("tcp://127.0.0.1:*", keys, 1.0)
+            mover = Mover("tcp://127.0.0.1:*", keys, 1.0)
             with suppress(TransferError):
                 raw = mover.ask(place.announcement.tensors, key, question)
                 pieces.append(records.RECORDS_ANSWER.decode(raw))

@@ -1,4 +1,4 @@
-"""Calls in frames: the call of a function at an endpoint, and what it has returned or raised.
+"""Calls in messages: what a RUN says of the call of a function, and what that has returned or raised.
 
 A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
 else. Bytes of more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
@@ -12,30 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from .copies import MOST_DROPPED
 from .fields import (
-    POSITIVE,
     Blob,
     Exactly,
+    InFrame,
     Int32,
     Many,
     Message,
     Octets,
     Positive,
-    ShortText,
     Uint32,
     Uint64,
 )
-from .limits import MAX_TENSORS
+from .limits import MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
 
-MOST_INLINE = 1 << 16
-"""Of a value that a session need not keep."""
-MOST_INLINE_KEPT = 1 << 18
-"""Of what travels in a frame, whether it is kept or not."""
-MOST_IN_FRAME = 4 << 20
-"""Of all such bytes in one frame together."""
 ANY_SUB_WORKER = -1
-InFrame = Annotated[bytes, Blob(MOST_INLINE_KEPT)]
 
 
 class Room:
@@ -64,74 +55,46 @@ class Piece:
     nbytes: Uint64 = 0
 
 
-PIECE = Message("TASK_CALL.piece", Piece)
+PIECE = Message("CALL.piece", Piece)
 
 
 @dataclass(frozen=True)
-class FarArray:
-    """An array of a call: a copy, the versions that the call reads and makes (0: none), its layout.
-
-    `data` is the version that it reads, if the session does not have it and it is short.
-    """
-
-    key: Uint64
-    reads: Uint64
-    makes: Uint64
-    nbytes: Uint64
-    layout: ShortText
-    data: InFrame = b""
-
-
-ARRAY = Message("TASK_CALL.arrays", FarArray)
-
-
-@dataclass(frozen=True)
-class FarCall:
-    """A call; see `calls.forms` for its codes.
+class Call:
+    """A call; see `calls.forms` for its codes. Its arrays are the tensors of the RUN, in their order.
 
     Attributes
     ----------
-    run : int
-        Which run, or stream of calls, of the parent: copies of an earlier one are stale.
     digest : bytes
         Of the function.
     sub_worker : int
         The only one that may run it, or `ANY_SUB_WORKER`.
     named : int
         How many arguments, the last ones, have names.
-    codes, kinds, words : bytes
-        A byte for each argument; for each of those that are words the kind, and eight bytes.
-    arrays : sequence of FarArray
-        In the order of the arguments.
+    codes, words : bytes
+        A byte for each argument; eight bytes for each of those that are words, whose kinds the RUN has.
     items : Piece
         Names, and values that are pickled.
     values : sequence of Piece
         The values of calls that are more than a word, in the order of the arguments.
-    dropped : sequence of int
-        Copies that the session forgets before.
     """
 
-    run: Uint64
     digest: Annotated[bytes, Exactly(32)]
     sub_worker: Int32
     named: Uint32
     codes: Octets
-    kinds: Octets
     words: Octets
-    arrays: Annotated[Sequence[FarArray], Many(ARRAY, MAX_TENSORS)] = ()
     items: Annotated[Piece, PIECE] = Piece()
     values: Annotated[Sequence[Piece], Many(PIECE, MAX_TENSORS)] = ()
-    dropped: Annotated[Sequence[int], Many(POSITIVE, MOST_DROPPED)] = ()
 
 
 @dataclass(frozen=True)
-class FarOutcome:
+class Outcome:
     """What became of a call.
 
     Attributes
     ----------
     sequence : int
-        Of the frame that asked.
+        Of the RUN.
     kind, word : int
         Of the value; if `kind` is that of an error the three texts say which.
     value : Piece
@@ -160,6 +123,6 @@ class TakenValue:
     key: Positive
 
 
-FAR_CALL = Message("TASK_CALL", FarCall)
-FAR_OUTCOME = Message("TASK_CALL answer", FarOutcome)
+CALL = Message("CALL", Call)
+OUTCOME = Message("OUTCOME", Outcome)
 VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue)

@@ -1,17 +1,15 @@
 """Calls in the link of an endpoint: to its session, with what they need, and back with what they made.
 
 A link gets calls as a worker of this machine does. It sends the session the function once, then for each
-call what that does not have; and it is the link that leaves the value where the future finds it.
+call what that does not have; and it is the link that leaves the value where the future finds it. See
+`link_tasks` for when.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import time
 from collections.abc import Iterable, Sequence
 from ctypes import memmove
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +20,7 @@ from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_
 from ..calls import outcomes
 from ..calls.forms import INNER_VALUE, VALUE, Form, form_of
 from ..calls.sending import Payload, number_in
-from ..calls.tasks import Task
+from ..calls.tasks import Task as CalledTask
 from ..engine.view.blocks import Blocks, data_of, set_value_key
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
@@ -31,31 +29,32 @@ from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
 from ..system.types import Array, address_of
-from .callable_target import RemoteCallable, by_name
-from .callables import RemoteRegistryTarget, encode_register_callable_command
-from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
-from .counters import TASKS, UNMOVED, UNMOVED_NS
-from .dispatcher import PAYLOAD_VERSION
-from .fail_points import fail_point
-from .far_arrays import copied_layout, is_whole, layout_of
-from .far_calls import (
+from .call_messages import (
     ANY_SUB_WORKER,
-    FAR_CALL,
-    FAR_OUTCOME,
+    CALL,
+    OUTCOME,
     VALUE_TAKEN,
-    FarArray,
-    FarCall,
-    FarOutcome,
+    Call,
+    Outcome,
     Piece,
     Room,
     TakenValue,
 )
+from .callable_target import RemoteCallable, by_name
+from .callables import RemoteRegistryTarget, encode_register_callable_command
+from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
+from .dispatcher import PAYLOAD_VERSION
+from .fail_points import fail_point
+from .far_arrays import copied_layout, is_whole, layout_of
 from .frames import ControlName, OwnFrameType
+from .home import Coming, Home
 from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
 from .layouts import layout_text
-from .lookout import Lookout
+from .link_tasks import Kind, Task
 from .mover import new_key
+from .plans import CopyPlan, Plan
 from .requests import PickledRegistration, Registration
+from .task_messages import RUN, Run
 
 if TYPE_CHECKING:
     from .link import Link
@@ -75,7 +74,7 @@ class Function(NamedTuple):
     why_not: str = ""
 
     @classmethod
-    def of(cls, task: Task) -> Function:
+    def of(cls, task: CalledTask) -> Function:
         """Return that of a task."""
         named = b""
         for target in (task, task.py_func):
@@ -89,37 +88,6 @@ class Function(NamedTuple):
         descriptor = build_python_serialized_descriptor(raw)
         serialized = _command(CallableKind.PYTHON_SERIALIZED, descriptor, pack_payload(raw))
         return cls(name, named, serialized)
-
-
-class Plan(NamedTuple):
-    """What the program has decided about a call, behind its other scalars.
-
-    `home` is the endpoint that it was submitted to, `sub_worker` the only one of it that may run it;
-    `arrays` are key and versions of each, in two words.
-    """
-
-    run: int
-    home: int
-    sub_worker: int
-    dropped: Sequence[int]
-    arrays: Sequence[tuple[int, int]]
-
-    def words(self) -> list[int]:
-        """Return it as words; the last one is how many there are before it."""
-        told = [self.run, self.home, self.sub_worker, len(self.dropped), *self.dropped]
-        for one in self.arrays:
-            told += one
-        return [*told, len(told)]
-
-    @classmethod
-    def take(cls, words: list[int], kinds: list[int]) -> Plan:
-        """Take it out of the scalars of a call, where a block of data may follow it."""
-        end = len(words) - (kinds[len(words) - 1] == L.PAYLOAD)
-        start = end - 1 - words[end - 1]
-        run, home, sub_worker, count, *rest = words[start : end - 1]
-        del words[start:end], kinds[start:end]
-        arrays = list(zip(rest[count::2], rest[count + 1 :: 2], strict=True))
-        return cls(run, home, sub_worker, rest[:count], arrays)
 
 
 def _bytes_of(array: Array) -> bytes:
@@ -139,29 +107,36 @@ class OfCalls(PickledRegistration):
 
     is_of_calls = True
 
-    def inside_for(self, link: Link) -> AtLink:
+    def inside_for(self, link: Link) -> CallTasks:
         """Return what a link runs calls with."""
-        return AtLink(link)
+        return CallTasks(link)
 
 
 class _Array(NamedTuple):
-    """An array of a call: its memory, and what the session is told."""
+    """An array of a call: its memory, and what the session is told of it, but for its bytes."""
 
     view: Array
-    far: FarArray
+    told: CopiedTensor
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes that it spans are its own."""
+        return is_whole((self.view.dtype, self.view.shape, self.view.strides))
 
 
 class _Beside:
     """What travels beside a call, because it is too long for the frame, or not at all: it is there.
 
     `coming` are copies, and from which address; `values` those that the session keeps from now on: their
-    blocks and sizes; `passing` those that are for the call alone; `packed` has the owners of memory.
+    blocks and sizes; `pieces` are the keys of bytes that are no arrays, of which those of `passing` are
+    values for the call alone; `packed` has the owners of memory.
     """
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.coming: dict[int, tuple[ComingCopy, int]] = {}
+    def __init__(self) -> None:
+        self.room = Room()
+        self.coming: Coming = {}
         self.values: dict[int, tuple[int, int]] = {}
+        self.pieces: list[int] = []
         self.passing: list[int] = []
         self.packed: list[Any] = []
 
@@ -176,195 +151,113 @@ class _Beside:
             return Piece(bytes(data), key, data.nbytes if key else 0)
         key = key or new_key()
         self.add(key, 1, np.frombuffer(data, np.uint8))
+        self.pieces.append(key)
         return Piece(b"", key, data.nbytes)
 
 
-class _Sent(NamedTuple):
-    """A call that the session has: the number of its frame, and what of it has to come home."""
+class CallTask(Task):
+    """A call, and its message."""
 
-    sequence: int
-    arrays: Sequence[_Array]
-    is_typical: bool
-    """The session had all that it reads, so how long it takes says how long others will."""
+    def __init__(
+        self, calls: CallTasks, message: Run, arrays: Sequence[_Array], beside: _Beside
+    ) -> None:
+        super().__init__(message.run, [one.told for one in arrays], beside.coming)
+        self._calls, self._message = calls, message
+        self._arrays, self._beside = arrays, beside
+        self._answer: Outcome
+
+    def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
+        """Send it, and return the number of its frame; what it reads is there from now on."""
+        message, home, values = self._message, self._calls.home, self._calls.values
+        forgotten = values.take_dropped(MOST_DROPPED - len(message.dropped))
+        raw = RUN.encode(message._replace(dropped=[*message.dropped, *forgotten]))
+        if ticket is not None:
+            link.mailbox.note_sent(ticket)
+        sequence = link.post(OwnFrameType.RUN, raw, OwnFrameType.OUTCOME)
+        home.forget([*message.dropped, *self._beside.pieces])
+        for key, value in self._beside.values.items():
+            values.add(key, *value)
+        self._calls.tell_to_forget(self._beside.passing)
+        home.note([CopiedTensor(one.key, one.reads) for one in self.tensors if one.reads], True)
+        return sequence
+
+    def is_typical(self, home: Home, was_ahead: bool) -> bool:
+        """Say whether it was sent ahead, so had no way to wait for, and nothing has moved for it."""
+        return was_ahead and not (self._beside.coming or self._beside.values)
+
+    def take(self, home: Home, answer: bytes) -> None:
+        """Read its OUTCOME; what a failed call reads may never have come to the session."""
+        self._answer = OUTCOME.decode(answer)
+        succeeded = self._answer.kind != L.VALUE_ERROR
+        home.note([one for one in self.tensors if one.makes], succeeded)
+        if not succeeded:
+            home.forget([one.key for one in self.tensors])
+
+    def end(self) -> None:
+        """Have what was written come home, and leave the value where the future finds it."""
+        if self._answer.kind != L.VALUE_ERROR:
+            self._calls.bring(self._arrays, self._answer.written)
+        self._calls.leave(self._answer)
+
+    def drop(self) -> None:
+        """Have the session forget what it has returned."""
+        if self._answer.value.key:
+            self._calls.tell_to_forget([self._answer.value.key])
 
 
-class AtLink:
-    """What a link keeps for calls.
+class CallTasks(Kind):
+    """The calls of a link.
 
-    Rule     CALL-FAR-1 to -3, -12; CALL-KEEP-1, -5
+    Rule     CALL-FAR-1 to -3; CALL-KEEP-1, -5
     """
 
     def __init__(self, link: Link) -> None:
-        self._link, self._home = link, link.home
+        self._link, self.home = link, link.home
         mailbox = link.mailbox
         self._mem = mailbox.engine.mem
         self._call = CallWords(mailbox)
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
         size = link.spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
-        self._values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
+        self.values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
         self._layouts = Layouts(mailbox.engine)
         self._digests: dict[int, tuple[int, bytes]] = {}
         """Number and digest of the functions in blocks."""
-        self._sent: dict[int | None, _Sent] = {}
-        """The calls behind the current one that the session has, by their tickets."""
-        self._refused = set[int | None]()
-        """Those that could not be sent ahead."""
-        self._bell, self._rope = os.pipe()
-        self._lookout = Lookout(mailbox.look_out, self._ring)
-
-    def _ring(self) -> None:
-        os.write(self._rope, b"\0")
-
-    def close(self) -> None:
-        """End the thread that looks out for calls."""
-        self._lookout.end(self._link.mailbox.end_look_out)
-        os.close(self._bell)
-        os.close(self._rope)
 
     def forget(self, digest: bytes) -> None:
         """Note that the session has been told to forget a callable."""
         self._digests = {key: one for key, one in self._digests.items() if one[1] != digest}
 
+    def note_loss(self, error: TransferError) -> None:
+        """Give the session up, so that the call is lost, and may be run again."""
+        self._link.give_up(str(error))
+
     # ------------------------------------------------------------ one call
-    def run(self, args: ReceivedArgs) -> None:
-        """Have the session run a call, and leave its value where the future finds it.
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> Task | None:
+        """Return a call that can go ahead: one that waits for no other one."""
+        return None if after else self.read(args)
 
-        Rule     CALL-FAR-12
-        """
-        begun = time.monotonic_ns()
-        link = self._link
-        try:
-            ticket = link.mailbox.ticket(0)
-            sent = self._take_sent(ticket)
-            if sent is None:
-                link.tasks.settle_all()
-                sent = self._send(args, ticket)
-                # one that was sent ahead has no way there to wait for, so those are counted
-                sent = sent._replace(is_typical=False)
-            self._send_others_until(sent, type(args))
-            self._end(sent, begun)
-        except TransferError as error:
-            if not error.refused:
-                link.give_up(str(error))  # so the call is lost, and may be run again
-            raise
-
-    def _take_sent(self, ticket: int | None) -> _Sent | None:
-        """Return the current call if it was sent ahead."""
-        if ticket in self._refused:
-            self._refused.remove(ticket)
-            return None
-        sent = self._sent.pop(ticket, None)
-        if sent is None:  # then the others are no longer in the mailbox
-            for one in self._sent.values():
-                self._link.receive(one.sequence)
-            self._sent.clear()
-            self._refused.clear()
-        return sent
-
-    def _send_others_until(self, sent: _Sent, kind: type[ReceivedArgs]) -> None:
-        """Send the calls that come, until the answer to one that was sent is here, or there is no room.
-
-        Rule     CALL-FAR-12
-        """
-        link = self._link
-        while not link.has_answer(sent.sequence):
-            place = self._send_ahead(kind)
-            if place is None:
-                return
-            link.wait_also_for(self._lookout, self._bell, *place)
-            if self._lookout.has_rung():
-                os.read(self._bell, 1)
-
-    def _send_ahead(self, kind: type[ReceivedArgs]) -> tuple[int, int] | None:
-        """Send the calls behind the current one; return the place of the next one, if there is room.
-
-        One that cannot be sent has to wait for its turn, when it may fail.
-        """
-        mailbox = self._link.mailbox
-        for distance in range(1 + len(self._sent) + len(self._refused), mailbox.depth):
-            place = mailbox.place(distance)  # before the look whether it is there
-            ticket = mailbox.ticket(distance)
-            if ticket is None:
-                return place
-            args = kind.__new__(kind)
-            args._box = mailbox.box(mailbox.frame_of(ticket))
-            try:
-                self._sent[ticket] = self._send(args, ticket)
-            except TransferError as error:
-                if not error.refused:
-                    raise
-                self._refused.add(ticket)
-            except Exception:
-                self._refused.add(ticket)
-        return None
-
-    def _send(self, args: ReceivedArgs, ticket: int | None) -> _Sent:
-        """Send a call, and before it what the session does not have."""
-        link, home = self._link, self._home
+    def read(self, args: ReceivedArgs) -> Task:
+        """Return a call; the session knows its function by then."""
         wires, words, bare = call_words(args)
         kinds = list(bare[: len(words)])
         plan = Plan.take(words, kinds)
-        home.begin(plan.run)
+        self.home.begin(plan.run)
         self._require_mine(plan)
         form = form_of(words)
         number, digest = self._digests.get(form.key, (0, b""))
         if number != number_in(data_of(self._mem, form.key)):
             digest = self._teach(form.key)
-        arrays = [self._array(*one) for one in zip(wires, plan.arrays, strict=True)]
-        beside = _Beside(Room())
-        call = self._far_call(plan, digest, form, words, kinds, arrays, beside)
-        home.store_all(plan.run, beside.coming, self._ask)
-        forgotten = self._values.take_dropped(MOST_DROPPED - len(plan.dropped))
-        if dropped := [*plan.dropped, *forgotten]:
-            call = replace(call, dropped=dropped)
-        raw = FAR_CALL.encode(call)
-        if ticket is not None:
-            link.mailbox.note_sent(ticket)
-        sequence = link.post(OwnFrameType.TASK_CALL, raw)
-        home.forget(plan.dropped)
-        for key, value in beside.values.items():
-            self._values.add(key, *value)
-        self._tell_to_forget(beside.passing)
-        read = [CopiedTensor(one.far.key, one.far.reads) for one in arrays if one.far.reads]
-        home.note(read, True)
-        return _Sent(sequence, arrays, not (beside.coming or beside.values))
-
-    def _end(self, sent: _Sent, begun: int) -> None:
-        """Wait for the answer to a call, and leave its value."""
-        answer = FAR_OUTCOME.decode(self._link.receive(sent.sequence).payload)
-        succeeded = answer.kind != L.VALUE_ERROR
-        try:
-            if succeeded:
-                self._bring(sent.arrays, answer.written)
-        finally:
-            self._note_end(sent, succeeded)
-        self._count(begun, sent.is_typical)
-        self._leave(answer)
-
-    def _note_end(self, sent: _Sent, succeeded: bool) -> None:
-        """Note what the session has after a call: what a failed one reads may never have come there."""
-        far = [one.far for one in sent.arrays]
-        made = [CopiedTensor(one.key, one.reads, one.makes) for one in far if one.makes]
-        self._home.note(made, succeeded)
-        if not succeeded:
-            self._home.forget([one.key for one in far])
+        arrays = [self._array(*one) for one in zip(wires, plan.tensors, strict=True)]
+        beside = _Beside()
+        message = self._message(plan, digest, form, words, kinds, arrays, beside)
+        return CallTask(self, message, arrays, beside)
 
     def _require_mine(self, plan: Plan) -> None:
         """Refuse a call for one sub worker of an endpoint that is lost."""
-        if plan.sub_worker != ANY_SUB_WORKER and plan.home != self._link.number:
+        if plan.only is not None and plan.only[0] != self._link.number:
             raise TaskError(
-                f"the call is for sub worker {plan.sub_worker} of endpoint {plan.home}, which is lost"
+                f"the call is for sub worker {plan.only[1]} of endpoint {plan.only[0]}, which is lost"
             )
-
-    def _count(self, begun: int, is_typical: bool) -> None:
-        words = self._link.words
-        words[TASKS] += 1
-        if is_typical:
-            words[UNMOVED] += 1
-            words[UNMOVED_NS] += time.monotonic_ns() - begun
-
-    def _ask(self, raw: bytes) -> bytes:
-        return self._link.exchange(OwnFrameType.OPEN_COPIES, raw).payload
 
     def _teach(self, key: int) -> bytes:
         """Have the session know a function, and return its digest.
@@ -385,8 +278,8 @@ class AtLink:
         for command in ways:
             one = Registration((link.number,), command)
             try:
-                link.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
-                link.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
+                link.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command, settles=False)
+                link.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command, settles=False)
             except ControlError:
                 if command is ways[-1]:
                     raise
@@ -396,17 +289,15 @@ class AtLink:
         raise AssertionError
 
     # ------------------------------------------------------------ what it needs
-    def _array(self, wire: bytes, words: tuple[int, int]) -> _Array:
+    def _array(self, wire: bytes, plan: CopyPlan) -> _Array:
         """Return an array of this machine, and what the session is told of it."""
         dtype, shape, strides = layout = layout_of(self._layouts, wire)
         address = int.from_bytes(wire[:SHAPE_AT], "little")
         view = view_memory(address, shape, dtype, strides=strides)
-        key, versions = words
         text = layout_text(copied_layout(layout))
-        reads, makes = versions >> 32, versions & L.LOW_HALF
-        return _Array(view, FarArray(key, reads, makes, view.nbytes, text))
+        return _Array(view, CopiedTensor(plan.key, plan.reads, plan.makes, "", text))
 
-    def _far_call(
+    def _message(
         self,
         plan: Plan,
         digest: bytes,
@@ -415,39 +306,40 @@ class AtLink:
         kinds: list[int],
         arrays: Sequence[_Array],
         beside: _Beside,
-    ) -> FarCall:
+    ) -> Run:
         """Return a call as it travels; note what moves beside it."""
         short: dict[int, bytes] = {}
         """Of a key that several arrays have, each in a layout of its own, the bytes travel once."""
-        for view, far in {one.far.key: one for one in arrays}.values():
-            if far.reads and not self._home.has(far.key, far.reads):
-                source = (
-                    view if is_whole((view.dtype, view.shape, view.strides)) else view.copy("C")
-                )
-                if beside.room.takes(far.nbytes):
-                    short[far.key] = _bytes_of(source)
+        plans = {one.key: (one, array) for one, array in zip(plan.tensors, arrays, strict=True)}
+        for one, array in plans.values():
+            if self.home.lacks(one, array.view.nbytes):
+                source = array.view if array.is_whole else array.view.copy("C")
+                if beside.room.takes(source.nbytes):
+                    short[one.key] = _bytes_of(source)
                 else:
-                    beside.add(far.key, far.reads, source)
+                    beside.add(one.key, one.reads, source)
         codes = [*form.inner, *form.codes]
         count = codes.count(VALUE) + codes.count(INNER_VALUE)
+        sent = slice(form.end, form.end + count)
         values = [
             self._value(words[at], beside)
             for at in range(form.end, form.end + count)
             if kinds[at] == L.FETCHED | L.VALUE_BLOCK
         ]
-        sent = slice(form.end, form.end + count)
-        return FarCall(
-            plan.run,
+        call = Call(
             digest,
-            plan.sub_worker,
+            ANY_SUB_WORKER if plan.only is None else plan.only[1],
             form.named,
             bytes(codes),
-            bytes(kinds[sent]),
             np.array(words[sent], np.int64).tobytes(),
-            [replace(far, data=short.pop(far.key, b"")) for _, far in arrays],
             beside.piece(self._items(words, kinds)) if form.has_items else Piece(),
             values,
         )
+        tensors = [array.told._replace(data=short.pop(array.told.key, b"")) for array in arrays]
+        return Run(
+            b"", kinds=bytes(kinds[sent]), run=plan.run, tensors=tensors, dropped=plan.dropped,
+            call=CALL.encode(call),
+        )  # fmt: skip
 
     def _value(self, offset: int, beside: _Beside) -> Piece:
         """Return the value in a block as it travels: if the session keeps it, by its key alone.
@@ -456,9 +348,9 @@ class AtLink:
         """
         block = data_of(self._mem, offset)
         data = block[: outcomes.size_of(block)]
-        key = self._values.key_for(offset, data.nbytes)
+        key = self.values.key_for(offset, data.nbytes)
         if key:
-            if key in beside.values or self._values.has(key, offset, data.nbytes):
+            if key in beside.values or self.values.has(key, offset, data.nbytes):
                 return Piece(b"", key, data.nbytes)
             beside.values[key] = offset, data.nbytes
         piece = beside.piece(data, key)
@@ -475,28 +367,29 @@ class AtLink:
         return memoryview(np.array(words[first:-1], np.int64).tobytes())[:size]
 
     # ------------------------------------------------------------ what it has made
-    def _bring(self, arrays: Sequence[_Array], short: Sequence[bytes]) -> None:
+    def bring(self, arrays: Sequence[_Array], short: Sequence[bytes]) -> None:
         """Have what was written come home: all of it, or nothing if the endpoint is lost meanwhile.
 
         What is short has come with the answer.
 
         Rule     CALL-FAR-3
         """
-        made = {one.far.key: one for one in arrays if one.far.makes}
+        made = {one.told.key: one for one in arrays if one.told.makes}
         came = []
-        for (view, far), data in zip(made.values(), short, strict=True):
-            copy = np.frombuffer(data, np.uint8) if data else np.empty(far.nbytes, np.uint8)
+        for one, data in zip(made.values(), short, strict=True):
+            copy = np.frombuffer(data, np.uint8) if data else np.empty(one.view.nbytes, np.uint8)
             if not data:
-                where = window_key(far.key, far.makes)
-                self._home.move_from(where, 0, address_of(copy), far.nbytes)
-            came.append((view, copy))
-        for view, copy in came:
-            if is_whole((view.dtype, view.shape, view.strides)):
+                where = window_key(one.told.key, one.told.makes)
+                self.home.move_from(where, 0, address_of(copy), copy.nbytes)
+            came.append((one, copy))
+        for one, copy in came:
+            view = one.view
+            if one.is_whole:
                 memmove(address_of(view), address_of(copy), view.nbytes)
             else:
                 view[...] = np.ndarray(view.shape, view.dtype, copy)
 
-    def _leave(self, answer: FarOutcome) -> None:
+    def leave(self, answer: Outcome) -> None:
         """Leave what the session has answered where the future finds it.
 
         Rule     CALL-FAR-5, -6
@@ -524,18 +417,19 @@ class AtLink:
                 block.data[:] = value.data
             else:
                 address = address_of(np.frombuffer(block.data, np.uint8))
-                self._home.move_from(value.key, 0, address, value.nbytes)
+                self.home.move_from(value.key, 0, address, value.nbytes)
             set_value_key(self._mem, block.offset, value.key)
             fail_point("came")
-            if self._values.key_for(block.offset, value.nbytes):
-                self._values.add(value.key, block.offset, value.nbytes)
+            if self.values.key_for(block.offset, value.nbytes):
+                self.values.add(value.key, block.offset, value.nbytes)
                 stays = True
             self._call.answer(L.VALUE_BLOCK, block.offset)
         finally:
             if not stays:
-                self._tell_to_forget([value.key])
+                self.tell_to_forget([value.key])
 
-    def _tell_to_forget(self, keys: Iterable[int]) -> None:
+    def tell_to_forget(self, keys: Iterable[int]) -> None:
+        """Have the session forget values."""
         for key in keys:
             self._link.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(key)))
 
@@ -544,7 +438,7 @@ class AtLink:
 
         Rule     CALL-KEEP-3
         """
-        self._tell_to_forget(self._values.take_all_dropped())
+        self.tell_to_forget(self.values.take_all_dropped())
 
     def _answer(self, kind: int, data: memoryview) -> None:
         block = self._blocks.take(data.nbytes, self._call.slot)

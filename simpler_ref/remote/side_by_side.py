@@ -1,0 +1,382 @@
+"""What the sub workers of an endpoint run: calls, and tasks of runs, as many at a time as there are.
+
+Both are calls of the inner Worker, so each has there what it has on the parent's machine: its sub worker,
+its time limit, its value, its error. `Work` says what is to be run, and how its end is told.
+
+Work starts when none of that before it, which has not ended, is named by its frame or uses memory that it
+writes, or writes memory that it uses. So what shares memory runs in the order in which it came, and all
+else side by side. What is read from another endpoint is fetched on a thread of its own, in that order,
+too: work waits only for earlier work, here and elsewhere. If its tensors do not fit beside those of
+others, it waits until one of these has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from concurrent.futures import Future as Promise
+from typing import Any, NamedTuple
+
+from ..callables.runnable import refuse_unrun
+from ..calls.futures import Future
+from ..calls.signatures import Signature
+from ..calls.tasks import Task
+from ..engine.memory import PARK_NS
+from ..jit import layout as L
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from ..workers.kinds import as_leaf
+from .copies import CopiedTensor, Copies, outcome_of
+from .dispatcher import InnerCallable
+from .fail_points import fail_point
+from .frames import FrameType, OwnFrameType, encode_completion
+from .lookout import Lookout
+from .reports import report_of
+from .task_messages import FailedTasks, ReceivedTask, Run, add_scalars, copy_at, read_task
+
+SOON_NS = 1_000_000
+"""How long a session waits for the end of a call before it also looks out for frames."""
+
+
+class End(NamedTuple):
+    """How a task or a call has ended: the number of its frame, its outcome, and the frame that tells."""
+
+    sequence: int
+    outcome: int
+    kind: FrameType | OwnFrameType
+    payload: bytes
+
+
+def completion(sequence: int, outcome: int, error: BaseException | None = None) -> End:
+    """Return the end of a task."""
+    text = "" if error is None else report_of(error)
+    return End(sequence, outcome, FrameType.COMPLETION, encode_completion(sequence, outcome, text))
+
+
+class Work:
+    """A task or a call that has not ended.
+
+    Attributes
+    ----------
+    sequence, told
+        The number of its RUN, and what that says.
+    tensors, sizes
+        The copies that it uses, and their bytes.
+    """
+
+    def __init__(
+        self, sequence: int, told: Run, tensors: Sequence[CopiedTensor], sizes: Sequence[int]
+    ) -> None:
+        self.sequence, self.told = sequence, told
+        self.tensors, self.sizes = tensors, sizes
+        self.waits_for: set[int] = set()
+        self.coming: Promise[list[int]] | None = None
+        self.future: Future | None = None
+
+    def submit(self, addresses: Sequence[int]) -> Future:
+        """Give it to a sub worker, with its copies at some addresses."""
+        raise NotImplementedError
+
+    def end_of(self, future: Future) -> End:
+        """Return how it has ended, before its copies are settled."""
+        raise NotImplementedError
+
+    def failure(self, outcome: int, error: BaseException | None) -> End:
+        """Return the end of what could not be begun."""
+        raise NotImplementedError
+
+
+class LeafArgs(TaskArgs):
+    """The arguments of a task that a sub worker runs as a call."""
+
+    __slots__ = ()
+
+    def config(self) -> CallConfig:
+        """Return the configuration: that of a run without."""
+        return CallConfig()
+
+
+class RunLeaf:
+    """What a sub worker is given for a task: it makes the arguments, and calls the function."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        self.target = target
+
+    def __call__(
+        self, raw: bytes, kinds: bytes, addresses: Sequence[int], layouts: Sequence[str]
+    ) -> None:
+        """Run a task that a frame has as `raw`, with its copies at some addresses."""
+        told, args = read_task(raw).task.args, LeafArgs()
+        for address, tensor, layout in zip(addresses, told.tensors, layouts, strict=True):
+            args.add_tensor(copy_at(address, tensor, layout))
+        add_scalars(args, told.scalars, kinds)
+        refuse_unrun(as_leaf(self.target)(args))
+
+
+class LeafWork(Work):
+    """A task of a run."""
+
+    def __init__(self, task: ReceivedTask, stream: Any, callee: Task) -> None:
+        super().__init__(task.sequence, task.told, task.tensors, task.read.sizes)
+        self._stream, self._callee = stream, callee
+
+    def submit(self, addresses: Sequence[int]) -> Future:
+        """Give it to a sub worker, with its copies at some addresses."""
+        layouts = tuple(tensor.layout for tensor in self.tensors)
+        args = self.told.task, self.told.kinds, tuple(addresses), layouts
+        found: Future = self._stream.submit(self._callee, args, {})
+        return found
+
+    def end_of(self, future: Future) -> End:
+        """Return how it has ended."""
+        try:
+            future.result()
+        except Exception as error:
+            return self.failure(L.TASK_FAILURE, error)
+        return completion(self.sequence, L.SUCCESS)
+
+    def failure(self, outcome: int, error: BaseException | None) -> End:
+        """Return the end of what could not be begun."""
+        return completion(self.sequence, outcome, error)
+
+
+class _Use:
+    """Which work that has not ended uses a copy: what wrote it last, and what reads it since then."""
+
+    __slots__ = ("readers", "version", "writer")
+
+    def __init__(self) -> None:
+        self.writer = 0
+        self.readers: list[int] = []
+        self.version = 0
+        """That they read."""
+
+
+class SideBySide:
+    """The work of a session's sub workers.
+
+    Parameters
+    ----------
+    stream_of
+        Returns the calls of the inner Worker, whose sub workers run all of it.
+    copies
+        The session's copies of tensors.
+    failed
+        Notes which tasks have failed.
+    fetchers
+        The threads that fetch tensors.
+    ring
+        Wakes the main thread if it waits for something else than a call.
+
+    Notes
+    -----
+    Rule     CALL-FAR-12; REMOTE-AHEAD-7, -9; REMOTE-COPY-9, -13
+    """
+
+    def __init__(
+        self,
+        stream_of: Callable[[], Any],
+        copies: Copies,
+        failed: FailedTasks,
+        fetchers: Executor,
+        ring: Callable[[], None],
+    ) -> None:
+        self._stream_of, self._copies, self._failed = stream_of, copies, failed
+        self._fetchers, self._ring_bell = fetchers, ring
+        self._callees: dict[InnerCallable, Task] = {}
+        self._uses: dict[int, _Use] = {}
+        self._ends: list[End] = []
+        self._under_way: dict[int, Work] = {}
+        """What has not ended, by the numbers of the frames."""
+        self._roomless: list[Work] = []
+        """That of it which waits until others make room."""
+        self._seen = 0
+        """How many calls of the stream had ended when this looked last."""
+
+    @staticmethod
+    def takes(task: ReceivedTask, target: Any) -> bool:
+        """Say whether this runs a task: a plain function's, all of whose tensors are copies."""
+        return (
+            isinstance(target, InnerCallable)
+            and target.is_plain
+            and not task.is_configured
+            and all(one.key for one in task.tensors)
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is work whose end was not told."""
+        return bool(self._under_way or self._ends)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether sub workers have work."""
+        return any(one.future is not None for one in list(self._under_way.values()))
+
+    def begin_task(self, task: ReceivedTask, target: InnerCallable) -> None:
+        """Begin a task of a run."""
+        self.begin(LeafWork(task, self._stream_of(), self._callee(target)))
+
+    def begin(self, work: Work) -> None:
+        """Begin work, as soon as it may start; `ends` tells how it has ended."""
+        after = set(work.told.after) & self._under_way.keys()
+        work.waits_for = self._note_uses(work) | after
+        self._under_way[work.sequence] = work
+        if not work.waits_for:
+            self._prepare(work)
+
+    def ends(self) -> Iterator[End]:
+        """Return how work has ended that is no longer under way."""
+        if self.has_calls:
+            self._seen = self._stream_of().ended
+        for one in list(self._under_way.values()):
+            self._look_at(one)
+        while self._ends:
+            yield self._ends.pop(0)
+
+    def wait(self, lookout: Lookout | None) -> None:
+        """Wait until a call may have ended, or tensors have come; see `Stream.wait_for_end`.
+
+        If none ends soon, until a lookout rings, too.
+        """
+        stream = self._stream_of()
+        stream.wait_for_end(self._seen, SOON_NS if lookout else PARK_NS, self.has_news)
+        if lookout and stream.ended == self._seen and not self.has_news():
+            lookout.arm()
+            stream.wait_for_end(self._seen, PARK_NS, lambda: lookout.has_rung() or self.has_news())
+
+    def stop_waiting(self) -> None:
+        """Have the thread that waits look again."""
+        self._stream_of().stop_waiting()
+
+    def end(self) -> None:
+        """Begin nothing any more.
+
+        Rule     REMOTE-AHEAD-5
+        """
+        self._fetchers.shutdown(wait=False, cancel_futures=True)
+        for one in self._under_way.values():
+            if one.future is not None:
+                one.future.cancel()
+
+    # ------------------------------------------------------------ order
+    def _note_uses(self, work: Work) -> set[int]:
+        """Note which copies are used, and return the work to wait for."""
+        if not self._under_way:
+            self._uses.clear()
+        waits_for: set[int] = set()
+        sequence = work.sequence
+        for key in work.told.dropped:
+            waits_for |= self._wait_to_write(key, sequence)
+        for one in work.tensors:
+            use = self._uses.setdefault(one.key, _Use())
+            if one.makes or (use.readers and use.version != one.reads):
+                waits_for |= self._wait_to_write(one.key, sequence)
+            else:
+                waits_for.add(use.writer)
+                use.readers.append(sequence)
+                use.version = one.reads
+        return (waits_for & self._under_way.keys()) - {sequence}
+
+    def _wait_to_write(self, key: int, sequence: int) -> set[int]:
+        use = self._uses.setdefault(key, _Use())
+        waits_for = {use.writer, *use.readers}
+        use.writer, use.readers = sequence, []
+        return waits_for
+
+    # ------------------------------------------------------------ one piece of work
+    def _callee(self, target: InnerCallable) -> Task:
+        """Return what runs a function as a call."""
+        found = self._callees.get(target)
+        if found is None:
+            found = Task(RunLeaf(target.target), Signature.any())
+            found.__name__ = found.__qualname__ = getattr(
+                target.target, "__qualname__", repr(target.target)
+            )
+            self._callees[target] = found
+        return found
+
+    def _prepare(self, one: Work) -> None:
+        """Have what work reads, and start it; while others are under way it is fetched on a thread."""
+        copies, told = self._copies, one.told
+        if self._failed.has_any(told.after):
+            self._end(one, one.failure(L.SKIPPED, None))
+            return
+        try:
+            copies.drop(told.dropped)
+            if len(self._under_way) > 1 and copies.lacks_any(one.tensors):
+                one.coming = self._fetchers.submit(copies.take, one.tensors, one.sizes)
+                one.coming.add_done_callback(self._ring)
+                return
+            addresses = copies.take(one.tensors, one.sizes)
+        except MemoryError as error:
+            self._wait_for_room(one, error)
+            return
+        except Exception as error:
+            self._end(one, one.failure(outcome_of(error), error))
+            return
+        self._start(one, addresses)
+
+    def _wait_for_room(self, one: Work, error: BaseException) -> None:
+        """Prepare work once other work has ended; if none runs, it never fits."""
+        under_way = self._under_way.values()
+        if any(other.future is not None or other.coming is not None for other in under_way):
+            self._roomless.append(one)
+        else:
+            self._end(one, one.failure(L.TASK_FAILURE, error))
+
+    def has_news(self) -> bool:
+        """Say whether tensors have been fetched for work that has not started."""
+        under_way = list(self._under_way.values())
+        return any(one.coming is not None and one.coming.done() for one in under_way)
+
+    def _ring(self, _promise: Any) -> None:
+        """Wake the main thread, wherever it waits."""
+        self._ring_bell()
+        if self.has_calls:
+            self.stop_waiting()
+
+    def _start(self, one: Work, addresses: Sequence[int]) -> None:
+        fail_point("taken")
+        try:
+            one.future = one.submit(addresses)
+        except Exception as error:
+            self._copies.settle(one.tensors, False)
+            self._end(one, one.failure(L.TASK_FAILURE, error))
+
+    def _look_at(self, one: Work) -> None:
+        """Start work whose tensors have come, or end what has run."""
+        if one.future is not None:
+            if one.future.done():
+                self._settle(one, one.future)
+        elif one.coming is not None and one.coming.done():
+            coming, one.coming = one.coming, None
+            error = coming.exception()
+            if error is None:
+                self._start(one, coming.result())
+            elif isinstance(error, MemoryError):
+                self._wait_for_room(one, error)
+            else:
+                self._end(one, one.failure(outcome_of(error), error))
+
+    def _settle(self, one: Work, future: Future) -> None:
+        fail_point("ran")
+        end = one.end_of(future)
+        self._copies.settle(one.tensors, end.outcome == L.SUCCESS)
+        fail_point("settled")
+        self._end(one, end)
+
+    def _end(self, one: Work, end: End) -> None:
+        """Note how work has ended, and go on with what waits for it."""
+        sequence = one.sequence
+        del self._under_way[sequence]
+        self._failed.note(sequence, end.outcome)
+        self._ends.append(end)
+        for other in list(self._under_way.values()):
+            if sequence in other.waits_for:
+                other.waits_for.discard(sequence)
+                if not other.waits_for:
+                    self._prepare(other)
+        roomless, self._roomless = self._roomless, []
+        for other in roomless:
+            self._prepare(other)
