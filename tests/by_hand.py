@@ -1,8 +1,6 @@
 """A Worker whose run is opened by hand and whose workers never answer: what was submitted stays to be
 looked at, and is the same each time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simpler_ref import Worker

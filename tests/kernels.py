@@ -6,8 +6,6 @@ words begin, is the worker's number here, and `words` are bytes. With ``NUMBA_DI
 are plain Python. The kernels of this file play another thread, many steps at a time.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

@@ -4,8 +4,6 @@ Started with the group's keys or nothing, `silence_s`, and what it does in the m
 prints its address, and a line when it has come to the middle; it ends when its input does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """The messages of remote level 3 Workers: how each is encoded and decoded, and any valid one."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from simpler_ref import remote_l3_protocol as wire

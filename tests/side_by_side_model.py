@@ -3,8 +3,6 @@
 As `copy_model`, but each session has two sub workers and a thread that fetches: actors, too.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Every order in which the actors of a model can take their steps."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -151,8 +151,6 @@ def test_arrays_that_come_back_are_independent(n):
 
 
 # ---------------------------------------------------------------- the block
-
-
 class Keep:
     pass
 

@@ -158,8 +158,6 @@ def test_a_wrong_call_is_refused_in_pythons_words():
 
 
 # ---------------------------------------------------------------- types
-
-
 PROGRAM = """
 from __future__ import annotations
 import numpy as np

@@ -1,7 +1,5 @@
 """Bytes that are nearly right: what a decoder must not believe."""
 
-from __future__ import annotations
-
 import struct
 
 from hypothesis import strategies as st

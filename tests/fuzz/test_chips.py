@@ -1,7 +1,5 @@
 """Whatever the bytes: the C parts refuse them, or do what they say; `test_sanitized.py` runs this too."""
 
-from __future__ import annotations
-
 import pytest
 
 from . import chips

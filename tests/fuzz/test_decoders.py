@@ -1,7 +1,5 @@
 """Whatever the bytes: decoders in Python make something of them that encodes to them, or refuse them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The tests of the C parts again, with C parts that report every use of memory that is not theirs."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..mutation import mutants

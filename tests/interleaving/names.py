@@ -1,7 +1,5 @@
 """What the words of an engine are called."""
 
-from __future__ import annotations
-
 from simpler_ref.jit import layout as L
 
 NOTES = 8

@@ -1,7 +1,5 @@
 """Who goes next: every order with few preemptions, or orders drawn at random."""
 
-from __future__ import annotations
-
 import random
 
 

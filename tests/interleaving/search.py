@@ -1,7 +1,5 @@
 """Scenes drawn at random, each played many times."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls from several threads: each ends once and in its turn, fails only for a reason, leaves nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..support import sample

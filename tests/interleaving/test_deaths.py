@@ -4,8 +4,6 @@ What that means is in `Play.check_run`: a task whose answer stood is done, what 
 and nothing is left behind. Then comes another run, with a successor, and the stop.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from ..support import sample

@@ -1,7 +1,5 @@
 """The Orch thread waits in the middle of a run: for every task, and never after the last has ended."""
 
-from __future__ import annotations
-
 import pytest
 
 from .scene import Scene

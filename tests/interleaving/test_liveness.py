@@ -1,7 +1,5 @@
 """A ready task and an idle worker lead to a start, even if the Orch thread never comes back."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..support import sample

@@ -1,7 +1,5 @@
 """Every row of the table of releases and acquires: what it promises holds, and is missed without it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

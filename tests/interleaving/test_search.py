@@ -1,7 +1,5 @@
 """The long form: scenes drawn at random for some minutes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

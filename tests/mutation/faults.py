@@ -165,7 +165,7 @@ FAULTS = (
     fault(
         "erased-shutdown",
         "A worker that writes its answer erases a request to stop.",
-        f"{SCHED}/test_mail.py::test_a_worker_stops_after_its_task_whose_answer_counts",
+        f"{SCHED}/test_mail.py::test_the_request_to_stop_is_a_word_of_its_own_that_stays_set",
         Patch(
             "jit/serve.py",
             "    exchange(mem, served(mem, w), state | error << L.HALF)\n",
@@ -242,7 +242,7 @@ FAULTS = (
     fault(
         "silent-success",
         "A task that failed counts as done.",
-        f"{SCHED}/test_complete.py::test_of_several_failures_run_raises_the_first_once",
+        f"{ORCH}/test_fail.py::test_run_raises_the_first_failure_once_after_everything_has_drained",
         Patch(
             "jit/collect.py",
             "        outcome = int(mem[frame + L.W_MAILBOX + L.MAIL_STATE]) >> L.HALF\n",

@@ -3,8 +3,6 @@
 What runs tests with a fault in the package is ``long``; that each patch fits is known at once.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

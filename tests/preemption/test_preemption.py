@@ -3,8 +3,6 @@
 A short form of what ``python -m tests.preemption SECONDS [SEED]`` does for as long as it is told to.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Every test runs somewhere: in `make test`, or in a named part of `make test-long`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

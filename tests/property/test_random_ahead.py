@@ -3,8 +3,6 @@
 Long programs, of which dice choose each step; `test_every_order.py` takes every step of short ones.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 

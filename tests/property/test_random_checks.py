@@ -4,8 +4,6 @@ The oracle asks the reference model for the edges that a task gets, and compares
 tasks. No task ends here, so the edges are all there are.
 """
 
-from __future__ import annotations
-
 import mmap
 import random
 

@@ -5,8 +5,6 @@ look at the mailboxes, an answer, a death, a thread that asks for a mailbox or g
 order the threads and processes of a real Worker bring about is a sequence of such steps.
 """
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise

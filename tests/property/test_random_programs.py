@@ -4,8 +4,6 @@ No worker answers here, so all that was submitted stays to be looked at. `test_r
 steps of passes and workers, `test_random_runs.py` and tests/preemption compare what tasks compute.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import random

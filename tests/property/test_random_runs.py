@@ -6,8 +6,6 @@ write after a read makes no edge by itself. Some tasks are groups, whose members
 and each write buffers of their own.
 """
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -1,7 +1,5 @@
 """Workers in one process: what close leaves, forgotten Workers, several at once, any thread."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

@@ -1,7 +1,5 @@
 """Control requests that fail: deaths, hangs, busy workers, requests from many threads at once."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -1,7 +1,5 @@
 """Processes die: workers, the fork server, the user's program. Nobody hangs, nobody is left."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -23,9 +21,8 @@ from ..support import Gate, make_args, wait_until
 from .programs import Concurrently, Fork, dies, in_a_fork, terminate
 from .workers import Bench, assert_works, mark, only, rounds, server_of, shared_words
 
+
 # ---------------------------------------------------------------- a worker
-
-
 @rounds(10, 300)
 def test_deaths_at_random_moments_never_hang_a_run(rounds):
     rng = np.random.default_rng(11)

@@ -1,7 +1,5 @@
 """Whole programs: their end without close, forks of them, what is printed, and their signals."""
 
-from __future__ import annotations
-
 from textwrap import dedent
 
 import pytest

@@ -1,7 +1,5 @@
 """A task fails, or the orchestration function does: what reaches the caller, and what is left."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

@@ -1,7 +1,5 @@
 """The package is built without a warning, from a checkout and from its sdist, and leaves no trace."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Ctrl-C, and other signals whose handlers raise: at every moment of a Worker's life."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random
@@ -40,7 +38,6 @@ def press_ctrl_c(receiver="the main thread"):
     signal.pthread_kill(thread.ident, signal.SIGINT)
 
 
-# ---------------------------------------------------------------- one Ctrl-C
 def parked(bench):
     wait_until(lambda: bench.mem[L.PARK_ORCH])
 
@@ -192,7 +189,6 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
     in_a_fork(program)
 
 
-# ---------------------------------------------------------------- whole programs
 PROGRAM = """
 w = Worker(level=3, num_sub_workers=2)
 w.init()
@@ -212,7 +208,6 @@ def test_an_unhandled_ctrl_c_ends_the_program_with_one_traceback():
         assert program.everybody_ends()
 
 
-# ---------------------------------------------------------------- at any moment
 @pytest.mark.spec("ORCH-RUN-8", "CALL-STREAM-8", "SEE-ON-1")
 @pytest.mark.slow("many moments of every use, and Workers for them")
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside calls"])

@@ -1,7 +1,5 @@
 """Compiled kernels are kept on disk and never outlive the sources they were made from."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

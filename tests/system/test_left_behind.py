@@ -1,7 +1,5 @@
 """What tasks leave behind in their worker: at every moment of its loop, and what is said of it."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Calls that are refused: the right exception, a message with the value and the remedy, no harm."""
 
-from __future__ import annotations
-
 import mmap
 import resource
 

@@ -1,7 +1,5 @@
 """Workers below Workers below Workers: failures, deaths and the end, at every level of the tree."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -101,7 +99,6 @@ def chain(processes, victim):
     return pattern
 
 
-# ---------------------------------------------------------------- deaths
 VICTIMS = [*LEVELS, *(f"server of {level}" for level in LEVELS)]
 
 
@@ -153,7 +150,6 @@ def test_when_the_top_is_killed_the_whole_tree_ends():
         assert fork.everybody_ends()
 
 
-# ---------------------------------------------------------------- the end
 @pytest.mark.parametrize("victim", sample(VICTIMS[::-1], 2))
 def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
@@ -165,7 +161,6 @@ def test_close_takes_a_tree_down_in_which_something_hangs(victim, monkeypatch):
     assert all(dies(pid) for pid in processes.values())
 
 
-# ---------------------------------------------------------------- Ctrl-C
 def test_ctrl_c_in_a_nested_run_waits_for_what_runs_and_a_second_one_does_not():
     def program():
         os.setpgid(0, 0)  # all of it gets a SIGINT, as from a terminal

@@ -1,7 +1,5 @@
 """Waiting: no lost wake-up, no core burnt while idle, and more workers than cores."""
 
-from __future__ import annotations
-
 import os
 import random
 import time
@@ -42,8 +40,6 @@ def nothing_saves_a_lost_wake(worker):
 
 
 # ---------------------------------------------------------------- lost wakes
-
-
 @pytest.mark.spec("SCHED-DISPATCH-3", "SCHED-WAKE-1")
 @rounds(40, 4000)
 def test_two_tasks_that_need_each_other_always_meet(rounds):

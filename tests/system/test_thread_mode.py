@@ -1,7 +1,5 @@
 """Workers that are threads: Ctrl-C, the start, the end, and exceptions that are raised elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import signal
@@ -23,7 +21,6 @@ def thread_worker(subs=2, **config):
     return Worker(level=3, num_sub_workers=subs, child_mode="thread", **config)
 
 
-# ---------------------------------------------------------------- errors
 def test_a_task_that_leaves_its_thread_by_force_loses_its_task_alone():
     """The worst a leaf can do to its thread: an asynchronous exception that comes too late for it."""
     with thread_worker(1) as w:
@@ -38,7 +35,6 @@ def test_a_task_that_leaves_its_thread_by_force_loses_its_task_alone():
             assert_works(w, ok, marks)
 
 
-# ---------------------------------------------------------------- Ctrl-C
 def test_a_second_ctrl_c_ends_a_task_at_its_next_line():
     def program():
         with thread_worker(2) as w:
@@ -58,7 +54,6 @@ def test_a_second_ctrl_c_ends_a_task_at_its_next_line():
     in_a_fork(program)
 
 
-# ---------------------------------------------------------------- the end
 def for_ever():
     while True:
         time.sleep(0.01)
@@ -86,7 +81,6 @@ def test_a_thread_that_does_not_stop_is_ended_or_told_of(monkeypatch, caplog, in
     event.set()
 
 
-# ---------------------------------------------------------------- the start
 class Starting:
     """A worker whose start calls what it is told to, and that notes which thread runs its tasks."""
 

@@ -1,7 +1,5 @@
 """Atomic words: what each operation does alone, and every outcome two threads can bring about."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

@@ -1,7 +1,5 @@
 """Where a task's arguments are kept: in its slot, or in a block of their own if they are many."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

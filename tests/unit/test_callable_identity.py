@@ -1,7 +1,5 @@
 """What callables and handles are made into where they travel."""
 
-from __future__ import annotations
-
 import mmap
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """One word says what a task runs, in which pool, on which worker, with which configuration."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given

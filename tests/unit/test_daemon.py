@@ -1,7 +1,5 @@
 """Daemons that are started by hand, and the fleet that asks them for sessions."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Fail points in Python code: where they exist, only the worker that a test names dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 

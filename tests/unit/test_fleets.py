@@ -1,7 +1,5 @@
 """Fleets of processes: how sessions start, announce themselves and end."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """The fork server ends with its parent, and says nothing."""
 
-from __future__ import annotations
-
 import os
 import socket
 

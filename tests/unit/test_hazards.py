@@ -155,12 +155,7 @@ def s():
     stream.close()
 
 
-PLACES = (0, 96), (37, 96), (0, 97), (90, 97)
-
-
 # ---------------------------------------------------------------- reads of the same bytes
-
-
 def test_readers_of_memory_that_is_given_back_are_forgotten_and_no_others(s):
     for i in range(3):
         s.submit(f"half {i}", reads(AT, nbytes=32))

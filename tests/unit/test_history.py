@@ -1,7 +1,5 @@
 """What tasks wait for through others, found as far as it is asked for; which bytes tensors share."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """CURVE keys: files of them, and who is admitted."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from contextlib import suppress

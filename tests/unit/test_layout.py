@@ -1,7 +1,5 @@
 """Sizes and offsets, as literal numbers, and areas that do not overlap."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 

@@ -1,7 +1,5 @@
 """Graphs as task lists: carried out in any order that they allow, they do what the graph does."""
 
-from __future__ import annotations
-
 import random
 from contextlib import nullcontext
 from types import SimpleNamespace

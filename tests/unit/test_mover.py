@@ -1,7 +1,5 @@
 """Moving bytes between sessions: right bytes, refusals that change nothing, and losses that end."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Options of a Worker, as programs and people see them."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 

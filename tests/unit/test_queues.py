@@ -1,7 +1,5 @@
 """The queues between the actors, against lists."""
 
-from __future__ import annotations
-
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 

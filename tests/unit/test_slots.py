@@ -1,7 +1,5 @@
 """The state machine in the source, and the references of a slot."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is done until it raises nothing gets there, wherever a signal handler raises."""
 
-from __future__ import annotations
-
 import contextlib
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Asks the package what layouts.json, enums.json and descriptors.json expect of it."""
 
-from __future__ import annotations
-
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Asks the package what remote.json expects of it: the messages of remote level 3 Workers."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Has the package take the steps of tag-walks.json, rings.json and scheduler.json."""
 
-from __future__ import annotations
-
 from simpler_ref import RingFullError
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring

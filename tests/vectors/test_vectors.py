@@ -1,7 +1,5 @@
 """spec/vectors: the package does what the files say, and so does a checker that does not use it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

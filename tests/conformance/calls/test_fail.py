@@ -210,8 +210,6 @@ def test_the_time_out_of_a_task_is_its_own_and_that_of_result_has_no_cause(w):
 
 
 # ---------------------------------------------------------------- errors that nobody asks for
-
-
 def tellers():
     return [one.ident for one in threading.enumerate() if one.name == "simpler_ref-failures"]
 

@@ -161,8 +161,6 @@ def test_what_is_not_tracked_makes_nobody_wait(s):
 
 
 # ---------------------------------------------------------------- references, numbers, searches
-
-
 @pytest.mark.spec("CALL-HAZARD-7")
 def test_a_layout_has_one_number_and_is_read_back_as_it_was(s):
     views = [np.zeros((4, 6))[::2, 1:3], np.zeros(3, RECORD)[::-1], np.zeros((), ">c8")]

@@ -436,8 +436,6 @@ def test_functions_that_refer_to_nothing_that_can_change_are_kept_by_workers(kin
 
 
 # ---------------------------------------------------------------- by name
-
-
 def fill(count):
     TABLE.extend(range(count))
 

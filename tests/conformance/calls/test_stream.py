@@ -1,7 +1,5 @@
 """CALL-STREAM: submitting calls."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -34,11 +34,17 @@ def test_alloc_returns_an_aligned_tensor_in_the_ring_of_the_scope_depth(w):
 
 
 @pytest.mark.spec("ORCH-ALLOC-2")
-def test_an_alloc_is_completed_from_the_start_and_never_dispatched(driver):
+def test_an_alloc_is_completed_and_has_let_go_from_the_start_and_is_never_dispatched(make_driver):
+    driver = make_driver(run=False)
     slot = driver.alloc(100)
-    assert driver.state(slot) == COMPLETED
-    assert driver.producers(slot) == driver.wiring_queue() == []
-    assert (driver.run_pass(), driver.ready_queue(), driver.worker_of(slot)) == (0, [], -1)
+    assert (driver.refs(slot), driver.state(slot)) == ((0, 1), COMPLETED), "no scope is open"
+    assert inside(driver.address(slot), 100, driver.ring(0, L.R_BASE), 1 << 16)
+    for nbytes in (100, 0):
+        driver.open_scope()
+        slot = driver.alloc(nbytes)
+        assert (driver.refs(slot), driver.state(slot)) == ((1, 1), COMPLETED)
+        assert driver.producers(slot) == driver.wiring_queue() == []
+        assert (driver.run_pass(), driver.ready_queue(), driver.worker_of(slot)) == (0, [], -1)
 
 
 @pytest.mark.spec("ORCH-ALLOC-3")
@@ -50,17 +56,6 @@ def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
     assert (driver.producers(reader), driver.lookup(address)) == ([slot], slot)
     writer = driver.submit(writes(address))
     assert driver.lookup(address) == writer
-
-
-@pytest.mark.spec("ORCH-ALLOC-2")
-def test_an_alloc_begins_with_its_own_reference_released_and_one_for_an_open_scope(make_driver):
-    driver = make_driver(run=False)
-    slot = driver.alloc(100)
-    assert (driver.refs(slot), driver.state(slot)) == ((0, 1), COMPLETED)
-    assert inside(driver.address(slot), 100, driver.ring(0, L.R_BASE), 1 << 16)
-    for nbytes in (100, 0):
-        driver.open_scope()
-        assert driver.refs(driver.alloc(nbytes)) == (1, 1)
 
 
 @pytest.mark.spec("ORCH-ALLOC-5")

@@ -78,6 +78,9 @@ def test_run_raises_the_first_failure_once_after_everything_has_drained():
         assert kept[0].live_tasks() == 0
         go.open()
         assert w.run(lambda orch, *_: orch.submit_sub(slow)).tasks == 1
+        with pytest.raises(TaskError) as again:
+            w.run(lambda orch, *_: orch.submit_sub(failing, make_args(scalars=[7])))
+        assert again.value is not info.value
 
 
 @pytest.mark.spec("ORCH-FAIL-1")

@@ -204,7 +204,6 @@ def test_all_shared_memory_is_mapped_before_the_first_fork_at_one_address():
                 assert mapping(pid, address) == mapping(os.getpid(), address)
 
 
-# ---------------------------------------------------------------- shared regions
 def path_of(array):
     return mapping(os.getpid(), array.ctypes.data)[-1]
 
@@ -240,7 +239,6 @@ def test_both_kinds_of_workers_have_the_memory_and_no_other_keeps_it(how):
     assert (len(held(os.getpid())), x.tolist()) == (before, [0, 2, 4, 6, 8])
 
 
-# ---------------------------------------------------------------- thread pools
 def pool_sizes():
     return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 
@@ -280,7 +278,6 @@ def test_libraries_have_one_thread_in_workers_or_what_their_variable_says(given,
     as_a_new_program(body, **given)
 
 
-# ---------------------------------------------------------------- locks of other threads
 def log(go_on):
     """Write more than a pipe holds to a log, which is read once the thread may go on."""
     reads, writes = os.pipe()

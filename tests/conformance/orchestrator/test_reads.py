@@ -1,7 +1,5 @@
 """ORCH-READS: with ``track_reads=True`` writers wait for readers."""
 
-from __future__ import annotations
-
 import functools
 import time
 

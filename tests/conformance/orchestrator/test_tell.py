@@ -56,7 +56,6 @@ class Busy:
         return f"task {task} (Busy.__enter__.<locals>.waits) {how} {manager.name(worker)}"
 
 
-# ---------------------------------------------------------------- Ctrl-C
 @pytest.mark.spec("ORCH-TELL-1")
 @MODES
 def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(mode, said):
@@ -88,7 +87,6 @@ def test_a_first_ctrl_c_says_what_the_run_waits_for_and_what_a_second_one_does(m
         assert words.endswith(f"; Ctrl-C again {ends[mode]}")
 
 
-# ---------------------------------------------------------------- no progress
 @pytest.fixture
 def at_once(monkeypatch):
     """Have the message come at once, not after 30 s."""
@@ -139,7 +137,6 @@ def test_nothing_is_said_while_tasks_end(w, monkeypatch):
         assert bool(told) == (second == 30)
 
 
-# ---------------------------------------------------------------- compiling
 @pytest.mark.spec("ORCH-TELL-3")
 @pytest.mark.parametrize("cached", [0, 1, 1000])
 def test_kernels_that_must_be_compiled_are_announced(cached, monkeypatch):

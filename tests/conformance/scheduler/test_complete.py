@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simpler_ref import TaskError, Worker
+from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
@@ -31,7 +31,6 @@ def error_words(driver):
     return outcome, task, worker, message.decode(), trace.decode()
 
 
-# ---------------------------------------------------------------- how it ended
 @pytest.mark.spec("SCHED-COMPLETE-1")
 @pytest.mark.parametrize("error", [0, 1, 2, 255, 2**31 - 1])
 def test_error_0_makes_a_task_completed_and_any_other_report_failed(driver, error):
@@ -58,7 +57,6 @@ def test_the_error_is_kept_though_the_mailbox_is_used_again(driver):
     assert error_words(driver) == kept
 
 
-# ---------------------------------------------------------------- the consumers
 @pytest.mark.spec("SCHED-COMPLETE-2")
 def test_each_consumer_is_released_once_however_many_tensors_it_shares_with_the_producer(driver):
     other = driver.submit(writes(KEY + 16))
@@ -78,7 +76,6 @@ def test_each_consumer_is_released_once_however_many_tensors_it_shares_with_the_
     assert sorted(driver.ready_queue()) == sorted(consumers)
 
 
-# ---------------------------------------------------------------- the references
 @pytest.mark.spec("SCHED-COMPLETE-3")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
 def test_a_finished_task_lets_go_of_its_producers_once_each_and_then_of_itself(driver, error):
@@ -92,7 +89,6 @@ def test_a_finished_task_lets_go_of_its_producers_once_each_and_then_of_itself(d
     assert [driver.refs(slot) for slot in [*producers, consumer]] == [(2, 2)] * 3 + [(1, 1)]
 
 
-# ---------------------------------------------------------------- the worker
 @pytest.mark.spec("SCHED-COMPLETE-4")
 def test_what_a_completion_makes_ready_can_go_to_the_same_worker(make_driver):
     driver = make_driver(sub=1)
@@ -107,7 +103,6 @@ def test_what_a_completion_makes_ready_can_go_to_the_same_worker(make_driver):
         assert (driver.state(after), driver.given(0)) == (RUNNING, after)
 
 
-# ---------------------------------------------------------------- tensor memory
 @pytest.mark.spec("SCHED-COMPLETE-5")
 def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
     length, tasks, runs = 20_000, 30, 3
@@ -131,7 +126,6 @@ def test_what_a_worker_wrote_is_seen_by_consumers_and_by_the_caller():
             assert np.array_equal(buffers, expected)
 
 
-# ---------------------------------------------------------------- the first failure
 @pytest.mark.spec("ORCH-FAIL-1")
 def test_the_failure_collected_first_is_the_one_reported(driver):
     slots = [driver.submit(), driver.start()]
@@ -140,24 +134,3 @@ def test_the_failure_collected_first_is_the_one_reported(driver):
     assert first[1] == driver.id(slots[1])
     driver.answer(slots[0], ValueError("second"))
     assert (error_words(driver), driver.states(*slots)) == (first, [FAILED, FAILED])
-
-
-@pytest.mark.spec("ORCH-FAIL-1")
-def test_of_several_failures_run_raises_the_first_once():
-    with Worker(3, num_sub_workers=1) as w:
-
-        @w.register
-        def fail(args):
-            raise ValueError(f"number {args.scalar(0)}")
-
-        def orch_fn(orch, *_):
-            for number in range(5):
-                orch.submit_sub(fail, make_args(scalars=[number]))
-
-        with pytest.raises(TaskError, match="ValueError: number 0") as failure:
-            w.run(orch_fn)
-        assert failure.value.task == 0
-        assert w.run(lambda *_: None).tasks == 0
-        with pytest.raises(TaskError) as again:
-            w.run(orch_fn)
-        assert again.value is not failure.value

@@ -13,7 +13,6 @@ KEY = 0x7000_0000
 FOREVER_NS = 1 << 60
 
 
-# ---------------------------------------------------------------- complete before it is seen
 @pytest.mark.spec("SCHED-DISPATCH-1")
 @pytest.mark.parametrize(
     "rounds", [40 if INTERPRETED else 300, pytest.param(100_000, marks=pytest.mark.long)]
@@ -34,7 +33,6 @@ def test_a_worker_that_sees_a_task_sees_all_of_it(make_driver, rounds):
         assert worker.result(DEADLINE_S) == 0
 
 
-# ---------------------------------------------------------------- one task at a time
 @pytest.mark.spec("SCHED-DISPATCH-2")
 def test_a_worker_has_one_task_at_a_time(driver):
     slots = [driver.submit(scalars=[i]) for i in range(6)]
@@ -53,7 +51,6 @@ def test_a_worker_has_one_task_at_a_time(driver):
     assert driver.given(first) == slots[2]
 
 
-# ---------------------------------------------------------------- nobody is idle for nothing
 @pytest.mark.spec("SCHED-DISPATCH-3")
 @pytest.mark.parametrize("seed", range(5))
 def test_when_nothing_moves_no_idle_worker_is_left_beside_a_ready_task(make_driver, seed):
@@ -124,7 +121,6 @@ def test_a_task_that_is_held_back_goes_to_the_worker_that_becomes_idle_first(dri
     assert not driver.x.any_deferred(driver.mem)
 
 
-# ---------------------------------------------------------------- nobody idle
 @pytest.mark.spec("SCHED-DISPATCH-4")
 def test_a_task_without_an_idle_worker_stays_at_the_head_and_the_pass_goes_on(make_driver):
     driver = make_driver(sub=1)

@@ -58,7 +58,6 @@ def test_a_thread_that_finds_the_pass_taken_changes_nothing(driver):
     assert driver.x.orch_pass(driver.mem) > 0
 
 
-# ---------------------------------------------------------------- whoever runs the passes
 def add_and_double(args):
     """Mix: y = 2 y + x + s."""
     x, y = (args.tensor(i).numpy() for i in range(2))
@@ -125,7 +124,6 @@ def test_a_graph_ends_the_same_whichever_threads_run_the_passes(who, seed):
         assert np.array_equal(views, expected)
 
 
-# ---------------------------------------------------------------- arguments are only bytes
 @pytest.mark.spec("SCHED-PASS-4")
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
@@ -146,7 +144,6 @@ def test_whatever_bytes_a_slot_holds_reach_the_mailbox_unchanged(driver, seed):
     assert box[1104 + 8 : 1104 + 8 + len(stored)].tobytes() == stored
 
 
-# ---------------------------------------------------------------- looks without the lock
 FRAMES = {"W_HEAD", "W_TAIL"}
 """Words that hold the place of a frame of one worker, whatever their value."""
 

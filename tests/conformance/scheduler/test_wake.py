@@ -429,8 +429,6 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-
-
 @pytest.mark.spec("SCHED-WAKE-7")
 @pytest.mark.kernels
 @pytest.mark.parametrize("depth", [1, 2, 3])

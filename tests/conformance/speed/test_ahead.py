@@ -40,7 +40,6 @@ def pair(driver, how=reads):
     return first, second
 
 
-# ---------------------------------------------------------------- 1: what is given, and when it starts
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("depth", [2, 3, 7])
 def test_a_chain_is_in_the_frames_of_one_worker_though_only_its_head_is_ready(make_driver, depth):
@@ -100,9 +99,6 @@ def test_steps_of_a_stencil_give_the_same_numbers_on_real_workers(kind, mode):
         assert cells[steps % 2].tolist() == expected.tolist()
 
 
-# ---------------------------------------------------------------- 2: what is ready goes first
-
-
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["failure", "cancel"])
 def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
@@ -120,7 +116,6 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
     assert not {slots[2], slots[3]} & set(driver.all_given(0))
 
 
-# ---------------------------------------------------------------- 5: failures
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("how", ["raises", "is skipped", "is lost"])
 def test_what_waits_for_a_failed_task_is_not_started(make_driver, how):
@@ -166,7 +161,6 @@ def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_a
     assert driver.may_start(2) == L.SKIPPED
 
 
-# ---------------------------------------------------------------- 6: given back
 @pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(make_driver):
     driver = make_driver(depth=3, sub=2)
@@ -191,7 +185,6 @@ def test_a_worker_that_waits_for_long_gives_its_task_back_and_what_follows_too(m
     assert [driver.state(slot) for slot in slots] == [COMPLETED] * 2
 
 
-# ---------------------------------------------------------------- 7: stop and cancel
 @pytest.mark.spec("SPEED-AHEAD-1")
 @pytest.mark.parametrize("why", ["stop", "cancel"])
 def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver, why):
@@ -209,9 +202,6 @@ def test_a_worker_that_waits_starts_nothing_after_a_stop_or_a_cancel(make_driver
             assert driver.mailbox_state(1, 0) == (L.TASK_DONE, L.SKIPPED)
         driver.k.request_stop(driver.mem, 1)
         assert waits.result(DEADLINE_S) == L.STOP
-
-
-# ---------------------------------------------------------------- 8: how many
 
 
 @pytest.mark.spec("SPEED-AHEAD-1")

@@ -34,7 +34,6 @@ FOREVER_NS = 10**13
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3, 7])
 
 
-# ---------------------------------------------------------------- 1: how many
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-1")
 def test_a_worker_is_given_as_many_tasks_as_it_has_frames(make_driver, depth):
@@ -52,7 +51,6 @@ def test_a_worker_is_given_as_many_tasks_as_it_has_frames(make_driver, depth):
     assert driver.all_given(0) == slots[1 : depth + 1], "the room is used at once"
 
 
-# ---------------------------------------------------------------- 2: in which order
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-2")
 def test_tasks_are_seen_to_end_in_the_order_in_which_they_were_given(make_driver, depth):
@@ -69,7 +67,6 @@ def test_tasks_are_seen_to_end_in_the_order_in_which_they_were_given(make_driver
     assert driver.all_given(0) == after[::-1]
 
 
-# ---------------------------------------------------------------- 3: to which worker
 def busy_driver(make_driver, depth, tasks, **size):
     """Return a driver whose workers have that many tasks each."""
     driver = make_driver(depth=depth, sub=len(tasks), **size)
@@ -119,7 +116,6 @@ def test_while_a_worker_sleeps_no_task_is_put_behind_another(make_driver, kind):
     assert driver.worker_of(slot) == first + 1
 
 
-# ---------------------------------------------------------------- 4: groups
 @pytest.mark.spec("SPEED-DEPTH-2")
 def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_it(make_driver):
     driver = busy_driver(make_driver, 3, [1, 0, 2])
@@ -143,7 +139,6 @@ def test_a_group_waits_for_workers_without_any_task_and_single_tasks_go_behind_i
     assert driver.finish_everything() and driver.state(group) in (COMPLETED, CONSUMED)
 
 
-# ---------------------------------------------------------------- 5: control requests
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-2")
 def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver, depth):
@@ -168,7 +163,6 @@ def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver
     assert (driver.all_given(0), driver.mailbox_state(0)) == ([own], (L.TASK_READY, 0))
 
 
-# ---------------------------------------------------------------- 6, 7: failures
 @leaf
 def choose(marks: int64[:], number: int):
     if number == 2:
@@ -220,7 +214,6 @@ def test_the_first_of_several_failures_is_reported_and_the_other_tasks_run(mode,
         assert marks[5] == 2
 
 
-# ---------------------------------------------------------------- 8: deaths
 @pytest.mark.spec("SPEED-DEPTH-6")
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_of_a_dead_workers_tasks_those_it_had_ended_are_done(make_driver, done):
@@ -258,7 +251,6 @@ def test_what_a_worker_ended_while_another_is_buried_is_done_though_it_dies_next
     assert (driver.state(behind), driver.mem[L.RUN_ERROR]) == (COMPLETED, 0)
 
 
-# ---------------------------------------------------------------- 9: cancelled
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-6")
 def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make_driver, depth):
@@ -286,7 +278,6 @@ def test_a_cancelled_run_starts_nothing_that_stands_behind_the_current_task(make
             assert driver.mailbox_state(worker, frame) == (L.TASK_READY, 0)
 
 
-# ---------------------------------------------------------------- 10: told to stop
 @DEPTHS
 @pytest.mark.spec("SPEED-DEPTH-6")
 def test_a_worker_that_is_told_to_stop_starts_none_of_its_tasks(make_driver, depth):
@@ -299,7 +290,6 @@ def test_a_worker_that_is_told_to_stop_starts_none_of_its_tasks(make_driver, dep
         assert states == [L.TASK_DONE] + [L.TASK_READY] * (count - 1)
 
 
-# ---------------------------------------------------------------- 11: the same results
 def expected_after(graph, failing, buffers):
     """Return the buffers as if each task had run when all before it had, and the first failures."""
     values, spoiled, raised = [0] * buffers, set(), set()
@@ -354,7 +344,6 @@ def test_a_run_has_the_same_results_at_every_depth_whatever_fails(mode, depth):
             assert [int(array[0]) for array in shared] == values, (graph, failing)
 
 
-# ---------------------------------------------------------------- 12: which depths
 @pytest.mark.spec("SPEED-DEPTH-1")
 def test_a_depth_is_from_1_to_64_and_1_by_default():
     for depth in (0, -1, 65, 1 << 40):
@@ -368,7 +357,6 @@ def test_a_depth_is_from_1_to_64_and_1_by_default():
         assert count[0] == 200
 
 
-# ---------------------------------------------------------------- 14: at endpoints
 @pytest.mark.spec("SPEED-DEPTH-1")
 @pytest.mark.parametrize(
     ("asked", "depth"),

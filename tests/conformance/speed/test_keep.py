@@ -1,7 +1,5 @@
 """Compiled code on disk: found again, checked before it is used, done without where it cannot be."""
 
-from __future__ import annotations
-
 import collections
 import os
 import resource

@@ -61,7 +61,6 @@ def numbers(w, *values):
     return [w.share(np.full(3, value, np.int64)) for value in values]
 
 
-# ---------------------------------------------------------------- recording
 @pytest.mark.spec("SPEED-REPLAY-1")
 def test_recording_calls_the_function_once_and_starts_nobody():
     calls = []
@@ -83,7 +82,6 @@ def test_recording_calls_the_function_once_and_starts_nobody():
         assert calls == [(("thing", 5), 3)]
 
 
-# ---------------------------------------------------------------- the same graph
 @pytest.mark.spec("SPEED-REPLAY-2")
 def test_a_replay_gives_the_results_of_a_fresh_run(w):
     copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
@@ -112,9 +110,6 @@ def test_a_replay_gives_the_results_of_a_fresh_run(w):
         assert timing.host_wall_ns > 0
 
 
-# ---------------------------------------------------------------- re-binding
-
-
 @pytest.mark.spec("SPEED-REPLAY-3")
 def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
     (x,) = numbers(w, 0)
@@ -135,7 +130,6 @@ def test_a_scalar_passed_on_is_bound_anew_and_one_computed_is_not(w):
     assert x.tolist() == [9, 3, 10]
 
 
-# ---------------------------------------------------------------- arguments that do not fit
 MISFITS = [
     (lambda x, y: make_args((x, T.INPUT), scalars=[1]), "has 1 tensors, the recording has 2"),
     (lambda x, y: bound(x, y, 1, 2), "args has 2 scalars, the recording has 1"),
@@ -180,7 +174,6 @@ def test_args_that_do_not_fit_are_refused_and_nothing_runs(w):
     assert y.tolist() == [4, 4, 4]
 
 
-# ---------------------------------------------------------------- memory that the runtime provides
 @pytest.mark.spec("SPEED-REPLAY-6")
 def test_memory_of_a_recording_cannot_be_read_or_written(w):
     kept = []
@@ -199,7 +192,6 @@ def test_memory_of_a_recording_cannot_be_read_or_written(w):
             tensor.numpy()
 
 
-# ---------------------------------------------------------------- what cannot be recorded
 @pytest.mark.spec("SPEED-REPLAY-1")
 def test_what_has_no_meaning_in_a_recording_is_refused(w):
     def orch_fn(orch, args, config):
@@ -257,7 +249,6 @@ def test_what_no_run_would_accept_is_refused_when_it_is_recorded(w):
     assert (len(caught), graph.tasks, graph.run().tasks) == (12, 0, 0)
 
 
-# ---------------------------------------------------------------- callables and configurations
 @pytest.mark.spec("SPEED-REPLAY-2")
 def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
     (x,) = numbers(w, 0)
@@ -275,7 +266,6 @@ def test_a_callable_that_is_unregistered_is_refused_by_a_replay(w):
     assert x.tolist() == [2, 2, 2]
 
 
-# ---------------------------------------------------------------- as any run does
 @pytest.mark.spec("SPEED-REPLAY-2")
 @pytest.mark.parametrize("limit", [{"heap_ring_size": 8 * KIB}, {"task_window": 4}], ids=str)
 def test_a_replay_waits_for_room(limit):
@@ -341,7 +331,6 @@ def test_a_task_that_fails_in_a_replay_makes_it_raise(w):
     assert x.tolist() == [12, 12, 12]
 
 
-# ---------------------------------------------------------------- when it is refused
 @pytest.mark.spec("SPEED-REPLAY-1")
 def test_replays_and_recordings_during_a_run_or_a_recording_are_refused(w):
     graph, refused = w.record(lambda *_: None), []
@@ -375,7 +364,6 @@ def test_on_a_closed_worker_both_are_refused():
             call()
 
 
-# ---------------------------------------------------------------- what it keeps, and what it leaves
 @pytest.mark.spec("SPEED-REPLAY-6")
 def test_arrays_live_as_long_as_the_graph_and_replays_leave_nothing_behind(w):
     seen = []
@@ -411,7 +399,6 @@ def held(w):
     return [int(mem[word]) for word in (L.LIVE, L.NEXT_TASK_ID, L.MAP_COUNT, L.SPILL_USED)]
 
 
-# ---------------------------------------------------------------- tasks of endpoints
 @pytest.fixture(
     scope="module", params=[8, pytest.param(1, marks=pytest.mark.long)], ids="depth {}".format
 )
@@ -446,7 +433,6 @@ def test_random_programs_are_replayed_as_they_are_run(seed, runtime):
         fixed[:] = before
 
 
-# ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("SPEED-REPLAY-12")
 def test_memory_of_endpoints_is_part_of_a_recording_and_cannot_be_rebound():
     made = Program(1)

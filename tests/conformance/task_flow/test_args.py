@@ -15,7 +15,6 @@ from tests.support import ignores, member, overwrites, reads, updates, writes
 KEY = 0x7000_0000
 
 
-# ---------------------------------------------------------------- the same in all forms
 @pytest.mark.spec("FLOW-ARGS-1")
 def test_slot_and_mailbox_hold_what_was_submitted_without_tags(driver):
     args = [
@@ -32,7 +31,6 @@ def test_slot_and_mailbox_hold_what_was_submitted_without_tags(driver):
     assert box[8 : 8 + len(expected)] == expected
 
 
-# ---------------------------------------------------------------- the blob
 @pytest.mark.spec("FLOW-ARGS-2")
 @pytest.mark.parametrize("tensors, scalars", [(0, 0), (1, 0), (0, 3), (5, 2), (128, 128)])
 def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(driver, tensors, scalars):
@@ -57,7 +55,6 @@ def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(driver,
         driver.finish_everything()
 
 
-# ---------------------------------------------------------------- lifetimes
 @pytest.mark.spec("FLOW-ARGS-3")
 def test_a_task_keeps_its_arguments_and_the_users_memory_is_neither_copied_nor_moved(mode):
     with Worker(3, num_sub_workers=1, child_mode=mode) as w:
@@ -88,7 +85,6 @@ def test_a_task_keeps_its_arguments_and_the_users_memory_is_neither_copied_nor_m
         assert data.tolist() == list(range(0, 200, 4))
 
 
-# ---------------------------------------------------------------- read back
 @pytest.mark.spec("FLOW-ARGS-4")
 def test_arguments_are_read_from_a_blob_by_address_or_from_its_bytes():
     tensors = [ContinuousTensor.make(KEY + 64 * i, (i, 2), DataType.UINT16) for i in range(3)]

@@ -53,7 +53,6 @@ def expected_chip(target, arch, on, runtime):
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- descriptors
 @pytest.mark.spec("FLOW-ID-1")
 @pytest.mark.parametrize("payload", [b"", b"x", bytes(range(256)) * 9])
 def test_the_descriptor_of_a_serialised_callable(payload):
@@ -101,7 +100,6 @@ def test_a_handle_has_the_hashid_of_its_callables_descriptor():
         assert handle.hashid == "sha256:" + sha(descriptor).hex()
 
 
-# ---------------------------------------------------------------- the architecture
 @pytest.mark.spec("FLOW-ID-6")
 def test_the_architecture_follows_from_the_platform():
     target = chip()
@@ -115,7 +113,6 @@ def test_the_architecture_follows_from_the_platform():
         assert w.register(target).digest == sha(found)
 
 
-# ---------------------------------------------------------------- hashids
 @pytest.mark.spec("FLOW-ID-2")
 def test_a_digest_is_the_bytes_of_its_hashid_and_what_is_no_hashid_is_refused():
     raw = bytes(range(0, 256, 8))
@@ -133,7 +130,6 @@ def test_a_digest_is_the_bytes_of_its_hashid_and_what_is_no_hashid_is_refused():
             assert isinstance(caught.value, ValueError)
 
 
-# ---------------------------------------------------------------- imports
 @pytest.mark.spec("FLOW-ID-3")
 def test_what_cannot_be_imported_is_refused_and_a_target_has_exactly_one_colon():
     parsed = parse_python_import_target("package.module:Kind.method")
@@ -148,7 +144,6 @@ def test_what_cannot_be_imported_is_refused_and_a_target_has_exactly_one_colon()
             parse_python_import_target(target)
 
 
-# ---------------------------------------------------------------- equal and different
 @pytest.mark.spec("FLOW-ID-4")
 def test_a_change_of_any_field_gives_another_hashid():
     def of(target=None, on="sim", runtime="r", arch="a"):
@@ -169,7 +164,6 @@ def test_a_change_of_any_field_gives_another_hashid():
     assert of() == of()
 
 
-# ---------------------------------------------------------------- no number crosses
 @pytest.mark.spec("FLOW-ID-5")
 def test_a_frame_has_the_digest_and_no_number(driver):
     for index in (3, 9, 15):

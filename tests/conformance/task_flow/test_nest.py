@@ -18,7 +18,6 @@ def two_levels(mode, **more):
     return w, below
 
 
-# ---------------------------------------------------------------- a task is a run below
 @pytest.mark.spec("FLOW-NEST-1")
 def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
     w, below = two_levels(mode)
@@ -52,7 +51,6 @@ def test_a_task_is_an_orch_function_that_is_done_when_its_tasks_are(mode):
         assert seen[0] == 8
 
 
-# ---------------------------------------------------------------- starting
 @pytest.mark.spec("FLOW-NEST-2")
 def test_it_starts_with_its_parent_and_its_workers_serve_one_run_after_the_other(mode):
     w, below = two_levels(mode)
@@ -82,7 +80,6 @@ def test_it_starts_with_its_parent_and_its_workers_serve_one_run_after_the_other
         assert pids.all() and base[0] != w._session.orch.ring.heap_base(0), "rings of its own"
 
 
-# ---------------------------------------------------------------- many levels
 @pytest.mark.spec("FLOW-NEST-3")
 def test_levels_nest_and_each_has_sub_workers(mode):
     """Each level counts on its sub worker, then passes on what is left to the next."""
@@ -116,7 +113,6 @@ def _passing(noting, below):
     return orch_fn
 
 
-# ---------------------------------------------------------------- memory through the levels
 @pytest.mark.spec("FLOW-NEST-4")
 def test_arrays_and_ring_memory_of_the_parent_go_down_without_a_copy(mode):
     w, below = two_levels(mode, child_mode=mode)
@@ -154,7 +150,6 @@ def test_arrays_and_ring_memory_of_the_parent_go_down_without_a_copy(mode):
             assert total[0] == 4 * data.sum()
 
 
-# ---------------------------------------------------------------- after a failure
 @pytest.mark.spec("FLOW-NEST-5")
 def test_a_failed_task_leaves_a_nested_worker_as_able_as_before(mode):
     w, below = two_levels(mode)
@@ -177,7 +172,6 @@ def test_a_failed_task_leaves_a_nested_worker_as_able_as_before(mode):
         assert seen[0] == 2
 
 
-# ---------------------------------------------------------------- misuse
 @pytest.mark.spec("FLOW-NEST-6", "ORCH-MISUSE-11", "FLOW-NEST-8")
 def test_children_and_levels_that_cannot_be_are_refused_and_change_nothing():
     for level in (1, 0, -1, "3", 2.5):

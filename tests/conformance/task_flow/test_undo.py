@@ -79,7 +79,6 @@ def function():
     return 1
 
 
-# ---------------------------------------------------------------- a partial failure
 @pytest.mark.spec("FLOW-UNDO-1")
 def test_if_one_worker_refuses_all_forget_and_it_can_be_registered_later(make, mode):
     w, words = make(mode)
@@ -113,7 +112,6 @@ def test_if_a_process_hangs_or_dies_in_it_all_forget_and_the_next_run_has_all(ma
     assert installed(words) == [1, 1, 1]
 
 
-# ---------------------------------------------------------------- a roll-back that fails
 @pytest.mark.spec("FLOW-UNDO-2")
 def test_if_the_roll_back_is_not_confirmed_the_callable_is_of_no_more_use(make, mode):
     w, words = make(mode)
@@ -134,7 +132,6 @@ def test_if_the_roll_back_is_not_confirmed_the_callable_is_of_no_more_use(make, 
     fresh.register(function)
 
 
-# ---------------------------------------------------------------- what cannot travel
 @pytest.mark.spec("FLOW-UNDO-3")
 def test_what_cannot_be_serialised_is_refused_once_processes_run():
     lock = threading.Lock()

@@ -11,7 +11,6 @@ from .own import calling, orch_words
 NEXT = L.NEXT_LEVEL
 
 
-# ---------------------------------------------------------------- that one and no other
 @pytest.mark.spec("WM-AFF-1")
 @pytest.mark.parametrize("worker", [0, 1, 2])
 def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, worker):
@@ -22,19 +21,11 @@ def test_a_task_for_one_worker_waits_for_it_while_others_are_idle(make_driver, w
     assert sum(driver.given(w) != L.NONE for w in range(3)) == 1
     driver.finish(first)
     assert (driver.worker_of(second), driver.state(second)) == (worker, RUNNING)
+    driver.submit(kind=NEXT, owner=(worker + 1) % 3)
+    for_any = driver.submit_and_settle(kind=NEXT, owner=-1)
+    assert driver.worker_of(for_any) == (worker + 2) % 3, "the one that is idle"
 
 
-# ---------------------------------------------------------------- any
-@pytest.mark.spec("WM-AFF-1")
-def test_a_task_for_any_worker_takes_the_one_that_is_idle(make_driver):
-    driver = make_driver(sub=1, next_level=3)
-    for worker in (0, 2):
-        driver.submit(kind=NEXT, owner=worker)
-    slot = driver.submit_and_settle(kind=NEXT, owner=-1)
-    assert driver.worker_of(slot) == 1
-
-
-# ---------------------------------------------------------------- it holds up nobody else
 @pytest.mark.spec("WM-AFF-3")
 def test_a_task_that_waits_for_its_worker_holds_up_nobody_else(make_driver):
     driver = make_driver(sub=1, next_level=2)
@@ -49,7 +40,6 @@ def test_a_task_that_waits_for_its_worker_holds_up_nobody_else(make_driver):
     assert (driver.state(busy), driver.state(waiting)) == (RUNNING, READY)
 
 
-# ---------------------------------------------------------------- in which order
 @pytest.mark.spec("WM-AFF-4")
 @pytest.mark.parametrize("owners", [[0] * 10, [-1, 0, 0, -1, -1, 0, -1, 0]])
 def test_tasks_for_one_worker_and_for_any_run_in_the_order_they_became_ready(make_driver, owners):
@@ -63,7 +53,6 @@ def test_tasks_for_one_worker_and_for_any_run_in_the_order_they_became_ready(mak
     assert [driver.state(s) for s in slots] == [COMPLETED] * len(owners)
 
 
-# ---------------------------------------------------------------- when it is dead
 @pytest.mark.spec("WM-AFF-5")
 def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(make_driver):
     driver = make_driver(sub=0, next_level=2)
@@ -90,7 +79,6 @@ def test_a_cancelled_run_ends_also_with_tasks_for_a_busy_worker(make_driver):
     assert driver.live() == 0
 
 
-# ---------------------------------------------------------------- numbers that name no worker
 @pytest.mark.spec("WM-AFF-6")
 def test_a_worker_that_does_not_exist_is_refused():
     with calling(2, num_sub_workers=3) as w:

@@ -56,7 +56,6 @@ def run_next_level(w, handle, *args):
     w.run(lambda orch, *_: orch.submit_next_level(handle, *args))
 
 
-# ---------------------------------------------------------------- run(callable, view, config)
 @pytest.mark.spec("WM-KIND-1")
 @pytest.mark.parametrize(
     ("mode", "pool", "when"),
@@ -91,7 +90,6 @@ def test_any_object_with_run_serves_either_pool(notes, mode, pool, when):
         assert (data.tolist(), notes[4]) == ([0, 3, 6, 9, 12], 1)
 
 
-# ---------------------------------------------------------------- start and stop
 @pytest.mark.spec("WM-KIND-2")
 @pytest.mark.parametrize(("mode", "last_fails"), [("process", False), ("thread", True)])
 def test_start_and_stop_are_called_once_where_the_tasks_are(notes, mode, last_fails):
@@ -113,7 +111,6 @@ def test_start_and_stop_are_called_once_where_the_tasks_are(notes, mode, last_fa
     assert notes[[0, 1, 5]].tolist() == [1, 1, 0]
 
 
-# ---------------------------------------------------------------- no run
 @pytest.mark.spec("WM-KIND-3")
 def test_an_object_without_run_is_refused_and_adds_nothing():
     w = Worker(3, num_sub_workers=1)
@@ -141,7 +138,6 @@ def test_nothing_can_be_added_to_a_level_2_worker():
             add(Calculator(None))
 
 
-# ---------------------------------------------------------------- what it holds
 @pytest.mark.spec("WM-KIND-2")
 def test_what_an_object_holds_is_there_in_its_process(memory):
     class Holds:

@@ -20,7 +20,6 @@ def pool_sizes(w):
     return [int(mem[L.POOL_END + pool] - mem[L.POOL_FIRST + pool]) for pool in (NEXT, SUB)]
 
 
-# ---------------------------------------------------------------- what is in them
 @pytest.mark.spec("WM-POOL-1")
 @pytest.mark.parametrize(
     ("level", "options", "children", "following", "subs", "sizes"),
@@ -63,7 +62,6 @@ def test_workers_are_numbered_in_the_order_in_which_they_were_added():
         assert seen.tolist() == [10, 20, 30]
 
 
-# ---------------------------------------------------------------- fixed by init
 @pytest.mark.spec("WM-POOL-2")
 def test_nothing_can_be_added_after_init():
     child, w = Worker(3), Worker(4, num_sub_workers=1)
@@ -83,7 +81,6 @@ def test_nothing_can_be_added_after_init():
         assert pool_sizes(other) == [1, 0], "the child that was refused"
 
 
-# ---------------------------------------------------------------- each its own tasks
 @pytest.mark.spec("WM-POOL-3")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
@@ -103,7 +100,6 @@ def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
     driver.finish_everything()
 
 
-# ---------------------------------------------------------------- neither holds up the other
 @pytest.mark.spec("WM-POOL-3")
 @pytest.mark.parametrize("stuck", [NEXT, SUB])
 @pytest.mark.parametrize("what", ["single", "group", "for one worker"])
@@ -132,7 +128,6 @@ def test_what_waits_in_one_pool_does_not_hold_up_the_other(make_driver, stuck, w
     assert driver.state(waiting) != RUNNING
 
 
-# ---------------------------------------------------------------- one kind of callables
 @pytest.mark.spec("WM-POOL-5")
 def test_a_pool_refuses_workers_for_another_kind_of_callables():
     w = Worker(3, device_ids=[0], num_sub_workers=1)

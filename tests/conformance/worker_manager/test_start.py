@@ -205,8 +205,6 @@ def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
 
 
 # ---------------------------------------------------------------- what travels
-
-
 @pytest.mark.spec("WM-START-3")
 def test_a_tree_of_workers_travels_with_its_callables_and_chips():
     child, tree = Worker(3, num_sub_workers=1, device_ids=[0]), spawning(4)

@@ -1,7 +1,5 @@
 """Runs with flags, and what their files say."""
 
-from __future__ import annotations
-
 import csv
 import json
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Sessions on a Ray cluster of this machine, where Ray is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pickle
