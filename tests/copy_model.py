@@ -28,10 +28,7 @@ from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import Copies
 from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME, uses_of
-from simpler_ref.remote.frames import (
-    FrameType,
-    decode_completion,
-)
+from simpler_ref.remote.frames import FrameType, decode_completion
 from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks, RunTask, RunTasks, _Bringing

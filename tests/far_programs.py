@@ -100,7 +100,7 @@ class Sequential:
 
 
 KINDS = [
-    *("begin", "end", "mix", "mix", "output", "buffer", "add", "add", "add_number", "add_together"),
+    *("begin", "end", "mix", "mix", "output", "buffer", "add", "add", "add_number", "add_together")
 ]
 
 

@@ -306,9 +306,7 @@ FAULTS = (
         f"{ORCH}/test_misuse.py::"
         "test_shared_memory_from_after_the_start_is_refused_and_from_before_accepted",
         Patch(
-            "workers/processes.py",
-            "        if started and covers(",
-            "        if False and covers(",
+            "workers/processes.py", "        if started and covers(", "        if False and covers("
         ),
     ),
     fault(
@@ -846,9 +844,7 @@ FAULTS = (
         "A domain is broken as soon as a run has failed, although the ranks that run get on.",
         f"{WM}/test_domain.py::test_ranks_that_run_when_a_run_fails_may_finish",
         Patch(
-            "orch/domains.py",
-            "        if not woken or woken != before:",
-            "        if not woken:",
+            "orch/domains.py", "        if not woken or woken != before:", "        if not woken:"
         ),
         Patch("orch/domains.py", " or any(times < 0 for _, times in woken)", ""),
     ),
@@ -921,20 +917,14 @@ FAULTS = (
         "A list changes a tensor before others were shown the version before.",
         "tests/unit/test_listing.py::test_lists_do_what_the_graph_does_one_task_after_the_other",
         Patch(
-            "remote/listing.py",
-            "            step.shown += [id(one) for one in slot.shows]\n",
-            "",
+            "remote/listing.py", "            step.shown += [id(one) for one in slot.shows]\n", ""
         ),
     ),
     fault(
         "list-gets-into-a-slot-in-use",
         "A list gets a tensor into its slot while tasks still use what is there.",
         "tests/unit/test_listing.py::test_lists_do_what_the_graph_does_one_task_after_the_other",
-        Patch(
-            "remote/listing.py",
-            "number, tuple(slot.users))\n",
-            "number, ())\n",
-        ),
+        Patch("remote/listing.py", "number, tuple(slot.users))\n", "number, ())\n"),
     ),
     fault(
         "request-waits-for-a-replay-that-is-over",

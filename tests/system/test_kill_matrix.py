@@ -18,14 +18,7 @@ import psutil
 import pytest
 from numba import int64
 
-from simpler_ref import (
-    CallableError,
-    TaskArgs,
-    Worker,
-    WorkerLostError,
-    WorkerStartError,
-    leaf,
-)
+from simpler_ref import CallableError, TaskArgs, Worker, WorkerLostError, WorkerStartError, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.engine.view.blocks import Blocks
 from simpler_ref.jit import fail_points

@@ -25,10 +25,10 @@ PROGRAMS = {
     "home and away": [Task(0, "x!"), Task(HOME, "x!"), Task(1, "x!"), Task(HOME, "x", "y!")],
     "both at once": [Task(0, "x!"), Task(1, "y!"), Task(0, "x", "y!"), Task(1, "x!", "y!")],
     "written blindly": [
-        *(Task(0, "x!"), Task(HOME, "x", "y!"), Task(1, "y", "x="), Task(HOME, "y", "x!")),
+        *(Task(0, "x!"), Task(HOME, "x", "y!"), Task(1, "y", "x="), Task(HOME, "y", "x!"))
     ],
     "blindly here": [
-        *(Task(0, "x!", "y!"), Task(1, "x", "y!"), Task(HOME, "y", "x="), Task(0, "x", "y!")),
+        *(Task(0, "x!", "y!"), Task(1, "x", "y!"), Task(HOME, "y", "x="), Task(0, "x", "y!"))
     ],
     "read again": [Task(0, "x", "y!"), Task(0, "x", "y!"), Task(1, "x", "y!"), Task(0, "x!", "y!")],
     "a chain": [Task(0, "x!")] * 5,

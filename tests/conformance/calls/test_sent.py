@@ -302,11 +302,7 @@ def ended(calls):
     return calls
 
 
-MODES = {
-    "fork": {},
-    "spawn": {"start_method": "spawn"},
-    "thread": {"child_mode": "thread"},
-}
+MODES = {"fork": {}, "spawn": {"start_method": "spawn"}, "thread": {"child_mode": "thread"}}
 """Options of a Worker."""
 
 

@@ -136,10 +136,7 @@ def test_knobs_out_of_range_are_refused(adder):
         ({"block_dim": 25}, "block_dim is 25; this chip has 24 cores"),
         ({"aicpu_thread_num": 0}, "aicpu_thread_num is 0; give 1 to 64"),
         ({"aicpu_thread_num": 65}, "aicpu_thread_num is 65"),
-        (
-            {"enable_pmu": 3, "output_prefix": "x"},
-            "enable_pmu is 3; it can be 0, 1 .arithmetic.",
-        ),
+        ({"enable_pmu": 3, "output_prefix": "x"}, "enable_pmu is 3; it can be 0, 1 .arithmetic."),
     ):
         with refused(ChipStatus.CONFIG, words):
             adder.run_args(0, host_args(x, y, x), CallConfig(**fields))

@@ -69,11 +69,6 @@ def test_a_method_has_the_parameters_of_the_table(kind, call):
     assert {one.name: one.default for one in there if one.kind is one.KEYWORD_ONLY} == only_by_name
 
 
-class Runs:
-    def run(self, callable, view, config):
-        """Do nothing."""
-
-
 @pytest.mark.spec("HIER-API-4")
 def test_run_says_how_long_it_took_and_what_there_was():
     with Worker(3, num_sub_workers=1) as w:

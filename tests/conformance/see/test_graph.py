@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import (
-    ContinuousTensor,
-    HazardError,
-    Worker,
-)
+from simpler_ref import ContinuousTensor, HazardError, Worker
 from simpler_ref import TensorArgType as T
 from tests.far_calls import axpy, total
 from tests.far_programs import COUNT, add_up, fleet, fresh

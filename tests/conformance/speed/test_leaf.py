@@ -127,6 +127,17 @@ SCALARS += [(int32, -(1 << 31)), (uint8, 255), (uint32, (1 << 32) - 1)]
 SCALARS += [(np.uint64, (1 << 64) - 1), (uint64, 1 << 63), (float64, float("inf"))]
 
 
+@pytest.mark.spec("SPEED-LEAF-1")
+def test_every_kind_of_number_comes_as_itself(w):
+    notes = {f"n{i}": kind for i, (kind, _) in enumerate(SCALARS)}
+    lines = [f"out[{2 * i}], out[{2 * i + 1}] = n{i}, n{i} > 0" for i in range(len(notes))]
+    out = w.empty(2 * len(notes), np.float32)
+    run(w, w.register(leaf_of({"out": np.ndarray} | notes, *lines)), out, *(v for _, v in SCALARS))
+    for i, (kind, value) in enumerate(SCALARS):
+        seen = bool(value) if kind is bool else value
+        assert out[2 * i : 2 * i + 2].tolist() == [np.float32(seen), seen > 0], kind
+
+
 # ---------------------------------------------------------------- 2, 3: the types are settled once
 @pytest.mark.spec("SPEED-LEAF-2")
 def test_annotations_settle_the_types_at_once_and_may_be_text(w):

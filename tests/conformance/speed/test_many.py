@@ -13,12 +13,7 @@ from simpler_ref.orch import room
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.task_interface import make_tensor
 from tests.by_hand import HEAP, ByHand
-from tests.support import (
-    Gate,
-    Terminated,
-    make_args,
-    terminated_after,
-)
+from tests.support import Gate, Terminated, make_args, terminated_after
 
 KIB = 1024
 
