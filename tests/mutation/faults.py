@@ -84,7 +84,7 @@ FAULTS = (
     fault(
         "drain-oversleeps",
         "A draining thread parks although the last task has ended since its pass.",
-        "tests/interleaving/test_drain.py::test_a_drain_ends_when_everything_has",
+        "tests/interleaving/test_scenes.py::test_a_drain_ends_when_everything_has",
         Patch(
             "jit/schedule.py",
             " not have_ended(mem, ended) and not has_come_on(mem, taken)\n",
@@ -112,7 +112,7 @@ FAULTS = (
     fault(
         "answered-twice",
         "A worker that saw its task wait, and then need not start it, answers the next frame as well.",
-        "tests/interleaving/test_liveness.py::"
+        "tests/interleaving/test_scenes.py::"
         "test_a_worker_that_waited_for_long_answers_that_task_and_no_other",
         Patch(
             "jit/serve.py",
@@ -792,7 +792,7 @@ FAULTS = (
         "runs-after-a-failure",
         "A call is pre-dispatched behind one that has failed and is still in its frame, and does not "
         "wait for it.",
-        f"{INTERLEAVING}/test_calls.py::test_each_call_ends_once_and_after_those_that_it_waits_for",
+        f"{INTERLEAVING}/test_scenes.py::test_each_call_ends_once_and_after_those_that_it_waits_for",
         Patch(
             "jit/dispatch.py", "        if has_failed(mem, edge):\n            return False\n", ""
         ),
@@ -801,7 +801,7 @@ FAULTS = (
         "poisoned-counts-as-lost",
         "A call that was poisoned in the frame of a worker that dies says that it was lost, and "
         "keeps the one that it shared its failure with.",
-        f"{INTERLEAVING}/test_calls.py::test_so_it_is_when_a_worker_has_died_after_any_store",
+        f"{INTERLEAVING}/test_scenes.py::test_calls_are_right_when_a_worker_has_died_after_any_store",
         Patch(
             "jit/collect.py",
             "            if lost and mem[slot + L.S_STATE] != L.FAILED:  # else it was poisoned before\n",
@@ -812,7 +812,7 @@ FAULTS = (
         "its-own-producer",
         "A call that finds no room goes on with the conflicts from before it made some: the slot of one "
         "of them may be its own.",
-        f"{INTERLEAVING}/test_calls.py::test_a_call_that_makes_room_does_not_wait_for_itself",
+        f"{INTERLEAVING}/test_scenes.py::test_a_call_that_makes_room_does_not_wait_for_itself",
         Patch(
             "jit/calls.py",
             "        conflicts = collect_conflicts(mem, words, tensors)  # one may have ended and be "
