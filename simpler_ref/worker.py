@@ -23,7 +23,7 @@ from .callables.leaves import Leaf
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import fits, require_runnable
-from .calls.current import Entrance, Initializer, enter, leave
+from .calls.current import Initializer, UnopenedWorker, enter, leave
 from .calls.dry import graph_of_calls
 from .calls.methods import CallMethods
 from .errors import CallableError
@@ -358,10 +358,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         life.require_not_closed()
         if life.parent_level:
             self.init()  # says who starts it
-        entrance = Entrance(self)
+        unopened = UnopenedWorker(self)
         if life.session is None:
-            enter(entrance)
-        life.enter(entrance, self)
+            enter(unopened)
+        life.enter(unopened, self)
         return self
 
     def __reduce__(self) -> NoReturn:

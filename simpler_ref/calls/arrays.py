@@ -56,7 +56,7 @@ class SentArrays:
     ----------
     now : Known
         What is known of them. `forget` puts another one in its place: a thread that still adds to the
-        old one finds, with its turn, that the epoch is over.
+        old one finds, with the lock, that the epoch is over.
     """
 
     def __init__(

@@ -28,12 +28,12 @@ class _Here(threading.local):
 
 here = _Here()
 opened: list[Any] = []
-"""The streams of the open Workers, or their entrances, the innermost one last."""
+"""The streams of the open Workers, or Workers that will be opened, the innermost one last."""
 _of_context: ContextVar[tuple[weakref.ref[Any], ...]] = ContextVar("simpler_ref", default=())
 """Those of them that this thread, or this coroutine, has opened; some may be closed."""
 
 
-class Entrance:
+class UnopenedWorker:
     """A Worker in whose with block the program is; its first use opens it."""
 
     def __init__(self, worker: Any) -> None:
@@ -59,11 +59,11 @@ class Entrance:
         return None if worker is None else worker._stream_for_calls()
 
 
-def enter(stream: Any, entrance: Entrance | None = None) -> None:
-    """Make a stream the one that calls go to, or put it in the place of its Worker's entrance."""
-    if entrance is not None and entrance in opened:
-        opened[opened.index(entrance)] = stream
-        entrance.opened = weakref.ref(stream)
+def enter(stream: Any, worker: UnopenedWorker | None = None) -> None:
+    """Make a stream the one that calls go to, or put it in the place of its Worker."""
+    if worker is not None and worker in opened:
+        opened[opened.index(worker)] = stream
+        worker.opened = weakref.ref(stream)
     else:
         opened.append(stream)
         _of_context.set((*_of_context.get(), weakref.ref(stream)))
@@ -87,7 +87,7 @@ def current() -> Any:
     innermost = opened[-1]
     if (
         len(opened) == 1
-        and type(innermost) is not Entrance
+        and type(innermost) is not UnopenedWorker
         and innermost._life.stream is innermost  # as `is_gone` says, without calling it
     ):
         return innermost
@@ -100,7 +100,7 @@ def _first_stream() -> Any:
         if one is not None and one.is_gone:  # a signal has come before `leave`
             leave(one)
             continue
-        stream = one.stream() if type(one) is Entrance else one
+        stream = one.stream() if type(one) is UnopenedWorker else one
         if stream is not None:
             return stream
     return None
@@ -109,7 +109,7 @@ def _first_stream() -> Any:
 def _opened_by(reference: weakref.ref[Any]) -> Any:
     """Return what is open now of something that was entered; None: nothing."""
     one = reference()
-    if type(one) is Entrance and one.opened is not None:
+    if type(one) is UnopenedWorker and one.opened is not None:
         one = one.opened()
     return one if one in opened else None
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ..model.wire import Layout
     from ..system.types import Array
     from ..workers.session import Session
+    from .orch_lock import OrchLock
     from .packing import Plan
     from .tasks import Task
-    from .turns import Turns
 
 LIBRARY = Path(__file__).with_name("_quick.so")
 _MOST_DTYPES = 1024
@@ -62,7 +62,7 @@ class Quick:
     def __init__(
         self,
         session: Session,
-        turns: Turns,
+        mutex: OrchLock,
         fetching: set[int],
         tasks: dict[Any, Task],
     ) -> None:
@@ -72,7 +72,7 @@ class Quick:
             "quick",
             _numbers(session),
             (
-                *(turns.lock.acquire, turns.lock.release, (False,)),
+                *(mutex.rlock.acquire, mutex.rlock.release, (False,)),
                 *(self._plans, fetching, tasks, Future, np.ndarray, float, int),
                 *(np.bool_, np.int64, np.float64, None, True, False, 0, ()),
             ),
@@ -337,9 +337,9 @@ def _require_numpy(look: Callable[[Any], bytes]) -> None:
 
 def make(
     session: Session,
-    turns: Turns,
+    mutex: OrchLock,
     fetching: set[int],
     tasks: dict[Any, Task],
 ) -> Quick | Slow:
     """Return the usual calls of a stream."""
-    return Quick(session, turns, fetching, tasks) if _is_possible() else Slow(session.engine)
+    return Quick(session, mutex, fetching, tasks) if _is_possible() else Slow(session.engine)

@@ -391,7 +391,7 @@ class SentFunctions:
         stream = self._stream
         payload, guards = stream.sent(task)
         plan = self.plan(task, payload, lasts=guards is not None and not guards)
-        with stream.turns.entrance, stream.turns.turn:
+        with stream.mutex.queue, stream.mutex.lock:
             if guards is None:
                 self._forget_task(task)
             else:
@@ -429,7 +429,7 @@ class SentFunctions:
         serial = payload.serial if payload.how & How.INHERITED else 0
         about = name, task.timeout, task.retries, task.workers, task.signature.parameters
         key = payload.how, serial, body, about
-        with stream.turns.entrance, stream.turns.turn:
+        with stream.mutex.queue, stream.mutex.lock:
             found = self._lasting.get(key) or self._others.get(key)
             if found is None:
                 found = self._make(task, payload, workers, lasts)
@@ -460,7 +460,7 @@ class SentFunctions:
         return made
 
     def _put(self, task: Task, raw: bytes, lasts: bool) -> tuple[int, Lease | None]:
-        """Put a function into a block, with the turn; return that, and a hold on it unless it lasts.
+        """Put a function into a block, with the lock; return that, and a hold on it unless it lasts.
 
         Raises
         ------

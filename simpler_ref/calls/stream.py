@@ -8,7 +8,7 @@ The way of one call, and the module of each step:
     signatures        values in the order of the parameters
     sending           the block of the function as it is now
     packing, arrays   tensors, words, one pickle; `forms` has their codes
-    stream, turns     with the turn: no dead worker, a block for a long pickle
+    stream, orch_lock with the lock, no dead worker, a block for a long pickle
     engine            whom it waits for; the Scheduler ────────▶ inside     function, arguments, call
                                                                  outcomes   a word, or a block
     futures, stream   wait: one helps the Scheduler, others sleep ◀───┘
@@ -16,10 +16,10 @@ The way of one call, and the module of each step:
     call_errors       or the error, with its story
 
 Any thread may call at any moment, in a signal handler or a finalizer, too. So what is found out without
-the turn (the plan, the packed arguments) is looked at again with it, and a call begins anew if its
+the lock (the plan, the packed arguments) is looked at again with it, and a call begins anew if its
 arrays' epoch is over, a future among its arguments was fetched, or there are other workers. Who waits
-with the turn helps the Scheduler, and leaves as soon as another thread wants the turn. A future that
-dies only notes that its call is to be dropped: who has the turn next does so.
+with the lock helps the Scheduler, and leaves as soon as another thread wants the lock. A future that
+dies only notes that its call is to be dropped: who has the lock next does so.
 
 Before a run the stream ends, since calls and the tasks of a run do not wait for each other: all calls
 have ended then, futures have their values, and numbers of layouts mean nothing any more. The next call
@@ -55,10 +55,10 @@ from .call_errors import CallErrors, Failures, Teller, log
 from .forms import key_of
 from .futures import Future, Lease, Leases
 from .inside import Caller, Sums
+from .orch_lock import OrchLock
 from .packing import Packer, Plan
 from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
-from .turns import Turns
 
 _integer = INTEGER.pack
 _new_future = object.__new__
@@ -81,9 +81,9 @@ class Stream:
         self._blocks = Blocks(self._mem, 0)
         self._leases = Leases(session.engine, session.arena.in_use.users)
         self._fetching: set[int] = set()
-        self.turns = Turns(session.engine)
+        self.mutex = OrchLock(session.engine)
         tasks: dict[Any, Task] = {}
-        self._quick = quick.make(session, self.turns, self._fetching, tasks)
+        self._quick = quick.make(session, self.mutex, self._fetching, tasks)
         self.call_quickly = self._quick.call
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
         me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
@@ -143,7 +143,7 @@ class Stream:
                 has_waited = True
                 self.finish()
                 continue
-            with self.turns.entrance, self.turns.turn:
+            with self.mutex.queue, self.mutex.lock:
                 if not self._open:  # another thread's run has come before
                     continue
                 if self._lacks_workers():
@@ -271,13 +271,13 @@ class Stream:
     def _make_room(self) -> None:
         """Wait until there may be room for a call; futures whose calls have ended make room.
 
-        It leaves the queue meanwhile, so that others come before it takes the turn again.
+        It leaves the queue meanwhile, so that others come before it takes the lock again.
         """
-        turns, lock, view = self.turns, self.turns.lock, self._engine.view
+        mutex, lock, view = self.mutex, self.mutex.rlock, self._engine.view
         try:
             self._engine.lacks = "room for another call"
-            with turns.entrance:
-                turns.turn.acquire()
+            with mutex.queue:
+                mutex.lock.acquire()
             before = view.live
             if self._open:
                 self._clear()
@@ -290,10 +290,10 @@ class Stream:
         finally:
             try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
                 lock.release()
-            except RuntimeError:  # an exception came before it had the turn
+            except RuntimeError:  # an exception came before it had the lock
                 pass
             self._engine.lacks = ""
-        turns.let_others_first()
+        mutex.let_others_first()
 
     def _clear(self) -> None:
         """Drop the calls of futures that are gone, and fetch the values of those that have ended."""
@@ -305,13 +305,13 @@ class Stream:
     def _come_in(self) -> bool:
         """Begin, after another thread's run; say whether workers have inherited something else.
 
-        The turn is taken after that: others may need it meanwhile.
+        The lock is taken after that: others may need it meanwhile.
         """
         self._life.refuse_in_own_run()
         known = self._session.inherited
         with self._life.turnstile:
             self._life.let_run_end()
-            with self.turns.entrance, self.turns.turn:
+            with self.mutex.queue, self.mutex.lock:
                 if not self._open:
                     try:
                         self._begin()
@@ -409,7 +409,7 @@ class Stream:
     def forget_memory(self, low: int, high: int) -> None:
         """Forget memory that is given back: a failure says nothing of what comes there."""
         if self._open:
-            with self.turns.entrance, self.turns.turn:
+            with self.mutex.queue, self.mutex.lock:
                 if self._open:
                     self._kernels.forget_memory(self._mem, low, high)
 
@@ -422,7 +422,7 @@ class Stream:
         """
         self._wait_for_submitted()
         if self._open:
-            with self.turns.entrance, self.turns.turn:
+            with self.mutex.queue, self.mutex.lock:
                 if self._open:
                     self._finish()
 
@@ -432,12 +432,12 @@ class Stream:
             return
         view, epoch = self._engine.view, self._arrays.now[0]
         submitted = view.next_task_id
-        bell = self.turns.register()
+        event = self.mutex.register()
         try:
             while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
-                self._wait_a_while(bell, PARK_NS, ended=submitted - 1)
+                self._wait_a_while(event, PARK_NS, ended=submitted - 1)
         finally:
-            self.turns.forget(bell)
+            self.mutex.forget(event)
 
     def _finish(self) -> None:
         """End the stream; what a signal has cut short may have left a call that no future refers to."""
@@ -446,10 +446,10 @@ class Stream:
             if self._lacks_workers():
                 with suppress(Exception):  # if it is impossible, the calls say why
                     self._replace_dead()
-            shared = self.turns.prepare()
+            shared = self.mutex.prepare()
             goal = view.ended + 1 if shared else view.next_task_id
             self._help(slot=L.STAY, ended=goal)
-            self.turns.tell()
+            self.mutex.notify()
         for future in self._quick.futures():
             # a worker may still have to answer for one that failed
             while future._slot and not self.has_settled(future._slot):
@@ -492,7 +492,7 @@ class Stream:
     def disown(self) -> None:
         """Leave the calls to the process that this one was forked from."""
         self.close()
-        self.turns = Turns(self._engine)  # another thread may have had it, and the lock
+        self.mutex = OrchLock(self._engine)  # another thread may have had the lock
         self._watching = threading.Lock()
         self._watcher = None
         self._watched.clear()
@@ -508,19 +508,19 @@ class Stream:
         self, *, slot: int = L.NONE, ended: int = -1, live: int = -1, rest_ns: int = PARK_NS
     ) -> int:
         """Run passes, as the Orch thread, for at most PARK_NS or until a goal is reached."""
-        turns, help_stream = self.turns, self._kernels.help_stream
+        mutex, help_stream = self.mutex, self._kernels.help_stream
         try:
-            turns.begin_to_help()
+            mutex.begin_to_help()
             return int(help_stream(self._mem, live, ended, slot, min(rest_ns, PARK_NS)))
         finally:
-            turns.helping = False
+            mutex.helping = False
 
     def wait(self, future: Future, deadline: float | None) -> bool:
         """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
         slot = future._slot
         if not slot or self._kernels.has_settled(self._mem, slot):
             return True
-        bell = self.turns.register()
+        event = self.mutex.register()
         try:
             while slot and not self._kernels.has_settled(self._mem, slot):
                 if self._gone:
@@ -535,10 +535,10 @@ class Stream:
                     rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
                     if rest_ns <= 0:
                         return False
-                self._wait_a_while(bell, rest_ns, future, slot)
+                self._wait_a_while(event, rest_ns, future, slot)
                 slot = future._slot
         finally:
-            self.turns.forget(bell)
+            self.mutex.forget(event)
         return True
 
     @property
@@ -551,20 +551,20 @@ class Stream:
 
         It does not wait if `unless` is true; who makes it so calls `stop_waiting` after that.
         """
-        bell = self.turns.register()
+        event = self.mutex.register()
         try:
-            self._wait_a_while(bell, rest_ns, ended=ended, unless=unless)
+            self._wait_a_while(event, rest_ns, ended=ended, unless=unless)
         finally:
-            self.turns.forget(bell)
+            self.mutex.forget(event)
 
     def stop_waiting(self) -> None:
         """Have the thread that waits look again."""
-        with self.turns.entrance, self.turns.turn:
+        with self.mutex.queue, self.mutex.lock:
             pass
 
     def _wait_a_while(
         self,
-        bell: Any,
+        event: Any,
         rest_ns: int,
         future: Future | None = None,
         slot: int = L.NONE,
@@ -572,16 +572,16 @@ class Stream:
         unless: Callable[[], bool] | None = None,
     ) -> None:
         """Wait until a future's call has ended, or more calls than `ended`; for `rest_ns` at most."""
-        turns, lock = self.turns, self.turns.lock
+        mutex, lock = self.mutex, self.mutex.rlock
         rest_s = rest_ns / 1e9
         mine = is_over = False
         try:
-            mine = lock.acquire(False) or (not turns.helping and turns.try_to_take())
+            mine = lock.acquire(False) or (not mutex.helping and mutex.try_to_acquire())
             if mine and self._open and (future is None or future._slot == slot):
                 if self._lacks_workers():
                     with suppress(Exception):  # if it is impossible, the calls say why
                         self._replace_dead()
-                if turns.prepare(bell):
+                if mutex.prepare(event):
                     so_far = self._engine.view.ended
                     ended = min(ended, so_far) if ended >= 0 else so_far
                 if unless is None or not unless():
@@ -591,12 +591,12 @@ class Stream:
         finally:
             try:  # noqa: SIM105 (a signal could be handled on the way into a function of Python)
                 lock.release()
-            except RuntimeError:  # another thread has the turn
+            except RuntimeError:  # another thread has the lock
                 pass
         if mine:
-            turns.let_others_first()
+            mutex.let_others_first()
         else:
-            is_over = not turns.sleep(bell, rest_s)
+            is_over = not mutex.sleep(event, rest_s)
         if is_over:  # a tenth of a second: no call has ended
             self._session.look_at_calls()
 
@@ -633,7 +633,7 @@ class Stream:
         """Cancel a call, unless a worker has been given it."""
         if self._gone:
             return
-        with self.turns.entrance, self.turns.turn:
+        with self.mutex.queue, self.mutex.lock:
             slot = future._slot
             if slot and self._kernels.cancel_call(self._mem, slot):
                 self._fetch(future)
@@ -655,7 +655,7 @@ class Stream:
             while self.dropped_maps:
                 self.dropped_maps.pop().tell_errors()
         if urgency and not self._gone:
-            with self.turns.entrance, self.turns.turn:
+            with self.mutex.queue, self.mutex.lock:
                 if self._open:
                     self._kernels.cancel_calls(self._mem)
         if urgency == 2 and manager is not None:
@@ -669,12 +669,12 @@ class Stream:
         manager = self._session.manager
         if manager is not None:
             manager.pass_output_on()
-        with self.turns.entrance, self.turns.turn:
+        with self.mutex.queue, self.mutex.lock:
             if future._slot:
                 self._fetch(future)
 
     def _fetch(self, future: Future) -> None:
-        """Do so, with the turn.
+        """Do so, with the lock.
 
         A signal handler may ask for the same future meanwhile: it gets the value, and the call is dropped
         once, by whoever has begun first.
@@ -746,7 +746,7 @@ class Stream:
         MemoryError
             There is no room.
         """
-        with self.turns.entrance, self.turns.turn:
+        with self.mutex.queue, self.mutex.lock:
             block = self._blocks.take(len(data))
         block.data[:] = data
         lease = self.hold(block.offset)
@@ -771,7 +771,7 @@ class Stream:
         """Log the errors that nobody can ask for any more."""
         if not self._open:
             return
-        with self.turns.entrance, self.turns.turn:
+        with self.mutex.queue, self.mutex.lock:
             if not self._open:
                 return
             self._quick.drop_all()
@@ -813,7 +813,7 @@ class Stream:
         Should this be cut short, the next future that wants to know has it go on.
         """
         try:
-            bell = self.turns.register()
+            event = self.mutex.register()
             while True:
                 ended = self._engine.view.ended
                 for key, future in list(self._watched.items()):
@@ -828,9 +828,9 @@ class Stream:
                 with self._watching:
                     if not self._watched:
                         self._watcher = None
-                        self.turns.forget(bell)
+                        self.mutex.forget(event)
                         return
-                self._wait_a_while(bell, PARK_NS, ended=ended)
+                self._wait_a_while(event, PARK_NS, ended=ended)
         except BaseException:
             with self._watching:
                 self._watcher = None

@@ -417,9 +417,9 @@ class Life:
         """Whether it has workers that take calls: sub workers, or endpoints with some."""
         return bool(self.subs) or self.endpoints.sub_workers > 0
 
-    def enter(self, entrance: Any, worker: object) -> None:
+    def enter(self, unopened: Any, worker: object) -> None:
         """Note that the program is in a with block, where it may refer to what workers will see."""
-        self.entered = entrance
+        self.entered = unopened
         self._own(worker)
 
     def begin(self, session: Session, worker: object) -> None:

@@ -1,7 +1,7 @@
 """A Worker in small whose threads make calls: a stream of them, then an ordinary run.
 
-What each call waits for is worked out beside the kernels, from the order of the calls. The turn to act as
-the Orch thread is made up here; `simpler_ref/calls/turns.py` has the real one.
+What each call waits for is worked out beside the kernels, from the order of the calls. The lock to act as
+the Orch thread is made up here; `simpler_ref/calls/orch_lock.py` has the real one.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class CallPlay(Play):
         self.world.no_timers = callers
         self.threads_left = len(callers)
         self.holder: object = None
-        """Whoever has the turn."""
+        """Whoever has the lock."""
         self.queued = self.helping = self.stays = False
-        """A thread waits for the turn; the holder runs passes until a goal is reached; it stays."""
+        """A thread waits for the lock; the holder runs passes until a goal is reached; it stays."""
         self.order: list[int] = []
         """Numbers of the calls by their id."""
         self.needs: dict[int, set[int]] = {}
@@ -127,7 +127,7 @@ class CallPlay(Play):
         self.awaited: dict[object, int] = {}
         """Thread → the call that it waits for."""
 
-    # ------------------------------------------------------------ the turn
+    # ------------------------------------------------------------ the lock
     def take_turn(self):
         me, world = self.world.current, self.world
         world.wait(lambda: not self.queued)
@@ -148,7 +148,7 @@ class CallPlay(Play):
         self.holder = None
 
     def help(self, call, ended=-1, live=-1):
-        """Run passes with the turn until a goal is reached; leave if another thread wants it."""
+        """Run passes with the lock until a goal is reached; leave if another thread wants it."""
         self.replace_dead()
         if call != L.STAY:
             entries.want_orch(self.mem, 0)
@@ -256,7 +256,7 @@ class CallPlay(Play):
         return schedule.ended_tasks(self.mem)
 
     def wait_for(self, number):
-        """Wait for a call without the turn, or with it if it is free; then fetch the value."""
+        """Wait for a call without the lock, or with it if it is free; then fetch the value."""
         me, mem = self.world.current, self.mem
         while number in self.held and not entries.has_settled(mem, self.held[number]):
             self.awaited[me] = number
@@ -505,7 +505,7 @@ class CallPlay(Play):
 
     def check_liveness(self):
         """No call that can start is left while a worker that may run it has nothing to do."""
-        assert not self.queued or self.stays, "a thread waits for the turn"
+        assert not self.queued or self.stays, "a thread waits for the lock"
         for actor, number in self.awaited.items():
             assert not self.is_gone(number), f"{actor} waits for {NAMES[number]}, which has ended"
         idle = {

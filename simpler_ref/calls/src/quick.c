@@ -2,8 +2,8 @@
  * of shared memory with a known layout, numbers, constants, and futures; and values that fit a word. All else,
  * and all that has to wait, is refused by returning None or False, with nothing changed: stream.py does it then.
  *
- * A function here holds the GIL from its begin to its end and runs no code of Python while it has the turn, so
- * no other thread, signal handler or garbage collection sees it half done. What it does with the turn
+ * A function here holds the GIL from its begin to its end and runs no code of Python while it has the lock, so
+ * no other thread, signal handler or garbage collection sees it half done. What it does with the lock
  * allocates no object that the garbage collector knows.
  */
 #include "python_abi.h"
@@ -71,7 +71,7 @@ struct numbers {
 
 /* Objects of Python, in the order in which quick.py gives them. */
 enum {
-    ACQUIRE, /* of the turn */
+    ACQUIRE, /* of the lock */
     RELEASE,
     DO_NOT_WAIT, /* its arguments */
     PLANS,
@@ -141,8 +141,8 @@ static PyObject *new_future(struct quick *q, PyObject *stream) {
     return future;
 }
 
-/* ---------------------------------------------------------------- the turn */
-static bool take_turn(struct quick *q) {
+/* ---------------------------------------------------------------- the lock */
+static bool take_lock(struct quick *q) {
     PyObject *taken = PyObject_CallObject(q->o[ACQUIRE], q->o[DO_NOT_WAIT]);
     if (taken == NULL) {
         PyErr_Clear();
@@ -152,7 +152,7 @@ static bool take_turn(struct quick *q) {
     return taken == q->o[TRUE];
 }
 
-static void leave_turn(struct quick *q) {
+static void release_lock(struct quick *q) {
     PyObject *nothing = PyObject_CallObject(q->o[RELEASE], NULL);
     if (nothing == NULL)
         PyErr_Clear();
@@ -337,7 +337,7 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
 }
 
 /* ---------------------------------------------------------------- a call */
-/* Submit a call with the turn, for a future.
+/* Submit a call with the lock, for a future.
  *
  * Returns  1; 0 if that was not possible; or -1 if it runs, and there is no memory for its slot
  */
@@ -383,9 +383,9 @@ static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
         args[i] = PyTuple_GetItem(given[2], i);
     PyObject *future = new_future(q, given[0]);
     int submitted = 0;
-    if (future != NULL && take_turn(q)) {
+    if (future != NULL && take_lock(q)) {
         submitted = submit(q, given[0], plan, args, length, future);
-        leave_turn(q);
+        release_lock(q);
     }
     PyErr_Clear();
     if (submitted > 0)
@@ -427,7 +427,7 @@ static PyObject *value_of(struct quick *q, int64_t kind, int64_t word) {
     return NULL;
 }
 
-/* Give a future its value, with the turn, unless it has one by now. */
+/* Give a future its value, with the lock, unless it has one by now. */
 static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *value) {
     bool is_given = q->dead != NULL && slot_of(q, future) == slot && PyObject_Size(q->o[FETCHING]) == 0;
     if (is_given) {
@@ -451,9 +451,9 @@ static int64_t take_value(struct quick *q, PyObject *future) {
         return found;
     PyObject *value = value_of(q, outcome[0], outcome[1]);
     bool is_given = false;
-    if (value != NULL && take_turn(q)) {
+    if (value != NULL && take_lock(q)) {
         is_given = give(q, future, slot, value);
-        leave_turn(q);
+        release_lock(q);
     }
     Py_DecRef(value);
     PyErr_Clear();
@@ -523,7 +523,7 @@ static PyObject *drop_future_later(PyObject *self, PyObject *const *given, intpt
     return new_reference(of(self)->o[NONE]);
 }
 
-/* drop_all(): drop all calls whose futures have died; with the turn. */
+/* drop_all(): drop all calls whose futures have died; with the lock. */
 static PyObject *drop_all(PyObject *self, PyObject *const *given, intptr_t count) {
     struct quick *q = of(self);
     (void)given, (void)count;

@@ -209,7 +209,7 @@ def test_native_code_refuses_while_another_thread_acts_as_the_orch_thread(w):
     stream, taken, leave = w._life.stream, threading.Event(), threading.Event()
 
     def act():
-        with stream.turns.lock:
+        with stream.mutex.rlock:
             taken.set()
             leave.wait(60)
 
