@@ -173,7 +173,7 @@ class Placement:
         Whether workers are pinned.
     first : int
         How many workers of the tree get a core before this Worker's first.
-    turns : tuple[int, ...]
+    ranks : tuple[int, ...]
         The same for each worker of this Worker.
     beside : bool
         Whether workers of other trees run on the same cores: of other endpoints of a program.
@@ -186,7 +186,7 @@ class Placement:
     waits: Waits
     pin: bool = False
     first: int = 0
-    turns: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
     beside: bool = False
     workers: tuple[PlacedWorker, ...] = ()
 
@@ -218,16 +218,16 @@ class Placement:
         return self.own_core(worker) if self.pin else None
 
     def own_core(self, worker: int) -> int | None:
-        """Return a worker's own core, None if there are too few, or no turns.
+        """Return a worker's own core, None if there are too few, or no ranks.
 
         The first core is the last to be assigned: it is the outermost Orch thread's. Beside other trees,
         all have one, if not for themselves.
         """
         order = self._order
-        turn = self.turns[worker] if self.turns else len(order)
+        rank = self.ranks[worker] if self.ranks else len(order)
         if self.beside:
-            turn %= len(order)
-        return order[turn] if turn < len(order) else None
+            rank %= len(order)
+        return order[rank] if rank < len(order) else None
 
     def core_for_frames(self, before: int | None) -> int | None:
         """Return the core of what passes the frames of an endpoint; None if it is not on this machine.
@@ -247,7 +247,7 @@ class Placement:
         if not self.pin:
             return
         core = self.core_of(worker)
-        if core is None and self.turns and self.turns[worker] == NO_CORE:
+        if core is None and self.ranks and self.ranks[worker] == NO_CORE:
             return
         cores = self.cores.mask if core is None else (core,)
         try:

@@ -219,9 +219,9 @@ class Life:
         return sum(not kind.is_vacant for kind in self.kinds) + below
 
     def _place(self) -> Placement:
-        """Look at the cores, unless the parent has, and give out turns to all workers of the tree.
+        """Look at the cores, unless the parent has, and give ranks to all workers of the tree.
 
-        Nested Workers assign the turns after their own.
+        Nested Workers assign the ranks after their own.
         """
         if self.placement is None:
             self.placement = Placement.find(
@@ -231,14 +231,14 @@ class Life:
                 before=self.workers_before,
                 is_remote=self._has_endpoints(),
             )
-        first, turns = self.placement.first, []
+        first, ranks = self.placement.first, []
         for kind in self.kinds:
-            turns.append(first if kind.has_core else NO_CORE)
+            ranks.append(first if kind.has_core else NO_CORE)
             first += kind.has_core
             if isinstance(kind, NestedWorker):
                 kind.inner._life.placement = replace(self.placement, first=first)
                 first += kind.inner._life._threads()
-        return replace(self.placement, turns=tuple(turns))
+        return replace(self.placement, ranks=tuple(ranks))
 
     def require_taker(self, chip: bool) -> None:
         """Refuse Python callables that no worker takes, or will take."""
