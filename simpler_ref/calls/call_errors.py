@@ -42,7 +42,7 @@ log = logging.getLogger("simpler_ref")
 LIMIT_SIGNAL = signal.SIGRTMAX
 """Ends the process of a call that runs too long: nothing else sends it, and no worker handles it."""
 
-TOLD_AFTER_S = 1.0
+LOGGED_AFTER_S = 1.0
 """After how long without anybody who can ask an error is logged."""
 _KEPT = 64
 """How many of the last failures are kept although their futures are gone: somebody may still ask for
@@ -175,11 +175,11 @@ class Unretrieved:
         self._trace = "" if cause is None else cause.text.rstrip()
         self._shown = shown
         """The traceback of this stream that was logged last: calls that fail for one reason share it."""
-        self.asked = False
+        self.retrieved = False
         self.since = time.monotonic()
 
     def __del__(self) -> None:
-        if not self.asked:
+        if not self.retrieved:
             with suppress(Exception):  # at the end of the interpreter
                 log.error(
                     "a call failed, and nobody has asked for its result: %s%s",
@@ -205,26 +205,26 @@ class Failures:
         self._shown: list[str] = []
         self._noted = self._counted = 0
         self.silent: deque[int] = deque(maxlen=_MOST_SILENT)
-        """The numbers of calls whose errors are not told."""
+        """The numbers of calls whose errors are not logged."""
         self.taken = 0
         """How many failed calls were looked at."""
 
     def note(self, error: BaseException) -> Unretrieved | None:
-        """Return what is to be told that somebody asks for an error; None of a cancelled call."""
+        """Return what is marked when somebody asks for an error; None of a cancelled call."""
         origin = origin_of(error)
         if isinstance(origin, TaskCancelledError):
             return None
         found = self._all.get(origin.task)
         if found is None:
             found = self._all[origin.task] = Unretrieved(error, origin.task, self._shown)
-            found.asked = origin.task in self.silent
+            found.retrieved = origin.task in self.silent
             self._last.append(found)
             self._noted += 1
         return found
 
     def take_old(self, needed: Callable[[], set[int]]) -> list[Unretrieved]:
         """Return what to let go, which logs it; what `needed` calls failed with them stays."""
-        before = time.monotonic() - TOLD_AFTER_S
+        before = time.monotonic() - LOGGED_AFTER_S
         if not self._last or self._last[0].since > before:
             return []
         keep = needed()
@@ -248,13 +248,13 @@ class Failures:
         self._noted = self._counted = self.taken = 0
 
 
-class Teller:
-    """The thread that tells of failures in time."""
+class FailureLogger:
+    """The thread that logs failures in time."""
 
     def __init__(self, stream: Any) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(
-            target=_tell_in_time,
+            target=_log_in_time,
             args=(weakref.ref(stream), self._ended),
             name="simpler_ref-failures",
             daemon=True,
@@ -265,16 +265,16 @@ class Teller:
         """End the thread."""
         self._ended.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(TOLD_AFTER_S)
+            self._thread.join(LOGGED_AFTER_S)
 
 
-def _tell_in_time(reference: weakref.ref[Any], ended: threading.Event) -> None:
-    while not ended.wait(TOLD_AFTER_S):
+def _log_in_time(reference: weakref.ref[Any], ended: threading.Event) -> None:
+    while not ended.wait(LOGGED_AFTER_S):
         stream = reference()
         if stream is None:
             return
         try:
-            stream.tell_failures()
+            stream.log_failures()
         except Exception:
             log.exception("telling of calls that have failed has failed itself")
         del stream

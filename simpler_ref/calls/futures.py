@@ -137,7 +137,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     def _ask(self) -> None:
         """Note that somebody sees the error, if there is one."""
         if self._unretrieved is not None:
-            self._unretrieved.asked = True
+            self._unretrieved.retrieved = True
 
     def be_silent(self) -> None:
         """Have nothing logged if the call fails."""

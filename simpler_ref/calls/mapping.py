@@ -296,8 +296,8 @@ class Results:
         """Whether somebody waits for the next values."""
         self._lock = threading.RLock()
         """Of the thread that submits, or that closes the results."""
-        self._was_asked = False
-        """Whether anybody ever did, or closed it."""
+        self._was_retrieved = False
+        """Whether anybody has asked for a result, or closed it."""
         self._has_raised = False
         """Whether anybody has got an error."""
         self._none_under_way = False
@@ -310,7 +310,7 @@ class Results:
         return self
 
     def __next__(self) -> Any:
-        self._was_asked = True
+        self._was_retrieved = True
         while True:
             try:
                 for value in self._ready:  # no call before it is returned: an interrupt loses it
@@ -338,7 +338,7 @@ class Results:
 
     def close(self) -> None:
         """Submit nothing more, cancel what has not started, and end."""
-        self._was_asked = True
+        self._was_retrieved = True
         with self._lock:
             for call in self._ahead:
                 call.future.cancel()
@@ -347,7 +347,7 @@ class Results:
             self._unsent = []
 
     def __del__(self) -> None:
-        if not getattr(self, "_was_asked", True) and not self._stream.is_gone:
+        if not getattr(self, "_was_retrieved", True) and not self._stream.is_gone:
             self._stream.dropped_maps.append(self)
 
     @property
@@ -372,7 +372,7 @@ class Results:
 
     def _finish(self) -> None:
         ended = 0
-        while not self._was_asked and self.has_uncalled and self._total is not None:
+        while not self._was_retrieved and self.has_uncalled and self._total is not None:
             self._window = ended + self._least
             self._none_under_way = ended == len(self._ahead)
             self._slow = False  # results that are there are asked for by nobody
@@ -386,7 +386,7 @@ class Results:
                 ended += 1
         self._none_under_way = False
 
-    def tell_errors(self) -> None:
+    def log_errors(self) -> None:
         """Log what has failed: these results were dropped, and nobody can ask for them."""
         failed, first = 0, None
         for call in self._ahead:
@@ -412,7 +412,7 @@ class Results:
             if not number:  # somebody goes through them just now
                 return
             left = f"{number} items were not called"
-        elif not self._was_asked:
+        elif not self._was_retrieved:
             left = "not all items were called, the iterable has no length"
         else:
             return

@@ -51,7 +51,7 @@ from ..workers.reports import without_own_frames
 from ..workers.session import Session
 from . import current, outcomes, quick
 from .arrays import SentArrays
-from .call_errors import CallErrors, Failures, Teller, log
+from .call_errors import CallErrors, FailureLogger, Failures, log
 from .forms import key_of
 from .futures import Future, Lease, Leases
 from .inside import Caller, Sums
@@ -100,7 +100,7 @@ class Stream:
         self._sums = Sums(session.engine) if self._checks else None
         self._word = -1
         self._failures = Failures()
-        self._teller: Teller | None = None
+        self._failure_logger: FailureLogger | None = None
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
@@ -323,7 +323,7 @@ class Stream:
         if self._word < 0:
             self._word = self._word_of_calls()
             self._session.caller = self._word & L.CALLABLE_MASK
-            self._teller = Teller(self)
+            self._failure_logger = FailureLogger(self)
         with self._life.lock:
             self._life.prepare(self._life.live())
             with signals_blocked():
@@ -486,8 +486,8 @@ class Stream:
         self._quick.stop()
         self._leases.end()
         self._gone = True
-        if self._teller is not None:
-            self._teller.end()
+        if self._failure_logger is not None:
+            self._failure_logger.end()
 
     def disown(self) -> None:
         """Leave the calls to the process that this one was forked from."""
@@ -653,7 +653,7 @@ class Stream:
                 one.finish()
                 one.warn_of_uncalled()
             while self.dropped_maps:
-                self.dropped_maps.pop().tell_errors()
+                self.dropped_maps.pop().log_errors()
         if urgency and not self._gone:
             with self.mutex.queue, self.mutex.lock:
                 if self._open:
@@ -767,7 +767,7 @@ class Stream:
                 self._fetch(future)  # which keeps the error, to be logged if nobody asks
             self._kernels.drop_call(self._mem, slot)
 
-    def tell_failures(self) -> None:
+    def log_failures(self) -> None:
         """Log the errors that nobody can ask for any more."""
         if not self._open:
             return
@@ -794,21 +794,21 @@ class Stream:
                 found.add(view.call(slot).task)
         return found
 
-    # ------------------------------------------------------------ those that are told
+    # ------------------------------------------------------------ those that are notified
     def watch(self, future: Future) -> None:
-        """Have a future told when its call has ended."""
+        """Have a future notified when its call has ended."""
         with self._watching:
             if self._watcher is None:
                 watcher = threading.Thread(
-                    target=self._tell_all, name="simpler_ref-calls", daemon=True
+                    target=self._notify_all, name="simpler_ref-calls", daemon=True
                 )
                 with signals_blocked():
                     watcher.start()
                     self._watcher = watcher
             self._watched[id(future)] = future
 
-    def _tell_all(self) -> None:
-        """Tell futures that their calls have ended, as long as there are any that want to know.
+    def _notify_all(self) -> None:
+        """Notify futures that their calls have ended, as long as there are any that want to know.
 
         Should this be cut short, the next future that wants to know has it go on.
         """
@@ -823,7 +823,7 @@ class Stream:
                             future.finish()
                         except BaseException:
                             log.exception(
-                                "telling %r of its end, or a callback of it, has failed", future
+                                "notifying %r of its end, or a callback of it, has failed", future
                             )
                 with self._watching:
                     if not self._watched:

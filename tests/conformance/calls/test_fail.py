@@ -303,7 +303,7 @@ def test_lost_calls_are_logged_and_very_many_are_counted(caplog):
 
 @pytest.mark.spec("CALL-FAIL-7")
 def test_a_program_that_only_submits_is_told_soon(mode, caplog, monkeypatch):
-    monkeypatch.setattr("simpler_ref.calls.call_errors.TOLD_AFTER_S", 0.05)
+    monkeypatch.setattr("simpler_ref.calls.call_errors.LOGGED_AFTER_S", 0.05)
     messages, before = [], tellers()
 
     def has_told(number):
