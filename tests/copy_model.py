@@ -643,7 +643,7 @@ class Play:
             else:
                 placed = self.directory.place(task.where, uses, "handle")
                 plans = self.directory.plans(placed, len(uses))
-                plan = Plan(1, plans, self.directory.take_dropped(task.where))
+                plan = Plan(1, plans, self.directory.dropped(task.where))
                 words, kinds = plan.words(), [L.RAW] * len(plan.words())
                 assert (Plan.take(words, kinds), words) == (plan, [])
                 job = self._job(task.where, plan, index, needs)

@@ -1,30 +1,43 @@
-"""The directory of a run: which versions of the parent's tensors there are, and where.
+"""The directory: which versions of the parent's tensors there are, and where.
 
 It is kept in the order in which tasks are submitted, by the thread that submits them. A task that is
 submitted later sees a tensor as the tasks before it will have left it; that they have ended by then
 follows from the dependencies, which are those of a program without endpoints.
 
-Rule     REMOTE-COPY-1, -3, -6, -7
+A run and a stream of calls have one each. In a run a version stays where it was made until somebody else
+needs it, and the program writes nothing meanwhile. What a call writes is in the program's memory when the
+call has ended, so that always has the current version; but the program may write an array once all calls
+that use it have ended, so what endpoints have of it is right only as long as one of them has not.
+
+Rule     CALL-FAR-3, -4, -8, -11; REMOTE-COPY-1, -3, -6, -7
 """
 
 from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..jit import layout as L
+from ..model.tensor import share_bytes, view_memory
 from ..model.wire import (
     CHILD_MEMORY_AT,
     RIGHTS,
     SHAPE_AT,
     TAG_AT,
+    Layout,
     RemoteWire,
     bytes_below,
     bytes_of,
+    span_of,
 )
+from ..system.types import Array
+from .layouts import size_of
 from .plans import CopyPlan
 
 HOME = -1
@@ -33,6 +46,12 @@ MOST_DROPPED = 64
 """Copies that one task tells its endpoint to forget."""
 REQUEST_BYTES = 100_000
 """What it costs both ends to ask for a tensor, in bytes that could move meanwhile."""
+_MOST_WORK = 1 << 12
+"""Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""
+_FEW = 64
+Name = Hashable
+"""What tensors are known by: the span of one that has all of its bytes; else the layout, too. A value of
+a call, which has no address, is known by the slot of that."""
 
 
 @dataclass
@@ -49,12 +68,16 @@ class Made:
 
 
 class Held:
-    """What is known of one tensor: a span of the parent's memory.
+    """What is known of one tensor: a span of the parent's memory, or the value of a call.
 
     Attributes
     ----------
+    name : Name
+        What it is known by here.
     start, nbytes : int
         The span.
+    use : Use or None
+        What was first done with it, if not all bytes of the span are its own.
     wire : bytes
         A tensor with that span.
     key : int
@@ -73,21 +96,28 @@ class Held:
         Which of an endpoint's tasks makes the current version, counted from 1.
     handle : Any
         The callable whose task makes the current version.
+    users : list
+        The calls that use it: slot and number of each.
     """
 
     __slots__ = (
-        *("handle", "holders", "key", "maker", "makers", "nbytes"),
-        *("stale", "start", "turn", "version", "wire"),
+        *("handle", "holders", "key", "maker", "makers", "most", "name", "nbytes"),
+        *("stale", "start", "turn", "use", "users", "version", "wire"),
     )
 
-    def __init__(self, start: int, nbytes: int, wire: bytes) -> None:
+    def __init__(self, start: int, nbytes: int, wire: bytes, name: Name = None) -> None:
         self.start, self.nbytes, self.wire = start, nbytes, wire
+        self.name = name or (start, nbytes)
+        self.use: Use | None = None
         self.key = secrets.randbits(63) | 1
         self.version, self.maker = 1, HOME
         self.holders, self.stale = {HOME}, set[int]()
         self.makers = [Made(HOME, 1, 1)]
         self.handle: Any = None
         self.turn = 0
+        self.users: list[tuple[int, int]] = []
+        self.most = _FEW
+        """How many users there may be before those are left out whose calls have ended."""
 
     @property
     def is_home(self) -> bool:
@@ -111,11 +141,12 @@ class Held:
             self.makers.append(Made(maker, self.version, self.version, is_blind))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Use:
     """What a task does with a tensor: `rights` are TENSOR_READ and TENSOR_WRITE.
 
     `start` is 0 if the runtime provides the memory. `index` is that of the tensor among the task's.
+    `layout` is that of one with gaps. A use of the value of a call has the call's `slot`.
     """
 
     index: int
@@ -123,6 +154,22 @@ class Use:
     nbytes: int
     rights: int
     wire: bytes
+    layout: Layout | None = None
+    slot: int = 0
+
+    @property
+    def name(self) -> Name:
+        """What the tensor is known by."""
+        if self.slot:
+            return self.slot
+        if self.layout is None:
+            return self.start, self.nbytes
+        return self.start, self.nbytes, span_of(self.layout)[0], *self.layout
+
+    @property
+    def size(self) -> int:
+        """The bytes of its elements."""
+        return self.nbytes if self.layout is None else size_of(self.layout)
 
     @property
     def reads(self) -> bool:
@@ -144,6 +191,21 @@ class Use:
         end = self.start + self.nbytes
         return self.start <= held.start and held.start + held.nbytes <= end
 
+    def shares(self, other: Use) -> bool:
+        """Say whether it shares bytes with another one; if either has gaps, whether it may."""
+        if self.start >= other.start + other.nbytes or other.start >= self.start + self.nbytes:
+            return False
+        if self.layout is None and other.layout is None:
+            return True
+        return share_bytes(self._view(), other._view(), _MOST_WORK)
+
+    def _view(self) -> Array:
+        """Return it as an array."""
+        if self.layout is None:
+            return view_memory(self.start, (self.nbytes,), np.dtype(np.uint8))
+        dtype, shape, strides = self.layout
+        return view_memory(self.start + span_of(self.layout)[0], shape, dtype, strides=strides)
+
 
 @dataclass
 class Placed:
@@ -163,12 +225,21 @@ class Placed:
 
 
 class Directory:
-    """The tensors of which endpoints have, or had, copies."""
+    """The tensors of which endpoints have, or had, copies.
 
-    def __init__(self) -> None:
-        self._held: dict[tuple[int, int], Held] = {}
-        self._spans: list[tuple[int, int]] = []
+    `is_under_way` says of a call, by slot and number, whether it has not ended: then it is the directory
+    of a stream of calls, otherwise that of runs.
+    """
+
+    def __init__(self, is_under_way: Callable[[int, int], bool] | None = None) -> None:
+        self._is_under_way = is_under_way
+        self._held: dict[Name, Held] = {}
+        self._spans: list[tuple[int, int, int]] = []
+        """First byte and how many of each, and its key."""
+        self._by_key: dict[int, Held] = {}
         self._longest = 0
+        self._retired: deque[Held] = deque()
+        """Those of which endpoints forget their copies, once no call uses them."""
         self._dropped: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
@@ -179,17 +250,17 @@ class Directory:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._is_under_way)  # type: ignore[misc]
 
     def overlapping(self, start: int, nbytes: int) -> list[Held]:
         """Return the tensors that share bytes with a span."""
         found = []
-        at = bisect_left(self._spans, (start - self._longest, 0))
-        for span in self._spans[at:]:
-            if span[0] >= start + nbytes:
+        at = bisect_left(self._spans, (start - self._longest, 0, 0))
+        for first, size, key in self._spans[at:]:
+            if first >= start + nbytes:
                 break
-            if span[0] + span[1] > start:
-                found.append(self._held[span])
+            if first + size > start:
+                found.append(self._by_key[key])
         return found
 
     # ------------------------------------------------------------ before a submit
@@ -219,18 +290,34 @@ class Directory:
     def outlook(self, uses: Iterable[Use], where: int) -> tuple[list[Held], int]:
         """Return the tensors that a task reads and endpoints had, and how many bytes would have to move.
 
-        Each of those tensors counts as some more, since it has to be asked for. All count twice that the
-        task also writes: where they are now is where they may be needed next.
+        All count twice that the task also writes: where they are now is where they may be needed next.
+        Each tensor of a run counts as some more, since it has to be asked for.
         """
         needed, total = [], 0
+        extra = REQUEST_BYTES if self._is_under_way is None else 0
         for use in uses:
-            if use.reads and use.start:
-                held = self._held.get(use.span)
+            if use.reads and (use.start or use.slot):
+                held = self._current(use)
                 if held is not None:
                     needed.append(held)
                 if held is None or where not in held.holders:
-                    total += (use.nbytes + REQUEST_BYTES) * (2 if use.writes else 1)
+                    total += (use.size + extra) * (2 if use.writes else 1)
         return needed, total
+
+    def _current(self, use: Use) -> Held | None:
+        """Return what is known of a tensor; if no call uses it, the program may have changed it."""
+        held = self._held.get(use.name)
+        if held is None or self._is_under_way is None or use.slot or self._is_used(held):
+            return held
+        self._retire(held)
+        return None
+
+    def _is_used(self, held: Held) -> bool:
+        """Say whether calls use a tensor that have not ended."""
+        users = held.users
+        while users and not self._is_under_way(*users[-1]):  # type: ignore[misc]
+            users.pop()
+        return bool(users)
 
     def place(self, where: int, uses: Sequence[Use], handle: Any) -> Placed:
         """Find what a task of an endpoint will be told of its tensors.
@@ -241,30 +328,32 @@ class Directory:
             Two of them share some bytes, but not all, and one is written: copies would not share any.
         """
         placed = Placed(where, uses, handle)
-        fresh: dict[tuple[int, int], Held] = {}
-        for use in uses:
-            self._require_apart(use, uses)
-            held = self._held.get(use.span) if use.start else None
-            if held is None and use.start:
-                held = fresh.get(use.span)
+        fresh: dict[Name, Held] = {}
+        for i, use in enumerate(uses):
+            self._require_apart(use, uses[:i])
+            held = None
+            if use.start:
+                held = self._current(use) or fresh.get(use.name)
             if held is None:
-                held = Held(use.start, use.nbytes, use.wire)
+                held = Held(use.start, use.nbytes, use.wire, use.name)
+                held.use = use
                 if use.start:
-                    fresh[use.span] = held
+                    fresh[use.name] = held
             placed.tensors[use.index] = held
         return placed
 
-    @staticmethod
-    def _require_apart(use: Use, uses: Iterable[Use]) -> None:
-        if not use.start or not use.nbytes or not use.writes:
+    def _require_apart(self, use: Use, before: Iterable[Use]) -> None:
+        if not use.start or not use.nbytes:
             return
-        for other in uses:
-            if other.span == use.span or not other.start:
+        for other in before:
+            if not (use.writes or other.writes) or not other.start or other.name == use.name:
                 continue
-            if use.start < other.start + other.nbytes and other.start < use.start + use.nbytes:
+            if other.shares(use):
+                both = f"{other.index} and {use.index}"
                 raise ValueError(
-                    f"tensors {use.index} and {other.index} share some bytes, but not all, and an "
-                    "endpoint would get a copy of each: give it one tensor with all of the bytes"
+                    f"{f'arrays {both} of the call' if self._is_under_way else f'tensors {both}'} share "
+                    "some bytes, and are not the same, and an endpoint would get a copy of each: give it "
+                    "one that has all of the bytes"
                 )
 
     def plans(self, placed: Placed, count: int) -> list[CopyPlan]:
@@ -277,42 +366,77 @@ class Directory:
                 held.key,
                 held.version if use.reads and use.nbytes else 0,
                 held.version + 1 if held.key in writes else 0,
-                held.maker + 1,
+                held.maker + 1 if self._is_under_way is None else 0,
             )
         return plans
 
-    def take_dropped(self, where: int) -> list[int]:
-        """Return copies that an endpoint may forget; each is returned once."""
-        keys = self._dropped.get(where, [])
-        taken, self._dropped[where] = keys[:MOST_DROPPED], keys[MOST_DROPPED:]
-        return taken
+    def dropped(self, where: int) -> list[int]:
+        """Return copies that an endpoint may forget, with the next task that is noted."""
+        while self._retired and not self._is_used(self._retired[0]):
+            held = self._retired.popleft()
+            for one in held.holders | held.stale:
+                if one != HOME:
+                    self._dropped.setdefault(one, []).append(held.key)
+        return self._dropped.get(where, [])[:MOST_DROPPED]
 
     # ------------------------------------------------------------ after a submit
-    def note_task(self, placed: Placed, addresses: Sequence[int]) -> None:
-        """Note what a task of an endpoint will have done; `addresses` has those of all its tensors."""
+    def note_task(
+        self, placed: Placed, addresses: Sequence[int], call: tuple[int, int] | None = None
+    ) -> None:
+        """Note what a task of an endpoint will have done, or a call, of which there are slot and number.
+
+        `addresses` has those of all tensors of a task.
+        """
+        if placed.uses or call is not None:  # so there was a plan
+            del self._dropped.get(placed.where, [])[:MOST_DROPPED]
         made: dict[int, Held] = {}
         for use in placed.uses:
             held = placed.tensors[use.index]
             if not use.start:
                 held.start = addresses[use.index]
+                held.name = held.span
                 self.give_back(held.start, held.nbytes)
             elif use.writes:
                 self._overwrite(use, held)
-            if held.span not in self._held:
+            if held.name not in self._held:
                 self._add(held)
             if use.writes:
                 made[held.key] = held
             else:
                 held.holders.add(placed.where)
+            if call is not None:
+                self._note_user(held, call)
         for held in made.values():
             held.make(placed.where, placed.handle)
+            if call is not None:
+                del held.makers[
+                    :-1
+                ]  # the end of the call leaves the version in this machine's memory
+
+    def _note_user(self, held: Held, call: tuple[int, int]) -> None:
+        held.users.append(call)
+        if len(held.users) > held.most:
+            held.users = [one for one in held.users if self._is_under_way(*one)]  # type: ignore[misc]
+            held.most = max(_FEW, 2 * len(held.users))
+
+    def note_value(self, slot: int, held: Held) -> None:
+        """Note the value of a call."""
+        self._held[slot] = held
+
+    def hold_value(self, slot: int, where: int) -> None:
+        """Note that an endpoint will have the value of a call."""
+        self._held[slot].holders.add(where)
+
+    def value(self, slot: int) -> Held | None:
+        """Return the value of a call."""
+        return self._held.get(slot)
 
     def note_here(self, uses: Iterable[Use]) -> None:
         """Note what a task of this machine will have written."""
         for use in uses:
             if not use.writes or not use.start or not use.nbytes:
                 continue
-            held = self._held.get(use.span)
+            held = self._held.get(use.name)
             self._overwrite(use, held)
             if held is not None:
                 held.make(HOME)
@@ -324,29 +448,34 @@ class Directory:
     def give_back(self, start: int, nbytes: int) -> None:
         """Note that memory of a ring is a new tensor's: all tasks that have used it before have ended."""
         for held in self.overlapping(start, nbytes):
-            for where in held.holders | held.stale:
-                if where != HOME:
-                    self._dropped.setdefault(where, []).append(held.key)
-            self._remove(held)
+            self._retire(held)
+
+    def _retire(self, held: Held) -> None:
+        """Forget a tensor, and have endpoints forget it."""
+        self._remove(held)
+        self._retired.append(held)
 
     def _overwrite(self, use: Use, but: Held | None) -> None:
         """Forget, or note as changed, what shares bytes with a tensor that is written."""
         for held in self.overlapping(use.start, use.nbytes):
             if held is but:
                 continue
-            if use.covers(held):
+            if self._is_under_way is not None:
+                if held.use is not None and held.use.shares(use):
+                    self._retire(held)
+            elif use.covers(held):
                 self._remove(held)
             else:
                 held.make(HOME)
 
     def _add(self, held: Held) -> None:
-        self._held[held.span] = held
-        insort(self._spans, held.span)
+        self._held[held.name] = self._by_key[held.key] = held
+        insort(self._spans, (*held.span, held.key))
         self._longest = max(self._longest, held.nbytes)
 
     def _remove(self, held: Held) -> None:
-        del self._held[held.span]
-        del self._spans[bisect_left(self._spans, held.span)]
+        del self._held[held.name], self._by_key[held.key]
+        del self._spans[bisect_left(self._spans, (*held.span, held.key))]
 
 
 def uses_of(wires: Sequence[bytes]) -> list[Use]:

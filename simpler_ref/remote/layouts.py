@@ -19,7 +19,7 @@ from numpy.lib.format import descr_to_dtype, dtype_to_descr
 
 from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
-from ..model.wire import Layout, span_of
+from ..model.wire import Layout, has_layout, layout_number, row_major, span_of
 
 _MOST_DIMS = 64
 
@@ -34,8 +34,7 @@ def layout_text(layout: Layout) -> str:
         It has gaps, or negative strides, or its element type cannot be written.
     """
     dtype, shape, strides = layout
-    below, extent = span_of(layout)
-    if below or extent != size_of(layout):
+    if not is_whole(layout):
         raise TypeError(
             f"it has shape {shape} and strides {strides}, and an endpoint gets a copy of its memory from "
             "the first byte to the last, which must all be its own: give a contiguous array"
@@ -73,6 +72,28 @@ def size_of(layout: Layout) -> int:
     """Return how many bytes the elements of a tensor have."""
     dtype, shape, _ = layout
     return math.prod(shape) * dtype.itemsize
+
+
+def is_whole(layout: Layout) -> bool:
+    """Say whether all bytes that an array spans are its own, and none lies below its first element."""
+    return span_of(layout) == (0, size_of(layout))
+
+
+def copied_layout(layout: Layout) -> Layout:
+    """Return the layout of an array's copy: its own, or that of its elements in C order."""
+    if is_whole(layout):
+        return layout
+    dtype, shape, _ = layout
+    return dtype, shape, row_major(shape, dtype.itemsize)
+
+
+def layout_of(layouts: Any, wire: bytes) -> Layout:
+    """Return element type, shape and strides of a tensor."""
+    if has_layout(wire):
+        found: Layout = layouts.read(layout_number(wire))
+        return found
+    array = ContinuousTensor._from_wire(wire).numpy()
+    return array.dtype, array.shape, array.strides
 
 
 def as_bytes(layout: Layout, nbytes: int) -> ContinuousTensor:

@@ -45,11 +45,10 @@ from .callables import RemoteRegistryTarget, encode_register_callable_command
 from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from .dispatcher import PAYLOAD_VERSION
 from .fail_points import fail_point
-from .far_arrays import copied_layout, is_whole, layout_of
 from .frames import ControlName, OwnFrameType
 from .home import Coming, Home
 from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
-from .layouts import layout_text
+from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .link_tasks import Kind, Task
 from .mover import new_key
 from .plans import CopyPlan, Plan

@@ -261,7 +261,7 @@ class PlacingOrchestrator(Orchestrator):
             return sent
         for use in placed.uses:
             sent._tensors[use.index] = _copied(sent._tensors[use.index], use.rights)
-        dropped = self._directory.take_dropped(placed.where)
+        dropped = self._directory.dropped(placed.where)
         _append(sent, Plan(self._endpoints.tensors.run_number, plans, dropped))
         return sent
 

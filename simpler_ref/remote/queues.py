@@ -6,11 +6,11 @@ Rule     REMOTE-COPY-7
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from .counters import TASKS, UNMOVED, UNMOVED_NS
-from .directory import HOME, Placed
+from .directory import HOME, Directory, Placed
 from .link import Link
 
 TASK_S = 1e-3
@@ -19,13 +19,6 @@ MEMORY = 32
 """For how many tasks the mean of those before counts, against tasks since queues were empty last."""
 BYTES_PER_S = 1e8
 """How fast tensors are taken to move: the cores at both ends have work meanwhile."""
-
-
-class Outlook(Protocol):
-    """Knows which tensors a task needs that others make, and which bytes an endpoint misses."""
-
-    def outlook(self, uses: Any, where: int) -> tuple[Sequence[Any], int]:
-        """Return both."""
 
 
 class _Pace:
@@ -54,7 +47,7 @@ class _Pace:
 class Queues:
     """The tasks that wait for each endpoint, as the thread that submits them counts."""
 
-    def __init__(self, link: Callable[[int], Link], directory: Outlook) -> None:
+    def __init__(self, link: Callable[[int], Link], directory: Directory) -> None:
         self._link, self._directory = link, directory
         self._given: dict[int, int] = {}
         self._paces: defaultdict[int, _Pace] = defaultdict(_Pace)
@@ -82,11 +75,8 @@ class Queues:
         words = self._link(number).words
         return max(0, turn - int(words[TASKS])) * self._paces[number].mean_s(words)
 
-    def note_given(self, placed: Placed) -> None:
-        """Note that an endpoint was given a task."""
-        placed.set_turn(self.take_turn(placed.where))
-
-    def take_turn(self, number: int) -> int:
+    def note_given(self, placed: Placed) -> int:
         """Note that an endpoint was given a task, and return which one of its tasks it is."""
-        turn = self._given[number] = self._given.get(number, 0) + 1
+        turn = self._given[placed.where] = self._given.get(placed.where, 0) + 1
+        placed.set_turn(turn)
         return turn

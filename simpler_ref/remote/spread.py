@@ -7,26 +7,35 @@ else, hazards and futures above all, is as with workers of this machine.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
+
+import numpy as np
 
 from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..callables.pickling import for_endpoints
 from ..calls import outcomes
 from ..calls.call_errors import CallErrors
+from ..calls.forms import key_of
 from ..calls.sending import Guards, How, Payload, guards_of_task, payload_of
 from ..calls.stream import Stream
 from ..calls.tasks import Task
+from ..engine.view.blocks import data_of
 from ..errors import WorkerStartError, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
-from ..model.wire import TENSOR_BYTES
-from .far_arrays import FarArrays
-from .far_values import FarValues
+from ..model.wire import RIGHTS, SHAPE_AT, TAG_AT, TENSOR_BYTES, Layout, span_of
+from .directory import Directory, Held, Use
+from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .link_calls import Function, OfCalls
 from .plans import Plan
 from .queues import Queues
 
+_MOST_TASKS = 1 << 12
+_MOST_KNOWN = 1 << 14
+_UNKNOWN = 1
+"""Bytes of a value that no call of the task has returned yet: of places alike its own is the best."""
 _integer = INTEGER.pack
 _DIGEST = sha256(b"the calls of a stream").hexdigest()
 
@@ -42,9 +51,13 @@ class SpreadStream(Stream):
         self._sums = None  # what arrives there are copies
         self.errors = _ErrorsThere(session)
         self._add_callable, self._endpoints = add, life.endpoints
-        self._far_arrays = FarArrays(session.engine)
-        self._far_values = FarValues(session.engine)
-        self._queues = Queues(self._endpoints._link, self._far_arrays)
+        self._directory = Directory(session.engine.view.is_under_way)
+        self._queues = Queues(self._endpoints._link, self._directory)
+        self._spans: dict[bytes, tuple[int, int, Layout | None]] = {}
+        """Of arrays: first byte, how many, and the layout of one with gaps; as long as layouts last."""
+        self._epoch = -1
+        self._sizes: dict[int, int] = {}
+        """How long the last value was that was seen of each task."""
         handle = CallableHandle(
             f"sha256:{_DIGEST}",
             CallableKind.PYTHON_IMPORT,
@@ -62,7 +75,7 @@ class SpreadStream(Stream):
     def _begin(self) -> None:
         super()._begin()
         self._endpoints.begin_run()
-        self._far_arrays.clear()
+        self._directory.clear()
         self._queues.begin_run(self._endpoints.links())
 
     def _start_quick(self) -> None:
@@ -115,28 +128,82 @@ class SpreadStream(Stream):
         wires = [
             wire[at : at + TENSOR_BYTES] for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES)
         ]
-        uses = self._far_arrays.uses_of(wires)
-        values = self._far_values.uses_in(wire, counts)
+        uses, values = self._uses_of(wires), self._values_in(wire, counts)
         named = (word >> L.WORD_WORKER & L.WORKER_MASK) - 1
         only = self._endpoints.seats()[named] if named >= 0 else None
         where = only[0] if only else self._endpoints.likely_first([*uses, *values], self._queues)
-        plan = Plan(
-            self._endpoints.tensors.run_number,
-            [use.plan for use in uses],
-            self._far_arrays.dropped(where),
-            only=only,
-        )
-        words = plan.words()
-        told = wire
+        directory = self._directory
+        placed = directory.place(where, uses, None)
+        plans = directory.plans(placed, tensors)
+        run = self._endpoints.tensors.run_number
+        words = Plan(run, plans, directory.dropped(where), only=only).words()
+        task = key_of(int.from_bytes(wire[tensors * TENSOR_BYTES :][: L.WORD], "little"))
         wire += b"".join([_integer(one, L.SIGNED) for one in words])
         slot = super()._submit(
             self._word | (where + 1) << L.WORD_WORKER, counts + (len(words) << L.HALF), wire, data
         )
         if slot != L.WOULD_BLOCK:
-            turn = self._queues.take_turn(where)
-            self._far_arrays.note(uses, where, (slot, view.next_task_id - 1), turn)
-            self._far_values.note(told, counts, values, slot, where, turn)
+            value = Held(0, _UNKNOWN, b"", slot)
+            value.maker, value.holders, value.handle = where, {where}, task
+            value.turn = self._queues.note_given(placed)
+            directory.note_task(placed, (), (slot, view.next_task_id - 1))
+            for use in values:
+                directory.hold_value(use.slot, where)
+            directory.note_value(slot, value)
         return slot
+
+    def _uses_of(self, wires: Sequence[bytes]) -> list[Use]:
+        """Return what a call does with its arrays.
+
+        Raises
+        ------
+        TypeError
+            The type of its elements cannot be written into a message.
+        """
+        layouts = self._engine.layouts
+        if layouts.epoch != self._epoch or len(self._spans) > _MOST_KNOWN:
+            self._spans.clear()
+            self._epoch = layouts.epoch
+        uses = []
+        for i, wire in enumerate(wires):
+            found = self._spans.get(wire[:TAG_AT])
+            if found is None:
+                layout = layout_of(layouts, wire)
+                layout_text(copied_layout(layout))
+                below, nbytes = span_of(layout)
+                start = int.from_bytes(wire[:SHAPE_AT], "little") - below
+                found = start, nbytes, None if is_whole(layout) else layout
+                self._spans[wire[:TAG_AT]] = found
+            start, nbytes, gaps = found
+            uses.append(Use(i, start, nbytes, RIGHTS[wire[TAG_AT]], wire, gaps))
+        return uses
+
+    # ------------------------------------------------------------ values of other calls
+    def _values_in(self, wire: bytes, counts: int) -> list[Use]:
+        """Return what a call does with values of other calls."""
+        scalars = np.frombuffer(wire, np.int64, offset=(counts & L.LOW_HALF) * TENSOR_BYTES)
+        words, kinds = scalars[::2].tolist(), scalars[1::2].tolist()
+        slots = [word for word, kind in zip(words, kinds, strict=True) if kind == L.FUTURE]
+        found = [(one, self._directory.value(one)) for one in slots]
+        return [
+            Use(-1, 0, self._size(held), L.TENSOR_READ, b"", slot=slot)
+            for slot, held in found
+            if held is not None
+        ]
+
+    def _size(self, value: Held) -> int:
+        """Return the bytes of a value; as long as it is not made, those of another one of its task."""
+        slot: Any = value.name
+        if value.nbytes == _UNKNOWN:
+            if not self._kernels.has_settled(self._mem, slot):
+                return self._sizes.get(value.handle, _UNKNOWN)
+            has_failed, kind, word = self._engine.view.outcome(slot)
+            is_block = kind == L.VALUE_BLOCK and not has_failed
+            value.nbytes = outcomes.size_of(data_of(self._mem, word)) if is_block else 0
+            if len(self._sizes) > _MOST_TASKS:
+                self._sizes.clear()
+            self._sizes[value.handle] = value.nbytes
+        return value.nbytes
 
     # ------------------------------------------------------------ endpoints that have died
     def _lacks_workers(self) -> bool:
