@@ -1,5 +1,6 @@
 """Workers with endpoints, for tests."""
 
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -148,4 +149,13 @@ class Moody(ProcessFleet):
     def start(self, manifest, endpoint):
         if endpoint == 0 and self.file.exists():
             raise RemoteError("not in the mood")
+        return super().start(manifest, endpoint)
+
+
+class Sleepy(Moody):
+    """A fleet that starts none of the first endpoint before the file is gone."""
+
+    def start(self, manifest, endpoint):
+        while endpoint == 0 and self.file.exists():
+            time.sleep(0.01)
         return super().start(manifest, endpoint)

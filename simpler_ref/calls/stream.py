@@ -354,10 +354,15 @@ class Stream:
     # ------------------------------------------------------------ workers that have died
     def _lacks_workers(self) -> bool:
         manager = self._session.manager
-        return manager is None or (bool(manager.dead) and bool(manager.known_dead()))
+        if manager is None or (manager.starting and manager.has_started()):
+            return True
+        return bool(manager.dead) and bool(manager.known_dead())
 
     def _replace_dead(self) -> None:
         """Make successors for dead workers, once the calls that these ran are known to be lost.
+
+        A session of an endpoint takes a second, or all of its time where the host is gone: calls of other
+        endpoints go on meanwhile, and it is looked at again as long as anybody waits.
 
         Raises
         ------
@@ -372,7 +377,7 @@ class Stream:
             dead = manager.known_dead()
             self._lose_calls_of(dead)
         try:
-            self._life.start_workers(session, dead)
+            self._life.start_workers(session, dead, beside=True)
         except BaseException as error:
             self.errors.why_stranded = error
             self._strand()

@@ -507,22 +507,36 @@ class Life:
         """Finish what the last run may have left behind, and have all workers at work."""
         recover(session)
         manager = session.manager
-        if self.needs_start or manager is None or manager.lost or manager.silent or manager.dead:
+        if (
+            self.needs_start
+            or manager is None
+            or manager.lost
+            or manager.silent
+            or manager.dead
+            or manager.starting
+        ):
             self.start_workers(session)
 
-    def start_workers(self, session: Session, dead: Sequence[int] | None = None) -> None:
-        """Start the workers that are missing: at first all, later those lost, or some of these."""
+    def start_workers(
+        self, session: Session, dead: Sequence[int] | None = None, beside: bool = False
+    ) -> None:
+        """Start the workers that are missing: at first all, later those lost, or some of these.
+
+        `beside`: it waits for none that may take long if others like it live.
+        """
         with self.lock:  # they are not started beside `release`, or after it
             if session is not self.session:
                 raise RuntimeError(self._why_not_open())
-            self._start_missing(session, dead)
+            self._start_missing(session, dead, beside)
 
-    def _start_missing(self, session: Session, dead: Sequence[int] | None) -> None:
+    def _start_missing(self, session: Session, dead: Sequence[int] | None, beside: bool) -> None:
         manager = session.manager
         anew = self.needs_start or (manager is not None and manager.lost)
         if manager is not None and manager.silent:
             manager.welcome_back()
-        if not anew and (manager is None or not manager.dead or not manager.known_dead()):
+        if not anew and (
+            manager is None or not (manager.starting or (manager.dead and manager.known_dead()))
+        ):
             return
         try:
             with self.registry.lock:  # a registration finds all workers made, or none
@@ -533,7 +547,7 @@ class Life:
                     session.start_anew()
                     top_server.listen(self)
                 else:
-                    session.replace_dead(dead)
+                    session.replace_dead(dead, beside)
                 self.needs_start = False
         except BaseException:
             self.end_workers(session)

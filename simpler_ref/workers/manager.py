@@ -61,6 +61,8 @@ class WorkerManager:
         How each worker that is not alive ended (see `os.waitstatus_to_exitcode`).
     silent : set[int]
         Threads that have not answered a control request in time; they get no task before they do.
+    starting : dict[int, float]
+        When the start of each worker was begun that is not ready yet, nor given up.
     lost : bool
         The fork server has ended: workers cannot be replaced singly, all must be restarted.
     on_death : Callable[[int, int], None]
@@ -86,6 +88,9 @@ class WorkerManager:
         self.pids: dict[int, int] = {}
         self.dead: dict[int, int] = {}
         self.silent: set[int] = set()
+        self.starting: dict[int, float] = {}
+        self._ready: set[int] = set()
+        """Those of them that are ready: a request may have changed the state of their mailbox since."""
         self.lost = False
         self.on_death: Callable[[int, int], None] = lambda worker, code: None
         self.while_asking: Callable[[], None] = lambda: None
@@ -135,11 +140,13 @@ class WorkerManager:
             kernels.settle_deaths(mem)
             with self._known:
                 self.dead.pop(worker, None)
+                self.starting.pop(worker, None)
 
     def known_dead(self) -> list[int]:
         """Return the workers of whose deaths the Scheduler was told, and that are to be replaced now."""
         with self._known:
-            return sorted(worker for worker in self.dead if self.kinds[worker].may_be_made())
+            gone = self.dead.keys() - self.starting.keys()
+            return sorted(worker for worker in gone if self.kinds[worker].may_be_made())
 
     def dead_after(self, limit_s: float) -> list[int]:
         """Return the workers that are dead; if none is, wait so long for one."""
@@ -147,13 +154,43 @@ class WorkerManager:
         with self._known:
             return sorted(self.dead)
 
-    def replace_dead(self, dead: Sequence[int] | None = None) -> Sequence[int]:
+    def replace_dead(
+        self, dead: Sequence[int] | None = None, beside: bool = False
+    ) -> Sequence[int]:
         """Make a successor for every dead worker, or for some of them; return those that are ready.
 
         They have the callables that were registered when this manager started, and get no task before
-        `admit`.
+        `admit`. `beside`: those that may take long are only begun if others like them live; once
+        `has_started` says so, another call of this returns them.
         """
-        return self._bring_up(self.known_dead() if dead is None else dead, True)
+        dead = self.known_dead() if dead is None else dead
+        slow = [worker for worker in dead if beside and self._has_mates(worker)]
+        for worker in slow:
+            self._begin(worker)
+        ready = self._bring_up([worker for worker in dead if worker not in slow], True)
+        for worker in list(self.starting):
+            if beside and self._has_mates(worker) and not self._has_settled(worker):
+                continue
+            with self._control[worker]:
+                if self._end_start(worker, True):
+                    ready.append(worker)
+        return ready
+
+    def _has_mates(self, worker: int) -> bool:
+        """Say whether a worker may take long to start, and one of its kind lives."""
+        kind = self.kinds[worker]
+        gone = self.dead.keys() | self.starting.keys()
+        return bool(kind.start_timeout_s) and any(
+            self.kinds[other].label == kind.label for other in set(self.present()) - gone
+        )
+
+    def has_started(self) -> bool:
+        """Say whether a worker whose start was only begun is ready, or is not going to be."""
+        return any(self._has_settled(worker) for worker in list(self.starting))
+
+    def _has_settled(self, worker: int) -> bool:
+        late = time.monotonic() > self.starting[worker] + self._start_timeout_s
+        return late or self.lost or self._wait_ready(worker, 0) != L.TIMED_OUT
 
     def admit(self, workers: Iterable[int]) -> None:
         """Let the Scheduler use workers that are ready, except those that owe an answer to a request."""
@@ -161,27 +198,31 @@ class WorkerManager:
             if worker not in self.silent:
                 self._engine.kernels.set_usable(self._engine.mem, worker, 1)
 
-    def _bring_up(self, workers: Sequence[int], again: bool) -> Sequence[int]:
+    def _bring_up(self, workers: Sequence[int], again: bool) -> list[int]:
         with ExitStack() as requests:  # no claim on a mailbox before its worker is ready
             for worker in workers:
                 requests.enter_context(self._control[worker])
-            return self._make(workers, again)
+            for worker in workers:
+                self._begin(worker)
+            return [worker for worker in workers if self._end_start(worker, again)]
 
-    def _make(self, workers: Sequence[int], again: bool) -> Sequence[int]:
-        begun = time.monotonic()
-        for worker in workers:
-            self._engine.kernels.set_usable(self._engine.mem, worker, 0)
-            with self._known:
-                self.dead.pop(worker, None)
-                self.pids.pop(worker, None)
-                self.silent.discard(worker)
-            self._launch(worker)
-        deadline = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
-        ready = []
-        for worker in workers:
-            if self._wait_ready(worker, deadline) == L.OK and self._wait_for_birth(worker):
-                ready.append(worker)
-                continue
+    def _begin(self, worker: int) -> None:
+        self._engine.kernels.set_usable(self._engine.mem, worker, 0)
+        with self._known:
+            self.dead.pop(worker, None)
+            self.pids.pop(worker, None)
+            self.silent.discard(worker)
+            self._ready.discard(worker)
+            self.starting[worker] = time.monotonic()
+        self._launch(worker)
+
+    def _end_start(self, worker: int, again: bool) -> bool:
+        """Wait until a worker is ready; False: it stays lost, and the others go on without it."""
+        begun = self.starting[worker]
+        deadline = int((begun + self._start_timeout_s) * 1e9)
+        ready = self._wait_ready(worker, deadline) == L.OK and self._wait_for_birth(worker)
+        self.starting.pop(worker, None)
+        if not ready:
             why = self._why(worker)
             if not (again and self.do_without(worker, why, time.monotonic() - begun)):
                 raise WorkerStartError(f"{self.name(worker)} did not start: {why}")
@@ -211,12 +252,15 @@ class WorkerManager:
 
     def _wait_ready(self, worker: int, deadline_ns: int) -> int:
         """Wait in slices, between which Python handles signals."""
-        while True:
+        while worker not in self._ready:
             rest = deadline_ns - time.monotonic_ns()
             slice_ns = max(0, min(rest, PARK_NS))
             answer = self._engine.kernels.wait_ready(self._engine.mem, worker, slice_ns)
-            if answer != L.TIMED_OUT or rest <= 0:
+            if answer == L.OK:
+                self._ready.add(worker)
+            elif answer != L.TIMED_OUT or rest <= 0:
                 return answer
+        return L.OK
 
     def _mark_dead(self, worker: int, code: int) -> None:
         with self._known:  # no successor may have the worker's words before this is done
@@ -228,9 +272,9 @@ class WorkerManager:
 
     # ------------------------------------------------------------ control requests
     def targets(self, namespace: TargetNamespace) -> list[int]:
-        """Return the live workers that take callables of a namespace."""
+        """Return the live workers that take callables of a namespace; others get them when they start."""
         with self._known:
-            dead = set(self.dead)
+            dead = self.dead.keys() | self.starting.keys()
         return [
             worker
             for worker, kind in enumerate(self.kinds)
@@ -266,6 +310,8 @@ class WorkerManager:
         asked = False
         with self._control[worker]:
             self._require_listening(worker)
+            if worker in self.starting and self._wait_ready(worker, deadline) != L.OK:
+                raise self._lost(worker)
             try:
                 while True:  # Python runs its signal handlers between the steps
                     rest = deadline - time.monotonic_ns()

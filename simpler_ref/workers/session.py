@@ -151,14 +151,14 @@ class Session:
         """What installs callables in the workers; None while there are none."""
         return None if self.manager is None else Installer(self.manager)
 
-    def replace_dead(self, dead: Sequence[int] | None = None) -> None:
-        """Make successors for dead workers, by default all.
+    def replace_dead(self, dead: Sequence[int] | None = None, beside: bool = False) -> None:
+        """Make successors for dead workers, by default all; see `WorkerManager.replace_dead`.
 
         They also install the callables registered since the start.
         """
         assert self.manager is not None
         installer = Installer(self.manager)
-        for worker in self.manager.replace_dead(dead):
+        for worker in self.manager.replace_dead(dead, beside):
             namespace = self.kinds[worker].target_namespace
             try:
                 for one in self.registry.missing(namespace, self.snapshot.get(namespace, {})):

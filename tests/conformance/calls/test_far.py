@@ -15,7 +15,7 @@ import simpler_ref as sr
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, TaskError, WorkerLostError
 from simpler_ref.errors import ControlError, TaskCancelledError, TaskTimeoutError, WorkerStartError
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.endpoints import Moody
+from tests.endpoints import Moody, Sleepy
 from tests.support import make_args, wait_until
 
 from ... import far_calls, far_side
@@ -394,7 +394,7 @@ def test_a_killed_endpoint_fails_the_call_it_runs_and_others_go_on(tmp_path):
         assert [one.result() for one in others] == [0, 2, 4, 6, 8, 10]
         scale(x, 2.0).result()
         assert x.tolist() == [0, 2, 4, 6]
-        assert all(one["alive"] for one in w.endpoints())
+        wait_until(lambda: add(1, 1).result() == 2 and all(one["alive"] for one in w.endpoints()))
 
 
 @pytest.mark.long
@@ -418,6 +418,30 @@ def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
         only = sr.task(workers=0)(far_calls.who)
         with pytest.raises(TaskError, match="lost"):
             only().result()
+
+
+@pytest.mark.slow("starts a session anew")
+@pytest.mark.spec("CALL-FAR-14")
+@pytest.mark.parametrize("ends", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_calls_run_at_other_endpoints_while_a_session_is_started(tmp_path, ends):
+    fleet = Sleepy(tmp_path / "asleep")
+    with opened(2, fleet=fleet) as w:
+        there, elsewhere = (sr.task(workers=i)(far_calls.plus) for i in range(2))
+        assert [there(1, 1).result(), elsewhere(1, 1).result()] == [2, 2]
+        fleet.file.touch()
+        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
+        wait_until(lambda: not w.endpoints()[0]["alive"])
+        waits = there(1, 1)
+        assert [elsewhere(i, 1).result() for i in range(4)] == [1, 2, 3, 4]
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.1)
+        late = total(w.ones(4, np.float64)), there(2, 1)
+        if not ends:  # the session is not started before the Worker is closed
+            waits.cancel(), late[1].cancel()
+            return
+        fleet.file.unlink()
+        assert [waits.result(), late[0].result(), late[1].result()] == [2, 4, 3]
+        assert all(one["alive"] for one in w.endpoints())
 
 
 @pytest.mark.long
