@@ -72,11 +72,6 @@ class Registered:
         self.handles: set[CallableHandle] = set()
 
     @property
-    def is_remote(self) -> bool:
-        """Whether it is for endpoints, which register in two phases."""
-        return self.namespace == TargetNamespace.REMOTE_TASK_DISPATCHER
-
-    @property
     def commands(self) -> tuple[int, int]:
         """The control commands that install and remove it."""
         if self.namespace == TargetNamespace.LOCAL_CHIP:

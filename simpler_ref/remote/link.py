@@ -139,6 +139,8 @@ class Link(WorkerKind):
     has_traces = True
     has_core = False
     target_namespace = TargetNamespace.REMOTE_TASK_DISPATCHER
+    pool_namespace = TargetNamespace.LOCAL_PYTHON
+    comes_last = has_two_phases = True
     words: Any
     why: Any
     movers: Any

@@ -39,6 +39,12 @@ class WorkerKind:
     """What messages add to its index in its pool."""
     target_namespace = TargetNamespace.LOCAL_PYTHON
     """The namespace of its callables."""
+    pool_namespace: TargetNamespace | None = None
+    """That of the other callables of its pool, should it be another one."""
+    comes_last = False
+    """Whether it comes after all other workers of its pool."""
+    has_two_phases = False
+    """Whether it makes a callable usable only when all have prepared it, by a request LINK_COMMIT."""
     runs_foreign_code = True
     """Whether it runs Python of the program, which may use any library and its threads."""
     has_core = True

@@ -181,7 +181,7 @@ class Life:
 
     def _add(self, pool: list[WorkerKind], kind: WorkerKind) -> None:
         """Add a worker to a pool whose workers are of its kind."""
-        if pool and pool[-1].target_namespace == TargetNamespace.REMOTE_TASK_DISPATCHER:
+        if pool and pool[-1].comes_last:
             raise RuntimeError("add the workers of this machine before the endpoints")
         if pool and pool[0].target_namespace != kind.target_namespace:
             raise ValueError(
@@ -200,8 +200,7 @@ class Life:
 
     def _links(self) -> int:
         """Return the number of endpoints, or places for them: they are the last of their pool."""
-        remote = TargetNamespace.REMOTE_TASK_DISPATCHER
-        return sum(kind.target_namespace == remote for kind in self.next_level)
+        return sum(kind.comes_last for kind in self.next_level)
 
     def nested(self) -> Iterator[Life]:
         """Yield the Workers one level down."""

@@ -46,9 +46,9 @@ class Installer:
                     self._prepare(one, worker)
                     done.append(worker)
                 except LostBeforeError:
-                    if one.is_remote:
+                    if self._manager.kinds[worker].has_two_phases:
                         raise
-            for worker in done if one.is_remote else ():
+            for worker in done:
                 self._commit(one, worker)
         except BaseException as error:
             refused = self._remove(one, done)
@@ -66,12 +66,12 @@ class Installer:
     def install(self, one: Registered, worker: int) -> None:
         """Have one running worker install a callable."""
         self._prepare(one, worker)
-        if one.is_remote:
-            self._commit(one, worker)
+        self._commit(one, worker)
 
     def _commit(self, one: Registered, worker: int) -> None:
-        """Have an endpoint make a callable usable that it has prepared."""
-        self._manager.exchange(worker, L.LINK_COMMIT, one.payload)
+        """Have a worker make a callable usable that it has only prepared."""
+        if self._manager.kinds[worker].has_two_phases:
+            self._manager.exchange(worker, L.LINK_COMMIT, one.payload)
 
     def _prepare(self, one: Registered, worker: int) -> None:
         command, _ = one.commands

@@ -191,9 +191,10 @@ class Session:
     def _takes(self) -> tuple[TargetNamespace | None, TargetNamespace | None]:
         """Return the namespace of each pool's callables, None of one without workers."""
         python = TargetNamespace.LOCAL_PYTHON
-        following = self.next_level[0].target_namespace if self.next_level else None
-        if following == TargetNamespace.REMOTE_TASK_DISPATCHER:
-            following = python
+        following = None
+        if self.next_level:
+            first = self.next_level[0]
+            following = first.pool_namespace or first.target_namespace
         return following, python if len(self.kinds) > len(self.next_level) else None
 
     def explain(self, handle: CallableHandle, pool: int) -> Exception:
