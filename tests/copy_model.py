@@ -595,7 +595,7 @@ class Play:
         self.parent = ParentTensors(life, self._bring)
         self.directory = self.parent.directory
         self.actors = Actors(choose)
-        self.actors.at_point = self._maybe_lose
+        self.actors.at_point = self._look
         self.moved = self.early = 0
         """How often something was stored, and how often before a task's turn."""
         self.running = True
@@ -794,6 +794,11 @@ class Play:
         return found
 
     # ------------------------------------------------------------ loss, and the end
+    def _look(self):
+        for session in self.of_link:
+            session.copies.validate()
+        self._maybe_lose()
+
     def _maybe_lose(self):
         if self.lost is not None and self.actors.points == self.lost[1]:
             self.of_link[self.lost[0]].is_lost = True

@@ -9,9 +9,10 @@ Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13;
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -81,7 +82,7 @@ class ComingCopy:
     nbytes: Positive
 
 
-_COMING = Message("OPEN_COPIES.copies", ComingCopy)
+_COMING_COPY = Message("OPEN_COPIES.copies", ComingCopy)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class ComingCopies:
     """Versions that a task will read."""
 
     run: Uint64
-    copies: Annotated[Sequence[ComingCopy], Many(_COMING, MAX_TENSORS)]
+    copies: Annotated[Sequence[ComingCopy], Many(_COMING_COPY, MAX_TENSORS)]
 
 
 @dataclass(frozen=True)
@@ -111,19 +112,83 @@ def window_key(key: int, version: int) -> int:
     return int.from_bytes(hashlib.blake2b(octets, digest_size=8).digest(), "little") or 1
 
 
-# ---------------------------------------------------------------- what a session has
-class _Copy:
-    """A copy: its memory, the version in it (0: none), and its window.
+# ---------------------------------------------------------------- the states of a version
+class State(enum.Enum):
+    """What a version is at a session."""
 
-    `is_spilled`: its memory is a file, which tasks do not see.
+    GONE = "not there"
+    COMING = "stored by the parent, and no task has taken it"
+    HERE = "there, and others can fetch it"
+    CHANGING = "about to become the next one: nobody can reach it"
+
+
+class Event(NamedTuple):
+    """Something that happens to a version: in which states it can, and which window there is after it.
+
+    Whatever the state, memory may be spilled to a file, which tasks do not see; only they notice.
     """
 
-    __slots__ = ("is_spilled", "memory", "version", "window")
+    before: tuple[State, ...]
+    after: State
+    access: int
+    """What others may do with its window; 0: there is none."""
+    when: str
+
+
+_GONE, _COMING, _HERE, _CHANGING = State
+EVENTS = {
+    "open": Event(
+        (_GONE, _COMING),
+        _COMING,
+        REMOTE_BUFFER_ACCESS_WRITE,
+        "the parent asks to store it, and it is not here",
+    ),
+    "put": Event((_GONE, _COMING), _COMING, 0, "it has come in the frame of a call that reads it"),
+    "take": Event((_COMING,), _HERE, REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"),
+    "make room": Event(
+        (_GONE,), _CHANGING, 0, "a task that reads or makes it begins, and no version is here"
+    ),
+    "change": Event(
+        (_HERE, _CHANGING),
+        _CHANGING,
+        0,
+        "a task that makes the next version begins, or that is fetched",
+    ),
+    "keep": Event(
+        (_CHANGING,),
+        _HERE,
+        REMOTE_BUFFER_ACCESS_READ,
+        "the task has succeeded, or all of it was fetched",
+    ),
+    "drop": Event(
+        (_COMING, _HERE, _CHANGING),
+        _GONE,
+        0,
+        "the task has failed, nobody names it any more, or another run has begun",
+    ),
+}
+"""All that can happen to a version, by name. `Copies._step` lets it happen, and nothing else does."""
+_MOST_TOLD = 8
+
+
+class _Copy:
+    """A copy: its memory, and what is in it.
+
+    `is_spilled`: its memory is a file, or the frame that it came in, which tasks do not see. `version` is
+    that in the memory, or 0. `story` has what happened to it last.
+    """
+
+    __slots__ = ("is_spilled", "memory", "state", "story", "version", "window")
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
-        self.version = self.window = 0
+        self.state, self.version, self.window = State.GONE, 0, 0
         self.is_spilled = False
+        self.story: deque[tuple[str, int]] = deque(maxlen=_MOST_TOLD)
+
+    def told(self) -> str:
+        """Return the story, as errors tell it."""
+        return ", ".join(f"{event} {version or ''}".rstrip() for event, version in self.story)
 
 
 class _Value(NamedTuple):
@@ -157,8 +222,7 @@ class Copies:
         self._coming: dict[tuple[int, int], _Copy] = {}
         """By key and version: what the parent stores, or has stored, and no task has taken."""
         self._lock = threading.RLock()
-        """Held while what there is changes: tensors may come on other threads. Not while one moves, or
-        while there is no room."""
+        """Held while what there is changes: tensors may come on other threads."""
         self._bringing = threading.Condition()
         self._being_brought: set[int] = set()
         """Keys of the tensors that a thread has come, or fetches."""
@@ -170,13 +234,10 @@ class Copies:
     def begin(self, run: int) -> None:
         """Forget the copies of an earlier run."""
         with self._lock:
-            self._begin(run)
-
-    def _begin(self, run: int) -> None:
-        if run != self._run:
-            self.drop(list(self._copies))
-            self._drop_coming(list(self._coming))
-            self._run = run
+            if run != self._run:
+                self.drop(list(self._copies))
+                self._drop_coming(list(self._coming))
+                self._run = run
 
     def drop(self, keys: Iterable[int]) -> None:
         """Forget copies and values; calls that have those as arguments hold them."""
@@ -190,13 +251,13 @@ class Copies:
         self._pins.pop(key, None)
         copy = self._copies.pop(key, None)
         if copy is not None:
-            self._close(copy)
+            self._step("drop", key, copy)
             self._counts["dropped"] += 1
 
     def _drop_coming(self, several: Iterable[tuple[int, int]]) -> None:
         for one in several:
             if (copy := self._coming.pop(one, None)) is not None:
-                self._close(copy)
+                self._step("drop", one[0], copy)
 
     def open(self, coming: ComingCopies) -> list[int]:
         """Let the parent store versions; return the keys of those that are not here already.
@@ -212,14 +273,13 @@ class Copies:
     def _opens(self, one: ComingCopy) -> bool:
         """Let the parent store a version, unless it is here."""
         name = one.key, one.version
-        with self._lock:
+        with self._lock:  # else a task that needs the room would not find what has it
             if self._is_here(one):
                 return False
             coming = self._coming.get(name)
-        coming = coming or _Copy(self.empty(one.nbytes))
-        self._require_size(coming, one.nbytes)
-        with self._lock:
-            self._offer(one.key, coming, one.version, REMOTE_BUFFER_ACCESS_WRITE)
+            coming = coming or _Copy(self.empty(one.nbytes))
+            self._require_size(coming, one.nbytes)
+            self._step("open", one.key, coming, one.version)
             self._coming[name] = coming
         return True
 
@@ -238,7 +298,8 @@ class Copies:
             if not self._is_here(one):
                 coming = self._coming[one.key, one.version] = _Copy(np.frombuffer(data, np.uint8))
                 self._require_size(coming, one.nbytes)
-                coming.is_spilled = True  # tasks do not see it
+                coming.is_spilled = True
+                self._step("put", one.key, coming, one.version)
 
     def take_stored(self, key: int) -> Array:
         """Return what the parent has stored under a key, which is no copy."""
@@ -246,7 +307,7 @@ class Copies:
             found = self._coming.pop((key, 1), None)
             if found is None:
                 raise RemoteError("a value is not at this endpoint, which had it: it is lost")
-            self._close(found)
+            self._step("drop", key, found)
         return found.memory
 
     def data(self, key: int) -> bytes:
@@ -342,7 +403,7 @@ class Copies:
         with self._lock:
             for one in tensors:
                 if one.key and one.makes:
-                    self._begin_to_change(self._copies[one.key])
+                    self._step("change", one.key, self._copies[one.key])
         return addresses
 
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
@@ -356,7 +417,7 @@ class Copies:
                 if copy is None or (one.makes and copy.version == one.makes):
                     continue
                 if one.makes and succeeded:
-                    self._have(one.key, copy, one.makes)
+                    self._step("keep", one.key, copy, one.makes)
                 elif one.makes:
                     self._drop_copy(one.key)
 
@@ -373,9 +434,9 @@ class Copies:
     def _spill_one(self) -> bool:
         """Move a copy to a file that no task uses; return False if there is none."""
         with self._lock:
-            copies, coming = list(self._copies.items()), list(self._coming.items())
-            for key, copy in [*copies, *((one[0], copy) for one, copy in coming)]:
-                if not copy.is_spilled and key not in self._pins:
+            unused = [copy for key, copy in self._copies.items() if key not in self._pins]
+            for copy in (*unused, *self._coming.values()):
+                if not copy.is_spilled:
                     self._spill(copy)
                     return True
         return False
@@ -475,12 +536,12 @@ class Copies:
                 raise RemoteError(
                     f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
                 )
-            self._begin_to_change(copy)
+            self._step("change", one.key, copy)
         if nbytes:
             self._fetch(one, copy, nbytes)
         with self._lock:
             self._counts["fetched"] += 1
-            self._have(one.key, copy, one.reads)
+            self._step("keep", one.key, copy, one.reads)
 
     def _has_come(self, one: CopiedTensor) -> bool:
         """Make what the parent has stored the copy, if it is the version that a task reads."""
@@ -491,9 +552,9 @@ class Copies:
         if came is None:
             return False
         if copy is not None:
-            self._close(copy)
+            self._step("drop", one.key, copy)
         self._copies[one.key] = came
-        self._have(one.key, came, one.reads)
+        self._step("take", one.key, came, one.reads)
         return True
 
     def _fetch(self, one: CopiedTensor, copy: _Copy, nbytes: int) -> None:
@@ -518,6 +579,7 @@ class Copies:
             if copy is None:
                 assert memory is not None
                 copy = self._copies[key] = _Copy(memory)
+                self._step("make room", key, copy)
             self._require_size(copy, nbytes)
             if copy.is_spilled:
                 assert memory is not None
@@ -537,27 +599,40 @@ class Copies:
     def _require_not_later(copy: _Copy, version: int) -> None:
         if copy.version > version:
             raise RemoteError(
-                f"version {version} of the tensor is needed, not {copy.version}: {RACE}"
+                f"version {version} of the tensor is needed, not {copy.version}: {RACE} (here: "
+                f"{copy.told()})"
             )
 
-    def _begin_to_change(self, copy: _Copy) -> None:
-        """Take its memory out of the reach of others."""
-        self._close(copy)
-        copy.version = 0
+    # ------------------------------------------------------------ states
+    def _step(self, name: str, key: int, copy: _Copy, version: int = 0) -> None:
+        """Let an event happen to a copy, and have the window that belongs to the state then.
 
-    def _have(self, key: int, copy: _Copy, version: int) -> None:
-        """Note that a version is there, and let others read it."""
-        self._close(copy)
-        copy.version = version
-        self._offer(key, copy, version, REMOTE_BUFFER_ACCESS_READ)
-
-    def _offer(self, key: int, copy: _Copy, version: int, access: int) -> None:
-        self._close(copy)
-        copy.window = window_key(key, version)
-        memory = copy.memory
-        self._mover.offer(Window(copy.window, memory.ctypes.data, memory.nbytes, access))
-
-    def _close(self, copy: _Copy) -> None:
+        Raises
+        ------
+        RuntimeError
+            It cannot happen in the state of the copy.
+        """
+        event = EVENTS[name]
+        if copy.state not in event.before:
+            raise RuntimeError(f"a copy that is {copy.state.name} cannot {name}: {copy.told()}")
         if copy.window:
             self._mover.withdraw(copy.window)
             copy.window = 0
+        copy.state, copy.version = event.after, version
+        copy.story.append((name, version))
+        if event.access:
+            copy.window = window_key(key, version)
+            memory = copy.memory
+            window = Window(copy.window, memory.ctypes.data, memory.nbytes, event.access)
+            self._mover.offer(window)
+
+    def validate(self) -> None:
+        """Assert what holds of all copies whenever no thread is in the middle of something; for tests."""
+        with self._lock:
+            for name, one in self._coming.items():
+                assert (one.state, one.version) == (State.COMING, name[1]), one.told()
+            for one in self._copies.values():
+                assert one.state in (State.HERE, State.CHANGING), one.told()
+                is_here = one.state == State.HERE
+                assert bool(one.window) == bool(one.version) == is_here, one.told()
+            assert all(count > 0 for count in self._pins.values())

@@ -1,0 +1,61 @@
+"""The states of a version at a session, against the table, and the page that shows it."""
+
+import itertools
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from simpler_ref.errors import RemoteError
+from simpler_ref.remote.copies import EVENTS, ComingCopies, ComingCopy, CopiedTensor, Copies, State
+from simpler_ref.remote.copies import _Copy as Copy
+from tests.spec_rules import ROOT
+
+
+def store():
+    """Return copies, and the windows that they offer."""
+    offered = {}
+    mover = SimpleNamespace(
+        address="here",
+        offer=lambda window: offered.update({window.key: window}),
+        withdraw=offered.pop,
+        move=lambda key, address: None,
+    )
+    return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
+
+
+@pytest.mark.parametrize(("name", "state"), [*itertools.product(EVENTS, State)])
+def test_an_event_happens_in_its_states_only_and_leaves_its_window(name, state):
+    copies, offered = store()
+    copy, event = Copy(np.zeros(4, np.uint8)), EVENTS[name]
+    copy.state = state
+    if state not in event.before:
+        with pytest.raises(RuntimeError, match=f"that is {state.name} cannot {name}"):
+            copies._step(name, 7, copy, 3)
+        assert (copy.state, copy.version, offered) == (state, 0, {})
+        return
+    copies._step(name, 7, copy, 3)
+    assert (copy.state, copy.version) == (event.after, 3)
+    assert [one.access for one in offered.values()] == [event.access] * bool(event.access)
+
+
+def test_errors_tell_the_story_of_a_version():
+    copies, _ = store()
+    copies.open(ComingCopies(1, (ComingCopy(7, 1, 4),)))
+    both = [CopiedTensor(7, 1, 2)]
+    copies.take(both, [4])
+    copies.settle(both, True)
+    with pytest.raises(RemoteError, match=r"\(here: open 1, take 1, change, keep 2\)"):
+        copies.take([CopiedTensor(7, 1)], [4])
+    copies.validate()
+
+
+def test_the_page_has_all_events():
+    text = (ROOT / "docs/design/remote.md").read_text()
+    rows = re.findall(r"^\| `([a-z ]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+    told = [
+        (name, ", ".join(one.name for one in event.before), event.after.name, event.when)
+        for name, event in EVENTS.items()
+    ]
+    assert rows == told
