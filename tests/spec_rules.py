@@ -2,12 +2,14 @@
 
 Everything is read from the text of the files; nothing is imported and no test is collected. What does
 not fit together is returned as lines that say where and what; tests/conftest.py lets them fail the build.
+`python -m tests.spec_rules ORCH-RING-4` prints a rule, and where its code and its tests are.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -213,6 +215,22 @@ def _documented(node: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
             yield from _documented(child, f"{name}.{child.name}".lstrip("."))
 
 
+def places_of(rule: str, root: Path = ROOT) -> list[str]:
+    """Return lines with the text of a rule, and where its code and its tests are."""
+    group = read_groups(root).get(rule.rpartition("-")[0])
+    found = next((one for one in group.rules if one.id == rule), None) if group else None
+    if group is None or found is None:
+        return [f"{rule} is no rule"]
+    places = [
+        *(one for one in read_code(root) if {rule, group.name} & one.names),
+        *(one for one in all_tests(root) if rule in one.rules),
+    ]
+    return [
+        f"{_where(group.path, found.line, root)} {found.text}",
+        *(f"{_where(one.path, one.line, root)} {one.name}" for one in places),
+    ]
+
+
 # ---------------------------------------------------------------- comparing
 def _where(path: Path, line: int, root: Path) -> str:
     return f"{path.relative_to(root).as_posix()}:{line}"
@@ -396,3 +414,8 @@ def whole_conformance(config) -> bool:
         return False
     folders = [(config.invocation_params.dir / arg).resolve() for arg in config.args]
     return any(CONFORMANCE.is_relative_to(folder) for folder in folders)
+
+
+if __name__ == "__main__":
+    for rule in sys.argv[1:]:
+        print(*places_of(rule), sep="\n")

@@ -109,6 +109,21 @@ def test_rules_are_read_with_text_origin_and_place(project):
     assert (ring.title, ring.lines) == ("rings", 11)
 
 
+def test_a_rule_leads_to_its_code_and_its_tests(project):
+    assert spec_rules.places_of("ENG-RING-2", project()) == [
+        "spec/engine.md:16 A ring has one size.",
+        "simpler_ref/ring.py:1 ring.py",
+        "simpler_ref/ring.py:8 Ring.size",
+        "tests/conformance/engine/test_ring.py:8 test_sizes",
+    ]
+    assert spec_rules.places_of("ENG-FAR-1", project())[1:] == [
+        "simpler_ref/far.py:1 far.py",
+        "tests/conformance/engine/test_far.py:2 test_post",
+    ]
+    for unknown in ("ENG-RING-3", "ENG-ROPE-1", "ring"):
+        assert spec_rules.places_of(unknown, project()) == [f"{unknown} is no rule"]
+
+
 def found(root, *words: str) -> bool:
     """Say whether exactly one complaint is made, and has these words."""
     lines = spec_rules.complaints(root)
