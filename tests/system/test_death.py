@@ -58,12 +58,15 @@ def works_again(bench):
         return True
 
 
-def test_a_stopped_worker_does_not_keep_close_waiting_for_ever(monkeypatch):
+@pytest.mark.parametrize("who", ["worker", "fork server"])
+def test_who_is_stopped_does_not_keep_close_waiting_for_ever(monkeypatch, who):
     monkeypatch.setattr(simpler_ref.workers.fork_server, "GRACE_S", 0.2)
+    if who == "fork server":
+        monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.8)
     with Bench(workers=2) as bench:
-        pid = bench.w.worker_pids()[0]
-        terminate(pid, signal.SIGSTOP)
-    assert dies(pid)
+        pids = [server_of(bench.w), *bench.w.worker_pids()]
+        terminate(pids[who == "worker"], signal.SIGSTOP)
+    assert all(dies(pid) for pid in pids)
 
 
 # ---------------------------------------------------------------- the fork server
@@ -76,14 +79,6 @@ def test_a_killed_fork_server_takes_its_workers_with_it_and_both_are_replaced():
             bench.wait_for_deaths(2)
             bench.assert_works()
             assert not {server, *pids} & {server_of(bench.w), *bench.w.worker_pids()}
-
-
-def test_a_stopped_fork_server_does_not_keep_close_waiting_for_ever(monkeypatch):
-    monkeypatch.setattr(simpler_ref.workers.processes, "GRACE_S", -1.8)
-    with Bench(workers=2) as bench:
-        pids = [server_of(bench.w), *bench.w.worker_pids()]
-        terminate(pids[0], signal.SIGSTOP)
-    assert all(dies(pid) for pid in pids)
 
 
 # ---------------------------------------------------------------- the program

@@ -25,7 +25,7 @@ from tests.support import (
 from .own import calling, orch_words
 
 KEY = 0x7000_0000
-A, B, C = KEY, KEY + 0x100, KEY + 0x200
+A, B, C, D = (KEY + 0x100 * i for i in range(4))
 
 
 def arguments(driver, worker):
@@ -79,31 +79,22 @@ def test_all_members_get_the_groups_configuration_also_one_without_arguments():
 
 # ---------------------------------------------------------------- dependencies
 @pytest.mark.spec("WM-GROUP-3")
-def test_a_group_waits_for_the_producers_of_all_members(driver):
+def test_a_group_waits_for_the_producers_of_all_members_and_readers_for_all_of_it(driver):
     first, second = driver.submit(writes(A)), driver.submit(writes(B))
-    group = driver.submit_group(member(reads(A)), member(updates(B)))
+    group = driver.submit_group(member(reads(A), writes(C)), member(updates(B), overwrites(D)))
+    readers = [driver.submit(reads(address)) for address in (C, D)]
     assert driver.producers(group) == [first, second]
+    assert [driver.lookup(address) for address in (A, B, C, D)] == [first, group, group, group]
     driver.finish(first)
     assert driver.state(group) == PENDING
     driver.finish(second)
     assert driver.state(group) == RUNNING
-
-
-@pytest.mark.spec("WM-GROUP-3")
-def test_whoever_reads_what_a_member_wrote_waits_for_the_whole_group(driver):
-    group = driver.submit_group(member(writes(A)), member(overwrites(B)))
-    readers = [driver.submit(reads(A)), driver.submit(reads(B))]
-    assert [driver.lookup(A), driver.lookup(B)] == [group, group]
-    driver.settle()
     driver.answer_and_settle(0)
-    assert driver.state(group) == RUNNING
-    assert [driver.state(r) for r in readers] == [PENDING, PENDING]
+    assert driver.states(group, *readers) == [RUNNING, PENDING, PENDING]
     driver.answer_and_settle(1)
-    assert driver.state(group) == COMPLETED
-    assert [driver.state(r) for r in readers] == [RUNNING, RUNNING]
+    assert driver.states(group, *readers) == [COMPLETED, RUNNING, RUNNING]
 
 
-# ---------------------------------------------------------------- de-duplication
 @pytest.mark.spec("WM-GROUP-4")
 def test_a_producer_that_several_members_lead_to_counts_once(driver):
     producer = driver.submit(writes(A), writes(B))

@@ -105,29 +105,19 @@ def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
 
 
 @pytest.mark.spec("WM-PLACE-3", "WM-AFF-4")
-def test_later_tasks_for_one_worker_do_not_overtake_a_group_that_waits(make_driver):
+def test_a_group_comes_after_tasks_for_one_worker_from_before_it_and_before_later_ones(make_driver):
     driver = make_driver(sub=0, next_level=2)
-    before = driver.submit_and_settle(kind=NEXT, owner=0)
+    busy, earlier = (driver.submit_and_settle(kind=NEXT, owner=0) for _ in range(2))
     group = driver.submit_group(member(), member(), kind=NEXT)
     later = [driver.submit(kind=NEXT, owner=w) for w in (1, 0, 1)]
     driver.settle()
-    assert driver.states(group, *later) == [READY] * 4
-    driver.finish(before)
-    assert (driver.state(group), driver.states(*later)) == (RUNNING, [READY] * 3)
+    assert driver.states(earlier, group, *later) == [READY] * 5
+    driver.finish(busy)
+    assert driver.states(earlier, group, *later) == [RUNNING] + [READY] * 4
+    driver.finish(earlier)
+    assert driver.states(group, *later) == [RUNNING] + [READY] * 3
     driver.finish_everything()
     assert driver.states(*later) == [COMPLETED] * 3
-
-
-@pytest.mark.spec("WM-PLACE-3")
-def test_what_became_ready_before_a_group_goes_first(make_driver):
-    driver = make_driver(sub=0, next_level=2)
-    busy = driver.submit_and_settle(kind=NEXT, owner=0)
-    earlier = driver.submit_and_settle(kind=NEXT, owner=0)
-    group = driver.submit_group(member(), member(), kind=NEXT)
-    driver.finish(busy)
-    assert (driver.state(earlier), driver.state(group)) == (RUNNING, READY)
-    driver.finish(earlier)
-    assert driver.state(group) == RUNNING
 
 
 @pytest.mark.spec("WM-PLACE-3")
