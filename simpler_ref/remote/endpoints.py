@@ -1,6 +1,6 @@
 """The endpoints of a Worker, as its program uses them: callables, memory, tasks, counters.
 
-Rule     CALL-FAR-8, -9; REMOTE-LINK-1, -9, -10; REMOTE-REG-1 to -4, -8, -9; REMOTE-ARGS-4, -5;
+Rule     CALL-FAR-8; REMOTE-LINK-1, -9, -10; REMOTE-REG-1 to -4, -8, -9; REMOTE-ARGS-4, -5;
          REMOTE-COPY-1, -7; REMOTE-RETRY-3; SPEED-LIST-4
 """
 

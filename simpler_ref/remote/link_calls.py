@@ -207,7 +207,7 @@ class CallTask(Task):
 class CallTasks(Kind):
     """The calls of a link.
 
-    Rule     CALL-FAR-1 to -3; CALL-KEEP-1, -5
+    Rule     CALL-FAR-1 to -3; CALL-KEEP-1
     """
 
     def __init__(self, link: Link) -> None:

@@ -43,7 +43,7 @@ _DIGEST = sha256(b"the calls of a stream").hexdigest()
 class SpreadStream(Stream):
     """The calls of one open Worker, at its endpoints.
 
-    Rule     CALL-FAR-1 to -4, -8 to -10
+    Rule     CALL-FAR-1 to -4, -8, -10
     """
 
     def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:
@@ -96,7 +96,7 @@ class SpreadStream(Stream):
     def _require_workers(self, task: Task) -> tuple[int, ...]:
         """Return the sub workers that a task names, counted through all endpoints.
 
-        Rule     CALL-FAR-9
+        Rule     CALL-WORKER-4
         """
         there = len(self._endpoints.seats())
         for one in task.workers:

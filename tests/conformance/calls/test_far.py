@@ -365,7 +365,7 @@ def test_calls_follow_their_long_values(w):
     assert (value.result()[0], moved(w, "values_stored")) == (10, before)
 
 
-@pytest.mark.spec("CALL-FAR-9")
+@pytest.mark.spec("CALL-WORKER-4")
 @pytest.mark.parametrize(
     ("w", "count"), [((2, 1), 2), pytest.param((2, 2), 4, marks=pytest.mark.long)], indirect=["w"]
 )
@@ -421,7 +421,7 @@ def test_calls_of_an_endpoint_that_stays_lost_run_elsewhere(tmp_path):
 
 
 @pytest.mark.slow("starts a session anew")
-@pytest.mark.spec("CALL-FAR-14")
+@pytest.mark.spec("CALL-FAR-10")
 @pytest.mark.parametrize("ends", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_calls_run_at_other_endpoints_while_a_session_is_started(tmp_path, ends):
     fleet = Sleepy(tmp_path / "asleep")

@@ -147,7 +147,7 @@ def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size
 
 @pytest.mark.slow("endpoints die twice, and others take their places")
 # ---------------------------------------------------------------- lost endpoints
-@pytest.mark.spec("CALL-KEEP-5")
+@pytest.mark.spec("CALL-KEEP-1")
 def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(tmp_path):
     with opened() as w:
         pairs = [(size, MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)) for size in (IN_FRAME, BESIDE)]
@@ -167,7 +167,7 @@ def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(t
         assert nothing_is_kept(w)
 
 
-@pytest.mark.spec("CALL-KEEP-5")
+@pytest.mark.spec("CALL-KEEP-1")
 @pytest.mark.long  # make test runs the one above, where somebody dies while nothing moves
 @pytest.mark.parametrize("point", fail_points.VALUES)
 def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_path, monkeypatch):
