@@ -24,7 +24,7 @@ from . import current
 from .arrays import SentArrays
 from .forms import ARRAY, READ_ARRAY, form_of
 from .futures import Future
-from .packing import Packer, Plan
+from .packing import CallPlan, Packer
 from .quick import Slow
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DryStream:
         engine.kernels.begin_stream(engine.mem)
         self._arrays = SentArrays(engine.layouts, session.why_array_is_invisible, Slow(engine))
         self._packer = Packer(self._arrays, session, lambda: None)  # nothing runs to be waited for
-        self._plans: dict[Task, Plan] = {}
+        self._plans: dict[Task, CallPlan] = {}
         self._numbers: dict[int, int] = {}
         """The calls of slots."""
         self._kept: list[Any] = []
@@ -112,11 +112,11 @@ class DryStream:
         future._stream, future._slot = self, slot  # type: ignore[assignment]
         return future
 
-    def _plan(self, task: Task) -> Plan:
+    def _plan(self, task: Task) -> CallPlan:
         """Return what is known of a task; its workers, if it names some, begin with the first."""
         known = self._real.functions.plan_of(task)
         workers = tuple(self._first_sub + one for one in task.workers)
-        made = self._plans[task] = Plan(task, known.key, workers)
+        made = self._plans[task] = CallPlan(task, known.key, workers)
         return made
 
     def task_of(self, function: Any, workers: tuple[int, ...] = ()) -> Task:

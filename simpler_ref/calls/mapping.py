@@ -32,7 +32,7 @@ from . import outcomes
 from .current import here
 from .dry import DryStream, NoValue
 from .futures import Future
-from .packing import Plan
+from .packing import CallPlan
 from .sending import How, Payload, Unchanging, received
 from .signatures import Mode
 from .stream import Stream
@@ -569,13 +569,13 @@ class Results:
             future = self._stream.submit_bound(self._plan_of_single, bound)
         return _Call(future, _Origin(self._of, self._taken - len(items)))
 
-    def _plan_of_chunks(self) -> Plan:
+    def _plan_of_chunks(self) -> CallPlan:
         """Return the plan of the calls that have several items."""
         payload, _ = self._stream.sent(self._chunks)
         payload = payload._replace(reads=self._payload.reads)
         return self._stream.functions.plan(self._chunks, payload, lasts=False)
 
-    def _plan_of_single(self) -> Plan:
+    def _plan_of_single(self) -> CallPlan:
         """Return the plan of the calls that have one item, of the function as it was."""
         return self._stream.functions.plan(self._task, self._alone_payload, lasts=False)
 

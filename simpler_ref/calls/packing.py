@@ -74,7 +74,7 @@ Packed = tuple[int, bytes, bytes, list[tuple[Future, int]], int]
 """
 
 
-class Plan:
+class CallPlan:
     """What is known of a task's calls before the first one.
 
     Parameters
@@ -154,7 +154,7 @@ class Packer:
         self._session = session
         self._wait_for_all = wait_for_all
 
-    def pack(self, plan: Plan, bound: tuple[Any, ...]) -> Packed:
+    def pack(self, plan: CallPlan, bound: tuple[Any, ...]) -> Packed:
         """Return the arguments of a call, as they travel.
 
         Other threads may end the stream meanwhile, or fetch the values of futures among the arguments.
@@ -234,7 +234,7 @@ class Packer:
         return counts, b"".join(parts + scalars), data, futures, epoch
 
     def _pickle(
-        self, plan: Plan, bound: tuple[Any, ...], names: tuple[str, ...], items: list[Any]
+        self, plan: CallPlan, bound: tuple[Any, ...], names: tuple[str, ...], items: list[Any]
     ) -> tuple[bytes, Enclosed]:
         """Return values as bytes, and what was taken out of them; say which cannot be pickled."""
         try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..system.types import Array
     from ..workers.session import Session
     from .orch_lock import OrchLock
-    from .packing import Plan
+    from .packing import CallPlan
     from .tasks import Task
 
 LIBRARY = Path(__file__).with_name("_quick.so")
@@ -91,7 +91,7 @@ class Quick:
         """Refuse all from now on."""
         self._start(0, None)
 
-    def know(self, task: Task, plan: Plan) -> None:
+    def know(self, task: Task, plan: CallPlan) -> None:
         """Know what a task's calls begin with, if they are usual: few parameters, each with a place."""
         named = [one for one in plan.forms if one[2].kind in _PLACED]
         rest = [one for one in plan.forms if one[2].kind is inspect.Parameter.VAR_POSITIONAL]

@@ -55,7 +55,7 @@ from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
 from .compiled import Code
-from .packing import Plan
+from .packing import CallPlan
 from .signatures import Signature
 from .tasks import Task, find, find_imported, known
 
@@ -358,9 +358,9 @@ class SentFunctions:
     def __init__(self, stream: Stream, tasks: dict[Any, Task]) -> None:
         self._stream: Stream = weakref.proxy(stream)  # which has this one
         self._tasks = tasks
-        self._plans: dict[Task, tuple[Plan, Guards]] = {}
-        self._lasting: dict[Any, Plan] = {}
-        self._others: OrderedDict[Any, Plan] = OrderedDict()
+        self._plans: dict[Task, tuple[CallPlan, Guards]] = {}
+        self._lasting: dict[Any, CallPlan] = {}
+        self._others: OrderedDict[Any, CallPlan] = OrderedDict()
         """Those sent last at the end."""
         self._nbytes = 0
 
@@ -377,7 +377,7 @@ class SentFunctions:
                 found.is_passing = True
         return found
 
-    def plan_of(self, task: Task) -> Plan:
+    def plan_of(self, task: Task) -> CallPlan:
         """Return what is known of a task's calls, with its function as it is now.
 
         Raises
@@ -404,7 +404,7 @@ class SentFunctions:
                         self._forget_task(oldest)
         return plan
 
-    def plan(self, task: Task, payload: Payload, *, lasts: bool) -> Plan:
+    def plan(self, task: Task, payload: Payload, *, lasts: bool) -> CallPlan:
         """Put a function into a block, unless an equal one has been sent: workers find it by the offset.
 
         Parameters
@@ -443,7 +443,9 @@ class SentFunctions:
                 self._others.move_to_end(key)
         return found
 
-    def _make(self, task: Task, payload: Payload, workers: tuple[int, ...], lasts: bool) -> Plan:
+    def _make(
+        self, task: Task, payload: Payload, workers: tuple[int, ...], lasts: bool
+    ) -> CallPlan:
         lasts = lasts and len(self._lasting) < MOST_LASTING
         if lasts:
             payload = payload._replace(how=payload.how | How.LASTING)
@@ -454,7 +456,7 @@ class SentFunctions:
             self.forget()
             offset, lease = self._put(task, raw, lasts)
         self._nbytes += 0 if lasts else len(raw)
-        made = Plan(task, offset, workers, lease, len(raw))
+        made = CallPlan(task, offset, workers, lease, len(raw))
         made.task = task if payload.how & How.INHERITED else None
         made.reads = payload.reads
         return made

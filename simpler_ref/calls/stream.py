@@ -56,7 +56,7 @@ from .forms import key_of
 from .futures import Future, Lease, Leases
 from .inside import Caller, Sums
 from .orch_lock import OrchLock
-from .packing import Packer, Plan
+from .packing import CallPlan, Packer
 from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 
@@ -128,7 +128,7 @@ class Stream:
         bound = task.signature.bind(args, kwargs)
         return self.submit_bound(lambda: self.functions.plan_of(task), bound)
 
-    def submit_bound(self, plan_now: Callable[[], Plan], bound: tuple[Any, ...]) -> Future:
+    def submit_bound(self, plan_now: Callable[[], CallPlan], bound: tuple[Any, ...]) -> Future:
         """Submit a call whose arguments are in the order of the parameters."""
         has_waited = False
         while True:
