@@ -27,8 +27,7 @@ from ..model.enums import TaskState
 from ..model.wire import asks_for_memory, bytes_of, each_tensor
 from ..system.values import integer
 from .memory import Engine
-from .view import Ring as RingLook
-from .view import slots
+from .view import RingState, slots
 from .view.mailbox import MailboxView
 from .view.slots import Names, Running, Slab, SlotView, TaskView
 
@@ -45,7 +44,7 @@ class Rings:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def _ring(self, ring_idx: int) -> RingLook:
+    def _ring(self, ring_idx: int) -> RingState:
         if not 0 <= integer("ring_idx", ring_idx) < self.ring_count():
             raise IndexError(f"ring {ring_idx} does not exist: there are {self.ring_count()}")
         return self._engine.view.ring(ring_idx)

@@ -28,7 +28,7 @@ from .slots import (
 )
 
 
-class Ring(NamedTuple):
+class RingState(NamedTuple):
     """One heap ring, read at one moment; the words of its line, in their order."""
 
     base: int
@@ -254,10 +254,10 @@ class View:
         return None
 
     # ------------------------------------------------------------ rings
-    def ring(self, ring_idx: int) -> Ring:
+    def ring(self, ring_idx: int) -> RingState:
         """Return a look at a ring that exists."""
         at = L.RING_BLOCK + ring_idx * L.LINE
-        return Ring(*self._mem[at : at + L.LINE].tolist())
+        return RingState(*self._mem[at : at + L.LINE].tolist())
 
     def peaks(self) -> tuple[int, ...]:
         """Return the most bytes held at once, per ring; 0 for rings that do not exist."""
@@ -386,4 +386,4 @@ class View:
         self._mem[at : at + L.DIGEST_WORDS] = np.frombuffer(digest, np.int64)
 
 
-__all__ = ["FirstFailure", "Ring", "StuckGroup", "View", "private_from", "trace_size"]
+__all__ = ["FirstFailure", "RingState", "StuckGroup", "View", "private_from", "trace_size"]
