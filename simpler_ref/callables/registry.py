@@ -80,7 +80,7 @@ class Registered:
 
 
 class Installer(Protocol):
-    """Installs callables in running workers; see `workers.installer`."""
+    """Installs callables in running workers, as `workers.requests.Installer` does."""
 
     def install_everywhere(self, one: Registered) -> None:
         """Install a callable in every worker that takes it, or in none."""

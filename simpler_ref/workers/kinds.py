@@ -122,7 +122,7 @@ class WorkerKind:
         raise CallableError("CALLABLE_KIND_UNSUPPORTED", f"a {self.label} is no endpoint")
 
     def trace(self, request: bytes) -> bytes:
-        """Begin a trace of the Worker that it has, or end it; see `TracesBelow`."""
+        """Begin a trace of the Worker that it has, or end it; see `ChildTraces`."""
         raise CallableError("CALLABLE_KIND_UNSUPPORTED", f"a {self.label} has no Worker of its own")
 
 
