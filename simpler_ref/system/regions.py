@@ -18,6 +18,7 @@ import ctypes
 import errno
 import mmap
 import os
+import platform
 import resource
 import tempfile
 import weakref
@@ -380,7 +381,14 @@ def spilled(nbytes: int) -> Array:
         There is no room.
     """
     with tempfile.TemporaryFile(prefix="simpler-") as file:
-        os.posix_fallocate(file.fileno(), 0, nbytes)
+        try:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{os.strerror(error.errno)} in {tempfile.gettempdir()} on {platform.node()}: make room "
+                "there, name another folder in the variable TMPDIR, or give a larger arena_size",
+            ) from None
         address = _mmap(0, nbytes, _WRITABLE, mmap.MAP_SHARED, file.fileno())
     owner, array = _array_at(address, nbytes)
     weakref.finalize(owner, _libc.munmap, address, nbytes).atexit = False
