@@ -386,7 +386,7 @@ def spilled(nbytes: int) -> Array:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{os.strerror(error.errno)} in {tempfile.gettempdir()} on {platform.node()}: make room "
+                f"{error.strerror} in {tempfile.gettempdir()} on {platform.node()}: make room "
                 "there, name another folder in the variable TMPDIR, or give a larger arena_size",
             ) from None
         address = _mmap(0, nbytes, _WRITABLE, mmap.MAP_SHARED, file.fileno())
