@@ -115,26 +115,10 @@ def _check_export(export: ExportBufferRequest | ExportBufferResult, where: str) 
 
 _EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _check_export, reserved=True)
 EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _check_export, reserved=True)
-
-
-def encode_export_buffer_request(request: ExportBufferRequest) -> bytes:
-    """Return the command EXPORT_BUFFER."""
-    return _EXPORT_REQUEST.encode(request)
-
-
-def decode_export_buffer_request(raw: bytes) -> ExportBufferRequest:
-    """Return what a command EXPORT_BUFFER says."""
-    return _EXPORT_REQUEST.decode(raw)
-
-
-def encode_export_buffer_result(result: ExportBufferResult) -> bytes:
-    """Return the result of EXPORT_BUFFER."""
-    return EXPORT_RESULT.encode(result)
-
-
-def decode_export_buffer_result(raw: bytes) -> ExportBufferResult:
-    """Return what the result of EXPORT_BUFFER says."""
-    return EXPORT_RESULT.decode(raw)
+encode_export_buffer_request = _EXPORT_REQUEST.encode
+decode_export_buffer_request = _EXPORT_REQUEST.decode
+encode_export_buffer_result = EXPORT_RESULT.encode
+decode_export_buffer_result = EXPORT_RESULT.decode
 
 
 # ---------------------------------------------------------------- import
@@ -213,36 +197,12 @@ _IMPORT_RESULT = Message(
     "IMPORT_BUFFER result", ImportBufferResult, _check_import_result, reserved=True
 )
 _RELEASE_IMPORT = Message("RELEASE_IMPORT", ReleaseImportRequest, _check_imported, reserved=True)
-
-
-def encode_import_buffer_request(request: ImportBufferRequest) -> bytes:
-    """Return the command IMPORT_BUFFER."""
-    return _IMPORT_REQUEST.encode(request)
-
-
-def decode_import_buffer_request(raw: bytes) -> ImportBufferRequest:
-    """Return what a command IMPORT_BUFFER says."""
-    return _IMPORT_REQUEST.decode(raw)
-
-
-def encode_import_buffer_result(result: ImportBufferResult) -> bytes:
-    """Return the result of IMPORT_BUFFER."""
-    return _IMPORT_RESULT.encode(result)
-
-
-def decode_import_buffer_result(raw: bytes) -> ImportBufferResult:
-    """Return what the result of IMPORT_BUFFER says."""
-    return _IMPORT_RESULT.decode(raw)
-
-
-def encode_release_import_request(request: ReleaseImportRequest) -> bytes:
-    """Return the command RELEASE_IMPORT."""
-    return _RELEASE_IMPORT.encode(request)
-
-
-def decode_release_import_request(raw: bytes) -> ReleaseImportRequest:
-    """Return what a command RELEASE_IMPORT says."""
-    return _RELEASE_IMPORT.decode(raw)
+encode_import_buffer_request = _IMPORT_REQUEST.encode
+decode_import_buffer_request = _IMPORT_REQUEST.decode
+encode_import_buffer_result = _IMPORT_RESULT.encode
+decode_import_buffer_result = _IMPORT_RESULT.decode
+encode_release_import_request = _RELEASE_IMPORT.encode
+decode_release_import_request = _RELEASE_IMPORT.decode
 
 
 # ---------------------------------------------------------------- memory of one endpoint

@@ -58,9 +58,7 @@ def encode_register_callable_command(
     )
 
 
-def decode_register_callable_command(raw: bytes) -> RegisterCallableCommand:
-    """Return what a command PREPARE_REGISTER_CALLABLE says."""
-    return _REGISTER.decode(raw)
+decode_register_callable_command = _REGISTER.decode
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,7 @@ def encode_digest_callable_command(
     return _DIGEST.encode(DigestCallableCommand(target_registry, callable_kind, digest))
 
 
-def decode_digest_callable_command(raw: bytes) -> DigestCallableCommand:
-    """Return what a command about a registered callable says."""
-    return _DIGEST.decode(raw)
+decode_digest_callable_command = _DIGEST.decode
 
 
 # ---------------------------------------------------------------- chip callables
@@ -114,13 +110,5 @@ def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
 
 
 _CHIP = Message("CHIP_CALLABLE", RemoteChipCallablePayload, _check_chip, reserved=True)
-
-
-def encode_remote_chip_callable_payload(payload: RemoteChipCallablePayload) -> bytes:
-    """Return a chip callable as the payload of its registration."""
-    return _CHIP.encode(payload)
-
-
-def decode_remote_chip_callable_payload(raw: bytes) -> RemoteChipCallablePayload:
-    """Return the chip callable of a registration. Its hash is not compared with its blob."""
-    return _CHIP.decode(raw)
+encode_remote_chip_callable_payload = _CHIP.encode
+decode_remote_chip_callable_payload = _CHIP.decode

@@ -200,7 +200,6 @@ class Use:
         return share_bytes(self._view(), other._view(), _MOST_WORK)
 
     def _view(self) -> Array:
-        """Return it as an array."""
         if self.layout is None:
             return view_memory(self.start, (self.nbytes,), np.dtype(np.uint8))
         dtype, shape, strides = self.layout
@@ -313,7 +312,6 @@ class Directory:
         return None
 
     def _is_used(self, held: Held) -> bool:
-        """Say whether calls use a tensor that have not ended."""
         users = held.users
         while users and not self._is_under_way(*users[-1]):  # type: ignore[misc]
             users.pop()

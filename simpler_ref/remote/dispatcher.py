@@ -159,7 +159,6 @@ class Dispatcher:
         return self._chip_callable(command)
 
     def _import(self, command: RegisterCallableCommand) -> Any:
-        """Import a callable."""
         require_digest(command.payload, command.digest)
         module, qualname = parse_python_import_descriptor(command.payload)
         if not any(

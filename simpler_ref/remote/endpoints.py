@@ -206,7 +206,6 @@ class Endpoints(RemoteWorkers):
         self._link(worker)
 
     def _link(self, worker: int) -> Link:
-        """Return the link of an endpoint."""
         pool = self._life.next_level
         number = operator.index(worker) if hasattr(worker, "__index__") else -1
         link = pool[number] if 0 <= number < len(pool) else None

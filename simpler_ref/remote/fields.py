@@ -249,7 +249,6 @@ class Many:
 
 # ---------------------------------------------------------------- messages
 def _kind_of(hint: Any) -> Kind:
-    """Return the kind of a field that is annotated like this."""
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return OneOf(hint)
     kind: Kind = hint.__metadata__[0]

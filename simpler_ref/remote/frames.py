@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
 from .fields import (
     I32,
     U64,
@@ -213,16 +214,8 @@ class HelloPayload:
 
 
 _HELLO = Message("HELLO", HelloPayload)
-
-
-def encode_hello(hello: HelloPayload) -> bytes:
-    """Return the payload of a HELLO."""
-    return _HELLO.encode(hello)
-
-
-def decode_hello(raw: bytes) -> HelloPayload:
-    """Return what a HELLO says."""
-    return _HELLO.decode(raw)
+encode_hello = _HELLO.encode
+decode_hello = _HELLO.decode
 
 
 # ---------------------------------------------------------------- COMPLETION
@@ -274,9 +267,7 @@ def encode_control(name: ControlName, version: int, payload: bytes = b"") -> byt
     return _CONTROL.encode(ControlPayload(name, version, payload))
 
 
-def decode_control(raw: bytes) -> ControlPayload:
-    """Return what a CONTROL asks for."""
-    return _CONTROL.decode(raw)
+decode_control = _CONTROL.decode
 
 
 @dataclass(frozen=True)
@@ -308,6 +299,22 @@ def encode_control_reply(
     )
 
 
-def decode_control_reply(raw: bytes) -> ControlReplyPayload:
-    """Return what a CONTROL_REPLY says."""
-    return _CONTROL_REPLY.decode(raw)
+decode_control_reply = _CONTROL_REPLY.decode
+
+
+# ---------------------------------------------------------------- errors
+_HEADROOM = 16
+
+
+def report_of(error: BaseException) -> str:
+    """Return an exception's type, text and traceback, as much as an answer takes."""
+    text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES // 2).decode()
+    room = MAX_ERROR_BYTES - len(text.encode()) - 1
+    lines = cut_traceback(format_traceback(error), room - _HEADROOM)
+    return f"{text}\n{lines.decode(errors='replace')}"
+
+
+def split_report(text: str) -> tuple[str, str]:
+    """Return an exception's type and text, and its traceback."""
+    at = text.find("\nTraceback (most recent call last)")
+    return (text, "") if at < 0 else (text[:at], text[at + 1 :])

@@ -252,7 +252,6 @@ def _without_traceback(text: str) -> str:
 
 
 def _remedy(status: int, text: str, host: str) -> str:
-    """Return what to do about a session that could not be started."""
     there = f"on {host}" if host else "here"
     if MISSING.search(text):
         return f"; install simpler_ref[remote] {there}, or name a Python that has it with python="

@@ -240,7 +240,6 @@ class ZmqLine:
             raise Lost(f"its answer cannot be read: {error}") from None
 
     def _receive(self, between: Callable[[], None] | None = None) -> bytes:
-        """Wait for the first part of a message."""
         while True:
             with suppress(self._zmq.Again):
                 raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
@@ -256,7 +255,6 @@ class ZmqLine:
         return size
 
     def _second_part(self) -> bytes:
-        """Return the second part of a message."""
         part: bytes = self._socket.recv() if self._socket.rcvmore else b""
         self._drop()
         return part

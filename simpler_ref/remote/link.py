@@ -74,6 +74,7 @@ from .frames import (
     decode_hello,
     encode_control,
     encode_hello,
+    split_report,
 )
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
@@ -262,7 +263,6 @@ class Link(WorkerKind):
             run_on((core,))
 
     def _dealer(self, **how: float) -> Any:
-        """Return a socket that may connect to the session."""
         socket = self._context.socket(zmq().DEALER)
         prepare(socket, self.spec.silence_s, **how)
         if self._pair is not None:
@@ -493,7 +493,6 @@ class Link(WorkerKind):
         words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
 
     def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
-        """Note a frame in the trace that is being taken."""
         word = frame_word(kind, number, self._order.session_id, sent=sent)
         self.mailbox.note(word, task, time.monotonic_ns(), nbytes)
 
@@ -535,8 +534,6 @@ class Link(WorkerKind):
         ControlError
             It has refused; with the traceback there.
         """
-        from .reports import split_report
-
         if settles:
             self.tasks.settle_all()
         frame = self.receive(self.post(FrameType.CONTROL, encode_control(name, 1, payload)))

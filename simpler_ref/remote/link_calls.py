@@ -289,7 +289,6 @@ class CallTasks(Kind):
 
     # ------------------------------------------------------------ what it needs
     def _array(self, wire: bytes, plan: CopyPlan) -> _Array:
-        """Return an array of this machine, and what the session is told of it."""
         dtype, shape, strides = layout = layout_of(self._layouts, wire)
         address = int.from_bytes(wire[:SHAPE_AT], "little")
         view = view_memory(address, shape, dtype, strides=strides)
@@ -358,7 +357,6 @@ class CallTasks(Kind):
         return piece
 
     def _items(self, words: list[int], kinds: list[int]) -> memoryview:
-        """Return the pickle of names and values."""
         if kinds[-1] == L.PAYLOAD:
             return data_of(self._mem, words[-1])
         size = words[-1]

@@ -103,7 +103,6 @@ class LinkLists:
         return None
 
     def _await(self, sequence: int) -> CompletionPayload:
-        """Wait for the end of a list; stop it if the run has failed elsewhere."""
         link = self._link
         while not link.has_answer(sequence):
             if not link.wait_for_answer(LOOK_MS):

@@ -29,7 +29,7 @@ from ..model.wire import SHAPE_AT, TENSOR, bytes_of
 from .copies import SOURCE_LOST, ComingCopy, CopiedTensor
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
-from .frames import CompletionPayload, OwnFrameType, decode_completion
+from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
 from .home import Coming, Home
 from .plans import Plan
 from .task_messages import RUN, Run, TaskMaker, layouts_in
@@ -118,8 +118,6 @@ def require_done(link: Link, done: CompletionPayload) -> None:
     """Raise what a task of a link's session has failed with."""
     if not done.error_code:
         return
-    from .reports import split_report
-
     if done.error_code == SOURCE_LOST:
         link.losses[0] += 1
     text, trace = split_report(done.error_message)
@@ -290,7 +288,6 @@ class LinkTasks:
 
     # ------------------------------------------------------------ one task
     def _store(self, task: Task) -> None:
-        """Store what the session needs of the parent's memory."""
         if task.coming:
             self._home.store_all(task.run, task.coming)
             self._home.note_stored(task.coming)

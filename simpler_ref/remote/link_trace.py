@@ -62,7 +62,6 @@ class LinkTrace:
         return json.dumps(told).encode()
 
     def _begin(self, path: str, detail: TraceDetail) -> str:
-        """Begin to fetch records into a file; return why there are none, or ""."""
         self.drop()
         told = self._ask(detail)
         if told.error:

@@ -517,12 +517,10 @@ class _Replay:
             raise self._orch._task_error()
 
     def _require_coming(self) -> None:
-        """Raise if what is waited for never comes."""
         if self.arrivals.failure is not None:
             raise OthersFailed(f"{STOPPED}: {self.arrivals.failure}") from self.arrivals.failure
 
     def _require_wanted(self) -> None:
-        """Raise if the parent has stopped the replay."""
         if self._lists.is_stopped():
             raise RemoteError(STOPPED)
 

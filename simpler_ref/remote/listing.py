@@ -220,7 +220,6 @@ def placements(
 
 
 def _levels(tasks: Sequence[GraphTask]) -> list[list[int]]:
-    """Return the numbers of the tasks of each level."""
     made_at: dict[int, int] = {}
     levels: defaultdict[int, list[int]] = defaultdict(list)
     for i, task in enumerate(tasks):
@@ -425,7 +424,6 @@ class _Lists:
         slot.version, slot.users = version, []
 
     def _show(self, tensor: int) -> _Shown:
-        """Return the show of a tensor's newest version, at the endpoint that has made it."""
         version, maker, task = self._newest[tensor]
         if (tensor, version) not in self._shows:
             place = self.places[maker]
@@ -592,7 +590,6 @@ class ListedGraph:
         return starts
 
     def _uses(self, place: _Place, starts: Mapping[int, int]) -> list[Use]:
-        """Return what a list does with the program's tensors."""
         rights: defaultdict[int, int] = defaultdict(int)
         for _, tensor in place.comes:
             rights[tensor] |= L.TENSOR_READ

@@ -298,7 +298,6 @@ class EndpointMemory:
         handle.is_live = False
 
     def _own(self, handle: Any, what: str, own: bool) -> Link:
-        """Return the link of a live buffer."""
         if not isinstance(handle, RemoteBufferHandle):
             raise TypeError(
                 f"{what} expects a handle from Worker.{'remote_malloc' if own else 'remote_import'}, not "
@@ -314,5 +313,4 @@ class EndpointMemory:
         return link
 
     def _ask(self, link: Link, request: Request) -> bytes:
-        """Have a link send a request on, and return the result."""
         return exchange(self._life, link, L.LINK_ASK, request.to_bytes())

@@ -422,7 +422,6 @@ class Mover:
             self._bell.send(key.to_bytes(8, "little"))
 
     def _serve(self) -> None:
-        """Serve requests until the context ends."""
         try:
             while True:
                 peer, *parts = self._receive()
@@ -498,7 +497,6 @@ class Mover:
         return True
 
     def _read(self, peer: bytes, header: Header) -> None:
-        """Answer a request with the bytes of a chunk."""
         asked = header
         if header.kind == Kind.AWAIT:
             asked = header._replace(kind=Kind.READ, offset=0)

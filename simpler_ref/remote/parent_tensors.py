@@ -121,7 +121,6 @@ class ParentTensors:
             self._note_brought(number, part, self._ask_for((number, part)))
 
     def _ask_for(self, part: tuple[int, Sequence[Held]]) -> bytes:
-        """Have the current versions of some tensors come home from an endpoint."""
         number, several = part
         return self._bring(number, [Homing(one.key, 1, one.version, *one.span) for one in several])
 

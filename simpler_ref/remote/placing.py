@@ -411,7 +411,6 @@ class PlacingOrchestrator(Orchestrator):
         self._error = None
 
     def _note_provided(self, args: TaskArgs, uses: Sequence[Use]) -> None:
-        """Note which memory of rings a task was given."""
         for use in uses:
             address = _address(args._tensors[use.index])
             if not use.start and address:
@@ -450,7 +449,6 @@ def _address(wire: bytes) -> int:
 
 
 def _copied(wire: bytes, rights: int) -> bytes:
-    """Return a tensor as one of which an endpoint gets a copy."""
     return replaced(wire, CHILD_MEMORY_AT, bytes((L.TENSOR_REMOTE | L.TENSOR_COPIED | rights,)))
 
 
@@ -459,7 +457,6 @@ def _append(args: TaskArgs, plan: Plan) -> None:
 
 
 def _take_addresses(args: TaskArgs, sent: TaskArgs) -> None:
-    """Give arguments the addresses that the runtime has provided."""
     for i, wire in enumerate(sent._tensors):
         if not _address(args._tensors[i]) and _address(wire):
             args._tensors[i] = replaced(args._tensors[i], 0, wire[:SHAPE_AT])

@@ -153,7 +153,6 @@ class Recovery:
     def _rescue(
         self, one: Rescue, held: dict[int, dict[int, int]], moved: dict[Track, int]
     ) -> bool:
-        """Have a version come home; return whether it did."""
         track = one.track
         address = moved.get(track, track.start)
         if not track.depth:
@@ -222,7 +221,6 @@ def _copy(args: TaskArgs) -> TaskArgs:
 
 
 def _moved(wire: bytes, track: Track, address: int) -> bytes:
-    """Return a tensor in the memory that a track has now."""
     at = int.from_bytes(wire[:SHAPE_AT], "little") - track.start
     if isinstance(wire, RemoteWire) or not 0 <= at < track.nbytes:
         return wire

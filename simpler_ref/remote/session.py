@@ -51,13 +51,13 @@ from .frames import (
     OwnFrameType,
     decode_control,
     encode_control_reply,
+    report_of,
 )
 from .keys import KeyPair
 from .limits import SIZES
 from .list_runs import Lists
 from .manifest import Announcement, Manifest
 from .mover import Mover
-from .reports import report_of
 from .session_frames import LOOK_S, SessionFrames
 from .session_tasks import FRAMES, SessionTasks
 from .session_trace import SessionTrace
@@ -225,7 +225,6 @@ class Session:
         )
 
     def _make_lists(self, inner: Worker, mover: Mover) -> Lists:
-        """Return what carries task lists out."""
         bell = os.eventfd(0, os.EFD_NONBLOCK)
         descriptors = *self.frames.descriptors(), bell
 
@@ -287,7 +286,6 @@ class Session:
             self._serve(frame)
 
     def _serve(self, frame: Frame) -> None:
-        """Serve one frame."""
         kind, send = frame.header.frame_type, self.frames.send
         if kind in FRAMES:
             self._tasks.serve(frame)
@@ -305,14 +303,12 @@ class Session:
             log.warning("endpoint %d refuses a %s frame", number, kind.name)
 
     def _counters(self) -> bytes:
-        """Return what was moved, and what there is, as JSON."""
         assert self._mover is not None
         told = self._mover.counters() | self._stores.counts() | self._copies.counts()
         return json.dumps(told).encode()
 
     # ------------------------------------------------------------ requests
     def _serve_control(self, frame: Frame) -> None:
-        """Carry out a request, and answer it."""
         name, version, code, text, result = ControlName.COMM_INIT, 0, 0, "", b""
         try:
             fail_point("asked")
@@ -331,7 +327,6 @@ class Session:
         fail_point("replied")
 
     def _obey(self, name: ControlName, raw: bytes) -> bytes:
-        """Carry out a request, and return its result."""
         stores, dispatcher = self._stores, self.dispatcher
         if name == ControlName.PREPARE_REGISTER_CALLABLE:
             dispatcher.prepare(decode_register_callable_command(raw))

@@ -118,7 +118,6 @@ class SessionCalls:
         return value
 
     def _task_of(self, call: Call) -> Task:
-        """Return the task of a function, for the sub workers that may run it."""
         found = self._dispatcher.find(call.digest)
         key = found, call.sub_worker
         task = self._tasks.get(key)
@@ -237,7 +236,6 @@ class CallWork(Work):
         return tuple(made[:count]), dict(zip(names, made[count:], strict=True))
 
     def _value(self, kind: int, word: int, blocks: Iterator[Piece]) -> Any:
-        """Return the value of a word, or that of a call."""
         if not kind & L.FETCHED:
             return float_of(word) if kind == L.FLOAT64 else word
         kind ^= L.FETCHED
@@ -303,6 +301,5 @@ def _refusal(what: str) -> CallableError:
 
 
 def _array(layout: Layout, address: int) -> Array:
-    """Return the copy of an array."""
     dtype, shape, strides = layout
     return view_memory(address, shape, dtype, strides=strides)

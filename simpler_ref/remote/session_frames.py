@@ -194,7 +194,6 @@ class SessionFrames:
         os._exit(0)
 
     def _answer_health(self) -> None:
-        """Send a sign of life back, with this machine's clock."""
         sender, message = self._health.recv_multipart(copy=False)
         try:
             self._beats.decode(message.bytes, FrameType.HEALTH)

@@ -148,7 +148,6 @@ class SessionTasks:
             self._tell(end)
 
     def _tell(self, end: End) -> None:
-        """Send how a task or a call has ended."""
         self._frames.send(end.kind, end.payload)
         fail_point("completed")
 
@@ -225,7 +224,6 @@ class SessionTasks:
         return completion(sequence, self._run(task, target))
 
     def _begin_call(self, sequence: int, told: Run) -> End | None:
-        """Begin a call; if that cannot be done, return why."""
         try:
             self._beside.begin(self._calls.work(sequence, told))
         except BaseException as error:
@@ -263,12 +261,10 @@ class SessionTasks:
         return L.SUCCESS
 
     def _run_list(self, frame: Frame) -> End:
-        """Carry a task list out, and return its end."""
         self._lists.run(RUN_LIST.decode(frame.payload))
         return completion(frame.header.sequence, L.SUCCESS)
 
     def _open_list(self, frame: Frame) -> bytes:
-        """Make room for a replay of a task list, and return the answer."""
         text = ""
         try:
             self._settle()

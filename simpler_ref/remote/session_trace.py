@@ -81,7 +81,6 @@ class SessionTrace:
         return self.key
 
     def _end(self) -> int:
-        """End the trace, and return the bytes of its records."""
         assert self._file is not None
         self._frames.note = None
         tracing, self._tracing = self._tracing, None
@@ -109,7 +108,6 @@ class SessionTrace:
                 self._file = None
 
     def _note_frame(self, kind: int, number: int, nbytes: int, sent: bool) -> None:
-        """Note a frame."""
         word = frame_word(kind, number, self._session_id, sent=sent)
         self._note(word, 0, time.monotonic_ns(), nbytes)
 

@@ -29,9 +29,8 @@ from ..workers.kinds import as_leaf
 from .copies import CopiedTensor, Copies, outcome_of
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .frames import FrameType, OwnFrameType, encode_completion
+from .frames import FrameType, OwnFrameType, encode_completion, report_of
 from .lookout import Lookout
-from .reports import report_of
 from .task_messages import FailedTasks, ReceivedTask, Run, add_scalars, copy_at, read_task
 
 SOON_NS = 1_000_000
@@ -286,7 +285,6 @@ class SideBySide:
 
     # ------------------------------------------------------------ one piece of work
     def _callee(self, target: InnerCallable) -> Task:
-        """Return what runs a function as a call."""
         found = self._callees.get(target)
         if found is None:
             found = Task(RunLeaf(target.target), Signature.any())

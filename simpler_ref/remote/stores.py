@@ -93,7 +93,6 @@ class Stores:
         return self._span(copy).tobytes()
 
     def _find(self, identity: Any) -> Array:
-        """Return the memory of a buffer."""
         found = self._buffers.get(identity.buffer_id)
         if (
             identity.owner_endpoint_id != self._endpoint_id

@@ -136,7 +136,6 @@ class TaskMaker:
 
 
 def _layout_of(args: ReceivedArgs, wire: bytes) -> Layout:
-    """Return the layout of a tensor that only one describes."""
     assert args._layouts is not None
     return args._layouts.read(layout_number(wire))
 

@@ -189,7 +189,6 @@ class Windows:
             return True
 
     def _find(self, header: Header, kind: Kind) -> _Offered:
-        """Return the window that a request is about, or refuse it."""
         name = name_of(header.key)
         if header.key not in self._offered:
             raise Refusal(
