@@ -25,7 +25,7 @@ from simpler_ref.model.config import CallConfig
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote.connection import Order
-from simpler_ref.remote.copies import Copies
+from simpler_ref.remote.copies import ComingCopy, Copies
 from simpler_ref.remote.counters import COUNTERS
 from simpler_ref.remote.directory import HOME, uses_of
 from simpler_ref.remote.frames import FrameType, decode_completion
@@ -486,8 +486,15 @@ class Tasks(RunTasks):
             return _Bringing(plan, home, play._tensor(tensor, INOUT))
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
-        message = message_of(task, index, plan, self.copied(plan, [""] * len(wires)))
-        return RunTask(self._link, message, self.coming(plan, wires))
+        short, coming = self._missing(plan, wires)
+        for one, wire in zip(plan.tensors, wires, strict=True):
+            address = int.from_bytes(wire[:SIZE], "little")
+            if one.key in short and not play.is_in_frame(address):
+                coming[one.key] = ComingCopy(one.key, one.reads, SIZE), address
+                del short[one.key]
+        play.moved += len(short)
+        message = message_of(task, index, plan, self.copied(plan, [""] * len(wires), short))
+        return RunTask(self._link, message, coming)
 
 
 class FakeLink:
@@ -578,9 +585,10 @@ class Play:
         twice=False,
         room=None,
         any_order=False,
+        in_frames=False,
     ):
         self.program, self.lost, self.twice, self.room = program, lost, twice, room
-        self.faults, self.any_order = faults, any_order
+        self.faults, self.any_order, self._in_frames = faults, any_order, in_frames
         self.births = itertools.count()
         self.sessions = {}
         self.of_link = [Session(self, number) for number in range(endpoints)]
@@ -616,6 +624,10 @@ class Play:
         self.links = [FakeLink(self, where, depth) for where in range(endpoints)]
         self.left = set()
         """Links that have ended."""
+
+    def is_in_frame(self, address):
+        """Say whether a tensor travels in the frame of the task that reads it: one of them does."""
+        return self._in_frames and address == self.memory.ctypes.data
 
     # ------------------------------------------------------------ what the Orch thread does
     def _tensor(self, tensor, tag):

@@ -143,7 +143,7 @@ EVENTS = {
         REMOTE_BUFFER_ACCESS_WRITE,
         "the parent asks to store it, and it is not here",
     ),
-    "put": Event((_GONE, _COMING), _COMING, 0, "it has come in the frame of a call that reads it"),
+    "put": Event((_GONE, _COMING), _COMING, 0, "it has come in the frame of a task that reads it"),
     "take": Event((_COMING,), _HERE, REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"),
     "make room": Event(
         (_GONE,), _CHANGING, 0, "a task that reads or makes it begins, and no version is here"
@@ -292,14 +292,15 @@ class Copies:
         self._require_not_later(copy, one.version)
         return copy.version == one.version
 
-    def put(self, one: ComingCopy, data: bytes) -> None:
-        """Have a version that has come with the call that reads it, and moves when that begins."""
+    def put(self, tensors: Iterable[CopiedTensor]) -> None:
+        """Have what has come in the frame of the task that reads it; it moves when that begins."""
         with self._lock:
-            if not self._is_here(one):
-                coming = self._coming[one.key, one.version] = _Copy(np.frombuffer(data, np.uint8))
-                self._require_size(coming, one.nbytes)
-                coming.is_spilled = True
-                self._step("put", one.key, coming, one.version)
+            for one in tensors:
+                if one.data and not self._is_here(ComingCopy(one.key, one.reads, len(one.data))):
+                    coming = _Copy(np.frombuffer(one.data, np.uint8))
+                    coming.is_spilled = True
+                    self._step("put", one.key, coming, one.reads)
+                    self._coming[one.key, one.reads] = coming
 
     def take_stored(self, key: int) -> Array:
         """Return what the parent has stored under a key, which is no copy."""

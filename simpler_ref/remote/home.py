@@ -212,7 +212,7 @@ class Home:
             if not one.key:
                 continue
             if not succeeded:
-                if one.makes:
+                if one.makes or one.data:  # which may never have come to the session's store
                     self._held.pop(one.key, None)
             elif one.makes:
                 self._held[one.key] = self._made[one.key] = one.makes

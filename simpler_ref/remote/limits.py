@@ -23,7 +23,7 @@ MAX_STAGED_BLOB_TOKEN_BYTES = 1024
 MOST_INLINE = 1 << 16
 """Of a value that a session need not keep."""
 MOST_INLINE_KEPT = 1 << 18
-"""Of what travels in the frame of a call, whether it is kept or not."""
+"""Of a tensor, or of a value, kept or not, that travels in the frame of a task."""
 MOST_IN_FRAME = 4 << 20
 """Of all such bytes in one frame together."""
 

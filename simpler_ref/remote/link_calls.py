@@ -177,7 +177,6 @@ class CallTask(Task):
         for key, value in self._beside.values.items():
             values.add(key, *value)
         self._calls.tell_to_forget(self._beside.passing)
-        home.note([CopiedTensor(one.key, one.reads) for one in self.tensors if one.reads], True)
         return sequence
 
     def is_typical(self, home: Home, was_ahead: bool) -> bool:

@@ -20,12 +20,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from ctypes import string_at
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import TaskError, TransferError
 from ..jit import layout as L
 from ..model.wire import SHAPE_AT, TENSOR, bytes_of
+from .call_messages import Room
 from .copies import SOURCE_LOST, ComingCopy, CopiedTensor
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
@@ -306,7 +308,10 @@ class LinkTasks:
 
     def _post(self, ticket: int | None, task: Task, after: Sequence[int] = ()) -> _Sent:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        return _Sent(ticket, task.post(self._link, ticket, after), task)
+        sent = _Sent(ticket, task.post(self._link, ticket, after), task)
+        in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
+        self._home.note(in_frame, True)
+        return sent
 
 
 # ---------------------------------------------------------------- tasks of runs
@@ -322,7 +327,8 @@ class _Bringing(Task):
     def end(self) -> None:
         """Bring it home."""
         (one,) = self._plan.tensors
-        self._home.bring(one.key, one.reads, _address(self._wire), bytes_of(self._wire))
+        address = int.from_bytes(self._wire[:SHAPE_AT], "little")
+        self._home.bring(one.key, one.reads, address, bytes_of(self._wire))
 
 
 class RunTask(Task):
@@ -386,29 +392,39 @@ class RunTasks(Kind):
         if plan.goes_home:
             return _Bringing(plan, home, wires[0])
         message = self._maker.make(args, wires, words, bytes(named))
-        tensors = self.copied(plan, layouts_in(args, wires))
+        short, coming = self._missing(plan, wires)
+        tensors = self.copied(plan, layouts_in(args, wires), short)
         told = message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
-        return RunTask(self._link, told, self.coming(plan, wires))
+        return RunTask(self._link, told, coming)
 
-    def copied(self, plan: Plan, layouts: Sequence[str]) -> list[CopiedTensor]:
-        """Return what the session is told of a task's copies."""
+    def copied(
+        self, plan: Plan, layouts: Sequence[str], short: dict[int, bytes]
+    ) -> list[CopiedTensor]:
+        """Return what the session is told of a task's copies, with those that travel in the frame."""
         mover_of = self._link.mover_of
         return [
-            CopiedTensor(one.key, one.reads, one.makes, mover_of(one.source), layout)
+            CopiedTensor(
+                *(one.key, one.reads, one.makes, mover_of(one.source), layout),
+                short.pop(one.key, b""),
+            )
             for one, layout in zip(plan.tensors, layouts, strict=True)
         ]
 
-    def coming(self, plan: Plan, wires: Sequence[bytes]) -> Coming:
-        """Return the versions that a task reads, the parent has and the session has not."""
-        return {
-            one.key: (ComingCopy(one.key, one.reads, bytes_of(wire)), _address(wire))
-            for one, wire in zip(plan.tensors, wires, strict=True)
-            if self._home.lacks(one, bytes_of(wire))
-        }
+    def _missing(self, plan: Plan, wires: Sequence[bytes]) -> tuple[dict[int, bytes], Coming]:
+        """Return the versions that a task reads, the parent has and the session has not, by key.
 
-
-def _address(wire: bytes) -> int:
-    return int.from_bytes(wire[:SHAPE_AT], "little")
+        First those that travel in its frame, then those that are stored before.
+        """
+        room, short, coming = Room(), dict[int, bytes](), Coming()
+        for one, wire in zip(plan.tensors, wires, strict=True):
+            address, nbytes = int.from_bytes(wire[:SHAPE_AT], "little"), bytes_of(wire)
+            if one.key in short or not self._home.lacks(one, nbytes):
+                continue
+            if room.takes(nbytes):
+                short[one.key] = string_at(address, nbytes)
+            else:
+                coming[one.key] = ComingCopy(one.key, one.reads, nbytes), address
+        return short, coming
 
 
 __all__ = ["Kind", "LinkTasks", "RunTasks", "Task", "require_done"]

@@ -23,7 +23,7 @@ from ..model.tensor import view_memory
 from ..model.wire import Layout
 from ..system.types import Array, address_of
 from .call_messages import ANY_SUB_WORKER, CALL, OUTCOME, Call, Outcome, Piece, Room
-from .copies import ComingCopy, CopiedTensor, Copies
+from .copies import CopiedTensor, Copies
 from .dispatcher import AGREE, Dispatcher
 from .frames import OwnFrameType
 from .layouts import read_layout, size_of
@@ -75,10 +75,8 @@ class SessionCalls:
         call, copies = CALL.decode(told.call), self._copies
         copies.drop(told.dropped)
         try:
+            copies.put(told.tensors)
             layouts = [read_layout(one.layout) for one in told.tensors]
-            for one, layout in zip(told.tensors, layouts, strict=True):
-                if one.data:
-                    copies.put(ComingCopy(one.key, one.reads, size_of(layout)), one.data)
             self._require_agreed(call)
             held = self._held_values(call.values)
             return CallWork(sequence, told, call, layouts, held, self._task_of(call), self)

@@ -212,6 +212,7 @@ class SessionTasks:
             self._copies.begin(told.run)
         if told.call:
             return self._begin_call(sequence, told)
+        self._copies.put(told.tensors)
         task = receive_task(sequence, told)
         if self._failed.has_any(told.after):
             return completion(sequence, L.SKIPPED)

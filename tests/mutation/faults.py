@@ -889,7 +889,7 @@ FAULTS = (
             "remote/copies.py",
             "                elif one.makes:\n                    self._drop_copy(one.key)\n",
             "                elif one.makes:\n"
-            "                    self._have(one.key, copy, one.makes - 1)\n",
+            '                    self._step("keep", one.key, copy, one.makes - 1)\n',
         ),
     ),
     fault(

@@ -33,6 +33,8 @@ from tests.support import sample
 from .programs import Program
 
 DEADLINE_S = 120.0
+LONG = 1 << 17
+"""Numbers of an array that does not travel in a frame."""
 SILENCE_S = 1.0
 WHY_NOT = network.why_not()
 needs_hosts = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -229,7 +231,7 @@ def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
 def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp_path, monkeypatch):
     once = arm(point, tmp_path, monkeypatch)
     with program(1, depth=8) as one:
-        x = [one.worker.zeros(COUNT, np.float32) for _ in range(8)]
+        x = [one.worker.zeros(LONG, np.float32) for _ in range(8)]
         task, seen = far_side.wait, []
         for function in (task, far_side.add_one):
             one.handle(function)

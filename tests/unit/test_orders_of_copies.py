@@ -19,6 +19,10 @@ MOST_PLAYS = 40
 
 PLAYS = {"one at a time": Play, "two ahead": partial(Play, depth=2)}
 PLAYS |= {"four ahead": partial(Play, depth=4), "side by side": partial(SideBySidePlay, depth=4)}
+PLAYS |= {
+    "in frames": partial(Play, depth=4, in_frames=True),
+    "side by side, in frames": partial(SideBySidePlay, depth=4, in_frames=True),
+}
 PROGRAMS = {
     "a chain over both": [Task(0, "x!"), Task(1, "x!"), Task(0, "x!")],
     "two readers of one version": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x", "y!")],

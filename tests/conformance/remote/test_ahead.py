@@ -53,6 +53,8 @@ from tests.support import Driver, make_args, reads, tasks_given, wait_until, wri
 from tests.system.programs import Concurrently
 
 DEPTH = 4
+LONG = 1 << 17
+"""Numbers of an array that does not travel in a frame."""
 KEY = 0x7000_0000
 
 
@@ -401,7 +403,7 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
     with held(tmp_path, monkeypatch) as it:
         for function in (far_side.copy, far_side.add_one):
             it.made.handle(function)
-        x, y = (it.worker.zeros(COUNT, np.float32) for _ in range(2))
+        x, y = (it.worker.zeros(LONG, np.float32) for _ in range(2))
 
         def orch_fn(orch, *_):
             it.hold(orch, "first")  # its link looks when this begins, and may be too early
@@ -417,7 +419,7 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
             log.write_text("")
             x[:] = number
             it.worker.run(orch_fn)
-            assert y.tolist() == [number + 1] * COUNT
+            assert (y == number + 1).all()
             assert log.read_text() == ".", "once in each run"
             for name in ("first", "second"):
                 (tmp_path / name).unlink()

@@ -52,7 +52,7 @@ def traced(tmp_path_factory):
             w.add_remote_worker(RemoteWorkerSpec(num_sub_workers=1))
         w.register(RemoteCallable(far_side.name(far_side.bump)), inner=True)
         bump = w.register(RemoteCallable(far_side.name(far_side.bump_there)))
-        x = w.zeros(1024, np.int64)
+        x = w.zeros(1 << 16, np.int64)  # too long for a frame
 
         def orch_fn(orch, args, config):
             for place in (0, 1, 0):
@@ -141,7 +141,7 @@ def test_transfers_say_from_where_to_where_how_much_and_when(traced):
         ("endpoint 1", "endpoint 0"),
         ("endpoint 0", ""),
     ]
-    assert {one.nbytes for one in moved} == {8192}
+    assert {one.nbytes for one in moved} == {524288}
     assert all(one.begin < one.end for one in moved)
     assert all(before.end <= after.begin for before, after in itertools.pairwise(moved))
 
@@ -157,7 +157,7 @@ def test_the_page_json_and_the_table_are_of_the_whole(traced, tmp_path):
     texts = [about["marks"][i] for i in columns["markText"]]
     there = columns["markLane"] == lanes["endpoint 1 › Orch thread"]
     assert any(
-        "8192 bytes from endpoint 0 to endpoint 1" in texts[i] for i in np.flatnonzero(there)
+        "524288 bytes from endpoint 0 to endpoint 1" in texts[i] for i in np.flatnonzero(there)
     )
     assert any("COMPLETION received" in line for line in about["journeys"]["2"])
 
@@ -506,7 +506,7 @@ def test_records_that_end_before_the_trace_does_are_told_of(tmp_path, monkeypatc
 # ---------------------------------------------------------------- stories
 STEPS = (
     *("began on endpoint 1", "TASK sent", "TASK received at endpoint 1"),
-    *("8192 bytes from endpoint 0", "a run of 1 task begins there", "the run has ended there"),
+    *("524288 bytes from endpoint 0", "a run of 1 task begins there", "the run has ended there"),
     *("COMPLETION sent at endpoint 1", "COMPLETION received", "ended after"),
 )
 
@@ -516,7 +516,7 @@ def test_the_story_of_a_task_tells_its_way_to_the_endpoint_and_back(traced):
     texts = [line.split(None, 2)[-1].strip() for line in traced.task(2).why().splitlines()]
     at = [next(i for i, text in enumerate(texts) if text.startswith(one)) for one in STEPS]
     assert at == sorted(at)
-    assert "8192 bytes from this machine to endpoint 0" in traced.whole.task(1).why()
+    assert "524288 bytes from this machine to endpoint 0" in traced.whole.task(1).why()
 
 
 @pytest.mark.spec("SEE-REMOTE-7")
