@@ -521,7 +521,7 @@ class Life:
     ) -> None:
         """Start the workers that are missing: at first all, later those lost, or some of these.
 
-        `beside`: it waits for none that may take long if others like it live.
+        `beside`: it waits for none that may take long if another one lives.
         """
         with self.lock:  # they are not started beside `release`, or after it
             if session is not self.session:

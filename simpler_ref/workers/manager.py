@@ -160,29 +160,26 @@ class WorkerManager:
         """Make a successor for every dead worker, or for some of them; return those that are ready.
 
         They have the callables that were registered when this manager started, and get no task before
-        `admit`. `beside`: those that may take long are only begun if others like them live; once
+        `admit`. `beside`: those that may take long are only begun, if any other worker lives; once
         `has_started` says so, another call of this returns them.
         """
         dead = self.known_dead() if dead is None else dead
-        slow = [worker for worker in dead if beside and self._has_mates(worker)]
+        slow = [worker for worker in dead if beside and self._can_wait(worker)]
         for worker in slow:
             self._begin(worker)
         ready = self._bring_up([worker for worker in dead if worker not in slow], True)
         for worker in list(self.starting):
-            if beside and self._has_mates(worker) and not self._has_settled(worker):
+            if beside and self._can_wait(worker) and not self._has_settled(worker):
                 continue
             with self._control[worker]:
                 if self._end_start(worker, True):
                     ready.append(worker)
         return ready
 
-    def _has_mates(self, worker: int) -> bool:
-        """Say whether a worker may take long to start, and one of its kind lives."""
-        kind = self.kinds[worker]
+    def _can_wait(self, worker: int) -> bool:
+        """Say whether a worker may take long to start, and another one lives."""
         gone = self.dead.keys() | self.starting.keys()
-        return bool(kind.start_timeout_s) and any(
-            self.kinds[other].label == kind.label for other in set(self.present()) - gone
-        )
+        return bool(self.kinds[worker].start_timeout_s and set(self.present()) - gone)
 
     def has_started(self) -> bool:
         """Say whether a worker whose start was only begun is ready, or is not going to be."""

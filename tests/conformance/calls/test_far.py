@@ -444,6 +444,23 @@ def test_calls_run_at_other_endpoints_while_a_session_is_started(tmp_path, ends)
         assert all(one["alive"] for one in w.endpoints())
 
 
+@pytest.mark.slow("starts a session anew")
+@pytest.mark.spec("CALL-FAR-10")
+def test_calls_of_this_machine_go_on_while_a_session_is_started(tmp_path):
+    fleet = Sleepy(tmp_path / "asleep")
+    with sr.Worker(level=4, num_sub_workers=1) as w:
+        w.add_remote_worker(RemoteWorkerSpec(fleet, serialized=True))
+        assert add(1, 1).result() == 2
+        fleet.file.touch()
+        os.kill(w.endpoints()[0]["pid"], signal.SIGKILL)
+        wait_until(lambda: not w.endpoints()[0]["alive"])
+        assert [add(i, 1).result() for i in range(4)] == [1, 2, 3, 4]
+        wait_until(lambda: not w.endpoints()[0]["alive"])  # its link has begun to start it
+        fleet.file.unlink()
+        w.run(lambda orch, args, config: None)  # which waits for the session
+        assert w.endpoints()[0]["alive"]
+
+
 @pytest.mark.long
 @pytest.mark.spec("CALL-FAR-10")
 def test_when_all_endpoints_stay_lost_calls_say_so(tmp_path):
