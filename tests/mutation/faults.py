@@ -823,7 +823,7 @@ FAULTS = (
     fault(
         "failed-rank-breaks-nothing",
         "A rank whose task fails does not break its domain: the others wait for it until their deadline.",
-        f"{WM}/test_domain.py::test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end",
+        f"{WM}/test_domain.py::test_when_a_rank_is_lost_all_waits_in_its_domain_end",
         Patch(
             "native_chip/domains.py",
             "                memory.break_because(",

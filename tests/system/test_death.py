@@ -171,19 +171,32 @@ def test_a_worker_does_not_survive_a_start_that_failed(monkeypatch):
         assert_works(w, ok, marks)
 
 
-def test_a_fork_server_that_cannot_fork_says_so_and_the_next_start_works(monkeypatch, capfd):
+@pytest.mark.parametrize("what", ["a process", "simpler-monitor", "simpler-scheduler"])
+def test_a_start_that_lacks_a_process_or_thread_says_so_and_can_be_repeated(
+    monkeypatch, capfd, what
+):
+    def no_process(self, worker):
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    def no_thread(self, start=threading.Thread.start):
+        if self.name == what:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
     with Worker(level=3, num_sub_workers=2) as w:
         marks = w.share(np.zeros(4, np.int64))
         ok = w.register(mark)
         with monkeypatch.context() as patch:
-
-            def refuse(self, worker):
-                raise OSError(errno.EAGAIN, "no more processes")
-
-            patch.setattr(simpler_ref.workers.fork_server._Server, "fork", refuse)
-            with pytest.raises(WorkerStartError, match=r"has ended; it says on stderr why"):
-                w.run(only(ok))
-            assert "no more processes" in capfd.readouterr().err
+            if what == "a process":
+                patch.setattr(simpler_ref.workers.fork_server._Server, "fork", no_process)
+                with pytest.raises(WorkerStartError, match="has ended; it says on stderr why"):
+                    w.run(only(ok))
+                assert "no more processes" in capfd.readouterr().err
+            else:
+                patch.setattr(threading.Thread, "start", no_thread)
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    w.start()
+            assert psutil.Process().children() == []
         assert_works(w, ok, marks)
 
 
@@ -218,23 +231,3 @@ def test_a_start_that_lacks_descriptors_leaves_nothing_and_can_be_repeated():
         w.close()
 
     in_a_fork(program)
-
-
-@pytest.mark.parametrize("name", ["simpler-monitor", "simpler-scheduler"])
-def test_a_start_that_lacks_a_thread_leaves_nothing_and_can_be_repeated(monkeypatch, name):
-    with Worker(level=3, num_sub_workers=2) as w:
-        marks = w.share(np.zeros(4, np.int64))
-        ok = w.register(mark)
-        with monkeypatch.context() as patch:
-            start = threading.Thread.start
-
-            def refuse(self):
-                if self.name == name:
-                    raise RuntimeError("can't start new thread")
-                start(self)
-
-            patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError, match="can't start new thread"):
-                w.start()
-            assert psutil.Process().children() == []
-        assert_works(w, ok, marks)

@@ -71,9 +71,10 @@ def _storing(seen, i):
 
 # ---------------------------------------------------------------- during a run
 @pytest.mark.spec("FLOW-UNREG-2")
-def test_tasks_submitted_before_still_run(make, mode):
+@pytest.mark.parametrize("again", [False, True])
+def test_tasks_submitted_before_still_run_and_what_is_registered_again_stays(make, mode, again):
     w, words = make(mode)
-    handle = w.register(function)
+    handle, made = w.register(function), []
 
     def orch_fn(orch, *_):
         for _ in range(30):
@@ -82,28 +83,16 @@ def test_tasks_submitted_before_still_run(make, mode):
         with pytest.raises(KeyError, match="is not live"):
             orch.submit_next_level(handle)
         assert installed(words) == [1, 1, 1], "it stays until the run ends"
+        if again:
+            made.append(w.register(function))
+            orch.submit_next_level(made[0])
 
     w.run(orch_fn)
-    assert installed(words) == [0, 0, 0]
+    assert installed(words) == [int(again)] * 3
+    if again:
+        run_on_all(w, made[0])
 
 
-@pytest.mark.spec("FLOW-UNREG-2")
-def test_what_is_registered_again_before_the_run_ends_stays(make, mode):
-    w, words = make(mode)
-    handle, again = w.register(function), []
-
-    def orch_fn(orch, *_):
-        orch.submit_next_level(handle)
-        w.unregister(handle)
-        again.append(w.register(function))
-        orch.submit_next_level(again[0])
-
-    w.run(orch_fn)
-    assert installed(words) == [1, 1, 1]
-    run_on_all(w, again[0])
-
-
-# ---------------------------------------------------------------- not confirmed
 @pytest.mark.spec("FLOW-UNREG-3", "FLOW-UNREG-4")
 def test_an_unconfirmed_removal_leaves_a_tombstone_and_the_other_workers_forget(make, mode):
     w, words = make(mode)

@@ -464,43 +464,37 @@ def test_a_rank_that_gave_up_at_a_barrier_has_not_arrived():
 
 # ---------------------------------------------------------------- a rank is lost
 @pytest.mark.spec("WM-DOMAIN-9")
-def test_when_a_rank_dies_all_waits_in_its_domain_end():
+@pytest.mark.parametrize(
+    ("what", "kind", "words", "reason"),
+    [
+        (k.DIE, WorkerLostError, "SIGKILL", None),
+        (k.FAIL, TaskError, "returned error 77", "rank 2 (chip 2) has failed"),
+    ],
+    ids=["it dies", "its task fails"],
+)
+def test_when_a_rank_is_lost_all_waits_in_its_domain_end(what, kind, words, reason):
     with Ranks(4) as r:
 
         def orch_fn(orch, *_):
             domain, intact = r.domain(orch), r.domain(orch, [0, 2], name="intact")
-            whats = [k.NOTE_BARRIER, k.NOTE_BARRIER, k.DIE, k.NOTE_BARRIER]
-            r.together(orch, domain, *whats, n=3)
-            with pytest.raises(WorkerLostError, match=r"chip_worker 2 .*SIGKILL"):
+            whats = [k.NOTE_BARRIER, k.NOTE_BARRIER, what, k.NOTE_BARRIER]
+            if what == k.DIE:
+                r.together(orch, domain, *whats, n=3)
+            else:
+                for chip, one in enumerate(whats):
+                    r.submit(orch, domain, chip, one, n=3)
+            with pytest.raises(kind, match=f"chip_worker 2 .*{words}"):
                 orch.drain()
             for chip in (0, 1, 3):
                 assert r.read(orch, domain, chip)[0] == k.BROKEN
+            assert reason is None or reason in memory_of(domain).why_broken()
             assert r.read(orch, intact, 0) == [0] * 4
+            assert memory_of(intact).why_broken() is None or what == k.DIE
 
-        with pytest.raises(WorkerLostError, match=r"chip_worker 2 .*SIGKILL"):
+        with pytest.raises(kind, match=f"chip_worker 2 .*{words}"):
             r.w.run(orch_fn)
         assert windows() == []
         r.run(*[k.MEET] * 4)
-
-
-@pytest.mark.spec("WM-DOMAIN-9")
-def test_when_a_task_of_a_rank_fails_all_waits_in_its_domain_end():
-    with Ranks(3) as r:
-
-        def orch_fn(orch, *_):
-            domain, other = r.domain(orch), r.domain(orch, name="other")
-            for chip, what in enumerate((k.NOTE_BARRIER, k.FAIL, k.NOTE_BARRIER)):
-                r.submit(orch, domain, chip, what, n=2)
-            with pytest.raises(TaskError, match=r"chip_worker 1 .*returned error 77"):
-                orch.drain()
-            for chip in (0, 2):
-                assert r.read(orch, domain, chip)[0] == k.BROKEN
-            assert "rank 1 (chip 1) has failed" in memory_of(domain).why_broken()
-            assert memory_of(other).why_broken() is None
-
-        with pytest.raises(TaskError, match="returned error 77"):
-            r.w.run(orch_fn)
-        r.run(*[k.MEET] * 3)
 
 
 # ---------------------------------------------------------------- what kernels have
