@@ -686,7 +686,8 @@ FAULTS = (
     fault(
         "stranded-counts-as-lost",
         "A call that has no worker says that its worker has died while it ran.",
-        f"{CALLS}/test_worker.py::test_without_a_successor_calls_for_a_worker_fail_with_the_reason",
+        f"{CALLS}/test_worker.py::"
+        "test_an_initializer_that_raises_in_a_successor_starts_no_other_and_fails_what_waits",
         Patch("jit/dispatch.py", "    if mem[L.STREAM] != 0:\n        worker = ANY_WORKER\n", ""),
     ),
     fault(

@@ -148,11 +148,8 @@ def test_stdin_stays_with_the_program(interpreter):
     assert said == (0, "worker read ''\nprogram read my line\n", "")
 
 
-# ---------------------------------------------------------------- the program forks
-def test_a_fork_of_the_program_leaves_its_worker_alone(interpreter):
-    interpreter.check(
-        USE
-        + """
+# ---------------------------------------------------------------- forks, signals and other children
+FORKS = """
 use(w)
 x = w.share(np.zeros(1, np.int32))
 pids = w.worker_pids()
@@ -187,13 +184,7 @@ for how in ("exit", "close", "gc", "run", "its own"):
     pids = w.worker_pids()
 w.close()
 """
-    )
-
-
-def test_a_fork_inside_a_run_leaves_the_run_alone(interpreter):
-    interpreter.check(
-        USE
-        + """
+FORKS_IN_A_RUN = """
 use(w)
 x = w.share(np.zeros(1, np.int32))
 h = w.register(touch)
@@ -233,14 +224,7 @@ for leave in status_of:
     assert (x[0], timing.tasks) == (12, 12), (leave, x, timing)
 w.close()
 """
-    )
-
-
-# ---------------------------------------------------------------- signals and children of the program
-def test_the_programs_own_handlers_and_waits_do_not_disturb(interpreter):
-    interpreter.check(
-        USE
-        + """
+HANDLES_SIGNALS = """
 seen = []
 signal.signal(signal.SIGCHLD, lambda *_: seen.append(os.waitpid(-1, os.WNOHANG)))
 signal.signal(signal.SIGTERM, lambda *_: seen.append("TERM"))
@@ -262,18 +246,24 @@ else:
 assert "TERM" not in seen
 w.close()
 """
-    )
-
-
-@pytest.mark.parametrize("how", ["signal.SIG_IGN", "lambda *_: os.wait()"])
-def test_a_program_that_takes_all_dead_children_takes_ours_too(interpreter, how):
-    interpreter.check(
-        USE
-        + f"""
-signal.signal(signal.SIGCHLD, {how})
+TAKES_CHILDREN = """
+signal.signal(signal.SIGCHLD, HOW)
 for _ in range(3):
     w = Worker(level=3, num_sub_workers=2)
     use(w)
     w.close()
 """
-    )
+PROGRAMS = {
+    "a fork of the program leaves its Worker alone": FORKS,
+    "a fork inside a run leaves the run alone": FORKS_IN_A_RUN,
+    "own handlers and waits do not disturb": HANDLES_SIGNALS,
+    "who ignores dead children ignores ours": TAKES_CHILDREN.replace("HOW", "signal.SIG_IGN"),
+    "who takes dead children takes ours": TAKES_CHILDREN.replace("HOW", "lambda *_: os.wait()"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_that_forks_or_handles_signals_and_its_worker_leave_each_other_alone(
+    interpreter, program
+):
+    interpreter.check(USE + program)

@@ -13,7 +13,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
-from ..support import make_args, sample, wait_until
+from ..support import make_args, wait_until
 from .programs import in_a_fork
 from .workers import rounds
 
@@ -92,21 +92,20 @@ def count(w, tasks):
     assert (each[:members] == 2).all() and (each[members:] == 1).all()
 
 
-@pytest.mark.parametrize("workers", sample([16, 48], 1))
-def test_many_more_workers_than_cores_do_the_same_work(workers):
+@pytest.mark.parametrize(
+    ("workers", "tasks", "options"),
+    [
+        (16, 100, {}),
+        pytest.param(48, 100, {}, marks=pytest.mark.long),
+        *((1, 300, {}), (4, 300, {"mailbox_depth": 4, "pin": True})),
+    ],
+)
+def test_more_workers_than_cores_do_the_same_work_also_on_one_core(workers, tasks, options):
     def program():
-        with Worker(level=3, num_sub_workers=workers) as w:
-            count(w, 100)
-            assert len(w.worker_pids()) == workers
-
-    in_a_fork(program)
-
-
-@pytest.mark.parametrize(("workers", "options"), [(1, {}), (4, {"mailbox_depth": 4, "pin": True})])
-def test_everybody_on_one_core_goes_on(workers, options):
-    def program():
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        if tasks > 100:
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         with Worker(level=3, num_sub_workers=workers, **options) as w:
-            count(w, 300)
+            count(w, tasks)
+            assert len(w.worker_pids()) == workers
 
     in_a_fork(program)

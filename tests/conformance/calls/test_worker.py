@@ -68,8 +68,8 @@ def test_an_initializer_that_raises_makes_the_start_fail(mode, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.spec("CALL-WORKER-1")
-def test_an_initializer_that_raises_in_a_successor_starts_no_other(capfd):
+@pytest.mark.spec("CALL-WORKER-1", "CALL-WORKER-4")
+def test_an_initializer_that_raises_in_a_successor_starts_no_other_and_fails_what_waits(capfd):
     words = shared_words(2)
 
     def initialize():
@@ -88,6 +88,16 @@ def test_an_initializer_that_raises_in_a_successor_starts_no_other(capfd):
         words[0] = 0
         assert count().result()[2] == 1, "it keeps nothing of the one before"
         assert words[1] == 3
+    with sr.Worker(num_sub_workers=2, initializer=initialize) as w:
+        who().result()
+        words[0] = 1
+        lost, behind = kill_me(), [who() for _ in range(5)]
+        assert isinstance(lost.exception(), sr.WorkerLostError)
+        for one in behind:
+            with pytest.raises(sr.WorkerLostError, match="no licence left"):
+                one.result()
+        words[0] = 0
+        assert who().result()[0] == w.worker_pids()[1]
 
 
 @pytest.mark.spec("CALL-WORKER-1")
@@ -175,26 +185,6 @@ def test_calls_for_a_worker_that_dies_run_on_its_successor(three):
     assert found == {three.worker_pids()[1]} and dead not in found
     once = three.zeros(1)
     assert die_once(once).result() == three.worker_pids()[1] not in found, "run again"
-
-
-@pytest.mark.spec("CALL-WORKER-4")
-def test_without_a_successor_calls_for_a_worker_fail_with_the_reason(capfd):
-    words = shared_words(1)
-
-    def initialize():
-        if words[0]:
-            raise OSError("no licence left")
-
-    with sr.Worker(num_sub_workers=2, initializer=initialize) as w:
-        who().result()
-        words[0] = 1
-        lost, behind = kill_me(), [who() for _ in range(5)]
-        assert isinstance(lost.exception(), sr.WorkerLostError)
-        for one in behind:
-            with pytest.raises(sr.WorkerLostError, match="no licence left"):
-                one.result()
-        words[0] = 0
-        assert who().result()[0] == w.worker_pids()[1]
 
 
 @pytest.mark.spec("CALL-WORKER-4")

@@ -230,28 +230,28 @@ def test_a_worker_without_work_spins_for_its_time_and_then_wants_to_park(driver)
 
 
 @pytest.mark.spec("SCHED-MAIL-8")
-@pytest.mark.parametrize("state", [L.IDLE, L.INIT_DONE, L.TASK_DONE, L.TASK_DONE | 1 << 32])
-def test_a_parked_worker_is_woken_by_the_request_to_stop(waiting, state):
-    driver, wait = waiting
-    driver.mem[driver._worker(0) + L.W_MAILBOX] = state
-    ended = wait()
-    wait_until(lambda: parked(driver))
-    driver.k.request_stop(driver.mem, 0)
-    assert ended.result(DEADLINE_S) == L.STOP
-
-
-@pytest.mark.spec("SCHED-MAIL-8")
-@pytest.mark.parametrize("state", [L.IDLE, L.TASK_DONE])
-def test_a_parked_worker_sleeps_through_states_not_for_it_and_is_woken_by_a_task(waiting, state):
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        *((L.IDLE, "stop"), (L.INIT_DONE, "stop"), (L.TASK_DONE, "stop")),
+        *((L.TASK_DONE | 1 << 32, "stop"), (L.IDLE, "task"), (L.TASK_DONE, "task")),
+    ],
+)
+def test_a_parked_worker_sleeps_through_states_not_for_it_until_a_task_or_a_stop(
+    waiting, state, what
+):
     driver, wait = waiting
     driver.mem[driver._worker(0) + L.W_MAILBOX] = state
     taken = wait()
     wait_until(lambda: parked(driver))
-    driver.x.post(driver.mem, 0, L.IDLE, 0)
-    driver.x.futex_wake(driver.mem, driver._worker(0) + L.W_MAILBOX)
-    driver.start()
-    assert taken.result(DEADLINE_S) == L.RESOLVE
-    assert not parked(driver)
+    if what == "task":
+        driver.x.post(driver.mem, 0, L.IDLE, 0)
+        driver.x.futex_wake(driver.mem, driver._worker(0) + L.W_MAILBOX)
+        driver.start()
+    else:
+        driver.k.request_stop(driver.mem, 0)
+    assert taken.result(DEADLINE_S) == (L.RESOLVE if what == "task" else L.STOP)
+    assert what == "stop" or not parked(driver)
 
 
 @pytest.mark.spec("SCHED-MAIL-8")
