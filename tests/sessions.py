@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import select
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +12,8 @@ from pathlib import Path
 
 from simpler_ref.remote.manifest import Manifest
 from simpler_ref.version import __version__
+
+from .system.programs import dies
 
 DEADLINE_S = 30.0
 """A guard against hangs, not a measurement."""
@@ -84,13 +85,5 @@ def parent_of(fleet: str, *args: str):
             parent.kill()
 
 
-def is_gone(pid: int) -> bool:
-    """Wait until a process has ended, which need not be a child of this one."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([fd], [], [], DEADLINE_S)[0])
-    finally:
-        os.close(fd)
+is_gone = dies
+"""Waits until a process has ended, which need not be a child of this one; says whether it has."""

@@ -1,14 +1,12 @@
 """ORCH-STATE: the state machine of a task."""
 
-import re
-
 import pytest
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import slots as events
 from simpler_ref.jit.slots import EVENTS
 from simpler_ref.task_interface import TaskState
-from tests.spec_rules import SPEC
+from tests.spec_rules import tables
 from tests.support import (
     COMPLETED,
     CONSUMED,
@@ -25,27 +23,16 @@ from tests.support import (
 pytestmark = pytest.mark.kernels
 
 
-def rows():
-    """Return the rows of the table above ORCH-STATE-1: event, states before, state after, owner."""
-    text = (SPEC / "orchestrator.md").read_text()
-    section = text.split("## ORCH-STATE")[1].split("**ORCH-STATE-1**")[0]
-    row = re.compile(r"^\| ([a-z ]+) \| ([A-Z, ]+) \| ([A-Z]+) \| (.+?) \|", re.MULTILINE)
-    return {
-        event: ([TaskState[state] for state in before.split(", ")], TaskState[after], owner)
-        for event, before, after, owner in row.findall(section)
-    }
-
-
 @pytest.mark.spec("ORCH-STATE-1")
 def test_the_kernels_table_is_the_rules_table():
-    assert {
-        event.name: (
-            [TaskState(state) for state in event.before],
-            TaskState(event.after),
-            event.owner,
-        )
-        for event in EVENTS
-    } == rows()
+    rows = {
+        event: ([TaskState[state] for state in before.split(", ")], TaskState[after], owner)
+        for event, before, after, owner, _ in tables("ORCH-STATE")[0]
+    }
+    assert rows == {
+        one.name: ([TaskState(state) for state in one.before], TaskState(one.after), one.owner)
+        for one in EVENTS
+    }
 
 
 # ---------------------------------------------------------------- every state × every event

@@ -1,7 +1,6 @@
 """SCHED-MAIL: the mailbox of a sub worker."""
 
 import random
-import re
 import struct
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from simpler_ref.task_interface import ContinuousTensor, DataType, MailboxState
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
 from tests.mailbox_model import explore
-from tests.spec_rules import SPEC
+from tests.spec_rules import tables
 from tests.support import COMPLETED, DEADLINE_S, RUNNING, make_args, updates, wait_until
 
 KEY = 0x7000_0000
@@ -51,23 +50,15 @@ def test_a_mailbox_is_laid_out_as_in_the_table(driver):
 
 
 # ---------------------------------------------------------------- the handshake
-def steps_of_the_table():
-    """Return the rows of the table above SCHED-MAIL-2 as (party, from, to)."""
-    text = (SPEC / "scheduler.md").read_text()
-    text = text.split("**SCHED-MAIL-1**")[1].split("**SCHED-MAIL-2**")[0]
-    row = re.compile(r"^\| ([A-Z_, ]+) \| ([A-Z_]+) \| (\w+) \|", re.MULTILINE)
-    return {
-        (party, MailboxState[old], MailboxState[new])
-        for olds, new, party in row.findall(text)
-        for old in olds.split(", ")
-    }
-
-
 @pytest.mark.spec("SCHED-MAIL-2")
 @pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.kernels), 2])
 def test_whatever_happens_in_whatever_order_the_state_changes_along_the_table(depth):
     """Every step of everybody is taken in every situation that steps can lead to."""
-    assert explore(depth) == steps_of_the_table()
+    assert explore(depth) == {
+        (party, MailboxState[old], MailboxState[new])
+        for olds, new, party, _ in tables("SCHED-MAIL")[1]
+        for old in olds.split(", ")
+    }
 
 
 # ---------------------------------------------------------------- state and error in one step
