@@ -47,14 +47,12 @@ def setter(target):
     return lambda: target.__setitem__(0, 1)
 
 
-def test_closures_are_the_same_callable_if_their_arrays_are_and_shared_ones_are_never_equal():
+def test_what_is_serialised_is_equal_if_its_arrays_are_and_what_cannot_be_says_why():
     first, second = shared_words(), shared_words()  # equal contents
     assert serialize(setter(first)) == serialize(setter(first))
     assert serialize(setter(first)) != serialize(setter(second))
     assert serialize(setter(np.zeros(4))) == serialize(setter(np.zeros(4)))
 
-
-def test_what_cannot_be_serialised_says_why_and_is_known_by_its_registration_alone():
     lock = threading.Lock()
     locked = lambda: lock.locked()  # noqa: E731
     assert serialize(locked) != serialize(locked)

@@ -485,16 +485,13 @@ def test_a_module_may_wait_for_calls_of_its_functions_while_it_is_imported(tmp_p
 
 # ---------------------------------------------------------------- parameters and attributes
 @pytest.mark.spec("CALL-SENT-5")
-def test_a_default_in_the_middle_is_left_to_the_function(w):
+def test_defaults_are_the_functions_but_for_arrays_and_a_task_has_its_attributes(w):
     def f(a, b=2, c=3, *, d=4):
         return (a, b, c, d)
 
     assert w.submit(f, 1, c=30).result() == (1, 2, 30, 4)
     assert sr.task(f)(1, d=40).result() == (1, 2, 3, 40)
 
-
-@pytest.mark.spec("CALL-SENT-5")
-def test_the_default_of_an_array_is_passed(w):
     shared = w.share(np.ones(4))
 
     @sr.task
@@ -504,9 +501,6 @@ def test_the_default_of_an_array_is_passed(w):
     add(w.share(np.full(4, 2.0))).result()
     assert shared.tolist() == [3.0] * 4
 
-
-@pytest.mark.spec("CALL-SENT-5")
-def test_a_task_has_its_functions_attributes_and_modes_that_are_instances(w):
     def fill_with(x: sr.Out(), value):
         x[:] = value
 

@@ -27,7 +27,7 @@ class Notes:
 
 
 @pytest.mark.spec("FLOW-CONFIG-1")
-def test_a_configuration_is_1052_bytes_in_the_order_of_its_fields():
+def test_a_configuration_is_1052_bytes_with_the_fields_and_defaults_of_the_table():
     assert CallConfig().to_bytes() == struct.pack("<7i", 0, 3, 0, 0, 0, 0, 0) + bytes(1024)
     fields = {name: value for value, name in enumerate(FIELDS, 1)} | {"enable_l2_swimlane": 4}
     config = CallConfig(**fields, output_prefix="/tmp/ü")
@@ -37,6 +37,14 @@ def test_a_configuration_is_1052_bytes_in_the_order_of_its_fields():
     read = CallConfig.from_bytes(raw)
     assert [getattr(read, name) for name in FIELDS] == [1, 2, 4, 4, 5, 6, 7]
     assert read.output_prefix == "/tmp/ü"
+
+    rows = tables("FLOW-CONFIG")[0]
+    assert [(int(at), name) for at, name, *_ in rows] == [
+        *((4 * i, name) for i, name in enumerate(FIELDS)),
+        (28, "output_prefix"),
+    ]
+    defaults = {name: default.split(",")[0].replace("empty", "") for _, name, _, default, _ in rows}
+    assert {name: str(getattr(CallConfig(), name)) for name in defaults} == defaults
 
 
 NO_VALUES = {
@@ -48,7 +56,7 @@ NO_VALUES = {
 
 
 @pytest.mark.spec("FLOW-CONFIG-5")
-def test_values_out_of_range_and_unknown_fields_are_refused():
+def test_values_fields_and_bytes_that_no_configuration_has_are_refused():
     for field, value in ((name, one) for name, wrong in NO_VALUES.items() for one in wrong):
         config = CallConfig(**{"output_prefix": "x", field: value})
         for check in (config.validate, config.to_bytes):
@@ -58,6 +66,17 @@ def test_values_out_of_range_and_unknown_fields_are_refused():
         CallConfig(blockdim=3)
     with pytest.raises(AttributeError):
         CallConfig().other = 1
+
+    for raw, words in NO_CONFIG.values():
+        with pytest.raises(ValueError, match=words) as error:
+            CallConfig.from_bytes(raw)
+        assert type(error.value) is ValueError
+    for wrong in (None, 1052, "x" * 1052):
+        with pytest.raises(TypeError, match=f"read from bytes, got {type(wrong).__name__}"):
+            CallConfig.from_bytes(wrong)
+    config = CallConfig(output_prefix=os.fsdecode(b"/tmp/\xff"))
+    assert CallConfig.from_bytes(config.to_bytes()).output_prefix == config.output_prefix
+    assert config.to_bytes()[28:].rstrip(b"\0") == b"/tmp/\xff", "a path that is no UTF-8"
 
 
 RAW = struct.pack("<7i1024s", 1, 3, 0, 0, 0, 0, 0, b"out")
@@ -71,20 +90,6 @@ NO_CONFIG = {
     "no NUL": (RAW[:28] + b"x" * 1024, "1023"),
     "a diagnostic that goes nowhere": (RAW[:16] + b"\1" + bytes(1035), "output_prefix"),
 }
-
-
-@pytest.mark.spec("FLOW-CONFIG-5")
-def test_what_no_configuration_has_as_its_bytes_is_refused():
-    for raw, words in NO_CONFIG.values():
-        with pytest.raises(ValueError, match=words) as error:
-            CallConfig.from_bytes(raw)
-        assert type(error.value) is ValueError
-    for wrong in (None, 1052, "x" * 1052):
-        with pytest.raises(TypeError, match=f"read from bytes, got {type(wrong).__name__}"):
-            CallConfig.from_bytes(wrong)
-    config = CallConfig(output_prefix=os.fsdecode(b"/tmp/\xff"))
-    assert CallConfig.from_bytes(config.to_bytes()).output_prefix == config.output_prefix
-    assert config.to_bytes()[28:].rstrip(b"\0") == b"/tmp/\xff", "a path that is no UTF-8"
 
 
 @pytest.mark.spec("FLOW-CONFIG-2")
@@ -172,14 +177,3 @@ def test_configurations_are_equal_if_all_their_fields_are():
             setattr(other, field, "q" if field == "output_prefix" else 1 + getattr(one, field))
         assert one != other
     assert one != 1
-
-
-@pytest.mark.spec("FLOW-CONFIG-1")
-def test_fields_and_defaults_are_those_of_the_table():
-    rows = tables("FLOW-CONFIG")[0]
-    assert [(int(at), name) for at, name, *_ in rows] == [
-        *((4 * i, name) for i, name in enumerate(FIELDS)),
-        (28, "output_prefix"),
-    ]
-    defaults = {name: default.split(",")[0].replace("empty", "") for _, name, _, default, _ in rows}
-    assert {name: str(getattr(CallConfig(), name)) for name in defaults} == defaults
