@@ -272,39 +272,38 @@ class LinkHome(Home):
     def session(self):
         return self.play.of_link[self.number]
 
-    def move_to(self, key, offset, address, nbytes):
-        self.play.actors.point()
-        self.session.require_alive()
-        window = self.session.windows.get(key)
-        if window is None or window.access != REMOTE_BUFFER_ACCESS_WRITE:
-            raise TransferError("there is no such window", refused=True)
-        ctypes.memmove(window.address, address, SIZE)
-        self.play.moved += 1
+    @property
+    def mover(self):
+        return self
 
-    def move_all_to(self, several):
+    # as a mover
+    def store_all(self, _address, several):
         for one in several:
-            self.move_to(one.key, 0, one.memory, one.nbytes)
+            self.play.actors.point()
+            self.session.require_alive()
+            window = self.session.windows.get(one.key)
+            if window is None or window.access != REMOTE_BUFFER_ACCESS_WRITE:
+                raise TransferError("there is no such window", refused=True)
+            ctypes.memmove(window.address, one.memory, SIZE)
+            self.play.moved += 1
 
-    def move_from(self, key, offset, address, nbytes):
+    def fetch_made(self, _address, _token, several, _between):
+        (one,) = several
         if self.play.running:
             self.play.actors.point()
         self.session.require_alive()
-        read(self.session, key, address)
-
-    def ask(self, key, question):
-        """Ask the mover of the session."""
-        self.play.actors.point()
-        self.session.require_alive()
-        return self.play.served[self.number].open_copies(key, question)
-
-    def take_window(self, key, address, nbytes):
         try:
-            self.move_from(key, 0, address, nbytes)
+            read(self.session, one.key, one.memory)
         except TransferError as error:
             if not error.refused:
                 raise
-            return False
-        return True
+            return [False]
+        return [True]
+
+    def ask(self, _address, key, question):
+        self.play.actors.point()
+        self.session.require_alive()
+        return self.play.served[self.number].open_copies(key, question)
 
 
 # ---------------------------------------------------------------- tasks at sessions and links
@@ -486,7 +485,8 @@ class Tasks(RunTasks):
             return _Bringing(plan, home, play._tensor(tensor, INOUT))
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
-        short, coming = self._missing(plan, wires)
+        missing = self._missing(plan, wires)
+        short, coming = missing.short, missing.coming
         for one, wire in zip(plan.tensors, wires, strict=True):
             address = int.from_bytes(wire[:SIZE], "little")
             if one.key in short and not play.is_in_frame(address):

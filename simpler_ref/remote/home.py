@@ -11,12 +11,14 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from ctypes import string_at
 from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from ..errors import RemoteError, TransferError
 from ..system.types import Array
+from .call_messages import Room
 from .copies import (
     OPEN_COPIES,
     RACE,
@@ -35,6 +37,8 @@ ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
 _BROUGHT = struct.Struct("<QQQQQ?")
 _HELD = struct.Struct("<QQ")
+Coming = dict[int, tuple[ComingCopy, int]]
+"""By key: a version that is to be stored, and from which address."""
 
 
 # ---------------------------------------------------------------- bringing home
@@ -76,9 +80,26 @@ def unpack_homings(raw: bytes) -> list[Homing]:
     return [Homing(*one) for one in _BROUGHT.iter_unpack(raw)]
 
 
+class Missing:
+    """What the session of a link does not have of what a task reads.
+
+    `short` travels in the frame, `coming` is stored before; both by key.
+    """
+
+    def __init__(self) -> None:
+        self.room = Room()
+        self.short: dict[int, bytes] = {}
+        self.coming: Coming = {}
+
+    def add(self, key: int, version: int, address: int, nbytes: int) -> None:
+        """Add a version of a tensor, which is here at an address."""
+        if self.room.takes(nbytes):
+            self.short[key] = string_at(address, nbytes)
+        else:
+            self.coming[key] = ComingCopy(key, version, nbytes), address
+
+
 # ---------------------------------------------------------------- the link's part
-Coming = dict[int, tuple[ComingCopy, int]]
-"""By key: a version that is to be stored, and from which address."""
 
 
 class Home:
@@ -105,7 +126,7 @@ class Home:
         on_moved: Callable[[str, bool, int, int], None] | None = None,
     ) -> None:
         self._session, self._on_moved = session, on_moved
-        self._address, self._group, self._silence_s = address, group, silence_s
+        self.address, self._group, self._silence_s = address, group, silence_s
         self._open_mover: Mover | None = None
         self._lock = threading.Lock()
         """Held while that is made: tensors are stored on another thread, too."""
@@ -120,37 +141,14 @@ class Home:
         self.bringing: Array = np.zeros(1, np.int64)
         """In shared memory: the key of the tensor that came home last, or began to."""
 
-    def _mover(self) -> Mover:
+    @property
+    def mover(self) -> Mover:
+        """What moves tensors between this machine and the session, whose mover is at `address`."""
         with self._lock:
             if self._open_mover is None:
                 self._open_mover = Mover("tcp://127.0.0.1:*", self._group, self._silence_s)
                 self._open_mover.on_moved = self._on_moved
             return self._open_mover
-
-    def move_to(self, key: int, offset: int, address: int, nbytes: int) -> None:
-        """Copy memory of this machine into a window of the session."""
-        self._mover().store(self._address, key, offset, address, nbytes)
-
-    def move_all_to(self, several: Sequence[Span]) -> None:
-        """Copy memory of this machine into windows of the session."""
-        if several:
-            self._mover().store_all(self._address, several)
-
-    def move_all_from(self, several: Sequence[Span]) -> None:
-        """Copy windows of the session into memory of this machine."""
-        self._mover().fetch_all(self._address, several)
-
-    def move_from(self, key: int, offset: int, address: int, nbytes: int) -> None:
-        """Copy from a window of the session into memory of this machine."""
-        self._mover().fetch(self._address, key, offset, address, nbytes)
-
-    def take_window(self, key: int, address: int, nbytes: int) -> bool:
-        """Copy a whole window of the session into memory of this machine; say whether it is offered.
-
-        After a task has failed, what it should have changed is not, which is nothing to warn of.
-        """
-        span = Span(key, address, nbytes)
-        return self._mover().fetch_made(self._address, NO_REPLAY, [span], lambda: None)[0]
 
     def begin(self, run: int) -> None:
         """Forget what was of an earlier run."""
@@ -159,10 +157,6 @@ class Home:
             self._held.clear()
             self._made.clear()
             self._brought.clear()
-
-    def ask(self, key: int, question: bytes) -> bytes:
-        """Return what the session's mover answers to a question, which a key allows to ask."""
-        return self._mover().ask(self._address, key, question)
 
     def store_all(self, run: int, coming: Coming) -> None:
         """Store those of some versions, each from its address, that the session says it wants.
@@ -174,14 +168,16 @@ class Home:
         """
         fail_point("opening")
         asked = ComingCopies(run, tuple(one for one, _address in coming.values()))
-        told = WANTED_COPIES.decode(self.ask(self._session, OPEN_COPIES.encode(asked)))
+        answer = self.mover.ask(self.address, self._session, OPEN_COPIES.encode(asked))
+        told = WANTED_COPIES.decode(answer)
         if told.error:
             raise MemoryError(told.error)
         wanted = [coming[key] for key in coming if key in told.keys]
         if wanted:
             fail_point("storing")
-            self.move_all_to(
-                [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in wanted]
+            self.mover.store_all(
+                self.address,
+                [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in wanted],
             )
             fail_point("stored")
 
@@ -225,7 +221,9 @@ class Home:
             return
         self.bringing[0] = key
         fail_point("bringing")
-        if not self.take_window(window_key(key, version), address, nbytes):
+        span = Span(window_key(key, version), address, nbytes)
+        # after a task has failed, what it should have changed is not offered: nothing to warn of
+        if not self.mover.fetch_made(self.address, NO_REPLAY, [span], lambda: None)[0]:
             raise RemoteError(
                 f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "
                 "endpoint was lost and has started anew"
@@ -248,7 +246,7 @@ class Home:
         if not several:
             return True
         fail_point("bringing")
-        came = self._mover().fetch_made(self._address, token, several, between, partly)
+        came = self.mover.fetch_made(self.address, token, several, between, partly)
         self.brought += sum(came)
         fail_point("brought")
         return all(came)
@@ -259,8 +257,9 @@ class Home:
         if len(ready) > 1:
             fail_point("bringing")
             with suppress(TransferError):  # which those tell of that are brought again
-                self.move_all_from(
-                    [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in ready]
+                self.mover.fetch_all(
+                    self.address,
+                    [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in ready],
                 )
                 fail_point("brought")
                 for one in ready:

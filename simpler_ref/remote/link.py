@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -79,7 +78,6 @@ from .frames import (
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
-from .link_lists import OfLists
 from .link_tasks import LinkTasks, RunTasks
 from .link_trace import LinkTrace
 from .lookout import Lookout
@@ -248,7 +246,7 @@ class Link(WorkerKind):
         self.home = Home(session, found.tensors, self._group, spec.silence_s, self._note_moved)
         self.home.bringing = self.bringing
         self.tasks = LinkTasks(self, self.home)
-        self._runs = RunTasks(self, self.home, self._maker)
+        self.runs = RunTasks(self, self.home, self._maker)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -605,12 +603,7 @@ class Link(WorkerKind):
 
     def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
-        if isinstance(installed, OfLists):
-            return installed.runner_for(self).run
-        kind = self._runs
-        if installed.is_of_calls:
-            kind = self.calls = installed.inside_for(self)  # type: ignore[attr-defined]
-        return partial(self.tasks.run, kind)
+        return installed.runner_for(self)
 
     def report(self, installed: requests.Registration, error: BaseException) -> None:
         """Keep what a call has raised where its future finds it."""
@@ -642,8 +635,9 @@ class Link(WorkerKind):
         if command not in (L.LINK_STORE, L.LINK_FETCH):
             raise ControlError(f"an endpoint does not carry out request {command}")
         view = self._maker.views.find(arg0, arg2)
-        move = self.home.move_to if command == L.LINK_STORE else self.home.move_from
-        move(self._window_of(view), arg0 - view.base, arg1, arg2)
+        mover = self.home.mover
+        move = mover.store if command == L.LINK_STORE else mover.fetch
+        move(self.home.address, self._window_of(view), arg0 - view.base, arg1, arg2)
         return 0
 
     def _window_of(self, view: requests.View) -> int:

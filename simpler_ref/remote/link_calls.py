@@ -8,8 +8,9 @@ call what that does not have; and it is the link that leaves the value where the
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import memmove
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +38,6 @@ from .call_messages import (
     Call,
     Outcome,
     Piece,
-    Room,
     TakenValue,
 )
 from .callable_target import RemoteCallable, by_name
@@ -46,7 +46,7 @@ from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from .dispatcher import PAYLOAD_VERSION
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
-from .home import Coming, Home
+from .home import Home, Missing
 from .kept_values import MOST_KEPT, PART_KEPT, KnownValues
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .link_tasks import Kind, Task
@@ -89,12 +89,6 @@ class Function(NamedTuple):
         return cls(name, named, serialized)
 
 
-def _bytes_of(array: Array) -> bytes:
-    """Return the bytes of an array that has no gaps, as they are in memory."""
-    octets = view_memory(address_of(array), (array.nbytes,), np.dtype(np.uint8))
-    return octets.tobytes()
-
-
 def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
     registry = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
     digest = sha256(descriptor).digest()
@@ -106,9 +100,10 @@ class OfCalls(PickledRegistration):
 
     is_of_calls = True
 
-    def inside_for(self, link: Link) -> CallTasks:
+    def runner_for(self, link: Link) -> Callable[[ReceivedArgs], None]:
         """Return what a link runs calls with."""
-        return CallTasks(link)
+        link.calls = CallTasks(link)
+        return partial(link.tasks.run, link.calls)
 
 
 class _Array(NamedTuple):
@@ -123,33 +118,29 @@ class _Array(NamedTuple):
         return is_whole((self.view.dtype, self.view.shape, self.view.strides))
 
 
-class _Beside:
+class _Beside(Missing):
     """What travels beside a call, because it is too long for the frame, or not at all: it is there.
 
-    `coming` are copies, and from which address; `values` those that the session keeps from now on: their
-    blocks and sizes; `pieces` are the keys of bytes that are no arrays, of which those of `passing` are
-    values for the call alone; `packed` has the owners of memory.
+    `values` are those that the session keeps from now on: their blocks and sizes; `pieces` are the keys
+    of bytes that are no arrays, of which those of `passing` are values for the call alone; `packed` has
+    the owners of memory.
     """
 
     def __init__(self) -> None:
-        self.room = Room()
-        self.coming: Coming = {}
+        super().__init__()
         self.values: dict[int, tuple[int, int]] = {}
         self.pieces: list[int] = []
         self.passing: list[int] = []
         self.packed: list[Any] = []
-
-    def add(self, key: int, version: int, memory: Array) -> None:
-        """Have memory stored as a version of a copy before the call."""
-        self.packed.append(memory)
-        self.coming[key] = ComingCopy(key, version, memory.nbytes), address_of(memory)
 
     def piece(self, data: memoryview, key: int = 0) -> Piece:
         """Return bytes as they travel; with a key, the session keeps them under it."""
         if self.room.takes(data.nbytes):
             return Piece(bytes(data), key, data.nbytes if key else 0)
         key = key or new_key()
-        self.add(key, 1, np.frombuffer(data, np.uint8))
+        memory = np.frombuffer(data, np.uint8)
+        self.packed.append(memory)
+        self.coming[key] = ComingCopy(key, 1, memory.nbytes), address_of(memory)
         self.pieces.append(key)
         return Piece(b"", key, data.nbytes)
 
@@ -305,16 +296,13 @@ class CallTasks(Kind):
         beside: _Beside,
     ) -> Run:
         """Return a call as it travels; note what moves beside it."""
-        short: dict[int, bytes] = {}
-        """Of a key that several arrays have, each in a layout of its own, the bytes travel once."""
+        # of a key that several arrays have, each in a layout of its own, the bytes travel once
         plans = {one.key: (one, array) for one, array in zip(plan.tensors, arrays, strict=True)}
         for one, array in plans.values():
             if self.home.lacks(one, array.view.nbytes):
                 source = array.view if array.is_whole else array.view.copy("C")
-                if beside.room.takes(source.nbytes):
-                    short[one.key] = _bytes_of(source)
-                else:
-                    beside.add(one.key, one.reads, source)
+                beside.packed.append(source)
+                beside.add(one.key, one.reads, address_of(source), source.nbytes)
         codes = [*form.inner, *form.codes]
         count = codes.count(VALUE) + codes.count(INNER_VALUE)
         sent = slice(form.end, form.end + count)
@@ -332,7 +320,9 @@ class CallTasks(Kind):
             beside.piece(self._items(words, kinds)) if form.has_items else Piece(),
             values,
         )
-        tensors = [array.told._replace(data=short.pop(array.told.key, b"")) for array in arrays]
+        tensors = [
+            array.told._replace(data=beside.short.pop(array.told.key, b"")) for array in arrays
+        ]
         return Run(
             b"", kinds=bytes(kinds[sent]), run=plan.run, tensors=tensors, dropped=plan.dropped,
             call=CALL.encode(call),
@@ -376,7 +366,7 @@ class CallTasks(Kind):
             copy = np.frombuffer(data, np.uint8) if data else np.empty(one.view.nbytes, np.uint8)
             if not data:
                 where = window_key(one.told.key, one.told.makes)
-                self.home.move_from(where, 0, address_of(copy), copy.nbytes)
+                self._fetch(where, address_of(copy), copy.nbytes)
             came.append((one, copy))
         for one, copy in came:
             view = one.view
@@ -384,6 +374,9 @@ class CallTasks(Kind):
                 memmove(address_of(view), address_of(copy), view.nbytes)
             else:
                 view[...] = np.ndarray(view.shape, view.dtype, copy)
+
+    def _fetch(self, key: int, address: int, nbytes: int) -> None:
+        self.home.mover.fetch(self.home.address, key, 0, address, nbytes)
 
     def leave(self, answer: Outcome) -> None:
         """Leave what the session has answered where the future finds it.
@@ -413,7 +406,7 @@ class CallTasks(Kind):
                 block.data[:] = value.data
             else:
                 address = address_of(np.frombuffer(block.data, np.uint8))
-                self.home.move_from(value.key, 0, address, value.nbytes)
+                self._fetch(value.key, address, value.nbytes)
             set_value_key(self._mem, block.offset, value.key)
             fail_point("came")
             if self.values.key_for(block.offset, value.nbytes):

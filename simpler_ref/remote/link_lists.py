@@ -6,7 +6,7 @@ Rule     SPEED-LIST-1, -5
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -48,9 +48,9 @@ HANDLE = CallableHandle(
 class OfLists(PickledRegistration):
     """The one callable of the lists of all graphs: links find the list of each task."""
 
-    def runner_for(self, link: Link) -> LinkLists:
+    def runner_for(self, link: Link) -> Callable[[ReceivedArgs], None]:
         """Return what a link runs lists with."""
-        return LinkLists(link)
+        return LinkLists(link).run
 
 
 class LinkLists:
@@ -93,7 +93,9 @@ class LinkLists:
         `partly` has a byte for each tensor that comes home, which is 1 while a part of it is here.
         """
         try:
-            self._home.move_all_to(_spans(asked.token, asked.comes))
+            if asked.comes:
+                comes = _spans(asked.token, asked.comes)
+                self._home.mover.store_all(self._home.address, comes)
             goes = _spans(asked.token, asked.goes)
             if not self._home.bring_made(asked.token, goes, self._look, partly):
                 return TransferError("the endpoint has not made all that it should", refused=True)

@@ -20,19 +20,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from ctypes import string_at
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import TaskError, TransferError
 from ..jit import layout as L
 from ..model.wire import SHAPE_AT, TENSOR, bytes_of
-from .call_messages import Room
-from .copies import SOURCE_LOST, ComingCopy, CopiedTensor
+from .copies import SOURCE_LOST, CopiedTensor
 from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
-from .home import Coming, Home
+from .home import Coming, Home, Missing
 from .plans import Plan
 from .task_messages import RUN, Run, TaskMaker, layouts_in
 
@@ -392,10 +390,10 @@ class RunTasks(Kind):
         if plan.goes_home:
             return _Bringing(plan, home, wires[0])
         message = self._maker.make(args, wires, words, bytes(named))
-        short, coming = self._missing(plan, wires)
-        tensors = self.copied(plan, layouts_in(args, wires), short)
+        missing = self._missing(plan, wires)
+        tensors = self.copied(plan, layouts_in(args, wires), missing.short)
         told = message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
-        return RunTask(self._link, told, coming)
+        return RunTask(self._link, told, missing.coming)
 
     def copied(
         self, plan: Plan, layouts: Sequence[str], short: dict[int, bytes]
@@ -410,21 +408,14 @@ class RunTasks(Kind):
             for one, layout in zip(plan.tensors, layouts, strict=True)
         ]
 
-    def _missing(self, plan: Plan, wires: Sequence[bytes]) -> tuple[dict[int, bytes], Coming]:
-        """Return the versions that a task reads, the parent has and the session has not, by key.
-
-        First those that travel in its frame, then those that are stored before.
-        """
-        room, short, coming = Room(), dict[int, bytes](), Coming()
+    def _missing(self, plan: Plan, wires: Sequence[bytes]) -> Missing:
+        """Return the versions that a task reads, the parent has and the session has not."""
+        missing = Missing()
         for one, wire in zip(plan.tensors, wires, strict=True):
-            address, nbytes = int.from_bytes(wire[:SHAPE_AT], "little"), bytes_of(wire)
-            if one.key in short or not self._home.lacks(one, nbytes):
-                continue
-            if room.takes(nbytes):
-                short[one.key] = string_at(address, nbytes)
-            else:
-                coming[one.key] = ComingCopy(one.key, one.reads, nbytes), address
-        return short, coming
+            nbytes = bytes_of(wire)
+            if one.key not in missing.short and self._home.lacks(one, nbytes):
+                missing.add(one.key, one.reads, int.from_bytes(wire[:SHAPE_AT], "little"), nbytes)
+        return missing
 
 
 __all__ = ["Kind", "LinkTasks", "RunTasks", "Task", "require_done"]

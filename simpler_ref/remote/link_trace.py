@@ -111,7 +111,8 @@ class LinkTrace:
         """Fetch the next piece, and note the clock that it tells; return its bytes."""
         question = RECORDS.encode(RecordsRequest(self._came))
         asked_ns = time.monotonic_ns()
-        raw = self._link.home.ask(self._key, question)
+        home = self._link.home
+        raw = home.mover.ask(home.address, self._key, question)
         came_ns = time.monotonic_ns()
         piece = RECORDS_ANSWER.decode(raw)
         self._link.note(clock_note(asked_ns, piece.time_ns, came_ns))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import pickle
 import struct
 from bisect import bisect
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
 from .callables import (
@@ -97,6 +99,10 @@ class Registration:
         workers = struct.unpack_from(f"<{count}I", raw, _COUNTS.size)
         end = _COUNTS.size + 4 * count + size
         return cls(workers, raw[end - size : end], raw[end:])
+
+    def runner_for(self, link: Any) -> Callable[[Any], None]:
+        """Return what the link of an endpoint runs its tasks with."""
+        return partial(link.tasks.run, link.runs)
 
     def naming(self, token: bytes) -> bytes:
         """Return the command for an endpoint where the blob is staged under a token."""

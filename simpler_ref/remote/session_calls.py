@@ -125,10 +125,6 @@ class SessionCalls:
             task = self._tasks[key] = made.on(only)
         return task
 
-    def submit(self, task: Task, positional: tuple[Any, ...], named: dict[str, Any]) -> Future:
-        """Give a call to a sub worker."""
-        return self._stream_of().submit(task, positional, named)
-
     # ------------------------------------------------------------ outcomes
     def outcome(self, future: Future, sequence: int, room: Room) -> Outcome:
         """Return what a call has returned or raised, without unpickling it if it is where it was left."""
@@ -193,7 +189,7 @@ class CallWork(Work):
             sizes.append(call.items.nbytes)
         super().__init__(sequence, told._replace(dropped=()), tensors, sizes)
         self._call, self._layouts, self._held, self._task = call, layouts, held, task
-        self._calls, self._copies = calls, calls._copies
+        self._calls, self._copies, self._stream = calls, calls._copies, calls._stream_of()
 
     def submit(self, addresses: Sequence[int]) -> Future:
         """Give it to a sub worker, with its copies at some addresses."""
@@ -201,7 +197,8 @@ class CallWork(Work):
         items: Any = self._call.items.data
         if self._call.items.key:
             items = view_memory(addresses[-1], (self.sizes[-1],), np.dtype(np.uint8))
-        return self._calls.submit(self._task, *self._arguments(arrays, memoryview(items)))
+        arguments = self._arguments(arrays, memoryview(items))
+        return self._stream.submit(self._task, *arguments)
 
     def _arguments(
         self, arrays: Sequence[Array], items: memoryview
