@@ -26,14 +26,16 @@ from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import ComingCopy, Copies
-from simpler_ref.remote.counters import COUNTERS
-from simpler_ref.remote.directory import HOME, uses_of
+from simpler_ref.remote.directory import HOME, CopyPlan, Plan, uses_of
 from simpler_ref.remote.frames import FrameType, decode_completion
 from simpler_ref.remote.home import Home
-from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
+from simpler_ref.remote.limits import (
+    COUNTERS,
+    REMOTE_BUFFER_ACCESS_READ,
+    REMOTE_BUFFER_ACCESS_WRITE,
+)
 from simpler_ref.remote.link_tasks import LinkTasks, RunTask, RunTasks, _Bringing
 from simpler_ref.remote.parent_tensors import ParentTensors
-from simpler_ref.remote.plans import CopyPlan, Plan
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.task_messages import FailedTasks, Run
 from simpler_ref.remote.tasks import (

@@ -19,7 +19,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from ..model.wire import (
 )
 from ..system.types import Array
 from .layouts import size_of
-from .plans import CopyPlan
 
 HOME = -1
 """The place of the parent's own memory, where places of others are endpoints' ids."""
@@ -54,6 +53,58 @@ Name = Hashable
 a call, which has no address, is known by the slot of that."""
 
 
+# ---------------------------------------------------------------- what links are told
+class CopyPlan(NamedTuple):
+    """A tensor of a task: its key (0: it is no copy), the versions that the task reads and makes, and
+    which endpoint has made the first, plus one; 0: the parent.
+    """
+
+    key: int = 0
+    reads: int = 0
+    makes: int = 0
+    source: int = 0
+
+
+class Plan(NamedTuple):
+    """What the link of an endpoint is told of a task or a call.
+
+    `tensors` has a `CopyPlan` for each tensor. `run` numbers runs and streams of calls: copies of an
+    earlier one are stale. `dropped` are keys that the session forgets.
+    """
+
+    run: int
+    tensors: Sequence[CopyPlan]
+    dropped: Sequence[int] = ()
+    goes_home: bool = False
+    """The task only brings its tensor home."""
+    only: tuple[int, int] | None = None
+    """The endpoint, and the sub worker there, that alone may run a call."""
+
+    def words(self) -> list[int]:
+        """Return it as words; the last one is how many there are before it."""
+        only = 0 if self.only is None else (self.only[0] << L.HALF | self.only[1]) + 1
+        told = [self.run << 1 | self.goes_home, only, len(self.dropped), *self.dropped]
+        for one in self.tensors:
+            told += one.key, one.reads << L.HALF | one.makes, one.source
+        return [*told, len(told)]
+
+    @classmethod
+    def take(cls, words: list[int], kinds: list[int]) -> Plan:
+        """Take it out of the scalars of a task, where the block of a call's data may follow it."""
+        end = len(words) - (kinds[len(words) - 1] == L.PAYLOAD)
+        start = end - 1 - words[end - 1]
+        head, only, count, *rest = words[start : end - 1]
+        del words[start:end], kinds[start:end]
+        low = L.LOW_HALF
+        tensors = [
+            CopyPlan(rest[i], rest[i + 1] >> L.HALF, rest[i + 1] & low, rest[i + 2])
+            for i in range(count, len(rest), 3)
+        ]
+        where = None if not only else ((only - 1) >> L.HALF, (only - 1) & low)
+        return cls(head >> 1, tensors, rest[:count], bool(head & 1), where)
+
+
+# ---------------------------------------------------------------- what is known of tensors
 @dataclass
 class Made:
     """Versions that one place has made: from `first` to `last`.

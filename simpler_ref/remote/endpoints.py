@@ -42,13 +42,12 @@ from .callables import (
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
-from .counters import COUNTERS, SESSION
 from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .home import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
-from .limits import MAX_INLINE_ARENA_BYTES, SIZES
+from .limits import COUNTERS, MAX_INLINE_ARENA_BYTES, SESSION, SIZES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .lists import MOST_PEERS

@@ -18,7 +18,6 @@ import numpy as np
 
 from ..errors import RemoteError, TransferError
 from ..system.types import Array
-from .call_messages import Room
 from .copies import (
     OPEN_COPIES,
     RACE,
@@ -28,10 +27,11 @@ from .copies import (
     CopiedTensor,
     window_key,
 )
+from .directory import CopyPlan
 from .fail_points import fail_point
 from .keys import KeyPair
 from .mover import NO_REPLAY, Mover, Span
-from .plans import CopyPlan
+from .task_messages import Room
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""

@@ -1,4 +1,4 @@
-"""Numbers of the protocol: its version, its sizes, the limits of what a message may hold.
+"""Numbers: the protocol's version, its sizes, the limits of what a message may hold, what links count.
 
 Rule     REMOTE-FRAME-1, -3
 """
@@ -33,3 +33,12 @@ REMOTE_BUFFER_ACCESS_READ_WRITE = REMOTE_BUFFER_ACCESS_READ | REMOTE_BUFFER_ACCE
 
 SIZES = {"arena_size": 1 << 32, "values_size": 1 << 30}
 """Memory of an endpoint's Worker, unless told otherwise; copies beyond that go to files."""
+
+COUNTERS = (
+    *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
+    *("health", "round_trip_ns", "clock_offset_ns", "pid"),
+    *("unmoved", "unmoved_ns"),
+)
+"""What a link counts; `unmoved` are tasks that found all tensors at the endpoint when they were sent."""
+SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
+HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, UNMOVED, UNMOVED_NS = range(6, 12)

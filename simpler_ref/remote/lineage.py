@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .directory import HOME, Use
-from .plans import CopyPlan
+from .directory import HOME, CopyPlan, Use
 
 UNKNOWN = -1
 """In place of a version: a transfer into the memory was cut short."""

@@ -47,17 +47,6 @@ from .buffers import (
 )
 from .chunks import CHUNK
 from .connection import Order, has_message, prepare, zmq
-from .counters import (
-    BYTES_RECEIVED,
-    BYTES_SENT,
-    CLOCK_OFFSET,
-    FRAMES_RECEIVED,
-    FRAMES_SENT,
-    HEALTH,
-    PID,
-    ROUND_TRIP,
-    SESSION,
-)
 from .fail_points import fail_point
 from .frames import (
     EVERY_FEATURE,
@@ -77,7 +66,19 @@ from .frames import (
 )
 from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
-from .limits import FRAME_HEADER_BYTES, REMOTE_BUFFER_ACCESS_READ_WRITE
+from .limits import (
+    BYTES_RECEIVED,
+    BYTES_SENT,
+    CLOCK_OFFSET,
+    FRAME_HEADER_BYTES,
+    FRAMES_RECEIVED,
+    FRAMES_SENT,
+    HEALTH,
+    PID,
+    REMOTE_BUFFER_ACCESS_READ_WRITE,
+    ROUND_TRIP,
+    SESSION,
+)
 from .link_tasks import LinkTasks, RunTasks
 from .link_trace import LinkTrace
 from .lookout import Lookout

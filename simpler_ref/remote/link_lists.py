@@ -14,9 +14,9 @@ from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
 from ..errors import RemoteError, TransferError
 from .copies import window_key
-from .counters import TASKS
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
+from .limits import TASKS
 from .lines import LOOK_MS
 from .link_tasks import require_done
 from .lists import (

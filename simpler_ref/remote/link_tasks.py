@@ -27,11 +27,11 @@ from ..errors import TaskError, TransferError
 from ..jit import layout as L
 from ..model.wire import SHAPE_AT, TENSOR, bytes_of
 from .copies import SOURCE_LOST, CopiedTensor
-from .counters import TASKS, UNMOVED, UNMOVED_NS
+from .directory import Plan
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
 from .home import Coming, Home, Missing
-from .plans import Plan
+from .limits import TASKS, UNMOVED, UNMOVED_NS
 from .task_messages import RUN, Run, TaskMaker, layouts_in
 
 if TYPE_CHECKING:

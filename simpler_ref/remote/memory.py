@@ -35,8 +35,8 @@ from .buffers import (
     encode_import_buffer_request,
     encode_release_import_request,
 )
-from .counters import SESSION
 from .frames import ControlName
+from .limits import SESSION
 from .link import Link
 from .references import (
     RemoteBufferExport,

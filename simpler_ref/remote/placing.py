@@ -32,10 +32,9 @@ from ..orch.orchestrator import Handles, Orchestrator
 from ..orch.words import Configs, Pools, require_distinct
 from ..system.types import Array
 from ..workers.session import Session
-from .directory import HOME, Directory, Held, Placed, Use, uses_of
+from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, uses_of
 from .endpoints import Endpoints
 from .lineage import Lineage
-from .plans import CopyPlan, Plan
 from .recorded_steps import AllocStep, Step, SubmitStep
 from .recovery import Recovery, Submit
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .counters import TASKS, UNMOVED, UNMOVED_NS
 from .directory import HOME, Directory, Placed
+from .limits import TASKS, UNMOVED, UNMOVED_NS
 from .link import Link
 
 TASK_S = 1e-3

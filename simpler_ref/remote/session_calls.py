@@ -22,7 +22,6 @@ from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import Layout
 from ..system.types import Array, address_of
-from .call_messages import ANY_SUB_WORKER, CALL, OUTCOME, Call, Outcome, Piece, Room
 from .copies import CopiedTensor, Copies
 from .dispatcher import AGREE, Dispatcher
 from .frames import OwnFrameType
@@ -30,7 +29,7 @@ from .layouts import read_layout, size_of
 from .limits import MOST_INLINE
 from .mover import new_key
 from .side_by_side import End, Work
-from .task_messages import Run
+from .task_messages import ANY_SUB_WORKER, CALL, OUTCOME, Call, Outcome, Piece, Room, Run
 
 if TYPE_CHECKING:
     from ..calls.stream import Stream

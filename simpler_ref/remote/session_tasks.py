@@ -25,7 +25,6 @@ from ..system.polling import wait_readable
 from ..system.types import Array
 from ..workers.reports import cut_utf8, describe_exception
 from .buffers import RemoteAddressSpace
-from .call_messages import VALUE_TAKEN
 from .copies import OPEN_COPIES, WANTED_COPIES, Copies, WantedCopies, outcome_of
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
@@ -45,6 +44,7 @@ from .session_frames import SessionFrames
 from .side_by_side import End, SideBySide, completion
 from .stores import Stores
 from .task_messages import (
+    VALUE_TAKEN,
     FailedTasks,
     ReceivedTask,
     Run,

@@ -6,7 +6,7 @@ import pytest
 from simpler_ref.engine.view.blocks import set_value_key, value_key
 from simpler_ref.jit.constants import LINE
 from simpler_ref.remote.copies import Copies
-from simpler_ref.remote.kept_values import KnownValues
+from simpler_ref.remote.link_calls import KnownValues
 
 SIZE = 100_000
 MOST = 3 * SIZE

@@ -5,9 +5,8 @@ import random
 import pytest
 
 from simpler_ref.jit import layout as L
-from simpler_ref.remote.directory import HOME, Use
+from simpler_ref.remote.directory import HOME, CopyPlan, Use
 from simpler_ref.remote.lineage import Gone, Lineage, Logged
-from simpler_ref.remote.plans import CopyPlan
 from tests.support import sample
 
 TENSORS, SIZE, ENDPOINTS = 4, 8, 3

@@ -10,7 +10,7 @@ import pytest
 
 from simpler_ref import remote_l3_protocol as wire
 from simpler_ref.errors import RemoteError, TransferError
-from simpler_ref.remote import call_messages, copies, limits
+from simpler_ref.remote import copies, limits, task_messages
 from simpler_ref.remote.copies import CopiedTensor, Copies, outcome_of
 from simpler_ref.remote.frames import FrameType, OwnFrameType
 from simpler_ref.remote.layouts import layout_text, read_layout
@@ -260,14 +260,14 @@ def test_a_text_that_is_no_layout_is_refused(text):
         read_layout(text, 16)
 
 
-CALL = call_messages.Call(
+CALL = task_messages.Call(
     bytes(range(32)),
-    call_messages.ANY_SUB_WORKER,
+    task_messages.ANY_SUB_WORKER,
     1,
     b"\6\4\3",
     b"\2" * 8,
-    call_messages.Piece(b"abc"),
-    (call_messages.Piece(b"", 9, 70000),),
+    task_messages.Piece(b"abc"),
+    (task_messages.Piece(b"", 9, 70000),),
 )
 
 
@@ -282,32 +282,32 @@ def test_a_call_has_these_bytes():
     expected += (1).to_bytes(4, "little") + blob(b"\6\4\3") + blob(b"\2" * 8)
     expected += blob(b"abc") + words(0, 0)
     expected += (1).to_bytes(4, "little") + blob(b"") + words(9, 70000)
-    written_as(call_messages.CALL, CALL, expected)
-    written_as(call_messages.VALUE_TAKEN, call_messages.TakenValue(9), words(9))
-    refuse("VALUE_TAKEN", call_messages.VALUE_TAKEN.decode, words(0))
+    written_as(task_messages.CALL, CALL, expected)
+    written_as(task_messages.VALUE_TAKEN, task_messages.TakenValue(9), words(9))
+    refuse("VALUE_TAKEN", task_messages.VALUE_TAKEN.decode, words(0))
 
 
 @pytest.mark.spec("REMOTE-TASK-10")
 def test_the_outcome_of_a_call_has_these_bytes():
-    value = call_messages.Piece(b"v", 6, 1)
-    made = call_messages.Outcome(4, 2, 1, value, b"t", b"", b"e", (b"w", b""))
+    value = task_messages.Piece(b"v", 6, 1)
+    made = task_messages.Outcome(4, 2, 1, value, b"t", b"", b"e", (b"w", b""))
 
     expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
     expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
     expected += blob(b"t") + blob(b"") + blob(b"e")
     expected += (2).to_bytes(4, "little") + blob(b"w") + blob(b"")
-    written_as(call_messages.OUTCOME, made, expected)
+    written_as(task_messages.OUTCOME, made, expected)
 
 
 @pytest.mark.spec("REMOTE-TASK-12")
 def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
     most = limits.MOST_INLINE_KEPT
-    kept = call_messages.Piece(b"v" * most, 9, most)
-    call = dataclasses.replace(CALL, values=(kept, call_messages.Piece(b"", 9, 70000)))
-    assert call_messages.CALL.decode(call_messages.CALL.encode(call)) == call
-    longer = call_messages.Piece(b"v" * (most + 1), 9, 1)
+    kept = task_messages.Piece(b"v" * most, 9, most)
+    call = dataclasses.replace(CALL, values=(kept, task_messages.Piece(b"", 9, 70000)))
+    assert task_messages.CALL.decode(task_messages.CALL.encode(call)) == call
+    longer = task_messages.Piece(b"v" * (most + 1), 9, 1)
     with pytest.raises(ValueError, match="too long"):
-        call_messages.CALL.encode(dataclasses.replace(call, values=(longer,)))
+        task_messages.CALL.encode(dataclasses.replace(call, values=(longer,)))
 
 
 @pytest.mark.spec("REMOTE-TASK-13")
