@@ -28,13 +28,13 @@ from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import ComingCopy, Copies
 from simpler_ref.remote.directory import HOME, CopyPlan, Plan, uses_of
 from simpler_ref.remote.frames import FrameType, decode_completion
-from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import (
     COUNTERS,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
 from simpler_ref.remote.link_tasks import LinkTasks, RunTask, RunTasks, _Bringing
+from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.task_messages import FailedTasks, Run
@@ -263,22 +263,16 @@ def read(session, key, address):
     ctypes.memmove(address, window.address, SIZE)
 
 
-class LinkHome(Home):
-    """A `Home` whose moves are those of the play."""
+class LinkMover:
+    """The mover of a link, whose moves are those of the play."""
 
     def __init__(self, play, number):
-        super().__init__(SESSION, "", None, 1.0)
         self.play, self.number = play, number
 
     @property
     def session(self):
         return self.play.of_link[self.number]
 
-    @property
-    def mover(self):
-        return self
-
-    # as a mover
     def store_all(self, _address, several):
         for one in several:
             self.play.actors.point()
@@ -306,6 +300,13 @@ class LinkHome(Home):
         self.play.actors.point()
         self.session.require_alive()
         return self.play.served[self.number].open_copies(key, question)
+
+
+def parent_memory(play, number):
+    """Return the parent's memory as a link serves it."""
+    made = ParentMemory(SESSION, "", None, 1.0)
+    made._open_mover = LinkMover(play, number)
+    return made
 
 
 # ---------------------------------------------------------------- tasks at sessions and links
@@ -477,7 +478,7 @@ class Tasks(RunTasks):
         return self.read(args)
 
     def read(self, args):
-        play, home = self._link.play, self._home
+        play, home = self._link.play, self._memory
         plan, index = play.jobs[int.from_bytes(args._box, "little")]
         home.begin(plan.run)
         if plan.goes_home:
@@ -594,7 +595,7 @@ class Play:
         self.births = itertools.count()
         self.sessions = {}
         self.of_link = [Session(self, number) for number in range(endpoints)]
-        self.homes = [LinkHome(self, number) for number in range(endpoints)]
+        self.homes = [parent_memory(self, number) for number in range(endpoints)]
         self.memory = np.arange(1, tensors + 1, dtype=np.int64)
         self.manager = SimpleNamespace(dead={})
         heap = np.zeros(0, np.uint8)

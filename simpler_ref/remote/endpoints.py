@@ -44,7 +44,6 @@ from .callables import (
 )
 from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
-from .home import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
 from .limits import COUNTERS, MAX_INLINE_ARENA_BYTES, SESSION, SIZES
@@ -52,13 +51,14 @@ from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .lists import MOST_PEERS
 from .memory import EndpointMemory, exchange
+from .parent_memory import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
 from .parent_tensors import ParentTensors
 from .queues import Queues
 from .records import peer_of
 from .references import RemoteBufferHandle
+from .remote_stream import RemoteStream
 from .requests import MOST_INLINE_BLOB, Registration
 from .spec import RemoteWorkerSpec
-from .spread import SpreadStream
 
 MOST_JOINING = 8
 """Endpoints that can join an open Worker."""
@@ -414,9 +414,9 @@ class Endpoints(RemoteWorkers):
         """Return the links whose endpoints take calls: those with sub workers."""
         return [link for link in self._links() if link.spec.worker["num_sub_workers"]]
 
-    def make_stream(self, session: Any, register: Any, add_callable: Any) -> SpreadStream:
+    def make_stream(self, session: Any, register: Any, add_callable: Any) -> RemoteStream:
         """Return the stream of the calls that they run."""
-        return SpreadStream(self._life, session, register, add_callable)
+        return RemoteStream(self._life, session, register, add_callable)
 
     def why_no_calls(self, level: int) -> str:
         """Return why nobody runs calls, and the remedy."""

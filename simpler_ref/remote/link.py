@@ -64,7 +64,6 @@ from .frames import (
     encode_hello,
     split_report,
 )
-from .home import ADDRESS_BYTES, Home, unpack_homings
 from .keys import KeyPair, new_pair, secure_client
 from .limits import (
     BYTES_RECEIVED,
@@ -81,12 +80,13 @@ from .limits import (
 )
 from .link_tasks import LinkTasks, RunTasks
 from .link_trace import LinkTrace
-from .lookout import Lookout
 from .manifest import Manifest
+from .parent_memory import ADDRESS_BYTES, ParentMemory, unpack_homings
 from .records import Note, frame_word, moved_word
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
+from .waiting_thread import WaitingThread
 
 log = logging.getLogger("simpler_ref")
 
@@ -162,7 +162,7 @@ class Link(WorkerKind):
         self.is_vacant = True
         self.mailbox: MailboxView
         self.place: Any = None
-        self.home: Any = None
+        self.memory: Any = None
         self.tasks: Any = None
         self._notes: deque[Note] = deque()
         self._sockets: list[Any] = []
@@ -238,16 +238,18 @@ class Link(WorkerKind):
         self.words[SESSION], self.words[PID] = session, found.pid
         self._wake, self._woken = os.pipe()
         self._bell, self._ring = os.pipe()
-        self._lookout = Lookout(self.mailbox.look_out, lambda: os.write(self._ring, b"\0"))
+        self._lookout = WaitingThread(self.mailbox.look_out, lambda: os.write(self._ring, b"\0"))
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-link", daemon=True
         )
         self._watcher.start()
         self._starting = True
-        self.home = Home(session, found.tensors, self._group, spec.silence_s, self._note_moved)
-        self.home.bringing = self.bringing
-        self.tasks = LinkTasks(self, self.home)
-        self.runs = RunTasks(self, self.home, self._maker)
+        self.memory = ParentMemory(
+            session, found.tensors, self._group, spec.silence_s, self._note_moved
+        )
+        self.memory.bringing = self.bringing
+        self.tasks = LinkTasks(self, self.memory)
+        self.runs = RunTasks(self, self.memory, self._maker)
         where = found.tensors.encode()
         self.movers[self.number] = np.frombuffer(where.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
@@ -296,8 +298,8 @@ class Link(WorkerKind):
         """End the session: SHUTDOWN, then its process."""
         fail_point("stopping")
         self._stopping = True
-        if self.home is not None:
-            self.home.close()  # nobody waits any more for what the session does not send
+        if self.memory is not None:
+            self.memory.close()  # nobody waits any more for what the session does not send
         self._trace.drop()
         if self._watcher is not None:
             os.close(self._woken)
@@ -636,9 +638,9 @@ class Link(WorkerKind):
         if command not in (L.LINK_STORE, L.LINK_FETCH):
             raise ControlError(f"an endpoint does not carry out request {command}")
         view = self._maker.views.find(arg0, arg2)
-        mover = self.home.mover
+        mover = self.memory.mover
         move = mover.store if command == L.LINK_STORE else mover.fetch
-        move(self.home.address, self._window_of(view), arg0 - view.base, arg1, arg2)
+        move(self.memory.address, self._window_of(view), arg0 - view.base, arg1, arg2)
         return 0
 
     def _window_of(self, view: requests.View) -> int:
@@ -664,13 +666,13 @@ class Link(WorkerKind):
             if self.calls is not None:
                 self.calls.forget_unneeded()
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
-            return json.dumps({**json.loads(raw), "copies_brought": self.home.brought}).encode()
+            return json.dumps({**json.loads(raw), "copies_brought": self.memory.brought}).encode()
         if command == L.LINK_BRING_HOME:
-            return bytes(self.home.bring_all(unpack_homings(request)))
+            return bytes(self.memory.bring_all(unpack_homings(request)))
         if command == L.LINK_RESCUE:
-            return bytes(self.home.rescue(one) for one in unpack_homings(request))
+            return bytes(self.memory.rescue(one) for one in unpack_homings(request))
         if command == L.LINK_HELD:
-            return bytes(self.home.held())
+            return bytes(self.memory.held())
         if command == L.LINK_COMMIT:
             self._commit(requests.registration_from(request))
             return b""

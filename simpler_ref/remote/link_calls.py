@@ -42,11 +42,11 @@ from .directory import CopyPlan, Plan
 from .dispatcher import PAYLOAD_VERSION
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
-from .home import Home, Missing
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .limits import MOST_INLINE
 from .link_tasks import Kind, Task
 from .mover import new_key
+from .parent_memory import Missing, ParentMemory
 from .requests import PickledRegistration, Registration
 from .task_messages import (
     ANY_SUB_WORKER,
@@ -230,29 +230,29 @@ class CallTask(Task):
 
     def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; what it reads is there from now on."""
-        message, home, values = self._message, self._calls.home, self._calls.values
+        message, memory, values = self._message, self._calls.memory, self._calls.values
         forgotten = values.take_dropped(MOST_DROPPED - len(message.dropped))
         raw = RUN.encode(message._replace(dropped=[*message.dropped, *forgotten]))
         if ticket is not None:
             link.mailbox.note_sent(ticket)
         sequence = link.post(OwnFrameType.RUN, raw, OwnFrameType.OUTCOME)
-        home.forget([*message.dropped, *self._beside.pieces])
+        memory.forget([*message.dropped, *self._beside.pieces])
         for key, value in self._beside.values.items():
             values.add(key, *value)
         self._calls.tell_to_forget(self._beside.passing)
         return sequence
 
-    def is_typical(self, home: Home, was_ahead: bool) -> bool:
+    def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
         """Say whether it was sent ahead, so had no way to wait for, and nothing has moved for it."""
         return was_ahead and not (self._beside.coming or self._beside.values)
 
-    def take(self, home: Home, answer: bytes) -> None:
+    def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read its OUTCOME; what a failed call reads may never have come to the session."""
         self._answer = OUTCOME.decode(answer)
         succeeded = self._answer.kind != L.VALUE_ERROR
-        home.note([one for one in self.tensors if one.makes], succeeded)
+        memory.note([one for one in self.tensors if one.makes], succeeded)
         if not succeeded:
-            home.forget([one.key for one in self.tensors])
+            memory.forget([one.key for one in self.tensors])
 
     def end(self) -> None:
         """Have what was written come home, and leave the value where the future finds it."""
@@ -273,7 +273,7 @@ class CallTasks(Kind):
     """
 
     def __init__(self, link: Link) -> None:
-        self._link, self.home = link, link.home
+        self._link, self.memory = link, link.memory
         mailbox = link.mailbox
         self._mem = mailbox.engine.mem
         self._call = CallWords(mailbox)
@@ -302,7 +302,7 @@ class CallTasks(Kind):
         wires, words, bare = call_words(args)
         kinds = list(bare[: len(words)])
         plan = Plan.take(words, kinds)
-        self.home.begin(plan.run)
+        self.memory.begin(plan.run)
         self._require_mine(plan)
         form = form_of(words)
         number, digest = self._digests.get(form.key, (0, b""))
@@ -371,7 +371,7 @@ class CallTasks(Kind):
         # of a key that several arrays have, each in a layout of its own, the bytes travel once
         plans = {one.key: (one, array) for one, array in zip(plan.tensors, arrays, strict=True)}
         for one, array in plans.values():
-            if self.home.lacks(one, array.view.nbytes):
+            if self.memory.lacks(one, array.view.nbytes):
                 source = array.view if array.is_whole else array.view.copy("C")
                 beside.packed.append(source)
                 beside.add(one.key, one.reads, address_of(source), source.nbytes)
@@ -448,7 +448,7 @@ class CallTasks(Kind):
                 view[...] = np.ndarray(view.shape, view.dtype, copy)
 
     def _fetch(self, key: int, address: int, nbytes: int) -> None:
-        self.home.mover.fetch(self.home.address, key, 0, address, nbytes)
+        self.memory.mover.fetch(self.memory.address, key, 0, address, nbytes)
 
     def leave(self, answer: Outcome) -> None:
         """Leave what the session has answered where the future finds it.

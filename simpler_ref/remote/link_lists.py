@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..engine.view.mailbox import ReceivedArgs, call_words
 from ..errors import RemoteError, TransferError
+from .channels import LOOK_MS
 from .copies import window_key
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion
 from .limits import TASKS
-from .lines import LOOK_MS
 from .link_tasks import require_done
 from .lists import (
     LIST_OPENED,
@@ -57,7 +57,7 @@ class LinkLists:
     """Task lists, as one link has its session carry them out."""
 
     def __init__(self, link: Link) -> None:
-        self._link, self._home = link, link.home
+        self._link, self._memory = link, link.memory
         self._view = link.mailbox.engine.view
         self._is_stopped = False
         """Whether the session was told to end the list that it carries out."""
@@ -95,9 +95,9 @@ class LinkLists:
         try:
             if asked.comes:
                 comes = _spans(asked.token, asked.comes)
-                self._home.mover.store_all(self._home.address, comes)
+                self._memory.mover.store_all(self._memory.address, comes)
             goes = _spans(asked.token, asked.goes)
-            if not self._home.bring_made(asked.token, goes, self._look, partly):
+            if not self._memory.bring_made(asked.token, goes, self._look, partly):
                 return TransferError("the endpoint has not made all that it should", refused=True)
         except TransferError as error:
             self._stop()

@@ -30,8 +30,8 @@ from .copies import SOURCE_LOST, CopiedTensor
 from .directory import Plan
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
-from .home import Coming, Home, Missing
 from .limits import TASKS, UNMOVED, UNMOVED_NS
+from .parent_memory import Coming, Missing, ParentMemory
 from .task_messages import RUN, Run, TaskMaker, layouts_in
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class Task:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
         raise NotImplementedError
 
-    def is_typical(self, home: Home, was_ahead: bool) -> bool:
+    def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
         """Say whether how long it takes says how long others will: nothing had to move for it."""
         raise NotImplementedError
 
-    def take(self, home: Home, answer: bytes) -> None:
+    def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read the answer, and note what the session has after that."""
         raise NotImplementedError
 
@@ -127,8 +127,8 @@ def require_done(link: Link, done: CompletionPayload) -> None:
 class LinkTasks:
     """The tasks of one session, in the order in which it gets them."""
 
-    def __init__(self, link: Link, home: Home) -> None:
-        self._link, self._home = link, home
+    def __init__(self, link: Link, memory: ParentMemory) -> None:
+        self._link, self._memory = link, memory
         self._sent: deque[_Sent] = deque()
         self._early: _Early | None = None
         self._storer: ThreadPoolExecutor | None = None
@@ -161,7 +161,7 @@ class LinkTasks:
             self._store_in_turn(task)
             begun = time.monotonic_ns()
             self._sent.appendleft(self._post(ticket, task))
-        is_typical = task.is_typical(self._home, was_ahead)
+        is_typical = task.is_typical(self._memory, was_ahead)
         self._send_until_answered(kind, type(args), self._sent[0].sequence)
         self._settle(task, self._link.mailbox.task_number)
         words = self._link.words
@@ -189,7 +189,7 @@ class LinkTasks:
         """
         frame = self._link.receive(self._sent[0].sequence, number)
         self._sent.popleft()
-        task.take(self._home, frame.payload)
+        task.take(self._memory, frame.payload)
 
     def _drop(self) -> None:
         """Wait for the end of the oldest task, which was sent in vain."""
@@ -273,7 +273,7 @@ class LinkTasks:
             return
         if self._storer is None:
             self._storer = ThreadPoolExecutor(1, "simpler-store")
-        stored = self._storer.submit(self._home.store_all, task.run, task.coming)
+        stored = self._storer.submit(self._memory.store_all, task.run, task.coming)
         self._early = _Early(task.coming, stored)
         fail_point("early")
 
@@ -283,14 +283,14 @@ class LinkTasks:
             return
         early, self._early = self._early, None
         if early.stored.exception() is None:
-            self._home.note_stored(early.coming)
+            self._memory.note_stored(early.coming)
         self._link.note_all()
 
     # ------------------------------------------------------------ one task
     def _store(self, task: Task) -> None:
         if task.coming:
-            self._home.store_all(task.run, task.coming)
-            self._home.note_stored(task.coming)
+            self._memory.store_all(task.run, task.coming)
+            self._memory.note_stored(task.coming)
 
     def _store_in_turn(self, task: Task) -> None:
         """Store it; if there is no room beside what runs there, once that has ended."""
@@ -308,7 +308,7 @@ class LinkTasks:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
         sent = _Sent(ticket, task.post(self._link, ticket, after), task)
         in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
-        self._home.note(in_frame, True)
+        self._memory.note(in_frame, True)
         return sent
 
 
@@ -318,15 +318,15 @@ class _Bringing(Task):
 
     brings = True
 
-    def __init__(self, plan: Plan, home: Home, wire: bytes) -> None:
+    def __init__(self, plan: Plan, memory: ParentMemory, wire: bytes) -> None:
         super().__init__(plan.run, (), {})
-        self._plan, self._home, self._wire = plan, home, wire
+        self._plan, self._memory, self._wire = plan, memory, wire
 
     def end(self) -> None:
         """Bring it home."""
         (one,) = self._plan.tensors
         address = int.from_bytes(self._wire[:SHAPE_AT], "little")
-        self._home.bring(one.key, one.reads, address, bytes_of(self._wire))
+        self._memory.bring(one.key, one.reads, address, bytes_of(self._wire))
 
 
 class RunTask(Task):
@@ -341,14 +341,14 @@ class RunTask(Task):
         """Send it, and return the number of its frame."""
         return link.post(OwnFrameType.RUN, RUN.encode(self._message._replace(after=after)))
 
-    def is_typical(self, home: Home, was_ahead: bool) -> bool:
+    def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
         """Say whether nothing has to move for it any more."""
-        return home.has_all(self.tensors)
+        return memory.has_all(self.tensors)
 
-    def take(self, home: Home, answer: bytes) -> None:
+    def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read its COMPLETION."""
         self._done = decode_completion(answer)
-        home.note(self.tensors, not self._done.error_code)
+        memory.note(self.tensors, not self._done.error_code)
 
     def end(self) -> None:
         """Raise what it has failed with."""
@@ -360,8 +360,8 @@ class RunTasks(Kind):
 
     in_order = True
 
-    def __init__(self, link: Link, home: Home, maker: TaskMaker) -> None:
-        self._link, self._home, self._maker = link, home, maker
+    def __init__(self, link: Link, memory: ParentMemory, maker: TaskMaker) -> None:
+        self._link, self._memory, self._maker = link, memory, maker
 
     def note_loss(self, error: TransferError) -> None:
         """Count it, unless it is the session of this link that is lost."""
@@ -385,10 +385,10 @@ class RunTasks(Kind):
         )
         if not any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
             return RunTask(self._link, self._maker.make(args, wires, words, bytes(named)), {})
-        plan, home = Plan.take(words, named), self._home
-        home.begin(plan.run)
+        plan, memory = Plan.take(words, named), self._memory
+        memory.begin(plan.run)
         if plan.goes_home:
-            return _Bringing(plan, home, wires[0])
+            return _Bringing(plan, memory, wires[0])
         message = self._maker.make(args, wires, words, bytes(named))
         missing = self._missing(plan, wires)
         tensors = self.copied(plan, layouts_in(args, wires), missing.short)
@@ -413,7 +413,7 @@ class RunTasks(Kind):
         missing = Missing()
         for one, wire in zip(plan.tensors, wires, strict=True):
             nbytes = bytes_of(wire)
-            if one.key not in missing.short and self._home.lacks(one, nbytes):
+            if one.key not in missing.short and self._memory.lacks(one, nbytes):
                 missing.add(one.key, one.reads, int.from_bytes(wire[:SHAPE_AT], "little"), nbytes)
         return missing
 

@@ -111,8 +111,8 @@ class LinkTrace:
         """Fetch the next piece, and note the clock that it tells; return its bytes."""
         question = RECORDS.encode(RecordsRequest(self._came))
         asked_ns = time.monotonic_ns()
-        home = self._link.home
-        raw = home.mover.ask(home.address, self._key, question)
+        memory = self._link.memory
+        raw = memory.mover.ask(memory.address, self._key, question)
         came_ns = time.monotonic_ns()
         piece = RECORDS_ANSWER.decode(raw)
         self._link.note(clock_note(asked_ns, piece.time_ns, came_ns))

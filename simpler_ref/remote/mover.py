@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import TransferError
+from .channels import Channel, Lost
 from .chunks import CHUNK, NOBODY, Header, Kind, decode
 from .connection import prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_server
-from .lines import Lost, ZmqLine
 from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "new_key"]
@@ -86,7 +86,7 @@ class Mover:
         self._storing: set[tuple[str, int]] = set()
         """Windows into which a store is under way."""
         self._stored = threading.Condition(self._lock)
-        self._idle: dict[str, list[ZmqLine]] = {}
+        self._idle: dict[str, list[Channel]] = {}
         self._closed = False
         names = ("transfers", "bytes_in", "bytes_out", "lines", "lost", "refused")
         self._counts = dict.fromkeys(names, 0)
@@ -328,7 +328,7 @@ class Mover:
                 self._stored.notify_all()
 
     @contextmanager
-    def _transfer(self, doing: str, address: str) -> Iterator[tuple[ZmqLine, int]]:
+    def _transfer(self, doing: str, address: str) -> Iterator[tuple[Channel, int]]:
         """Give a line and a number; say what went wrong."""
         with self._told(lambda: doing):
             line = self._take_line(address)
@@ -357,7 +357,7 @@ class Mover:
             why = "this mover has been closed" if self._closed else str(error)
             raise TransferError(f"cannot {doing()}: {why}") from None
 
-    def _take_line(self, address: str) -> ZmqLine:
+    def _take_line(self, address: str) -> Channel:
         while True:
             with self._lock:
                 lines = self._idle.get(address)
@@ -366,7 +366,7 @@ class Mover:
                 self._close_dead_lines()
                 self._count(lines=1)
                 times = self._silence_s, self._stopped_s
-                return ZmqLine(self._context, address, self._group, *times)
+                return Channel(self._context, address, self._group, *times)
             if line.is_alive():
                 return line
             line.close()
@@ -383,7 +383,7 @@ class Mover:
                 if not alive:
                     del self._idle[address]
 
-    def _give_back(self, address: str, line: ZmqLine, keep: bool) -> None:
+    def _give_back(self, address: str, line: Channel, keep: bool) -> None:
         with self._lock:
             if keep and not self._closed:
                 self._idle.setdefault(address, []).append(line)

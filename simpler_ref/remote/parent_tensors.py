@@ -16,8 +16,8 @@ from ..errors import ControlError, RemoteError, WorkerLostError, tell
 from ..jit import layout as L
 from ..workers.life import Life
 from .directory import HOME, Directory, Held, Use
-from .home import Brought, Homing
 from .lineage import UNKNOWN, Lineage
+from .parent_memory import Brought, Homing
 
 log = logging.getLogger("simpler_ref")
 

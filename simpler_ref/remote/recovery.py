@@ -12,8 +12,8 @@ from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, TAG_AT, RemoteWire, replaced
 from ..workers.manager import log
 from .directory import HOME, CopyPlan, Use, uses_of
-from .home import Homing
 from .lineage import UNKNOWN, Gone, Lineage, Logged, Replay, Rescue, Track
+from .parent_memory import Homing
 
 if TYPE_CHECKING:
     from .placing import PlacingOrchestrator

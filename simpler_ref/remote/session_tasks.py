@@ -37,7 +37,6 @@ from .limits import (
 )
 from .list_runs import Lists
 from .lists import LIST_OPENED, OPEN_LIST, RUN_LIST, ListOpened
-from .lookout import Lookout
 from .manifest import Manifest
 from .session_calls import SessionCalls, end_of_call, failure_of
 from .session_frames import SessionFrames
@@ -53,6 +52,7 @@ from .task_messages import (
     read_run,
     receive_task,
 )
+from .waiting_thread import WaitingThread
 from .windows import Refusal
 
 FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN, OwnFrameType.OPEN_LIST)
@@ -111,7 +111,7 @@ class SessionTasks:
             partial(os.eventfd_write, self._bell, 1),
         )
         self._descriptors = *frames.descriptors(), self._bell
-        self._lookout = Lookout(
+        self._lookout = WaitingThread(
             partial(wait_readable, frames.descriptors()), self._beside.stop_waiting
         )
 

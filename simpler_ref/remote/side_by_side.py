@@ -30,8 +30,8 @@ from .copies import CopiedTensor, Copies, outcome_of
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
 from .frames import FrameType, OwnFrameType, encode_completion, report_of
-from .lookout import Lookout
 from .task_messages import FailedTasks, ReceivedTask, Run, add_scalars, copy_at, read_task
+from .waiting_thread import WaitingThread
 
 SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
@@ -233,7 +233,7 @@ class SideBySide:
         while self._ends:
             yield self._ends.pop(0)
 
-    def wait(self, lookout: Lookout | None) -> None:
+    def wait(self, lookout: WaitingThread | None) -> None:
         """Wait until a call may have ended, or tensors have come; see `Stream.wait_for_end`.
 
         If none ends soon, until a lookout rings, too.

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from simpler_ref import TransferError
-from simpler_ref.remote import chunks, lines, mover
+from simpler_ref.remote import channels, chunks, mover
 from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.mover import Mover, Window, new_key
@@ -355,7 +355,7 @@ def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypa
         here = open_mover(keys)
         if keys is group:  # a stranger who knows the public key
             stranger = lambda line, *_: secure_client(line, other, group.public)  # noqa: E731
-            monkeypatch.setattr(lines, "secure_client", stranger)
+            monkeypatch.setattr(channels, "secure_client", stranger)
         with pytest.raises(TransferError, match="no session") as caught:
             here.fetch(there.address, key, 0, bytearray(100), 100)
         assert not caught.value.refused

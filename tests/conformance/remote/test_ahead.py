@@ -33,9 +33,9 @@ from simpler_ref.remote.copies import (
 )
 from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
-from simpler_ref.remote.home import Home
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
+from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide
@@ -391,7 +391,7 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
 # ---------------------------------------------------------------- 8: tensors that move meanwhile
 @pytest.mark.spec("REMOTE-AHEAD-8")
 def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, monkeypatch):
-    store_all, log = Home.store_all, tmp_path / "stores"
+    store_all, log = ParentMemory.store_all, tmp_path / "stores"
     log.touch()
 
     def noted(self, run, coming):
@@ -399,7 +399,7 @@ def test_what_a_task_reads_of_the_parent_moves_while_another_one_runs(tmp_path, 
         with log.open("a") as file:
             file.write("." * bool(coming))
 
-    monkeypatch.setattr(Home, "store_all", noted)
+    monkeypatch.setattr(ParentMemory, "store_all", noted)
     with held(tmp_path, monkeypatch) as it:
         for function in (far_side.copy, far_side.add_one):
             it.made.handle(function)

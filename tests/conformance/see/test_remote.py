@@ -466,13 +466,13 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
     for pieces, why in (([70, 70], "140 bytes"), ([50, 0], "50 bytes"), ([50, 11], "61 bytes")):
         left = iter(pieces)
 
-        def ask(key, _question, left=left):
+        def ask(_address, key, _question, left=left):
             assert key == 5
             return records.RECORDS_ANSWER.encode(records.RecordsAnswer(9, bytes(next(left))))
 
         link = SimpleNamespace(
             exchange=answer,
-            home=SimpleNamespace(ask=ask),
+            memory=SimpleNamespace(address="", mover=SimpleNamespace(ask=ask)),
             note=lambda _: None,
             place=SimpleNamespace(name="x"),
         )

@@ -102,7 +102,7 @@ class Missing:
 # ---------------------------------------------------------------- the link's part
 
 
-class Home:
+class ParentMemory:
     """The parent's memory, as the link of one endpoint serves it.
 
     Parameters

@@ -39,7 +39,7 @@ _integer = INTEGER.pack
 _DIGEST = sha256(b"the calls of a stream").hexdigest()
 
 
-class SpreadStream(Stream):
+class RemoteStream(Stream):
     """The calls of one open Worker, at its endpoints.
 
     Rule     CALL-FAR-1 to -4, -8, -10
@@ -257,4 +257,4 @@ class _ErrorsThere(CallErrors):
         return error
 
 
-__all__ = ["SpreadStream"]
+__all__ = ["RemoteStream"]

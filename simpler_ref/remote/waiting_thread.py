@@ -10,7 +10,7 @@ END_S = 1.0
 """How long to wait for the end of the thread: it has nothing left to do."""
 
 
-class Lookout:
+class WaitingThread:
     """A thread that sleeps in one place while another thread sleeps elsewhere, and wakes that one.
 
     It sleeps once for each time that it is armed, so it costs nothing while nobody waits.

@@ -65,7 +65,7 @@ class _Asked:
         self._most = min(self._most + nbytes, CREDIT * CHUNK)
 
 
-class ZmqLine:
+class Channel:
     """A connection to another mover, for one transfer at a time."""
 
     def __init__(
@@ -301,4 +301,4 @@ class ZmqLine:
         self._socket.close(linger=0)
 
 
-__all__ = ["Lost", "ZmqLine"]
+__all__ = ["Channel", "Lost"]
