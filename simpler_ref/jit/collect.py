@@ -19,7 +19,7 @@ from .graph import (
     retire,
     run_again,
 )
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
 from .slots import DISPATCH, INPUTS_DONE, kind_of, step
 
@@ -52,7 +52,7 @@ def collect(mem):
     return moved
 
 
-@inlined
+@kernel
 def collect_from(mem, worker, w):
     """Collect the completions from a worker's mailboxes.
 
@@ -158,7 +158,7 @@ def set_idle(mem):
     mem[L.UNCOLLECTED] = 0
 
 
-@inlined
+@kernel
 def vacate(mem, w):
     """Note that the oldest of a worker's tasks is done, or lost.
 
@@ -182,7 +182,7 @@ def vacate(mem, w):
 
 
 # ---------------------------------------------------------------- outcomes
-@inlined
+@kernel
 def finish(mem, slot, failed):
     """Act on the outcome of a task, or of one member of a group."""
     if mem[slot + L.S_MEMBERS] != 0:

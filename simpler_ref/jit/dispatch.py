@@ -22,7 +22,7 @@ from .atomics import fence, load, now_ns, store, unlikely
 from .cores import wake_elsewhere
 from .graph import cancel_ready, fail, record_error
 from .journal import note, number_of
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .mailbox import awaited, encode, frame_after, worker_at
 from .queues import (
     drop_first_ready,
@@ -107,7 +107,7 @@ def any_usable(mem, kind, members):
     return members <= 0
 
 
-@inlined
+@kernel
 def pick_worker(mem, kind):
     """Choose the worker for a single task at the head of a ready queue, without changing anything.
 
@@ -156,7 +156,7 @@ def is_deferral_over(mem, kind):
 
 
 # ---------------------------------------------------------------- tasks for any worker of the pool
-@inlined
+@kernel
 def dispatch_ready(mem, kind):
     """Dispatch the tasks that any worker of the pool may run, in the order they became ready.
 
@@ -509,7 +509,7 @@ def predispatch(mem, slot, worker):
 
 
 # ---------------------------------------------------------------- to the worker
-@inlined
+@kernel
 def assign(mem, slot, worker):
     """Send a task to a worker that has room: READY → RUNNING, encode, signal."""
     mem[slot + L.S_WORKER] = worker
@@ -517,7 +517,7 @@ def assign(mem, slot, worker):
     encode_and_send(mem, slot, worker, 0)
 
 
-@inlined
+@kernel
 def encode_and_send(mem, slot, worker, waits):
     """Write a task into its worker's next free frame, and send it; the frame lists its `waits` already.
 
@@ -541,7 +541,7 @@ def encode_and_send(mem, slot, worker, waits):
             edge = int(mem[edge + L.EDGE_NEXT])
 
 
-@inlined
+@kernel
 def send(mem, w, slot, waits):
     """Note that a worker has a task, which is in its next free frame, and signal the worker.
 

@@ -26,7 +26,7 @@ from . import (
 )
 from . import layout as L
 from .atomics import fence, fetch_add, now_ns, store, thread_id, wire_words, words_at
-from .kernel import BYTES, INT, WORDS, bind, entry, entry_of, is_cached
+from .kernel import BYTES, INT, WORDS, bind, entry, entry_of
 
 Entry = Callable[..., int]
 
@@ -300,28 +300,32 @@ def map_insert(mem, data, owner, slot):
 class Entries:
     """Every entry above, bound: ``entries.submit_and_pass(mem, …)``.
 
-    Stderr is told before and after they are compiled, which takes about a minute.
+    Stderr is told before and after they are compiled, which takes about a quarter of a minute.
 
     Rule     ORCH-TELL-3
     """
 
     def __init__(self) -> None:
+        self._announced = False
         found = {
             name: function
             for name, function in globals().items()
             if hasattr(function, "entry_signature")
         }
-        missing = 0
-        # the last one: a start that was interrupted has compiled those before it
-        last = next(reversed(found.values()))
-        if sys.stderr is not None and not is_cached(last):
-            missing = sum(not is_cached(function) for function in found.values())
-            text = f"compiling {missing} kernels, once on this machine (about a minute)"
+        compiled = bind(list(found.values()), self._announce)
+        for name, function in zip(found, compiled, strict=True):
+            setattr(self, name, function)
+        if self._announced:
+            self._tell("kernels are compiled")
+
+    def _announce(self) -> None:
+        self._announced = True
+        self._tell("compiling the kernels, once on this machine (about a quarter of a minute)")
+
+    @staticmethod
+    def _tell(text: str) -> None:
+        if sys.stderr is not None:
             print(f"simpler_ref: {text}", file=sys.stderr, flush=True)
-        for name, function in found.items():
-            setattr(self, name, bind(function))
-        if missing:
-            print("simpler_ref: kernels are compiled", file=sys.stderr)
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import store, unlikely
 from .journal import note_step
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .mailbox import copy_words, worker_at
 from .queues import (
     pop_wiring,
@@ -102,7 +102,7 @@ def has_ended(mem, producer):
     return mem[producer + L.S_FANIN] == 0
 
 
-@inlined
+@kernel
 def note_how(mem, slot, how):
     """Note whether a task that has failed may have begun, for who runs it again.
 
@@ -174,7 +174,7 @@ def make_ready(mem, slot):
     return L.OK
 
 
-@inlined
+@kernel
 def queue_ready(mem, slot):
     kind = kind_of(mem, slot)
     mem[slot + L.S_ORDER] = mem[L.READY_ORDER]
@@ -237,7 +237,7 @@ def call_consumers_back(mem, slot, answer):
 
 
 # ---------------------------------------------------------------- completion
-@inlined
+@kernel
 def complete(mem, slot):
     """Complete a task that a worker has done.
 

@@ -62,7 +62,7 @@ from __future__ import annotations
 from . import layout as L
 from .atomics import load, stay_aside
 from .journal import note_edge
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .slots import release_ref
 from .tensormap import find
 from .tensors import (
@@ -156,7 +156,7 @@ def logarithm(value):
     return found
 
 
-@inlined
+@kernel
 def grid_of(mem, low, high, layout):
     """Return the grid for accesses of this shape, a new one if there is none.
 
@@ -255,7 +255,7 @@ def find_overlaps(mem, low, high, layout, kinds):
     return found
 
 
-@inlined
+@kernel
 def search_grid(mem, grid, count, low, high, layout, kinds, found):
     """Go through the cells from which accesses can reach a tensor, or all accesses if they are fewer."""
     stride, shifts = int(mem[grid + L.GRID_STRIDE]), int(mem[grid + L.GRID_SHIFTS])
@@ -300,7 +300,7 @@ def search_grid(mem, grid, count, low, high, layout, kinds, found):
     return found
 
 
-@inlined
+@kernel
 def search_chain(mem, access, link, low, high, layout, found):
     """Note the accesses of a chain that share a byte with a tensor; return how many are found so far."""
     stamp = int(mem[L.OVERLAP_STAMP])
@@ -319,7 +319,7 @@ def search_chain(mem, access, link, low, high, layout, found):
     return found
 
 
-@inlined
+@kernel
 def find_write(mem, found, low, high, layout):
     """Return the one of the accesses found that writes just these bytes, or NONE."""
     for k in range(found):
@@ -340,7 +340,7 @@ def readers_at(mem, low, high, layout):
     return chains_at(mem, (3 * low + high + layout & 0x3FFFFFFF) * 0x9E3779B1) + L.CELL_READS
 
 
-@inlined
+@kernel
 def find_reads(mem, low, high, layout):
     """Return the newest access that reads just these bytes, or NONE."""
     access = int(mem[readers_at(mem, low, high, layout)])
@@ -374,7 +374,7 @@ def collect_conflicts(mem, words, tensors):
     return conflicts
 
 
-@inlined
+@kernel
 def collect_of(mem, words, t, kind, conflicts):
     """Add the tasks that one tensor makes a new one wait for; return how many there are now."""
     low, high, layout = extent_of(mem, words, t)
@@ -492,14 +492,14 @@ def note_accesses(mem, slot, words, tensors):
     return consumed
 
 
-@inlined
+@kernel
 def is_covered(mem, access, low, high, layout):
     """Say whether a tensor has all bytes of an access."""
     other_low, other_high = int(mem[access + L.ACCESS_LOW]), int(mem[access + L.ACCESS_HIGH])
     return covers(mem, low, high, layout, other_low, other_high, int(mem[access + L.ACCESS_LAYOUT]))
 
 
-@inlined
+@kernel
 def note_write(mem, slot, low, high, layout, consumed):
     """Note a write, in place of the last one of the same bytes.
 
@@ -524,7 +524,7 @@ def note_write(mem, slot, low, high, layout, consumed):
     return consumed
 
 
-@inlined
+@kernel
 def note_read(mem, slot, low, high, layout):
     """Note a read, before the older ones of the same bytes."""
     access = find_reads(mem, low, high, layout)
@@ -546,7 +546,7 @@ def move(mem, access, to):
     mem[to + L.ACCESS_OLDER] = mem[access + L.ACCESS_OLDER]
 
 
-@inlined
+@kernel
 def take(mem):
     mem[L.ACCESS_COUNT] += 1
     access = int(mem[L.ACCESS_FREE])
@@ -567,7 +567,7 @@ def give_back(mem, access):
     mem[L.ACCESS_COUNT] -= 1
 
 
-@inlined
+@kernel
 def insert(mem, low, high, layout, kind):
     """Return a new access, in its grid and its cell, still without a task; `kind` is 1 for a write."""
     if mem[L.ACCESS_COUNT] > mem[L.CELL_MASK]:
@@ -600,7 +600,7 @@ def link_in_cells(mem, access):
         link(mem, access, head, L.ACCESS_SAME, L.ACCESS_SAME_BACK)
 
 
-@inlined
+@kernel
 def link(mem, access, head, forth, back):
     """Put an access at the beginning of a chain; `back` is the word that says what leads to it."""
     after = int(mem[head])
@@ -611,7 +611,7 @@ def link(mem, access, head, forth, back):
         mem[after + back] = access + forth
 
 
-@inlined
+@kernel
 def unlink(mem, access, forth, back):
     after = int(mem[access + forth])
     before = int(mem[access + back])
@@ -674,7 +674,7 @@ def drop_all(mem, access, consumed):
     return drop(mem, access, consumed)
 
 
-@inlined
+@kernel
 def drop_ended(mem, access, since, consumed):
     """Drop those of an access and of the older ones of the same bytes, back to an id, that are over."""
     last, older = access, int(mem[access + L.ACCESS_OLDER])

@@ -25,7 +25,7 @@ from .atomics import (
     unlikely,
     write_words,
 )
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .waiting import be_awake, commit, notify, prepare
 
 journal_offset = kernel(L.journal_offset)
@@ -257,7 +257,7 @@ def has_notes(mem):
     return False
 
 
-@inlined
+@kernel
 def collector_loop(mem, fd):
     """Be the collector: write notes, sleep, and return when asked to. It never spins and never polls.
 

@@ -11,13 +11,13 @@ With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
 from __future__ import annotations
 
 import contextlib
-import functools
+import gc
 import hashlib
 import os
 import pickle
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,10 +27,14 @@ import numpy as np
 from llvmlite import binding
 from numba import typeof
 from numba.core import config, types
-from numba.core.compiler import CompileResult
-from numba.core.registry import cpu_target
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, compile_extra
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import register_pass
+from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+from numba.core.typed_passes import NativeLowering
 
 from . import cache
 
@@ -47,7 +51,13 @@ INT = types.int64
 
 
 _DIGEST = hashlib.sha256().digest_size
-_OPTIONS = {"error_model": "numpy", "_nrt": False}
+_OPTIONS = {
+    "nopython": True,
+    "nogil": True,
+    "boundscheck": None,
+    "error_model": "numpy",
+    "_nrt": False,
+}
 """No kernel allocates, so none counts references: `_nrt=False` saves an atomic addition per array use."""
 
 
@@ -66,96 +76,206 @@ STAMP = "" if INTERPRETED else source_digest()
 
 
 def kernel(func: F) -> F:
-    """Make `func` a kernel: compiled on first use, as a part of its callers, without the GIL."""
-    return func if INTERPRETED else cast(F, numba.njit(nogil=True, **_OPTIONS)(func))
+    """Make `func` a kernel: compiled as a part of the entries that call it, without the GIL."""
+    return func if INTERPRETED else cast(F, _Kernel(func))
 
 
-def inlined(func: F) -> F:
-    """Make `func` a kernel that numba inlines: one on each task's path, or with few callers."""
-    if INTERPRETED:
-        return func
-    return cast(F, numba.njit(nogil=True, inline="always", **_OPTIONS)(func))
+# ---------------------------------------------------------------- how kernels are compiled
+class _Library(JITCodeLibrary):
+    """Code that is linked as it was made: LLVM sees it first when the whole unit is there."""
+
+    def add_llvm_module(self, module):
+        module.data_layout = self._codegen._data_layout
+        self._final_module.link_in(module)
+
+
+class _Part(_Library):
+    """The code of one kernel, for units to link; there is no machine code of it alone."""
+
+    def finalize(self):
+        self._finalized = True
+
+
+class _Unit(_Library):
+    """The code of some entries and, once, of each kernel that they call."""
+
+    def finalize(self):
+        """Link all parts, then optimise and compile the whole."""
+        parts: dict[_Part, None] = {}
+        missing = self._linking_libraries
+        while missing:
+            part = missing.pop()
+            if part not in parts:
+                parts[part] = None
+                missing = missing + part._linking_libraries
+        self._linking_libraries = list(parts)
+        super().finalize()
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(NativeLowering):
+    """Makes LLVM code of a kernel for a part of its own, and of an entry for the unit that it is given."""
+
+    _name = "kernel_lowering"
+
+    def run_pass(self, state):
+        is_part = state.library is None
+        if is_part:
+            state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        if is_part:
+            name = object()  # by which callers find it
+            state["cr"] = state["cr"]._replace(cfunc=name)
+            state.targetctx.insert_user_function(name, state["cr"].fndesc, [state.library])
+        return True
+
+
+class _Pipeline(CompilerBase):
+    def define_pipelines(self):
+        made = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        made.passes = [
+            (_Lowering if one is NativeLowering else one, why) for one, why in made.passes
+        ]
+        made.finalize()
+        return [made]
+
+
+class _Kernel(CPUDispatcher):
+    """A function that other kernels call, compiled for each combination of types, not of values."""
+
+    def __init__(self, func):
+        options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        super().__init__(func, targetoptions=options, pipeline_class=_Pipeline)
+
+    def get_call_template(self, args, kws):
+        return super().get_call_template([types.unliteral(one) for one in args], kws)
+
+    def add_overload(self, made):
+        self.overloads[tuple(made.signature.args)] = made
 
 
 class _Entry:
-    """A kernel that Python calls: compiled for one signature, or read from disk, when it is first bound.
+    """A kernel that Python calls.
+
+    Attributes
+    ----------
+    call
+        It, once it is bound: what Python calls.
+    for_c : int
+        Its address for C; 0 unless it takes only integers.
+    """
+
+    call: Any
+    for_c: int
+
+    def __init__(
+        self, func: Callable[..., Any], signature: tuple[Any, ...], stamp: str, nogil: bool
+    ) -> None:
+        self.py_func = func
+        self.entry_signature = signature
+        self.stamp = f"{stamp} {nogil}"
+        self._options = _OPTIONS | {
+            "nogil": nogil,
+            "no_cfunc_wrapper": any(one is not INT for one in signature),
+        }
+
+    def lower(self, unit: _Unit) -> Any:
+        """Add it to a unit; return its description and environment."""
+        flags = Flags()
+        cpu_target.options.parse_as_flags(flags, self._options)
+        context = cpu_target.typing_context, cpu_target.target_context
+        made = compile_extra(
+            *context,
+            self.py_func,
+            args=self.entry_signature,
+            return_type=None,
+            flags=flags,
+            locals={},
+            library=unit,
+            pipeline_class=_Pipeline,
+        )
+        made.fndesc.typemap = made.fndesc.calltypes = None
+        return made.fndesc, made.environment
+
+    def take(self, library: Any, fndesc: Any, environment: Any) -> None:
+        """Find it in compiled code."""
+        self.call = cpu_target.target_context.get_executable(library, fndesc, environment)
+        self.for_c = library.get_pointer_to_function(fndesc.llvm_cfunc_wrapper_name)
+
+
+class _Compiled:
+    """Entries that are compiled together, and kept on disk in one file.
+
+    What LLVM does with a kernel, it does once, although many entries call it.
 
     Rule     SPEED-KEEP-1, -2, -7
     """
 
-    def __init__(
-        self, func: Callable[..., Any], signature: tuple[Any, ...], stamp: str, **options: Any
-    ) -> None:
-        self.py_func = func
-        self.entry_signature = signature
-        self._stamp = f"{stamp} {options}"
-        self._options = options
-        self._found: bytes | None = None
-
-    @functools.cached_property
-    def compiled(self) -> Any:
-        found = self._load()
-        if found is None:
-            dispatcher = numba.njit(**self._options)(self.py_func)
-            dispatcher.compile(self.entry_signature)
-            found = dispatcher.overloads[self.entry_signature]
-            self._save(found)
-        return found
-
-    def _file(self) -> tuple[str, bytes]:
-        """Return the name of the file on disk and its key."""
-        function = self.py_func
-        name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self._entries = entries
         parts = (
-            self._stamp,
             sys.implementation.cache_tag,
             cpu_target.target_context.codegen().magic_tuple(),
-            function.__module__,
-            function.__qualname__,
-            function.__code__.co_code,
-            self.entry_signature,
+            *(
+                (
+                    one.stamp,
+                    one.py_func.__module__,
+                    one.py_func.__qualname__,
+                    one.py_func.__code__.co_code,
+                    one.entry_signature,
+                )
+                for one in entries
+            ),
         )
-        key = hashlib.sha256(repr(parts).encode()).digest()
-        return f"{name[:100]}-{key.hex()[:20]}.nbc", key
+        self._key = hashlib.sha256(repr(parts).encode()).digest()
+        self._name = f"kernels-{self._key.hex()[:20]}.nbc"
 
-    def is_cached(self) -> bool:
-        """Read the file; say whether it exists and is intact."""
-        if self._found is None:
-            name, key = self._file()
-            with contextlib.suppress(OSError):
-                contents = cache.read(name)
-                digest, payload = contents[:_DIGEST], contents[_DIGEST:]
-                if digest == hashlib.sha256(key + payload).digest():
-                    self._found = payload
-                else:
-                    self._tell_damage()
-        return self._found is not None
+    def read(self) -> bytes | None:
+        """Return what is on disk; None if there is nothing, or it is damaged."""
+        with contextlib.suppress(OSError):
+            contents = cache.read(self._name)
+            digest, payload = contents[:_DIGEST], contents[_DIGEST:]
+            if digest == hashlib.sha256(self._key + payload).digest():
+                return payload
+            self._tell_damage()
+        return None
 
     def _tell_damage(self) -> None:
-        text = f"{cache.folder() / self._file()[0]} is damaged; what is damaged is compiled again"
+        text = f"{cache.folder() / self._name} is damaged; what is damaged is compiled again"
         cache.tell("damaged", text)
 
-    def _load(self) -> Any:
-        """Return the compiled function, None if there is none on disk that can be used."""
-        if not self.is_cached():
-            return None
-        payload, self._found = cast(bytes, self._found), None
+    def bind(self, payload: bytes | None) -> None:
+        """Make the entries callable, from what is on disk, or by compiling them."""
+        if payload is None or not self._load(payload):
+            with global_compiler_lock, _no_garbage_collection():
+                self._compile()
+
+    def _load(self, payload: bytes) -> bool:
         context = cpu_target.target_context
         rtsys.initialize(context)  # the functions that wrappers call
         try:
-            return CompileResult._rebuild(context, *pickle.loads(payload))
+            code, described = pickle.loads(payload)
+            library = context.codegen().unserialize_library(code)
+            for one, its in zip(self._entries, described, strict=True):
+                one.take(library, *its)
         except Exception:
             self._tell_damage()
-            return None
+            return False
+        return True
 
-    def _save(self, compiled: Any) -> None:
-        """Write the compiled function, if possible."""
-        if compiled.library.has_dynamic_globals:  # addresses of this process
+    def _compile(self) -> None:
+        unit = _Unit(cpu_target.target_context.codegen(), "kernels")
+        unit.enable_object_caching()
+        described = [one.lower(unit) for one in self._entries]
+        unit.finalize()
+        for one, its in zip(self._entries, described, strict=True):
+            one.take(unit, *its)
+        if unit.has_dynamic_globals:  # addresses of this process
             return
-        name, key = self._file()
         try:
-            payload = dumps(_without_ir(*compiled._reduce()))
-            cache.write(name, hashlib.sha256(key + payload).digest() + payload)
+            payload = dumps((_without_ir(unit, described), described))
+            cache.write(self._name, hashlib.sha256(self._key + payload).digest() + payload)
         except (OSError, MemoryError) as error:
             reason = f"{type(error).__name__}: {error}"
             cache.tell(
@@ -165,21 +285,32 @@ class _Entry:
             )
 
 
-def _without_ir(library, fndesc, *others):
-    """Return the parts of a compiled function with the names of its symbols instead of their IR.
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep the collector from a third of the time: compiling makes millions of objects that stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _without_ir(unit, described):
+    """Return the machine code of a unit as numba reads it, with the names of symbols instead of their IR.
 
     LLVM's IR is twice as long as the machine code, would be read at each start and stay in memory, and
-    would serve only to inline the function into callers compiled later. They call its address.
+    would serve only to inline kernels into callers compiled later. They call their addresses.
     """
-    name, kind, (code, _) = library
-    symbols = (
-        fndesc.llvm_func_name,
-        fndesc.llvm_cpython_wrapper_name,
-        fndesc.llvm_cfunc_wrapper_name,
-    )
-    lines = [f'@"{symbol}" = available_externally global i8 0' for symbol in symbols]
+    names = [
+        name
+        for fndesc, _environment in described
+        for name in (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name)
+    ]
+    lines = [f'@"{name}" = available_externally global i8 0' for name in names]
     named = binding.parse_assembly("\n".join(lines)).as_bitcode()
-    return (name, kind, (code, named)), fndesc, *others
+    return unit.name, "object", (unit._get_compiled_object(), named)
 
 
 def entry(*signature: Any, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
@@ -194,7 +325,7 @@ def entry(*signature: Any, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
         if INTERPRETED:
             func.entry_signature = signature  # type: ignore[attr-defined]
             return func
-        return cast(F, _Entry(func, signature, stamp, nogil=nogil, **_OPTIONS))
+        return cast(F, _Entry(func, signature, stamp, nogil))
 
     return wrap
 
@@ -204,21 +335,28 @@ def entry_of(kernel: F, *signature: Any, nogil: bool) -> F:
     return entry(*signature, nogil=nogil)(kernel if INTERPRETED else cast(Any, kernel).py_func)
 
 
-def bind(func: F) -> F:
-    """Return the cheapest way to call an entry from Python: no look-up of argument types.
+def bind(functions: Sequence[F], announce: Callable[[], None] = lambda: None) -> list[F]:
+    """Return the cheapest ways to call some entries from Python: without a look-up of argument types.
 
-    Arguments must have the declared types; numba's unboxing rejects others with a TypeError.
+    They are read from disk, or compiled together, after `announce` was called. Arguments must have the
+    declared types; numba's unboxing rejects others with a TypeError.
     """
-    return func if INTERPRETED else cast(F, cast(_Entry, func).compiled.entry_point)
+    if INTERPRETED:
+        return list(functions)
+    entries = cast(Sequence[_Entry], functions)
+    compiled = _Compiled(entries)
+    payload = compiled.read()
+    if payload is None:
+        announce()
+    compiled.bind(payload)
+    return [one.call for one in entries]
 
 
 def c_address_of(func: Callable[..., Any]) -> int:
-    """Return the address of an entry that takes and returns integers, for C."""
-    compiled = cast(_Entry, func).compiled
-    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
-    return address
+    """Return the address of a bound entry that takes and returns integers, for C."""
+    return cast(_Entry, func).for_c
 
 
-def is_cached(func: Callable[..., Any]) -> bool:
-    """Say whether the cache has an entry, so that `bind` need not compile it."""
-    return INTERPRETED or cast(_Entry, func).is_cached()
+def is_cached(functions: Sequence[Callable[..., Any]]) -> bool:
+    """Say whether some entries are on disk, so that `bind` need not compile them."""
+    return INTERPRETED or _Compiled(cast(Sequence[_Entry], functions)).read() is not None

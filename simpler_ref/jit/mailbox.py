@@ -61,14 +61,14 @@ from .atomics import (
     store,
     yield_core,
 )
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .slots import config_of, index_of
 from .waiting import wake
 
 STATE_MASK = 0xFFFFFFFF
 
 
-@inlined
+@kernel
 def copy_words(mem, to, start, count):
     for k in range(count):
         mem[to + k] = mem[start + k]
@@ -110,7 +110,7 @@ def is_done(mem, w):
     return word & STATE_MASK == L.TASK_DONE
 
 
-@inlined
+@kernel
 def encode(mem, frame, slot, counts, tensors, scalars):
     """Write a frame: configuration, digest, counts, tensors, scalars. Tags do not travel.
 
@@ -145,7 +145,7 @@ def encode(mem, frame, slot, counts, tensors, scalars):
         encode_scalars(mem, frame, box + L.MAIL_TENSORS + words, scalars, counts >> L.HALF)
 
 
-@inlined
+@kernel
 def encode_scalars(mem, frame, to, scalars, count):
     """Write the scalars of a frame, and their kinds beside the mailbox.
 
@@ -168,7 +168,7 @@ def encode_scalars(mem, frame, to, scalars, count):
             kinds = 0
 
 
-@inlined
+@kernel
 def publish(mem, w, state_word, state):
     """Publish a mailbox to its worker, and wake the worker if it sleeps.
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import layout as L
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .schedule import pass_after_submit, pass_in_bulk
 from .submit import (
     alloc_buffer,
@@ -58,7 +58,7 @@ _VARIABLE_BIT = 32  # of PATCH_AT
 
 
 # ---------------------------------------------------------------- carrying one out
-@inlined
+@kernel
 def run_program(mem, program, variables):
     """Carry out a program from its current op on, at most PROGRAM_SLICE tasks.
 
@@ -97,7 +97,7 @@ def following(program, at, kind):
     return at
 
 
-@inlined
+@kernel
 def run_op(mem, program, variables, at, kind):
     """Carry out one op that is no REPEAT.
 
@@ -116,7 +116,7 @@ def run_op(mem, program, variables, at, kind):
     return close_scope(mem)
 
 
-@inlined
+@kernel
 def run_repeat(mem, program, variables, at, most):
     """Make the submit after a REPEAT, at most `most` times.
 
@@ -136,7 +136,7 @@ def run_repeat(mem, program, variables, at, most):
     return made
 
 
-@inlined
+@kernel
 def run_submit(mem, program, variables, at, shift):
     """Submit a task or a group: patch its words, add it, note where its outputs are.
 

@@ -69,7 +69,7 @@ from .dispatch import dispatch
 from .graph import wire_all
 from .hazards import forget_all
 from .journal import note_run, note_span
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .mailbox import STATE_MASK, is_done, worker_at
 from .queues import has_candidate, has_ready, take_consumed
 from .ring import reset_to_empty
@@ -109,7 +109,7 @@ def scheduler_pass(mem):
     return moved + collected
 
 
-@inlined
+@kernel
 def two_passes(mem):
     """Run a pass, and a second one for what the first collected."""
     before = answers(mem)
@@ -172,7 +172,7 @@ def may_miss_an_end(mem):
 
 
 # ---------------------------------------------------------------- the Orch thread's share
-@inlined
+@kernel
 def orch_pass(mem):
     """Run a pass as the Orch thread and reclaim what was consumed.
 
@@ -195,7 +195,7 @@ def orch_pass(mem):
     return moved
 
 
-@inlined
+@kernel
 def pass_after_submit(mem):
     """Run the pass that a submit needs, as the Orch thread; put an active Scheduler thread on standby."""
     show_up(mem)
@@ -241,7 +241,7 @@ def show_up(mem):
         compare_exchange(mem, L.PARK_SCHED, L.ACTIVE, L.STANDBY)
 
 
-@inlined
+@kernel
 def pass_in_bulk(mem, slot):
     """Run a pass as the Orch thread after a submit in bulk, if one is due.
 
@@ -363,7 +363,7 @@ def watch_groups(mem):
             notify(mem, L.PARK_SCHED)
 
 
-@inlined
+@kernel
 def help_scheduler(mem, live, ended, taken, call, slice_ns):
     """Help until a goal is reached, see `help_until`; the Orch thread may go away for long afterwards."""
     began = now_ns() if mem[L.TRACING] == L.TRACE_ALL else 0
@@ -396,7 +396,7 @@ def ended_tasks(mem):
     return mem[L.COMPLETED_COUNT] + mem[L.FAILED_COUNT]
 
 
-@inlined
+@kernel
 def help_until(mem, live, ended, taken, call, slice_ns):
     """Run passes as the Orch thread, and sleep between them, until a goal is reached.
 
@@ -548,7 +548,7 @@ def end_run(mem):
 
 
 # ---------------------------------------------------------------- the Scheduler thread
-@inlined
+@kernel
 def scheduler_loop(mem, timer_ns):
     """Be the Scheduler thread until STOPPING is set. It never spins and never polls.
 

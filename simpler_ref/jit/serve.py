@@ -36,7 +36,7 @@ from .fail_points import (
     fail_point,
 )
 from .journal import journal_of_worker, note_ran, note_request, note_span
-from .kernel import inlined, kernel
+from .kernel import kernel
 from .leaves import address_of, call_leaf
 from .mailbox import (
     STATE_MASK,
@@ -221,7 +221,7 @@ def may_start(mem, frame):
     return answer if skip == 0 else skip
 
 
-@inlined
+@kernel
 def how_it_ended(mem, at):
     """Return what an awaited end means for the task that waits for it: as `may_start`, without W_SKIP."""
     ended = load(mem, int(mem[at]))

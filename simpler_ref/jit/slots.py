@@ -19,7 +19,7 @@ from typing import NamedTuple
 from . import layout as L
 from .atomics import compare_exchange, fetch_add, load, store, unlikely
 from .journal import note_step
-from .kernel import inlined, kernel
+from .kernel import kernel
 
 (
     SUBMIT,
@@ -166,7 +166,7 @@ JOURNALS = tuple(
 """The journal in which an event is noted; -1: who does it notes it."""
 
 
-@inlined
+@kernel
 def step(mem, slot, event):
     """Let an event happen to a slot.
 

@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 from .atomics import fence, futex_wait, futex_wake, load, store
 from .fail_points import FAIL_WAKING, fail_point
-from .kernel import inlined, kernel
+from .kernel import kernel
 
 
 class State(NamedTuple):
@@ -133,7 +133,7 @@ STATES = (
 
 
 # ---------------------------------------------------------------- going to sleep
-@inlined
+@kernel
 def prepare(mem, word, state):
     """Announce that this thread is about to sleep; it looks again next.
 
@@ -144,7 +144,7 @@ def prepare(mem, word, state):
     fence()
 
 
-@inlined
+@kernel
 def commit(mem, word, seen, timeout_ns):
     """Sleep until the word is written and its sleeper woken, if it still says what was seen.
 
@@ -153,7 +153,7 @@ def commit(mem, word, seen, timeout_ns):
     return futex_wait(mem, word, seen, timeout_ns)
 
 
-@inlined
+@kernel
 def be_awake(mem, word):
     """Take the announcement back: the thread is awake, whether it has slept or not."""
     store(mem, word, 0)
