@@ -80,7 +80,8 @@ def _bind(modules, name):
     else:
         plain = kernel.py_func
     signature = [TYPES.get(parameter, INT) for parameter in parameters]
-    return _kernel.bind(_kernel.entry(*signature, nogil=True)(plain)), parameters
+    (made,) = _kernel.bind([_kernel.entry(*signature, nogil=True)(plain)])
+    return made, parameters
 
 
 class Kernels:
@@ -91,7 +92,7 @@ class Kernels:
 
     def __getattr__(self, name):
         if name in _entries:
-            made = _kernel.bind(_entries[name])
+            (made,) = _kernel.bind([_entries[name]])
         else:
             made = _from_python(*_bind(self._modules, name))
         setattr(self, name, made)

@@ -111,6 +111,12 @@ class _Unit(_Library):
         self._linking_libraries = list(parts)
         super().finalize()
 
+    def _optimize_final_module(self):
+        for function in self._final_module.functions:
+            if function.linkage == binding.Linkage.linkonce_odr:
+                function.linkage = "internal"  # nobody else calls it, so it may be inlined and dropped
+        super()._optimize_final_module()
+
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(NativeLowering):
