@@ -11,10 +11,10 @@ import multiprocessing
 import os
 import statistics
 
+import numba
 import numpy as np
 
 from simpler_ref.jit.atomics import futex_wait, futex_wake, load, now_ns, pause, store
-from simpler_ref.jit.kernel import kernel
 from simpler_ref.system import regions
 
 ORDER = 0  # the sample asked for; the partner sleeps on it
@@ -28,8 +28,10 @@ SAMPLES = 5
 PARK_NS = 1_000_000_000
 PATIENCE_NS = 10_000_000_000
 
+compiled = numba.njit(nogil=True, error_model="numpy", _nrt=False)  # as kernels are
 
-@kernel
+
+@compiled
 def ping_one(mem, n):
     """Send a word there and back `n` times; return the nanoseconds."""
     start = now_ns()
@@ -40,7 +42,7 @@ def ping_one(mem, n):
     return now_ns() - start
 
 
-@kernel
+@compiled
 def pong_one(mem, n):
     """Send a word back `n` times."""
     for i in range(n):
@@ -49,7 +51,7 @@ def pong_one(mem, n):
         store(mem, THERE, 2 * i + 2)
 
 
-@kernel
+@compiled
 def ping_two(mem, n):
     """Like `ping_one`, with a line of its own for each way, and looking without a pause."""
     start = now_ns()
@@ -60,7 +62,7 @@ def ping_two(mem, n):
     return now_ns() - start
 
 
-@kernel
+@compiled
 def pong_two(mem, n):
     """Answer `ping_two`."""
     for i in range(n):
@@ -69,7 +71,7 @@ def pong_two(mem, n):
         store(mem, BACK, i + 1)
 
 
-@kernel
+@compiled
 def wait_for_order(mem, seen):
     """Sleep until the order changes, for a while; return it."""
     if load(mem, ORDER) == seen:
@@ -77,7 +79,7 @@ def wait_for_order(mem, seen):
     return load(mem, ORDER)
 
 
-@kernel
+@compiled
 def give_order(mem, order):
     """Wake the partner and wait until it has cleared the words; return whether it did."""
     start = now_ns()
@@ -91,7 +93,7 @@ def give_order(mem, order):
     return True
 
 
-@kernel
+@compiled
 def accept_order(mem, order):
     """Clear the words and say so."""
     store(mem, THERE, 0)
@@ -99,7 +101,7 @@ def accept_order(mem, order):
     store(mem, CALM, order)
 
 
-@kernel
+@compiled
 def order_end(mem):
     """Tell the partner to end."""
     store(mem, ORDER, -1)

@@ -89,7 +89,7 @@ def _with_parameters_of(
     def show(method: Callable[..., None]) -> Callable[Concatenate[Worker, P], None]:
         made: Any = options.__init__
         made.__qualname__ = method.__qualname__  # in errors
-        types = get_type_hints(options)
+        types = get_type_hints(options, localns={"KW_ONLY": None})  # which Python 3.10 refuses
         method.__annotations__ = {name: types.get(name) for name in made.__annotations__}
         method.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
         return method

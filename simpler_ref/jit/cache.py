@@ -1,9 +1,9 @@
-"""Compiled kernels on disk: a file each, checked before any of it is unpickled or run.
+"""Compiled kernels on disk: a file for each unit, checked before any of it is unpickled or run.
 
 A file has the SHA-256 of its key and its contents, then the contents. The key is all that the machine
-code depends on: sources, versions, processor, function and signature. A file that is truncated, altered
-or of another key is ignored: the kernel is compiled and written again. A kernel that cannot be written
-is used from memory.
+code depends on: sources, versions, processor, functions and signatures. A file that is truncated,
+altered or of another key is ignored: the kernels are compiled and written again. Those that cannot be
+written are used from memory.
 
 The files are in a folder of the user, not in the package. They are machine code that this process will
 run, so a folder or a file that others can write is not used.
@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOM = 256 << 20
-"""Most bytes in the folder, some thirty versions of all kernels; the least recently used are removed."""
+ROOM = 64 << 20
+"""Most bytes in the folder, a hundred versions of all kernels; the least recently used are removed."""
 _DAY_S = 86400.0
 
 log = logging.getLogger("simpler_ref")

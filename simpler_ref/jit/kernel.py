@@ -5,6 +5,11 @@ callees from other files of this package (every offset in `layout`), so an old l
 cached caller. This package's cache (see `cache`) is stamped with a digest of all sources in
 `simpler_ref/jit` instead: a change in any of them has all kernels compiled again.
 
+Numba would optimise and compile each kernel by itself, once more inside every caller, and again inside
+the callers of those. Here numba types a kernel once and makes LLVM's code of it, a `_Part`; the entries,
+with the parts of all kernels that they call, are a `_Unit`, which LLVM optimises and compiles as a whole.
+It knows all callers then, and decides what to inline.
+
 With ``NUMBA_DISABLE_JIT=1`` the decorator returns the function itself.
 """
 
@@ -114,13 +119,15 @@ class _Unit(_Library):
     def _optimize_final_module(self):
         for function in self._final_module.functions:
             if function.linkage == binding.Linkage.linkonce_odr:
-                function.linkage = "internal"  # nobody else calls it, so it may be inlined and dropped
+                function.linkage = (
+                    "internal"  # nobody else calls it, so it may be inlined and dropped
+                )
         super()._optimize_final_module()
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _Lowering(NativeLowering):
-    """Makes LLVM code of a kernel for a part of its own, and of an entry for the unit that it is given."""
+    """Makes LLVM code: of a kernel for a part of its own, of an entry for the unit that it is given."""
 
     _name = "kernel_lowering"
 

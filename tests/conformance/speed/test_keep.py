@@ -32,9 +32,10 @@ def kept(function=triple, stamp="sources"):
 
 def version(function=triple, stamp="sources"):
     """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
-    with event.install_recorder("numba:compile") as compilations:
+    with event.install_recorder("numba:run_pass") as compilations:
         entry = kept(function, stamp)
-        holds, answer = kernel.is_cached(entry), kernel.bind(entry)(14)
+        holds, (bound,) = kernel.is_cached([entry]), kernel.bind([entry])
+        answer = bound(14)
     loaded = not compilations.buffer
     assert holds >= loaded
     return Version(answer, loaded)
@@ -104,7 +105,7 @@ def test_no_bit_of_a_file_can_change_unnoticed(folder):
     whole = path.read_bytes()
 
     def holds():
-        return kernel.is_cached(kept())
+        return kernel.is_cached([kept()])
 
     for at in [*range(64), *range(64, len(whole), 97)]:
         flipped = bytearray(whole)
