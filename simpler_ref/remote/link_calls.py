@@ -26,7 +26,7 @@ from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_
 from ..calls import outcomes
 from ..calls.forms import INNER_VALUE, VALUE, Form, form_of
 from ..calls.sending import Payload, number_in
-from ..calls.tasks import Task as CalledTask
+from ..calls.tasks import Task
 from ..engine.view.blocks import Blocks, data_of, set_value_key, value_key
 from ..engine.view.layouts import Layouts
 from ..engine.view.mailbox import CallWords, ReceivedArgs, call_words
@@ -44,7 +44,7 @@ from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .limits import MOST_INLINE
-from .link_tasks import Kind, Task
+from .link_tasks import Kind, LinkTask
 from .mover import new_key
 from .parent_memory import Missing, ParentMemory
 from .requests import PickledRegistration, Registration
@@ -145,7 +145,7 @@ class Function(NamedTuple):
     why_not: str = ""
 
     @classmethod
-    def of(cls, task: CalledTask) -> Function:
+    def of(cls, task: Task) -> Function:
         """Return that of a task."""
         named = b""
         for target in (task, task.py_func):
@@ -217,7 +217,7 @@ class _Beside(Missing):
         return Piece(b"", key, data.nbytes)
 
 
-class CallTask(Task):
+class CallTask(LinkTask):
     """A call, and its message."""
 
     def __init__(
@@ -293,11 +293,11 @@ class CallTasks(Kind):
         self._link.give_up(str(error))
 
     # ------------------------------------------------------------ one call
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> Task | None:
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
         """Return a call that can go ahead: one that waits for no other one."""
         return None if after else self.read(args)
 
-    def read(self, args: ReceivedArgs) -> Task:
+    def read(self, args: ReceivedArgs) -> LinkTask:
         """Return a call; the session knows its function by then."""
         wires, words, bare = call_words(args)
         kinds = list(bare[: len(words)])

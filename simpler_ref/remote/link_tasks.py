@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .link import Link
 
 
-class Task:
+class LinkTask:
     """A task or a call, as its mailbox has it.
 
     Attributes
@@ -84,11 +84,11 @@ class Kind:
     """Whether one that has to wait for its turn keeps those behind it from going ahead. What it needs is
     stored meanwhile, by another thread."""
 
-    def read(self, args: ReceivedArgs) -> Task:
+    def read(self, args: ReceivedArgs) -> LinkTask:
         """Return a task whose turn it is; it may fail."""
         raise NotImplementedError
 
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> Task | None:
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
         """Return a task that can go ahead, if only of some frames; None: it has to wait for its turn."""
         return self.read(args)
 
@@ -104,7 +104,7 @@ class _Sent(NamedTuple):
 
     ticket: int | None
     sequence: int = 0
-    task: Task | None = None
+    task: LinkTask | None = None
 
 
 class _Early(NamedTuple):
@@ -182,7 +182,7 @@ class LinkTasks:
         if self._storer is not None:
             self._storer.shutdown()
 
-    def _settle(self, task: Task, number: int = 0) -> None:
+    def _settle(self, task: LinkTask, number: int = 0) -> None:
         """Wait for the end of the oldest task that the session has, and note what it has made.
 
         `number` is that of the task in a trace, unless it was sent in vain.
@@ -245,7 +245,7 @@ class LinkTasks:
 
     def _look(
         self, kind: Kind, made: type[ReceivedArgs], box: Any, after: Sequence[int]
-    ) -> Task | None:
+    ) -> LinkTask | None:
         """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
         args = made.__new__(made)
         args._box = box
@@ -267,7 +267,7 @@ class LinkTasks:
             return None
         return task
 
-    def _store_early(self, task: Task) -> None:
+    def _store_early(self, task: LinkTask) -> None:
         """Begin to store what a task needs, while others run; unless something is stored already."""
         if self._early is not None:
             return
@@ -287,12 +287,12 @@ class LinkTasks:
         self._link.note_all()
 
     # ------------------------------------------------------------ one task
-    def _store(self, task: Task) -> None:
+    def _store(self, task: LinkTask) -> None:
         if task.coming:
             self._memory.store_all(task.run, task.coming)
             self._memory.note_stored(task.coming)
 
-    def _store_in_turn(self, task: Task) -> None:
+    def _store_in_turn(self, task: LinkTask) -> None:
         """Store it; if there is no room beside what runs there, once that has ended."""
         try:
             self._store(task)
@@ -304,7 +304,7 @@ class LinkTasks:
                     self._link.wait_for_answer_to(one.sequence)
             self._store(task)
 
-    def _post(self, ticket: int | None, task: Task, after: Sequence[int] = ()) -> _Sent:
+    def _post(self, ticket: int | None, task: LinkTask, after: Sequence[int] = ()) -> _Sent:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
         sent = _Sent(ticket, task.post(self._link, ticket, after), task)
         in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
@@ -313,7 +313,7 @@ class LinkTasks:
 
 
 # ---------------------------------------------------------------- tasks of runs
-class _Bringing(Task):
+class _Bringing(LinkTask):
     """A task that brings a tensor home."""
 
     brings = True
@@ -329,7 +329,7 @@ class _Bringing(Task):
         self._memory.bring(one.key, one.reads, address, bytes_of(self._wire))
 
 
-class RunTask(Task):
+class RunTask(LinkTask):
     """A task of a run, and its message."""
 
     def __init__(self, link: Link, message: Run, coming: Coming) -> None:
@@ -368,13 +368,13 @@ class RunTasks(Kind):
         self._link.end_if_lost()
         self._link.losses[0] += 1
 
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> Task | None:
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
         """Return a task that can go ahead: one of a callable that the session knows."""
         if digest_in(args._box) not in self._link.digests:
             return None
         return self.read(args)
 
-    def read(self, args: ReceivedArgs) -> Task:
+    def read(self, args: ReceivedArgs) -> LinkTask:
         """Return a task, with what the session needs for it."""
         wires, scalars, kinds = call_words(args)
         if not wires and not scalars:
@@ -418,4 +418,4 @@ class RunTasks(Kind):
         return missing
 
 
-__all__ = ["Kind", "LinkTasks", "RunTasks", "Task", "require_done"]
+__all__ = ["Kind", "LinkTask", "LinkTasks", "RunTasks", "require_done"]

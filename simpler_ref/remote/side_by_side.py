@@ -139,7 +139,7 @@ class LeafWork(Work):
         return completion(self.sequence, outcome, error)
 
 
-class _Use:
+class _Users:
     """Which work that has not ended uses a copy: what wrote it last, and what reads it since then."""
 
     __slots__ = ("readers", "version", "writer")
@@ -183,7 +183,7 @@ class SideBySide:
         self._stream_of, self._copies, self._failed = stream_of, copies, failed
         self._fetchers, self._ring_bell = fetchers, ring
         self._callees: dict[InnerCallable, Task] = {}
-        self._uses: dict[int, _Use] = {}
+        self._users: dict[int, _Users] = {}
         self._ends: list[End] = []
         self._under_way: dict[int, Work] = {}
         """What has not ended, by the numbers of the frames."""
@@ -262,25 +262,25 @@ class SideBySide:
     def _note_uses(self, work: Work) -> set[int]:
         """Note which copies are used, and return the work to wait for."""
         if not self._under_way:
-            self._uses.clear()
+            self._users.clear()
         waits_for: set[int] = set()
         sequence = work.sequence
         for key in work.told.dropped:
             waits_for |= self._wait_to_write(key, sequence)
         for one in work.tensors:
-            use = self._uses.setdefault(one.key, _Use())
-            if one.makes or (use.readers and use.version != one.reads):
+            users = self._users.setdefault(one.key, _Users())
+            if one.makes or (users.readers and users.version != one.reads):
                 waits_for |= self._wait_to_write(one.key, sequence)
             else:
-                waits_for.add(use.writer)
-                use.readers.append(sequence)
-                use.version = one.reads
+                waits_for.add(users.writer)
+                users.readers.append(sequence)
+                users.version = one.reads
         return (waits_for & self._under_way.keys()) - {sequence}
 
     def _wait_to_write(self, key: int, sequence: int) -> set[int]:
-        use = self._uses.setdefault(key, _Use())
-        waits_for = {use.writer, *use.readers}
-        use.writer, use.readers = sequence, []
+        users = self._users.setdefault(key, _Users())
+        waits_for = {users.writer, *users.readers}
+        users.writer, users.readers = sequence, []
         return waits_for
 
     # ------------------------------------------------------------ one piece of work
