@@ -143,7 +143,7 @@ EVENTS = {
         REMOTE_BUFFER_ACCESS_WRITE,
         "the parent asks to store it, and it is not here",
     ),
-    "put": Event((_GONE, _COMING), _COMING, 0, "it has come in the frame of a task that reads it"),
+    "put": Event((_GONE,), _COMING, 0, "it has come in the frame of a task that reads it"),
     "take": Event((_COMING,), _HERE, REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"),
     "make room": Event(
         (_GONE,), _CHANGING, 0, "a task that reads or makes it begins, and no version is here"
@@ -277,6 +277,8 @@ class Copies:
             if self._is_here(one):
                 return False
             coming = self._coming.get(name)
+            if coming is not None and not coming.window:
+                return False  # it has come in a frame
             coming = coming or _Copy(self.empty(one.nbytes))
             self._require_size(coming, one.nbytes)
             self._step("open", one.key, coming, one.version)
@@ -297,6 +299,7 @@ class Copies:
         with self._lock:
             for one in tensors:
                 if one.data and not self._is_here(ComingCopy(one.key, one.reads, len(one.data))):
+                    self._drop_coming([(one.key, one.reads)])  # a transfer of it was cut short
                     coming = _Copy(np.frombuffer(one.data, np.uint8))
                     coming.is_spilled = True
                     self._step("put", one.key, coming, one.reads)

@@ -10,7 +10,12 @@ import pytest
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote.copies import EVENTS, ComingCopies, ComingCopy, CopiedTensor, Copies, State
 from simpler_ref.remote.copies import _Copy as Copy
+from simpler_ref.remote.windows import bytes_at
 from tests.spec_rules import ROOT
+
+
+def copy_bytes(window, address):
+    bytes_at(address, window.nbytes)[:] = bytes_at(window.address, window.nbytes)
 
 
 def store():
@@ -20,7 +25,7 @@ def store():
         address="here",
         offer=lambda window: offered.update({window.key: window}),
         withdraw=offered.pop,
-        move=lambda key, address: None,
+        move=lambda key, address: copy_bytes(offered[key], address),
     )
     return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
 
@@ -38,6 +43,19 @@ def test_an_event_happens_in_its_states_only_and_leaves_its_window(name, state):
     copies._step(name, 7, copy, 3)
     assert (copy.state, copy.version) == (event.after, 3)
     assert [one.access for one in offered.values()] == [event.access] * bool(event.access)
+
+
+def test_what_comes_in_a_frame_takes_the_place_of_a_transfer_and_needs_none():
+    copies, offered = store()
+    coming = ComingCopies(1, (ComingCopy(7, 1, 4),))
+    assert copies.open(coming) == [7] and len(offered) == 1
+    copies.put([CopiedTensor(7, 1, data=b"abcd")])
+    assert copies.open(coming) == [] and not offered
+    (address,) = copies.take([CopiedTensor(7, 1)], [4])
+    assert bytes(bytes_at(address, 4)) == b"abcd" and len(offered) == 1
+    copies.put([CopiedTensor(7, 1, data=b"abcd")])
+    copies.validate()
+    assert copies.counts()["copy_bytes_spilled"] == 0
 
 
 def test_errors_tell_the_story_of_a_version():

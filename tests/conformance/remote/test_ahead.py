@@ -239,27 +239,6 @@ def test_the_endpoint_has_its_next_tasks_before_the_current_one_has_ended(tmp_pa
         assert it.sent()[-1] >= 2
 
 
-# ---------------------------------------------------------------- 2, 3: what waits for its turn
-def held_copies(it):
-    """Run a task that needs a tensor of the parent among others; return what was sent when."""
-    x, y = it.worker.zeros(COUNT, np.float32), it.worker.zeros(COUNT, np.float32)
-    for function in (far_side.copy, far_side.nothing):
-        it.made.handle(function)
-
-    def orch_fn(orch, *_):
-        it.hold(orch)
-        it.submit(orch, far_side.nothing)
-        it.submit(orch, far_side.copy, (x, INPUT), (y, EXISTING))
-        it.submit(orch, far_side.nothing)
-        wait_until(lambda: tasks_given(it.worker) == DEPTH)
-        it.let_go()
-
-    x[:] = 3
-    it.worker.run(orch_fn)
-    assert y.tolist() == [3] * COUNT
-    return it.sent()[1:]
-
-
 # ---------------------------------------------------------------- 4: cancelled runs
 class Stop(Exception):
     """What the orchestration function raises."""
