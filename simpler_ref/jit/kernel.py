@@ -33,13 +33,21 @@ from llvmlite import binding
 from numba import typeof
 from numba.core import config, types
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, compile_extra
+from numba.core.compiler import CompilerBase, Flags, PassManager, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
-from numba.core.typed_passes import NativeLowering
+from numba.core.typed_passes import (
+    AnnotateTypes,
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
 
 from . import cache
 
@@ -145,11 +153,18 @@ class _Lowering(NativeLowering):
 
 
 class _Pipeline(CompilerBase):
+    """What numba does with a kernel, which has no closures, generators or calls to inline."""
+
+    PASSES = (
+        *(TranslateByteCode, FixupArgs, IRProcessing, ReconstructSSA),
+        *(NopythonTypeInference, PreLowerStripPhis, IRLegalization, AnnotateTypes),
+        *(_Lowering, NoPythonBackend),
+    )
+
     def define_pipelines(self):
-        made = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        made.passes = [
-            (_Lowering if one is NativeLowering else one, why) for one, why in made.passes
-        ]
+        made = PassManager("kernels")
+        for one in self.PASSES:
+            made.add_pass(one, "")
         made.finalize()
         return [made]
 
