@@ -114,8 +114,7 @@ class _Unit(_Library):
 
     def finalize(self):
         """Link all parts, then optimise and compile the whole."""
-        parts: dict[_Part, None] = {}
-        missing = self._linking_libraries
+        parts, missing = {}, self._linking_libraries
         while missing:
             part = missing.pop()
             if part not in parts:
@@ -127,9 +126,7 @@ class _Unit(_Library):
     def _optimize_final_module(self):
         for function in self._final_module.functions:
             if function.linkage == binding.Linkage.linkonce_odr:
-                function.linkage = (
-                    "internal"  # nobody else calls it, so it may be inlined and dropped
-                )
+                function.linkage = "internal"  # so that LLVM knows all of its callers
         super()._optimize_final_module()
 
 
