@@ -64,7 +64,7 @@ class Stream:
         self.engine = small_engine(window=window, heap=1024, sub=1)
         self.mem = self.engine.mem
         self.geometry = self.mem[: L.ORCH].copy()
-        self.layouts = Layouts(self.engine)
+        self.layouts = Layouts(self.engine.mem)
         self.tasks: list[Task] = []
         self.by_slot: dict[int, Task] = {}
 

@@ -124,7 +124,7 @@ class ReceivedArrays:
     """The arrays of the calls that a worker runs."""
 
     def __init__(self, engine: Engine) -> None:
-        self._layouts = Layouts(engine)
+        self._layouts = Layouts(engine.mem)
         self._views: dict[tuple[bytes, bool], Array] = {}
         self._epoch = -1
 

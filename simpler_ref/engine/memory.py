@@ -122,7 +122,7 @@ class Engine:
             park_ns=PARK_NS,
             stuck_ns=STUCK_NS,
         )
-        self.layouts = Layouts(self)
+        self.layouts = Layouts(self.mem)
         self.view.write_config(0, CallConfig().to_bytes())
 
     @classmethod

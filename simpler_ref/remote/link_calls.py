@@ -280,7 +280,7 @@ class CallTasks(Kind):
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
         size = link.spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
         self.values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
-        self._layouts = Layouts(mailbox.engine)
+        self._layouts = Layouts(mailbox.engine.mem)
         self._digests: dict[int, tuple[int, bytes]] = {}
         """Number and digest of the functions in blocks."""
 

@@ -31,7 +31,7 @@ MORE = 1 if INTERPRETED else 4
 def layouts():
     """Give the layouts of an engine: the only reference to its memory, which the last test keeps."""
     engine = small_engine()
-    made = Layouts(engine)
+    made = Layouts(engine.mem)
     unmap(engine)
     yield made
     made._mem = None

@@ -9,15 +9,13 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...jit import layout as L
 from ...model.wire import Layout, element_words, span_of
-
-if TYPE_CHECKING:
-    from ..memory import Engine
+from ...system.types import Array
 
 Loops = list[tuple[int, int]]
 """Of each loop, the outermost first: turns, and bytes from one to the next."""
@@ -50,14 +48,14 @@ class Layouts:
     The program gives them numbers, on any thread; workers read them.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._mem = engine.mem
-        self._start: int = engine.mem.item(L.A_LAYOUTS)
+    def __init__(self, mem: Array) -> None:
+        self._mem = mem
+        self._start: int = mem.item(L.A_LAYOUTS)
         self._numbers: dict[Layout, int] = {}
         self._read: dict[int, Layout] = {}
         self._traced: dict[str, list[Any]] = {}
         """Those that were forgotten while a trace is taken, which may have them."""
-        self._epoch: int = engine.mem.item(L.LAYOUTS_EPOCH)
+        self._epoch: int = mem.item(L.LAYOUTS_EPOCH)
         self._lock = threading.RLock()
         self._on_reset: Callable[[], Callable[[], None] | None] = lambda: None
 
@@ -91,7 +89,7 @@ class Layouts:
         if dtype.hasobject:
             raise TypeError(f"other processes cannot read elements of type {dtype}")
         words = _record(dtype, shape, strides)
-        number = self._mem.item(L.LAYOUTS_USED)
+        number: int = self._mem.item(L.LAYOUTS_USED)
         if number + len(words) > L.LAYOUTS_CAPACITY:
             raise MemoryError(
                 f"there is no room for one more layout: {len(self._numbers)} different combinations of "

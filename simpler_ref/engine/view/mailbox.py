@@ -147,7 +147,7 @@ def received_from(engine: Engine) -> type[ReceivedArgs]:
 
     A class, not an attribute of each object: most tasks have no layouts.
     """
-    attributes = {"__slots__": (), "_layouts": Layouts(engine)}
+    attributes = {"__slots__": (), "_layouts": Layouts(engine.mem)}
     return type(ReceivedArgs.__name__, (ReceivedArgs,), attributes)
 
 

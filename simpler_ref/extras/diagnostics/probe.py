@@ -42,7 +42,7 @@ class Probe:
 
     def __init__(self, mailbox: MailboxView, asked: dict[str, Any]) -> None:
         self._mailbox = mailbox
-        self._layouts = Layouts(mailbox.engine)
+        self._layouts = Layouts(mailbox.engine.mem)
         self._scalars = asked["scalars"]
         self._counters = Counters(asked["pmu"], asked["hardware"]) if asked["pmu"] else None
         self._file = self._memory = -1
