@@ -19,7 +19,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -274,6 +274,40 @@ class Placed:
                 self.tensors[use.index].turn = turn
 
 
+T = TypeVar("T", bound=Any)
+
+
+class Spans(Generic[T]):
+    """Tensors by their spans, which stay as they are meanwhile."""
+
+    def __init__(self) -> None:
+        self._sorted: list[tuple[int, int, int]] = []
+        """First byte and how many of each, and its id."""
+        self._by_id: dict[int, T] = {}
+        self._longest = 0
+
+    def add(self, one: T) -> None:
+        """Add one."""
+        insort(self._sorted, (*one.span, id(one)))
+        self._by_id[id(one)] = one
+        self._longest = max(self._longest, one.span[1])
+
+    def remove(self, one: T) -> None:
+        """Take one out."""
+        del self._sorted[bisect_left(self._sorted, (*one.span, id(one)))], self._by_id[id(one)]
+
+    def overlapping(self, start: int, nbytes: int) -> list[T]:
+        """Return those that share bytes with a span."""
+        found = []
+        at = bisect_left(self._sorted, (start - self._longest, 0, 0))
+        for first, size, key in self._sorted[at:]:
+            if first >= start + nbytes:
+                break
+            if first + size > start:
+                found.append(self._by_id[key])
+        return found
+
+
 class Directory:
     """The tensors of which endpoints have, or had, copies.
 
@@ -284,10 +318,7 @@ class Directory:
     def __init__(self, is_under_way: Callable[[int, int], bool] | None = None) -> None:
         self._is_under_way = is_under_way
         self._held: dict[Name, Held] = {}
-        self._spans: list[tuple[int, int, int]] = []
-        """First byte and how many of each, and its key."""
-        self._by_key: dict[int, Held] = {}
-        self._longest = 0
+        self._spans = Spans[Held]()
         self._retired: deque[Held] = deque()
         """Those of which endpoints forget their copies, once no call uses them."""
         self._dropped: dict[int, list[int]] = {}
@@ -304,14 +335,7 @@ class Directory:
 
     def overlapping(self, start: int, nbytes: int) -> list[Held]:
         """Return the tensors that share bytes with a span."""
-        found = []
-        at = bisect_left(self._spans, (start - self._longest, 0, 0))
-        for first, size, key in self._spans[at:]:
-            if first >= start + nbytes:
-                break
-            if first + size > start:
-                found.append(self._by_key[key])
-        return found
+        return self._spans.overlapping(start, nbytes)
 
     # ------------------------------------------------------------ before a submit
     def to_bring_home(self, uses: Iterable[Use], where: int) -> tuple[list[Held], bool]:
@@ -518,13 +542,12 @@ class Directory:
                 held.make(HOME)
 
     def _add(self, held: Held) -> None:
-        self._held[held.name] = self._by_key[held.key] = held
-        insort(self._spans, (*held.span, held.key))
-        self._longest = max(self._longest, held.nbytes)
+        self._held[held.name] = held
+        self._spans.add(held)
 
     def _remove(self, held: Held) -> None:
-        del self._held[held.name], self._by_key[held.key]
-        del self._spans[bisect_left(self._spans, (*held.span, held.key))]
+        del self._held[held.name]
+        self._spans.remove(held)
 
 
 def uses_of(wires: Sequence[bytes]) -> list[Use]:

@@ -10,12 +10,11 @@ Rule     REMOTE-RETRY-1, -2
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .directory import HOME, CopyPlan, Use
+from .directory import HOME, CopyPlan, Spans, Use
 
 UNKNOWN = -1
 """In place of a version: a transfer into the memory was cut short."""
@@ -117,8 +116,7 @@ class Lineage:
         """Begin anew: all has ended well, and is at home."""
         self._tasks: list[Logged] = []
         self._tracks: dict[tuple[int, int], Track] = {}
-        self._spans: list[tuple[int, int]] = []
-        self._longest = 0
+        self._spans = Spans[Track]()
         self._over: list[Track] = []
         self._names: dict[tuple[int, int], Version] = {}
         """What is meant by a key and a version of the directory."""
@@ -133,7 +131,7 @@ class Lineage:
     # ------------------------------------------------------------ memory of scopes
     def note_memory(self, start: int, nbytes: int, depth: int) -> None:
         """Note that memory was given to a new tensor, until the scope of a depth ends."""
-        for track in list(self._overlapping(start, nbytes)):
+        for track in self._spans.overlapping(start, nbytes):
             self._end(track)
         self._add(Track(start, nbytes, depth))
 
@@ -147,20 +145,12 @@ class Lineage:
         track.is_over = True
         self._over.append(track)
         del self._tracks[track.span]
-        del self._spans[bisect_left(self._spans, track.span)]
+        self._spans.remove(track)
 
     def _add(self, track: Track) -> Track:
         self._tracks[track.span] = track
-        insort(self._spans, track.span)
-        self._longest = max(self._longest, track.nbytes)
+        self._spans.add(track)
         return track
-
-    def _overlapping(self, start: int, nbytes: int) -> Iterator[Track]:
-        for span in self._spans[bisect_left(self._spans, (start - self._longest, 0)) :]:
-            if span[0] >= start + nbytes:
-                break
-            if span[0] + span[1] > start:
-                yield self._tracks[span]
 
     # ------------------------------------------------------------ tasks
     def note_task(
@@ -182,7 +172,7 @@ class Lineage:
     def _note_use(
         self, task: Logged, use: Use, plan: CopyPlan, written: dict[Track, list[tuple[int, int]]]
     ) -> None:
-        found = list(self._overlapping(*use.span))
+        found = self._spans.overlapping(*use.span)
         own = self._tracks.get(use.span)
         others = [one for one in found if one is not own and one.last]
         if others and use.writes:
