@@ -235,6 +235,7 @@ class CallTask(LinkTask):
         raw = RUN.encode(message._replace(dropped=[*message.dropped, *forgotten]))
         if ticket is not None:
             link.mailbox.note_sent(ticket)
+        del self._message
         sequence = link.post(OwnFrameType.RUN, raw, OwnFrameType.OUTCOME)
         memory.forget([*message.dropped, *self._beside.pieces])
         for key, value in self._beside.values.items():

@@ -49,6 +49,8 @@ class LinkTask:
         What the session is told of its copies.
     coming : Coming
         What has to be stored before it.
+    in_frame : sequence of CopiedTensor
+        The versions that it has brought along.
     """
 
     brings = False
@@ -56,6 +58,7 @@ class LinkTask:
 
     def __init__(self, run: int, tensors: Sequence[CopiedTensor], coming: Coming) -> None:
         self.run, self.tensors, self.coming = run, tensors, coming
+        self.in_frame: Sequence[CopiedTensor] = ()
 
     def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
@@ -307,8 +310,10 @@ class LinkTasks:
     def _post(self, ticket: int | None, task: LinkTask, after: Sequence[int] = ()) -> _Sent:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
         sent = _Sent(ticket, task.post(self._link, ticket, after), task)
-        in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
-        self._memory.note(in_frame, True)
+        task.in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
+        self._memory.note(task.in_frame, True)
+        if task.in_frame:  # what was sent is not needed any more
+            task.tensors = [one._replace(data=b"") for one in task.tensors]
         return sent
 
 
@@ -339,7 +344,9 @@ class RunTask(LinkTask):
 
     def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame."""
-        return link.post(OwnFrameType.RUN, RUN.encode(self._message._replace(after=after)))
+        raw = RUN.encode(self._message._replace(after=after))
+        del self._message
+        return link.post(OwnFrameType.RUN, raw)
 
     def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
         """Say whether nothing has to move for it any more."""
@@ -349,6 +356,8 @@ class RunTask(LinkTask):
         """Read its COMPLETION."""
         self._done = decode_completion(answer)
         memory.note(self.tensors, not self._done.error_code)
+        if self._done.error_code:
+            memory.doubt(self.in_frame)
 
     def end(self) -> None:
         """Raise what it has failed with."""

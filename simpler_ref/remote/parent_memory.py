@@ -208,12 +208,17 @@ class ParentMemory:
             if not one.key:
                 continue
             if not succeeded:
-                if one.makes or one.data:  # which may never have come to the session's store
+                if one.makes:
                     self._held.pop(one.key, None)
             elif one.makes:
                 self._held[one.key] = self._made[one.key] = one.makes
             else:
                 self._held[one.key] = one.reads
+
+    def doubt(self, tensors: Sequence[CopiedTensor]) -> None:
+        """Note that versions which a failed task has brought along may not have come to the store."""
+        for one in tensors:
+            self._held.pop(one.key, None)
 
     def bring(self, key: int, version: int, address: int, nbytes: int) -> None:
         """Copy a version that the session has made into the parent's memory."""
