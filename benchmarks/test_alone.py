@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 
 from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import mailbox, schedule, serve, submit
 from simpler_ref.jit.atomics import now_ns
+from simpler_ref.jit.kernel import INT, WORDS, bind, entry
 
 N = 8192
 AT_ONCE = 64
@@ -22,7 +22,7 @@ DEPTH = 16
 SUBMIT, PASS = 0, 1
 
 
-@numba.njit(nogil=True, error_model="numpy")
+@entry(WORDS, INT, INT, WORDS, WORDS, nogil=True)
 def take_turns(mem, word, tensors, wire, spent):
     """Submit N tasks, AT_ONCE at a time, and see them through; add up the time in ns."""
     w = mailbox.worker_at(mem, 0)
@@ -37,13 +37,15 @@ def take_turns(mem, word, tensors, wire, spent):
             spent[PASS] += now_ns() - start
             while mailbox.load(mem, mailbox.served(mem, w)) & mailbox.STATE_MASK == L.TASK_READY:
                 serve.post_done(mem, w, L.SUCCESS)
+    return L.OK
 
 
 def alone(tensors: int, part: int) -> tuple[Callable[[], float], int]:
     """Return a round: time in submit, or in passes; the last tensor is INOUT, so tasks are a chain."""
     engine = Engine(heap_ring_size=1 << 20, sub=1, depth=DEPTH)
     mem = engine.mem
-    mem[mailbox.worker_at(mem, 0) + L.W_USABLE] = L.ALIVE
+    mem[int(mem[L.A_WORKERS]) + L.W_USABLE] = L.ALIVE
+    (turns,) = bind([take_turns])
     wire = np.zeros((tensors, L.TENSOR_WORDS), np.int64)
     wire[:, L.TENSOR_DATA] = 0x1000 * np.arange(1, tensors + 1)
     wire[:, L.TENSOR_SHAPE] = 4
@@ -55,7 +57,7 @@ def alone(tensors: int, part: int) -> tuple[Callable[[], float], int]:
 
     def one_round() -> float:
         spent = np.zeros(2, np.int64)
-        take_turns(mem, L.SUB << L.WORD_KIND, tensors, words, spent)
+        turns(mem, L.SUB << L.WORD_KIND, tensors, words, spent)
         return float(spent[part]) / 1e9
 
     one_round()

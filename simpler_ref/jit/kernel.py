@@ -31,10 +31,9 @@ import numba
 import numpy as np
 from llvmlite import binding
 from numba import typeof
-from numba.core import config, types
+from numba.core import compiler_lock, config, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, Flags, PassManager, compile_extra
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
@@ -273,7 +272,7 @@ class _Compiled:
     def bind(self, payload: bytes | None) -> None:
         """Make the entries callable, from what is on disk, or by compiling them."""
         if payload is None or not self._load(payload):
-            with global_compiler_lock, _no_garbage_collection():
+            with compiler_lock.global_compiler_lock, _no_garbage_collection():
                 self._compile()
 
     def _load(self, payload: bytes) -> bool:

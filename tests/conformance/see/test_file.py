@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from simpler_ref import Trace, Worker
-from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 from simpler_ref.trace import TraceFileError
 from simpler_ref.trace.tables import TraceFile
@@ -39,7 +38,7 @@ def fill_and_die(path):
 @pytest.mark.spec("SEE-FILE-4")
 def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
     mem, total = driver.mem, 1000
-    at = journal.journal_at(mem, 0)
+    at = k.journal_at(mem, 0)
     mem[at + L.J_MASK] = 63
     k.begin_trace(mem, L.TRACE_ALL)
     with open(tmp_path / "notes", "wb") as file:

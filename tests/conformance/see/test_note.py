@@ -8,7 +8,6 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import TensorArgType as T
 from simpler_ref import Trace, Worker, leaf
-from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 
 from ...kernels import kernels as k
@@ -19,7 +18,7 @@ HEADS = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
 
 def parts(mem, number):
     """Return what a journal holds: the words of each note."""
-    at = journal.journal_at(mem, number)
+    at = k.journal_at(mem, number)
     taken, pushed = int(mem[at + L.J_TAKEN]), int(mem[at + L.J_PUSHED])
     first = at + L.JOURNAL_HEAD_WORDS
     notes = mem[first : first + L.NOTE_WORDS * (int(mem[at + L.J_MASK]) + 1)]
@@ -72,7 +71,7 @@ def test_compiled_tasks_are_noted_likewise(path, mode, depth):
 @pytest.mark.spec("SEE-NOTE-3")
 def test_a_note_without_room_is_dropped_and_counted(driver):
     mem = driver.mem
-    at = journal.journal_at(mem, 0)
+    at = k.journal_at(mem, 0)
     mem[at + L.J_MASK] = 3
     for number in range(7):
         k.note(mem, 0, L.NOTED_WOKE, number, 0, 0)
@@ -164,8 +163,8 @@ def test_without_a_trace_journals_are_empty_and_their_pages_untouched():
         mem = w._session.engine.mem
         first, count = int(mem[L.A_JOURNALS]), L.JOURNALS_OF_WORKERS + 1
         for number in range(count):
-            assert mem[journal.journal_at(mem, number) + L.J_PUSHED] == 0
-        end = journal.journal_at(mem, count)
+            assert mem[k.journal_at(mem, number) + L.J_PUSHED] == 0
+        end = k.journal_at(mem, count)
         start, page = mem.ctypes.data + first * L.WORD, mmap.PAGESIZE
         with open("/proc/self/pagemap", "rb") as pages:
             pages.seek(start // page * 8)

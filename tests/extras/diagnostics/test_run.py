@@ -9,9 +9,9 @@ from numba import int64
 import simpler_ref as sr
 from simpler_ref import TaskError, Trace, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.jit import journal
 from simpler_ref.jit import layout as L
 from tests.conformance.see.conftest import fail
+from tests.kernels import kernels
 
 from .conftest import ALL, flagging, increase, make
 
@@ -159,7 +159,7 @@ def test_files_have_what_is_left_if_notes_were_dropped(files):
         handle, x = w.register(increase), w.zeros((4, 6), np.int64)
         mem = w._session.engine.mem
         w.start()
-        mask = journal.journal_at(mem, L.JOURNAL_OF_ORCH) + L.J_MASK
+        mask = kernels.journal_at(mem, L.JOURNAL_OF_ORCH) + L.J_MASK
 
         def main(orch, *_):
             for turn in range(3):
