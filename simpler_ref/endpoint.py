@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from .errors import RemoteError, WorkerStartError
 from .remote.daemon import Daemon
+from .remote.dispatcher import ANY_MODULE
 from .remote.hosting import read_manifest
 from .remote.keys import read_pair, write_pair
 from .remote.manifest import Announcement, to_line
@@ -84,6 +86,11 @@ def listen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     """Start sessions for parents until Ctrl-C or SIGTERM."""
     if not given.keys and not given.insecure:
         parser.error("give --keys FILE (--make-keys makes one), or --insecure to go without")
+    for name in given.module:
+        if name != ANY_MODULE and find_spec(name.partition(".")[0]) is None:
+            parser.error(
+                f"--module {name}: there is no such module here: install it, or set PYTHONPATH"
+            )
     pair = read_pair(given.keys) if given.keys else None
     if given.insecure:
         print("warning: --insecure: " + _INSECURE[pair is None], file=sys.stderr)

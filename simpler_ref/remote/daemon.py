@@ -45,6 +45,7 @@ class _Hosted:
     client: bytes
     place: SessionProcess
     is_announced: bool = False
+    has_ended: bool = False
 
     def news(self) -> tuple[bytes, str]:
         """Return what the parent is told now: the daemon's word, and more about it."""
@@ -55,6 +56,7 @@ class _Hosted:
         except RemoteError as error:
             return REFUSED, str(error)
         why = self.place.why()
+        self.has_ended = bool(why)
         return (ENDED, why) if why else (ALIVE, "")
 
 
@@ -122,7 +124,7 @@ class Daemon:
             poller = zmq().Poller()
             poller.register(self._socket, zmq().POLLIN)
             for one in self._hosted.values():
-                if not one.is_announced:
+                if not one.has_ended:  # else its parent does not read: each tick is soon enough
                     poller.register(one.place.fileno(), zmq().POLLIN)
             poller.poll(TICK_MS)
             while self._socket.poll(0):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import socket as sockets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -110,7 +111,13 @@ class Dispatcher:
         key = command.target_registry, command.digest
         if key in self._live or key in self._prepared:
             return
-        target = self._resolve(command)
+        try:
+            target = self._resolve(command)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"{error} on {sockets.gethostname()}: install it there, or name its folder in PYTHONPATH "
+                "where sessions or their daemon are started"
+            ) from error
         if command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER:
             target = InnerCallable(self._register(target), target)
         self._prepared[key] = target
@@ -169,7 +176,7 @@ class Dispatcher:
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED",
                 f"this endpoint does not import from {module!r}, allowed are: {allowed}; name it, "
-                f"RemoteWorkerSpec(…, modules=[{module!r}])",
+                f"RemoteWorkerSpec(…, modules=[{module!r}]), and start a daemon with --module {module}",
             )
         target = importlib.import_module(module)
         for part in qualname.split("."):

@@ -405,9 +405,9 @@ class Endpoints(RemoteWorkers):
         """Return which of some endpoints is likely to begin a task first; those alike take turns."""
         start = next(self._turn)
         manager = self._life.live().manager
-        alive = [number for number in free if manager is None or number not in manager.dead] or free
-        turns = [alive[(start + i) % len(alive)] for i in range(len(alive))]
-        return min(turns, key=lambda number: queues.start_s(number, uses))
+        dead, starting = ((), ()) if manager is None else (manager.dead, manager.starting)
+        turns = [free[(start + i) % len(free)] for i in range(len(free))]
+        return min(turns, key=lambda one: (one in dead, one in starting, queues.start_s(one, uses)))
 
     # ------------------------------------------------------------ calls
     def links(self) -> list[Link]:
@@ -632,6 +632,7 @@ class Endpoints(RemoteWorkers):
         """Return what each link has counted; see `Worker.endpoints`."""
         session = self._life.session
         manager = None if session is None else session.manager
+        gone = () if manager is None else manager.dead.keys() | manager.starting.keys()
         told = []
         for link in self._links():
             words = getattr(link, "words", None)
@@ -640,9 +641,10 @@ class Endpoints(RemoteWorkers):
                 if words is None
                 else dict(zip(COUNTERS, words.tolist(), strict=True))
             )
-            alive = manager is not None and link.number not in manager.dead and counts["pid"] != 0
+            alive = manager is not None and link.number not in gone and counts["pid"] != 0
             counts["pid"] = counts["pid"] or None
             ended = "" if words is None or alive else link.last_words()
-            about = {"endpoint": link.number, "at": repr(link.spec.fleet), "alive": alive}
+            where = link.spec.fleet.where(link.number)
+            about = {"endpoint": link.number, "at": where, "alive": alive}
             told.append({**about, "ended": ended, **counts})
         return told

@@ -42,6 +42,10 @@ class Fleet(ABC):
         """Prepare for a number of endpoints: called in the program's process before links start."""
         return
 
+    def where(self, endpoint: int) -> str:
+        """Return where an endpoint is, for messages."""
+        return repr(self)
+
     @abstractmethod
     def start(self, manifest: Manifest, endpoint: int) -> Place:
         """Start a session, and return where it is once it has announced itself.
@@ -117,9 +121,16 @@ class ProcessFleet(Fleet):
     def __repr__(self) -> str:
         return f"ProcessFleet({self.hosts if self.hosts else ''})"
 
+    def where(self, endpoint: int) -> str:
+        """Return the host of an endpoint, for messages."""
+        return self._host(endpoint) or "this machine"
+
+    def _host(self, endpoint: int) -> str:
+        return self.hosts[endpoint % len(self.hosts)] if self.hosts else ""
+
     def start(self, manifest: Manifest, endpoint: int) -> SessionProcess:
         """Start a session as a subprocess, and return where it is once it has announced itself."""
-        host = self.hosts[endpoint % len(self.hosts)] if self.hosts else ""
+        host = self._host(endpoint)
         return SessionProcess(self._command(host), manifest, host).started()
 
     def _command(self, host: str) -> list[str]:

@@ -77,6 +77,10 @@ class HostFleet(Fleet):
     def __repr__(self) -> str:
         return f"HostFleet({self.addresses})"
 
+    def where(self, endpoint: int) -> str:
+        """Return the address of the daemon that an endpoint is at."""
+        return self.addresses[endpoint % len(self.addresses)]
+
     def start(self, manifest: Manifest, endpoint: int) -> DaemonPlace:
         """Have a daemon start a session, and return where it is once it has announced itself."""
         if self._pair is None and manifest.is_secure:
@@ -84,8 +88,7 @@ class HostFleet(Fleet):
                 "the keys of the session would travel in the open: give the fleet keys=, or the endpoint "
                 "secure=False"
             )
-        address = self.addresses[endpoint % len(self.addresses)]
-        place = DaemonPlace(address, self._pair, manifest)
+        place = DaemonPlace(self.where(endpoint), self._pair, manifest)
         try:
             place.start(manifest)
         except BaseException:
@@ -113,6 +116,7 @@ class DaemonPlace(Place):
         self._host = address.partition("//")[2].rpartition(":")[0]
         self._deadline = time.monotonic() + manifest.start_timeout_s
         self._lock = threading.RLock()
+        self._silence_s, self._begun = manifest.silence_s, 0.0
         self._is_connected = False
         self._announced = False
         self._ended = ""
@@ -136,18 +140,25 @@ class DaemonPlace(Place):
         RemoteError
             The daemon refuses this side or the request, the session ends, or the time is over.
         """
+        unknown = self._look_up()[1]  # it may be known by the time that the daemon is started
         self._socket.connect(self._address)
         self._until(
-            "_is_connected", "is it started, with --listen, and does no firewall keep it apart?"
+            "_is_connected",
+            f"is it started, with --listen, and does no firewall keep it apart?{unknown}",
         )
-        reached = ""
-        with suppress(OSError):
-            reached = sockets.gethostbyname(self._host)
+        reached, _ = self._look_up()
         self._socket.send_multipart([START, to_line(manifest).encode(), reached.encode()])
         self._deadline += (
             REPORT_S  # so that the daemon's report of a session that is late comes through
         )
         self._until("_announced", "give start_timeout_s= a larger value")
+
+    def _look_up(self) -> tuple[str, str]:
+        """Return the address of the daemon's host, and why there is none."""
+        try:
+            return sockets.gethostbyname(self._host), ""
+        except OSError as error:
+            return "", f" {self._host}: {error.strerror}"
 
     def _until(self, done: str, remedy: str) -> None:
         while not getattr(self, done):
@@ -181,7 +192,9 @@ class DaemonPlace(Place):
 
     def _note_event(self, event: int) -> None:
         module = zmq()
-        if event == module.EVENT_HANDSHAKE_SUCCEEDED:
+        if event == module.EVENT_CONNECTED:
+            self._begun = time.monotonic()
+        elif event == module.EVENT_HANDSHAKE_SUCCEEDED:
             self._is_connected = True
         elif event == module.EVENT_DISCONNECTED and self._is_connected:
             self._ended = self._ended or f"the connection to {self._address} is lost"
@@ -191,8 +204,11 @@ class DaemonPlace(Place):
             module.EVENT_HANDSHAKE_FAILED_PROTOCOL,
             module.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
         ):
-            self._ended = (
-                f"{self._address} refuses the connection: it has other keys, or one side has none "
+            is_silent = time.monotonic() - self._begun > self._silence_s / 2
+            self._ended = self._ended or (
+                f"{self._address} was silent for {self._silence_s} s: is it stopped, or no daemon?"
+                if is_silent
+                else f"{self._address} refuses the connection: it has other keys, or one side has none "
                 "(keys=, insecure=)"
             )
 

@@ -96,6 +96,7 @@ class SessionProcess(Place):
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
+            self._pidfd = os.pidfd_open(self._process.pid)
         except OSError as error:
             raise RemoteError(
                 f"{self.name} cannot be started: {error}; is {self.command[0]!r} installed here?"
@@ -110,8 +111,8 @@ class SessionProcess(Place):
             self._stdin.write(to_line(manifest).encode() + b"\n")
 
     def fileno(self) -> int:
-        """Return what is readable when `announced` is worth a call."""
-        return self._stdout.fileno()
+        """Return what is readable when `announced` is worth a call; later, when the session has ended."""
+        return self._pidfd if self._stdout.closed else self._stdout.fileno()
 
     def started(self) -> SessionProcess:
         """Wait until the session has announced itself, and return this; or stop it.
@@ -207,6 +208,9 @@ class SessionProcess(Place):
             self._process.wait()
         self._stdout.close()
         self._tail.text(LAST_S)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 class Tail:

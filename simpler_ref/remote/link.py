@@ -179,7 +179,7 @@ class Link(WorkerKind):
         """Make it the link of an endpoint; once there are processes, they learn of it when they start."""
         self.spec, self._group, self.is_vacant = spec, group, False
         self.start_timeout_s = spec.start_timeout_s + 1.0
-        self.suffix = f" of {spec.describe(self.number)}"
+        self.suffix = f" of {spec.fleet.where(self.number)}"
         if self.late is not None:
             raw = cloudpickle.dumps((spec, group))
             if len(raw) > LATE_BYTES - 8:
@@ -234,6 +234,7 @@ class Link(WorkerKind):
         self._frames.connect(found.frames)
         self._health.connect(found.health)
         self._greet(session, deadline, manifest)
+        self._heard = time.monotonic()
         fail_point("greeted")
         self.words[SESSION], self.words[PID] = session, found.pid
         self._wake, self._woken = os.pipe()
@@ -349,6 +350,7 @@ class Link(WorkerKind):
     def _note_health(self, asked_ns: int) -> None:
         now = time.time_ns()
         frame = self._beats.decode(self._health.recv())
+        self._heard = time.monotonic()
         trip = now - asked_ns
         self.words[ROUND_TRIP] = trip
         self.words[CLOCK_OFFSET] = int.from_bytes(frame.payload, "little") - asked_ns - trip // 2
@@ -366,9 +368,12 @@ class Link(WorkerKind):
         if not ended:
             self.place.wait(STATUS_S)  # its status comes after the end of its connections
             ended = self.place.why()
-        text = f"{self.place.name}: " + (
-            why or ended or f"the connection has ended, or was silent for {self.spec.silence_s} s"
-        )
+        silence_s = self.spec.silence_s
+        if time.monotonic() - self._heard < silence_s / 2:  # signs of life come every 0.2 s
+            unsaid = "the connection has ended"
+        else:
+            unsaid = f"was silent for {silence_s} s"
+        text = f"{self.place.name}: {why or ended or unsaid}"
         self._say(text)
         sys.stdout.flush()
         sys.stderr.flush()

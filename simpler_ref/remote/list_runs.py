@@ -79,7 +79,7 @@ class _Variables:
 
 
 class _Tasks:
-    """The tasks of a step as a program; see `jit.ops`."""
+    """The tasks of a step as a program; see `jit.program`."""
 
     def __init__(self, tasks: Sequence[ListTask], variables: _Variables) -> None:
         writer = ProgramWriter()

@@ -22,7 +22,7 @@ from ..calls.sending import Guards, How, Payload, guards_of_task, payload_of
 from ..calls.stream import Stream
 from ..calls.tasks import Task
 from ..engine.view.blocks import data_of
-from ..errors import WorkerStartError, tell
+from ..errors import ControlError, TaskError, WorkerStartError, origin_of, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import RIGHTS, SHAPE_AT, TAG_AT, TENSOR_BYTES, Layout, span_of
@@ -245,6 +245,17 @@ class RemoteStream(Stream):
 
 class _ErrorsThere(CallErrors):
     """The errors of calls at endpoints."""
+
+    def _raised(
+        self, block: memoryview, worker: int, what: str, details: dict[str, Any]
+    ) -> BaseException:
+        """Return the error; one of this package says at which endpoint and in which call here."""
+        error = super()._raised(block, worker, what, details)
+        origin = origin_of(error)
+        if origin is not error and isinstance(error, (TaskError, ControlError)):
+            error.args = (f"{origin.where}: {error}",)
+            vars(error).update(details)
+        return error
 
     def of_item(
         self, block: bytes, worker: int, number: int, name: str, item: int, origin: str

@@ -119,10 +119,6 @@ class RemoteWorkerSpec:
                 "travel in the open"
             )
 
-    def describe(self, number: int) -> str:
-        """Return where the endpoint is, for messages."""
-        return f"{self.fleet!r}"
-
     def pinned(self) -> RemoteWorkerSpec:
         """Return a spec whose sessions pin their workers if they are on this machine."""
         if not self.fleet.is_local:
@@ -186,7 +182,7 @@ def spec_of(
     Raises
     ------
     TypeError, ValueError
-        Neither a Fleet nor a RemoteWorkerSpec; no endpoints; sub workers named twice.
+        Neither a Fleet nor a RemoteWorkerSpec; no endpoints; sub workers named twice, or no workers.
     """
     from .fleets import Fleet
 
@@ -194,6 +190,11 @@ def spec_of(
         if num_sub_workers is not None:
             raise ValueError(
                 f"num_sub_workers={num_sub_workers} stands in the RemoteWorkerSpec already"
+            )
+        if not fleet.workers:
+            raise ValueError(
+                "fleet=RemoteWorkerSpec(…) has no workers to run functions: give it num_sub_workers=…, "
+                "or add endpoints without workers with add_remote_worker"
             )
         spec, count = fleet, fleet.fleet.size if endpoints is None else endpoints
         return spec, whole("endpoints", count, 1, MOST_ENDPOINTS)

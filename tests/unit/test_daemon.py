@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import signal
+import socket as sockets
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DAEMON = """
 import sys
 import simpler_ref.remote.daemon as daemon
-daemon.TICK_MS = 10
+daemon.TICK_MS = int(sys.argv.pop(1))
 daemon.session_command = lambda interface: [
     sys.argv[1], "-m", "simpler_ref.endpoint", "--interface", interface
 ]
@@ -38,9 +39,10 @@ OPEN = {"parent_key": "", "group_key": "", "group_secret": ""}
 
 
 @contextmanager
-def daemon(tmp_path, *options, listen="tcp://127.0.0.1:*"):
+def daemon(tmp_path, *options, listen="tcp://127.0.0.1:*", tick_ms=10):
     """Run a daemon; yield its process, with its address."""
-    command = [sys.executable, "-c", DAEMON, stand_in(tmp_path), "--listen", listen, *options]
+    words = str(tick_ms), stand_in(tmp_path), "--listen", listen, *options
+    command = [sys.executable, "-c", DAEMON, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             process.address = process.stdout.readline().split()[-1]
@@ -63,7 +65,7 @@ def key_file(folder):
 
 @pytest.fixture(scope="module")
 def served(folder, key_file):
-    with daemon(folder, "--keys", key_file, "--module", "own") as process:
+    with daemon(folder, "--keys", key_file, "--module", "json") as process:
         yield process
 
 
@@ -90,10 +92,10 @@ def test_a_daemon_starts_a_session_per_request(fleet, served):
 
 
 def test_a_manifest_is_cut_down_to_what_the_daemon_allows(fleet):
-    more = {"modules": ("own.part", "other"), "serialized": True, "path": ("/elsewhere",)}
+    more = {"modules": ("json.tool", "other"), "serialized": True, "path": ("/elsewhere",)}
     place = fleet.start(manifest(more), 0)
     told = place.announcement.host
-    assert "modules=('own.part',)" in told and "serialized=False" in told and "path=()" in told
+    assert "modules=('json.tool',)" in told and "serialized=False" in told and "path=()" in told
     place.stop(DEADLINE_S)
 
 
@@ -117,6 +119,15 @@ def test_why_says_how_a_session_or_its_start_has_ended_there(fleet):
     assert place.wait(DEADLINE_S)
     assert place.why() == "killed by SIGKILL: last words"
     place.stop(DEADLINE_S)
+
+
+def test_the_end_of_a_session_is_told_at_once(tmp_path, key_file):
+    with daemon(tmp_path, "--keys", key_file, tick_ms=int(2000 * DEADLINE_S)) as served:
+        place = HostFleet([served.address], keys=key_file).start(manifest(), 0)
+        os.kill(place.announcement.pid, signal.SIGKILL)
+        assert place.wait(DEADLINE_S) and place.why() == "killed by SIGKILL"
+        place.stop(0)
+        served.kill()
 
 
 def test_the_end_of_the_connection_ends_the_session(fleet):
@@ -190,6 +201,23 @@ def test_a_daemon_that_is_not_there_is_named(key_file):
     assert "tcp://127.0.0.1:1 could not be started: no answer in time; is it started" in text
 
 
+def test_a_host_that_nobody_knows_is_named(key_file, monkeypatch):
+    def unknown(host):
+        raise sockets.gaierror(sockets.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(sockets, "gethostbyname", unknown)
+    fleet = HostFleet(["tcp://127.0.0.1:1"], keys=key_file)
+    text = refused(fleet, manifest({"start_timeout_s": 0.3}))
+    assert text.endswith("apart? 127.0.0.1: Name or service not known")
+
+
+def test_a_daemon_that_is_stopped_is_told_apart_from_one_with_other_keys(key_file):
+    with sockets.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        text = refused(HostFleet([address], keys=key_file), manifest({"silence_s": 0.5}))
+    assert f"{address} was silent for 0.5 s: is it stopped" in text
+
+
 # ---------------------------------------------------------------- addresses
 @pytest.mark.long
 def test_a_session_listens_where_the_parent_reaches_the_daemon(tmp_path, key_file):
@@ -214,6 +242,13 @@ def test_keys_are_made_once_and_a_daemon_wants_them_or_to_be_told_otherwise(tmp_
     assert "--keys FILE" in capsys.readouterr().err
     assert endpoint.main(["--listen", "tcp://127.0.0.1:*", "--keys", str(tmp_path / "no")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_daemon_refuses_modules_that_are_not_there(key_file, capsys):
+    words = ["--listen", "tcp://127.0.0.1:*", "--keys", key_file, "--module"]
+    with pytest.raises(SystemExit):
+        endpoint.main([*words, "no_such.part"])
+    assert "--module no_such.part: there is no such module here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -250,4 +285,4 @@ def test_addresses_and_keys_that_are_none_are_refused(error, options):
 
 def test_a_fleet_travels_to_other_processes_and_hides_its_keys(key_file):
     fleet = pickle.loads(pickle.dumps(HostFleet(["tcp://a:1"], keys=key_file)))
-    assert repr(fleet) == "HostFleet(['tcp://a:1'])"
+    assert (repr(fleet), fleet.where(1)) == ("HostFleet(['tcp://a:1'])", "tcp://a:1")

@@ -194,4 +194,5 @@ def test_an_interface_that_is_not_there_is_named():
 def test_a_fleet_travels_to_other_processes():
     fleet = pickle.loads(pickle.dumps(ProcessFleet(["a", "b"], python="p")))
     assert (repr(fleet), repr(ProcessFleet())) == ("ProcessFleet(['a', 'b'])", "ProcessFleet()")
+    assert [*map(fleet.where, range(3)), ProcessFleet().where(1)] == ["a", "b", "a", "this machine"]
     assert fleets.session_command("x", "p")[0] == "p"

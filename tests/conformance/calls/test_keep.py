@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import TaskError
+from simpler_ref import WorkerLostError
 from simpler_ref.remote import fail_points, link_calls
 from tests.support import sample, wait_until
 
@@ -151,7 +151,10 @@ def test_what_was_not_used_for_long_makes_room_and_moves_again(monkeypatch, size
 def test_values_outlive_their_endpoint_its_sub_worker_and_calls_that_run_again(tmp_path):
     with opened() as w:
         pairs = [(size, MADE_HERE(size, 1.0), MADE_HERE(size, 2.0)) for size in (IN_FRAME, BESIDE)]
-        assert isinstance(kill_sub_worker().exception(), TaskError)
+        lost = kill_sub_worker().exception()
+        assert isinstance(lost, WorkerLostError) and lost.callable_name == "kill_sub_worker"
+        assert f"call {lost.task} (kill_sub_worker): sub_worker 0" in str(lost)
+        assert str(lost).startswith(f"endpoint {lost.worker} of this machine")
         for size, value, other in pairs:
             assert THERE(other).result() == 2 * size
             wait_until(value.done)

@@ -416,6 +416,7 @@ def test_a_program_for_workers_of_this_machine_runs_on_a_fleet():
         ({"fleet": 2}, TypeError, "neither a Fleet"),
         ({"fleet": ProcessFleet(), "endpoints": 0}, ValueError, "endpoints"),
         ({"fleet": RemoteWorkerSpec(), "num_sub_workers": 1}, ValueError, "RemoteWorkerSpec"),
+        ({"fleet": RemoteWorkerSpec(serialized=True)}, ValueError, "give it num_sub"),
         ({"fleet": ProcessFleet(), "level": 3}, RuntimeError, "level >= 4"),
         ({"fleet": ProcessFleet(), "initializer": print}, ValueError, "initializer"),
     ],

@@ -3,6 +3,9 @@
 import os
 import signal
 import struct
+import sys
+import time
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -13,6 +16,7 @@ from simpler_ref import RemoteWorkerSpec, Worker, WorkerLostError
 from simpler_ref.remote import records
 from simpler_ref.remote.connection import prepare
 from simpler_ref.remote.frames import OwnFrameType
+from simpler_ref.remote.link import WHY_BYTES, Link
 from tests import far_side
 from tests.endpoints import INOUT, program
 from tests.raw_session import session
@@ -35,6 +39,19 @@ def test_a_session_that_is_stopped_is_lost_after_the_silence_that_was_asked_for(
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
+@pytest.mark.spec("REMOTE-HEALTH-1")
+def test_a_connection_that_has_ended_is_told_apart_from_a_silent_one(monkeypatch):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    for ago_s, why in ((0.3, "the connection has ended"), (1.8, "was silent for 2.0 s")):
+        link = Link(0)
+        link.spec, link.place, link.why = RemoteWorkerSpec(), Mock(), np.zeros(WHY_BYTES, np.uint8)
+        link.place.name, link.place.why.return_value = "endpoint 0", ""
+        link._heard, link._stopping = time.monotonic() - ago_s, False
+        with pytest.raises(SystemExit):
+            link.give_up("")
+        assert link.last_words() == f"endpoint 0: {why}"
+
+
 @pytest.mark.spec("REMOTE-HEALTH-2", "REMOTE-HEALTH-3")
 def test_counters_tell_of_frames_signs_of_life_and_what_each_session_moves_and_holds():
     with Worker(fleet=RemoteWorkerSpec(num_sub_workers=1), endpoints=1) as worker:
@@ -44,7 +61,7 @@ def test_counters_tell_of_frames_signs_of_life_and_what_each_session_moves_and_h
         two.run((far_side.nothing, None, {"worker": 1}))
         wait_until(lambda: two.worker.endpoints()[1]["health"] > 1)
         idle, busy = two.worker.endpoints()
-        assert (idle["endpoint"], busy["endpoint"]) == (0, 1)
+        assert (idle["endpoint"], busy["endpoint"], idle["at"]) == (0, 1, "this machine")
         assert (idle["tasks"], busy["tasks"]) == (0, 1)
         assert busy["frames_sent"] > 1 and busy["frames_sent"] == busy["frames_received"]
         assert busy["bytes_sent"] > 100 and busy["bytes_received"] > 40

@@ -51,7 +51,11 @@ def test_callables_are_imported_from_allowed_modules_only():
         worker.init()
         worker.start()
         target = RemoteCallable(far_side.name(far_side.nothing))
-        with pytest.raises(CallableError, match=r"does not import from 'tests\.far_side'.*json"):
+        refused = r"does not import from 'tests\.far_side'.*json.* --module tests\.far_side"
+        with pytest.raises(CallableError, match=refused):
             worker.register(target)
+        missing = RemoteCallable("json.no_such:function")
+        with pytest.raises(CallableError, match=r"No module named 'json\.no_such' on .*PYTHONPATH"):
+            worker.register(missing, workers=[0])
         handle = worker.register(target, workers=[1])
         worker.run(lambda orch, args, config: orch.submit_next_level(handle, worker=1))

@@ -117,7 +117,7 @@ def test_the_whole_has_the_rows_of_all_workers_in_one_time(traced):
     whole = traced.whole
     names = [whole.worker_name(lane) for lane in whole.rows]
     for which in (0, 1):
-        assert f"endpoint {which} of ProcessFleet()" in names
+        assert f"endpoint {which} of this machine" in names
         assert f"endpoint {which} › Orch thread" in names
         assert f"endpoint {which} › sub_worker 0" in names
     assert len(names) == len(set(names)) == 2 + 2 + 2 * 3, "and no places where nobody is"
