@@ -435,7 +435,7 @@ def test_calls_run_at_other_endpoints_while_a_session_is_started(tmp_path, ends)
         assert not w.endpoints()[0]["alive"], "its successor is being started"
         for plus in (elsewhere, add):  # where another one can, none waits for it
             assert [plus(i, 1).result(timeout=30.0) for i in range(4)] == [1, 2, 3, 4]
-        with pytest.raises(TimeoutError):
+        with pytest.raises(concurrent.futures.TimeoutError):
             waits.result(timeout=0.1)
         late = total(w.ones(4, np.float64)), there(2, 1)
         if not ends:  # the session is not started before the Worker is closed

@@ -169,7 +169,7 @@ def test_a_layout_has_one_number_and_is_read_back_as_it_was(s):
     numbers = [s.layouts.number(v.dtype, v.shape, v.strides) for v in views * 2]
     assert numbers[: len(views)] == numbers[len(views) :]
     assert len(set(numbers)) == len(views)
-    reader = type(s.layouts)(s.engine)
+    reader = type(s.layouts)(s.engine.mem)
     for _ in range(2):
         for number, v in zip(numbers, views, strict=False):
             assert reader.read(number) == (v.dtype, v.shape, v.strides)

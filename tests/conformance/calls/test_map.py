@@ -1,5 +1,6 @@
 """CALL-MAP: many calls of one function."""
 
+import concurrent.futures
 import itertools
 import os
 import signal
@@ -404,7 +405,7 @@ def test_writers_wait_for_the_items_that_read(w, gate):
 @pytest.mark.spec("CALL-MAP-4")
 def test_a_timeout_counts_from_the_call(w, gate):
     results = w.map(wait_at, [gate, gate], [0, 1], timeout=0.02)
-    with pytest.raises(TimeoutError, match=r"0\.02 s after the call of map"):
+    with pytest.raises(concurrent.futures.TimeoutError, match=r"0\.02 s after the call of map"):
         next(results)
     gate[0] = 1
     w.run(lambda orch, args, config: None)
