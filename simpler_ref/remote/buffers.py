@@ -74,14 +74,20 @@ def identity_of(buffer: _Owned) -> str:
     )
 
 
-# ---------------------------------------------------------------- export
 @dataclass(frozen=True)
-class ExportBufferRequest:
-    """A part of a buffer that its owner shall export."""
+class BufferIdentity:
+    """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns."""
 
     owner_endpoint_id: Int32
     buffer_id: Uint64
     generation: Uint64
+
+
+# ---------------------------------------------------------------- export
+@dataclass(frozen=True)
+class ExportBufferRequest(BufferIdentity):
+    """A part of a buffer that its owner shall export."""
+
     offset: Uint64
     nbytes: Positive
     access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
@@ -89,12 +95,9 @@ class ExportBufferRequest:
 
 
 @dataclass(frozen=True)
-class ExportBufferResult:
+class ExportBufferResult(BufferIdentity):
     """An exported part of a buffer, and how others reach it."""
 
-    owner_endpoint_id: Int32
-    buffer_id: Uint64
-    generation: Uint64
     address_space: SharedSpace
     offset: Uint64
     nbytes: Uint64
@@ -207,15 +210,6 @@ decode_release_import_request = _RELEASE_IMPORT.decode
 
 # ---------------------------------------------------------------- memory of one endpoint
 @dataclass(frozen=True)
-class BufferIdentity:
-    """A buffer of an endpoint: what FREE_REMOTE_BUFFER names, and ALLOC_REMOTE_BUFFER returns."""
-
-    owner_endpoint_id: Int32
-    buffer_id: Uint64
-    generation: Uint64
-
-
-@dataclass(frozen=True)
 class AllocRequest:
     """How much memory an endpoint shall provide."""
 
@@ -223,12 +217,9 @@ class AllocRequest:
 
 
 @dataclass(frozen=True)
-class CopyRequest:
+class CopyRequest(BufferIdentity):
     """Bytes of a buffer to read; or, with data, to write."""
 
-    owner_endpoint_id: Int32
-    buffer_id: Uint64
-    generation: Uint64
     offset: Uint64
     nbytes: Positive
     data: Octets = b""
