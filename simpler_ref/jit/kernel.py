@@ -176,7 +176,8 @@ class _Kernel(CPUDispatcher):
         return super().get_call_template([types.unliteral(one) for one in args], kws)
 
     def add_overload(self, made):
-        self.overloads[tuple(made.signature.args)] = made
+        made.fndesc.typemap = made.fndesc.calltypes = None
+        self.overloads[tuple(made.signature.args)] = made._replace(type_annotation=None)
 
 
 class _Entry:
