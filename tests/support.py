@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from simpler_ref.engine.memory import Engine
+from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.engine.view.slots import SlotView, read_slot
 from simpler_ref.jit import layout as L
 from simpler_ref.system import regions
@@ -160,6 +161,17 @@ class Edge(NamedTuple):
     producer: int
     next: int
     consumer: int
+
+
+def received(octets: bytes) -> ReceivedArgs:
+    """Return a worker's view of a mailbox with these bytes, as far as they go."""
+    words = np.zeros(L.WORKER_WORDS, np.int64)
+    box = words[L.W_MAILBOX : L.W_TRACE].view(np.uint8)
+    box[: len(octets)] = np.frombuffer(octets, np.uint8)
+    kernels.decode(words, 0)
+    view = ReceivedArgs.__new__(ReceivedArgs)
+    view._box = box.data
+    return view
 
 
 class Driver:

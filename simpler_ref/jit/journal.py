@@ -150,12 +150,11 @@ def note_request(mem, w):
 def note_ran(mem, w, outcome):
     """Note the task that a worker has run, or tried to; nothing if its beginning was not noted."""
     stay_aside()
-    box = w + int(mem[w + L.W_AT]) + L.W_MAILBOX
+    frame = w + int(mem[w + L.W_AT])
+    box, scalars_at = frame + L.W_MAILBOX, int(mem[frame + L.W_SCALARS_AT])
     function = int(mem[box + L.MAIL_DIGEST]) & L.FUNCTION_MASK
-    if mem[L.STREAM] != 0:
-        tensors = int(mem[box + L.MAIL_COUNTS]) & L.LOW_HALF
-        key = int(mem[box + L.MAIL_TENSORS + tensors * L.TENSOR_WORDS]) & L.CALL_KEY
-        function = key | L.FUNCTION_IS_KEY
+    if mem[L.STREAM] != 0 and scalars_at > 0:
+        function = int(mem[box + scalars_at // L.WORD]) & L.CALL_KEY | L.FUNCTION_IS_KEY
     what = L.NOTED_RAN | (outcome | function << 8) << 8
     journal = journal_of_worker(mem, w)
     note(mem, journal, what, int(mem[w + L.W_NUMBER]), int(mem[w + L.W_BEGAN]), now_ns())

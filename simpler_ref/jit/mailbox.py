@@ -169,6 +169,29 @@ def encode_scalars(mem, frame, to, scalars, count):
 
 
 @kernel
+def decode(mem, frame):
+    """Check the counts in a frame, and note them and where its scalars begin (worker side).
+
+    The counts are read here and nowhere else: whatever the mailbox says, nothing that goes by what is
+    noted leaves the mailbox. What a tensor says of itself is checked where it is used.
+
+    Reads    the counts, once
+    Effects  W_COUNTS and W_SCALARS_AT, the only words that it writes
+    Returns  OK; or MALFORMED if a count is negative, or both together exceed the mailbox
+    Rule     FLOW-ARGS-4; SCHED-MAIL-10
+    """
+    counts = int(mem[frame + L.W_MAILBOX + L.MAIL_COUNTS])
+    tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
+    mem[frame + L.W_COUNTS] = counts
+    mem[frame + L.W_SCALARS_AT] = L.MALFORMED
+    words = tensors * L.TENSOR_WORDS + scalars  # a negative count of tensors is a huge one here
+    if scalars < 0 or words > L.ARGS_WORDS:
+        return L.MALFORMED
+    mem[frame + L.W_SCALARS_AT] = L.WORD * (L.MAIL_TENSORS + tensors * L.TENSOR_WORDS)
+    return L.OK
+
+
+@kernel
 def publish(mem, w, state_word, state):
     """Publish a mailbox to its worker, and wake the worker if it sleeps.
 

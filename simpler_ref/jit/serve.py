@@ -41,6 +41,7 @@ from .leaves import address_of, call_leaf
 from .mailbox import (
     STATE_MASK,
     copy_words,
+    decode,
     frame_after,
     frame_before,
     served,
@@ -130,13 +131,16 @@ def cache_line(mem, w):
 
 @kernel
 def resolve(mem, w):
-    """Look up the callable of a task: its local slot, COMPILED with W_LEAF set, or RESOLVE.
+    """Decode a task, and look up its callable: its local slot, COMPILED with W_LEAF set, or RESOLVE.
 
-    A local slot, which Python calls, has the number of the frame in the upper half.
+    A local slot, which Python calls, has the number of the frame in the upper half. MALFORMED is a task
+    whose arguments `decode` refuses.
 
     Rule     SCHED-MAIL-4
     """
     at = int(mem[w + L.W_AT])
+    if decode(mem, w + at) != L.OK:
+        return L.MALFORMED
     digest = w + at + L.W_MAILBOX + L.MAIL_DIGEST
     line = cache_line(mem, w)
     for k in range(L.DIGEST_WORDS):
@@ -154,9 +158,7 @@ def resolve(mem, w):
 @kernel
 def code_of_call(mem, w, frame):
     """Return the address of compiled code for the call in a frame, 0 if its function has none here."""
-    box = frame + L.W_MAILBOX
-    scalar = box + L.MAIL_TENSORS + (int(mem[box + L.MAIL_COUNTS]) & L.LOW_HALF) * L.TENSOR_WORDS
-    key = int(mem[scalar]) & L.CALL_KEY
+    key = int(mem[frame + L.W_MAILBOX + mem[frame + L.W_SCALARS_AT] // L.WORD]) & L.CALL_KEY
     line = code_line(mem, w, key)
     return int(mem[line + L.CODE_ADDRESS]) if mem[line + L.CODE_KEY] == key else 0
 
@@ -256,6 +258,7 @@ def task_ahead(mem, worker, distance):
     """Say whether the task that is `distance` behind the current one can start already (worker side).
 
     What it waits for has ended well, so it will start in its turn, unless the run is cancelled before.
+    One that is malformed waits for its turn to be refused.
 
     Returns  its ticket: how often its frame was filled, and the number of the frame; that of the current
              task for 0; else NONE
@@ -265,6 +268,8 @@ def task_ahead(mem, worker, distance):
     w = worker_at(mem, worker)
     at = frame_behind(mem, w, distance)
     if distance > 0 and not (has_task(mem, w + at) and may_start(mem, w + at) == L.OK):
+        return L.NONE
+    if decode(mem, w + at) != L.OK:
         return L.NONE
     return ticket_of(mem, w, at)
 
@@ -283,6 +288,8 @@ def task_behind(mem, worker, distance):
     w = worker_at(mem, worker)
     at = frame_behind(mem, w, distance)
     if not has_task(mem, w + at) or not may_follow(mem, w, w + at):
+        return L.NONE
+    if decode(mem, w + at) != L.OK:
         return L.NONE
     return ticket_of(mem, w, at)
 

@@ -302,6 +302,10 @@ WORKER.line("beside the mailbox", "Scheduler", "worker", "mailbox")
 W_KINDS = WORKER.word("each frame; a byte for each scalar of its task: its kind", words=KINDS_WORDS)
 W_ENV = WORKER.word("each frame; the `RuntimeEnv` of its task's configuration", words=ENV_WORDS)
 
+WORKER.line("what the worker has decoded", "worker", "worker", "own")
+W_COUNTS = WORKER.word("each frame; the counts in its mailbox, when the worker read them")
+W_SCALARS_AT = WORKER.word("each frame; in bytes, where its scalars begin; negative: `MALFORMED`")
+
 WORKER.line("what its task returned", "worker; 0 by Scheduler", "Scheduler", "mailbox")
 W_VALUE = WORKER.word("each frame; of a call: its value, see `S_VALUE`")
 W_KIND = WORKER.word("each frame; of a call: the kind of its value")

@@ -23,6 +23,7 @@ from ..engine.view.mailbox import (
     MailboxView,
     ReceivedArgs,
     digest_in,
+    malformed,
     read_request,
     received_from,
     write_result,
@@ -284,6 +285,10 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         else:
                             address = callables.address(found)
                             local = int(kernels.remember(mem, worker, found, address))
+                    elif local == L.MALFORMED:
+                        frame = mailbox.served
+                        args, local = new(received), _RUNNING
+                        raise RuntimeError(malformed(boxes[frame]))
                     elif local == L.COMPILED:
                         if in_thread:  # without the lock each thread wants a core
                             mem[thread_word] = thread
@@ -351,7 +356,7 @@ def _is_terminated(mailbox: MailboxView, local: int, failure: BaseException) -> 
 
     There will be no third, so the thread ends, too.
     """
-    begins = local >= 0 or local in (L.PARK, L.RESOLVE, L.MISMATCH, L.COMPILED)
+    begins = local >= 0 or local in (L.PARK, L.RESOLVE, L.MISMATCH, L.MALFORMED, L.COMPILED)
     return begins and isinstance(failure, SystemExit) and mailbox.engine.view.is_cancelled
 
 

@@ -22,7 +22,7 @@ from simpler_ref.callable_identity import (
     TargetNamespaceName,
 )
 from simpler_ref.callables import identity, payloads
-from simpler_ref.engine.view.mailbox import MailboxView, ReceivedArgs
+from simpler_ref.engine.view.mailbox import MailboxView
 from simpler_ref.errors import CallableError, TaskError
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import program as P
@@ -35,7 +35,7 @@ from simpler_ref.workers.loop import LocalCallables, obey
 from simpler_ref.workers.reports import read_error, write_error
 
 from ..remote_messages import MESSAGES, VALID
-from ..support import small_engine, unmap
+from ..support import received, small_engine, unmap
 from .edits import NUMBERS, edited, edited_in_place
 
 
@@ -161,8 +161,7 @@ def damaged_mailboxes(draw):
 
 
 def check_mailbox(raw):
-    box, args = bytearray(raw), ReceivedArgs.__new__(ReceivedArgs)
-    args._box = memoryview(box)
+    args = received(raw)
     tensors, scalars = struct.unpack_from("<ii", raw, L.MAILBOX_OFF_ARGS)
     fits = tensors >= 0 and scalars >= 0 and 8 + 40 * tensors + 8 * scalars <= 15024
     counts = attempt(lambda: (args.tensor_count(), args.scalar_count(), len(args)), RuntimeError)
@@ -188,7 +187,7 @@ def check_mailbox(raw):
             )
         assert attempt(lambda: args.scalar(scalars), IndexError) is REFUSED
         attempt(args.config, ValueError)
-    assert bytes(box) == raw
+    assert bytes(args._box[: L.MAILBOX_SIZE]) == raw
 
 
 # ---------------------------------------------------------------- control requests

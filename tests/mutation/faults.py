@@ -47,6 +47,12 @@ INTERLEAVING = "tests/interleaving"
 
 FAULTS = (
     fault(
+        "frame-not-decoded",
+        "A worker goes by whatever counts its mailbox has.",
+        f"{SCHED}/test_mail.py::test_a_worker_receives_no_task_whose_counts_are_wrong",
+        Patch("jit/mailbox.py", "    if scalars < 0 or words > L.ARGS_WORDS:\n", "    if False:\n"),
+    ),
+    fault(
         "early-ready",
         "A producer that is done before it is wired counts as one of the live ones: its consumer is "
         "READY while others still run.",

@@ -10,7 +10,6 @@ from simpler_ref import callable_identity as identity
 from simpler_ref import task_interface as ti
 from simpler_ref.callable_identity import CallableKind, TargetNamespace
 from simpler_ref.callables import payloads
-from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipStorageTaskArgs
@@ -20,7 +19,7 @@ from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.reports import write_error
 from simpler_ref.workers.threads import ThreadManager
 
-from ..support import DEADLINE_S, Driver, raw_scalar
+from ..support import DEADLINE_S, Driver, raw_scalar, received
 from .reader import to_bytes
 
 WIDTHS = {"u8": 1, "char": 1, "i32": 4, "u32": 4, "u64": 8, "ContinuousTensor": 40}
@@ -153,12 +152,6 @@ def dispatched(value, digest=None, config=None):
         return driver.mailbox(0).tobytes()
     finally:
         driver.close()
-
-
-def received(box):
-    view = ReceivedArgs.__new__(ReceivedArgs)
-    view._box = memoryview(box)
-    return view
 
 
 def check_blob(case):

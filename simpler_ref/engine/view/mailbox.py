@@ -25,7 +25,7 @@ from .layouts import Layouts
 if TYPE_CHECKING:
     from ..memory import Engine
 
-_COUNTS = struct.Struct("<ii")
+_DECODED = struct.Struct("<iiq")  # what the kernel `decode` notes: the counts, where scalars begin
 _WORD = struct.Struct("<Q")
 _STATE = struct.Struct("<i")
 _CONTROL_ARGS = struct.Struct("<3Q")
@@ -34,6 +34,7 @@ _TENSORS_AT = L.MAILBOX_OFF_ARGS + COUNTS_BYTES
 
 
 _ENV_AT = L.WORD * (L.W_ENV - L.W_MAILBOX)
+_DECODED_AT = L.WORD * (L.W_COUNTS - L.W_MAILBOX)
 
 
 def env_beside(box: Any) -> bytes:
@@ -49,7 +50,7 @@ def identity_in(box: memoryview) -> bytes:
 
 # ---------------------------------------------------------------- the arguments of a task
 class ReceivedArgs(TaskArgs):
-    """The arguments of the running task, read from its mailbox.
+    """The arguments of the running task: what `decode` has found in its mailbox.
 
     They are valid only during the call: a callable copies those that it keeps.
     """
@@ -60,23 +61,20 @@ class ReceivedArgs(TaskArgs):
     _layouts: ClassVar[Layouts | None] = None
     """Those of the engine; see `received_from`."""
 
-    def _counts(self) -> tuple[int, int]:
+    def _decoded(self) -> tuple[int, int, int]:
+        """Return the numbers of tensors and scalars, and where the scalars begin."""
         if self._box is None:
             raise RuntimeError(
                 "these TaskArgs belong to a task that has ended; copy what you need while it runs"
             )
-        tensors, scalars = _COUNTS.unpack_from(self._box, L.MAILBOX_OFF_ARGS)
-        used = COUNTS_BYTES + tensors * TENSOR_BYTES + scalars * SCALAR_BYTES
-        if tensors < 0 or scalars < 0 or used > L.MAILBOX_ARGS_CAPACITY:
-            raise RuntimeError(
-                f"the mailbox holds {tensors} tensors and {scalars} scalars, {used} bytes, but has "
-                f"room for {L.MAILBOX_ARGS_CAPACITY}"
-            )
-        return tensors, scalars
+        decoded: tuple[int, int, int] = _DECODED.unpack_from(self._box, _DECODED_AT)
+        if decoded[2] < 0:
+            raise RuntimeError(malformed(self._box))
+        return decoded
 
     def tensor(self, i: int) -> ContinuousTensor:
         """Return tensor `i`."""
-        tensors, _ = self._counts()
+        tensors, _, _ = self._decoded()
         if type(i) is not int or not 0 <= i < tensors:
             i = position("tensor", i, tensors)
         start = _TENSORS_AT + i * TENSOR_BYTES
@@ -84,12 +82,12 @@ class ReceivedArgs(TaskArgs):
         return ContinuousTensor._from_wire(wire, self._layouts)
 
     def _scalar(self, i: int) -> tuple[bytes, int]:
-        """Return the 64 bits of a scalar, and its kind from beside the mailbox; RAW without that."""
-        tensors, scalars = self._counts()
+        """Return the 64 bits of a scalar, and its kind from beside the mailbox."""
+        _, scalars, start = self._decoded()
         if type(i) is not int or not 0 <= i < scalars:
             i = position("scalar", i, scalars)
-        start = _TENSORS_AT + tensors * TENSOR_BYTES + i * SCALAR_BYTES
-        kind = self._box[L.MAILBOX_SIZE + i] if len(self._box) > L.MAILBOX_SIZE else L.RAW
+        start += i * SCALAR_BYTES
+        kind = self._box[L.MAILBOX_SIZE + i]
         return bytes(self._box[start : start + SCALAR_BYTES]), kind
 
     def _all_scalars(self) -> list[tuple[bytes, int]]:
@@ -109,7 +107,7 @@ class ReceivedArgs(TaskArgs):
 
     def config(self) -> CallConfig:
         """Return the configuration that the task was submitted with."""
-        self._counts()
+        self._decoded()
         start = L.MAILBOX_OFF_CONFIG
         config = CallConfig.from_bytes(bytes(self._box[start : start + L.CALL_CONFIG_SIZE]))
         env = env_beside(self._box)
@@ -123,14 +121,15 @@ class ReceivedArgs(TaskArgs):
 
     def tensor_count(self) -> int:
         """Return the number of tensors."""
-        return self._counts()[0]
+        return self._decoded()[0]
 
     def scalar_count(self) -> int:
         """Return the number of scalars."""
-        return self._counts()[1]
+        return self._decoded()[1]
 
     def __len__(self) -> int:
-        return sum(self._counts())
+        tensors, scalars, _ = self._decoded()
+        return tensors + scalars
 
     def _refuse(self, *_: Any, **__: Any) -> None:
         raise RuntimeError("the arguments of a running task cannot be changed")
@@ -151,16 +150,22 @@ def received_from(engine: Engine) -> type[ReceivedArgs]:
     return type(ReceivedArgs.__name__, (ReceivedArgs,), attributes)
 
 
+def malformed(box: memoryview) -> str:
+    """Return why `decode` has refused a mailbox."""
+    tensors, scalars, _ = _DECODED.unpack_from(box, _DECODED_AT)
+    used = COUNTS_BYTES + tensors * TENSOR_BYTES + scalars * SCALAR_BYTES
+    return (
+        f"the mailbox holds {tensors} tensors and {scalars} scalars, {used} bytes, but has room for "
+        f"{L.MAILBOX_ARGS_CAPACITY}"
+    )
+
+
 def call_words(args: ReceivedArgs) -> tuple[list[bytes], list[int], memoryview]:
     """Return the tensors of a call, the words of its scalars, and the kind of each."""
     box = args._box
-    tensors, scalars = _COUNTS.unpack_from(box, L.MAILBOX_OFF_ARGS)
-    at = _TENSORS_AT
-    wires = []
-    for _ in range(tensors):
-        wires.append(box[at : at + TENSOR_BYTES].tobytes())
-        at += TENSOR_BYTES
-    words = box[at : at + scalars * SCALAR_BYTES].cast("q").tolist()
+    _, scalars, end = _DECODED.unpack_from(box, _DECODED_AT)
+    wires = [box[at : at + TENSOR_BYTES].tobytes() for at in range(_TENSORS_AT, end, TENSOR_BYTES)]
+    words = box[end : end + scalars * SCALAR_BYTES].cast("q").tolist()
     return wires, words, box[L.MAILBOX_SIZE :]
 
 
@@ -243,7 +248,7 @@ class MailboxView(NamedTuple):
         return self._word(L.W_TAIL) // L.WORKER_WORDS
 
     def box(self, frame: int) -> memoryview:
-        """Return the mailbox of a frame, `MAILBOX_SIZE` bytes, and the kinds of its task's scalars."""
+        """Return the mailbox of a frame, `MAILBOX_SIZE` bytes, and the words beside it."""
         return self._octets(frame, L.W_MAILBOX, L.W_TRACE)
 
     def trace(self, frame: int) -> memoryview:
@@ -338,9 +343,8 @@ class MailboxView(NamedTuple):
         Afterwards the tensors in the mailbox are as always.
         """
         box, found = self.box(self.served), []
-        (tensors, _) = _COUNTS.unpack_from(box, L.MAILBOX_OFF_ARGS)
-        for i in range(tensors):
-            start = _TENSORS_AT + i * TENSOR_BYTES
+        _, _, end = _DECODED.unpack_from(box, _DECODED_AT)
+        for start in range(_TENSORS_AT, end, TENSOR_BYTES):
             wire = bytes(box[start : start + TENSOR_BYTES])
             if stages := wire[TAG_AT]:
                 index = int.from_bytes(wire[TAG_AT + 2 : TAG_AT + 4], "little")

@@ -15,9 +15,18 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import ContinuousTensor, DataType, MailboxState
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
+from tests.kernels import kernels
 from tests.mailbox_model import explore
 from tests.spec_rules import tables
-from tests.support import COMPLETED, DEADLINE_S, RUNNING, make_args, updates, wait_until
+from tests.support import (
+    COMPLETED,
+    DEADLINE_S,
+    RUNNING,
+    make_args,
+    received,
+    updates,
+    wait_until,
+)
 
 KEY = 0x7000_0000
 FOREVER_NS = 1 << 60
@@ -123,13 +132,9 @@ def test_a_function_receives_tensors_and_scalars_in_order_and_bit_by_bit():
 
 
 # ---------------------------------------------------------------- a decoder that distrusts counts
-def received(tensors, scalars):
-    """Return a decoder over a mailbox that says it holds so many tensors and scalars."""
-    box = bytearray(16384)
-    struct.pack_into("<ii", box, 1104, tensors, scalars)
-    args = ReceivedArgs.__new__(ReceivedArgs)
-    args._box = memoryview(box)
-    return args
+def received_with(tensors, scalars):
+    """Return a worker's view of a mailbox that says it holds so many tensors and scalars."""
+    return received(bytes(1104) + struct.pack("<ii", tensors, scalars))
 
 
 READS = (ReceivedArgs.__len__, ReceivedArgs.tensor_count, ReceivedArgs.scalar_count)
@@ -141,7 +146,7 @@ MOST = 2**31 - 1
 @pytest.mark.spec("FLOW-ARGS-4", "FLOW-VIEW-3")
 @pytest.mark.parametrize(("tensors", "scalars"), [(0, 0), (2, 2), (375, 2), (0, 1877), (128, 128)])
 def test_counts_that_fit_are_accepted_and_indices_checked_against_them(tensors, scalars):
-    args = received(tensors, scalars)
+    args = received_with(tensors, scalars)
     assert (args.tensor_count(), args.scalar_count()) == (tensors, scalars)
     assert len(args) == tensors + scalars
     for read, count in (
@@ -157,6 +162,90 @@ def test_counts_that_fit_are_accepted_and_indices_checked_against_them(tensors, 
         for index in ("x", None, 1.5):
             with pytest.raises(TypeError, match=f"index {index!r} is not a whole number"):
                 read(index)
+
+
+@pytest.mark.kernels
+@pytest.mark.spec("SCHED-MAIL-5", "FLOW-VIEW-1")
+def test_random_arguments_come_back_from_the_frame_that_they_were_encoded_into(driver_of_one):
+    driver, draw = driver_of_one, random.Random(7)
+    for _ in range(40):
+        tensors = [
+            updates(KEY + 4096 * i, nbytes=draw.randrange(1, 999), child_memory=draw.random() < 0.5)
+            for i in range(draw.randrange(20))
+        ]
+        scalars = [draw.getrandbits(64) for _ in range(draw.randrange(20))]
+        slot = driver.start(*tensors, scalars=scalars, owner=0)
+        view = received(driver.mailbox(0).tobytes())
+        assert (view.tensor_count(), view.scalar_count()) == (len(tensors), len(scalars))
+        found = [view.tensor(i) for i in range(len(tensors))]
+        assert [(one.data, one.nbytes(), one.child_memory) for one in found] == [
+            (one.data, one.nbytes, one.child_memory) for one in tensors
+        ]
+        assert [view.scalar(i) for i in range(len(scalars))] == scalars
+        driver.finish(slot)
+
+
+@pytest.mark.kernels
+@pytest.mark.spec("SCHED-MAIL-10", "FLOW-ARGS-4", "FLOW-VIEW-3")
+def test_whatever_a_frame_says_decode_refuses_it_or_notes_what_lies_in_the_mailbox():
+    draw = random.Random(11)
+    words = np.array([draw.getrandbits(64) for _ in range(L.WORKER_WORDS)], np.uint64)
+    words = words.view(np.int64)
+    at, noted = L.W_MAILBOX + L.MAIL_COUNTS, slice(L.W_COUNTS, L.W_SCALARS_AT + 1)
+    edges = (0, 1, 2, 374, 375, 376, 1876, 1877, 1878, MOST, -1, -MOST - 1)
+    for _ in range(3000):
+        pair = [
+            draw.choice((draw.choice(edges), draw.randrange(400), draw.randrange(-MOST, MOST)))
+            for _ in range(2)
+        ]
+        words[at] = struct.unpack("<q", struct.pack("<ii", *pair))[0]
+        before = words.copy()
+        answer = kernels.decode(words, 0)
+        tensors, scalars = pair
+        if tensors < 0 or scalars < 0 or 40 * tensors + 8 * scalars > 15016:
+            assert (answer, words[L.W_SCALARS_AT]) == (L.MALFORMED, L.MALFORMED), pair
+        else:
+            assert (answer, words[L.W_SCALARS_AT]) == (L.OK, 1112 + 40 * tensors), pair
+            assert words[L.W_SCALARS_AT] + 8 * scalars <= 16128
+        assert words[L.W_COUNTS] == words[at]
+        words[noted] = before[noted]
+        assert (words == before).all(), "it writes nothing else"
+
+
+@pytest.mark.spec("SCHED-MAIL-10")
+@pytest.mark.parametrize("pair", [(-1, 0), (0, -1), (376, 0), (MOST, MOST)])
+def test_a_worker_receives_no_task_whose_counts_are_wrong(driver_of_one, pair):
+    driver = driver_of_one
+    driver.start(updates(KEY), owner=0)
+    driver.mailbox(0)[1104:1112] = np.frombuffer(struct.pack("<ii", *pair), np.uint8)
+    assert driver.x.receive(driver.mem, 0) == L.MALFORMED
+
+
+@pytest.mark.spec("SCHED-MAIL-10")
+def test_such_a_task_fails_before_its_function_runs_and_the_worker_stays():
+    with Worker(3, num_sub_workers=1, mailbox_depth=2) as w:
+        ran = w.share(np.zeros(1, np.int64))
+
+        def spoil_the_next():
+            mem = w._session.engine.mem
+            box = int(mem[L.A_WORKERS]) + L.WORKER_WORDS + L.W_MAILBOX
+            wait_until(lambda: mem[box + L.MAIL_STATE] == MailboxState.TASK_READY)
+            mem[box + L.MAIL_COUNTS] = struct.unpack("<q", struct.pack("<ii", 400, -3))[0]
+
+        spoiler, victim = w.register(spoil_the_next), w.register(lambda: ran.__iadd__(1))
+        w.start()
+        pids = w.worker_pids()
+
+        def orch_fn(orch, *_):
+            orch.submit_sub(spoiler)
+            orch.submit_sub(victim)
+
+        with pytest.raises(
+            TaskError, match="holds 400 tensors and -3 scalars, 15984 bytes, but has"
+        ):
+            w.run(orch_fn)
+        w.run(lambda orch, *_: orch.submit_sub(victim))
+        assert (ran.tolist(), w.worker_pids()) == ([1], pids)
 
 
 # ---------------------------------------------------------------- messages

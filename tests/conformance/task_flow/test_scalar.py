@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from simpler_ref import CallConfig, Worker
 from simpler_ref import TensorArgType as T
-from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.native_chip import ChipCallable, ChipWorker, CoreCallable, compile_kernel
 from simpler_ref.task_interface import ArgDirection as D
 from simpler_ref.task_interface import TensorArgType, scalar_to_uint64
-from tests.support import make_args
+from tests.support import make_args, received
 
 INTEGERS = [
     *((0, 0), (7, 7), (-1, -1), (-(1 << 63), -(1 << 63)), ((1 << 64) - 1, (1 << 64) - 1)),
@@ -74,8 +73,7 @@ def test_every_number_of_64_bits_comes_back(values):
 def test_a_blob_made_by_hand_has_unsigned_integers_and_floats_by_their_bits():
     box = bytearray(L.MAILBOX_SIZE)
     struct.pack_into("<iiqd", box, L.MAILBOX_OFF_ARGS, 0, 2, -1, 2.5)
-    view = ReceivedArgs.__new__(ReceivedArgs)
-    view._box = memoryview(box)
+    view = received(box)
     assert (view.scalar(0), view.scalar(1)) == ((1 << 64) - 1, 0x4004000000000000)
     assert view.scalar_float(1) == 2.5
 
