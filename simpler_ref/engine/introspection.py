@@ -141,7 +141,9 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
     oldest, distance = "", 0
     if tasks:
         first = slots.read_slot(engine.mem, tasks[0])
-        oldest = f", the oldest is task {first.task_id} ({first.state.name})"
+        # the ids of a lone Ring belong to nobody's tasks: they have no states
+        state = "not released" if first.state == TaskState.FREE else first.state.name
+        oldest = f", the oldest is task {first.task_id} ({state})"
         distance = view.next_task_id - first.task_id
     remedy = "Give Worker(task_window=…) a larger value, or end a scope earlier"
     if ids and distance >= ids:

@@ -115,7 +115,7 @@ class Ring(Rings):
             self._changed.notify_all()
 
     def slot_state(self, slot: int) -> SlotView:
-        """Return a look at a live slot.
+        """Return a look at a live slot, whose state stays FREE: nothing submits a task here.
 
         Raises
         ------
@@ -157,9 +157,10 @@ class TensorMap:
         if self._engine.kernels.map_insert(self._engine.mem, base_ptr, owner, slot + 1) != L.OK:
             raise MemoryError("the TensorMap is full")
 
-    def erase(self, base_ptr: int, slot: int, owner: int = -1) -> bool:
-        """Remove a buffer's entry if it still names `slot`; say whether it did."""
-        return bool(self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, slot + 1))
+    def erase(self, base_ptr: int, slot: int | None = None, owner: int = -1) -> bool:
+        """Remove a buffer's entry, with `slot` only if it still names that; say whether it did."""
+        named = self.lookup(base_ptr, owner) if slot is None else slot
+        return bool(self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, named + 1))
 
     def __len__(self) -> int:
         return self._engine.view.buffers_known

@@ -170,6 +170,10 @@ JOURNALS = tuple(
 def step(mem, slot, event):
     """Let an event happen to a slot.
 
+    It looks at the state, then stores the next one, where the documents compare and exchange: each event
+    has one owner (see `EVENTS`), and only the owner of a slot's next event changes its state, so that
+    nothing comes in between.
+
     Ordering release, for readers outside; between Orch and Scheduler the wiring queue and the pass lock
              order it
     Returns  OK, or ILLEGAL with nothing changed if the table has no such step from the slot's state
@@ -203,6 +207,9 @@ def acquire_ref(mem, producer):
 @kernel
 def release_ref(mem, slot):
     """Release one reference; the last one moves the slot to CONSUMED.
+
+    The documents compare the counts, then compare and exchange the state, since several may find that all
+    are released. One add of both counts in one word tells exactly one of them that it was the last.
 
     Returns  whether this call consumed the slot: the caller must then have it reclaimed
     Rule     ORCH-STATE-3, -4; SCHED-CONSUME-1

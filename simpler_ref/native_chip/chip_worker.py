@@ -357,6 +357,11 @@ class ChipWorker:
         if type(local_slot) is not int and isinstance(local_slot, CallableHandle):
             self.run_args(self._slot_of(local_slot), view, capacity or config or None)
             return
+        if isinstance(view, (TaskArgs, ChipStorageTaskArgs)):
+            raise TypeError(
+                f"run({local_slot!r}, view) takes an args blob, not a {type(view).__name__}: call "
+                f"run_args({local_slot!r}, args, config)"
+            )
         if type(view) is not int:
             _held, view, size = _address(view, "view")
             most = size if capacity is None else capacity

@@ -73,6 +73,13 @@ def checked(one: Any, value: Any) -> Any:
     return check(one.name, value)
 
 
+def _mode(name: str, value: Any) -> str:
+    modes = "process", "thread"
+    if isinstance(value, str) and value.lower() in modes:
+        return value.lower()
+    return one_of(name, value, modes, "it is 'process' or 'thread'")
+
+
 # ---------------------------------------------------------------- all of them
 @dataclass(frozen=True)
 class Options:
@@ -131,9 +138,7 @@ class Options:
         None,
         '``"process"``: every worker is a process. ``"thread"``: every worker is a thread of this one. '
         "None: thread at level 2, unless a `start_method` is given; process above.",
-        lambda name, value: one_of(
-            name, value, ("process", "thread"), "it is 'process' or 'thread'"
-        ),
+        _mode,
     )
     start_method: str | None = option(
         None,

@@ -9,7 +9,6 @@ PAGE = (ROOT / "docs/limits.md").read_text()
 RULE = re.compile(r"\*\*([A-Z]+-[A-Z]+-\d+)\*\*")
 
 UNNOTICED = {
-    "ORCH-STATE-1": "a step that only `alloc` takes",
     "ORCH-INV-3": "where in memory the engine is",
     "SCHED-CONSUME-2": "who erases keys",
     "SCHED-WAKE-7": "how an end is seen in time",

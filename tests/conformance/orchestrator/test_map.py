@@ -233,6 +233,12 @@ def test_a_tensor_map_on_its_own_has_slots_from_zero_and_no_key_for_address_zero
     assert not keys.erase(4096, 1) and not keys.erase(0, 1)
     assert keys.erase(4096, 0)
     assert len(keys) == 0
+    assert not keys.erase(4096)
+    keys.insert(4096, 7)
+    keys.insert(4096, 8, owner=2)
+    assert keys.erase(4096) and not keys.erase(4096), "whatever it named"
+    assert keys.lookup(4096, owner=2) == 8
+    assert keys.erase(4096, owner=2) and len(keys) == 0
     with pytest.raises(ValueError, match="must not be"):
         keys.insert(4096, -1)
     with pytest.raises(ValueError, match="address 0"):

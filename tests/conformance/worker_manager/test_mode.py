@@ -20,9 +20,15 @@ class CallsArgs:
 @pytest.mark.spec("WM-MODE-1")
 def test_process_is_the_default_and_anything_but_the_two_is_refused():
     assert Worker(3).child_mode == Worker(4, child_mode=None).child_mode == "process"
-    for bad in ("fork", "", 1, "Process"):
-        with pytest.raises(ValueError, match="child_mode"):
+    for bad in ("fork", "", 1, "Processes"):
+        with pytest.raises(ValueError, match=f"child_mode={bad!r}: it is 'process' or 'thread'"):
             Worker(3, child_mode=bad)
+
+
+@pytest.mark.spec("WM-MODE-1")
+def test_a_mode_may_have_capital_letters():
+    assert Worker(3, child_mode="PROCESS").child_mode == "process"
+    assert Worker(3, child_mode="Thread").child_mode == "thread"
 
 
 @pytest.mark.spec("WM-MODE-1")
