@@ -3,7 +3,7 @@
 ``python -m simpler_ref.compat prog.py args…`` runs a program, ``python -m simpler_ref.compat -m pytest
 …`` a module. A program may call `install` itself instead, before it imports them.
 
-Rule     COMPAT-NAMES-1; COMPAT-RUN-1, -4
+Rule     COMPAT-NAMES-1, COMPAT-RUN-1, COMPAT-RUN-4
 """
 
 from __future__ import annotations

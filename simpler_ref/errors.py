@@ -3,8 +3,8 @@
 Wherever programs match on a built-in type (`RuntimeError` for a failed task, `KeyError` for a foreign
 handle, …), the class here derives from it.
 
-Rule     CALL-CANCEL-2; CALL-LIMIT-1; FAIL-TYPE-1, -2; FAIL-CODE-1; ORCH-CHECK-1; SEE-STORY-3;
-         FLOW-HANDLE-6; FLOW-REG-5; WM-CTRL-6
+Rule     CALL-CANCEL-2, CALL-LIMIT-1, FAIL-TYPE-1, FAIL-TYPE-2, FAIL-CODE-1, ORCH-CHECK-1, SEE-STORY-3,
+         FLOW-HANDLE-6, FLOW-REG-5, WM-CTRL-6
 """
 
 from __future__ import annotations

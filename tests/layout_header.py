@@ -19,7 +19,7 @@ _TOP = """\
  * python -m tests.layout_header. Everything is little-endian. The sizes and offsets are part
  * of the contract and are asserted below.
  *
- * Rule CHIP-LAYOUT
+ * Rule CHIP-LAYOUT-1, CHIP-LAYOUT-4
  */
 #ifndef SIMPLER_LAYOUT_H
 #define SIMPLER_LAYOUT_H

@@ -29,6 +29,7 @@ _HEADING = re.compile(r"## ([A-Z]+-[A-Z]+) — (.+)")
 _RULE = re.compile(rf"\*\*({RULE_ID})\*\* (.*?)(?:\s\*\(([^*]+)\)\*)?", re.DOTALL)
 _LISTED = re.compile(r"\| \[([A-Z]+-[A-Z]+)\]\(#")
 _MENTION = re.compile(r"(?<![\w-])([A-Z]+-[A-Z]+)(?:-(\d+)((?:,\s+-\d+|\s+to\s+-\d+)*))?(?![\w-])")
+_RULE_LINES = re.compile(r"\bRule +([A-Z]+-[A-Z]+.*(?:\n {9}\S.*)*)")
 _C_FUNCTION = re.compile(r"[a-z].*?(\w+)\(")
 _QUOTE = re.compile(rf"\*\*({RULE_ID})\*\*[ \n](.*?)(?=\n[^\w\n]*\n|\n*\Z)", re.DOTALL)
 
@@ -73,12 +74,14 @@ class Citation(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A function, class or file whose text names rules or whole groups."""
+    """A function, class or file whose text names rules: each by its whole id, so that grep finds it."""
 
     path: Path
     line: int
     name: str
     names: frozenset[str]
+    short: tuple[str, ...]
+    """What its `Rule` lines have instead of whole ids."""
 
 
 # ---------------------------------------------------------------- reading
@@ -195,7 +198,7 @@ def read_code(root: Path = ROOT) -> list[Place]:
                     path,
                     getattr(node, "lineno", 1),
                     name or path.relative_to(folder).as_posix(),
-                    frozenset(mentioned(ast.get_docstring(node) or "", groups)),
+                    *_cited_in(ast.get_docstring(node) or "", groups),
                 )
             )
     for path in sorted([*folder.rglob("*.c"), *folder.rglob("*.h")]):
@@ -203,8 +206,18 @@ def read_code(root: Path = ROOT) -> list[Place]:
         for line, text in enumerate(lines, 1):
             function = next(filter(None, map(_C_FUNCTION.match, lines[line : line + 2])), None)
             name = function[1] if function else path.relative_to(folder).as_posix()
-            places.append(Place(path, line, name, frozenset(mentioned(text, groups))))
-    return [place for place in places if place.names]
+            places.append(Place(path, line, name, *_cited_in(text, groups)))
+    return [place for place in places if place.names or place.short]
+
+
+def _cited_in(text: str, groups: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the whole ids in a text, and what else of rules its `Rule` lines have."""
+    lines = "\n".join(_RULE_LINES.findall(text))
+    short = [name for name, number, _ in _MENTION.findall(lines) if not number and name in groups]
+    return frozenset(re.findall(rf"(?<![\w-]){RULE_ID}(?![\w-])", text)), (
+        *short,
+        *re.findall(r"(?<![\w-])(?:to )?-\d+", lines),
+    )
 
 
 def _documented(node: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -222,7 +235,7 @@ def places_of(rule: str, root: Path = ROOT) -> list[str]:
     if group is None or found is None:
         return [f"{rule} is no rule"]
     places = [
-        *(one for one in read_code(root) if {rule, group.name} & one.names),
+        *(one for one in read_code(root) if rule in one.names),
         *(one for one in all_tests(root) if rule in one.rules),
     ]
     return [
@@ -335,20 +348,25 @@ def uncovered(root: Path = ROOT) -> list[str]:
 
 
 def untraced(root: Path = ROOT) -> list[str]:
-    """Return a line for each rule that no code names, and each name in code that is no rule."""
+    """Return a line for each rule that no code names by its whole id, and each name that is no rule."""
     groups, rules, places = read_groups(root), read_rules(root), read_code(root)
     named = {name for place in places for name in place.names}
     found = [
         f"{_where(place.path, place.line, root)} names {name}, which is no rule of spec/"
         for place in places
         for name in sorted(place.names)
-        if name not in rules and name not in groups
+        if name not in rules
     ]
     found += [
-        f"no docstring of simpler_ref/ names {rule.id} or {group.name}"
+        f"{_where(place.path, place.line, root)} has {', '.join(place.short)} instead of whole ids"
+        for place in places
+        if place.short
+    ]
+    found += [
+        f"no docstring of simpler_ref/ names {rule.id}"
         for group in groups.values()
         for rule in group.rules
-        if not {rule.id, group.name} & named
+        if rule.id not in named
     ]
     return found
 

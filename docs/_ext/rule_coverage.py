@@ -41,10 +41,6 @@ class Coverage:
             for name in place.names:
                 self.code.setdefault(name, []).append(place)
 
-    def code_of(self, rule, group):
-        """Return the places that name a rule; those that name its group if there are none."""
-        return self.code.get(rule.id) or self.code.get(group.name, [])
-
     def files(self):
         """Return every file that the table leads to."""
         places = [*self.tests.values(), *self.code.values()]
@@ -56,7 +52,7 @@ class Coverage:
         name = f'<a href="{page}#{rule.id.lower()}">{rule.id}</a>'
         start = f'<tr id="cov-{rule.id.lower()}"><td>{name}</td>'
         tests = self.tests.get(rule.id, [])
-        places = self.code_of(rule, group)
+        places = self.code.get(rule.id, [])
         cells = [
             all_of(len(tests), [link(one.path, one.line, one.name) for one in tests]),
             all_of(len(places), [link(one.path, one.line, code_name(one)) for one in places]),

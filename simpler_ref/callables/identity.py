@@ -2,7 +2,8 @@
 
 A mailbox carries the digest, and each worker maps it to a slot of its own.
 
-Rule     FLOW-ID-1 to -4, -6; FLOW-HANDLE-1, -4, -6; FLOW-DATA-2
+Rule     FLOW-ID-1, FLOW-ID-2, FLOW-ID-3, FLOW-ID-4, FLOW-ID-6, FLOW-HANDLE-1, FLOW-HANDLE-4,
+         FLOW-HANDLE-6, FLOW-DATA-2
 """
 
 from __future__ import annotations

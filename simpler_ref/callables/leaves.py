@@ -17,7 +17,7 @@ and the worker goes through Python (see `serve`). The parts of its text, in orde
 
 Compiled tasks of calls have entries of their own, from the same generator.
 
-Rule     SPEED-LEAF-1, -2, -4, -7
+Rule     SPEED-LEAF-1, SPEED-LEAF-2, SPEED-LEAF-4, SPEED-LEAF-7
 """
 
 from __future__ import annotations

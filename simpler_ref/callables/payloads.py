@@ -1,6 +1,7 @@
 """Serialised callables: the bytes of a pickle, and the file they are staged in.
 
-Rule     REMOTE-REG-11; FLOW-PAYLOAD-1 to -3; FLOW-UNDO-3; WM-START-3; WM-THREAD-3
+Rule     REMOTE-REG-11, FLOW-PAYLOAD-1, FLOW-PAYLOAD-2, FLOW-PAYLOAD-3, FLOW-UNDO-3, WM-START-3,
+         WM-THREAD-3
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Functions and classes that other processes cannot import travel by value, arrays in shared memory by
 address. Workers have the functions and classes of `__main__` of their start; later ones travel by value.
 
-Rule     FLOW-PAYLOAD-4; WM-RANDOM-1; CALL-VALUE-2; WM-START-3
+Rule     FLOW-PAYLOAD-4, WM-RANDOM-1, CALL-VALUE-2, WM-START-3
 """
 
 from __future__ import annotations

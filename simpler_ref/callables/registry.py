@@ -5,7 +5,8 @@ has installed it. Workers started later are made from the registry; running ones
 other through their mailboxes, and if one cannot, those that have installed it undo that. If a worker
 cannot confirm the undoing, this Worker refuses the digest from then on.
 
-Rule     FLOW-HANDLE-2, -3, -5; FLOW-REG-2 to -4, -6; FLOW-UNDO-3; FLOW-UNREG-1, -2; WM-START-3; WM-CHIP-2
+Rule     FLOW-HANDLE-2, FLOW-HANDLE-3, FLOW-HANDLE-5, FLOW-REG-2, FLOW-REG-3, FLOW-REG-4, FLOW-REG-6,
+         FLOW-UNDO-3, FLOW-UNREG-1, FLOW-UNREG-2, WM-START-3, WM-CHIP-2
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the function, and leaves its value where the future finds it. The worker's loop 
 calls that follow (see `serve.code_of_call`). An entry that finds other types asks the one made before it;
 what no entry takes goes through Python again.
 
-Rule     CALL-COMPILED-1, -4, -6
+Rule     CALL-COMPILED-1, CALL-COMPILED-4, CALL-COMPILED-6
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which Worker a call goes to, whether this thread runs a task, and what a worker keeps for its tasks.
 
-Rule     CALL-STREAM-1; CALL-WORKER-1; ORCH-RUN-2
+Rule     CALL-STREAM-1, CALL-WORKER-1, ORCH-RUN-2
 """
 
 from __future__ import annotations

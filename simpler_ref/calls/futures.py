@@ -2,7 +2,7 @@
 
 Such a hold lasts as long as Python's references to it.
 
-Rule     CALL-CANCEL-1, -2; CALL-FUTURE-1, -4; CALL-VALUE-4
+Rule     CALL-CANCEL-1, CALL-CANCEL-2, CALL-FUTURE-1, CALL-FUTURE-4, CALL-VALUE-4
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ it depends on chance what calls read that were submitted before. So each call tr
 array that it reads, behind its other scalars (`Sums`), and the worker compares. An array has no sum if a
 call before may still write it, nor if its call may be run again: the first run may have written it.
 
-Rule     CALL-COMPILED-1; CALL-FAIL-3; CALL-LIMIT-1; CALL-SENT-2; CALL-STREAM-5; CALL-VALUE-1, -2, -4;
-         SEE-INPUT-1, -6; WM-LEFT-1
+Rule     CALL-COMPILED-1, CALL-FAIL-3, CALL-LIMIT-1, CALL-SENT-2, CALL-STREAM-5, CALL-VALUE-1,
+         CALL-VALUE-2, CALL-VALUE-4, SEE-INPUT-1, SEE-INPUT-6, WM-LEFT-1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a Worker has for calls: methods of `Worker`.
 
-Rule     CALL-FAR-1; CALL-MAP-1, -2, -4; CALL-STREAM-1, -5; CALL-TILES-1
+Rule     CALL-FAR-1, CALL-MAP-1, CALL-MAP-2, CALL-MAP-4, CALL-STREAM-1, CALL-STREAM-5, CALL-TILES-1
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Equal ones have one block, in which workers find them. Those that workers may ke
 for good, and all others until they were not sent for long; then their blocks are given back as soon as no
 call needs them.
 
-Rule     CALL-LIMIT-1; CALL-SENT-1, -2; CALL-WORKER-4
+Rule     CALL-LIMIT-1, CALL-SENT-1, CALL-SENT-2, CALL-WORKER-4
 """
 
 from __future__ import annotations

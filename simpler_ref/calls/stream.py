@@ -25,7 +25,8 @@ Before a run the stream ends, since calls and the tasks of a run do not wait for
 have ended then, futures have their values, and numbers of layouts mean nothing any more. The next call
 begins it again.
 
-Rule     CALL-ARRAY-1; CALL-FAIL-1, -4, -7; CALL-HAZARD-4; CALL-STREAM-1, -2, -4, -5, -8
+Rule     CALL-ARRAY-1, CALL-FAIL-1, CALL-FAIL-4, CALL-FAIL-7, CALL-HAZARD-4, CALL-STREAM-1, CALL-STREAM-2,
+         CALL-STREAM-4, CALL-STREAM-5, CALL-STREAM-8
 """
 
 from __future__ import annotations

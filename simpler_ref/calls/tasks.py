@@ -1,6 +1,7 @@
 """The decorator `task`: a function whose calls are tasks.
 
-Rule     CALL-COMPILED-1, -6; CALL-LIMIT-1, -3; CALL-SENT-1, -2; CALL-WORKER-4
+Rule     CALL-COMPILED-1, CALL-COMPILED-6, CALL-LIMIT-1, CALL-LIMIT-3, CALL-SENT-1, CALL-SENT-2,
+         CALL-WORKER-4
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ is one look at everything::
 A look takes no lock while the engine runs on: `engine/view/slots.py` explains why it is consistent. A
 task that ends meanwhile may be left out.
 
-Rule     ORCH-API-5, -6; ORCH-BACK-4; ORCH-WINDOW-4; SEE-HANG-1, -2; SEE-TOP-1
+Rule     ORCH-API-5, ORCH-API-6, ORCH-BACK-4, ORCH-WINDOW-4, SEE-HANG-1, SEE-HANG-2, SEE-TOP-1
 """
 
 from __future__ import annotations

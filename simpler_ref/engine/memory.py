@@ -1,7 +1,7 @@
 """One engine: the words that the kernels work on, the heap rings, and the Scheduler thread.
 
-Rule     HIER-ENGINE-1, -2; ORCH-RING-2; ORCH-WINDOW-1 to -3; ORCH-FORK-4; ORCH-INV-3; SCHED-PASS-2;
-         WM-PLACE-4
+Rule     HIER-ENGINE-1, HIER-ENGINE-2, ORCH-RING-2, ORCH-WINDOW-1, ORCH-WINDOW-2, ORCH-WINDOW-3,
+         ORCH-FORK-4, ORCH-INV-3, SCHED-PASS-2, WM-PLACE-4
 """
 
 from __future__ import annotations

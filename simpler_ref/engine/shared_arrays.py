@@ -7,7 +7,7 @@ could leave behind (`system/regions.py`). It lives as long as any array over it 
 Arguments of tasks are addresses, and keep nothing alive. A task can use what was made before it was
 submitted, and dropped after that: `InUse` keeps it until these tasks have ended.
 
-Rule     CALL-ARRAY-5; ORCH-ARRAY-1, -2, -4; ORCH-FORK-4; SPEED-WAIT-9; FLOW-ARGS-3;
+Rule     CALL-ARRAY-5, ORCH-ARRAY-1, ORCH-ARRAY-2, ORCH-ARRAY-4, ORCH-FORK-4, SPEED-WAIT-9, FLOW-ARGS-3,
          FLOW-NEST-4
 """
 

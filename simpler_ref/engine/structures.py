@@ -3,7 +3,7 @@
 `Ring` and `TensorMap` call the kernels of `jit/ring.py` and `jit/tensormap.py`. `Scope` is the stack of
 scopes in plain Python: the engine keeps its own as chains through the slots.
 
-Rule     ORCH-API-4, -5; ORCH-RING-12, -15; ORCH-SCOPE-1; ORCH-MAP-1, -7
+Rule     ORCH-API-4, ORCH-API-5, ORCH-RING-12, ORCH-RING-15, ORCH-SCOPE-1, ORCH-MAP-1, ORCH-MAP-7
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A call is submitted from any thread (one at a time), depends on others through t
 (see `hazards`) and through the futures among its scalars, and keeps its own outcome: its value, or how it
 failed, in S_VALUE and S_KIND, until its future drops it.
 
-Rule     CALL-FUTURE-4; CALL-HAZARD-4
+Rule     CALL-FUTURE-4, CALL-HAZARD-4
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def submit_call(mem, callable_word, counts, words):
 
     Returns  the slot; or, with nothing changed, WOULD_BLOCK, TOO_MANY_ARGS, or ILLEGAL if the words are
              invalid
-    Rule     CALL-STREAM-1, -2
+    Rule     CALL-STREAM-1, CALL-STREAM-2
     """
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
     if not are_there(mem, words, counts, 0):
@@ -116,7 +116,7 @@ def add_edges(mem, slot, words, conflicts):
     """Reference each call that this one waits for, and note the edge.
 
     Returns  the number of edges
-    Rule     CALL-STREAM-2; CALL-FAIL-1
+    Rule     CALL-STREAM-2, CALL-FAIL-1
     """
     edge = edges_at(mem, slot)
     edges = 0

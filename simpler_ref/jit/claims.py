@@ -3,7 +3,8 @@
 They write whether a worker may be used, and who has its mailbox: a requester claims the mailbox, and
 releases the claim when it has its answer. They cancel, and change what waits for a lost worker.
 
-Rule     CALL-FAIL-4, -7; SCHED-CANCEL-1, -2; SCHED-DEATH-1, -2; SPEED-DEPTH-6; WM-MAIL-2
+Rule     CALL-FAIL-4, CALL-FAIL-7, SCHED-CANCEL-1, SCHED-CANCEL-2, SCHED-DEATH-1, SCHED-DEATH-2,
+         SPEED-DEPTH-6, WM-MAIL-2
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def set_usable(mem, worker, usable):
 
     Between runs the lock is free except during an empty pass.
 
-    Rule     WM-LOOP-1; SCHED-DEATH-3
+    Rule     WM-LOOP-1, SCHED-DEATH-3
     """
     become_scheduler(mem)
     w = worker_at(mem, worker)
@@ -212,7 +213,7 @@ def claim_mailbox(mem, worker, timeout_ns):
     One thread at a time claims a worker. Nothing is dispatched to it from the call on.
 
     Returns  OK; or, without a claim, ILLEGAL when it is dead, TIMED_OUT, or INTERRUPTED by a signal
-    Rule     WM-CLAIM-1, -2, -4
+    Rule     WM-CLAIM-1, WM-CLAIM-2, WM-CLAIM-4
     """
     w = worker_at(mem, worker)
     until = now_ns() + timeout_ns
@@ -250,7 +251,7 @@ def release_mailbox(mem, worker):
     The request may have changed the meaning of an index, and has overwritten words of a task: the next
     task in each frame is sent with digest and configuration.
 
-    Rule     WM-CLAIM-2, -3; WM-MAIL-4
+    Rule     WM-CLAIM-2, WM-CLAIM-3, WM-MAIL-4
     """
     w = worker_at(mem, worker)
     become_scheduler(mem)

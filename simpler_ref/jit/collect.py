@@ -1,6 +1,6 @@
 """Collecting from the workers: completions, failures, deaths.
 
-Rule     WM-DONE-3, -5
+Rule     WM-DONE-3, WM-DONE-5
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def collect(mem):
     left for another round.
 
     Returns  how many were collected
-    Rule     SPEED-DEPTH-2, -6
+    Rule     SPEED-DEPTH-2, SPEED-DEPTH-6
     """
     moved, before = 0, -1
     while moved != before:
@@ -60,7 +60,7 @@ def collect_from(mem, worker, w):
 
     Returns  how many were collected
     Effects  W_RAN, for the message should the worker die in its next task
-    Rule     SCHED-COMPLETE-1, -4; FAIL-OUTCOME-2; WM-LEFT-2
+    Rule     SCHED-COMPLETE-1, SCHED-COMPLETE-4, FAIL-OUTCOME-2, WM-LEFT-2
     """
     moved = 0
     while mem[w + L.W_GIVEN] != 0 and is_done(mem, w):
@@ -164,7 +164,7 @@ def vacate(mem, w):
 
     Effects  the worker has room; without a task left it is idle, and its mailbox goes to a thread that
              waits for it
-    Rule     WM-CLAIM-1; SPEED-DEPTH-2
+    Rule     WM-CLAIM-1, SPEED-DEPTH-2
     """
     at = int(mem[w + L.W_HEAD])
     mem[w + at + L.W_SLOT] = L.NONE
@@ -199,7 +199,7 @@ def finish_member(mem, slot, kind, failed):
 
     Effects  S_LEFT; W_SKIP of the workers whose members may not have started; at the end COMPLETED
              or FAILED
-    Rule     WM-DONE-1, -2
+    Rule     WM-DONE-1, WM-DONE-2
     """
     left = int(mem[slot + L.S_LEFT]) - 1
     if failed and left >> L.HALF == 0:
@@ -243,7 +243,7 @@ def handle_deaths(mem):
     A worker that posted TASK_DONE before it died has done its task.
 
     Returns  1 if a worker died since the last look
-    Rule     SCHED-DEATH-1, -2
+    Rule     SCHED-DEATH-1, SCHED-DEATH-2
     """
     deaths = load(mem, L.DEATHS)
     if deaths == mem[L.DEATHS_SEEN]:
@@ -276,7 +276,7 @@ def lose_tasks(mem):
 
     A call that its worker had not begun, or that may run once more, runs again instead.
 
-    Rule     SCHED-DEATH-1; WM-DONE-4; WM-CLAIM-4; SPEED-DEPTH-6; CALL-LIMIT-3
+    Rule     SCHED-DEATH-1, WM-DONE-4, WM-CLAIM-4, SPEED-DEPTH-6, CALL-LIMIT-3
     """
     for worker in range(mem[L.WORKERS]):
         w = worker_at(mem, worker)

@@ -1,6 +1,6 @@
 """Numbers that cross a boundary and are not offsets: limits, states, answers, times.
 
-Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FAIL-OUTCOME-1
+Rule     SCHED-MAIL-1, WM-MAIL-3, WM-MAIL-5, FAIL-OUTCOME-1
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def stay_apart(mem, worker):
     that core if another one is free. While the Orch thread waits, each worker has a home core.
 
     Effects  W_CORE, W_MOVED; undoes the restriction of `wake_elsewhere`
-    Rule     SPEED-WAIT-13, -14
+    Rule     SPEED-WAIT-13, SPEED-WAIT-14
     """
     w = worker_at(mem, worker)
     if mem[w + L.W_THREAD] == 0:

@@ -12,7 +12,7 @@ queue, and no task of its pool that became ready later starts.
 
 When nothing is ready and frames are left, tasks are pre-dispatched, see `dispatch_candidates`.
 
-Rule     SCHED-DISPATCH-1, -2; WM-GROUP-2; WM-PLACE-2, -4
+Rule     SCHED-DISPATCH-1, SCHED-DISPATCH-2, WM-GROUP-2, WM-PLACE-2, WM-PLACE-4
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def dispatch(mem, kind):
 
     Effects  READY → RUNNING, mailboxes; or READY → FAILED
     Returns  how many tasks left the queues
-    Rule     SCHED-CANCEL-1; SCHED-DISPATCH-3
+    Rule     SCHED-CANCEL-1, SCHED-DISPATCH-3
     """
     moved = dispatch_affinity(mem, kind)
     moved += dispatch_ready(mem, kind)
@@ -114,7 +114,7 @@ def pick_worker(mem, kind):
     Returns  an idle worker that is awake; else, if none is idle, the busy one with the fewest tasks, if
              it has a frame left; else one that sleeps, if no task runs or the head has been deferred
              for DEFER_NS; else NO_WORKER or DEFER
-    Rule     WM-POOL-3; WM-AFF-1; SPEED-DEPTH-1, -2; SCHED-WAKE-7
+    Rule     WM-POOL-3, WM-AFF-1, SPEED-DEPTH-1, SPEED-DEPTH-2, SCHED-WAKE-7
     """
     asleep, busy = NO_WORKER, NO_WORKER
     fewest = int(mem[L.DEPTH])
@@ -163,7 +163,7 @@ def dispatch_ready(mem, kind):
     It stops at the first that cannot start: a group that waits for its workers stays at the head.
 
     Returns  how many tasks left the queue
-    Rule     SCHED-DISPATCH-4; SCHED-READY-3; WM-PLACE-1, -3
+    Rule     SCHED-DISPATCH-4, SCHED-READY-3, WM-PLACE-1, WM-PLACE-3
     """
     moved = 0
     while not ready_empty(mem, kind):
@@ -222,7 +222,7 @@ def lose(mem, slot, worker):
 
     A call never had that worker: it fails because none takes its place.
 
-    Rule     SCHED-DEATH-2; WM-PLACE-5; WM-AFF-5; CALL-FAIL-4
+    Rule     SCHED-DEATH-2, WM-PLACE-5, WM-AFF-5, CALL-FAIL-4
     """
     detail = 0
     if mem[L.STREAM] != 0:
@@ -257,7 +257,7 @@ def dispatch_affinity(mem, kind):
     """Dispatch the tasks with an affinity to workers that have room.
 
     Returns  how many tasks left the chains
-    Rule     WM-AFF-1, -3
+    Rule     WM-AFF-1, WM-AFF-3
     """
     moved = 0
     if mem[L.AFFINITY + kind] == 0:
@@ -315,7 +315,7 @@ def start_group(mem, slot, kind):
 
     Members with an affinity come first: no other takes their workers.
 
-    Rule     WM-PLACE-1, -2; SPEED-DEPTH-2
+    Rule     WM-PLACE-1, WM-PLACE-2, SPEED-DEPTH-2
     """
     members, first = int(mem[slot + L.S_MEMBERS]), members_at(mem, slot)
     step(mem, slot, DISPATCH)

@@ -2,7 +2,7 @@
 
 The Scheduler does everything here, that is, the thread that holds the pass lock.
 
-Rule     SCHED-CONSUME-1; SCHED-POISON-3
+Rule     SCHED-CONSUME-1, SCHED-POISON-3
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def wire(mem, slot):
 
     Reads    each producer's state (submit acquired a reference, so none is CONSUMED)
     Effects  the producers' chains of consumers; this task's fan-in
-    Rule     SCHED-WIRE-1, -2, -4, -5; SCHED-READY-1
+    Rule     SCHED-WIRE-1, SCHED-WIRE-2, SCHED-WIRE-4, SCHED-WIRE-5, SCHED-READY-1
     """
     mem[slot + L.S_FANIN] = 1
     unsent = 0
@@ -95,7 +95,7 @@ def has_ended(mem, producer):
 
     Where reads are tracked it may stand for earlier ones, which it waits for; so it ends only after them.
 
-    Rule     CALL-HAZARD-4; ORCH-READS-1
+    Rule     CALL-HAZARD-4, ORCH-READS-1
     """
     if mem[L.STREAM] == 0 and mem[L.TRACK_READS] == 0:
         return True
@@ -119,7 +119,7 @@ def poison(mem, slot):
 
     Effects  PENDING → FAILED; it releases its producers when the last live one is terminal; a worker that
              has it pre-dispatched must not start it
-    Rule     SCHED-POISON-1; SPEED-AHEAD-1
+    Rule     SCHED-POISON-1, SPEED-AHEAD-1
     """
     if step(mem, slot, POISON) == L.OK:
         mem[L.FAILED_COUNT] += 1
@@ -136,7 +136,7 @@ def fail_with(mem, consumer, producer):
 
     Effects  of a call also S_ORIGIN: the call that failed by itself, with a reference to it
 
-    Rule     SCHED-POISON-1; CALL-FAIL-1
+    Rule     SCHED-POISON-1, CALL-FAIL-1
     """
     if consumer & L.ORDER_ONLY != 0:
         return
@@ -165,7 +165,7 @@ def make_ready(mem, slot):
     """Make a task READY and queue it with its pool, or with the worker it has an affinity for.
 
     Returns  OK, or ILLEGAL with nothing changed if it is not PENDING
-    Rule     ORCH-STATE-2; SCHED-READY-2, -3
+    Rule     ORCH-STATE-2, SCHED-READY-2, SCHED-READY-3
     """
     if step(mem, slot, INPUTS_DONE) != L.OK:
         return L.ILLEGAL
@@ -295,7 +295,7 @@ def cancel_one(mem, slot):
     One that waits for others ends after them, as if it were poisoned.
 
     Returns  whether it is cancelled; else it has failed, or ended, or a worker has it
-    Rule     CALL-CANCEL-1, -2
+    Rule     CALL-CANCEL-1, CALL-CANCEL-2
     """
     state = int(mem[slot + L.S_STATE])
     if state == L.PENDING and not is_in_frame(mem, slot):
@@ -330,7 +330,7 @@ def retire(mem):
     everything downstream without recursion.
 
     Effects  each consumer's fan-in; one reference less on each producer and on the task itself
-    Rule     SCHED-COMPLETE-2, -3; SCHED-POISON-1, -2
+    Rule     SCHED-COMPLETE-2, SCHED-COMPLETE-3, SCHED-POISON-1, SCHED-POISON-2
     """
     while mem[L.RETIRING] != L.NONE:
         slot = int(mem[L.RETIRING])
@@ -365,7 +365,7 @@ def settle_failed_call(mem, slot):
     """Say how a call failed that did not fail by itself, and keep what it waited for, for its story.
 
     Effects  S_KIND; EDGE_NEXT, whose chain is over, becomes minus the producer's id, minus 1
-    Rule     CALL-CANCEL-1; SEE-STORY-1
+    Rule     CALL-CANCEL-1, SEE-STORY-1
     """
     origin = int(mem[slot + L.S_ORIGIN])
     if origin < 0:
@@ -391,7 +391,7 @@ def keep_failure(mem, outcome, slot, worker, detail):
 
     Effects  NOTED_CALLS has the call, with a reference, or NOT_NOTED counts it
 
-    Rule     CALL-FAIL-3, -7
+    Rule     CALL-FAIL-3, CALL-FAIL-7
     """
     noted = int(mem[L.NOTED])
     if noted < L.MOST_NOTED and acquire_ref(mem, slot):
@@ -445,7 +445,7 @@ def record_error(mem, outcome, slot, worker, detail):
     Effects  the run's error words; with TASK_FAILURE also message and trace from the worker's area,
              because its mailbox is reused before Python reads them
     Ordering the release of RUN_ERROR pairs with the load in `submit_task`
-    Rule     SCHED-POISON-4; ORCH-FAIL-1; FAIL-OUTCOME-2, -3; SPEED-DEPTH-6
+    Rule     SCHED-POISON-4, ORCH-FAIL-1, FAIL-OUTCOME-2, FAIL-OUTCOME-3, SPEED-DEPTH-6
     """
     if mem[L.STREAM] != 0:
         keep_failure(mem, outcome, slot, worker, detail)

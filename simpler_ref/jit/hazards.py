@@ -362,7 +362,7 @@ def collect_conflicts(mem, words, tensors):
 
     Effects  CONFLICT records from A_CONFLICTS on
     Returns  their number
-    Rule     CALL-HAZARD-1, -4
+    Rule     CALL-HAZARD-1, CALL-HAZARD-4
     """
     conflicts = 0
     for kind in range(2):  # first the tensors that are read: those written are searched for again

@@ -43,7 +43,7 @@ def note(mem, journal, what, task, time, value):
 
     Ordering the release of J_PUSHED pairs with the load in `collect_one`
     Effects  the journal; each time a part of it has filled, the collector is woken
-    Rule     SEE-NOTE-2, -3
+    Rule     SEE-NOTE-2, SEE-NOTE-3
     """
     stay_aside()
     at = journal_at(mem, journal)
@@ -168,7 +168,7 @@ def begin_trace(mem, what):
 
     Notes that are left from an earlier trace are forgotten. No collector runs.
 
-    Rule     SEE-ON-1; SEE-NOTE-3
+    Rule     SEE-ON-1, SEE-NOTE-3
     """
     for journal in range(L.JOURNALS_OF_WORKERS + mem[L.WORKERS]):
         at = journal_at(mem, journal)

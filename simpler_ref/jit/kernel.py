@@ -234,7 +234,7 @@ class _Compiled:
 
     What LLVM does with a kernel, it does once, although many entries call it.
 
-    Rule     SPEED-KEEP-1, -2, -7
+    Rule     SPEED-KEEP-1, SPEED-KEEP-2, SPEED-KEEP-7
     """
 
     def __init__(self, entries: Sequence[_Entry]) -> None:

@@ -15,7 +15,7 @@ Here they become the plan of an engine. Names in kernels:
     words, t                      arguments on their way into submit; a tensor among them
     id, number                    of a task in its run, in a trace
 
-Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FLOW-DATA-3; FAIL-OUTCOME-1
+Rule     SCHED-MAIL-1, WM-MAIL-3, WM-MAIL-5, FLOW-DATA-3, FAIL-OUTCOME-1
 """
 
 # ruff: noqa: F403, F405

@@ -117,7 +117,8 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     Reads    the slot's callable word; its body at `tensors` and `scalars`
     Effects  the mailbox except its state; configuration and digest only if they differ; beside it the
              kinds of the scalars, and the sizes that go with the configuration
-    Rule     SCHED-MAIL-1; SCHED-PASS-4; FLOW-ARGS-1, -2; FLOW-ID-5; WM-MAIL-1, -2; ORCH-INV-2
+    Rule     SCHED-MAIL-1, SCHED-PASS-4, FLOW-ARGS-1, FLOW-ARGS-2, FLOW-ID-5, WM-MAIL-1, WM-MAIL-2,
+             ORCH-INV-2
     """
     box = frame + L.W_MAILBOX
     config = config_of(mem, slot)
@@ -178,7 +179,7 @@ def decode(mem, frame):
     Reads    the counts, once
     Effects  W_COUNTS and W_SCALARS_AT, the only words that it writes
     Returns  OK; or MALFORMED if a count is negative, or both together exceed the mailbox
-    Rule     FLOW-ARGS-4; SCHED-MAIL-10
+    Rule     FLOW-ARGS-4, SCHED-MAIL-10
     """
     counts = int(mem[frame + L.W_MAILBOX + L.MAIL_COUNTS])
     tensors, scalars = counts & L.LOW_HALF, counts >> L.HALF
@@ -197,7 +198,7 @@ def publish(mem, w, state_word, state):
 
     Ordering the exchange pairs with the load of the state in `receive`; it also separates this store from
              the load of W_PARKED, see the module's docstring
-    Rule     SCHED-DISPATCH-1; SCHED-MAIL-2, -3
+    Rule     SCHED-DISPATCH-1, SCHED-MAIL-2, SCHED-MAIL-3
     """
     exchange(mem, state_word, state)
     if load_sc(mem, w + L.W_PARKED) != 0:
@@ -253,7 +254,7 @@ def request_stop(mem, worker):
     A worker that has read that word before, and is about to sleep on its mailbox state, must not: the
     state becomes SHUTDOWN. One that has a task or a control request looks again when that is done.
 
-    Rule     SCHED-MAIL-9; WM-STOP-3
+    Rule     SCHED-MAIL-9, WM-STOP-3
     """
     w = worker_at(mem, worker)
     state_word = awaited(mem, w)

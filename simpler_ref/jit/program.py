@@ -64,7 +64,7 @@ def run_program(mem, program, variables):
 
     Effects  those of the ops; PROGRAM_AT: the op that comes next, or that was refused
     Returns  OK at the end, MORE after a slice; or the code an op was refused with
-    Rule     SPEED-MANY-1; SPEED-REPLAY-2
+    Rule     SPEED-MANY-1, SPEED-REPLAY-2
     """
     left = L.PROGRAM_SLICE
     code = L.OK

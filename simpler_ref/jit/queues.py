@@ -7,7 +7,7 @@ affinity    one chain per worker: ready tasks that only this worker may run
 candidates  one per worker type: hints at tasks that could be pre-dispatched
 consumed    a chain through the slots, Scheduler → Orch, passed on under the pass lock
 
-Rule     ORCH-BACK-6; SCHED-CONSUME-1, -2; SCHED-READY-3; WM-AFF-4
+Rule     ORCH-BACK-6, SCHED-CONSUME-1, SCHED-CONSUME-2, SCHED-READY-3, WM-AFF-4
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def ring_of_depth(mem, depth):
 
     Without an open scope (depth -1) it is the first.
 
-    Rule     ORCH-RING-3; ORCH-SCOPE-1; ORCH-WINDOW-2
+    Rule     ORCH-RING-3, ORCH-SCOPE-1, ORCH-WINDOW-2
     """
     return max(0, min(depth, int(mem[L.RINGS]) - 1))
 
@@ -88,7 +88,8 @@ def alloc(mem, nbytes, depth):
     Effects  next_task_id, LIVE, the ring's cursors and FIFO; the slot's id and position in the FIFO
     Returns  the slot; or WOULD_BLOCK (no slot or no room) or TOO_LARGE (exceeds the ring), with
              nothing changed. The slab, if any, ends at the ring's cursor.
-    Rule     ORCH-RING-1, -5, -6, -8, -10 to -13; ORCH-WINDOW-1, -3, -5, -6; ORCH-SUBMIT-1
+    Rule     ORCH-RING-1, ORCH-RING-5, ORCH-RING-6, ORCH-RING-8, ORCH-RING-10, ORCH-RING-11, ORCH-RING-12,
+             ORCH-RING-13, ORCH-WINDOW-1, ORCH-WINDOW-3, ORCH-WINDOW-5, ORCH-WINDOW-6, ORCH-SUBMIT-1
     """
     ring = ring_of_depth(mem, depth)
     r = RING_BLOCK + ring * LINE
@@ -158,7 +159,7 @@ def make_fifo_room(mem, ring):
     over its end. Half of the capacity is free afterwards, so the cost per allocation is constant.
 
     Effects  the ring's FIFO, and its live slots' positions in it
-    Rule     ORCH-WINDOW-6; ORCH-RING-9
+    Rule     ORCH-WINDOW-6, ORCH-RING-9
     """
     r = RING_BLOCK + ring * LINE
     last = int(mem[r + L.R_ALIVE])
@@ -195,7 +196,7 @@ def release(mem, slot):
 
     Effects  the ring's tail and last_alive; LIVE; the slot joins the free list
     Failure  none: the caller owns the slot (CONSUMED)
-    Rule     ORCH-RING-9, -13
+    Rule     ORCH-RING-9, ORCH-RING-13
     """
     ring = int(mem[slot + L.S_RING]) & 7
     position = int(mem[slot + L.S_RING]) >> 3

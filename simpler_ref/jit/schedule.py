@@ -41,7 +41,7 @@ Why not a thread that does nothing else: an answer would take two wake-ups inste
 µs each on a virtual machine, and with two workers on two cores it would keep one of them from
 running.
 
-Rule     FAIL-AGAIN-1; ORCH-RUN-5; SCHED-CANCEL-4; SCHED-WAKE-1; WM-PLACE-4
+Rule     FAIL-AGAIN-1, ORCH-RUN-5, SCHED-CANCEL-4, SCHED-WAKE-1, WM-PLACE-4
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def scheduler_pass(mem):
 
     Effects  MAY_MOVE: whether what has ended has left ready tasks that it has not dispatched
     Returns  how much moved; 0 means that nothing can until an event comes
-    Rule     SCHED-PASS-1; WM-POOL-3
+    Rule     SCHED-PASS-1, WM-POOL-3
     """
     moved = 0
     if load(mem, L.DEATHS) != mem[L.DEATHS_SEEN]:
@@ -132,7 +132,7 @@ def has_work(mem):
     A deferred task does not count, see `any_deferred`.
 
     Reads    hints only, none used as an offset except W_HEAD, which always names a frame
-    Rule     SCHED-WAKE-2; SCHED-PASS-2
+    Rule     SCHED-WAKE-2, SCHED-PASS-2
     """
     if mem[L.WIRING_TAKEN] != load(mem, L.WIRING_PUSHED):
         return True
@@ -179,7 +179,7 @@ def orch_pass(mem):
     The Scheduler thread goes on standby: it sees that the Orch thread is here.
 
     Returns  how much moved, or -1 if another thread holds the lock
-    Rule     SCHED-PASS-2, -3; SCHED-CONSUME-2; ORCH-INV-1
+    Rule     SCHED-PASS-2, SCHED-PASS-3, SCHED-CONSUME-2, ORCH-INV-1
     """
     mem[L.ORCH_PASSES] += 1
     if not try_lock(mem):
@@ -252,7 +252,7 @@ def pass_in_bulk(mem, slot):
     Ordering the fence pairs with the one in `scheduler_loop`, before it looks for work: that thread sees
              the entry in the wiring queue, or this one sees the worker whose task was collected; the
              same for a producer whose end `has_to_wait` does not see
-    Rule     SCHED-WAKE-7; SPEED-MANY-7
+    Rule     SCHED-WAKE-7, SPEED-MANY-7
     """
     fence()
     look = mem[L.WIRING_PUSHED] % L.LOOK_EVERY == 0
@@ -407,7 +407,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
     since, there is room.
 
     Returns  OK; TIMED_OUT when `slice_ns` are over; INTERRUPTED when a signal came; WANTED
-    Rule     ORCH-BACK-1, -3; ORCH-RUN-4; SCHED-WAKE-5
+    Rule     ORCH-BACK-1, ORCH-BACK-3, ORCH-RUN-4, SCHED-WAKE-5
     """
     start = now_ns()
     quiet_since = 0
@@ -560,7 +560,7 @@ def scheduler_loop(mem, timer_ns):
 
     Returns  OK at the end; STUCK when a group has waited for its workers for STUCK_NS: the caller should
              warn, and call again
-    Rule     SCHED-WAKE-2 to -4, -7
+    Rule     SCHED-WAKE-2, SCHED-WAKE-3, SCHED-WAKE-4, SCHED-WAKE-7
     """
     seen = -1
     slept = 0

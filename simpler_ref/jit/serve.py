@@ -3,7 +3,7 @@
 A worker spins for SPIN_NS, then announces that it sleeps and looks once more, as described in the mailbox
 module. After an answer it wakes the thread that sleeps until then.
 
-Rule     CALL-COMPILED-1; SCHED-WAKE-5, -7; SEE-NOTE-2; SEE-TOP-1; WM-LOOP-1
+Rule     CALL-COMPILED-1, SCHED-WAKE-5, SCHED-WAKE-7, SEE-NOTE-2, SEE-TOP-1, WM-LOOP-1
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def post(mem, w, state, error):
     """Write the worker's answer: state and error code in one store (worker side).
 
     Ordering the exchange pairs with the load in `collect`: results are visible before TASK_DONE
-    Rule     SCHED-MAIL-3; SCHED-COMPLETE-5
+    Rule     SCHED-MAIL-3, SCHED-COMPLETE-5
     """
     exchange(mem, served(mem, w), state | error << L.HALF)
 
@@ -94,7 +94,7 @@ def post_done(mem, w, outcome):
              nor 0, so the death of a worker in between is not one before its task
     Ordering the release of W_ENDED pairs with the load in `may_start`: a worker that sees the end sees
              the results; and a thread that sees that worker's answer sees this one
-    Rule     SCHED-MAIL-2; SPEED-DEPTH-2
+    Rule     SCHED-MAIL-2, SPEED-DEPTH-2
     """
     if unlikely(mem[L.TRACING] != 0) and mem[w + L.W_BEGAN] != 0:
         note_ran(mem, w, outcome)
@@ -241,7 +241,7 @@ def may_follow(mem, w, frame):
     Those of other workers that it was to wait for have ended well. Nothing returns it then, and it is
     skipped only if one in front of it fails, or the run is cancelled.
 
-    Rule     REMOTE-AHEAD-2, -7
+    Rule     REMOTE-AHEAD-2, REMOTE-AHEAD-7
     """
     at = frame + L.W_WAIT_FOR
     for _ in range(mem[frame + L.W_WAITS]):
@@ -263,7 +263,7 @@ def task_ahead(mem, worker, distance):
     Returns  its ticket: how often its frame was filled, and the number of the frame; that of the current
              task for 0; else NONE
     Ordering the load of the state pairs with the store in `send`: the frame is as it was sent
-    Rule     REMOTE-AHEAD-1, -2
+    Rule     REMOTE-AHEAD-1, REMOTE-AHEAD-2
     """
     w = worker_at(mem, worker)
     at = frame_behind(mem, w, distance)
@@ -283,7 +283,7 @@ def task_behind(mem, worker, distance):
 
     Returns  as `task_ahead`
     Ordering as `task_ahead`
-    Rule     REMOTE-AHEAD-2, -7
+    Rule     REMOTE-AHEAD-2, REMOTE-AHEAD-7
     """
     w = worker_at(mem, worker)
     at = frame_behind(mem, w, distance)
@@ -340,7 +340,7 @@ def receive(mem, worker):
     spin budgets is returned.
 
     Returns  the callable (see `resolve`), CONTROL, STOP, or PARK when the time is up
-    Rule     SCHED-MAIL-8, -9; SPEED-WAIT-2; SPEED-DEPTH-6
+    Rule     SCHED-MAIL-8, SCHED-MAIL-9, SPEED-WAIT-2, SPEED-DEPTH-6
     """
     w = worker_at(mem, worker)
     start = 0
@@ -414,7 +414,7 @@ def run_leaves(mem, worker):
     An exception that a leaf raises leaves this kernel with W_LEAF set: its task is not answered yet.
 
     Returns  the first result of `receive` other than COMPILED; or MISMATCH, with the task not answered
-    Rule     SPEED-LEAF-1; WM-DONE-3
+    Rule     SPEED-LEAF-1, WM-DONE-3
     """
     w = worker_at(mem, worker)
     layouts = address_of(mem, mem[L.A_LAYOUTS])

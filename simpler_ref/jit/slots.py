@@ -177,7 +177,7 @@ def step(mem, slot, event):
     Ordering release, for readers outside; between Orch and Scheduler the wiring queue and the pass lock
              order it
     Returns  OK, or ILLEGAL with nothing changed if the table has no such step from the slot's state
-    Rule     ORCH-STATE-1; SEE-NOTE-2
+    Rule     ORCH-STATE-1, SEE-NOTE-2
     """
     if STARTS[event] >> int(mem[slot + L.S_STATE]) & 1 == 0:
         return L.ILLEGAL
@@ -194,7 +194,7 @@ def acquire_ref(mem, producer):
     Ordering the exchange pairs with the add in `release_ref`: of an acquired reference and the last
              release, one comes first, and both sides agree which
     Returns  whether the reference was acquired
-    Rule     ORCH-PIN-1, -3
+    Rule     ORCH-PIN-1, ORCH-PIN-3
     """
     while True:
         word = load(mem, producer + L.S_FANOUT)
@@ -212,7 +212,7 @@ def release_ref(mem, slot):
     are released. One add of both counts in one word tells exactly one of them that it was the last.
 
     Returns  whether this call consumed the slot: the caller must then have it reclaimed
-    Rule     ORCH-STATE-3, -4; SCHED-CONSUME-1
+    Rule     ORCH-STATE-3, ORCH-STATE-4, SCHED-CONSUME-1
     """
     word = fetch_add(mem, slot + L.S_FANOUT, L.FANOUT_RELEASE)
     if (word >> L.HALF) + 1 != (word & L.FANOUT_TOTAL_MASK) + 1:

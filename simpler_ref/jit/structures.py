@@ -3,7 +3,7 @@
 Everything is little-endian. The C header `native_chip/include/simpler_layout.h`, the structures for
 ctypes and the formats for `struct` come from these tables.
 
-Rule     FLOW-DATA-3; CHIP-LAYOUT-1
+Rule     FLOW-DATA-3, CHIP-LAYOUT-1
 """
 
 from __future__ import annotations

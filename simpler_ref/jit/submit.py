@@ -48,8 +48,8 @@ Scheduler and calls again.
 A Worker with `track_reads`, and every stream of calls, order writers after readers as well: see
 `hazards`.
 
-Rule     CALL-VALUE-4; FLOW-ARGS-2; ORCH-MAP-6, -7; ORCH-MISUSE-5; ORCH-SCOPE-8;
-         SCHED-CANCEL-1, -4; SEE-NOTE-2; WM-CHIP-4; WM-GROUP-6, -7
+Rule     CALL-VALUE-4, FLOW-ARGS-2, ORCH-MAP-6, ORCH-MAP-7, ORCH-MISUSE-5, ORCH-SCOPE-8, SCHED-CANCEL-1,
+         SCHED-CANCEL-4, SEE-NOTE-2, WM-CHIP-4, WM-GROUP-6, WM-GROUP-7
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ def submit_task(mem, callable_word, counts, members, words):
     Effects  a slot (PENDING), its slabs, the TensorMap, the producers' references, the wiring queue
     Returns  the slot, with AUTO_OUTPUT set if it provided memory; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, TOO_MANY_ARGS, or ILLEGAL if the words are invalid
-    Rule     ORCH-SUBMIT-1 to -7, ORCH-MISUSE-1; ORCH-FAIL-2; ORCH-INV-4; WM-GROUP-1; ORCH-READS-1
+    Rule     ORCH-SUBMIT-1, ORCH-SUBMIT-2, ORCH-SUBMIT-3, ORCH-SUBMIT-4, ORCH-SUBMIT-5, ORCH-SUBMIT-6,
+             ORCH-SUBMIT-7, ORCH-MISUSE-1, ORCH-FAIL-2, ORCH-INV-4, WM-GROUP-1, ORCH-READS-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -317,7 +318,7 @@ def has_bytes(words, t):
 
     One that a layout describes says so in place of both.
 
-    Rule     ORCH-MISUSE-1; FLOW-LAYOUT-3
+    Rule     ORCH-MISUSE-1, FLOW-LAYOUT-3
     """
     dims = int(words[t + L.TENSOR_DIMS]) >> L.HALF
     kind = int(words[t + L.TENSOR_KIND]) & L.TENSOR_DTYPE_MASK
@@ -356,7 +357,7 @@ def store_arguments(mem, slot, words, slab_bytes):
 
     Marks stay on what next-level workers get: chips dump by them.
 
-    Rule     ORCH-SUBMIT-2; ORCH-AUTO-2, -4; FLOW-ARGS-1, -3; WM-GROUP-5; FLAG-CHIP-6
+    Rule     ORCH-SUBMIT-2, ORCH-AUTO-2, ORCH-AUTO-4, FLOW-ARGS-1, FLOW-ARGS-3, WM-GROUP-5, FLAG-CHIP-6
     """
     counts = int(mem[slot + L.S_COUNTS])
     tensors = counts & L.LOW_HALF
@@ -393,7 +394,7 @@ def find_producers(mem, slot, words):
     Effects  an edge per producer and owner in the slot's body; a reference on each (D3); the run's
              count of producers found
     Returns  the number of edges
-    Rule     ORCH-DEDUP-3; ORCH-MAP-2; ORCH-TAG-3, -7; ORCH-ALLOC-7; WM-GROUP-3
+    Rule     ORCH-DEDUP-3, ORCH-MAP-2, ORCH-TAG-3, ORCH-TAG-7, ORCH-ALLOC-7, WM-GROUP-3
     """
     stamp = int(mem[slot + L.S_ID]) + 1
     at = tensors_at(mem, slot)
@@ -448,7 +449,7 @@ def add_edge(mem, first, edges, producer, stamp, consumer):
 
     Effects  the edge after the first `edges`; the run's count of producers found
     Returns  the number of edges added, 0 or 1
-    Rule     ORCH-DEDUP-1, -2; ORCH-PIN-1, -2; WM-GROUP-4
+    Rule     ORCH-DEDUP-1, ORCH-DEDUP-2, ORCH-PIN-1, ORCH-PIN-2, WM-GROUP-4
     """
     if mem[producer + L.S_SEEN] == stamp:
         if consumer != L.NONE:
@@ -532,7 +533,7 @@ def register_outputs(mem, slot, words):
     """Make the task the producer of every buffer it writes, and note these buffers.
 
     Effects  TensorMap entries; the output mask, by which `reclaim` erases them
-    Rule     ORCH-MAP-3, -4; ORCH-TAG-2 to -5
+    Rule     ORCH-MAP-3, ORCH-MAP-4, ORCH-TAG-2, ORCH-TAG-3, ORCH-TAG-4, ORCH-TAG-5
     """
     body = int(mem[slot + L.S_BODY])
     at = tensors_at(mem, slot)
@@ -563,7 +564,7 @@ def alloc_buffer(mem, words):
     Returns  the slot, whose first tensor has the slab's address; or, with nothing changed, RUN_FAILED,
              WOULD_BLOCK, TOO_LARGE, or ILLEGAL if the words are no tensor. Zero bytes claim a slot
              without slab and key (D12)
-    Rule     ORCH-ALLOC-1 to -3, -5, -6; ORCH-MISUSE-1
+    Rule     ORCH-ALLOC-1, ORCH-ALLOC-2, ORCH-ALLOC-3, ORCH-ALLOC-5, ORCH-ALLOC-6, ORCH-MISUSE-1
     """
     if load(mem, L.RUN_ERROR) != 0:
         return L.RUN_FAILED
@@ -630,7 +631,7 @@ def close_scope(mem):
     """End the innermost scope: release its reference to each of its tasks. Does not wait.
 
     Returns  OK, or NO_SCOPE with nothing changed
-    Rule     ORCH-SCOPE-5 to -7
+    Rule     ORCH-SCOPE-5, ORCH-SCOPE-6, ORCH-SCOPE-7
     """
     depth = int(mem[L.SCOPE_DEPTH])
     if depth == 0:
@@ -665,7 +666,7 @@ def reclaim(mem, slot):
 
     Effects  CONSUMED → FREE; of a call also that of the call whose failure it shares
     Returns  OK, or ILLEGAL with nothing changed if it is not CONSUMED
-    Rule     ORCH-MAP-5; ORCH-STATE-6; SCHED-CONSUME-2
+    Rule     ORCH-MAP-5, ORCH-STATE-6, SCHED-CONSUME-2
     """
     if step(mem, slot, RECLAIM) != L.OK:
         return L.ILLEGAL

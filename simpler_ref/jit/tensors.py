@@ -7,8 +7,8 @@ contiguous bytes, which nested loops of the layout go through; a layout without 
 between `low` and `high`, nobody knows which. Loops are in canonical form: strides are above zero and
 descend, each is at least the extent of all loops inside of it, and the innermost leaves gaps.
 
-Rule     CALL-HAZARD-4; ORCH-AUTO-1, -5, -7; ORCH-INV-2; ORCH-MAP-7; ORCH-SUBMIT-3;
-         ORCH-TAG-1 to -4
+Rule     CALL-HAZARD-4, ORCH-AUTO-1, ORCH-AUTO-5, ORCH-AUTO-7, ORCH-INV-2, ORCH-MAP-7, ORCH-SUBMIT-3,
+         ORCH-TAG-1, ORCH-TAG-2, ORCH-TAG-3, ORCH-TAG-4
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Words that different parties write are on different cache lines.
 
-Rule     SCHED-MAIL-1; WM-MAIL-3, -5; FAIL-OUTCOME-1; FLOW-DATA-3; SEE-NOTE-2
+Rule     SCHED-MAIL-1, WM-MAIL-3, WM-MAIL-5, FAIL-OUTCOME-1, FLOW-DATA-3, SEE-NOTE-2
 """
 
 from __future__ import annotations

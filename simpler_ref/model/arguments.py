@@ -2,7 +2,8 @@
 
 Tags are read once, by submit; what reaches the worker has none.
 
-Rule     ORCH-TAG-8; ORCH-ARRAY-2; ORCH-MISUSE-3, -4; FLOW-ARGS-4; FLOW-BUILD-1, -2, -5; FLOW-SCALAR-1
+Rule     ORCH-TAG-8, ORCH-ARRAY-2, ORCH-MISUSE-3, ORCH-MISUSE-4, FLOW-ARGS-4, FLOW-BUILD-1, FLOW-BUILD-2,
+         FLOW-BUILD-5, FLOW-SCALAR-1
 """
 
 from __future__ import annotations

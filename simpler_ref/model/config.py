@@ -1,6 +1,6 @@
 """The configuration of a call, and the sizes that it asks a chip's runtime for.
 
-Rule     FLOW-CONFIG-1 to -3, -5, -7; FLOW-ENV-1
+Rule     FLOW-CONFIG-1, FLOW-CONFIG-2, FLOW-CONFIG-3, FLOW-CONFIG-5, FLOW-CONFIG-7, FLOW-ENV-1
 """
 
 from __future__ import annotations

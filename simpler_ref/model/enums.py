@@ -1,6 +1,6 @@
 """The documents' enumerations: element types, tags, states.
 
-Rule     FLOW-DATA-1, -2, -6; FLOW-LAYOUT-1
+Rule     FLOW-DATA-1, FLOW-DATA-2, FLOW-DATA-6, FLOW-LAYOUT-1
 """
 
 from __future__ import annotations

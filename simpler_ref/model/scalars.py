@@ -3,7 +3,7 @@
 On the wire a scalar is only 64 bits. Its kind (`jit/layout.py`) is a second word on the way to a mailbox,
 and in a worker a byte beside the mailbox, so that a value is read as it was added.
 
-Rule     FLOW-BUILD-3; FLOW-SCALAR-1, FLOW-BUILD-5
+Rule     FLOW-BUILD-3, FLOW-SCALAR-1, FLOW-BUILD-5
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Tensors: they describe memory, and own none.
 
-Rule     HIER-API-1; ORCH-CHECK-7; REMOTE-ARGS-1; FLOW-DATA-3 to -6, -8; FLOW-LAYOUT-1, -3, ORCH-MISUSE-3
+Rule     HIER-API-1, ORCH-CHECK-7, REMOTE-ARGS-1, FLOW-DATA-3, FLOW-DATA-4, FLOW-DATA-5, FLOW-DATA-6,
+         FLOW-DATA-8, FLOW-LAYOUT-1, FLOW-LAYOUT-3, ORCH-MISUSE-3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which memory workers can see, and which Workers' checks apply on this thread.
 
-Rule     ORCH-MISUSE-2, -3; FLOW-LAYOUT-1; FLOW-BUILD-5
+Rule     ORCH-MISUSE-2, ORCH-MISUSE-3, FLOW-LAYOUT-1, FLOW-BUILD-5
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The structures of `include/simpler_layout.h`, for ctypes; statuses, errors and limits.
 
-Rule     CHIP-LAYOUT-1, -4; WM-CHIP-7
+Rule     CHIP-LAYOUT-1, CHIP-LAYOUT-4, WM-CHIP-7
 """
 
 from __future__ import annotations

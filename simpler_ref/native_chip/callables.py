@@ -10,7 +10,7 @@ The blob is little-endian, nothing aligned::
 
 `src/callable.c` reads the same, with the same limits and the same messages.
 
-Rule     CHIP-BLOB-1, -3 to -5
+Rule     CHIP-BLOB-1, CHIP-BLOB-3, CHIP-BLOB-4, CHIP-BLOB-5
 """
 
 from __future__ import annotations

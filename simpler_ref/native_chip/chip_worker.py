@@ -1,7 +1,8 @@
 """`ChipWorker`: one chip, behind a `runtime.so` of its own.
 
-Rule     CHIP-LOAD-1, -3, -5; CHIP-SLOT-1, -3; CHIP-ARGS-1, -4; CHIP-MEM-1, -2, -5;
-         CHIP-LIFE-1, -2, -4; FLOW-ENV-1; FLOW-EDGE-2; WM-DOMAIN-8
+Rule     CHIP-LOAD-1, CHIP-LOAD-3, CHIP-LOAD-5, CHIP-SLOT-1, CHIP-SLOT-3, CHIP-ARGS-1, CHIP-ARGS-4,
+         CHIP-MEM-1, CHIP-MEM-2, CHIP-MEM-5, CHIP-LIFE-1, CHIP-LIFE-2, CHIP-LIFE-4, FLOW-ENV-1,
+         FLOW-EDGE-2, WM-DOMAIN-8
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ place in the windows of all ranks. What returns a status returns 0, or an error 
 
 One block of each rank may wait, so launch one block: ``CallConfig(block_dim=1)``.
 
-Rule     WM-DOMAIN-9, -11
+Rule     WM-DOMAIN-9, WM-DOMAIN-11
 """
 
 from __future__ import annotations

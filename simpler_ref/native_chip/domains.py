@@ -2,7 +2,7 @@
 
 `include/simpler_domain.h` has the same structures for kernels.
 
-Rule     WM-DOMAIN-1, -2, -4, -9
+Rule     WM-DOMAIN-1, WM-DOMAIN-2, WM-DOMAIN-4, WM-DOMAIN-9
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The kind of worker that runs chip callables on one chip.
 
-Rule     WM-CHIP-1, -3, -5, CHIP-MEM-6; WM-DOMAIN-1, -2
+Rule     WM-CHIP-1, WM-CHIP-3, WM-CHIP-5, CHIP-MEM-6, WM-DOMAIN-1, WM-DOMAIN-2
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each submit, buffer and scope goes through a `Check`, and its usual way. Tasks, dependencies and memory
 are those without the check.
 
-Rule     ORCH-CHECK-1, -7, -9; SEE-INPUT-3
+Rule     ORCH-CHECK-1, ORCH-CHECK-7, ORCH-CHECK-9, SEE-INPUT-3
 """
 
 from __future__ import annotations

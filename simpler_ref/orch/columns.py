@@ -3,7 +3,7 @@
 A column becomes a few numpy operations, whatever the number of tasks. What comes out is a program: one
 submit to be repeated, and a table with the words that differ from task to task; see `jit/program.py`.
 
-Rule     ORCH-MISUSE-3; SPEED-MANY-1, -2, -5
+Rule     ORCH-MISUSE-3, SPEED-MANY-1, SPEED-MANY-2, SPEED-MANY-5
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 its chips, at the same addresses. The end of its block releases it; its memory is freed when the run has
 drained, since tasks that use it may still be running.
 
-Rule     WM-DOMAIN-1 to -4, -6 to -9, -15
+Rule     WM-DOMAIN-1, WM-DOMAIN-2, WM-DOMAIN-3, WM-DOMAIN-4, WM-DOMAIN-6, WM-DOMAIN-7, WM-DOMAIN-8,
+         WM-DOMAIN-9, WM-DOMAIN-15
 """
 
 from __future__ import annotations

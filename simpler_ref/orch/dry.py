@@ -4,7 +4,7 @@
 memory. So the dependencies are those that the kernels find, and all of them: in a run, a task need not
 wait for one that has ended and is forgotten. What they find they note, as for a trace.
 
-Rule     SEE-GRAPH-1, -6
+Rule     SEE-GRAPH-1, SEE-GRAPH-6
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ task, buffer and scope to a `Listener` once it is found to be right:
 
 Memory that the runtime will provide has an address in a range where no memory is.
 
-Rule     ORCH-CHECK-9; SEE-GRAPH-6; SPEED-REPLAY-1, -3
+Rule     ORCH-CHECK-9, SEE-GRAPH-6, SPEED-REPLAY-1, SPEED-REPLAY-3
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ address goes that belongs to memory which the runtime will provide, or to a tens
 program has a patch, so that a replay puts the real address there. `Graph.run` carries the program out
 through the same kernels as any run: dependencies, rings and scopes are not remembered but found anew.
 
-Rule     FLOW-LAYOUT-3; ORCH-CHECK-9; SPEED-REPLAY-1 to -3, -6, -12
+Rule     FLOW-LAYOUT-3, ORCH-CHECK-9, SPEED-REPLAY-1, SPEED-REPLAY-2, SPEED-REPLAY-3, SPEED-REPLAY-6,
+         SPEED-REPLAY-12
 """
 
 from __future__ import annotations

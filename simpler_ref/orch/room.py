@@ -1,6 +1,6 @@
 """Waiting while tasks run: for room in a ring, or until what was submitted has ended.
 
-Rule     ORCH-BACK-1, -2, -4; ORCH-RING-11; SEE-HANG-2; SEE-TOP-1; SPEED-MANY-7
+Rule     ORCH-BACK-1, ORCH-BACK-2, ORCH-BACK-4, ORCH-RING-11, SEE-HANG-2, SEE-TOP-1, SPEED-MANY-7
 """
 
 from __future__ import annotations

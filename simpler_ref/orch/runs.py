@@ -1,6 +1,7 @@
 """A run: the orchestration function submits, everything drains, the first failure is raised.
 
-Rule     FAIL-AGAIN-1; ORCH-FAIL-1; HIER-API-4; ORCH-API-1; ORCH-RUN-3, -5 to -8; WM-CHIP-7
+Rule     FAIL-AGAIN-1, ORCH-FAIL-1, HIER-API-4, ORCH-API-1, ORCH-RUN-3, ORCH-RUN-5, ORCH-RUN-6,
+         ORCH-RUN-7, ORCH-RUN-8, WM-CHIP-7
 """
 
 from __future__ import annotations

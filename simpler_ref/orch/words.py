@@ -3,7 +3,7 @@
 `Pools` says who the task is for, checked against the pools there are; `Configs` gives a configuration the
 number under which mailboxes get it.
 
-Rule     FLAG-VALUE-1; FLOW-CONFIG-3, -5; FLOW-ENV-1, -3; WM-AFF-6; WM-GROUP-8
+Rule     FLAG-VALUE-1, FLOW-CONFIG-3, FLOW-CONFIG-5, FLOW-ENV-1, FLOW-ENV-3, WM-AFF-6, WM-GROUP-8
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Commands about buffers of endpoints: allocate, free, copy; and export, import, release.
 
-Rule     REMOTE-TASK-3, -4; REMOTE-BUF-1 to -7
+Rule     REMOTE-TASK-3, REMOTE-TASK-4, REMOTE-BUF-1, REMOTE-BUF-2, REMOTE-BUF-3, REMOTE-BUF-4,
+         REMOTE-BUF-5, REMOTE-BUF-6, REMOTE-BUF-7
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Functions that endpoints import.
 
-Rule     REMOTE-REG-2; REMOTE-COPY-11
+Rule     REMOTE-REG-2, REMOTE-COPY-11
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands about callables: to register one, to name one by its digest; chip callables on their way.
 
-Rule     REMOTE-CALL-1 to -4
+Rule     REMOTE-CALL-1, REMOTE-CALL-2, REMOTE-CALL-3, REMOTE-CALL-4
 """
 
 from __future__ import annotations

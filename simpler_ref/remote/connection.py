@@ -3,7 +3,7 @@
 ZeroMQ carries the frames, and its heartbeats tell a silent peer; they are answered by a thread of its own
 that needs no lock of Python's. A connection is never made again: who has lost it has lost the session.
 
-Rule     REMOTE-LINK-7; REMOTE-FAIL-4; REMOTE-HEALTH-1
+Rule     REMOTE-LINK-7, REMOTE-FAIL-4, REMOTE-HEALTH-1
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ A tensor of the parent has a key, and a version that each task which writes it m
 at most one version of a tensor. What it has, others of its group may read in a window whose key follows
 from the tensor's and the version. A value of a call never changes, so it has only a key.
 
-Rule     REMOTE-COPY-1 to -4, -10, -12, -13; REMOTE-AHEAD-8; REMOTE-TASK-7, -13; CALL-KEEP-1, -3, -4
+Rule     REMOTE-COPY-1, REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-4, REMOTE-COPY-10, REMOTE-COPY-12,
+         REMOTE-COPY-13, REMOTE-AHEAD-8, REMOTE-TASK-7, REMOTE-TASK-13, CALL-KEEP-1, CALL-KEEP-3,
+         CALL-KEEP-4
 """
 
 from __future__ import annotations

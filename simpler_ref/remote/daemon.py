@@ -4,7 +4,7 @@ A request is two parts after its kind: the manifest, and the address at which th
 machine. While the connection lives the daemon holds the session's standard input; so a session ends when
 its parent, its connection or the daemon does.
 
-Rule     REMOTE-TRUST-1, -3
+Rule     REMOTE-TRUST-1, REMOTE-TRUST-3
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ needs it, and the program writes nothing meanwhile. What a call writes is in the
 call has ended, so that always has the current version; but the program may write an array once all calls
 that use it have ended, so what endpoints have of it is right only as long as one of them has not.
 
-Rule     CALL-FAR-3, -4, -8, -11; REMOTE-COPY-1, -3, -6, -7
+Rule     CALL-FAR-3, CALL-FAR-4, CALL-FAR-8, CALL-FAR-11, REMOTE-COPY-1, REMOTE-COPY-3, REMOTE-COPY-6,
+         REMOTE-COPY-7
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A registration has two phases: `prepare` resolves a callable and keeps it apart, `commit` makes it usable.
 
-Rule     REMOTE-REG-1 to -10; REMOTE-COPY-9; REMOTE-TRUST-3
+Rule     REMOTE-REG-1, REMOTE-REG-2, REMOTE-REG-3, REMOTE-REG-4, REMOTE-REG-5, REMOTE-REG-6, REMOTE-REG-7,
+         REMOTE-REG-8, REMOTE-REG-9, REMOTE-REG-10, REMOTE-COPY-9, REMOTE-TRUST-3
 """
 
 from __future__ import annotations

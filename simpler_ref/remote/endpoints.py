@@ -1,7 +1,8 @@
 """The endpoints of a Worker, as its program uses them: callables, memory, tasks, counters.
 
-Rule     CALL-FAR-8; REMOTE-LINK-1, -9, -10; REMOTE-REG-1 to -4, -8, -9; REMOTE-ARGS-4, -5;
-         REMOTE-COPY-1, -7; REMOTE-RETRY-3; SPEED-LIST-4
+Rule     CALL-FAR-8, REMOTE-LINK-1, REMOTE-LINK-9, REMOTE-LINK-10, REMOTE-REG-1, REMOTE-REG-2,
+         REMOTE-REG-3, REMOTE-REG-4, REMOTE-REG-8, REMOTE-REG-9, REMOTE-ARGS-4, REMOTE-ARGS-5,
+         REMOTE-COPY-1, REMOTE-COPY-7, REMOTE-RETRY-3, SPEED-LIST-4
 """
 
 from __future__ import annotations

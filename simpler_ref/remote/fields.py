@@ -3,7 +3,7 @@
 A field has a kind, which knows its bytes. Encoder and decoder check the same, so that nothing is sent
 that the other side would refuse. Refusals name the field and, when bytes are read, where it begins.
 
-Rule     REMOTE-FRAME-3 to -5
+Rule     REMOTE-FRAME-3, REMOTE-FRAME-4, REMOTE-FRAME-5
 """
 
 from __future__ import annotations

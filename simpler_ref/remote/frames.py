@@ -1,6 +1,6 @@
 """Frames, and what is in those that greet, command and answer.
 
-Rule     REMOTE-FRAME-1, -2, -4, -6 to -8
+Rule     REMOTE-FRAME-1, REMOTE-FRAME-2, REMOTE-FRAME-4, REMOTE-FRAME-6, REMOTE-FRAME-7, REMOTE-FRAME-8
 """
 
 from __future__ import annotations

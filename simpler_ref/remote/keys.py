@@ -3,7 +3,7 @@
 A server proves with its secret key that it is the one whose public key the client has; a client proves
 with its own that it is one of those that the server admits. Everything between them is encrypted.
 
-Rule     REMOTE-TRUST-1, -2
+Rule     REMOTE-TRUST-1, REMOTE-TRUST-2
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Numbers: the protocol's version, its sizes, the limits of what a message may hold, what links count.
 
-Rule     REMOTE-FRAME-1, -3
+Rule     REMOTE-FRAME-1, REMOTE-FRAME-3
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ which of them have to run again, and which version of each tensor has to be in t
 before: it begins with the tasks that have failed and the newest versions that are gone, and goes back to
 versions that still exist.
 
-Rule     REMOTE-RETRY-1, -2
+Rule     REMOTE-RETRY-1, REMOTE-RETRY-2
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ It serves a mailbox like any worker, and has the session of its endpoint do the 
 become frames. When the session is lost the link ends, so that to the engine a lost endpoint is a lost
 worker; its successor starts a new session.
 
-Rule     REMOTE-LINK-1 to -3, -6, -8; REMOTE-REG-4 to -6, -9; REMOTE-MEM-1, -5, -6; REMOTE-FAIL-3,
-         -4, -6; REMOTE-HEALTH-1, -2; SEE-REMOTE-2; SPEED-WAIT-14
+Rule     REMOTE-LINK-1, REMOTE-LINK-2, REMOTE-LINK-3, REMOTE-LINK-6, REMOTE-LINK-8, REMOTE-REG-4,
+         REMOTE-REG-5, REMOTE-REG-6, REMOTE-REG-9, REMOTE-MEM-1, REMOTE-MEM-5, REMOTE-MEM-6,
+         REMOTE-FAIL-3, REMOTE-FAIL-4, REMOTE-FAIL-6, REMOTE-HEALTH-1, REMOTE-HEALTH-2, SEE-REMOTE-2,
+         SPEED-WAIT-14
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ _LOOKS = 4
 class KnownValues:
     """The values that the session of a link keeps, those used longest ago first.
 
-    Rule     CALL-KEEP-1, -3, -4
+    Rule     CALL-KEEP-1, CALL-KEEP-3, CALL-KEEP-4
     """
 
     def __init__(self, mem: Array, most: int) -> None:
@@ -270,7 +270,7 @@ class CallTask(LinkTask):
 class CallTasks(Kind):
     """The calls of a link.
 
-    Rule     CALL-FAR-1 to -3; CALL-KEEP-1
+    Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-KEEP-1
     """
 
     def __init__(self, link: Link) -> None:
@@ -454,7 +454,7 @@ class CallTasks(Kind):
     def leave(self, answer: Outcome) -> None:
         """Leave what the session has answered where the future finds it.
 
-        Rule     CALL-FAR-5, -6
+        Rule     CALL-FAR-5, CALL-FAR-6
         """
         agreed = self._link.spec.serialized
         if answer.kind == L.VALUE_ERROR:

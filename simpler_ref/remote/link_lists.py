@@ -1,6 +1,6 @@
 """Task lists in the link of an endpoint: to its session, with what they read of the program's memory.
 
-Rule     SPEED-LIST-1, -5
+Rule     SPEED-LIST-1, SPEED-LIST-5
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ by side. So the session finds its next task waiting, and its way there costs not
 
 `Kind` makes a task of what is in the mailbox: `RunTasks` those of runs, `link_calls` calls.
 
-Rule     CALL-FAR-12; REMOTE-LINK-3 to -5; REMOTE-AHEAD-1, -2, -4, -6 to -8; REMOTE-FAIL-1, -2
+Rule     CALL-FAR-12, REMOTE-LINK-3, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-AHEAD-1, REMOTE-AHEAD-2,
+         REMOTE-AHEAD-4, REMOTE-AHEAD-6, REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-FAIL-1, REMOTE-FAIL-2
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ shows them as soon as it is made: who fetches what is not shown yet waits for th
 So a step waits for tasks that come earlier in the graph, and for nothing else: no two lists wait for each
 other in a circle.
 
-Rule     REMOTE-LIST-3; SPEED-LIST-1, -3, -6, -7
+Rule     REMOTE-LIST-3, SPEED-LIST-1, SPEED-LIST-3, SPEED-LIST-6, SPEED-LIST-7
 """
 
 from __future__ import annotations

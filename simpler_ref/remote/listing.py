@@ -3,7 +3,7 @@
 The first replay goes task by task. From then on a replay is one task of the parent's: a group with a
 member for each endpoint that has a list.
 
-Rule     SPEED-LIST-1, -2, -4, -5, -7
+Rule     SPEED-LIST-1, SPEED-LIST-2, SPEED-LIST-4, SPEED-LIST-5, SPEED-LIST-7
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ made, or the program has: into the one piece of memory, the *slot*, that each te
 has made what others read, the endpoint shows it to them, and each fetches it. Whatever moves in a replay
 has a number, the same on both sides and of nothing else.
 
-Rule     REMOTE-LIST-1 to -3
+Rule     REMOTE-LIST-1, REMOTE-LIST-2, REMOTE-LIST-3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The memory of endpoints, as the program uses it: buffers, copies, exports and imports.
 
-Rule     REMOTE-MEM-1 to -3, -5
+Rule     REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-5
 """
 
 from __future__ import annotations

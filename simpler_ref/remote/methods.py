@@ -1,6 +1,7 @@
 """What a Worker has for endpoints: methods of `Worker`.
 
-Rule     REMOTE-LINK-1, -10; REMOTE-MEM-1, -3 to -5; REMOTE-COPY-8, -11; REMOTE-HEALTH-2, -3
+Rule     REMOTE-LINK-1, REMOTE-LINK-10, REMOTE-MEM-1, REMOTE-MEM-3, REMOTE-MEM-4, REMOTE-MEM-5,
+         REMOTE-COPY-8, REMOTE-COPY-11, REMOTE-HEALTH-2, REMOTE-HEALTH-3
 """
 
 from __future__ import annotations

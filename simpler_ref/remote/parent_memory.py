@@ -1,7 +1,7 @@
 """What the link of an endpoint does with the parent's memory: it stores versions into the session that a
 task reads, and brings home those that the session has made.
 
-Rule     REMOTE-COPY-2, -3, -5; REMOTE-AHEAD-8; REMOTE-RETRY-2; SPEED-LIST-5
+Rule     REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-5, REMOTE-AHEAD-8, REMOTE-RETRY-2, SPEED-LIST-5
 """
 
 from __future__ import annotations

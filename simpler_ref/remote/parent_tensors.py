@@ -1,6 +1,6 @@
 """The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint.
 
-Rule     REMOTE-LINK-12; REMOTE-COPY-5, -8; SPEED-LIST-6
+Rule     REMOTE-LINK-12, REMOTE-COPY-5, REMOTE-COPY-8, SPEED-LIST-6
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def is_remote(handle: Any) -> bool:
 class EndpointPools(Pools):
     """The pools of an engine whose last next-level workers stand for endpoints.
 
-    Rule     REMOTE-LINK-9, -11; REMOTE-ARGS-2
+    Rule     REMOTE-LINK-9, REMOTE-LINK-11, REMOTE-ARGS-2
     """
 
     def __init__(self, view: View, endpoints: Endpoints) -> None:
@@ -139,7 +139,7 @@ class EndpointPools(Pools):
 class PlacingOrchestrator(Orchestrator):
     """An Orchestrator that knows where the tensors of its run are.
 
-    Rule     REMOTE-COPY-1, -3, -6
+    Rule     REMOTE-COPY-1, REMOTE-COPY-3, REMOTE-COPY-6
     """
 
     _recovery: Recovery | None = None
@@ -231,7 +231,7 @@ class PlacingOrchestrator(Orchestrator):
     ) -> None:
         """Submit a task of endpoints.
 
-        Rule     REMOTE-COPY-1, -6
+        Rule     REMOTE-COPY-1, REMOTE-COPY-6
         """
         directory = self._directory
         require_members_apart(uses)

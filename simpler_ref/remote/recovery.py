@@ -34,7 +34,7 @@ class Recovery:
 
     All of it happens on the thread that submits, while no task runs.
 
-    Rule     REMOTE-RETRY-1 to -4
+    Rule     REMOTE-RETRY-1, REMOTE-RETRY-2, REMOTE-RETRY-3, REMOTE-RETRY-4
     """
 
     def __init__(self, orch: PlacingOrchestrator, lineage: Lineage) -> None:
@@ -72,7 +72,7 @@ class Recovery:
     def settle(self) -> None:
         """Wait for all tasks, and have all tensors come home.
 
-        Rule     REMOTE-RETRY-1; REMOTE-COPY-5
+        Rule     REMOTE-RETRY-1, REMOTE-COPY-5
         """
         orch = self._orch
         while True:

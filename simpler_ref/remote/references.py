@@ -1,6 +1,6 @@
 """Memory of endpoints, as a parent names it: handles of buffers, and tensors in them.
 
-Rule     REMOTE-ARGS-1, -4; REMOTE-MEM-1, -2
+Rule     REMOTE-ARGS-1, REMOTE-ARGS-4, REMOTE-MEM-1, REMOTE-MEM-2
 """
 
 from __future__ import annotations

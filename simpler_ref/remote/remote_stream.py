@@ -42,7 +42,7 @@ _DIGEST = sha256(b"the calls of a stream").hexdigest()
 class RemoteStream(Stream):
     """The calls of one open Worker, at its endpoints.
 
-    Rule     CALL-FAR-1 to -4, -8, -10
+    Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-FAR-4, CALL-FAR-8, CALL-FAR-10
     """
 
     def __init__(self, life: Any, session: Any, register: Any, add: Any) -> None:

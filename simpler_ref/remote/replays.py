@@ -3,7 +3,7 @@
 Of the copies at endpoints Python keeps track, not the kernels: so such a graph is carried out step by
 step the first time, and by lists from then on, if that can be.
 
-Rule     SPEED-LIST-1, -5; SPEED-REPLAY-12
+Rule     SPEED-LIST-1, SPEED-LIST-5, SPEED-REPLAY-12
 """
 
 from __future__ import annotations

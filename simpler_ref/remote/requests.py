@@ -1,6 +1,6 @@
 """What a parent asks of the link of an endpoint, as bytes in shared memory.
 
-Rule     REMOTE-REG-9; REMOTE-MEM-2
+Rule     REMOTE-REG-9, REMOTE-MEM-2
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The process forks the inner Worker's workers first; sockets and threads come aft
 serves frames one by one. A second thread answers signs of life, and ends the process when the parent is
 gone, whatever the main thread does.
 
-Rule     REMOTE-LINK-2, -3, -6; REMOTE-REG-8; REMOTE-FAIL-5; REMOTE-HEALTH-3
+Rule     REMOTE-LINK-2, REMOTE-LINK-3, REMOTE-LINK-6, REMOTE-REG-8, REMOTE-FAIL-5, REMOTE-HEALTH-3
 """
 
 from __future__ import annotations

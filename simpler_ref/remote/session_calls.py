@@ -47,7 +47,7 @@ class SessionCalls:
 
     Notes
     -----
-    Rule     CALL-FAR-1, -5 to -8; CALL-KEEP-1, -2
+    Rule     CALL-FAR-1, CALL-FAR-5, CALL-FAR-6, CALL-FAR-7, CALL-FAR-8, CALL-KEEP-1, CALL-KEEP-2
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SessionCalls:
 
         Notes
         -----
-        Rule     CALL-KEEP-1; REMOTE-TASK-12
+        Rule     CALL-KEEP-1, REMOTE-TASK-12
         """
         call, copies = CALL.decode(told.call), self._copies
         copies.drop(told.dropped)

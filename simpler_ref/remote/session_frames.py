@@ -3,8 +3,8 @@
 The main thread receives and sends. A thread of its own answers signs of life, and notices when the parent
 is gone, whatever the main thread does.
 
-Rule     REMOTE-LINK-2, -6, -8, -13; REMOTE-AHEAD-1, -5; REMOTE-FAIL-5; REMOTE-HEALTH-2;
-         REMOTE-TRUST-2; SPEED-LIST-6; SPEED-WAIT-14
+Rule     REMOTE-LINK-2, REMOTE-LINK-6, REMOTE-LINK-8, REMOTE-LINK-13, REMOTE-AHEAD-1, REMOTE-AHEAD-5,
+         REMOTE-FAIL-5, REMOTE-HEALTH-2, REMOTE-TRUST-2, SPEED-LIST-6, SPEED-WAIT-14
 """
 
 from __future__ import annotations

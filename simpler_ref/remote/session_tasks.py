@@ -1,7 +1,8 @@
 """What a session runs: tasks and their tensors, lists of tasks, calls; alone, or side by side.
 
-Rule     CALL-FAR-1; ORCH-CHECK-7; REMOTE-ARGS-3; REMOTE-MEM-3, -4; REMOTE-COPY-2; REMOTE-AHEAD-7 to -9;
-         REMOTE-FAIL-1, -2; REMOTE-LIST-1; SPEED-LIST-1, -6
+Rule     CALL-FAR-1, ORCH-CHECK-7, REMOTE-ARGS-3, REMOTE-MEM-3, REMOTE-MEM-4, REMOTE-COPY-2,
+         REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-AHEAD-9, REMOTE-FAIL-1, REMOTE-FAIL-2, REMOTE-LIST-1,
+         SPEED-LIST-1, SPEED-LIST-6
 """
 
 from __future__ import annotations

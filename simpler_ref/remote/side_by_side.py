@@ -169,7 +169,7 @@ class SideBySide:
 
     Notes
     -----
-    Rule     CALL-FAR-12; REMOTE-AHEAD-7, -9; REMOTE-COPY-9, -13
+    Rule     CALL-FAR-12, REMOTE-AHEAD-7, REMOTE-AHEAD-9, REMOTE-COPY-9, REMOTE-COPY-13
     """
 
     def __init__(

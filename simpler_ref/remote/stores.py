@@ -1,6 +1,6 @@
 """The memory of a session: its buffers, what it has exported, and what it has imported.
 
-Rule     REMOTE-REG-9; REMOTE-MEM-1 to -5
+Rule     REMOTE-REG-9, REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-4, REMOTE-MEM-5
 """
 
 from __future__ import annotations

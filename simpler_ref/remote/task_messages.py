@@ -8,7 +8,8 @@ as a RUN that says nothing more.
 A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
 else. Bytes of more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
 
-Rule     CALL-FAR-5; REMOTE-LINK-4, -5; REMOTE-ARGS-3; REMOTE-AHEAD-7; REMOTE-TASK-8 to -10, -14
+Rule     CALL-FAR-5, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-ARGS-3, REMOTE-AHEAD-7, REMOTE-TASK-8,
+         REMOTE-TASK-9, REMOTE-TASK-10, REMOTE-TASK-14
 """
 
 from __future__ import annotations

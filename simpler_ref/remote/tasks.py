@@ -1,6 +1,6 @@
 """What is in a TASK frame: the digest of a callable, a configuration, arguments.
 
-Rule     REMOTE-TASK-1 to -4
+Rule     REMOTE-TASK-1, REMOTE-TASK-2, REMOTE-TASK-3, REMOTE-TASK-4
 """
 
 from __future__ import annotations

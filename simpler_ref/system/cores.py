@@ -2,7 +2,7 @@
 
 ``python -m simpler_ref`` prints what a Worker made now would find, `Worker.placement` what one found.
 
-Rule     SPEED-WAIT-1, -2, -4, -13, -14
+Rule     SPEED-WAIT-1, SPEED-WAIT-2, SPEED-WAIT-4, SPEED-WAIT-13, SPEED-WAIT-14
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In a child, Python makes the locks of its own streams anew, and `logging` those 
 file of a handler stays locked if a thread was just writing to it; and so do the locks of imports, of
 numpy's global generator and of numba's compiler. So a fork waits until it has them.
 
-Rule     ORCH-FORK-1, -7, -8; WM-START-2
+Rule     ORCH-FORK-1, ORCH-FORK-7, ORCH-FORK-8, WM-START-2
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ is started, whose addresses differ.
 The mapping lives as long as any array over it, the descriptor until `release`. Only the process that made
 a region keeps its descriptor.
 
-Rule     ORCH-FORK-4, -6; ORCH-MISUSE-2; ORCH-INV-3
+Rule     ORCH-FORK-4, ORCH-FORK-6, ORCH-MISUSE-2, ORCH-INV-3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``python -m simpler_ref trace FILE``: a summary, and the trace as a page or for other programs.
 
-Rule     SEE-EXPORT-1; SEE-PAGE-1; SEE-RACE-3
+Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-RACE-3
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The page is HTML that needs no network: its data are in it, compressed. `page.ht
 data. Its script unpacks columns of numbers, each of which stands there as the differences of neighbours,
 and draws only as many boxes as the screen has pixels.
 
-Rule     SEE-EXPORT-1; SEE-PAGE-1, -4; SEE-REMOTE-2, -4, -7
+Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-PAGE-4, SEE-REMOTE-2, SEE-REMOTE-4, SEE-REMOTE-7
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Tensors are numbered in the order in which tasks first use them, so that the text has no address and is
 the same each time.
 
-Rule     SEE-GRAPH-1, -3
+Rule     SEE-GRAPH-1, SEE-GRAPH-3
 """
 
 from __future__ import annotations

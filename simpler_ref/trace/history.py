@@ -10,7 +10,7 @@ to end first.
 
 Plain Python, for debugging: some microseconds for each tensor of a task.
 
-Rule     ORCH-CHECK-1, -5, -9; ORCH-READS-1; SEE-INPUT-1; SEE-RACE-1, -3
+Rule     ORCH-CHECK-1, ORCH-CHECK-5, ORCH-CHECK-9, ORCH-READS-1, SEE-INPUT-1, SEE-RACE-1, SEE-RACE-3
 """
 
 from __future__ import annotations

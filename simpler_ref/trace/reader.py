@@ -1,6 +1,6 @@
 """Reading a trace: what ran when and why, and what to make of it for people and other programs.
 
-Rule     SEE-EXPORT-1; SEE-PAGE-1; SEE-RACE-1, -3
+Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-RACE-1, SEE-RACE-3
 """
 
 from __future__ import annotations

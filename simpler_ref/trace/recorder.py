@@ -3,7 +3,7 @@
 The kernels note what happens, see `jit/journal.py`. A thread that stays inside one kernel, without the
 interpreter's lock, writes these notes to the file. Before and after them the file has JSON.
 
-Rule     SEE-FILE-4; SEE-ON-1
+Rule     SEE-FILE-4, SEE-ON-1
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ endpoint may hold anything: a number or a text that no trace has is refused.
              it puts those of several Workers together, and tells of each task ◄───────┤
              history and exports make races, a summary, a page and files of it ◄───────┘
 
-Rule     SEE-FILE-4; SEE-READ-1; SEE-REMOTE-6
+Rule     SEE-FILE-4, SEE-READ-1, SEE-REMOTE-6
 """
 
 from __future__ import annotations

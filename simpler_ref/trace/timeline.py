@@ -3,7 +3,7 @@
 Each has a trace of its own in a file beside that of its parent. `Timeline.whole` puts their tables
 together. What the parent has keeps its numbers; tasks, runs, lines and workers of others follow.
 
-Rule     SEE-READ-1; SEE-REMOTE-2 to -4, -7; SEE-WHY-1
+Rule     SEE-READ-1, SEE-REMOTE-2, SEE-REMOTE-3, SEE-REMOTE-4, SEE-REMOTE-7, SEE-WHY-1
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each has a file of its own beside that of the parent, which names it. The workers that run them are told
 by control requests, when they have started or when a trace begins, and when it ends.
 
-Rule     SEE-ON-4; SEE-REMOTE-1
+Rule     SEE-ON-4, SEE-REMOTE-1
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A task is foreign code. It may fork, and its child then returns into the worker'
 signal handler, a timer, a trace function or a low recursion limit, which may raise after the task has
 ended. Here the loop distinguishes the processes, and restores the worker's state of its start.
 
-Rule     WM-LEFT-1, -2
+Rule     WM-LEFT-1, WM-LEFT-2
 """
 
 from __future__ import annotations

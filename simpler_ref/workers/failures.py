@@ -3,8 +3,8 @@
 Each failure makes a run end sooner. What the engine knows of a task is always told: state, worker, what
 it waited for and what waits for it. Its line is known with ``check=True``.
 
-Rule     FAIL-OUTCOME-2; ORCH-RUN-3, -4, -7, -8; ORCH-TELL-1; ORCH-FAIL-4, -5;
-         SEE-STORY-1, -3; FLOW-FAIL-1, -4
+Rule     FAIL-OUTCOME-2, ORCH-RUN-3, ORCH-RUN-4, ORCH-RUN-7, ORCH-RUN-8, ORCH-TELL-1, ORCH-FAIL-4,
+         ORCH-FAIL-5, SEE-STORY-1, SEE-STORY-3, FLOW-FAIL-1, FLOW-FAIL-4
 """
 
 from __future__ import annotations

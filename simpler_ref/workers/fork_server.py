@@ -8,8 +8,8 @@ snapshot of the registered callables and the kinds from which all workers are ma
 It reports each worker's end over a socket. When the user's process has ended it kills the workers and
 ends; when it is killed itself, the kernel kills the workers with it.
 
-Rule     CALL-LIMIT-1; WM-FORK-1 to -3; SCHED-DEATH-3 to -5; FLOW-REG-4; WM-START-1; WM-LEFT-1;
-         WM-RANDOM-1; WM-STOP-1
+Rule     CALL-LIMIT-1, WM-FORK-1, WM-FORK-2, WM-FORK-3, SCHED-DEATH-3, SCHED-DEATH-4, SCHED-DEATH-5,
+         FLOW-REG-4, WM-START-1, WM-LEFT-1, WM-RANDOM-1, WM-STOP-1
 """
 
 from __future__ import annotations

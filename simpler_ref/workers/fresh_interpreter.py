@@ -7,7 +7,7 @@ addresses, the kinds of the workers, and the callables as bytes. Then it serves 
 If addresses that it must map are in use, it ends; another interpreter is started, whose own memory is
 elsewhere.
 
-Rule     WM-START-1, -3
+Rule     WM-START-1, WM-START-3
 """
 
 from __future__ import annotations

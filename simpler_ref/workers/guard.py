@@ -2,7 +2,7 @@
 
 This finds writes that no array refuses: by ctypes or C, through an address, in compiled code.
 
-Rule     SEE-INPUT-1, -3
+Rule     SEE-INPUT-1, SEE-INPUT-3
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A sub worker calls a Python function, a nested Worker runs an orchestration function over workers of its
 own, a chip (`native_chip/kind.py`) runs kernels. The loop (`loop.py`) is the same for all.
 
-Rule     HIER-ENGINE-2, -3; ORCH-API-2; SEE-ON-4; FLOW-NEST-1, -2, -5; FLOW-FAIL-3; FLOW-ID-5;
-         FLOW-WALK-1, -2; WM-MODE-3; WM-FORK-2; WM-KIND-1, -2; WM-MAIL-6; WM-CTRL-6
+Rule     HIER-ENGINE-2, HIER-ENGINE-3, ORCH-API-2, SEE-ON-4, FLOW-NEST-1, FLOW-NEST-2, FLOW-NEST-5,
+         FLOW-FAIL-3, FLOW-ID-5, FLOW-WALK-1, FLOW-WALK-2, WM-MODE-3, WM-FORK-2, WM-KIND-1, WM-KIND-2,
+         WM-MAIL-6, WM-CTRL-6
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ The Life is there as long as the Worker, and says what may be done at the moment
 while the Worker is open, has what must be closed, and is closed without the Worker, which may be gone by
 then.
 
-Rule     CALL-STREAM-4, -5, -8; CALL-CANCEL-5; ORCH-RUN-2, -9; ORCH-MISUSE-8; SPEED-REPLAY-1;
-         FLOW-REG-5, -7, -10; WM-POOL-2, -5
+Rule     CALL-STREAM-4, CALL-STREAM-5, CALL-STREAM-8, CALL-CANCEL-5, ORCH-RUN-2, ORCH-RUN-9,
+         ORCH-MISUSE-8, SPEED-REPLAY-1, FLOW-REG-5, FLOW-REG-7, FLOW-REG-10, WM-POOL-2, WM-POOL-5
 """
 
 from __future__ import annotations

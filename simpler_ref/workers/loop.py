@@ -1,7 +1,7 @@
 """The loop that serves mailboxes, in a process or a thread, for all kinds of workers.
 
-Rule     CALL-FAIL-3; ORCH-RUN-8; SCHED-MAIL-4, -9; FLOW-ID-5; FLOW-REG-2; WM-FORK-1; WM-THREAD-4;
-         WM-LOOP-1, -3, -4; WM-LEFT-1, -2; WM-CTRL-1
+Rule     CALL-FAIL-3, ORCH-RUN-8, SCHED-MAIL-4, SCHED-MAIL-9, FLOW-ID-5, FLOW-REG-2, WM-FORK-1,
+         WM-THREAD-4, WM-LOOP-1, WM-LOOP-3, WM-LOOP-4, WM-LEFT-1, WM-LEFT-2, WM-CTRL-1
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
 (`processes.ProcessManager`) a worker is a process that the fork server forks; in THREAD mode
 (`threads.ThreadManager`) it is a thread of this process that serves a mailbox in the same memory.
 
-Rule     ORCH-RUN-8; ORCH-FAIL-4; REMOTE-LINK-10; REMOTE-FAIL-6; SCHED-DEATH-3; SPEED-DEPTH-1;
-         SPEED-WAIT-4; WM-FORK-1; WM-LOOP-4; WM-CTRL-1 to -5; WM-STOP-1
+Rule     ORCH-RUN-8, ORCH-FAIL-4, REMOTE-LINK-10, REMOTE-FAIL-6, SCHED-DEATH-3, SPEED-DEPTH-1,
+         SPEED-WAIT-4, WM-FORK-1, WM-LOOP-4, WM-CTRL-1, WM-CTRL-2, WM-CTRL-3, WM-CTRL-4, WM-CTRL-5,
+         WM-STOP-1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory of a Worker: which tasks may use it, and the methods of `Worker` for it.
 
-Rule     CALL-ARRAY-5; ORCH-ARRAY-4; SPEED-WAIT-9; FLOW-NEST-4; WM-CTRL-6; WM-CHIP-3
+Rule     CALL-ARRAY-5, ORCH-ARRAY-4, SPEED-WAIT-9, FLOW-NEST-4, WM-CTRL-6, WM-CHIP-3
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `Worker` has its parameters, and `help(Worker)` their texts, from here. `Options` is what a program gives;
 `Settings` is what a Worker keeps, and what travels with it: the same, with None replaced and all checked.
 
-Rule     CALL-STREAM-1; WM-CHIP-1, -6, -9
+Rule     CALL-STREAM-1, WM-CHIP-1, WM-CHIP-6, WM-CHIP-9
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Workers as processes: how they come into being, and the manager of those that a fork server forks.
 
-Rule     ORCH-FORK-1 to -3; ORCH-MISUSE-2; WM-MODE-1; WM-FORK-1 to -3; WM-START-2, -3
+Rule     ORCH-FORK-1, ORCH-FORK-2, ORCH-FORK-3, ORCH-MISUSE-2, WM-MODE-1, WM-FORK-1, WM-FORK-2, WM-FORK-3,
+         WM-START-2, WM-START-3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a worker reports an exception, and how the parent reads it.
 
-Rule     ORCH-FAIL-5; SCHED-MAIL-7; FLOW-FAIL-1, -2
+Rule     ORCH-FAIL-5, SCHED-MAIL-7, FLOW-FAIL-1, FLOW-FAIL-2
 """
 
 from __future__ import annotations

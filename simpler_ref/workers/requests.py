@@ -1,6 +1,7 @@
 """What running workers are asked for, through their mailboxes: to install callables, and for memory.
 
-Rule     REMOTE-REG-4; FLOW-REG-2, -4; FLOW-UNDO-1, -2; FLOW-UNREG-3, -4; WM-CTRL-6
+Rule     REMOTE-REG-4, FLOW-REG-2, FLOW-REG-4, FLOW-UNDO-1, FLOW-UNDO-2, FLOW-UNREG-3, FLOW-UNREG-4,
+         WM-CTRL-6
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The resources of an open Worker: memory, workers and the Scheduler thread.
 
-Rule     SEE-TOP-1; FLOW-REG-4; WM-CHIP-9
+Rule     SEE-TOP-1, FLOW-REG-4, WM-CHIP-9
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Workers as threads of this process.
 
-Rule     WM-MODE-1, -2; WM-THREAD-1 to -4
+Rule     WM-MODE-1, WM-MODE-2, WM-THREAD-1, WM-THREAD-2, WM-THREAD-3, WM-THREAD-4
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``python -m simpler_ref top PID``: ask a running process what its Workers do, again and again.
 
-Rule     SEE-TOP-1, -4, -8
+Rule     SEE-TOP-1, SEE-TOP-4, SEE-TOP-8
 """
 
 from __future__ import annotations

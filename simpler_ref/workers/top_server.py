@@ -6,7 +6,7 @@ namespace: the system forgets it with the process, however that ends. A forked p
 SIGQUIT is handled while a Worker is open that was started on the main thread, and only if the program has
 no handler of its own, of Python or of C.
 
-Rule     SEE-HANG-4; SEE-TOP-4
+Rule     SEE-HANG-4, SEE-TOP-4
 """
 
 from __future__ import annotations

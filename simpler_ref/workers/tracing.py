@@ -1,6 +1,6 @@
 """A Worker's traces: which file, and ``with w.trace(file)``.
 
-Rule     SEE-FILE-4; SEE-ON-1, -4
+Rule     SEE-FILE-4, SEE-ON-1, SEE-ON-4
 """
 
 from __future__ import annotations

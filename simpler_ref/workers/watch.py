@@ -3,7 +3,7 @@
 Everything here is read while others write. A task that ends meanwhile may be left out, or named although
 it has just ended; only messages depend on that.
 
-Rule     ORCH-TELL-1; SEE-HANG-1; WM-LEFT-2; WM-PLACE-4
+Rule     ORCH-TELL-1, SEE-HANG-1, WM-LEFT-2, WM-PLACE-4
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ word before a block counts the holds on it; at 0 the block is free, whoever has 
 lock is needed, and a worker that dies leaves nothing behind: its successor finds all blocks by the words
 before them.
 
-Rule     CALL-VALUE-2, -4
+Rule     CALL-VALUE-2, CALL-VALUE-4
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The words of one worker: its mailboxes, their contents, and the words beside them.
 
-Rule     SCHED-MAIL-5, FLOW-ARGS-4; FLOW-LAYOUT-3; FLOW-SCALAR-1; FLOW-VIEW-1 to -3; FLOW-ENV-3
+Rule     SCHED-MAIL-5, FLOW-ARGS-4, FLOW-LAYOUT-3, FLOW-SCALAR-1, FLOW-VIEW-1, FLOW-VIEW-2, FLOW-VIEW-3,
+         FLOW-ENV-3
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ two equal reads of the state.
 What is told of a failed task is noted before its own words and edges change. A call keeps its slot as
 long as its future refers to it.
 
-Rule     ORCH-API-6; SEE-STORY-1; SEE-TOP-1
+Rule     ORCH-API-6, SEE-STORY-1, SEE-TOP-1
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The ranks meet under a name (`rendezvous.py`), and the first of those concerned makes the memory. A Worker
 does this for its chips by control requests instead (`orch/domains.py`).
 
-Rule     CHIP-COMM-1, -2, -4
+Rule     CHIP-COMM-1, CHIP-COMM-2, CHIP-COMM-4
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The chip records structures (`native_chip/src/records.h`): a frame for each wave, that is for the
 launches between two barriers. Launches are the tasks of these files, numbered through all waves.
 
-Rule     FLAG-CHIP-1, -2, -5, -6, -8, FLAG-PMU-2
+Rule     FLAG-CHIP-1, FLAG-CHIP-2, FLAG-CHIP-5, FLAG-CHIP-6, FLAG-CHIP-8, FLAG-PMU-2
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counters of the processor for the calling thread, or the system's own where there are none.
 
-Rule     FLAG-PMU-1, -2
+Rule     FLAG-PMU-1, FLAG-PMU-2
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Here are what both write, and what a Worker's run puts into it; `chip.py` has the rest for chips.
 
-Rule     FLAG-DEPS-1 to -3; FLAG-DUMP-1 to -3; FLAG-NEST-1; FLAG-PMU-1; FLAG-RUN-1, -5;
-         FLAG-SCOPE-1, -2; FLAG-SWIM-1 to -4
+Rule     FLAG-DEPS-1, FLAG-DEPS-2, FLAG-DEPS-3, FLAG-DUMP-1, FLAG-DUMP-2, FLAG-DUMP-3, FLAG-NEST-1,
+         FLAG-PMU-1, FLAG-RUN-1, FLAG-RUN-5, FLAG-SCOPE-1, FLAG-SCOPE-2, FLAG-SWIM-1, FLAG-SWIM-2,
+         FLAG-SWIM-3, FLAG-SWIM-4
 """
 
 from __future__ import annotations

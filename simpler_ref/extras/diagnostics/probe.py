@@ -3,7 +3,7 @@
 It writes the task's tensors into a file, reads counters, and notes both in its journal. A control request
 sets a probe before the run and removes it afterwards; without one, tasks run as ever.
 
-Rule     FLAG-DUMP-1 to -3; FLAG-PMU-1; FLAG-RUN-6
+Rule     FLAG-DUMP-1, FLAG-DUMP-2, FLAG-DUMP-3, FLAG-PMU-1, FLAG-RUN-6
 """
 
 from __future__ import annotations

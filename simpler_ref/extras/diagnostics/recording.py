@@ -1,6 +1,6 @@
 """Runs whose configuration has diagnostics flags: they are traced, and files are made from the trace.
 
-Rule     FLAG-NEST-1; FLAG-RUN-1, -2, -5, -6
+Rule     FLAG-NEST-1, FLAG-RUN-1, FLAG-RUN-2, FLAG-RUN-5, FLAG-RUN-6
 """
 
 from __future__ import annotations

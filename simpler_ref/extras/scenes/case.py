@@ -1,6 +1,6 @@
 """The class of a scene test, and how its cases run.
 
-Rule     SCENE-CASE-1; SCENE-GOLDEN-1; SCENE-RUN-1
+Rule     SCENE-CASE-1, SCENE-GOLDEN-1, SCENE-RUN-1
 """
 
 from __future__ import annotations

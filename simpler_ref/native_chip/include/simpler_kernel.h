@@ -3,7 +3,7 @@
  * A core kernel is a shared object that exports `simpler_kernel`. An orchestration function is
  * exported under the name that its ChipCallable carries. All addresses are the device's.
  *
- * Rule CHIP-LAYOUT
+ * Rule CHIP-LAYOUT-1, CHIP-LAYOUT-4
  */
 #ifndef SIMPLER_KERNEL_H
 #define SIMPLER_KERNEL_H

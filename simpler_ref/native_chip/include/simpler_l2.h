@@ -2,7 +2,7 @@
  *
  * Everything is little-endian. The structures are in simpler_layout.h.
  *
- * Rule CHIP-LAYOUT
+ * Rule CHIP-LAYOUT-1, CHIP-LAYOUT-4
  */
 #ifndef SIMPLER_L2_H
 #define SIMPLER_L2_H

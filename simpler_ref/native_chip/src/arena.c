@@ -115,7 +115,7 @@ static bool make_room(Arena *arena)
     return true;
 }
 
-/* Rule CHIP-MEM-1, -2 */
+/* Rule CHIP-MEM-1, CHIP-MEM-2 */
 uint64_t arena_malloc(Arena *arena, uint64_t size)
 {
     size_t index;
@@ -162,7 +162,7 @@ static bool within(uint64_t at, uint64_t size, uint64_t first, uint64_t bytes)
     return at >= first && at - first <= bytes && size <= bytes - (at - first);
 }
 
-/* Rule CHIP-MEM-2, -4 */
+/* Rule CHIP-MEM-2, CHIP-MEM-4 */
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size)
 {
     size_t after = rank(arena, at);

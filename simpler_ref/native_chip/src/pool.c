@@ -208,7 +208,7 @@ static int32_t smaller(int32_t a, int32_t b)
 
 /* ---------------------------------------------------------------- a wave */
 
-/* Rule CHIP-RUN-1, -5 */
+/* Rule CHIP-RUN-1, CHIP-RUN-5 */
 void pool_run(Pool *pool, Wave *wave)
 {
     if (wave->items == 1) { /* nothing to share */

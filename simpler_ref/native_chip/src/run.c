@@ -49,7 +49,7 @@ static const char *count_of_scalars(const Signature *expected, int32_t most, cha
     return text;
 }
 
-/* Rule CHIP-ARGS-2, -6 */
+/* Rule CHIP-ARGS-2, CHIP-ARGS-6 */
 static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChipStorageTaskArgs *args)
 {
     const Signature *expected = &callable->signature;
@@ -64,7 +64,7 @@ static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChi
                      args->tensor_count_, args->scalar_count_);
 }
 
-/* Rule CHIP-ARGS-4; CHIP-RUN-2 */
+/* Rule CHIP-ARGS-4, CHIP-RUN-2 */
 static int32_t check_config(Chip *chip, const SimplerCallConfig *config)
 {
     if (config == NULL)
@@ -182,7 +182,7 @@ static void *as_pointer(uint64_t address)
 }
 
 /* Copy all tensors that have `direction` (IN or OUT) among theirs, no byte twice.
- * Rule CHIP-RUN-3; CHIP-FAULT-4 */
+ * Rule CHIP-RUN-3, CHIP-FAULT-4 */
 static int32_t copy_tensors(Chip *chip, const Staging *staging, int direction)
 {
     uint64_t copied = 0; /* host bytes below are done */

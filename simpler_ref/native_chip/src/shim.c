@@ -24,7 +24,7 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 /* Load a file that is mapped at `bytes`. The first chip of a process gets the file itself, as
  * debuggers and libraries beside it would have it; the next gets a copy, because one library has one
  * set of globals.
- * Rule CHIP-LOAD-1, -3 */
+ * Rule CHIP-LOAD-1, CHIP-LOAD-3 */
 static void *load(const char *path, const void *bytes, size_t size, char *why, size_t room)
 {
     if (!image_check(bytes, size, why, room))
@@ -73,7 +73,7 @@ EXPORT void shim_close(void *library)
     dlclose(library);
 }
 
-/* Rule CHIP-ARGS-1; FLOW-EDGE-2 */
+/* Rule CHIP-ARGS-1, FLOW-EDGE-2 */
 static bool counts_fit(int32_t tensors, int32_t scalars, int64_t capacity)
 {
     return tensors >= 0 && scalars >= 0 && tensors <= SIMPLER_CHIP_MAX_TENSOR_ARGS &&
