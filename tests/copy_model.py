@@ -377,7 +377,7 @@ class Served(SessionTasks):
         self._require_alive()
         play.has_run.append(index)
         for tensor in task.writes:
-            play.made[tensor].append(written)
+            play.note_made(tensor, written, index)
 
 
 class Stored:
@@ -612,6 +612,8 @@ class Play:
         self.running = True
         self.made = {tensor: [value] for tensor, value in enumerate(self.memory.tolist())}
         """Of each tensor: what it was, and what tasks have written, in their order."""
+        self.writers = {}
+        """Which task has written each of these."""
         self.has_run = []
         """Indices of the tasks that have run at endpoints."""
         self.queue = {HOME: [], **{number: [] for number in range(endpoints)}}
@@ -662,7 +664,7 @@ class Play:
                 words, kinds = plan.words(), [L.RAW] * len(plan.words())
                 assert (Plan.take(words, kinds), words) == (plan, [])
                 job = self._job(task.where, plan, index, needs)
-                self.directory.note_task(placed, [use.start for use in uses])
+                self.directory.note_task(placed, [use.start for use in uses], task=job)
             for tensor in task.writes:
                 writer[tensor] = job
 
@@ -681,8 +683,21 @@ class Play:
         self.running = False
         for error in self.actors.errors:
             raise error
-        failure = None if all(self.state) else RemoteError("a task has failed")
-        return self.parent.end_run(failure)
+        failed = [job for job, state in enumerate(self.state) if not state]
+        failure = RemoteError("a task has failed") if failed else None
+        return self.parent.end_run(failure, failed)
+
+    def note_made(self, tensor, written, index):
+        """Note what a task has written."""
+        self.made[tensor].append(written)
+        self.writers[written] = index
+
+    def newest(self, tensor):
+        """Return what tasks have written since the last one that has ended, and what that has."""
+        ended = {self.jobs[job][1] for job, state in enumerate(self.state) if state}
+        made = self.made[tensor]
+        last = max(i for i, one in enumerate(made) if not i or self.writers[one] in ended)
+        return made[last:]
 
     def _add_actors(self):
         self.actors.add(str(HOME), self._work_here)
@@ -759,7 +774,7 @@ class Play:
         self.actors.point()
         for tensor in task.writes:
             self.memory[tensor] = written
-            self.made[tensor].append(written)
+            self.note_made(tensor, written, index)
 
     # ------------------------------------------------------------ links
     def _work_there(self, link):

@@ -14,7 +14,7 @@ Rule     FLOW-HANDLE-2, FLOW-LAYOUT-3, ORCH-MISUSE-1, ORCH-MISUSE-3, ORCH-MISUSE
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import get_ident
 from types import TracebackType
@@ -712,8 +712,10 @@ class Orchestrator:
     def _settle_run(self) -> None:
         """Do what follows when the function has returned; here nothing does."""
 
-    def _end_run(self, failure: BaseException | None) -> BaseException | None:
-        """Do what follows when all tasks have ended; return what the run raises."""
+    def _end_run(
+        self, failure: BaseException | None, failed: Collection[int]
+    ) -> BaseException | None:
+        """Do what follows when all tasks have ended, or failed; return what the run raises."""
         return failure
 
     def _for_next_run(self) -> Orchestrator:

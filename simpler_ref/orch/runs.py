@@ -151,11 +151,12 @@ def _run(
     elif view.has_failed:
         failure = orch._task_error()
     tasks, edges = view.next_task_id - orch._own_tasks, view.edges - orch._own_edges
+    failed = None if failure is None else view.failed_tasks()
     engine.kernels.end_run(engine.mem)
     session.forget_watch()
     session.recorder.poke()
     domains_of(session).free_all(session)
-    failure = orch._end_run(failure)
+    failure = orch._end_run(failure, failed or ())
     if session.manager is not None:
         session.manager.pass_output_on()
     device_ns = 0

@@ -108,8 +108,9 @@ class Plan(NamedTuple):
 # ---------------------------------------------------------------- what is known of tensors
 @dataclass
 class Made:
-    """Versions that one place has made: from `first` to `last`.
+    """Versions that one place has made, from `first` to `last`.
 
+    `task`: that of an endpoint without which there is none of them; −1 if there is no such task.
     `is_blind`: tasks of this machine, which did not need the version before to come home.
     """
 
@@ -117,6 +118,7 @@ class Made:
     first: int
     last: int
     is_blind: bool = False
+    task: int = -1
 
 
 class Held:
@@ -181,16 +183,18 @@ class Held:
         """Its first byte, and how many there are."""
         return self.start, self.nbytes
 
-    def make(self, maker: int, handle: Any = None) -> None:
-        """Note that somebody makes a new version."""
+    def make(self, maker: int, handle: Any = None, task: int = -1, reads: bool = False) -> None:
+        """Note that somebody makes a new version, by a task that reads the one before or does not."""
         self.version += 1
         self.stale |= self.holders - {maker}
         is_blind = maker == HOME and not self.is_home
         self.maker, self.holders, self.handle = maker, {maker}, handle
         if self.makers[-1].maker == maker:
             self.makers[-1].last = self.version
+            if not reads:  # so it does not fail with those before
+                self.makers[-1].task = -1
         else:
-            self.makers.append(Made(maker, self.version, self.version, is_blind))
+            self.makers.append(Made(maker, self.version, self.version, is_blind, task))
 
 
 @dataclass(slots=True)
@@ -455,15 +459,19 @@ class Directory:
 
     # ------------------------------------------------------------ after a submit
     def note_task(
-        self, placed: Placed, addresses: Sequence[int], call: tuple[int, int] | None = None
+        self,
+        placed: Placed,
+        addresses: Sequence[int],
+        call: tuple[int, int] | None = None,
+        task: int = -1,
     ) -> None:
         """Note what a task of an endpoint will have done, or a call, of which there are slot and number.
 
-        `addresses` has those of all tensors of a task.
+        `addresses` has those of all tensors of a task, `task` its number.
         """
         if placed.uses or call is not None:  # so there was a plan
             del self._dropped.get(placed.where, [])[:MOST_DROPPED]
-        made: dict[int, Held] = {}
+        made: dict[int, tuple[Held, bool]] = {}
         for use in placed.uses:
             held = placed.tensors[use.index]
             if not use.start:
@@ -475,13 +483,13 @@ class Directory:
             if held.name not in self._held:
                 self._add(held)
             if use.writes:
-                made[held.key] = held
+                made[held.key] = held, use.reads
             else:
                 held.holders.add(placed.where)
             if call is not None:
                 self._note_user(held, call)
-        for held in made.values():
-            held.make(placed.where, placed.handle)
+        for held, reads in made.values():
+            held.make(placed.where, placed.handle, task, reads)
             if call is not None:
                 del held.makers[
                     :-1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -137,11 +137,13 @@ class ParentTensors:
         if self.lineage is not None:
             self.lineage.note_here(key, version)
 
-    def end_run(self, failure: BaseException | None) -> BaseException | None:
+    def end_run(
+        self, failure: BaseException | None, failed: Collection[int] = ()
+    ) -> BaseException | None:
         """Bring home what endpoints have written in a run; return the run's failure.
 
-        After a failed run, the newest version that still exists comes home. What was lost is noted, and
-        the failure tells it.
+        After a failed run, the newest version that was made comes home if it still exists: `failed` are
+        the tasks that have made none. What was lost is noted, and the failure tells it.
         """
         self._forget_heap()
         waiting, known = list(self.directory), len(self._lost)
@@ -154,7 +156,7 @@ class ParentTensors:
                     failure = error  # all tasks have ended, also those that have brought some home
                     waiting = [held for held in waiting if not held.is_home]
             while waiting:
-                if not self._bring_newest(waiting[-1]):
+                if not self._bring_newest(waiting[-1], failed):
                     self._note_lost(waiting[-1])
                 waiting.pop()
         finally:  # a signal may have come
@@ -205,7 +207,7 @@ class ParentTensors:
         for held in self.directory.overlapping(heap.ctypes.data, heap.nbytes):
             self.directory.forget(held)
 
-    def _bring_newest(self, held: Held) -> bool:
+    def _bring_newest(self, held: Held, failed: Collection[int]) -> bool:
         """Bring home the newest version that was made; return False if it is lost.
 
         What was written here after an endpoint stays, if that had come home for it. If nothing had to
@@ -217,7 +219,7 @@ class ParentTensors:
             if made.maker == HOME:
                 was_written_here, is_blind = True, is_blind or made.is_blind
                 continue
-            found = Brought.IS_LOST
+            found = Brought.NEVER_MADE if made.task in failed else Brought.IS_LOST
             if manager is not None and made.maker not in manager.dead:
                 one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
                 with suppress(WorkerLostError, ControlError):

@@ -248,7 +248,7 @@ class PlacingOrchestrator(Orchestrator):
         for one, after, its in zip(members, sent, placed, strict=True):
             _take_addresses(one, after)
             self._endpoints.queues.note_given(its)
-            directory.note_task(its, [_address(wire) for wire in one._tensors])
+            directory.note_task(its, [_address(wire) for wire in one._tensors], task=number)
         if self._recovery is not None:
             self._recovery.note_task(number, members, where, uses, plans, submit, again)
 
@@ -398,8 +398,10 @@ class PlacingOrchestrator(Orchestrator):
         if self._recovery is not None:
             self._recovery.settle()
 
-    def _end_run(self, failure: BaseException | None) -> BaseException | None:
-        return self._endpoints.tensors.end_run(failure)
+    def _end_run(
+        self, failure: BaseException | None, failed: Collection[int]
+    ) -> BaseException | None:
+        return self._endpoints.tensors.end_run(failure, failed)
 
     def _forgive(self) -> None:
         """Forget that tasks have failed, all of which have ended.

@@ -144,7 +144,7 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
         play.run()
         assert len(play.has_run) == len(set(play.has_run)), "no task runs twice"
         for tensor in range(TENSORS):
-            right = play.made[tensor][-1:]
+            right = play.newest(tensor)
             if how == "side by side":  # what was noted last need not be the newest
                 right = 0, *play.made[tensor], *sequentially(program, TENSORS)[-1]
             if not play.is_refused(tensor):

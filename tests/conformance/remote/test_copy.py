@@ -15,11 +15,12 @@ from simpler_ref import (
     TaskError,
     TensorArgType,
     Worker,
+    WorkerLostError,
 )
 from simpler_ref.remote import ProcessFleet
 
 from ... import far_side
-from ...endpoints import EXISTING, INOUT, INPUT, Program
+from ...endpoints import EXISTING, INOUT, INPUT, Program, program
 from ...support import make_args, sample
 
 OUTPUT = TensorArgType.OUTPUT
@@ -348,6 +349,28 @@ def test_a_signal_that_keeps_a_tensor_from_coming_home_leaves_no_old_version(mix
     mixed.worker.renew(x)
     mixed.worker.run(lambda orch, *_: mixed.add(orch, 1, x))
     assert x.tolist() == [1] * COUNT
+
+
+@pytest.mark.slow("endpoints are lost, and others take their places")
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_what_was_not_made_before_its_endpoint_was_lost_is_not_lost_with_it():
+    with program(2) as two:
+        x, y, z = (two.worker.full(COUNT, 3.0, np.float32) for _ in range(3))
+
+        def task(function, worker, *arrays):
+            args = make_args(*((array, INOUT) for array in arrays))
+            return function, args, {"worker": worker}
+
+        with pytest.raises(WorkerLostError) as caught:
+            two.run(
+                *(task(far_side.add_one, 1, y), task(far_side.add_one, 0, z)),
+                *(task(far_side.die, 0, x, y), task(far_side.add_one, 1, x)),
+            )
+        assert [one.tolist() for one in (x, y)] == [[3] * COUNT, [4] * COUNT]
+        assert str(caught.value.__notes__).count("the newest version of") == 1, "that of z"
+        two.run(task(far_side.add_one, 1, x, y))
+        with pytest.raises(RemoteError, match="is lost"):
+            two.run(task(far_side.add_one, 1, z))
 
 
 # ---------------------------------------------------------------- fleets
