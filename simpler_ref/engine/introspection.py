@@ -29,7 +29,7 @@ from ..system.values import integer
 from .memory import Engine
 from .view import RingState, slots
 from .view.mailbox import MailboxView
-from .view.slots import Names, Running, Slab, SlotView, TaskView
+from .view.slots import Names, Running, Slab, SlotView, StoredArgs, TaskView
 
 _LOOKS = len(TaskState) + 1
 """A task changes its state less often: one that changed during this many looks is gone."""
@@ -106,7 +106,7 @@ class RingView(Rings):
             if slot is None:
                 break
             is_same_run = partial(self._is_run, runs)
-            look = slots.look_at(engine.mem, slot, number, self._names, is_same_run)
+            look = slots.look_at(engine.mem, engine.layouts, slot, number, self._names, is_same_run)
             if look is not None:
                 return look
         count = self.next_task_id()
@@ -293,8 +293,8 @@ def _reason(engine: Engine, looks: RingView, one: TaskView) -> str:
     if one.state == TaskState.RUNNING:
         return f" on {one.worker}"
     if one.state == TaskState.READY:
-        size, kind = slots.group_of(engine.mem, one.task_id)
-        if not size:
+        size, kind = one.group_size, one.worker_type
+        if not size or kind is None:
             return ": it waits for a free worker"
         pool = engine.view.pool(kind)
         free = sum(engine.view.given(worker) == 0 for worker in pool)
@@ -321,5 +321,6 @@ __all__ = [
     "Rings",
     "Slab",
     "SlotView",
+    "StoredArgs",
     "TaskView",
 ]

@@ -35,6 +35,7 @@ from .queues import (
 )
 from .slots import DISPATCH, affinity_of, step
 from .submit import edges_at, members_at, scalars_at, tensors_at
+from .tensors import member_affinity
 from .waiting import notify
 
 ANY_WORKER = -3
@@ -283,7 +284,7 @@ def lost_member(mem, slot, kind):
     members = open_members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):
-        worker = int(mem[member + L.MEMBER_WORKER]) - 1
+        worker = member_affinity(mem, member)
         if worker >= 0 and mem[worker_at(mem, worker) + L.W_USABLE] == 0:
             return worker
         open_members -= worker >= mem[L.POOL_OPEN + kind]
@@ -299,7 +300,7 @@ def group_fits(mem, slot, kind):
     members = open_members = int(mem[slot + L.S_MEMBERS])
     member = members_at(mem, slot)
     for _ in range(members):  # those with an affinity
-        worker = int(mem[member + L.MEMBER_WORKER]) - 1
+        worker = member_affinity(mem, member)
         if worker >= 0 and not is_idle(mem, worker_at(mem, worker)):
             return False
         open_members -= worker >= mem[L.POOL_OPEN + kind]
@@ -321,11 +322,11 @@ def start_group(mem, slot, kind):
     step(mem, slot, DISPATCH)
     mem[slot + L.S_LEFT] = members
     for m in range(members):
-        worker = int(mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER]) - 1
+        worker = member_affinity(mem, first + m * L.MEMBER_WORDS)
         if worker >= 0:
             send_member(mem, slot, worker, m)
     for m in range(members):
-        if mem[first + m * L.MEMBER_WORDS + L.MEMBER_WORKER] == 0:
+        if member_affinity(mem, first + m * L.MEMBER_WORDS) < 0:
             send_member(mem, slot, pick_idle(mem, kind), m)
 
 
@@ -345,7 +346,7 @@ def pick_idle(mem, kind):
 
 @kernel
 def send_member(mem, slot, worker, m):
-    """Write the frame of a member of a group, and send it."""
+    """Write the frame of a member of a group, and send it; note in the member's words to whom."""
     w = worker_at(mem, worker)
     frame = w + int(mem[w + L.W_TAIL])
     mem[slot + L.S_WORKER] = worker
@@ -358,6 +359,8 @@ def send_member(mem, slot, worker, m):
         tensors += (counts & L.LOW_HALF) * L.TENSOR_WORDS
         scalars += (counts >> L.HALF) * L.SCALAR_WORDS
         member += L.MEMBER_WORDS
+    affinity = int(mem[member + L.MEMBER_WORKER]) & L.LOW_HALF
+    mem[member + L.MEMBER_WORKER] = worker + 1 << L.HALF | affinity
     encode(mem, frame, slot, int(mem[member + L.MEMBER_COUNTS]), tensors, scalars)
     send(mem, w, slot, 0)
 

@@ -53,12 +53,18 @@ def is_child_memory(words, t):
 
 
 @kernel
+def member_affinity(words, member):
+    """Return the only worker that may run a member of a group, or -1."""
+    return (int(words[member + L.MEMBER_WORKER]) & L.LOW_HALF) - 1
+
+
+@kernel
 def worker_of(words, member, members, callable_word, i):
     """Return the only worker that may have tensor `i` of a task, or -1; its members begin at `member`."""
     for _ in range(members):
         i -= int(words[member + L.MEMBER_COUNTS]) & L.LOW_HALF
         if i < 0:
-            return int(words[member + L.MEMBER_WORKER]) - 1
+            return member_affinity(words, member)
         member += L.MEMBER_WORDS
     return (callable_word >> L.WORD_WORKER & L.WORKER_MASK) - 1
 

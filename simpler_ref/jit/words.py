@@ -698,8 +698,13 @@ FETCHED = 64  # added to the kind of a value that was fetched, in a frame
 
 MEMBER = Record("member", "Orch", "Orch, Scheduler", "wiring")
 MEMBER_COUNTS = MEMBER.word("its tensors in the low half, its scalars in the high half")
-# it owns the member's child_memory tensors
-MEMBER_WORKER = MEMBER.word("the one worker that may run it, plus 1; 0 for any")
+# the first owns the member's child_memory tensors
+MEMBER_WORKER = MEMBER.word(
+    "low half: the one worker that may run it, plus 1; 0 for any. High half: the one it was sent to, "
+    "plus 1",
+    by="Orch; Scheduler: the high half",
+    hint="anyone",
+)
 MEMBER_WORDS = MEMBER.size
 
 EDGE = Record("edge", "Orch", "Scheduler", "wiring")

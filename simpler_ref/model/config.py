@@ -262,3 +262,11 @@ class CallConfig:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._NAMES)
         env = f", runtime_env={self._runtime_env!r}" if self._runtime_env else ""
         return f"CallConfig({shown}{env})"
+
+
+def read_config(wire: bytes, env: bytes) -> CallConfig:
+    """Return a configuration from its 1052 bytes, and those of the `RuntimeEnv` beside them, if any."""
+    config = CallConfig.from_bytes(wire)
+    if any(env):
+        config.runtime_env = RuntimeEnv.from_bytes(env)
+    return config

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...jit import layout as L
 from ...model.arguments import TaskArgs
-from ...model.config import RUNTIME_ENV_SIZE, CallConfig, RuntimeEnv
+from ...model.config import RUNTIME_ENV_SIZE, CallConfig, read_config
 from ...model.enums import TensorArgType
 from ...model.scalars import as_float, as_it_went_in
 from ...model.tensor import ContinuousTensor
@@ -110,11 +110,9 @@ class ReceivedArgs(TaskArgs):
         """Return the configuration that the task was submitted with."""
         self._decoded()
         start = L.MAILBOX_OFF_CONFIG
-        config = CallConfig.from_bytes(bytes(self._box[start : start + L.CALL_CONFIG_SIZE]))
-        env = env_beside(self._box)
-        if any(env):
-            config.runtime_env = RuntimeEnv.from_bytes(env)
-        return config
+        return read_config(
+            bytes(self._box[start : start + L.CALL_CONFIG_SIZE]), env_beside(self._box)
+        )
 
     def tag(self, i: int) -> TensorArgType:
         """Refuse: there are no tags here."""

@@ -19,8 +19,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ...jit import layout as L
-from ...model.enums import TaskState
-from ...model.wire import bytes_of
+from ...model.config import RUNTIME_ENV_SIZE, CallConfig, read_config
+from ...model.enums import TaskState, WorkerType
+from ...model.scalars import as_it_went_in
+from ...model.tensor import ContinuousTensor
+from ...model.wire import CHILD_MEMORY_AT, LayoutReader, bytes_of, replaced, without_tag
 from ...system.types import Array
 
 KIND_MASK = 0xF
@@ -74,8 +77,18 @@ class Names(Protocol):
         """Return what messages call a worker."""
 
 
+class StoredArgs(NamedTuple):
+    """The arguments of a task, or of a member of a group, as its slot has them: without tags."""
+
+    tensors: tuple[ContinuousTensor, ...]
+    scalars: tuple[int | float, ...]
+
+
 class TaskView(NamedTuple):
-    """A look at one live task: a submitted task, a group, or a buffer from `orch.alloc`."""
+    """A look at one live task: a submitted task, a group, or a buffer from `orch.alloc`.
+
+    The properties have the names that the design documents use for the same.
+    """
 
     task_id: int
     state: TaskState
@@ -95,11 +108,50 @@ class TaskView(NamedTuple):
     """Name of its callable; None for a buffer."""
     worker: str | None
     """The worker it was sent to, of a group one of them; None if it was not sent."""
+    worker_type: WorkerType | None
+    """The pool it goes to; None for a buffer."""
+    config: CallConfig | None
+    """Its configuration; None for a buffer."""
+    group_size: int
+    """How many members it has; 0 unless it is a group."""
+    sub_complete_count: int
+    """How many of them have ended."""
+    workers: tuple[str | None, ...]
+    """Of each member the worker that it was sent to, None if it was not sent."""
+    task_args_list: tuple[StoredArgs, ...]
+    """The arguments of each member; of a single task its own."""
+    output_keys: tuple[tuple[int, int], ...]
+    """Address and owner, −1 for the host, of each buffer that it became the producer of."""
     ring_idx: int
     ring_slot_idx: int
     """Its position in the ring's FIFO; a later look may find a lower one."""
     slab: Slab | None
     """Memory that the runtime has provided for it."""
+
+    @property
+    def fanin_count(self) -> int:
+        """The same as `fanin`."""
+        return self.fanin
+
+    @property
+    def fanin_released(self) -> int:
+        """How many of these producers it does not wait for: they have finished."""
+        return self.fanin - self.fanin_live
+
+    @property
+    def fanin_producers(self) -> tuple[int, ...]:
+        """The same as `producers`."""
+        return self.producers
+
+    @property
+    def fanout_consumers(self) -> tuple[int, ...]:
+        """The same as `consumers`."""
+        return self.consumers
+
+    @property
+    def task_args(self) -> StoredArgs | None:
+        """The arguments of a single task; None for a group, whose members have their own."""
+        return None if self.group_size else self.task_args_list[0]
 
 
 # ---------------------------------------------------------------- offsets
@@ -162,7 +214,12 @@ def find(mem: Array, task_id: int) -> int | None:
 
 
 def look_at(
-    mem: Array, slot: int, task_id: int, names: Names, is_same_run: Callable[[], bool]
+    mem: Array,
+    layouts: LayoutReader,
+    slot: int,
+    task_id: int,
+    names: Names,
+    is_same_run: Callable[[], bool],
 ) -> TaskView | None:
     """Return a look at the task found in a slot; None if it has changed meanwhile."""
     state = mem.item(slot + L.S_STATE)
@@ -180,10 +237,16 @@ def look_at(
     ids: list[int] = mem.take([one + L.S_ID for one in producers], mode="clip").tolist()
     states = mem.take([one + L.S_STATE for one in producers], mode="clip").tolist()
     found = consumers(mem, slot)
+    callable, worker = words[L.S_CALLABLE], words[L.S_WORKER]
+    members = _members(words, body)
+    try:
+        stored = _stored_args(members, words, body, layouts)
+        config = None if callable < 0 else _config(mem, callable >> L.WORD_CONFIG & L.CONFIG_MASK)
+    except Exception:  # its layouts and its configuration are forgotten once it has gone
+        return None
     if not is_same():
         return None
     waits = [edge[L.EDGE_CONSUMER] != L.NONE for edge in edges]
-    callable, worker = words[L.S_CALLABLE], words[L.S_WORKER]
     tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
     first = scalars_at(0, tensors)
     key = body[first + L.SCALAR_BITS] & L.CALL_KEY if scalars else L.NONE
@@ -198,10 +261,100 @@ def look_at(
         consumers=found,
         callable=None if callable < 0 else names.callable_name(callable, key),
         worker=None if worker < 0 else names.worker_name(worker),
+        worker_type=None if callable < 0 else WorkerType(callable >> L.WORD_KIND & KIND_MASK),
+        config=config,
+        group_size=words[L.S_MEMBERS],
+        sub_complete_count=_ended_members(words),
+        workers=tuple(
+            None if one.sent_to < 0 else names.worker_name(one.sent_to)
+            for one in members
+            if words[L.S_MEMBERS]
+        ),
+        task_args_list=stored,
+        output_keys=_output_keys(members, words, body),
         ring_idx=words[L.S_RING] & RING_MASK,
         ring_slot_idx=words[L.S_RING] >> _RING_BITS,
         slab=_slab(words, body),
     )
+
+
+def _config(mem: Array, index: int) -> CallConfig:
+    start = mem.item(L.A_CONFIGS) + index * L.CONFIG_ENTRY_WORDS
+    octets = mem[start : start + L.CONFIG_ENTRY_WORDS].tobytes()
+    env = L.WORD * L.CONFIG_WORDS
+    return read_config(octets[: L.CALL_CONFIG_SIZE], octets[env : env + RUNTIME_ENV_SIZE])
+
+
+class _Member(NamedTuple):
+    """A member of a group; a single task is one, too."""
+
+    tensors: int
+    scalars: int
+    affinity: int
+    sent_to: int
+    """Workers, −1 for any and none."""
+
+
+def _members(words: list[int], body: list[int]) -> list[_Member]:
+    tensors, scalars = words[L.S_COUNTS] & L.LOW_HALF, words[L.S_COUNTS] >> L.HALF
+    if not words[L.S_MEMBERS]:
+        affinity = (words[L.S_CALLABLE] >> L.WORD_WORKER & L.WORKER_MASK) - 1
+        return [_Member(tensors, scalars, affinity, words[L.S_WORKER])]
+    first = scalars_at(0, tensors) + scalars * L.SCALAR_WORDS
+    found = []
+    for at in range(first, first + words[L.S_MEMBERS] * L.MEMBER_WORDS, L.MEMBER_WORDS):
+        counts, worker = body[at + L.MEMBER_COUNTS], body[at + L.MEMBER_WORKER]
+        workers = (worker & L.LOW_HALF) - 1, (worker >> L.HALF) - 1
+        found.append(_Member(counts & L.LOW_HALF, counts >> L.HALF, *workers))
+    return found
+
+
+def _ended_members(words: list[int]) -> int:
+    if words[L.S_WORKER] < 0:  # S_LEFT counts from when they are sent
+        return 0
+    members = words[L.S_MEMBERS]
+    return members and members - (words[L.S_LEFT] & L.LOW_HALF)
+
+
+def _stored_args(
+    members: list[_Member], words: list[int], body: list[int], layouts: LayoutReader
+) -> tuple[StoredArgs, ...]:
+    tensor = tensors_at(0, words[L.S_COUNTS] & L.LOW_HALF)
+    scalar = scalars_at(0, words[L.S_COUNTS] & L.LOW_HALF)
+    found = []
+    for one in members:
+        tensors, scalars = [], []
+        for _ in range(one.tensors):
+            tensors.append(_tensor(body[tensor : tensor + L.TENSOR_WORDS], layouts))
+            tensor += L.TENSOR_WORDS
+        for _ in range(one.scalars):
+            raw = body[scalar + L.SCALAR_BITS].to_bytes(L.WORD, "little", signed=True)
+            scalars.append(as_it_went_in(raw, body[scalar + L.SCALAR_KIND]))
+            scalar += L.SCALAR_WORDS
+        found.append(StoredArgs(tuple(tensors), tuple(scalars)))
+    return tuple(found)
+
+
+def _tensor(words: list[int], layouts: LayoutReader) -> ContinuousTensor:
+    """Return a tensor, of whose memory is only told whether it is a next-level worker's."""
+    wire = np.array(words, np.int64).tobytes()
+    child = bytes((wire[CHILD_MEMORY_AT] & 1,))
+    return ContinuousTensor._from_wire(without_tag(replaced(wire, CHILD_MEMORY_AT, child)), layouts)
+
+
+def _output_keys(
+    members: list[_Member], words: list[int], body: list[int]
+) -> tuple[tuple[int, int], ...]:
+    tensors = words[L.S_COUNTS] & L.LOW_HALF
+    owners = [one.affinity for one in members for _ in range(one.tensors)]
+    found = []
+    for i in range(tensors):
+        if body[i // L.MASK_TENSORS] >> i % L.MASK_TENSORS & 1:
+            at = tensors_at(0, tensors) + i * L.TENSOR_WORDS
+            is_child = body[at + L.TENSOR_KIND] & L.TENSOR_CHILD
+            address = body[at + L.TENSOR_DATA] & (1 << 64) - 1
+            found.append((address, owners[i] if is_child else -1))
+    return tuple(dict.fromkeys(found))
 
 
 def _edges(words: list[int], body: list[int]) -> list[list[int]]:
@@ -255,17 +408,6 @@ def unfinished(mem: Array) -> list[int]:
     slots = used_slots(mem)
     ids: list[int] = slots[_is_unfinished(slots[:, L.S_STATE]), L.S_ID].tolist()
     return sorted(ids)
-
-
-def group_of(mem: Array, task_id: int) -> tuple[int, int]:
-    """Return how many members a task has, 0 if it is no group or gone, and its worker type."""
-    slot = find(mem, task_id)
-    if slot is None:
-        return 0, 0
-    words: list[int] = mem[slot : slot + L.S_INLINE].tolist()
-    if mem.item(slot + L.S_ID) != task_id:
-        return 0, 0
-    return words[L.S_MEMBERS], words[L.S_CALLABLE] >> L.WORD_KIND & KIND_MASK
 
 
 def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:

@@ -1,17 +1,31 @@
 """ORCH-API: what the user holds."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
-from simpler_ref.task_interface import TaskState
+from simpler_ref.task_interface import TaskState, WorkerType
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import Gate, auto, inside, key, make_args, reads, wait_until, writes
+from tests.spec_rules import ROOT
+from tests.support import (
+    Gate,
+    Member,
+    auto,
+    inside,
+    key,
+    make_args,
+    reads,
+    updates,
+    wait_until,
+    writes,
+)
 
 
 @pytest.mark.spec("ORCH-API-1")
@@ -174,6 +188,77 @@ def test_a_look_at_a_task_tells_all_of_it():
             tells(looks[3], producers=(1,), fanin_live=1, worker=None)
 
         assert w.run(orch_fn).tasks == 4
+
+
+DOCUMENTED = {
+    *("state", "worker_type", "callable", "config", "task_args", "task_args_list", "group_size"),
+    *("sub_complete_count", "fanin_count", "fanin_producers", "fanin_released", "fanout_total"),
+    *("fanout_released", "fanout_consumers", "output_keys", "ring_idx", "ring_slot_idx"),
+}
+"""The fields of a slot in the design documents, but for its lock."""
+
+
+@pytest.mark.spec("ORCH-API-6")
+def test_a_look_has_each_field_that_the_documents_give_a_slot_and_the_page_lists_them():
+    section = (ROOT / "docs/design/orchestrator.md").read_text().split("## What a slot shows")[1]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == DOCUMENTED
+    assert all(hasattr(slots.TaskView, name) for name in DOCUMENTED)
+
+
+@pytest.mark.spec("ORCH-API-6")
+def test_a_look_at_a_group_tells_of_each_member():
+    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=3) as w:
+        cells = w.share(np.zeros(4, np.int64))
+
+        @w.register
+        def member(args):
+            if args.scalar(0):
+                started.open(1)
+                go.wait()
+
+        def orch_fn(orch, args, config):
+            one = make_args((cells[:2], T.INPUT), (cells[2:], T.INOUT), scalars=[1])
+            two = make_args((cells[::2], T.OUTPUT_EXISTING), scalars=[0, -7, 2.5])
+            orch.submit_sub_group(member, [one, two])  # 0
+            reads_it = make_args((cells[2:], T.INPUT), scalars=[0])
+            orch.submit_sub(member, reads_it)  # 1
+            buffer = orch.alloc(8, "uint8")  # 2
+            started.wait()
+            wait_until(lambda: orch.ring.slot_state(0).sub_complete_count == 1)
+            group, after, alloc = map(orch.ring.slot_state, range(3))
+            go.open()
+            tells(group, group_size=2, sub_complete_count=1, worker_type=WorkerType.SUB)
+            tells(group, task_args=None, config=CallConfig(), fanin_count=0, fanout_consumers=(1,))
+            (first, second), (a, b) = group.task_args_list, group.workers
+            assert first == ((one.tensor(0), one.tensor(1)), (1,))
+            assert second == ((two.tensor(0),), (0, -7, 2.5))
+            assert a != b and all(name.startswith("sub_worker ") for name in (a, b))
+            assert group.output_keys == ((one.tensor(1).data, -1), (two.tensor(0).data, -1))
+            tells(after, group_size=0, workers=(), output_keys=(), fanin_released=0)
+            tells(
+                after, task_args=((reads_it.tensor(0),), (0,)), fanin_producers=(0,), fanin_count=1
+            )
+            tells(alloc, worker_type=None, config=None, output_keys=((buffer.data, -1),))
+
+        assert w.run(orch_fn).tasks == 3
+
+
+@pytest.mark.spec("ORCH-API-6")
+@pytest.mark.kernels
+def test_the_members_of_a_group_have_their_workers_from_when_they_are_sent(make_driver):
+    driver = make_driver(sub=3)
+    members = [Member((updates(4096),), worker=2), Member((), scalars=(5,))]
+    slot = driver.submit_group(*members)
+    look = view_of(driver).slot_state(driver.id(slot))
+    tells(look, workers=(None, None), sub_complete_count=0, group_size=2)
+    driver.settle()
+    look = view_of(driver).slot_state(driver.id(slot))
+    tells(look, workers=("2", "0"), sub_complete_count=0, state=TaskState.RUNNING)
+    driver.post_done(2)
+    driver.settle()
+    look = view_of(driver).slot_state(driver.id(slot))
+    tells(look, workers=("2", "0"), sub_complete_count=1, output_keys=((4096, -1),))
 
 
 @pytest.mark.spec("ORCH-API-6")
