@@ -245,9 +245,13 @@ class Copies:
         """Forget copies and values; calls that have those as arguments hold them."""
         with self._lock:
             for key in keys:
+                if (
+                    key in self._values
+                ):  # what comes anew under its key, ahead of another call, stays
+                    self._drop_value(key)
+                    continue
                 self._drop_copy(key)
                 self._drop_coming([one for one in list(self._coming) if one[0] == key])
-                self._drop_value(key)
 
     def _drop_copy(self, key: int) -> None:
         self._pins.pop(key, None)
@@ -505,12 +509,10 @@ class Copies:
         return None if found is None else found.value
 
     def _drop_value(self, key: int) -> None:
-        found = self._values.pop(key, None)
-        if found is not None:
-            self._value_counts["dropped"] += 1
-            if found.is_shown:
-                self._mover.withdraw(key)
-            fail_point("forgot")
+        self._value_counts["dropped"] += 1
+        if self._values.pop(key).is_shown:
+            self._mover.withdraw(key)
+        fail_point("forgot")
 
     def forget_values(self) -> None:
         """Forget all values, while there is still the memory that they are in: the session ends."""

@@ -1,11 +1,13 @@
 """What a link knows of the values that its session keeps."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 from simpler_ref.engine.view.blocks import set_value_key, value_key
 from simpler_ref.jit.constants import LINE
-from simpler_ref.remote.copies import Copies
+from simpler_ref.remote.copies import ComingCopies, ComingCopy, Copies
 from simpler_ref.remote.link_calls import KnownValues
 
 SIZE = 100_000
@@ -100,3 +102,12 @@ def test_a_session_keeps_values_until_it_is_told_to_forget_them():
         "values_stored": 1,
         "values_dropped": 1,
     }
+
+
+def test_a_value_that_comes_anew_stays_when_the_session_is_told_to_forget_the_one_it_has():
+    kept = Copies(Mock(), lambda nbytes: np.zeros(nbytes, np.uint8))
+    kept.keep(7, b"abc", 3, was_stored=True)
+    coming = ComingCopies(0, [ComingCopy(7, 1, 3)])  # for a call that is not sent yet
+    assert kept.open(coming) == [7]
+    kept.drop([7])
+    assert (kept.find_value(7), kept.take_stored(7).tolist()) == (None, [0, 0, 0])
