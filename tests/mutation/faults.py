@@ -889,6 +889,27 @@ FAULTS = (
         Patch("remote/parent_tensors.py", "        self.directory.clear()\n", ""),
     ),
     fault(
+        "lost-endpoint-had-made-all",
+        "What a lost endpoint was to write counts as made, and so as lost, though no task had ended.",
+        f"{REMOTE}/test_copy.py::"
+        "test_what_was_not_made_before_its_endpoint_was_lost_is_not_lost_with_it",
+        Patch(
+            "remote/parent_tensors.py",
+            "Brought.NEVER_MADE if made.task in failed else Brought.IS_LOST",
+            "Brought.IS_LOST",
+        ),
+    ),
+    fault(
+        "later-version-fails-with-the-first",
+        "What an endpoint has written without reading it counts as failed with the version before.",
+        "tests/unit/test_versions.py::test_a_version_that_does_not_read_the_one_before_may_be_made",
+        Patch(
+            "remote/directory.py",
+            "                self.makers[-1].task = -1\n",
+            "                pass\n",
+        ),
+    ),
+    fault(
         "failed-task-keeps-its-copy",
         "What a failed task has written counts as the version before.",
         f"{REMOTE}/test_copy.py::test_what_a_failed_task_alone_had_is_lost_until_it_is_written",

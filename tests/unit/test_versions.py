@@ -10,6 +10,7 @@ import pytest
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote.copies import EVENTS, ComingCopies, ComingCopy, CopiedTensor, Copies, State
 from simpler_ref.remote.copies import _Copy as Copy
+from simpler_ref.remote.directory import Held
 from simpler_ref.remote.windows import bytes_at
 from tests.spec_rules import ROOT
 
@@ -67,6 +68,15 @@ def test_errors_tell_the_story_of_a_version():
     with pytest.raises(RemoteError, match=r"\(here: open 1, take 1, change, keep 2\)"):
         copies.take([CopiedTensor(7, 1)], [4])
     copies.validate()
+
+
+def test_a_version_that_does_not_read_the_one_before_may_be_made():
+    held = Held(1, 4, b"")
+    without = []
+    for task, reads in ((5, False), (6, True), (7, False)):
+        held.make(0, None, task, reads)
+        without.append(held.makers[-1].task)
+    assert without == [5, 5, -1] and len(held.makers) == 2
 
 
 def test_the_page_has_all_events():
