@@ -49,7 +49,7 @@ bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks --benchmark-autosave --benchmark-storage=.benchmarks
 
 bench-compare: $(STAMP)
-	$(BIN)/python benchmarks/compare.py .benchmarks
+	$(BIN)/python benchmarks/compare.py .benchmarks $(ARGS)
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers $(ARGS)

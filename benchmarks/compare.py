@@ -1,4 +1,8 @@
-"""Compare the two latest saved runs: ``python benchmarks/compare.py .benchmarks``.
+"""Compare with how fast it was: ``python benchmarks/compare.py .benchmarks``.
+
+If the folder has two runs or more, the latest is compared with the one before it on the same machine.
+With one of this machine, the figures of the working tree are taken now. Without one, those of the
+previous release, or commit, and of the working tree are taken in turns.
 
 Times are compared as multiples of the floor that was measured in the same run, so two runs need not
 come from the same machine, nor find its cores in the same place. A figure has got worse if it takes
@@ -6,7 +10,7 @@ more of these multiples than before, and also more time, by more than the noise 
 of the middle half of their rounds, that of the floor included. Changes below 1 %, or below
 the smallest step a figure can take, do not count.
 
-Exit code: 0 nothing got worse, 1 something did, 2 there are no two runs to compare.
+Exit code: 0 nothing got worse, 1 something did, 2 there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from figures import DISTURBED, FIGURES, FLOOR, number
+from in_turns import ROOT, ROUNDS, CannotMeasureError, figures_of, in_turns, previous, taken
+from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
 
 Run = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -37,12 +43,29 @@ def saved_runs(folder: Path) -> list[Run]:
     return sorted(runs, key=lambda run: run["datetime"])
 
 
-def figures_of(run: Run) -> dict[str, Entry]:
-    """Return all figures of a run by name."""
-    found: dict[str, Entry] = {}
-    for benchmark in run["benchmarks"]:
-        found.update(benchmark["extra_info"].get("figures", {}))
-    return found
+def machine(info: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what tells machines apart: the processor, and how many cores there are."""
+    cpu = info.get("cpu", {})
+    return cpu.get("brand_raw"), cpu.get("count")
+
+
+def two_runs(folder: Path, before: str | None, rows: str | None, rounds: int) -> tuple[Run, Run]:
+    """Return the runs to compare, the earlier one first; take what is not saved."""
+    runs = saved_runs(folder) if folder.is_dir() else []
+    if before is None and rows is None and len(runs) >= 2:
+        *earlier, new = runs
+        same = [
+            run for run in earlier if machine(run["machine_info"]) == machine(new["machine_info"])
+        ]
+        return (same or earlier)[-1], new
+    here = machine(pytest_benchmark_generate_machine_info())
+    same = [run for run in runs if machine(run["machine_info"]) == here]
+    if before is None and same:
+        print("taking the figures of the working tree …", file=sys.stderr, flush=True)
+        return same[-1], taken(ROOT, None, rows)
+    commit = before or previous()
+    print(f"measuring {commit} and the working tree in turns", file=sys.stderr, flush=True)
+    return in_turns(commit, rows, rounds)
 
 
 def change(old: Entry, new: Entry, key: str, grain: float) -> tuple[float, float]:
@@ -103,8 +126,7 @@ def compare(old: Run, new: Run) -> tuple[list[str], list[str]]:
 
 def remarks(old: Run, new: Run) -> Iterator[str]:
     """Yield what a reader should know about the two runs."""
-    cpus = [run["machine_info"].get("cpu", {}) for run in (old, new)]
-    machines = [(cpu.get("brand_raw"), cpu.get("count")) for cpu in cpus]
+    machines = [machine(run["machine_info"]) for run in (old, new)]
     if machines[0] != machines[1]:
         yield f"The machines differ: {machines[0]} and {machines[1]}."
     for word, run in (("earlier", old), ("later", new)):
@@ -122,13 +144,15 @@ def main() -> int:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where pytest-benchmark saves its runs")
-    folder = parser.parse_args().folder
-    runs = saved_runs(folder) if folder.is_dir() else []
-    if len(runs) < 2:
-        count = "no saved run" if not runs else "only one saved run"
-        print(f"{folder} holds {count}: comparing takes two; `make bench` saves one each time")
+    parser.add_argument("--before", help="a commit to measure in turns with the working tree")
+    parser.add_argument("-k", dest="rows", help="which benchmarks to take, as for pytest")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often, if in turns")
+    asked = parser.parse_args()
+    try:
+        old, new = two_runs(asked.folder, asked.before, asked.rows, asked.rounds)
+    except CannotMeasureError as error:
+        print(error)
         return 2
-    old, new = runs[-2:]
     for word, run in (("earlier", old), ("later", new)):
         commit = run["commit_info"]
         changed = " with changes" if commit.get("dirty") else ""

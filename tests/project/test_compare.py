@@ -13,6 +13,7 @@ sys.path.insert(0, str(BENCHMARKS))
 try:
     compare = importlib.import_module("compare")
     figures = importlib.import_module("figures")
+    in_turns = importlib.import_module("in_turns")
 finally:
     sys.path.remove(str(BENCHMARKS))
 
@@ -103,7 +104,77 @@ def test_the_command_compares_the_two_latest_runs_and_says_what_got_worse(tmp_pa
     assert "Nothing got worse by more than the noise of both runs." in done.stdout
 
 
-def test_the_command_needs_two_runs(tmp_path):
-    done = compared(tmp_path, run(1, chain_1=entry(1.0)))
-    assert done.returncode == 2
-    assert "comparing takes two" in done.stdout
+def machines_run(brand, day):
+    return {
+        **run(day, chain_1=entry(1.0)),
+        "machine_info": {"cpu": {"brand_raw": brand, "count": 2}},
+    }
+
+
+@pytest.fixture
+def choose(tmp_path, monkeypatch):
+    """Return a function that says what is compared where runs are saved, without measuring."""
+    here = {"cpu": {"brand_raw": "here", "count": 2}}
+    monkeypatch.setattr(compare, "pytest_benchmark_generate_machine_info", lambda: here)
+    monkeypatch.setattr(compare, "taken", lambda tree, installed, rows: ("now", rows))
+    monkeypatch.setattr(compare, "in_turns", lambda *asked: ("turns", asked))
+    monkeypatch.setattr(compare, "previous", lambda: "v1")
+
+    def choose(*runs, before=None, rows=None):
+        for i, one in enumerate(runs):
+            (tmp_path / f"{i}.json").write_text(json.dumps(one))
+        return compare.two_runs(tmp_path, before, rows, 3)
+
+    return choose
+
+
+def test_the_latest_run_is_compared_with_the_one_before_it_of_its_machine(choose):
+    old, new = choose(machines_run("x", 1), machines_run("y", 2), machines_run("x", 3))
+    assert (old["datetime"][:10], new["datetime"][:10]) == ("2025-01-01", "2025-01-03")
+
+
+def test_with_one_run_of_this_machine_the_working_tree_is_measured(choose):
+    old, new = choose(machines_run("here", 1))
+    assert (old["datetime"][:10], new) == ("2025-01-01", ("now", None))
+
+
+def test_without_a_run_of_this_machine_the_previous_release_is_measured_in_turns(choose):
+    assert choose() == ("turns", ("v1", None, 3))
+    assert choose(machines_run("elsewhere", 1), rows="chain") == ("turns", ("v1", "chain", 3))
+    assert choose(machines_run("here", 2), before="abc") == ("turns", ("abc", None, 3))
+
+
+def test_the_release_or_commit_before_is_found(tmp_path, monkeypatch):
+    def git(*words):
+        identity = ("-c", "user.name=x", "-c", "user.email=x@x")
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr(in_turns, "ROOT", tmp_path)
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    with pytest.raises(in_turns.CannotMeasureError, match=r"no commit before.*--before"):
+        in_turns.previous()
+    (tmp_path / "file").write_text("2")
+    assert in_turns.previous() == "HEAD"
+    git("commit", "-qam", "two")
+    assert in_turns.previous() == "HEAD~1"
+    git("tag", "v1", "HEAD~1")
+    git("tag", "v2")
+    assert in_turns.previous() == "v1"
+
+
+def test_runs_of_one_tree_are_merged_to_their_medians(tmp_path):
+    runs = [run(day, chain_1=entry(median)) for day, median in enumerate((1.0, 9.0, 2.0), 1)]
+    found = in_turns.figures_of(in_turns.merged(runs))["chain_1"]
+    assert (found["median"], found["rounds"], found["unit"]) == (2.0, 21, "µs")
+
+
+def test_the_command_says_why_it_cannot_compare(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise in_turns.CannotMeasureError("no commit")
+
+    monkeypatch.setattr(compare, "two_runs", refuse)
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path)])
+    assert (compare.main(), capsys.readouterr().out) == (2, "no commit\n")
