@@ -96,7 +96,7 @@ class Replay:
     rescues: list[Rescue]
     tasks: list[Logged]
     remade: list[Track]
-    """What these make."""
+    """What these make of which a task that has ended had made some."""
 
     @property
     def tracks(self) -> list[Track]:
@@ -281,7 +281,12 @@ class _Search:
             bases, firsts = self._extent()
             self._widen(bases, firsts)
         tasks = [task for task in lineage._tasks if task in self._again]
-        return Replay(list(self._rescues(bases, firsts)), tasks, list(firsts))
+        remade = [one for one, first in firsts.items() if self._had_made(one, first)]
+        return Replay(list(self._rescues(bases, firsts)), tasks, remade)
+
+    def _had_made(self, track: Track, first: int) -> bool:
+        makers = track.makers[first:]
+        return any(one is None or one.number not in self._outcomes for one in makers)
 
     def _exists(self, track: Track, version: int) -> bool:
         if (track, version) in self._at or _is_anything(track, version):

@@ -84,12 +84,17 @@ def test_tasks_that_an_endpoint_had_run_again_and_the_run_goes_on(mixed, endpoin
 @pytest.mark.parametrize("retries", [0, 1, 2])
 def test_a_task_that_ends_its_endpoint_runs_as_often_as_it_may(retries, caplog):
     with opened(retries=retries) as made:
-        x = made.shared()
+        x, y, z = (made.shared() for _ in range(3))
+
+        def orch_fn(orch, args, config):
+            made.add(orch, 0, y)
+            made.submit(orch, far_side.die, 0, (x, INOUT), (y, INOUT))
 
         with pytest.raises(WorkerLostError, match="endpoint 0"):
-            made.worker.run(lambda orch, *_: made.submit(orch, far_side.die, 0, (x, INOUT)))
+            made.worker.run(orch_fn)
+        made.worker.run(lambda orch, args, config: made.copy(orch, None, x, z))  # it has no other
         with pytest.raises(RemoteError, match="is lost"):
-            made.worker.run(lambda orch, args, config: made.copy(orch, None, x, made.shared()))
+            made.worker.run(lambda orch, args, config: made.copy(orch, None, y, z))
         assert len([one for one in caplog.messages if "tasks run again" in one]) == retries
 
 
