@@ -7,6 +7,7 @@ core, waiting, and, with leaves or an orchestration function in Python, the inte
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import mailbox, schedule, serve, submit
 from simpler_ref.jit.atomics import now_ns
-from simpler_ref.jit.kernel import INT, WORDS, bind, entry
+from simpler_ref.jit.kernel import INT, STAMP, WORDS, bind, entry
 
 N = 8192
 AT_ONCE = 64
@@ -22,7 +23,7 @@ DEPTH = 16
 SUBMIT, PASS = 0, 1
 
 
-@entry(WORDS, INT, INT, WORDS, WORDS, nogil=True)
+@entry(WORDS, INT, INT, WORDS, WORDS, nogil=True, stamp=STAMP + Path(__file__).read_text())
 def take_turns(mem, word, tensors, wire, spent):
     """Submit N tasks, AT_ONCE at a time, and see them through; add up the time in ns."""
     w = mailbox.worker_at(mem, 0)

@@ -33,7 +33,7 @@ from simpler_ref.remote.limits import (
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
-from simpler_ref.remote.link_tasks import LinkTasks, RunTask, RunTasks, _Bringing
+from simpler_ref.remote.link_tasks import Bringing, LinkTasks, RunTask, RunTasks
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
@@ -485,7 +485,7 @@ class Tasks(RunTasks):
             (one,) = plan.tensors
             held = next(held for held in play.directory if held.key == one.key)
             tensor = (held.start - play.memory.ctypes.data) // SIZE
-            return _Bringing(plan, home, play._tensor(tensor, INOUT))
+            return Bringing(plan, home, play._tensor(tensor, INOUT))
         task = play.program[index]
         wires = [play._tensor(*one) for one in task.tags.items()]
         missing = self._missing(plan, wires)

@@ -312,15 +312,15 @@ class Entries:
             for name, function in globals().items()
             if hasattr(function, "entry_signature")
         }
-        compiled = bind(list(found.values()), self._announce)
+        compiled = bind(list(found.values()), lambda: self._announce(len(found)))
         for name, function in zip(found, compiled, strict=True):
             setattr(self, name, function)
         if self._announced:
             self._tell("kernels are compiled")
 
-    def _announce(self) -> None:
+    def _announce(self, count: int) -> None:
         self._announced = True
-        self._tell("compiling the kernels, once on this machine (about a quarter of a minute)")
+        self._tell(f"compiling {count} kernels, once on this machine (about a quarter of a minute)")
 
     @staticmethod
     def _tell(text: str) -> None:

@@ -332,6 +332,7 @@ def _without_ir(unit, described):
         name
         for fndesc, _environment in described
         for name in (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name)
+        if unit.get_pointer_to_function(name)
     ]
     lines = [f'@"{name}" = available_externally global i8 0' for name in names]
     named = binding.parse_assembly("\n".join(lines)).as_bitcode()
@@ -380,8 +381,3 @@ def bind(functions: Sequence[F], announce: Callable[[], None] = lambda: None) ->
 def c_address_of(func: Callable[..., Any]) -> int:
     """Return the address of a bound entry that takes and returns integers, for C."""
     return cast(_Entry, func).for_c
-
-
-def is_cached(functions: Sequence[Callable[..., Any]]) -> bool:
-    """Say whether some entries are on disk, so that `bind` need not compile them."""
-    return INTERPRETED or _Compiled(cast(Sequence[_Entry], functions)).read() is not None

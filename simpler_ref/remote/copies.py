@@ -115,7 +115,7 @@ def window_key(key: int, version: int) -> int:
 
 
 # ---------------------------------------------------------------- the states of a version
-class State(enum.Enum):
+class CopyState(enum.Enum):
     """What a version is at a session."""
 
     GONE = "not there"
@@ -124,45 +124,45 @@ class State(enum.Enum):
     CHANGING = "about to become the next one: nobody can reach it"
 
 
-class Event(NamedTuple):
+class CopyEvent(NamedTuple):
     """Something that happens to a version: in which states it can, and which window there is after it.
 
     Whatever the state, memory may be spilled to a file, which tasks do not see; only they notice.
     """
 
-    before: tuple[State, ...]
-    after: State
+    before: tuple[CopyState, ...]
+    after: CopyState
     access: int
     """What others may do with its window; 0: there is none."""
     when: str
 
 
-_GONE, _COMING, _HERE, _CHANGING = State
+_GONE, _COMING, _HERE, _CHANGING = CopyState
 EVENTS = {
-    "open": Event(
+    "open": CopyEvent(
         (_GONE, _COMING),
         _COMING,
         REMOTE_BUFFER_ACCESS_WRITE,
         "the parent asks to store it, and it is not here",
     ),
-    "put": Event((_GONE,), _COMING, 0, "it has come in the frame of a task that reads it"),
-    "take": Event((_COMING,), _HERE, REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"),
-    "make room": Event(
+    "put": CopyEvent((_GONE,), _COMING, 0, "it has come in the frame of a task that reads it"),
+    "take": CopyEvent((_COMING,), _HERE, REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"),
+    "make room": CopyEvent(
         (_GONE,), _CHANGING, 0, "a task that reads or makes it begins, and no version is here"
     ),
-    "change": Event(
+    "change": CopyEvent(
         (_HERE, _CHANGING),
         _CHANGING,
         0,
         "a task that makes the next version begins, or that is fetched",
     ),
-    "keep": Event(
+    "keep": CopyEvent(
         (_CHANGING,),
         _HERE,
         REMOTE_BUFFER_ACCESS_READ,
         "the task has succeeded, or all of it was fetched",
     ),
-    "drop": Event(
+    "drop": CopyEvent(
         (_COMING, _HERE, _CHANGING),
         _GONE,
         0,
@@ -184,7 +184,7 @@ class _Copy:
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
-        self.state, self.version, self.window = State.GONE, 0, 0
+        self.state, self.version, self.window = CopyState.GONE, 0, 0
         self.is_spilled = False
         self.story: deque[tuple[str, int]] = deque(maxlen=_MOST_TOLD)
 
@@ -638,9 +638,9 @@ class Copies:
         """Assert what holds of all copies whenever no thread is in the middle of something; for tests."""
         with self._lock:
             for name, one in self._coming.items():
-                assert (one.state, one.version) == (State.COMING, name[1]), one.told()
+                assert (one.state, one.version) == (CopyState.COMING, name[1]), one.told()
             for one in self._copies.values():
-                assert one.state in (State.HERE, State.CHANGING), one.told()
-                is_here = one.state == State.HERE
+                assert one.state in (CopyState.HERE, CopyState.CHANGING), one.told()
+                is_here = one.state == CopyState.HERE
                 assert bool(one.window) == bool(one.version) == is_here, one.told()
             assert all(count > 0 for count in self._pins.values())

@@ -44,7 +44,7 @@ from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .limits import MOST_INLINE
-from .link_tasks import Kind, LinkTask
+from .link_tasks import LinkTask, TaskReader
 from .mover import new_key
 from .parent_memory import Missing, ParentMemory
 from .requests import PickledRegistration, Registration
@@ -55,7 +55,7 @@ from .task_messages import (
     RUN,
     VALUE_TAKEN,
     Call,
-    Outcome,
+    CallOutcome,
     Piece,
     Run,
     TakenValue,
@@ -226,7 +226,7 @@ class CallTask(LinkTask):
         super().__init__(message.run, [one.told for one in arrays], beside.coming)
         self._calls, self._message = calls, message
         self._arrays, self._beside = arrays, beside
-        self._answer: Outcome
+        self._answer: CallOutcome
 
     def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; what it reads is there from now on."""
@@ -267,7 +267,7 @@ class CallTask(LinkTask):
             self._calls.tell_to_forget([self._answer.value.key])
 
 
-class CallTasks(Kind):
+class CallTasks(TaskReader):
     """The calls of a link.
 
     Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-KEEP-1
@@ -451,7 +451,7 @@ class CallTasks(Kind):
     def _fetch(self, key: int, address: int, nbytes: int) -> None:
         self.memory.mover.fetch(self.memory.address, key, 0, address, nbytes)
 
-    def leave(self, answer: Outcome) -> None:
+    def leave(self, answer: CallOutcome) -> None:
         """Leave what the session has answered where the future finds it.
 
         Rule     CALL-FAR-5, CALL-FAR-6

@@ -9,7 +9,7 @@ by side. So the session finds its next task waiting, and its way there costs not
        ▲                                                           │
        └────────end──── answer ◀───settle, oldest first ◀─ ─ ─ ─ ─ ┘
 
-`Kind` makes a task of what is in the mailbox: `RunTasks` those of runs, `link_calls` calls.
+`TaskReader` makes a task of what is in the mailbox: `RunTasks` those of runs, `link_calls` calls.
 
 Rule     CALL-FAR-12, REMOTE-LINK-3, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-AHEAD-1, REMOTE-AHEAD-2,
          REMOTE-AHEAD-4, REMOTE-AHEAD-6, REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-FAIL-1, REMOTE-FAIL-2
@@ -18,6 +18,7 @@ Rule     CALL-FAR-12, REMOTE-LINK-3, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-AHEAD-
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from .link import Link
 
 
-class LinkTask:
+class LinkTask(ABC):
     """A task or a call, as its mailbox has it.
 
     Attributes
@@ -54,48 +55,59 @@ class LinkTask:
         The versions that it has brought along.
     """
 
-    brings = False
-    """Whether it only brings a tensor home, which is nothing for the session."""
-
     def __init__(self, run: int, tensors: Sequence[CopiedTensor], coming: Coming) -> None:
         self.run, self.tensors, self.coming = run, tensors, coming
         self.in_frame: Sequence[CopiedTensor] = ()
 
+    @abstractmethod
     def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
         """Say whether how long it takes says how long others will: nothing had to move for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read the answer, and note what the session has after that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """Leave what it has made; raise what it has failed with."""
-        raise NotImplementedError
 
-    def drop(self) -> None:
+    def drop(self) -> None:  # noqa: B027 (most have made nothing)
         """Let what it has made go: it was cancelled before its turn."""
 
 
-class Kind:
+class Bringing:
+    """A task that only brings a tensor home, which is nothing for the session."""
+
+    def __init__(self, plan: Plan, memory: ParentMemory, wire: bytes) -> None:
+        self._plan, self._memory, self._wire = plan, memory, wire
+
+    def end(self) -> None:
+        """Bring it home."""
+        (one,) = self._plan.tensors
+        address = int.from_bytes(self._wire[:SHAPE_AT], "little")
+        self._memory.bring(one.key, one.reads, address, bytes_of(self._wire))
+
+
+class TaskReader(ABC):
     """Reads the tasks of one kind."""
 
     in_order = False
     """Whether one that has to wait for its turn keeps those behind it from going ahead. What it needs is
     stored meanwhile, by another thread."""
 
-    def read(self, args: ReceivedArgs) -> LinkTask:
+    @abstractmethod
+    def read(self, args: ReceivedArgs) -> LinkTask | Bringing:
         """Return a task whose turn it is; it may fail."""
-        raise NotImplementedError
 
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | Bringing | None:
         """Return a task that can go ahead, if only of some frames; None: it has to wait for its turn."""
         return self.read(args)
 
+    @abstractmethod
     def note_loss(self, error: TransferError) -> None:
         """Note that something could not be moved because somebody is lost."""
 
@@ -137,7 +149,7 @@ class LinkTasks:
         self._early: _Early | None = None
         self._storer: ThreadPoolExecutor | None = None
 
-    def run(self, kind: Kind, args: ReceivedArgs) -> None:
+    def run(self, kind: TaskReader, args: ReceivedArgs) -> None:
         """Have the session run the current task."""
         try:
             self._run(kind, args)
@@ -146,7 +158,7 @@ class LinkTasks:
                 kind.note_loss(error)
             raise
 
-    def _run(self, kind: Kind, args: ReceivedArgs) -> None:
+    def _run(self, kind: TaskReader, args: ReceivedArgs) -> None:
         begun = time.monotonic_ns()
         ticket = self._link.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
@@ -157,11 +169,12 @@ class LinkTasks:
         was_ahead = task is not None
         if task is None:
             self._end_early()
-            task = kind.read(args)
-            if task.brings:
+            found = kind.read(args)
+            if isinstance(found, Bringing):
                 self._send_ahead(kind, type(args))
-                task.end()
+                found.end()
                 return
+            task = found
             self._store_in_turn(task)
             begun = time.monotonic_ns()
             self._sent.appendleft(self._post(ticket, task))
@@ -205,7 +218,9 @@ class LinkTasks:
             task.drop()
 
     # ------------------------------------------------------------ ahead of time
-    def _send_until_answered(self, kind: Kind, args: type[ReceivedArgs], sequence: int) -> None:
+    def _send_until_answered(
+        self, kind: TaskReader, args: type[ReceivedArgs], sequence: int
+    ) -> None:
         """Send the tasks that come, until the answer to a frame is here, or there is no room."""
         link = self._link
         place = self._send_ahead(kind, args)
@@ -213,7 +228,7 @@ class LinkTasks:
             link.wait_for_answer_or_task(*place)
             place = self._send_ahead(kind, args)
 
-    def _send_ahead(self, kind: Kind, args: type[ReceivedArgs]) -> tuple[int, int] | None:
+    def _send_ahead(self, kind: TaskReader, args: type[ReceivedArgs]) -> tuple[int, int] | None:
         """Send the tasks that come next, up to one that has to wait for its turn.
 
         Returns the place of that one, or where the next one will be, if there is room.
@@ -248,7 +263,7 @@ class LinkTasks:
         return [sent[one] for one in tickets]
 
     def _look(
-        self, kind: Kind, made: type[ReceivedArgs], box: Any, after: Sequence[int]
+        self, kind: TaskReader, made: type[ReceivedArgs], box: Any, after: Sequence[int]
     ) -> LinkTask | None:
         """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
         args = made.__new__(made)
@@ -257,7 +272,7 @@ class LinkTasks:
             self._end_early()
         try:
             task = kind.read_ahead(args, after)
-            if task is None or task.brings:
+            if task is None or isinstance(task, Bringing):
                 return None
             if task.coming and kind.in_order:
                 self._store_early(task)
@@ -319,20 +334,6 @@ class LinkTasks:
 
 
 # ---------------------------------------------------------------- tasks of runs
-class _Bringing(LinkTask):
-    """A task that brings a tensor home."""
-
-    brings = True
-
-    def __init__(self, plan: Plan, memory: ParentMemory, wire: bytes) -> None:
-        super().__init__(plan.run, (), {})
-        self._plan, self._memory, self._wire = plan, memory, wire
-
-    def end(self) -> None:
-        """Bring it home."""
-        (one,) = self._plan.tensors
-        address = int.from_bytes(self._wire[:SHAPE_AT], "little")
-        self._memory.bring(one.key, one.reads, address, bytes_of(self._wire))
 
 
 class RunTask(LinkTask):
@@ -365,7 +366,7 @@ class RunTask(LinkTask):
         require_done(self._link, self._done)
 
 
-class RunTasks(Kind):
+class RunTasks(TaskReader):
     """The tasks of runs."""
 
     in_order = True
@@ -378,13 +379,13 @@ class RunTasks(Kind):
         self._link.end_if_lost()
         self._link.losses[0] += 1
 
-    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | Bringing | None:
         """Return a task that can go ahead: one of a callable that the session knows."""
         if digest_in(args._box) not in self._link.digests:
             return None
         return self.read(args)
 
-    def read(self, args: ReceivedArgs) -> LinkTask:
+    def read(self, args: ReceivedArgs) -> LinkTask | Bringing:
         """Return a task, with what the session needs for it."""
         wires, scalars, kinds = call_words(args)
         if not wires and not scalars:
@@ -398,7 +399,7 @@ class RunTasks(Kind):
         plan, memory = Plan.take(words, named), self._memory
         memory.begin(plan.run)
         if plan.goes_home:
-            return _Bringing(plan, memory, wires[0])
+            return Bringing(plan, memory, wires[0])
         message = self._maker.make(args, wires, words, bytes(named))
         missing = self._missing(plan, wires)
         tensors = self.copied(plan, layouts_in(args, wires), missing.short)
@@ -428,4 +429,4 @@ class RunTasks(Kind):
         return missing
 
 
-__all__ = ["Kind", "LinkTask", "LinkTasks", "RunTasks", "require_done"]
+__all__ = ["LinkTask", "LinkTasks", "RunTasks", "TaskReader", "require_done"]

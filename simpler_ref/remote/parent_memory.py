@@ -31,7 +31,7 @@ from .directory import CopyPlan
 from .fail_points import fail_point
 from .keys import KeyPair
 from .mover import NO_REPLAY, Mover, Span
-from .task_messages import Room
+from .task_messages import FrameCapacity
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
@@ -87,7 +87,7 @@ class Missing:
     """
 
     def __init__(self) -> None:
-        self.room = Room()
+        self.room = FrameCapacity()
         self.short: dict[int, bytes] = {}
         self.coming: Coming = {}
 

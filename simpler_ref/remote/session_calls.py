@@ -29,7 +29,16 @@ from .layouts import read_layout, size_of
 from .limits import MOST_INLINE
 from .mover import new_key
 from .side_by_side import End, Work
-from .task_messages import ANY_SUB_WORKER, CALL, OUTCOME, Call, Outcome, Piece, Room, Run
+from .task_messages import (
+    ANY_SUB_WORKER,
+    CALL,
+    OUTCOME,
+    Call,
+    CallOutcome,
+    FrameCapacity,
+    Piece,
+    Run,
+)
 
 if TYPE_CHECKING:
     from ..calls.stream import Stream
@@ -125,7 +134,7 @@ class SessionCalls:
         return task
 
     # ------------------------------------------------------------ outcomes
-    def outcome(self, future: Future, sequence: int, room: Room) -> Outcome:
+    def outcome(self, future: Future, sequence: int, room: FrameCapacity) -> CallOutcome:
         """Return what a call has returned or raised, without unpickling it if it is where it was left."""
         stream = self._stream_of()
         raw = stream.raw_outcome(future)
@@ -140,19 +149,23 @@ class SessionCalls:
             future.exception()  # it was asked for
             return failed
         if kind != L.VALUE_BLOCK:
-            return Outcome(sequence, kind, word & _U64)
+            return CallOutcome(sequence, kind, word & _U64)
         return self._block_outcome(stream, stream.hold(word), sequence, room)
 
-    def _value_outcome(self, stream: Stream, future: Future, sequence: int, room: Room) -> Outcome:
+    def _value_outcome(
+        self, stream: Stream, future: Future, sequence: int, room: FrameCapacity
+    ) -> CallOutcome:
         """Return a value that the future has by now, since something else needed the room."""
         outcome = outcomes.encode(future.result())
         if outcome.kind != L.VALUE_BLOCK:
-            return Outcome(sequence, outcome.kind, outcome.word & _U64)
+            return CallOutcome(sequence, outcome.kind, outcome.word & _U64)
         block = bytearray(outcome.nbytes)
         outcomes.write(outcome.parts, memoryview(block))
         return self._block_outcome(stream, stream.put(block), sequence, room)
 
-    def _block_outcome(self, stream: Stream, lease: Lease, sequence: int, room: Room) -> Outcome:
+    def _block_outcome(
+        self, stream: Stream, lease: Lease, sequence: int, room: FrameCapacity
+    ) -> CallOutcome:
         """Return a value that is a block: a long one is kept until the parent says so."""
         kind = L.VALUE_BLOCK
         if not self._dispatcher.takes_pickles:
@@ -162,11 +175,11 @@ class SessionCalls:
         travels = room.takes(block.nbytes)
         data = bytes(block) if travels else b""
         if block.nbytes <= MOST_INLINE and travels:
-            return Outcome(sequence, kind, 0, Piece(data))
+            return CallOutcome(sequence, kind, 0, Piece(data))
         key = new_value_key()
         address = 0 if travels else address_of(np.frombuffer(block, np.uint8))
         self._copies.keep(key, lease, block.nbytes, address=address)
-        return Outcome(sequence, kind, 0, Piece(data, key, block.nbytes))
+        return CallOutcome(sequence, kind, 0, Piece(data, key, block.nbytes))
 
 
 class CallWork(Work):
@@ -241,7 +254,7 @@ class CallWork(Work):
 
     def end_of(self, future: Future) -> End:
         """Return how it has ended, with what it has returned, raised and written."""
-        room = Room()
+        room = FrameCapacity()
         try:
             outcome = self._calls.outcome(future, self.sequence, room)
         except Exception as error:
@@ -264,27 +277,27 @@ class CallWork(Work):
         assert error is not None, "calls wait for none that may fail"
         return self._ended(failure_of(error, self.sequence))
 
-    def _ended(self, outcome: Outcome) -> End:
+    def _ended(self, outcome: CallOutcome) -> End:
         if self._call.items.key:
             self._copies.drop([self._call.items.key])
         return end_of_call(outcome)
 
 
-def end_of_call(outcome: Outcome) -> End:
+def end_of_call(outcome: CallOutcome) -> End:
     """Return the end of a call."""
     fate = L.TASK_FAILURE if outcome.kind == L.VALUE_ERROR else L.SUCCESS
     return End(outcome.sequence, fate, OwnFrameType.OUTCOME, OUTCOME.encode(outcome))
 
 
-def failure_of(error: BaseException, sequence: int) -> Outcome:
+def failure_of(error: BaseException, sequence: int) -> CallOutcome:
     """Return the outcome of a call that could not be made, or whose value cannot be sent."""
     return _failure(memoryview(outcomes.error_block(error)), sequence)
 
 
-def _failure(report: memoryview, sequence: int) -> Outcome:
+def _failure(report: memoryview, sequence: int) -> CallOutcome:
     text, trace, exception = outcomes.read_report(report)
     raw = text.encode(errors="replace"), trace.encode(errors="replace")
-    return Outcome(sequence, L.VALUE_ERROR, 0, Piece(), *raw, exception)
+    return CallOutcome(sequence, L.VALUE_ERROR, 0, Piece(), *raw, exception)
 
 
 def _refusal(what: str) -> CallableError:

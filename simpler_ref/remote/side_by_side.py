@@ -12,6 +12,7 @@ others, it waits until one of these has ended.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as Promise
@@ -52,7 +53,7 @@ def completion(sequence: int, outcome: int, error: BaseException | None = None) 
     return End(sequence, outcome, FrameType.COMPLETION, encode_completion(sequence, outcome, text))
 
 
-class Work:
+class Work(ABC):
     """A task or a call that has not ended.
 
     Attributes
@@ -72,17 +73,17 @@ class Work:
         self.coming: Promise[list[int]] | None = None
         self.future: Future | None = None
 
+    @abstractmethod
     def submit(self, addresses: Sequence[int]) -> Future:
         """Give it to a sub worker, with its copies at some addresses."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end_of(self, future: Future) -> End:
         """Return how it has ended, before its copies are settled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failure(self, outcome: int, error: BaseException | None) -> End:
         """Return the end of what could not be begun."""
-        raise NotImplementedError
 
 
 class LeafArgs(TaskArgs):

@@ -90,7 +90,7 @@ RUN = Message("RUN", Run)
 ANY_SUB_WORKER = -1
 
 
-class Room:
+class FrameCapacity:
     """What still fits into a frame, of bytes that may travel beside it."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """What became of a call.
 
     Attributes
@@ -185,7 +185,7 @@ class TakenValue:
 
 
 CALL = Message("CALL", Call)
-OUTCOME = Message("OUTCOME", Outcome)
+OUTCOME = Message("OUTCOME", CallOutcome)
 VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue)
 
 

@@ -167,7 +167,8 @@ class WorkerManager:
         dead = self.known_dead() if dead is None else dead
         slow = [worker for worker in dead if beside and self._can_wait(worker)]
         for worker in slow:
-            self._begin(worker)
+            with self._control[worker]:
+                self._begin(worker)
         ready = self._bring_up([worker for worker in dead if worker not in slow], True)
         for worker in list(self.starting):
             if beside and self._can_wait(worker) and not self._has_settled(worker):
@@ -187,8 +188,12 @@ class WorkerManager:
         return any(self._has_settled(worker) for worker in list(self.starting))
 
     def _has_settled(self, worker: int) -> bool:
-        late = time.monotonic() > self.starting[worker] + self._start_timeout_s
-        return late or self.lost or self._wait_ready(worker, 0) != L.TIMED_OUT
+        begun = self.starting.get(worker)
+        if begun is None or worker in self._ready:  # another thread has seen to it
+            return True
+        late = time.monotonic() > begun + self._start_timeout_s
+        answer = self._engine.kernels.wait_ready(self._engine.mem, worker, 0)
+        return late or self.lost or bool(answer != L.TIMED_OUT)
 
     def admit(self, workers: Iterable[int]) -> None:
         """Let the Scheduler use workers that are ready, except those that owe an answer to a request."""

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from simpler_ref.errors import RemoteError
-from simpler_ref.remote.copies import EVENTS, ComingCopies, ComingCopy, CopiedTensor, Copies, State
+from simpler_ref.remote.copies import (
+    EVENTS,
+    ComingCopies,
+    ComingCopy,
+    CopiedTensor,
+    Copies,
+    CopyState,
+)
 from simpler_ref.remote.copies import _Copy as Copy
 from simpler_ref.remote.directory import Held
 from simpler_ref.remote.windows import bytes_at
@@ -31,7 +38,7 @@ def store():
     return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
 
 
-@pytest.mark.parametrize(("name", "state"), [*itertools.product(EVENTS, State)])
+@pytest.mark.parametrize(("name", "state"), [*itertools.product(EVENTS, CopyState)])
 def test_an_event_happens_in_its_states_only_and_leaves_its_window(name, state):
     copies, offered = store()
     copy, event = Copy(np.zeros(4, np.uint8)), EVENTS[name]
