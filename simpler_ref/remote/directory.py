@@ -305,7 +305,8 @@ class Spans(Generic[T]):
         """Return those that share bytes with a span."""
         found = []
         at = bisect_left(self._sorted, (start - self._longest, 0, 0))
-        for first, size, key in self._sorted[at:]:
+        for i in range(at, len(self._sorted)):
+            first, size, key = self._sorted[i]
             if first >= start + nbytes:
                 break
             if first + size > start:
