@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import time
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 
 import numpy as np
 import psutil
@@ -81,7 +81,15 @@ def test_a_call_over_its_limit_is_ended_with_its_worker(w, task):
 
 
 @pytest.mark.spec("CALL-LIMIT-1")
-def test_what_a_call_over_its_limit_has_started_ends_with_it_and_trackers_clean_up(tmp_path):
+def test_what_a_call_over_its_limit_has_started_ends_with_it_and_trackers_clean_up(
+    tmp_path, monkeypatch
+):
+    for name in (
+        "_fd",
+        "_pid",
+    ):  # a tracker of this process, which another test started, would be asked
+        monkeypatch.setattr(resource_tracker._resource_tracker, name, None)
+
     def start(name, run_on):
         block = shared_memory.SharedMemory(create=True, size=1)
         started = subprocess.Popen(["sleep", "100"])
