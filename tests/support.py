@@ -646,4 +646,4 @@ def inside(address: int, nbytes: int, base: int, size: int) -> bool:
 
 def shared_pages():
     """Return the bytes of shared memory that the system has for this process and its workers."""
-    return sum(512 * os.fstat(one.fd).st_blocks for one in regions._owned)
+    return sum(512 * os.fstat(one.fd).st_blocks for one in regions._owners if one._fd >= 0)

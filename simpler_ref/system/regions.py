@@ -1,10 +1,13 @@
 """Regions of shared memory that processes not forked from this one can map, too.
 
-A region is a `memfd_create` file: it has no name, so a killed process leaves none behind, and no limit as
-``/dev/shm`` has, where a page that finds no room ends the process. Forked processes inherit the mapping.
-A fresh interpreter gets the descriptor, and maps the same bytes at the same address. Addresses are
-therefore in a range that a new process does not use; if they are in use all the same, another interpreter
-is started, whose addresses differ.
+A region is a `multiprocessing.shared_memory.SharedMemory` without a name, as one is that has been
+unlinked; its file is one of `memfd_create`. So nothing is left behind, whoever is killed when, and Python
+starts no process that tracks names, as it would before 3.13. Nor is there a limit as ``/dev/shm`` has,
+where a page that finds no room ends the process.
+
+Forked processes inherit the mapping. A fresh interpreter gets the descriptor, and maps the same bytes at
+the same address. Addresses are therefore in a range that a new process does not use; if they are in use
+all the same, another interpreter is started, whose addresses differ.
 
 The mapping lives as long as any array over it, the descriptor until `release`. Only the process that made
 a region keeps its descriptor.
@@ -24,7 +27,8 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,35 +58,83 @@ class AddressTaken(Exception):
     """The addresses of a region to map are in use."""
 
 
-class Region(NamedTuple):
-    """One region, with all that another process needs to map it."""
+class Region(SharedMemory):
+    """One region; pickled, all that another process needs to map it.
 
-    address: int
-    nbytes: int
-    """Its length, the private part included."""
-    shared: int
-    """Bytes of it that are shared; what follows is private to each process."""
-    owner: int
-    """The process that has the descriptor."""
-    fd: int
-    inode: int
-    huge: bool
-    window: bool = False
-    """Only processes that attach it have it: it is not inherited, nor mapped by a fresh interpreter."""
+    The constructor of `SharedMemory` makes a name, and lets the system choose the address; this one does
+    neither, and nothing but to note where the region is.
+
+    Attributes
+    ----------
+    address, nbytes : int
+        Where it is, and its length, the private part included.
+    size : int
+        Bytes of it that are shared; what follows is private to each process.
+    owner, fd : int
+        The process that made it, and the descriptor there.
+    inode : int
+        Its file's.
+    huge : bool
+        It has huge pages, if the system has.
+    window : bool
+        Only processes that attach it have it: it is not inherited, nor mapped by a fresh interpreter.
+    """
+
+    _name = ""  # `unlink` has nothing to do
+    _fd: int = -1
+
+    def __init__(
+        self,
+        address: int,
+        nbytes: int,
+        size: int,
+        owner: int,
+        fd: int,
+        inode: int,
+        huge: bool,
+        window: bool,
+    ) -> None:
+        self.address, self.nbytes, self._size = address, nbytes, size
+        self.owner, self.fd, self.inode = owner, fd, inode
+        self.huge, self.window = huge, window
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        where = (self.address, self.nbytes, self.size, self.owner, self.fd, self.inode)
+        return Region, (*where, self.huge, self.window)
+
+    @property
+    def buf(self) -> memoryview:
+        """The shared bytes; they stay mapped as long as this or any array over them lives."""
+        return memoryview(cast(Any, _owners[self]())).cast("B")[: self.size]
+
+    def close(self) -> None:
+        """Close the descriptor; mappings stay as long as arrays need them."""
+        with signals_blocked():
+            if _regions.get(self.address) is self:
+                del _regions[self.address]
+            self.close_descriptor()
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor, if this process has it."""
+        if self._fd >= 0:
+            with suppress(OSError):  # foreign code has closed it
+                os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        """Leave it to `_unmap`, which comes before, unless the process ends."""
 
 
 _regions: dict[int, Region] = {}
 """The regions that this process has mapped, until their owner releases them: address → region."""
 _owners: dict[Region, weakref.ref[Any]] = {}
 """What keeps each region mapped."""
-_owned: set[Region] = set()
-"""Those whose descriptors this process has."""
 
 
 def spans() -> list[tuple[int, int, str]]:
     """Return the memory that a fresh interpreter can map, sorted, in the form that `covers` takes."""
     return sorted(
-        (one.address, one.address + one.shared, f"region {one.inode}")
+        (one.address, one.address + one.size, f"region {one.inode}")
         for one in _regions.values()
         if not one.window
     )
@@ -100,7 +152,7 @@ def descriptors() -> Iterator[dict[Region, int]]:
         for one in _regions.values():
             if one.window:
                 continue
-            if one in _owned:
+            if one._fd >= 0:
                 found[one] = one.fd
                 continue
             with suppress(OSError):  # its owner has released it
@@ -116,8 +168,8 @@ def descriptors() -> Iterator[dict[Region, int]]:
 
 def close_inherited() -> None:
     """In a process just forked: close the descriptors, which belong to the parent."""
-    while _owned:
-        _close(_owned.pop())
+    for one in _owners:
+        one.close_descriptor()
 
 
 # ---------------------------------------------------------------- making one
@@ -160,8 +212,7 @@ def create(
         raise MemoryError(
             f"cannot map {nbytes} bytes of shared memory ({error}); ask for less: {remedy}"
         ) from error
-    _regions[region.address] = region
-    _owned.add(region)
+    _regions[region.address], region._fd = region, fd
     return array
 
 
@@ -174,21 +225,7 @@ def release(array: Array) -> None:
     """Close the descriptor of a region; mappings stay as long as arrays need them."""
     region = _regions.get(array.ctypes.data)
     if region is not None:
-        _forget(region)
-
-
-def _forget(region: Region) -> None:
-    with signals_blocked():
-        if _regions.get(region.address) is region:
-            del _regions[region.address]
-        if region in _owned:
-            _owned.discard(region)
-            _close(region)
-
-
-def _close(region: Region) -> None:
-    with suppress(OSError):  # foreign code has closed it
-        os.close(region.fd)
+        region.close()
 
 
 def give_back(address: int, nbytes: int) -> None:
@@ -256,15 +293,15 @@ def _map(region: Region, fd: int) -> Array:
     """Map a region at its reserved addresses; they are unmapped with the last array."""
     try:
         flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE
-        _mmap(region.address, region.shared, _WRITABLE, flags, fd)
+        _mmap(region.address, region.size, _WRITABLE, flags, fd)
         if region.huge:  # a kernel without them refuses
-            _libc.madvise(region.address, region.shared, _MADV_HUGEPAGE)
+            _libc.madvise(region.address, region.size, _MADV_HUGEPAGE)
         if region.window:
-            _libc.madvise(region.address, region.shared, _MADV_DONTFORK)
-        if (private := region.nbytes - region.shared) > 0:  # zeros in a child, not the parent's
+            _libc.madvise(region.address, region.size, _MADV_DONTFORK)
+        if (private := region.nbytes - region.size) > 0:  # zeros in a child, not the parent's
             kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
-            _mmap(region.address + region.shared, private, _WRITABLE, kind)
-            _libc.madvise(region.address + region.shared, private, _MADV_WIPEONFORK)
+            _mmap(region.address + region.size, private, _WRITABLE, kind)
+            _libc.madvise(region.address + region.size, private, _MADV_WIPEONFORK)
     except BaseException:
         _libc.munmap(region.address, region.nbytes)
         raise
@@ -278,7 +315,7 @@ def _unmap(region: Region) -> None:
     with signals_blocked():
         if _owners.pop(region, None) is not None:
             _libc.munmap(region.address, region.nbytes)
-            _forget(region)
+            region.close()
 
 
 def _array_at(address: int, nbytes: int) -> tuple[Any, Array]:

@@ -11,6 +11,7 @@ import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import numba
@@ -214,6 +215,22 @@ def test_a_region_has_no_name_and_may_be_larger_than_dev_shm():
     large = (space.f_blocks + 1) * space.f_frsize
     for nbytes in (2 << 20, large):
         assert path_of(regions.create(nbytes)) == "/memfd:simpler-region (deleted)"
+
+
+@pytest.mark.spec("ORCH-FORK-6")
+def test_regions_are_shared_memory_objects_that_work_as_others_do_once_unlinked():
+    array = regions.create(5000)
+    region = regions.region_of(array)
+    assert isinstance(region, SharedMemory)
+    assert (region.size, len(region.buf), region.name) == (array.nbytes, array.nbytes, "")
+    region.unlink()
+    region.buf[:3] = b"abc"
+    assert array[:4].tobytes() == b"abc\0"
+    region.close()
+    region.close()
+    assert array[:4].tobytes() == b"abc\0"
+    with pytest.raises(KeyError):
+        regions.region_of(array)
 
 
 @pytest.mark.spec("ORCH-FORK-6")
