@@ -290,7 +290,7 @@ def test_a_call_has_these_bytes():
 @pytest.mark.spec("REMOTE-TASK-10")
 def test_the_outcome_of_a_call_has_these_bytes():
     value = task_messages.Piece(b"v", 6, 1)
-    made = task_messages.Outcome(4, 2, 1, value, b"t", b"", b"e", (b"w", b""))
+    made = task_messages.CallOutcome(4, 2, 1, value, b"t", b"", b"e", (b"w", b""))
 
     expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
     expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
