@@ -42,6 +42,9 @@ from .remote.callables import (
     encode_register_callable_command as encode_register_callable_command,
     encode_remote_chip_callable_payload as encode_remote_chip_callable_payload,
 )
+from .remote.fields import (
+    Reader as Reader,
+)
 from .remote.frames import (
     CompletionPayload as CompletionPayload,
     ControlName as ControlName,
@@ -69,8 +72,8 @@ from .remote.limits import (
     MAGIC as MAGIC,
     MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES as MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES,
     MAX_ERROR_BYTES as MAX_ERROR_BYTES,
-    MAX_INLINE_ARENA_BYTES as MAX_INLINE_ARENA_BYTES,
-    MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES,
+    MAX_INLINE_PAYLOAD_BYTES as MAX_INLINE_PAYLOAD_BYTES,
+    MAX_FRAME_PAYLOAD_BYTES as MAX_FRAME_PAYLOAD_BYTES,
     MAX_SCALARS as MAX_SCALARS,
     MAX_STAGED_BLOB_TOKEN_BYTES as MAX_STAGED_BLOB_TOKEN_BYTES,
     MAX_STRING_BYTES as MAX_STRING_BYTES,
@@ -87,7 +90,10 @@ from .remote.tasks import (
     RemoteTensorDesc as RemoteTensorDesc,
     RemoteTensorSidecar as RemoteTensorSidecar,
     TaskPayloadWire as TaskPayloadWire,
+    decode_call_config as decode_call_config,
+    decode_continuous_tensor as decode_continuous_tensor,
     decode_remote_task_args as decode_remote_task_args,
+    decode_remote_tensor_desc as decode_remote_tensor_desc,
     decode_task_payload as decode_task_payload,
     encode_remote_task_args as encode_remote_task_args,
     encode_task_payload as encode_task_payload,

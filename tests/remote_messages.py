@@ -106,17 +106,19 @@ shared = {
     "remote_addr": u64,
     "rkey_or_token": u64,
     "ub_ldst_va": u64,
-    "access": access,
+    "access_flags": access,
     "transport_profile": texts(128),
     "transport_descriptor": blobs,
 }
+imported = {**shared, "import_descriptor": blobs}
+del imported["transport_descriptor"]
 exports = with_span(wire.ExportBufferResult, **owned, **shared, export_id=some64)
 
 
 @st.composite
 def import_requests(draw):
     exported = draw(exports)
-    wanted = draw(access.filter(lambda one: not one & ~exported.access))
+    wanted = draw(access.filter(lambda one: not one & ~exported.access_flags))
     return wire.ImportBufferRequest(draw(endpoints), wanted, exported)
 
 
@@ -178,7 +180,8 @@ def tasks(draw):
     return wire.TaskPayloadWire(draw(digests), draw(configs()), args)
 
 
-headers = st.builds(wire.FrameHeader, st.sampled_from(wire.FrameType), u64, i32, u64)
+none = st.just(0)  # a payload is counted by the encoder
+headers = st.builds(wire.FrameHeader, st.sampled_from(wire.FrameType), u64, i32, u64, none, none)
 named = (st.sampled_from(wire.RemoteRegistryTarget), st.sampled_from(wire.CallableKind), digests)
 controls = st.sampled_from(wire.ControlName)
 VALID = {
@@ -194,15 +197,23 @@ VALID = {
     "digest_callable": st.builds(wire.DigestCallableCommand, *named),
     "chip_callable": chip_callables(),
     "export_request": with_span(
-        wire.ExportBufferRequest, 1, **owned, access=access, transport_profile=texts(128)
+        wire.ExportBufferRequest, 1, **owned, access_flags=access, transport_profile=texts(128)
     ),
     "export_result": exports,
     "import_request": import_requests(),
     "import_result": with_span(
-        wire.ImportBufferResult, **owned, **shared, importer_endpoint_id=endpoints, import_id=some64
+        wire.ImportBufferResult,
+        **owned,
+        **imported,
+        importer_endpoint_id=endpoints,
+        import_id=some64,
     ),
     "release_import": st.builds(wire.ReleaseImportRequest, *[endpoints] * 2, *[some64] * 3),
     "task": tasks(),
-    "frame": st.builds(wire.Frame, headers, blobs),
+    "frame": st.builds(
+        lambda header, payload: wire.Frame(header._replace(payload_bytes=len(payload)), payload),
+        headers,
+        blobs,
+    ),
 }
 """By the same names: messages that can be sent."""

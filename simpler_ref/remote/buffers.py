@@ -91,7 +91,7 @@ class ExportBufferRequest(BufferIdentity):
 
     offset: Uint64
     nbytes: Positive
-    access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    access_flags: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
     transport_profile: Profile = ""
 
 
@@ -106,7 +106,7 @@ class ExportBufferResult(BufferIdentity):
     remote_addr: Uint64 = 0
     rkey_or_token: Uint64 = 0
     ub_ldst_va: Uint64 = 0
-    access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    access_flags: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
     transport_profile: Profile = ""
     transport_descriptor: Descriptor = b""
 
@@ -131,8 +131,8 @@ class ImportBufferRequest:
     """An exported buffer that an endpoint shall import, and what it wants to do with it."""
 
     importer_endpoint_id: Int32
-    access: Access
-    exported: Annotated[ExportBufferResult, EXPORT_RESULT]
+    requested_access_flags: Access
+    export_desc: Annotated[ExportBufferResult, EXPORT_RESULT]
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,9 @@ class ImportBufferResult:
     remote_addr: Uint64 = 0
     rkey_or_token: Uint64 = 0
     ub_ldst_va: Uint64 = 0
-    access: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
+    access_flags: Access = REMOTE_BUFFER_ACCESS_READ_WRITE
     transport_profile: Profile = ""
-    transport_descriptor: Descriptor = b""
+    import_descriptor: Descriptor = b""
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,11 @@ def _check_import_request(request: ImportBufferRequest, where: str) -> None:
             f"importer_endpoint_id {request.importer_endpoint_id} is not that of a live imported buffer "
             "identity",
         )
-    if request.access & ~request.exported.access:
+    if request.requested_access_flags & ~request.export_desc.access_flags:
         raise refusal(
-            f"{where}.access",
-            f"{request.access} is asked for, {request.exported.access} is exported",
+            f"{where}.requested_access_flags",
+            f"{request.requested_access_flags} is asked for, {request.export_desc.access_flags} is "
+            "exported",
         )
 
 

@@ -88,21 +88,21 @@ decode_digest_callable_command = _DIGEST.decode
 class RemoteChipCallablePayload:
     """A chip callable: its descriptor, and its blob or the token of a blob that was staged before."""
 
-    descriptor: Annotated[bytes, Blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES)]
-    location: ChipCallableBlobLocation
+    descriptor_bytes: Annotated[bytes, Blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES)]
+    blob_location: ChipCallableBlobLocation
     blob_size: Uint64
     blob_sha256: Annotated[bytes, Exactly(32)]
     inline_blob: Octets = b""
-    staged_token: Annotated[bytes, Blob(MAX_STAGED_BLOB_TOKEN_BYTES)] = b""
+    staged_blob_token: Annotated[bytes, Blob(MAX_STAGED_BLOB_TOKEN_BYTES)] = b""
 
 
 def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
-    inline, token = len(payload.inline_blob), len(payload.staged_token)
-    is_inline = payload.location == ChipCallableBlobLocation.INLINE_BLOB
+    inline, token = len(payload.inline_blob), len(payload.staged_blob_token)
+    is_inline = payload.blob_location == ChipCallableBlobLocation.INLINE_BLOB
     if bool(inline) != is_inline or bool(token) == is_inline:
         raise refusal(
             where,
-            f"{ChipCallableBlobLocation(payload.location).name} with a blob of {inline} bytes and a "
+            f"{ChipCallableBlobLocation(payload.blob_location).name} with a blob of {inline} bytes and a "
             f"token of {token}: give exactly the one that the location says",
         )
     if is_inline and payload.blob_size != inline:

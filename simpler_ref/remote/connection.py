@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import RemoteError
 from .fields import refusal
 from .frames import Frame, FrameHeader, FrameType, OwnFrameType, decode_frame, encode_frame
-from .limits import FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES
+from .limits import FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES
 
 HEARTBEAT_MS = 200
 EVENTS, POLLIN, SNDMORE = 15, 1, 2
@@ -54,7 +54,7 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
     socket.setsockopt(module.SNDTIMEO, 0)
     socket.setsockopt(module.SNDHWM, 0)
     socket.setsockopt(module.RCVHWM, 0)
-    socket.setsockopt(module.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_PAYLOAD_BYTES)
+    socket.setsockopt(module.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_FRAME_PAYLOAD_BYTES)
     socket.setsockopt(module.RECONNECT_IVL, -1)
     socket.setsockopt(module.HANDSHAKE_IVL, int(silence_s * 1000))
     socket.setsockopt(module.TCP_MAXRT, silence_ms)

@@ -191,16 +191,16 @@ class Dispatcher:
         from ..native_chip.callables import ChipCallable
 
         payload = decode_remote_chip_callable_payload(command.payload)
-        require_digest(payload.descriptor, command.digest)
+        require_digest(payload.descriptor_bytes, command.digest)
         blob = payload.inline_blob
-        if payload.location == ChipCallableBlobLocation.STAGED_BLOB:
-            blob = self._staged(payload.staged_token)
+        if payload.blob_location == ChipCallableBlobLocation.STAGED_BLOB:
+            blob = self._staged(payload.staged_blob_token)
         found = hashlib.sha256(blob).digest()
         if len(blob) != payload.blob_size or found != payload.blob_sha256:
             raise CallableError(
                 "HASHID_DESCRIPTOR_MISMATCH", "the blob has another size or SHA-256"
             )
-        if found not in payload.descriptor:
+        if found not in payload.descriptor_bytes:
             raise CallableError("HASHID_DESCRIPTOR_MISMATCH", "the descriptor is of another blob")
         return ChipCallable.from_bytes(blob)
 

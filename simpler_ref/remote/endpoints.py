@@ -47,7 +47,7 @@ from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
-from .limits import COUNTERS, MAX_INLINE_ARENA_BYTES, SESSION, SIZES
+from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION, SIZES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .lists import MOST_PEERS
@@ -326,9 +326,9 @@ class Endpoints(RemoteWorkers):
                 continue
             inline += bytes_of(wire) if wire.is_inline else 0
             wires[i] = self._settled(i, wire, link)
-        if inline > MAX_INLINE_ARENA_BYTES:
+        if inline > MAX_INLINE_PAYLOAD_BYTES:
             raise ValueError(
-                f"{inline} bytes do not travel with a task, at most {MAX_INLINE_ARENA_BYTES} do: use "
+                f"{inline} bytes do not travel with a task, at most {MAX_INLINE_PAYLOAD_BYTES} do: use "
                 "remote_malloc and remote_copy_to"
             )
         return chosen

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from operator import index
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
-from .limits import MAX_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
+from .limits import MAX_FRAME_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
 
 T = TypeVar("T")
 _COUNT = struct.Struct("<I")
@@ -162,7 +162,7 @@ class Exactly:
 class Blob:
     """Bytes after their number."""
 
-    def __init__(self, most: int = MAX_PAYLOAD_BYTES, name: str = "") -> None:
+    def __init__(self, most: int = MAX_FRAME_PAYLOAD_BYTES, name: str = "") -> None:
         self._most = most
         self._name = name
 
@@ -276,15 +276,15 @@ class Message(Generic[T]):
         self._fields = [(field, _kind_of(hint), f"{name}.{field}") for field, hint in hints.items()]
         self._reserved = reserved
 
-    def encode(self, value: T) -> bytes:
+    def encode(self, payload: T) -> bytes:
         """Return the bytes of a message."""
-        raw = self.write(value, self._name)
+        raw = self.write(payload, self._name)
         require_payload(len(raw), self._name)
         return raw
 
-    def decode(self, raw: bytes) -> T:
+    def decode(self, data: bytes) -> T:
         """Return the message of all these bytes."""
-        raw = octets(raw, self._name)
+        raw = octets(data, self._name)
         require_payload(len(raw), self._name)
         reader = Reader(raw)
         value = self.read(reader, self._name)
@@ -310,5 +310,5 @@ class Message(Generic[T]):
 
 def require_payload(size: int, where: str) -> None:
     """Refuse a payload that no frame can hold."""
-    if size > MAX_PAYLOAD_BYTES:
-        raise refusal(where, f"payload too long: {size} bytes, at most {MAX_PAYLOAD_BYTES}")
+    if size > MAX_FRAME_PAYLOAD_BYTES:
+        raise refusal(where, f"payload too long: {size} bytes, at most {MAX_FRAME_PAYLOAD_BYTES}")

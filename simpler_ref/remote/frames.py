@@ -106,12 +106,14 @@ class ReadyState(enum.IntEnum):
 
 # ---------------------------------------------------------------- frames
 class FrameHeader(NamedTuple):
-    """What the header of a frame says beside magic, version, size and flags."""
+    """What the header of a frame says beside magic and version; an encoder counts the payload itself."""
 
     frame_type: FrameType | OwnFrameType
     session_id: int
     endpoint_id: int
     sequence: int
+    payload_bytes: int = 0
+    flags: int = 0
 
 
 class Frame(NamedTuple):
@@ -131,6 +133,8 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     """
     raw = octets(payload, "frame.payload")
     require_payload(len(raw), "frame")
+    if header.flags:
+        raise refusal("frame.flags", f"{header.flags!r} is not 0")
     if header.frame_type not in _TYPES:
         _FRAME_TYPE.write(header.frame_type, "frame.type")
     try:
@@ -156,15 +160,15 @@ def _name_what_does_not_fit(header: FrameHeader) -> None:
     U64.write(header.sequence, "frame.sequence")
 
 
-def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:
-    """Return the header in 40 bytes, and how many bytes of payload follow them.
+def decode_frame_header(data: bytes) -> FrameHeader:
+    """Return the header in 40 bytes.
 
     Raises
     ------
     ValueError
         These bytes are no header.
     """
-    raw = octets(raw, "frame")
+    raw = octets(data, "frame")
     if len(raw) != FRAME_HEADER_BYTES:
         raise refusal("frame", f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}")
     magic, version, kind, session, endpoint, sequence, size, flags = _HEADER.unpack(raw)
@@ -177,10 +181,10 @@ def decode_frame_header(raw: bytes) -> tuple[FrameHeader, int]:
     require_payload(size, "frame.payload_bytes at byte 32")
     if kind not in _TYPES:
         _FRAME_TYPE.write(kind, "frame.type at byte 8")
-    return FrameHeader(_TYPES[kind], session, endpoint, sequence), size
+    return FrameHeader(_TYPES[kind], session, endpoint, sequence, size)
 
 
-def decode_frame(raw: bytes) -> Frame:
+def decode_frame(data: bytes) -> Frame:
     """Return the frame of all these bytes.
 
     Raises
@@ -188,11 +192,14 @@ def decode_frame(raw: bytes) -> Frame:
     ValueError
         These bytes are no frame, or more than one.
     """
-    raw = octets(raw, "frame")
-    header, size = decode_frame_header(raw[:FRAME_HEADER_BYTES])
+    raw = octets(data, "frame")
+    header = decode_frame_header(raw[:FRAME_HEADER_BYTES])
     payload = raw[FRAME_HEADER_BYTES:]
-    if len(payload) != size:
-        raise refusal("frame", f"a payload of {size} bytes is announced, {len(payload)} follow")
+    if len(payload) != header.payload_bytes:
+        raise refusal(
+            "frame",
+            f"a payload of {header.payload_bytes} bytes is announced, {len(payload)} follow",
+        )
     return Frame(header, payload)
 
 
@@ -210,7 +217,7 @@ class HelloPayload:
     protocol_version: Uint32 = PROTOCOL_VERSION
     comm_profile: ShortText = ""
     feature_flags: Uint64 = 0
-    ready: ReadyState = ReadyState.READY
+    ready_state: ReadyState = ReadyState.READY
 
 
 _HELLO = Message("HELLO", HelloPayload)
@@ -242,11 +249,11 @@ def encode_completion(sequence: int, error_code: int, error_message: str = "") -
     return _COMPLETION.encode(CompletionPayload(sequence, error_code, error_message))
 
 
-def decode_completion(raw: bytes) -> CompletionPayload:
+def decode_completion(data: bytes) -> CompletionPayload:
     """Return what a COMPLETION says."""
-    if len(raw) == 16 and raw[8:] == _SUCCESS:
-        return CompletionPayload(int.from_bytes(raw[:8], "little"), 0)
-    return _COMPLETION.decode(raw)
+    if len(data) == 16 and data[8:] == _SUCCESS:
+        return CompletionPayload(int.from_bytes(data[:8], "little"), 0)
+    return _COMPLETION.decode(data)
 
 
 # ---------------------------------------------------------------- CONTROL and CONTROL_REPLY
@@ -254,17 +261,19 @@ def decode_completion(raw: bytes) -> CompletionPayload:
 class ControlPayload:
     """A request: its name, the version of its form, and the request as bytes."""
 
-    name: ControlName
-    version: Annotated[int, VERSION]
-    payload: Octets = b""
+    control_name: ControlName
+    control_version: Annotated[int, VERSION]
+    command_bytes: Octets = b""
 
 
 _CONTROL = Message("CONTROL", ControlPayload)
 
 
-def encode_control(name: ControlName, version: int, payload: bytes = b"") -> bytes:
+def encode_control(
+    control_name: ControlName, control_version: int, command_bytes: bytes = b""
+) -> bytes:
     """Return the payload of a CONTROL."""
-    return _CONTROL.encode(ControlPayload(name, version, payload))
+    return _CONTROL.encode(ControlPayload(control_name, control_version, command_bytes))
 
 
 decode_control = _CONTROL.decode
@@ -275,11 +284,11 @@ class ControlReplyPayload:
     """The answer to a request: error code 0 is success."""
 
     sequence: Uint64
-    name: ControlName
-    version: Uint32
+    control_name: ControlName
+    control_version: Uint32
     error_code: Int32
     error_message: Annotated[str, Text(MAX_ERROR_BYTES, "control reply error message")] = ""
-    result: Octets = b""
+    result_bytes: Octets = b""
 
 
 _CONTROL_REPLY = Message("CONTROL_REPLY", ControlReplyPayload)
@@ -287,15 +296,17 @@ _CONTROL_REPLY = Message("CONTROL_REPLY", ControlReplyPayload)
 
 def encode_control_reply(
     sequence: int,
-    name: ControlName,
-    version: int,
+    control_name: ControlName,
+    control_version: int,
     error_code: int,
     error_message: str = "",
-    result: bytes = b"",
+    result_bytes: bytes = b"",
 ) -> bytes:
     """Return the payload of a CONTROL_REPLY."""
     return _CONTROL_REPLY.encode(
-        ControlReplyPayload(sequence, name, version, error_code, error_message, result)
+        ControlReplyPayload(
+            sequence, control_name, control_version, error_code, error_message, result_bytes
+        )
     )
 
 

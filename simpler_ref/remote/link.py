@@ -280,7 +280,7 @@ class Link(WorkerKind):
             self.number,
             comm_profile=profile(),
             feature_flags=EVERY_FEATURE,
-            ready=ReadyState.NOT_READY,
+            ready_state=ReadyState.NOT_READY,
         )
         self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
         while not self._frames.poll(BEAT_S * 1000):
@@ -289,9 +289,9 @@ class Link(WorkerKind):
                 late = f"did not answer HELLO within {manifest.start_timeout_s} s"
                 raise RemoteError(f"{self.place.name} {why or late}")
         answer = decode_hello(self._order.decode(self._frames.recv()).payload)
-        if answer.comm_profile != profile() or answer.ready != ReadyState.READY:
+        if answer.comm_profile != profile() or answer.ready_state != ReadyState.READY:
             raise RemoteError(
-                f"{self.place.name} is {answer.comm_profile!r} and {answer.ready.name}, this is "
+                f"{self.place.name} is {answer.comm_profile!r} and {answer.ready_state.name}, this is "
                 f"{profile()!r}: install the same version on both"
             )
         if (answer.session_id, answer.endpoint_id) != (session, self.number):
@@ -549,7 +549,7 @@ class Link(WorkerKind):
         if reply.error_code:
             text, trace = split_report(reply.error_message)
             raise ControlError(text, remote_traceback=trace)
-        return reply.result
+        return reply.result_bytes
 
     def trace(self, request: bytes) -> bytes:
         """Have the session trace its Worker, and fetch the records; or end that."""

@@ -36,7 +36,7 @@ from .fields import (
     refusal,
 )
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
-from .tasks import read_tensor, write_tensor
+from .tasks import decode_continuous_tensor, write_tensor
 
 READS = TensorArgType.INPUT, TensorArgType.INOUT
 WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
@@ -59,7 +59,7 @@ class _Form:
 
     def read(self, reader: Reader, where: str) -> ContinuousTensor:
         """Return the tensor of the next bytes."""
-        return read_tensor(reader, where)
+        return decode_continuous_tensor(reader, where)
 
 
 class _Flag:

@@ -253,10 +253,10 @@ class EndpointMemory:
         self.require_current(owner, self._link(owner.worker))
         if link.number == owner.worker:
             raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
-        rights = found.access if access is None else access_of(access)
-        if rights & ~found.access:
+        rights = found.access_flags if access is None else access_of(access)
+        if rights & ~found.access_flags:
             raise ValueError(
-                f"access={access!r} is more than was exported, {access_name(found.access)!r}: "
+                f"access={access!r} is more than was exported, {access_name(found.access_flags)!r}: "
                 "export it with that access, or leave access= out"
             )
         request = ImportBufferRequest(link.number, rights, found)
@@ -277,7 +277,7 @@ class EndpointMemory:
             made.nbytes,
             address=base,
             session=session,
-            access=made.access,
+            access=made.access_flags,
             import_id=made.import_id,
         )
 

@@ -18,7 +18,7 @@ from ..model.tensor import RemoteTensor
 from ..system.values import sizes, whole
 from .buffers import ExportBufferResult
 from .limits import (
-    MAX_INLINE_ARENA_BYTES,
+    MAX_INLINE_PAYLOAD_BYTES,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_READ_WRITE,
     REMOTE_BUFFER_ACCESS_WRITE,
@@ -195,9 +195,9 @@ class RemoteTensorRef(RemoteTensor):
             raise TypeError(
                 f"host_inline needs bytes or an array, not {type(data).__name__}"
             ) from None
-        if len(octets) > MAX_INLINE_ARENA_BYTES:
+        if len(octets) > MAX_INLINE_PAYLOAD_BYTES:
             raise ValueError(
-                f"{len(octets)} bytes do not travel with a task, at most {MAX_INLINE_ARENA_BYTES} do: "
+                f"{len(octets)} bytes do not travel with a task, at most {MAX_INLINE_PAYLOAD_BYTES} do: "
                 "use remote_malloc and remote_copy_to"
             )
         kind = _element(DataType.UINT8 if dtype is None else dtype)

@@ -109,9 +109,9 @@ class Registration:
         one = decode_register_callable_command(self.command)
         chip = replace(
             decode_remote_chip_callable_payload(one.payload),
-            location=ChipCallableBlobLocation.STAGED_BLOB,
+            blob_location=ChipCallableBlobLocation.STAGED_BLOB,
             inline_blob=b"",
-            staged_token=token,
+            staged_blob_token=token,
         )
         return encode_register_callable_command(
             *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))

@@ -313,10 +313,10 @@ class Session:
         try:
             fail_point("asked")
             control = decode_control(frame.payload)
-            name, version = control.name, control.version
+            name, version = control.control_name, control.control_version
             if version != 1:
                 raise ValueError(f"version {version} of {name.name} is not known, 1 is")
-            result = self._obey(name, control.payload)
+            result = self._obey(name, control.command_bytes)
             fail_point("obeyed")
         except BaseException as error:
             if self.frames.over:

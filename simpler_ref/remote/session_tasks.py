@@ -304,10 +304,14 @@ class SessionTasks:
         The sub workers of an inner Worker with ``check=True`` see to it that a task keeps to its rights.
         """
         wire = task.read.task.args
-        rights = task.told.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(wire.tensors)
+        rights = task.told.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(
+            wire.tensor_metadata
+        )
         tags = [_TAGS[one] for one in rights] if self._inner.check else [_READ] * len(rights)
         args, after, kept = TaskArgs(), [], []
-        for i, (tensor, beside) in enumerate(zip(wire.tensors, wire.sidecars, strict=True)):
+        for i, (tensor, beside) in enumerate(
+            zip(wire.tensor_metadata, wire.remote_desc, strict=True)
+        ):
             if addresses[i]:
                 args.add_tensor(copy_at(addresses[i], tensor, task.tensors[i].layout), tags[i])
                 continue
@@ -321,7 +325,7 @@ class SessionTasks:
             if desc.address_space == RemoteAddressSpace.HOST_INLINE:
                 array = self._copies.empty(max(1, desc.nbytes))
                 begin = desc.inline_payload_offset
-                raw = wire.inline_arena[begin : begin + desc.nbytes]
+                raw = wire.inline_payload[begin : begin + desc.nbytes]
                 array[: desc.nbytes] = np.frombuffer(raw, np.uint8)
                 kept.append(array)
                 address = array.ctypes.data

@@ -107,7 +107,7 @@ class RunLeaf:
     ) -> None:
         """Run a task that a frame has as `raw`, with its copies at some addresses."""
         told, args = read_task(raw).task.args, LeafArgs()
-        for address, tensor, layout in zip(addresses, told.tensors, layouts, strict=True):
+        for address, tensor, layout in zip(addresses, told.tensor_metadata, layouts, strict=True):
             args.add_tensor(copy_at(address, tensor, layout))
         add_scalars(args, told.scalars, kinds)
         refuse_unrun(as_leaf(self.target)(args))

@@ -26,7 +26,7 @@ from .buffers import (
     RemoteAddressSpace,
     identity_of,
 )
-from .limits import MAX_PAYLOAD_BYTES, REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
+from .limits import MAX_FRAME_PAYLOAD_BYTES, REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from .mover import Mover, Window
 from .tasks import RemoteTensorDesc
 
@@ -88,7 +88,7 @@ class Stores:
 
     def read(self, copy: CopyRequest) -> bytes:
         """Return bytes of a buffer."""
-        if copy.nbytes > MAX_PAYLOAD_BYTES // 2:
+        if copy.nbytes > MAX_FRAME_PAYLOAD_BYTES // 2:
             raise ValueError(f"{copy.nbytes} bytes do not fit an answer: read them in parts")
         return self._span(copy).tobytes()
 
@@ -127,7 +127,7 @@ class Stores:
             )
         memory = self._span(request)
         key = secrets.randbits(63) | 1
-        self._mover.offer(Window(key, memory.ctypes.data, memory.nbytes, request.access))
+        self._mover.offer(Window(key, memory.ctypes.data, memory.nbytes, request.access_flags))
         self._exports.setdefault(request.buffer_id, []).append(key)
         self._last_export += 1
         return ExportBufferResult(
@@ -139,14 +139,14 @@ class Stores:
             request.nbytes,
             self._last_export,
             rkey_or_token=key,
-            access=request.access,
+            access_flags=request.access_flags,
             transport_profile=PROFILE,
             transport_descriptor=json.dumps({"address": self._mover.address}).encode(),
         )
 
     def take(self, request: ImportBufferRequest) -> ImportBufferResult:
         """Import what another endpoint has exported."""
-        exported = request.exported
+        exported, rights = request.export_desc, request.requested_access_flags
         if request.importer_endpoint_id != self._endpoint_id:
             raise ValueError(
                 f"importer {request.importer_endpoint_id} is not this endpoint, {self._endpoint_id}"
@@ -161,7 +161,7 @@ class Stores:
         identity = exported.owner_endpoint_id, exported.buffer_id, exported.generation
         release = ReleaseImportRequest(self._endpoint_id, *identity, self._last_import)
         self._imports[self._last_import] = _Import(
-            release, memory, address, exported.rkey_or_token, exported.offset, request.access
+            release, memory, address, exported.rkey_or_token, exported.offset, rights
         )
         return ImportBufferResult(
             self._endpoint_id,
@@ -171,9 +171,9 @@ class Stores:
             exported.offset,
             exported.nbytes,
             rkey_or_token=exported.rkey_or_token,
-            access=request.access,
+            access_flags=rights,
             transport_profile=PROFILE,
-            transport_descriptor=exported.transport_descriptor,
+            import_descriptor=exported.transport_descriptor,
         )
 
     def release(self, request: ReleaseImportRequest) -> None:

@@ -308,7 +308,7 @@ def read_task(raw: bytes) -> ReadTask:
 
 def _read(raw: bytes) -> ReadTask:
     task = decode_task_payload(raw)
-    sizes = [one.nbytes() for one in task.args.tensors]
+    sizes = [one.nbytes() for one in task.args.tensor_metadata]
     return ReadTask(task, sizes, task.config != CallConfig())
 
 

@@ -15,7 +15,7 @@ from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from .buffers import RemoteAddressSpace, identity_of, is_live, require_span
 from .fields import Blob, Exactly, Reader, Text, octets, refusal, require_payload
-from .limits import MAX_INLINE_ARENA_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
+from .limits import MAX_INLINE_PAYLOAD_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
 
 _COUNTS = struct.Struct("<II")
 _TENSOR = struct.Struct("<Q5IIIB7s")
@@ -27,7 +27,7 @@ _DIGEST = Exactly(CALLABLE_HASH_DIGEST_BYTES)
 _KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
 _PREFIX = Text(MAX_STRING_BYTES, errors="surrogateescape")
 """A path, whose bytes need not be UTF-8."""
-_ARENA = Blob(MAX_INLINE_ARENA_BYTES, "inline arena")
+_ARENA = Blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
 NO_OWNER = (0, -1)
 """What may stand for the owner of a tensor whose bytes are in the frame."""
 
@@ -50,6 +50,7 @@ class RemoteTensorDesc:
     generation: int = 0
     inline_payload_offset: int = 0
     inline_payload_len: int = 0
+    flags: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class RemoteTaskArgsWire:
     Decoded ones are tuples.
     """
 
-    tensors: Sequence[ContinuousTensor] = ()
-    sidecars: Sequence[RemoteTensorSidecar] = ()
+    tensor_metadata: Sequence[ContinuousTensor] = ()
+    remote_desc: Sequence[RemoteTensorSidecar] = ()
     scalars: Sequence[int] = ()
-    inline_arena: bytes = b""
+    inline_payload: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def _write_config(config: CallConfig) -> bytes:
     return _KNOBS.pack(*knobs) + _PREFIX.write(config.output_prefix, "TASK.config.output_prefix")
 
 
-def _read_config(reader: Reader) -> CallConfig:
+def decode_call_config(reader: Reader) -> CallConfig:
+    """Return the configuration of the next bytes."""
     knobs = _KNOBS.unpack(reader.take(_KNOBS.size, "TASK.config"))
     config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
     config.output_prefix = _PREFIX.read(reader, "TASK.config.output_prefix")
@@ -122,7 +124,7 @@ def write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
     return wire[:_CHILD_AT] + _NO_BYTES[:3] + wire[_CHILD_AT:_END] + _NO_BYTES
 
 
-def read_tensor(reader: Reader, where: str) -> ContinuousTensor:
+def decode_continuous_tensor(reader: Reader, where: str = "tensor") -> ContinuousTensor:
     """Return the tensor without address of the next bytes."""
     at = reader.at
     raw = reader.take(_TENSOR.size, where)
@@ -145,6 +147,8 @@ def read_tensor(reader: Reader, where: str) -> ContinuousTensor:
 
 # ---------------------------------------------------------------- descriptors
 def _check_desc(desc: RemoteTensorDesc, arena: int, where: str) -> None:
+    if desc.flags:
+        raise refusal(f"{where}.flags", f"{desc.flags:#x} is not 0")
     if desc.address_space != RemoteAddressSpace.HOST_INLINE:
         _check_handle(desc, where)
         return
@@ -191,7 +195,7 @@ def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> byte
             desc.generation,
             desc.inline_payload_offset,
             desc.inline_payload_len,
-            0,
+            desc.flags,
         )
     except struct.error:
         raise refusal(where, f"{desc} has a field that is no number, or too large for it") from None
@@ -206,14 +210,18 @@ def _read_sidecar(reader: Reader, where: str) -> RemoteTensorSidecar:
         raise refusal(f"{where}.present at byte {at}", f"{present} is neither 0 nor 1")
     if not present:
         return RemoteTensorSidecar()
+    return RemoteTensorSidecar(decode_remote_tensor_desc(reader, where))
+
+
+def decode_remote_tensor_desc(reader: Reader, where: str = "descriptor") -> RemoteTensorDesc:
+    """Return the descriptor of the next bytes."""
+    at = reader.at
     space, *numbers, flags = _DESCRIPTOR.unpack(reader.take(_DESCRIPTOR.size, where))
     if space not in _SPACES:
-        raise refusal(
-            f"{where}.address_space at byte {at + 1}", f"{space} is not a RemoteAddressSpace"
-        )
+        raise refusal(f"{where}.address_space at byte {at}", f"{space} is not a RemoteAddressSpace")
     if flags:
         raise refusal(f"{where}.flags at byte {reader.at - 8}", f"{flags:#x} is not 0")
-    return RemoteTensorSidecar(RemoteTensorDesc(_SPACES[space], *numbers))
+    return RemoteTensorDesc(_SPACES[space], *numbers)
 
 
 _SPACES = {space.value: space for space in RemoteAddressSpace}
@@ -237,11 +245,11 @@ def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
     ValueError
         A tensor has an address, a descriptor contradicts itself, or there is too much of something.
     """
-    tensors, sidecars, scalars = args.tensors, args.sidecars, args.scalars
+    tensors, sidecars, scalars = args.tensor_metadata, args.remote_desc, args.scalars
     _require_counts(len(tensors), len(scalars), "TASK.args")
     if len(sidecars) != len(tensors):
         raise refusal("TASK.args", f"{len(sidecars)} sidecars for {len(tensors)} tensors")
-    arena = _ARENA.write(args.inline_arena, "TASK.args.inline_arena")
+    arena = _ARENA.write(args.inline_payload, "TASK.args.inline_payload")
     size = len(arena) - 4
     try:
         words = struct.pack(f"<{len(scalars)}Q", *scalars)
@@ -251,9 +259,12 @@ def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
     return b"".join(
         (
             _COUNTS.pack(len(tensors), len(scalars)),
-            *(write_tensor(one, f"TASK.args.tensors[{i}]") for i, one in enumerate(tensors)),
             *(
-                _write_sidecar(one, size, f"TASK.args.sidecars[{i}]")
+                write_tensor(one, f"TASK.args.tensor_metadata[{i}]")
+                for i, one in enumerate(tensors)
+            ),
+            *(
+                _write_sidecar(one, size, f"TASK.args.remote_desc[{i}]")
                 for i, one in enumerate(sidecars)
             ),
             words,
@@ -273,17 +284,19 @@ def _is_u64(value: object) -> bool:
 def _read_args(reader: Reader) -> RemoteTaskArgsWire:
     count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size, "TASK.args"))
     _require_counts(count, scalar_count, "TASK.args")
-    tensors = tuple(read_tensor(reader, f"TASK.args.tensors[{i}]") for i in range(count))
-    sidecars = tuple(_read_sidecar(reader, f"TASK.args.sidecars[{i}]") for i in range(count))
+    tensors = tuple(
+        decode_continuous_tensor(reader, f"TASK.args.tensor_metadata[{i}]") for i in range(count)
+    )
+    sidecars = tuple(_read_sidecar(reader, f"TASK.args.remote_desc[{i}]") for i in range(count))
     words = reader.take(8 * scalar_count, "TASK.args.scalars")
-    arena = _ARENA.read(reader, "TASK.args.inline_arena")
+    arena = _ARENA.read(reader, "TASK.args.inline_payload")
     for i, sidecar in enumerate(sidecars):
         if sidecar.desc is not None:
-            _check_desc(sidecar.desc, len(arena), f"TASK.args.sidecars[{i}]")
+            _check_desc(sidecar.desc, len(arena), f"TASK.args.remote_desc[{i}]")
     return RemoteTaskArgsWire(tensors, sidecars, struct.unpack(f"<{scalar_count}Q", words), arena)
 
 
-def decode_remote_task_args(raw: bytes) -> RemoteTaskArgsWire:
+def decode_remote_task_args(data: bytes) -> RemoteTaskArgsWire:
     """Return the arguments of all these bytes.
 
     Raises
@@ -291,7 +304,7 @@ def decode_remote_task_args(raw: bytes) -> RemoteTaskArgsWire:
     ValueError
         These bytes are no arguments.
     """
-    raw = octets(raw, "TASK.args")
+    raw = octets(data, "TASK.args")
     require_payload(len(raw), "TASK.args")
     reader = Reader(raw)
     args = _read_args(reader)
@@ -300,7 +313,7 @@ def decode_remote_task_args(raw: bytes) -> RemoteTaskArgsWire:
 
 
 # ---------------------------------------------------------------- tasks
-def encode_task_payload(task: TaskPayloadWire) -> bytes:
+def encode_task_payload(payload: TaskPayloadWire) -> bytes:
     """Return the payload of a TASK.
 
     Raises
@@ -309,15 +322,15 @@ def encode_task_payload(task: TaskPayloadWire) -> bytes:
         Its configuration or its arguments cannot travel.
     """
     raw = (
-        _DIGEST.write(task.callable_digest, "TASK.callable_digest")
-        + _write_config(task.config)
-        + encode_remote_task_args(task.args)
+        _DIGEST.write(payload.callable_digest, "TASK.callable_digest")
+        + _write_config(payload.config)
+        + encode_remote_task_args(payload.args)
     )
     require_payload(len(raw), "TASK")
     return raw
 
 
-def decode_task_payload(raw: bytes) -> TaskPayloadWire:
+def decode_task_payload(data: bytes) -> TaskPayloadWire:
     """Return the task of a TASK.
 
     Raises
@@ -325,11 +338,11 @@ def decode_task_payload(raw: bytes) -> TaskPayloadWire:
     ValueError
         These bytes are no task.
     """
-    raw = octets(raw, "TASK")
+    raw = octets(data, "TASK")
     require_payload(len(raw), "TASK")
     reader = Reader(raw)
     digest = _DIGEST.read(reader, "TASK.callable_digest")
-    config = _read_config(reader)
+    config = decode_call_config(reader)
     args = _read_args(reader)
     reader.end("TASK")
     return TaskPayloadWire(digest, config, args)

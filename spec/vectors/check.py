@@ -245,26 +245,27 @@ def check_hashid_refused(case):
 # ---------------------------------------------------------------- remote messages
 DIGEST = "target_registry:RemoteRegistryTarget callable_kind:CallableKind digest:raw32"
 BUFFER = "owner_endpoint_id:i32 buffer_id:u64 generation:u64"
-USE = "access:access transport_profile:text128"
-ROUTE = (
-    f"remote_addr:u64 rkey_or_token:u64 ub_ldst_va:u64 {USE} transport_descriptor:blob4096 :zero"
-)
+USE = "access_flags:access transport_profile:text128"
+ROUTE = f"remote_addr:u64 rkey_or_token:u64 ub_ldst_va:u64 {USE}"
+DESCRIBED = "transport_descriptor:blob4096 :zero"
 FORMS = {
     "hello": "session_id:u64 endpoint_id:i32 protocol_version:u32 comm_profile:text1024"
-    " feature_flags:u64 ready:ReadyState",
+    " feature_flags:u64 ready_state:ReadyState",
     "completion": "sequence:u64 error_code:i32 error_message:text4096",
-    "control": "name:ControlName version:some32 payload:blob16777216",
-    "control_reply": "sequence:u64 name:ControlName version:u32 error_code:i32 error_message:text4096"
-    " result:blob16777216",
+    "control": "control_name:ControlName control_version:some32 command_bytes:blob16777216",
+    "control_reply": "sequence:u64 control_name:ControlName control_version:u32 error_code:i32"
+    " error_message:text4096 result_bytes:blob16777216",
     "register_callable": DIGEST + " payload_version:some32 payload:blob16777216",
     "digest_callable": DIGEST,
-    "chip_callable": "descriptor:blob4096 location:ChipCallableBlobLocation blob_size:u64"
-    " blob_sha256:raw32 inline_blob:blob16777216 staged_token:blob1024 :zero",
+    "chip_callable": "descriptor_bytes:blob4096 blob_location:ChipCallableBlobLocation blob_size:u64"
+    " blob_sha256:raw32 inline_blob:blob16777216 staged_blob_token:blob1024 :zero",
     "export_request": f"{BUFFER} offset:u64 nbytes:some64 {USE} :zero",
-    "export_result": f"{BUFFER} address_space:shared offset:u64 nbytes:u64 export_id:some64 {ROUTE}",
-    "import_request": "importer_endpoint_id:i32 access:access exported:export_result :zero",
+    "export_result": f"{BUFFER} address_space:shared offset:u64 nbytes:u64 export_id:some64 {ROUTE}"
+    f" {DESCRIBED}",
+    "import_request": "importer_endpoint_id:i32 requested_access_flags:access"
+    " export_desc:export_result :zero",
     "import_result": f"importer_endpoint_id:i32 {BUFFER} import_id:u64 address_space:shared offset:u64"
-    f" nbytes:u64 {ROUTE}",
+    f" nbytes:u64 {ROUTE} import_descriptor:blob4096 :zero",
     "release_import": f"importer_endpoint_id:i32 {BUFFER} import_id:u64 :zero",
 }
 TITLES = {
@@ -334,7 +335,7 @@ def task_bytes(value):
     for one in value["tensors"]:
         raw += b"\1" + packed(REMOTE_DESC, one["desc"]) if one["desc"] else b"\0"
     raw += b"".join(int(one, 16).to_bytes(8, "little") for one in value["scalars"])
-    return raw + text(to_bytes(value["inline_arena"]))
+    return raw + text(to_bytes(value["inline_payload"]))
 
 
 REMOTE_DESC = (
@@ -403,11 +404,14 @@ def require_message(kind, value):
         raise ValueError("live owner buffer identity")
     if value.get("offset", 0) + value.get("nbytes", 0) >= 1 << 64:
         raise ValueError("do not fit 64 bits")
-    if kind == "import_request" and value["access"] & ~value["exported"]["access"]:
+    if (
+        kind == "import_request"
+        and value["requested_access_flags"] & ~(value["export_desc"]["access_flags"])
+    ):
         raise ValueError("is asked for")
     if kind == "chip_callable":
-        inline, size = value["location"] == 1, len(value["inline_blob"])
-        if bool(size) != inline or bool(value["staged_token"]) == inline:
+        inline, size = value["blob_location"] == 1, len(value["inline_blob"])
+        if bool(size) != inline or bool(value["staged_blob_token"]) == inline:
             raise ValueError("give exactly the one")
         if inline and value["blob_size"] != size:
             raise ValueError("CHIP_CALLABLE.blob_size")
@@ -444,10 +448,10 @@ def read_task(raw):
         raise ValueError("are allowed")
     for i in range(tensors):
         one, raw = cut(raw, 44)
-        require_tensor(struct.unpack("<Q5IIIB7s", one), f"TASK.args.tensors[{i}]")
+        require_tensor(struct.unpack("<Q5IIIB7s", one), f"TASK.args.tensor_metadata[{i}]")
     descs = []
     for i in range(tensors):
-        where = f"TASK.args.sidecars[{i}]"
+        where = f"TASK.args.remote_desc[{i}]"
         present, raw = cut(raw, 1)
         if present[0] > 1:
             raise ValueError(where + ".present")
@@ -458,9 +462,9 @@ def read_task(raw):
                 raise ValueError(where + ".flags")
             descs.append(desc)
     raw = cut(raw, 8 * scalars)[1]
-    value, raw = unpacked("inline_arena:blob1048576", raw, "TASK.args")
+    value, raw = unpacked("inline_payload:blob1048576", raw, "TASK.args")
     for desc in descs:
-        require_desc(desc, len(value["inline_arena"]))
+        require_desc(desc, len(value["inline_payload"]))
     if raw:
         raise ValueError("follow its end")
 

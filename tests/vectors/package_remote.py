@@ -12,17 +12,18 @@ from .package_bytes import tensor_of
 from .reader import to_bytes
 
 BLOBS = {
-    *("payload", "result", "digest", "descriptor", "blob_sha256", "inline_blob", "staged_token"),
-    *("transport_descriptor", "callable_digest", "inline_arena"),
+    *("payload", "command_bytes", "result_bytes", "digest", "descriptor_bytes"),
+    *("blob_sha256", "inline_blob", "staged_blob_token"),
+    *("transport_descriptor", "import_descriptor", "callable_digest", "inline_payload"),
 }
-ENUMS = {"ready": wire.ReadyState, "name": wire.ControlName}
+ENUMS = {"ready_state": wire.ReadyState, "control_name": wire.ControlName}
 ENUMS |= {"target_registry": wire.RemoteRegistryTarget, "callable_kind": wire.CallableKind}
-ENUMS |= {"location": wire.ChipCallableBlobLocation, "address_space": wire.RemoteAddressSpace}
+ENUMS |= {"blob_location": wire.ChipCallableBlobLocation, "address_space": wire.RemoteAddressSpace}
 
 
 def plain(name, value):
     """Return the value of a field as the package has it."""
-    if name == "exported":
+    if name == "export_desc":
         return made(wire.ExportBufferResult, value)
     if name in BLOBS:
         return to_bytes(value)
@@ -42,7 +43,7 @@ def task_of(value):
         tuple(tensor_of(one["tensor"]) for one in value["tensors"]),
         tuple(wire.RemoteTensorSidecar(desc) for desc in sidecars),
         tuple(int(one, 16) for one in value["scalars"]),
-        to_bytes(value["inline_arena"]),
+        to_bytes(value["inline_payload"]),
     )
     config = CallConfig(**value["config"])
     return wire.TaskPayloadWire(to_bytes(value["callable_digest"]), config, args)
@@ -68,8 +69,9 @@ def check_frame(case):
     )
     payload, raw = to_bytes(case["payload"]), to_bytes(case["bytes"])
     assert wire.encode_frame(header, payload) == raw
-    assert wire.decode_frame(raw) == wire.Frame(header, payload)
-    assert wire.decode_frame_header(raw[:40]) == (header, len(payload))
+    sized = header._replace(payload_bytes=len(payload))
+    assert wire.decode_frame(raw) == wire.Frame(sized, payload)
+    assert wire.decode_frame_header(raw[:40]) == sized
 
 
 def check_message_refused(case):

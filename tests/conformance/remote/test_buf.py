@@ -30,6 +30,7 @@ VALUES = {
     ),
     "release_import": wire.ReleaseImportRequest(4, 2, 7, 5, 6),
 }
+ASKED = "requested_access_flags"
 OWNER, IMPORTER = "live owner buffer identity", "live imported buffer identity"
 
 
@@ -47,12 +48,12 @@ def both_refuse(words, message, at, form, **wrong):
     ("message", "words", "at", "form", "field", "values"),
     [
         ("export_request", "EXPORT_BUFFER.nbytes", 28, "Q", "nbytes", (0,)),
-        ("export_request", "EXPORT_BUFFER.access", 36, "I", "access", (0, 4)),
+        ("export_request", "EXPORT_BUFFER.access_flags", 36, "I", "access_flags", (0, 4)),
         ("export_result", "result.address_space", 20, "I", "address_space", (0, 1, 2, 5)),
         ("export_result", "result.export_id", 40, "Q", "export_id", (0,)),
-        ("export_result", "result.access", 72, "I", "access", (0,)),
+        ("export_result", "result.access_flags", 72, "I", "access_flags", (0,)),
         ("import_request", IMPORTER, 0, "i", "importer_endpoint_id", (-1,)),
-        ("import_request", "IMPORT_BUFFER.access", 4, "I", "access", (0, 4)),
+        ("import_request", f"IMPORT_BUFFER.{ASKED}", 4, "I", ASKED, (0, 4)),
         ("import_result", IMPORTER, 0, "i", "importer_endpoint_id", (-1,)),
         ("import_result", IMPORTER, 24, "Q", "import_id", (0,)),
         ("import_result", "IMPORT_BUFFER result.address_space", 32, "I", "address_space", (2,)),
@@ -70,7 +71,7 @@ def test_an_import_of_what_is_no_export_or_for_more_access_is_refused():
     _, encode, _ = MESSAGES["import_request"]
     wrong = dataclasses.replace(EXPORTED, export_id=0)
     refuse("EXPORT_BUFFER result.export_id", encode, wire.ImportBufferRequest(4, 1, wrong))
-    to_read = dataclasses.replace(EXPORTED, access=wire.REMOTE_BUFFER_ACCESS_READ)
+    to_read = dataclasses.replace(EXPORTED, access_flags=wire.REMOTE_BUFFER_ACCESS_READ)
     for access in (wire.REMOTE_BUFFER_ACCESS_WRITE, wire.REMOTE_BUFFER_ACCESS_READ_WRITE):
         words = f"{access} is asked for, 1 is exported"
         refuse(words, encode, wire.ImportBufferRequest(4, access, to_read))

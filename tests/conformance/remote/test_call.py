@@ -47,13 +47,13 @@ def test_what_no_registry_kind_or_digest_is_is_refused(at, field):
     ("payload", "words"),
     [
         (
-            dataclasses.replace(INLINE, staged_token=b"t"),
+            dataclasses.replace(INLINE, staged_blob_token=b"t"),
             "INLINE_BLOB with a blob of 3 bytes and a",
         ),
         (dataclasses.replace(INLINE, inline_blob=b"", blob_size=0), "give exactly the one"),
         (dataclasses.replace(INLINE, blob_size=4), "blob_size: 4, but the blob has 3 bytes"),
         (dataclasses.replace(STAGED, inline_blob=b"abc"), "STAGED_BLOB with a blob of 3 bytes"),
-        (dataclasses.replace(STAGED, staged_token=b""), "give exactly the one"),
+        (dataclasses.replace(STAGED, staged_blob_token=b""), "give exactly the one"),
     ],
 )
 def test_a_chip_callable_has_either_its_blob_or_a_token(payload, words):

@@ -27,6 +27,10 @@ LISTED = {
 """The enumerations of the tables, and their values as text."""
 
 
+def sized(payload_bytes):
+    return HEADER._replace(payload_bytes=payload_bytes)
+
+
 def blob(raw):
     return struct.pack("<I", len(raw)) + raw
 
@@ -65,8 +69,8 @@ def test_a_frame_is_a_header_of_40_bytes_and_its_payload():
     ]
     raw = struct.pack(form, b"SLR3", 1, 5, 1 << 63, -2, 7, 3, 0) + b"abc"
     assert wire.encode_frame(HEADER, b"abc") == raw
-    assert wire.decode_frame(raw) == wire.Frame(HEADER, b"abc")
-    assert wire.decode_frame_header(raw[:40]) == (HEADER, 3)
+    assert wire.decode_frame(raw) == wire.Frame(sized(3), b"abc")
+    assert wire.decode_frame_header(raw[:40]) == sized(3)
     assert (wire.MAGIC, wire.PROTOCOL_VERSION) == (b"SLR3", 1)
 
 
@@ -78,7 +82,7 @@ def test_the_enumerations_have_the_values_of_the_table(name):
 
 
 # ---------------------------------------------------------------- limits
-X, BIG = b"x", bytes(wire.MAX_PAYLOAD_BYTES + 1)
+X, BIG = b"x", bytes(wire.MAX_FRAME_PAYLOAD_BYTES + 1)
 EXPORT = wire.ExportBufferResult(1, 2, 3, wire.RemoteAddressSpace.UB_LDST, 0, 0, 1)
 STAGED = wire.RemoteChipCallablePayload(
     b"", wire.ChipCallableBlobLocation.STAGED_BLOB, 0, bytes(32), b"", X
@@ -90,14 +94,14 @@ def task_with(**args):
 
 
 AT_LIMIT = {
-    "MAX_PAYLOAD_BYTES": ("frame", lambda n: wire.Frame(HEADER, bytes(n))),
-    "MAX_INLINE_ARENA_BYTES": ("task", lambda n: task_with(inline_arena=bytes(n))),
+    "MAX_FRAME_PAYLOAD_BYTES": ("frame", lambda n: wire.Frame(sized(n), bytes(n))),
+    "MAX_INLINE_PAYLOAD_BYTES": ("task", lambda n: task_with(inline_payload=bytes(n))),
     "MAX_STRING_BYTES": ("hello", lambda n: dataclasses.replace(HELLO, comm_profile="x" * n)),
     "MAX_ERROR_BYTES": ("completion", lambda n: wire.CompletionPayload(0, 1, "x" * n)),
     "MAX_TENSORS": (
         "task",
         lambda n: task_with(
-            tensors=(ContinuousTensor(),) * n, sidecars=(wire.RemoteTensorSidecar(),) * n
+            tensor_metadata=(ContinuousTensor(),) * n, remote_desc=(wire.RemoteTensorSidecar(),) * n
         ),
     ),
     "MAX_SCALARS": ("task", lambda n: task_with(scalars=(1,) * n)),
@@ -111,11 +115,11 @@ AT_LIMIT = {
     ),
     "MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES": (
         "chip_callable",
-        lambda n: dataclasses.replace(STAGED, descriptor=bytes(n)),
+        lambda n: dataclasses.replace(STAGED, descriptor_bytes=bytes(n)),
     ),
     "MAX_STAGED_BLOB_TOKEN_BYTES": (
         "chip_callable",
-        lambda n: dataclasses.replace(STAGED, staged_token=bytes(n)),
+        lambda n: dataclasses.replace(STAGED, staged_blob_token=bytes(n)),
     ),
 }
 
@@ -153,8 +157,8 @@ def test_errors_and_payloads_that_are_too_long_say_whose_they_are():
     refuse("completion error message too long: 4097", wire.encode_completion, 0, 1, text)
     reply, name = wire.encode_control_reply, wire.ControlName.COMM_INIT
     refuse("control reply error message too long: 4097", reply, 0, name, 1, 1, text)
-    name, most = wire.ControlName.COPY_TO_REMOTE, wire.MAX_PAYLOAD_BYTES - 12
-    assert len(wire.encode_control(name, 1, BIG[:most])) == wire.MAX_PAYLOAD_BYTES
+    name, most = wire.ControlName.COPY_TO_REMOTE, wire.MAX_FRAME_PAYLOAD_BYTES - 12
+    assert len(wire.encode_control(name, 1, BIG[:most])) == wire.MAX_FRAME_PAYLOAD_BYTES
     refuse("payload too long", wire.encode_control, name, 1, BIG[: most + 1])
     for _, _, decode in MESSAGES.values():
         refuse("", decode, BIG + X * 40)
@@ -191,7 +195,7 @@ WRONG |= {"blob": ["x", 3, None], "enum": [0x70, -1, None, "READY"]}
     ("field", "kind"),
     [
         *(("session_id", "u64"), ("endpoint_id", "i32"), ("protocol_version", "u32")),
-        *(("comm_profile", "text"), ("feature_flags", "u64"), ("ready", "enum")),
+        *(("comm_profile", "text"), ("feature_flags", "u64"), ("ready_state", "enum")),
     ],
 )
 def test_an_encoder_refuses_what_a_field_cannot_hold_and_names_it(field, kind):
@@ -207,18 +211,23 @@ def test_an_encoder_refuses_a_frame_that_is_none():
     for field in ("session_id", "endpoint_id", "sequence"):
         for value in (1 << 64, -(1 << 32), None):
             refuse(f"frame.{field}: ", wire.encode_frame, HEADER._replace(**{field: value}))
-    refuse("CONTROL.version: 0", wire.encode_control, wire.ControlName.COMM_INIT, 0)
+    refuse("frame.flags: 1", wire.encode_frame, HEADER._replace(flags=1))
+    refuse("CONTROL.control_version: 0", wire.encode_control, wire.ControlName.COMM_INIT, 0)
     for value in WRONG["blob"]:
         refuse("frame.payload", wire.encode_frame, HEADER, value)
-        refuse("CONTROL.payload", wire.encode_control, wire.ControlName.COMM_INIT, 1, value)
+        refuse("CONTROL.command_bytes", wire.encode_control, wire.ControlName.COMM_INIT, 1, value)
 
 
 @pytest.mark.spec("REMOTE-FRAME-4")
 def test_a_decoder_names_the_field_and_where_it_begins():
     raw = wire.encode_hello(HELLO)
-    refuse("HELLO.ready at byte 30: 2 is not one of NOT_READY 0, READY 1", wire.decode_hello,
+    refuse("HELLO.ready_state at byte 30: 2 is not one of NOT_READY 0, READY 1", wire.decode_hello,
            raw[:-4] + struct.pack("<I", 2))  # fmt: skip
-    refuse("HELLO.ready: 4 bytes are expected at byte 30, 3 are left", wire.decode_hello, raw[:-1])
+    refuse(
+        "HELLO.ready_state: 4 bytes are expected at byte 30, 3 are left",
+        wire.decode_hello,
+        raw[:-1],
+    )
     refuse("HELLO: 1 bytes follow its end at byte 34", wire.decode_hello, raw + X)
     frame = wire.encode_frame(HEADER)
     for at, name in ((0, "magic"), (4, "version"), (8, "type"), (36, "flags")):
@@ -241,7 +250,8 @@ def test_the_module_has_an_encoder_and_a_decoder_of_each_message():
     functions = {name for name in vars(wire) if inspect.isroutine(getattr(wire, name))}
     of = {way: {name.removeprefix(way) for name in functions if name.startswith(way)}
           for way in ("encode_", "decode_")}  # fmt: skip
-    assert of["decode_"] - of["encode_"] == {"frame_header"}
+    parts = {"frame_header", "call_config", "continuous_tensor", "remote_tensor_desc"}
+    assert of["decode_"] - of["encode_"] == parts
     assert of["encode_"] - of["decode_"] == set()
     decoders = [one[2] for one in MESSAGES.values()]
     used = {name for name in functions if getattr(wire, name) in decoders}

@@ -75,7 +75,7 @@ def test_a_session_is_ready_at_a_unix_socket_when_it_says_hello_and_takes_nothin
         assert connect().ask(FrameType.TASK, b"", timeout_s=0.5) is None
         client = connect()
         hello = client.greet()
-        assert (hello.ready, hello.session_id, hello.endpoint_id) == (ReadyState.READY, 77, 3)
+        assert (hello.ready_state, hello.session_id, hello.endpoint_id) == (ReadyState.READY, 77, 3)
         for _ in range(3):
             assert client.ask(FrameType.CONTROL, b"") is not None  # refuses another number
         assert client.order.received == 4
@@ -160,7 +160,7 @@ def test_a_session_that_nobody_greets_is_ended():
 @pytest.mark.spec("REMOTE-LINK-8")
 def test_versions_that_differ_are_refused_by_name():
     with session() as (place, connect):
-        assert connect().greet(comm_profile="simpler_ref/0.0").ready == ReadyState.NOT_READY
+        assert connect().greet(comm_profile="simpler_ref/0.0").ready_state == ReadyState.NOT_READY
         assert place.wait(20) and "simpler_ref/0.0" in place.why()
     other = dataclasses.replace(manifest(), version="0.0.1")
     with pytest.raises(RemoteError, match=r"0\.0\.1.*same version"):

@@ -238,15 +238,15 @@ def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
         def ask(which, payload):
             answer = client.ask(control, frames.encode_control(which, 1, payload))
             reply = frames.decode_control_reply(answer.payload)
-            return reply.error_message or reply.result
+            return reply.error_message or reply.result_bytes
 
         def prepare(token, **wrong):
             fields = {
-                "descriptor": descriptor,
-                "location": staged,
+                "descriptor_bytes": descriptor,
+                "blob_location": staged,
                 "blob_size": len(blob),
                 "blob_sha256": hashlib.sha256(blob).digest(),
-                "staged_token": token,
+                "staged_blob_token": token,
             }
             chip = callables.RemoteChipCallablePayload(**(fields | wrong))
             raw = callables.encode_remote_chip_callable_payload(chip)

@@ -42,7 +42,7 @@ def both_refuse(words, desc, arena=b""):
     """Let the encoder refuse a descriptor, and the decoder its bytes."""
     refuse(words, wire.encode_remote_task_args, args_with(desc, arena))
     numbers = (0 if one is None else one for one in dataclasses.astuple(desc))
-    raw = struct.pack("<II", 1, 0) + PLAIN_RAW + b"\1" + struct.pack("<Ii9Q", *numbers, 0)
+    raw = struct.pack("<II", 1, 0) + PLAIN_RAW + b"\1" + struct.pack("<Ii9Q", *numbers)
     refuse(words, wire.decode_remote_task_args, raw + blob(arena))
 
 
@@ -89,23 +89,23 @@ def test_a_configuration_that_is_not_allowed_is_refused(values, prefix, words):
 )
 def test_a_tensor_that_a_frame_cannot_describe_is_refused(tensor):
     args = wire.RemoteTaskArgsWire((PLAIN, tensor), (RemoteTensorSidecar(),) * 2)
-    refuse(r"TASK.args.tensors\[1\]", wire.encode_remote_task_args, args)
+    refuse(r"TASK.args.tensor_metadata\[1\]", wire.encode_remote_task_args, args)
 
 
 @pytest.mark.spec("REMOTE-TASK-2")
 @pytest.mark.parametrize(
     ("at", "raw", "words"),
     [
-        (0, b"\1", r"tensors\[0\].data at byte 8"),
-        (16, b"\1", r"tensors\[0\].shapes at byte 16"),
-        (28, b"\6", r"tensors\[0\].shapes at byte 16"),
-        (32, b"\x0c", r"tensors\[0\].dtype at byte 40: 12 "),
-        (33, b"\1", r"tensors\[0\].dtype at byte 40: 258 "),
-        (36, b"\2", r"tensors\[0\] at byte 44: child_memory 2"),
-        (37, b"\1", r"tensors\[0\] at byte 44: .*01000000000000"),
-        (43, b"\1", r"tensors\[0\] at byte 44: .*00000000000001"),
-        (8, b"\xff" * 20 + b"\5", r"tensors\[0\] at byte 8: .*address space"),
-        (44, b"\2", r"sidecars\[0\].present at byte 52: 2"),
+        (0, b"\1", r"tensor_metadata\[0\].data at byte 8"),
+        (16, b"\1", r"tensor_metadata\[0\].shapes at byte 16"),
+        (28, b"\6", r"tensor_metadata\[0\].shapes at byte 16"),
+        (32, b"\x0c", r"tensor_metadata\[0\].dtype at byte 40: 12 "),
+        (33, b"\1", r"tensor_metadata\[0\].dtype at byte 40: 258 "),
+        (36, b"\2", r"tensor_metadata\[0\] at byte 44: child_memory 2"),
+        (37, b"\1", r"tensor_metadata\[0\] at byte 44: .*01000000000000"),
+        (43, b"\1", r"tensor_metadata\[0\] at byte 44: .*00000000000001"),
+        (8, b"\xff" * 20 + b"\5", r"tensor_metadata\[0\] at byte 8: .*address space"),
+        (44, b"\2", r"remote_desc\[0\].present at byte 52: 2"),
     ],
 )
 def test_bytes_that_are_no_tensor_are_refused(at, raw, words):
@@ -116,7 +116,7 @@ def test_bytes_that_are_no_tensor_are_refused(at, raw, words):
 
 @pytest.mark.spec("REMOTE-TASK-2")
 def test_arguments_that_do_not_fit_each_other_are_refused():
-    args = dataclasses.replace(args_with(None), sidecars=())
+    args = dataclasses.replace(args_with(None), remote_desc=())
     refuse("0 sidecars for 1 tensors", wire.encode_remote_task_args, args)
     for scalar in (-1, 1 << 64, 1.5, None):
         args = dataclasses.replace(args_with(None), scalars=(1, scalar))
@@ -149,6 +149,7 @@ OWNERS = [{"owner_endpoint_id": owner} for owner in (1, -2)]
         (BUFFER, {"inline_payload_offset": 1}, "its inline fields must be 0", 8),
         (BUFFER, {"inline_payload_len": 1}, "its inline fields must be 0", 8),
         (BUFFER, {"offset": TOP - 23}, "do not fit 64 bits", 0),
+        (BUFFER, {"flags": 1}, "flags", 0),
     ],
 )
 def test_a_tensor_is_either_inline_or_in_a_live_buffer(desc, wrong, words, arena):
@@ -163,7 +164,7 @@ def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused(
     for desc in descs:
         args = args_with(desc, bytes(8))
         assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
-    where = r"TASK.args.sidecars\[0\]"
+    where = r"TASK.args.remote_desc\[0\]"
     for space in (0, 5, None):
         both_refuse(where + ".address_space", dataclasses.replace(BUFFER, address_space=space))
     for value in (-1, 1 << 64, None):
@@ -187,7 +188,9 @@ def test_a_run_has_these_bytes():
     written_as(RUN, told, raw)
     refuse("", RUN.decode, raw[:-16] + bytes(8) + raw[-8:])
     header = wire.FrameHeader(OwnFrameType.RUN, 1, 2, 3)
-    assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(header, raw)
+    assert wire.decode_frame(wire.encode_frame(header, raw)) == wire.Frame(
+        header._replace(payload_bytes=len(raw)), raw
+    )
     assert OwnFrameType.RUN == 64
 
 
@@ -325,3 +328,16 @@ def test_what_a_task_cannot_fetch_from_a_lost_endpoint_has_an_error_code(refused
     with pytest.raises((TransferError, RemoteError)) as caught:
         found.take([CopiedTensor(1, 2, 0, "there")], [8])
     assert outcome_of(caught.value) == (1 if refused else 4)
+
+
+@pytest.mark.spec("REMOTE-FRAME-9")
+def test_the_parts_of_a_task_can_be_read_one_by_one():
+    desc = wire.RemoteTensorDesc(RemoteAddressSpace.REMOTE_DEVICE, 2, 3, generation=4)
+    task = wire.TaskPayloadWire(bytes(32), CallConfig(block_dim=5), args_with(desc))
+    reader = wire.Reader(wire.encode_task_payload(task))
+    assert reader.take(32, "digest") == bytes(32)
+    assert wire.decode_call_config(reader) == task.config
+    reader.take(8, "counts")
+    assert wire.decode_continuous_tensor(reader) == PLAIN
+    assert reader.take(1, "present") == b"\1"
+    assert wire.decode_remote_tensor_desc(reader) == desc
