@@ -1,6 +1,6 @@
 """The trace of an endpoint, as its link has the session take it, and fetches the records.
 
-Rule     SEE-REMOTE-3, SEE-REMOTE-4, SEE-REMOTE-5
+Rule     SEE-REMOTE-3, SEE-REMOTE-4, SEE-REMOTE-6
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The trace of a session: what its inner Worker does, its frames, and what it moves.
 
-Rule     SEE-REMOTE-1, SEE-REMOTE-2, SEE-REMOTE-5
+Rule     SEE-REMOTE-1, SEE-REMOTE-2, SEE-REMOTE-6
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import simpler_ref
 
 PACKAGE = Path(simpler_ref.__file__).parent
 LAYERS = [
-    *({"errors", "version"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
+    *({"errors", "version"}, {"check"}, {"jit"}, {"system"}, {"model"}, {"engine"}, {"trace"}),
     *({"callables"}, {"workers"}, {"native_chip"}, {"orch"}, {"calls"}, {"remote"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),

@@ -1,4 +1,4 @@
-"""Random programs, step by step against the model of `reference.py`, all of it compared each time.
+"""Random programs, step by step against the reference model, all of it compared each time.
 
 A step is anything that one of the actors does on its own: a submit, the wiring of one task, one
 look at the mailboxes, an answer, a death, a thread that asks for a mailbox or gives it back. Whatever
@@ -14,11 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
-
-from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
-from .reference import (
+from simpler_ref.check.model import (
     INOUT,
     INPUT,
     NEXT_LEVEL,
@@ -31,6 +27,10 @@ from .reference import (
     Tensor,
     host_tensors,
 )
+from simpler_ref.jit import layout as L
+from simpler_ref.jit.kernel import INTERPRETED
+
+from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
 MAIL = {L.IDLE: "IDLE", L.TASK_READY: "TASK_READY", L.CONTROL_DONE: "CONTROL"}
@@ -43,6 +43,24 @@ ADDRESSES = [*(0x7000_0000 + (i << 16) for i in range(5)), 0xFFFF_8000_0000_0040
 
 ANSWERS = ["OK"] * 40 + ["SKIPPED"] * 40 + ["ERROR"]
 ANY = 99
+
+
+class Chosen:
+    """What the rules leave to the engine: which tasks each worker has, and which members."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def starts(self, task):
+        return any(task is one for given in self.given.values() for one, _ in given)
+
+    def worker(self, task, workers):
+        found = [w for w in self.given if (task, None) in self.given[w]]
+        assert len(found) < 2, f"{found} have {task}"
+        return found[0] if found else None
+
+    def places(self, group, idle):
+        return {w: m for w in idle for one, m in self.given[w] if one is group}
 
 
 class Program:
@@ -239,12 +257,12 @@ class Program:
         raise AssertionError("there is always something to do")
 
     def choices(self):
-        """Return what the rules leave to the engine: which tasks each worker has, and which members."""
         by_slot = {slot: task for task, slot in self.slots.items()}
-        return {
+        given = {
             w: [(by_slot[slot], None if m < 0 else m) for slot, m in self.engine_assignments(w)]
             for w in self.workers()
         }
+        return Chosen(given)
 
     def engine_assignments(self, worker):
         """Return (slot, member) of what the engine has given a worker, oldest first."""
@@ -415,7 +433,7 @@ class Program:
         self.check_workers()
 
     def forget_reclaimed(self):
-        for task in [task for task in self.slots if task.reclaimed]:
+        for task in [task for task in self.slots if task.state == "FREE"]:
             del self.slots[task]
 
     def check_counts(self):
@@ -478,7 +496,7 @@ class Program:
         edges = d.edges(slot)
         assert len(edges) == len(task.producers) + len(task.kept) + len(task.after)
         assert {edge.consumer for edge in edges} <= {slot, slot | L.ORDER_ONLY, L.NONE}
-        if task.holds_producers:
+        if task.state in ("PENDING", "READY", "RUNNING") or task.fanin > 0:
             waited = [by_slot[edge.producer] for edge in edges if edge.consumer == slot]
             kept = [by_slot[edge.producer] for edge in edges if edge.consumer == L.NONE]
             after = [by_slot[edge.producer] for edge in edges if edge.consumer > slot]

@@ -342,7 +342,7 @@ def test_a_file_that_is_gone_is_named_and_notes_that_were_dropped_there_are_coun
 
 
 # ---------------------------------------------------------------- how they travel
-@pytest.mark.spec("SEE-REMOTE-5")
+@pytest.mark.spec("SEE-REMOTE-6")
 def test_records_come_while_a_run_goes_on(two, tmp_path):
     path = str(tmp_path / "a.trace")
 
@@ -354,7 +354,7 @@ def test_records_come_while_a_run_goes_on(two, tmp_path):
         two.worker.run(orch_fn)
 
 
-@pytest.mark.spec("SEE-REMOTE-5")
+@pytest.mark.spec("SEE-REMOTE-6")
 def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
     path = str(tmp_path / "a.trace")
     with two.worker.trace(path):
@@ -365,7 +365,7 @@ def test_many_records_come_in_pieces_and_all_of_them(two, tmp_path):
     assert len(below.trace.tasks) == 4 * far_side.MANY
 
 
-@pytest.mark.spec("SEE-REMOTE-5")
+@pytest.mark.spec("SEE-REMOTE-6")
 def test_pieces_are_for_who_has_keys_and_key_and_at_most_so_large():
     pair = new_pair()
     with session(pair) as (place, connect):

@@ -1,0 +1,402 @@
+"""SEE-CHECK: scheduler traces by the rules."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+
+import pytest
+
+from simpler_ref.__main__ import main
+from simpler_ref.check import TraceError, check
+from simpler_ref.check.checker import RULES
+
+from ...spec_rules import SPEC, read_rules
+
+VECTORS = SPEC / "vectors" / "scheduler.json"
+WHOLE = json.loads(VECTORS.read_text())
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Return a function that has a case of the vectors, changed by a function, checked."""
+
+    def judge(name, change=lambda case: None):
+        case = copy.deepcopy(next(case for case in WHOLE["cases"] if case["name"] == name))
+        change(case)
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"format": 1, "cases": [case]}))
+        return check(path)
+
+    return judge
+
+
+def after(step, **changes):
+    """Return a function that changes what a case says after a step."""
+
+    def change(case):
+        for key, value in changes.items():
+            said = case["steps"][step]["then"]
+            said[key] = {**said[key], **value} if key != "error" else value
+
+    return change
+
+
+def row(worker=0, mailbox="TASK_READY", member=None, skip=False):
+    return {"member": member, "worker": worker, "mailbox": mailbox, "skip": skip}
+
+
+def members(*mailboxes):
+    """Return the rows of a group whose members have no told worker; None is a member without any."""
+    return [row(None, mail, m) for m, mail in enumerate(mailboxes) if mail is not None]
+
+
+def without(step, task):
+    """Return a function that leaves a task READY that should have started in a step."""
+
+    def change(case):
+        then = case["steps"][step]["then"]
+        then["states"][task] = "READY"
+        del then["running"][task]
+
+    return change
+
+
+def exchanged(case):
+    rows = case["steps"][1]["then"]["running"]["g"]
+    rows[0]["worker"], rows[1]["worker"] = rows[1]["worker"], rows[0]["worker"]
+
+
+def overtaken(case):
+    """The task for one worker starts before an older one for any."""
+    then = case["steps"][8]["then"]
+    then["states"] |= {"any1": "READY", "mine1": "RUNNING"}
+    then["running"] = {"mine1": [row()]}
+
+
+def unharmed(case):
+    then = case["steps"][6]["then"]
+    then["states"]["mine"] = "READY"
+
+
+READY, DONE = "TASK_READY", "TASK_DONE"
+WRONG = [
+    (
+        "the life of a task",
+        after(1, states={"a": "READY"}),
+        "ORCH-STATE-2",
+        "a is READY, not PENDING",
+    ),
+    ("the life of a task", after(2, states={"a": "PENDING"}), "SCHED-DISPATCH-1", "a is PENDING"),
+    ("the life of a task", after(3, states={"a": "PENDING"}), "ORCH-STATE-1", "not RUNNING"),
+    (
+        "the life of a task",
+        after(3, states={"a": "COMPLETED"}),
+        "SCHED-COMPLETE-1",
+        "a is COMPLETED",
+    ),
+    (
+        "the life of a task",
+        after(3, running={"a": [row()]}),
+        "SCHED-MAIL-2",
+        "TASK_READY, not TASK_DONE",
+    ),
+    ("the life of a task", after(4, refs={"a": [1, 0]}), "ORCH-STATE-4", "[1, 0], not [1, 1]"),
+    (
+        "the life of a task",
+        after(4, running={"a": [row()]}),
+        "SCHED-DISPATCH-2",
+        "a is with a worker",
+    ),
+    ("the life of a task", after(5, states={"a": "CONSUMED"}), "ORCH-SCOPE-7", "not FREE"),
+    ("the scope ends first", after(5, states={"a": "FREE"}), "ORCH-STATE-3", "not CONSUMED"),
+    ("the scope ends first", after(6, states={"a": "CONSUMED"}), "SCHED-CONSUME-2", "not FREE"),
+    ("a chain on one worker", after(2, states={"b": "READY"}), "SCHED-READY-1", "b is READY"),
+    ("a chain on one worker", after(4, states={"b": "READY"}), "SCHED-WIRE-2", "b is READY"),
+    ("a chain on one worker", after(5, states={"b": "PENDING"}), "SCHED-COMPLETE-2", "not READY"),
+    ("a chain on one worker", without(6, "b"), "SCHED-DISPATCH-3", "b could start on sub worker 0"),
+    (
+        "a producer that was done before",
+        after(9, states={"a": "COMPLETED"}),
+        "ORCH-STATE-3",
+        "CONSUMED",
+    ),
+    (
+        "a buffer is kept by its reader",
+        after(1, states={"buffer": "PENDING"}),
+        "ORCH-ALLOC-2",
+        "buffer",
+    ),
+    ("first in, first out", after(3, states={"c": "RUNNING"}), "SCHED-READY-3", "c is RUNNING"),
+    ("first in, first out", after(3, states={"b": "RUNNING"}), "SCHED-DISPATCH-2", "b is RUNNING"),
+    (
+        "failure travels downstream",
+        after(6, states={"d": "FAILED"}),
+        "SCHED-POISON-2",
+        "d is FAILED",
+    ),
+    (
+        "failure travels downstream",
+        after(6, states={"c": "PENDING"}),
+        "SCHED-POISON-1",
+        "not FAILED",
+    ),
+    ("two failures", after(4, error=None), "ORCH-FAIL-1", "error is none, not TASK_FAILURE of b"),
+    ("a group starts as a whole", after(4, states={"g": "RUNNING"}), "WM-PLACE-1", "g is RUNNING"),
+    ("a group starts as a whole", after(4, states={"later": "RUNNING"}), "WM-PLACE-3", "later is"),
+    ("a group starts as a whole", without(6, "g"), "WM-PLACE-1", "g could start, all its members"),
+    (
+        "a group ends once",
+        after(4, running={"g": members(READY, DONE, READY)}),
+        "SCHED-DISPATCH-2",
+        "1",
+    ),
+    ("a group ends once", after(4, running={"g": members(READY)}), "WM-DONE-1", "member 2 of g"),
+    (
+        "a group ends once",
+        after(4, states={"g": "COMPLETED"}),
+        "SCHED-COMPLETE-1",
+        "g is COMPLETED",
+    ),
+    (
+        "a member fails",
+        after(4, running={"g": members(READY, None, READY)}),
+        "WM-DONE-3",
+        "member 0",
+    ),
+    ("a member fails", after(8, states={"g": "COMPLETED"}), "WM-DONE-2", "not FAILED"),
+    (
+        "members for workers of their own",
+        exchanged,
+        "WM-PLACE-2",
+        "member 1 of g is for another worker",
+    ),
+    ("a task for one worker", after(4, states={"mine": "RUNNING"}), "WM-AFF-1", "mine is RUNNING"),
+    (
+        "a task for one worker",
+        after(1, running={"busy": [row(0)]}),
+        "WM-AFF-1",
+        "busy could start on",
+    ),
+    (
+        "tasks for one worker and for any take turns",
+        overtaken,
+        "SCHED-DISPATCH-3",
+        "any1 could start",
+    ),
+    ("an idle worker dies", after(7, states={"c": "RUNNING"}), "SCHED-DEATH-2", "not FAILED"),
+    (
+        "a group that cannot be placed any more",
+        after(6, states={"g": "READY"}),
+        "WM-PLACE-5",
+        "not FAILED",
+    ),
+    (
+        "the worker of a task dies before it starts",
+        unharmed,
+        "WM-AFF-5",
+        "mine is READY, not FAILED",
+    ),
+    ("a worker dies in a task", after(5, states={"a": "RUNNING"}), "SCHED-DEATH-1", "a is RUNNING"),
+    ("nobody is left", after(6, states={"b": "READY"}), "SCHED-DEATH-2", "b is READY, not FAILED"),
+    ("a cancel", after(6, states={"ready": "READY"}), "SCHED-CANCEL-1", "ready is READY"),
+]
+
+
+def test_every_trace_of_the_vectors_is_right(capsys):
+    """The command says so."""
+    steps = sum(len(case["steps"]) for case in WHOLE["cases"])
+    assert main(["check", str(VECTORS)]) == 0
+    assert capsys.readouterr().out == f"{len(WHOLE['cases'])} traces, {steps} steps: all right\n"
+
+
+@pytest.mark.spec("SEE-CHECK-1")
+@pytest.mark.parametrize(("name", "change", "rule", "text"), WRONG)
+def test_a_finding_says_step_difference_and_rule(judged, name, change, rule, text):
+    found = judged(name, change)[0]
+    assert (found.case, found.rule) == (name, rule)
+    assert text in found.text
+    assert (
+        str(found)
+        == f"{name!r} steps[{found.step}], {found.did}: {found.text}. {rule}: {RULES[rule]}"
+    )
+
+
+def test_the_command_prints_a_line_for_each_finding(tmp_path, capsys):
+    """And goes on with the next trace; the status is 1."""
+    whole = copy.deepcopy(WHOLE)
+    after(4, refs={"a": [1, 0]})(whole["cases"][0])
+    after(6, states={"c": "PENDING", "d": "FAILED"})(whole["cases"][9])
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(whole))
+    assert main(["check", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == [
+        "'the life of a task' steps[4], pass",
+        "'failure travels downstream' steps[6], settle",
+        "'failure travels downstream' steps[6], settle",
+    ]
+    assert lines[-1].endswith("steps: 2 traces are wrong")
+
+
+def test_rules_have_the_words_of_the_specification():
+    rules = read_rules()
+    assert {name: rules[name].text for name in RULES} == RULES
+
+
+# ---------------------------------------------------------------- choices
+def run(*cases):
+    return {"format": 1, "cases": list(cases)}
+
+
+def submit(task, *reads, writes=None, **more):
+    tensors = [{"tag": "INPUT", "data": data, "nbytes": 8} for data in reads]
+    if writes:
+        tensors.append({"tag": "OUTPUT", "data": writes, "nbytes": 8})
+    return {"do": "submit", "task": task, "pool": "SUB", "tensors": tensors, **more}
+
+
+def trace(*steps, sub=1):
+    """Return a case from steps, each with the states after it and what is running."""
+    case = {"kind": "trace", "name": "made", "next_level": 0, "sub": sub, "steps": []}
+    for step, states, running in steps:
+        then = {"states": states, "running": running, "refs": None, "error": None}
+        case["steps"].append({**step, "then": then})
+    return case
+
+
+def after_a_producer(*consumers, then, busy=False):
+    """Return a case in which all these become ready together, and what runs after each pass then.
+
+    There are two workers; one of them may be busy with another task all the time.
+    """
+    tasks = [submit("p", writes="0x7000"), *consumers]
+    tasks += [submit("long")] if busy else []
+    names = [one["task"] for one in tasks]
+    steps = []
+    for number, one in enumerate(tasks, 1):
+        steps.append((one, dict.fromkeys(names[:number], "PENDING"), {}))
+    runs = {"long": [row(1)]} if busy else {}
+    told = dict.fromkeys(names, "PENDING") | dict.fromkeys(["p", *runs], "RUNNING")
+    steps.append(({"do": "pass"}, told, {"p": [row()], **runs}))
+    end = {"do": "end", "task": "p", "outcome": "SUCCESS"}
+    steps.append((end, told, {"p": [row(mailbox=DONE)], **runs}))
+    ready = told | dict.fromkeys([one["task"] for one in consumers], "READY") | {"p": "COMPLETED"}
+    steps.append(({"do": "pass"}, ready, runs))
+    for running in then:
+        told = ready | dict.fromkeys(running, "RUNNING")
+        steps.append(({"do": "pass"}, told, running | runs))
+    return trace(*steps, sub=2)
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Return a function that has a case checked and returns the rules that it breaks."""
+
+    def find(case):
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"format": 1, "cases": [case]}))
+        return [finding.rule for finding in check(path)]
+
+    return find
+
+
+@pytest.mark.spec("SEE-CHECK-1")
+@pytest.mark.parametrize("first", ["x", "y"])
+def test_of_tasks_that_become_ready_together_either_may_be_first(found, first):
+    consumers = submit("x", "0x7000"), submit("y", "0x7000")
+    assert found(after_a_producer(*consumers, then=[{first: [row()]}], busy=True)) == []
+
+
+GROUP = {"do": "submit", "task": "g", "pool": "SUB"}
+GROUP["members"] = [{"tensors": submit("", "0x7000")["tensors"]}, {}]
+
+
+@pytest.mark.parametrize("order", [(GROUP, "x"), ("x", GROUP)])
+def test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it(found, order):
+    """But once that has waited although it could start, the group was before it."""
+    consumers = [submit("x", "0x7000") if one == "x" else one for one in order]
+    alone, both = {"x": [row()]}, {"g": [row(0, member=0), row(1, member=1)]}
+    idle = {"right": [[alone], [both]], "wrong": [[{}]]}
+    busy = {"right": [[alone], [{}], [{}, {}]], "wrong": [[{}, alone]]}
+    for cases in (idle, busy):
+        for judgement, several in cases.items():
+            for then in several:
+                case = after_a_producer(*consumers, then=then, busy=cases is busy)
+                assert bool(found(case)) == (judgement == "wrong"), then
+
+
+# ---------------------------------------------------------------- what is no trace
+JUNK = [None, True, -1, 1 << 70, 1.5, "", "0x7000", "ring9+0x0", [], {}, [[[]]], {"a": 1}, "SUB"]
+
+
+def places(value, path=()):
+    """Yield the way to every value in a file."""
+    yield path
+    pairs = value.items() if isinstance(value, dict) else ()
+    for name, one in enumerate(value) if isinstance(value, list) else pairs:
+        yield from places(one, (*path, name))
+
+
+@pytest.mark.spec("SEE-CHECK-1")
+def test_a_file_in_which_anything_is_something_else_is_judged_or_refused(tmp_path):
+    rng, path, refused = random.Random(3), tmp_path / "trace.json", 0
+    for _ in range(600):
+        whole = {"format": 1, "cases": [copy.deepcopy(rng.choice(WHOLE["cases"]))]}
+        *way, last = rng.choice([*places(whole)][1:])
+        at = whole
+        for name in way:
+            at = at[name]
+        if rng.random() < 0.8:
+            at[last] = rng.choice(JUNK)
+        else:
+            del at[last]
+        path.write_text(json.dumps(whole))
+        try:
+            assert all(str(finding) for finding in check(path))
+        except TraceError:
+            refused += 1
+    assert refused > 400
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (VECTORS.read_bytes()[:5000], "it is not JSON: "),
+        (b"\xff", "it is not JSON: "),
+        (b"[" * 100_000, "it is nested too deeply"),
+        (b"1" * 5000, "file is 1111|it is not JSON: Exceeds the limit"),
+        (b'{"format": 2, "cases": []}', r"file.format is 2, not a number from 1 to 1"),
+        (json.dumps(run({"kind": "ring"})).encode(), r"file.cases\[0\] has no 'name'"),
+        (
+            json.dumps(run(trace(({"do": "sing"}, {}, {})))).encode(),
+            r"steps\[0\].do is 'sing', not one",
+        ),
+        (json.dumps(run(trace(({"do": "pass"}, {"q": "READY"}, {})))).encode(), "no task 'q' was"),
+        (
+            json.dumps(run(trace((submit("t", worker=7), {}, {})))).encode(),
+            "there is no worker 7, only 1",
+        ),
+        (
+            json.dumps(run(trace(({"do": "close_scope"}, {}, {})))).encode(),
+            "no scope is open but that",
+        ),
+        (
+            json.dumps(run(trace(({"do": "pass", "x": 1}, {}, {})))).encode(),
+            r"steps\[0\] has 'x'; its keys",
+        ),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_the_place(tmp_path, capsys, raw, text):
+    path = tmp_path / "trace.json"
+    path.write_bytes(raw)
+    with pytest.raises(TraceError, match=text):
+        check(path)
+    assert main(["check", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"python -m simpler_ref check: {path}: ")
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == main(["check", str(tmp_path / "none")]) == 2
+    assert "No such file" in capsys.readouterr().err
