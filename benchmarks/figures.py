@@ -91,7 +91,6 @@ FIGURES: dict[str, Figure] = {
     "submit_many": Figure("bulk", "many in one call: an array of tensors", target=0.1),
     "submit_many_behind": Figure("bulk", "the same, behind a long task"),
     "submit_many_3": Figure("bulk", "three arrays and a number in one call"),
-    "submit_many_list": Figure("bulk", "a list of tensors in one call"),
     "replay_added": Figure("bulk", "replay of a stencil, time to submit", target=0.3),
     "replay_added_0": Figure("bulk", "replay of independent tasks, time to submit"),
     "replay_stencil_1": Figure("bulk", "replay of a stencil, 1 worker"),

@@ -12,7 +12,6 @@ from graphs import (
     noop,
     stencil,
     submit_seconds,
-    tensors,
 )
 
 from simpler_ref import TensorArgType as T
@@ -54,21 +53,6 @@ def three_columns(n: int) -> Prepare:
     return prepare
 
 
-def listed(n: int) -> Prepare:
-    """Prepare one call with a list of ready-made tensors."""
-
-    def prepare(worker: Worker) -> OrchFunction:
-        task = worker.register(noop)
-        buffers = tensors(worker, 64) * (n // 64)
-
-        def orchestrate(orch, args, config):
-            orch.submit_sub_many(task, [buffers], [T.INOUT])
-
-        return orchestrate
-
-    return prepare
-
-
 def replayed(prepare: Prepare) -> Prepare:
     """Prepare the recording of a graph: what `Graph.run` does once its run is open."""
 
@@ -84,7 +68,6 @@ def test_submitting_many_tasks_in_one_call(record):
             "submit_many": fresh(1, rows(N), N, submit_seconds),
             "submit_many_behind": fresh(1, behind_a_long_task(rows(N)), N + 1, submit_seconds),
             "submit_many_3": fresh(1, three_columns(N), N, submit_seconds),
-            "submit_many_list": fresh(1, listed(N), N, submit_seconds),
         },
         rounds=ROUNDS,
     )
