@@ -6,6 +6,7 @@ Rule     HIER-API-1
 from __future__ import annotations
 
 from .callables.identity import (
+    CALLABLE_DESCRIPTOR_SCHEMA_VERSION as CALLABLE_DESCRIPTOR_SCHEMA_VERSION,
     CALLABLE_HASH_DIGEST_BYTES as CALLABLE_HASH_DIGEST_BYTES,
     CallableHandle as CallableHandle,
     CallableKind as CallableKind,
@@ -25,3 +26,10 @@ from .callables.identity import (
 from .callables.payloads import (
     parse_python_callable_payload as parse_python_callable_payload,
 )
+
+CALLABLE_KIND_CHIP = CallableKind.CHIP_CALLABLE
+CALLABLE_KIND_PYTHON_SERIALIZED = CallableKind.PYTHON_SERIALIZED
+CALLABLE_KIND_PYTHON_IMPORT = CallableKind.PYTHON_IMPORT
+TARGET_NAMESPACE_LOCAL_CHIP = TargetNamespaceName.LOCAL_CHIP
+TARGET_NAMESPACE_LOCAL_PYTHON = TargetNamespaceName.LOCAL_PYTHON
+TARGET_NAMESPACE_REMOTE_TASK_DISPATCHER = TargetNamespaceName.REMOTE_TASK_DISPATCHER

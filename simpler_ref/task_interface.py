@@ -42,6 +42,7 @@ from .model.visibility import (
     make_tensor as make_tensor,
 )
 from .native_chip import (
+    COMM_MAX_RANK_NUM as COMM_MAX_RANK_NUM,
     ChipCallable as ChipCallable,
     ChipStorageTaskArgs as ChipStorageTaskArgs,
     ChipWorker as ChipWorker,

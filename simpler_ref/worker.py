@@ -176,8 +176,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         return life.live() if life.entered and not life.closed else life.session
 
     # ------------------------------------------------------------ workers below
-    def add_worker(self, worker: Worker) -> None:
-        """Make a Worker a next-level child of this one; it starts and ends with it.
+    def add_worker(self, worker: Worker) -> int:
+        """Make a Worker a next-level child of this one, and return its number there.
+
+        It starts and ends with this one.
 
         It is started inside its own process (or thread), from what is registered with it by then.
 
@@ -218,8 +220,9 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 )
             if worker._life.parent_level:
                 raise RuntimeError("the Worker given to add_worker is a child already")
-            self._life.add_nested(worker)
+            number = self._life.add_nested(worker)
             worker._life.parent_level = self.level
+            return number
 
     def add_next_level(self, worker: Any) -> None:
         """Add a worker kind of your own to the next-level pool.
@@ -410,7 +413,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             `target` is not callable, or a call would not run it, such as of a generator or coroutine
             function; or it cannot be serialised and the workers run already.
         CallableError
-            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the `init` of a Worker
+            CALLABLE_KIND_UNSUPPORTED: a Python callable at level 2, or after the start of a Worker
             whose workers take none; or see `Registry.add`.
         LocalSlotExhaustedError
             4096 callables are registered.

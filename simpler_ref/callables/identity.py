@@ -22,7 +22,7 @@ from typing import Any, NoReturn, cast
 from ..errors import CallableError, HandleMutatedError
 from ..model.enums import ArgDirection
 
-_SCHEMA = 1
+CALLABLE_DESCRIPTOR_SCHEMA_VERSION = _SCHEMA = 1
 _PAYLOAD_FORMAT = 1
 _CLOUDPICKLE = 1
 CALLABLE_HASH_DIGEST_BYTES = hashlib.sha256().digest_size
@@ -214,9 +214,13 @@ def parse_python_import_target(target: str) -> tuple[str, str]:
 
     Raises
     ------
+    TypeError
+        It is no text.
     CallableError
         HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
     """
+    if not isinstance(target, str):
+        raise TypeError(f"a target is a text, module:qualname, got {target!r:.60}")
     module, colon, qualname = target.partition(":")
     if not colon:
         raise CallableError(

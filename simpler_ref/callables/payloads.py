@@ -91,7 +91,7 @@ def pack_payload(payload: bytes) -> bytes:
     return head + payload
 
 
-def parse_python_callable_payload(raw: bytes) -> bytes:
+def parse_python_callable_payload(payload: bytes) -> bytes:
     """Check an envelope and return the serialised Python in it.
 
     Raises
@@ -100,19 +100,19 @@ def parse_python_callable_payload(raw: bytes) -> bytes:
         HASHID_DESCRIPTOR_MISMATCH: not an envelope of this version, or of another length.
     """
     problem = ""
-    if len(raw) < _ENVELOPE.size:
-        problem = f"{len(raw)} bytes are fewer than its head has"
+    if len(payload) < _ENVELOPE.size:
+        problem = f"{len(payload)} bytes are fewer than its head has"
     else:
-        magic, version, serializer, flags, size = _ENVELOPE.unpack_from(raw)
+        magic, version, serializer, flags, size = _ENVELOPE.unpack_from(payload)
         if magic != _MAGIC:
             problem = f"it begins with {magic!r}"
         elif (version, serializer, flags) != (_ENVELOPE_VERSION, _CLOUDPICKLE, 0):
             problem = f"version {version}, serializer {serializer}, flags {flags} are not known"
-        elif size != len(raw) - _ENVELOPE.size:
-            problem = f"it announces {size} bytes and has {len(raw) - _ENVELOPE.size}"
+        elif size != len(payload) - _ENVELOPE.size:
+            problem = f"it announces {size} bytes and has {len(payload) - _ENVELOPE.size}"
     if problem:
         raise CallableError("HASHID_DESCRIPTOR_MISMATCH", f"no payload envelope: {problem}")
-    return raw[_ENVELOPE.size :]
+    return payload[_ENVELOPE.size :]
 
 
 _OBJECT = "object:"

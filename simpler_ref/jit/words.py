@@ -51,7 +51,7 @@ WAKE_SHARE = 4  # the collector is woken whenever this part of a journal has fil
 
 TRACE_TASKS, TRACE_ALL = 1, 2  # in TRACING: only what workers do is noted; or everything
 
-DUMPED_AFTER, DUMPED_SCALAR = 1 << 16, 1 << 17  # in the operand of NOTED_DUMPED
+DUMPED_AFTER, DUMPED_SCALAR, DUMPED_MEMBER = 1 << 16, 1 << 17, 18  # in the operand of NOTED_DUMPED
 EXTRA_SHAPES, EXTRA_DUMP, EXTRA_MARKED = 1, 2, 4
 """Bits of TRACE_EXTRAS: shapes are noted; workers dump tensors, all or only marked ones."""
 
@@ -85,7 +85,8 @@ NOTED_SHAPE = 30
 NOTED_SUBMIT = 31  # the Orch thread carried out one submit of Python: NOTE_TIME to NOTE_VALUE
 NOTED_DUMPED = 32
 """A worker wrote a tensor into a file: its number, and `DUMPED_AFTER` if after the task; where, how many
-bytes. With `DUMPED_SCALAR` it saw a scalar: its number after the tensors; its bits and its kind."""
+bytes. With `DUMPED_SCALAR` it saw a scalar: its number, from bit `DUMPED_MEMBER` on the member of a group
+that has it, plus 1; its bits and its kind."""
 NOTED_COUNTED = 33
 """What two counters, of which the operand is the first, have counted during a task."""
 NOTED_LAYOUT = 34

@@ -6,8 +6,9 @@ Rule     FLOW-CONFIG-1, FLOW-CONFIG-2, FLOW-CONFIG-3, FLOW-CONFIG-5, FLOW-CONFIG
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from operator import index
+from operator import attrgetter, index
 from typing import Any
 
 from ..jit import layout as L
@@ -40,7 +41,7 @@ class RuntimeEnv:
     Attributes
     ----------
     ring_task_window : int | tuple[int, ...]
-        Tasks that may be alive.
+        Tasks that may be alive, a power of two.
     ring_heap : int | tuple[int, ...]
         Bytes of the heap.
     ring_dep_pool : int | tuple[int, ...]
@@ -57,7 +58,9 @@ class RuntimeEnv:
         Raises
         ------
         ValueError
-            A size that is no number from 0 to 2**63 - 1, or not one number for each of four rings.
+            A size that no ring can have: a task window is a power of two from 4 to 2**30, a heap has
+            1024 bytes to 2**63 - 1, a pool 4 to 2**31 - 1 dependencies; or not one number for each of
+            four rings.
         """
         for name in _SIZES:
             _sizes(name, getattr(self, name))
@@ -85,18 +88,51 @@ class RuntimeEnv:
     __hash__ = None  # type: ignore[assignment]
 
 
+_RANGES = {
+    "ring_task_window": (4, 1 << 30, "a power of two from 4 to 2**30"),
+    "ring_heap": (1024, (1 << 63) - 1, "a number from 1024 to 2**63 - 1"),
+    "ring_dep_pool": (4, (1 << 31) - 1, "a number from 4 to 2**31 - 1"),
+}
+"""What sizes can be, beside 0."""
+
+
 def _sizes(name: str, value: Any) -> tuple[int, ...]:
+    least, most, text = _RANGES[name]
     each = tuple(value) if isinstance(value, (list, tuple)) else (value,) * L.MAX_RING_DEPTH
     try:
         sizes = tuple(index(one) for one in each)
     except TypeError:
         sizes = (-1,)
-    if len(sizes) != L.MAX_RING_DEPTH or not all(0 <= one < 1 << 63 for one in sizes):
+    fits = [one == 0 or least <= one <= most for one in sizes]
+    if name == "ring_task_window":
+        fits += [one & one - 1 == 0 for one in sizes]
+    if len(sizes) != L.MAX_RING_DEPTH or not all(fits):
         raise ValueError(
-            f"RuntimeEnv.{name} is {value!r}; give a number from 0 to 2**63 - 1, or one for each of the "
-            f"{L.MAX_RING_DEPTH} rings"
+            f"RuntimeEnv.{name} is {value!r}; give {text}, 0 for the runtime's own size, or one for each "
+            f"of the {L.MAX_RING_DEPTH} rings"
         )
     return sizes
+
+
+def _level(value: Any) -> Any:
+    return _MOST_DETAIL if value is True else value
+
+
+def _flag(value: Any) -> Any:
+    return bool(value) if type(value) is int and value in (0, 1) else value
+
+
+def _read_back_by(convert: Callable[[Any], Any], name: str, about: str) -> Any:
+    """Return a field that reads back as `convert` makes it."""
+    slot = f"_{name}"
+
+    def write(config: CallConfig, value: Any) -> None:
+        setattr(config, slot, convert(value))
+
+    return property(attrgetter(slot), write, doc=about)
+
+
+_CONVERTED = ("enable_l2_swimlane", "enable_dep_gen", "enable_scope_stats")
 
 
 class CallConfig:
@@ -110,7 +146,8 @@ class CallConfig:
         Threads that feed them.
     enable_l2_swimlane : int
         0 (off) … 4 (full); True stands for 4.
-    enable_dump_tensor, enable_pmu, enable_dep_gen, enable_scope_stats : int
+    enable_dump_tensor, enable_pmu : int
+    enable_dep_gen, enable_scope_stats : bool
         Diagnostics; any of them needs `output_prefix`.
     output_prefix : str
         Where diagnostics write, at most 1023 bytes.
@@ -123,24 +160,26 @@ class CallConfig:
     _FIELDS = _NAMES[:-1]
     """The numbers, that is all but `output_prefix`."""
     __slots__ = (
-        *("_swimlane" if name == "enable_l2_swimlane" else name for name in _NAMES),
+        *(f"_{name}" if name in _CONVERTED else name for name in CALL_CONFIG.offsets),
         "_runtime_env",
     )
 
     block_dim: int
     aicpu_thread_num: int
-    _swimlane: int
+    enable_l2_swimlane: int = _read_back_by(_level, "enable_l2_swimlane", "The level of detail.")
     enable_dump_tensor: int
     enable_pmu: int
-    enable_dep_gen: int
-    enable_scope_stats: int
+    enable_dep_gen: bool = _read_back_by(_flag, "enable_dep_gen", "Whether the graph is written.")
+    enable_scope_stats: bool = _read_back_by(
+        _flag, "enable_scope_stats", "Whether the use of rings is written."
+    )
     output_prefix: str
     _runtime_env: RuntimeEnv | None
 
     def __init__(self, **fields: Any) -> None:
         # one by one: each run makes one
-        self.block_dim = self._swimlane = self.enable_dump_tensor = 0
-        self.enable_pmu = self.enable_dep_gen = self.enable_scope_stats = 0
+        self.block_dim = self._enable_l2_swimlane = self.enable_dump_tensor = self.enable_pmu = 0
+        self._enable_dep_gen = self._enable_scope_stats = False
         self.aicpu_thread_num = 3
         self.output_prefix = ""
         self._runtime_env = None
@@ -149,15 +188,6 @@ class CallConfig:
                 known = ", ".join((*self._NAMES, "runtime_env"))
                 raise TypeError(f"CallConfig has no field {name!r}; there are {known}")
             setattr(self, name, value)
-
-    @property
-    def enable_l2_swimlane(self) -> int:
-        """The level of detail."""
-        return self._swimlane
-
-    @enable_l2_swimlane.setter
-    def enable_l2_swimlane(self, level: int) -> None:
-        self._swimlane = _MOST_DETAIL if level is True else level
 
     @property
     def _flags_on(self) -> list[str]:

@@ -14,6 +14,7 @@ from .domain_kernels import (
     put,
     wait,
 )
+from .domains import MAX_RANKS
 from .kernels import (
     In,
     InOut,
@@ -25,7 +26,11 @@ from .kernels import (
     core_kernel,
 )
 
+COMM_MAX_RANK_NUM = MAX_RANKS
+"""How many ranks a domain can have."""
+
 __all__ = [
+    "COMM_MAX_RANK_NUM",
     "ChipCallable",
     "ChipError",
     "ChipStatus",

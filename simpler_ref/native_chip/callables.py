@@ -1,12 +1,12 @@
 """Chip callables: kernels for the cores, and the function that launches them, in one blob.
 
-The blob is little-endian, nothing aligned::
+The blob is little-endian; only children are aligned::
 
-    "SIMPCHIP", u32 version = 1
+    "SIMPCHIP", u32 version = 2
     signature: u32 count, u32 direction[count]
     text func_name, text config_name: u32 length, bytes
     binary: u64 length, bytes
-    u32 children, each: u32 func_id, signature, binary
+    u32 children, each: u32 func_id, zeros up to a multiple of 64, signature, binary
 
 `src/callable.c` reads the same, with the same limits and the same messages.
 
@@ -28,7 +28,8 @@ from ..system.values import items, position
 from .abi import MAX_CHILDREN, MAX_NAME
 
 _MAGIC = b"SIMPCHIP"
-_VERSION = 1
+_VERSION = 2
+_CHILD_ALIGN = 64
 _FUNC_ID = struct.Struct("<I")
 _LAUNCH_ALL = Path(__file__).with_name("_launch_all.so")
 _LAUNCH_ALL_NAME = "simpler_launch_all"
@@ -91,7 +92,7 @@ class _Callable:
 
     def _shown(self) -> str:
         names = ", ".join(direction.name for direction in self.signature)
-        return f"({names}), sig_count={self.sig_count}"
+        return f"({names}), sig_count={self.sig_count}, binary_size={self.binary_size}"
 
 
 # ---------------------------------------------------------------- checks
@@ -185,7 +186,7 @@ class CoreCallable(_Callable):
         return CoreCallable.build, (self.signature, self.binary)
 
     def __repr__(self) -> str:
-        return f"<CoreCallable {self._shown()}, {len(self.binary)} bytes>"
+        return f"<CoreCallable {self._shown()}>"
 
 
 # ---------------------------------------------------------------- the whole callable
@@ -274,10 +275,12 @@ class ChipCallable(_Callable):
         return self._blob
 
     def child_offset(self, i: int) -> int:
-        """Return where kernel `i` begins in the blob, after its number; IndexError if there is none."""
+        """Return where kernel `i` begins in the blob, a multiple of 64; IndexError if there is none."""
         position("child", i, len(self.children))
-        after = sum(_FUNC_ID.size + core.buffer_size() for _, core in self.children[i:])
-        return len(self._blob) - after + _FUNC_ID.size
+        at = len(self._blob) + _FUNC_ID.size
+        for _, core in reversed(self.children[i:]):  # each ends before the next one's number
+            at = (at - _FUNC_ID.size - core.buffer_size()) & -_CHILD_ALIGN
+        return at
 
     def child(self, i: int) -> CoreCallable:
         """Return kernel `i`, in the order they were given; IndexError if there is none."""
@@ -369,8 +372,11 @@ def _encode(
         _encode_binary(binary),
         struct.pack("<I", len(children)),
     ]
+    size = sum(map(len, parts))
     for func_id, core in children:
-        parts += [_FUNC_ID.pack(func_id), core._blob]
+        size += _FUNC_ID.size
+        parts += [_FUNC_ID.pack(func_id), bytes(-size % _CHILD_ALIGN), core._blob]
+        size += len(parts[-2]) + len(parts[-1])
     return b"".join(parts)
 
 
@@ -421,6 +427,8 @@ class _Reader:
 
     def _child(self) -> tuple[int, CoreCallable]:
         func_id = self._number("children")
+        if any(self._take(-self._at % _CHILD_ALIGN, "children")):
+            raise ValueError("what aligns a child in it is not zero")
         signature = self._signature(L.CORE_MAX_TENSOR_ARGS, L.CORE_MAX_SCALAR_ARGS)
         return func_id, CoreCallable.build(signature, self._binary())
 

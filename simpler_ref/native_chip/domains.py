@@ -91,10 +91,21 @@ class DomainMemory(NamedTuple):
     def _of(self, rank: int) -> _Domain:
         return _Domain.from_address(self.context(rank))
 
-    def make(self, name: str, chips: Sequence[int], window: int, timeout_ns: int) -> None:
-        """Lay out a domain in memory that is zero; rank i is on ``chips[i]``."""
+    def make(
+        self,
+        name: str,
+        chips: Sequence[int],
+        window: int,
+        timeout_ns: int,
+        windows: Sequence[int] | None = None,
+    ) -> None:
+        """Lay out a domain in memory that is zero; rank i is on ``chips[i]``.
+
+        `windows` has where each begins, if they are another domain's.
+        """
         shared, size = self._shared, len(chips)
-        windows = [self.at + _WINDOWS + rank * (window + _GUARD) for rank in range(size)]
+        if windows is None:
+            windows = [self.at + _WINDOWS + rank * (window + _GUARD) for rank in range(size)]
         shared.name, shared.size = name.encode(), size
         shared.chips[:size] = chips
         for rank in range(size):
@@ -183,8 +194,9 @@ class ChipDomains:
         self._chip = chip
         self._base: tuple[int, int] | None = None
         """The chip's rank in the base communicator, and the size of that."""
-        self._open: dict[int, tuple[DomainMemory, int, Array | None]] = {}
-        """By address: the memory, the chip's rank, and the mapping, None for one of this process."""
+        self._open: dict[int, tuple[DomainMemory, int, list[int], Array | None]] = {}
+        """By address: the memory, the chip's rank, the windows that were opened for it, and the mapping,
+        None for one of this process."""
 
     def join(self, rank: int, size: int) -> None:
         """Become a member of the base communicator, of all chips of the Worker."""
@@ -206,34 +218,37 @@ class ChipDomains:
         self.take(memory, rank, array)
         return memory.context(rank)
 
-    def take(self, memory: DomainMemory, rank: int, array: Array | None) -> None:
-        """Open the windows of mapped memory to the chip, which has a rank there."""
-        memory.guard()
+    def take(
+        self, memory: DomainMemory, rank: int, array: Array | None, has_windows: bool = True
+    ) -> None:
+        """Open the windows of mapped memory, if it has any, to the chip, which has a rank there."""
         opened: list[int] = []
+        if has_windows:
+            memory.guard()
         try:
-            for other in range(memory.size):
+            for other in range(memory.size if has_windows else 0):
                 self._chip.open_window(memory.window(other), memory.window_size)
                 opened.append(memory.window(other))
         except ChipError:
             for window in opened:
                 self._chip.close_window(window)
             raise
-        self._open[memory.at] = memory, rank, array
+        self._open[memory.at] = memory, rank, opened, array
 
     def close(self, address: int) -> None:
         """Close the windows of a domain and unmap its memory; of an unknown one nothing."""
         if address not in self._open:
             return
-        memory, _rank, _array = self._open.pop(address)
-        for rank in range(memory.size):
-            self._chip.close_window(memory.window(rank))
+        _memory, _rank, opened, _array = self._open.pop(address)
+        for window in opened:
+            self._chip.close_window(window)
 
     def explain(self, scalars: Callable[[], list[int]], error: ChipError) -> ChipError:
         """Return the error of a task that has failed, and break the domains that it was given."""
         if not self._open:
             return error
         given = set(scalars())
-        for memory, rank, _array in self._open.values():
+        for memory, rank, _opened, _array in self._open.values():
             if memory.context(rank) not in given:
                 continue
             why = memory.why_broken()

@@ -10,6 +10,7 @@ Rule     WM-DOMAIN-1, WM-DOMAIN-2, WM-DOMAIN-3, WM-DOMAIN-4, WM-DOMAIN-6, WM-DOM
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -52,7 +53,8 @@ _MOST_BYTES = 1 << 40
 class CommBufferSpec:
     """A buffer that every rank of a domain has in its window: `count` elements of `dtype`.
 
-    `nbytes` is its size; without it, that of the elements.
+    `nbytes` is its size; without it, that of the elements. The original's flags `load_from_host` and
+    `store_to_host` are kept and mean nothing, as there: `Orchestrator.copy_to` and `copy_from` move data.
 
     Raises
     ------
@@ -64,6 +66,8 @@ class CommBufferSpec:
     dtype: Any
     count: int
     nbytes: int = -1
+    load_from_host: bool = False
+    store_to_host: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -119,18 +123,25 @@ class CommDomainHandle:
         Its name.
     workers : tuple[int, ...]
         The chip of each rank.
+    allocation_id : int
+        Unlike that of any other domain of the Worker.
+    contexts : dict[int, ChipDomainContext]
+        What ``handle[chip]`` gives, by chip, also once it is released.
     released : bool
         Its block has ended.
     freed : bool
         Its memory is gone.
     """
 
-    def __init__(self, name: str, workers: Sequence[int], memory: Array) -> None:
+    def __init__(
+        self, name: str, workers: Sequence[int], memory: Array, allocation_id: int
+    ) -> None:
         self.name = name
+        self.allocation_id = allocation_id
         self.workers = tuple(workers)
         self.released = False
         self.freed = False
-        self._contexts: dict[int, ChipDomainContext] = {}
+        self.contexts: dict[int, ChipDomainContext] = {}
         self._memory: Array | None = memory
         self._woken: Woken = []
 
@@ -139,9 +150,9 @@ class CommDomainHandle:
             raise RuntimeError(
                 f"domain {self.name!r} is released: take what is needed from it before its block ends"
             )
-        if chip not in self._contexts:
+        if chip not in self.contexts:
             raise KeyError(f"chip {chip!r} is not in domain {self.name!r} of chips {self.workers}")
-        return self._contexts[chip]
+        return self.contexts[chip]
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -178,6 +189,7 @@ class Domains:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._live: list[CommDomainHandle] = []
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         """Taken to add and remove a domain, and while the memory of one is touched on another thread."""
         self._members: set[int] = set()
@@ -205,7 +217,7 @@ class Domains:
         manager = self._life.running_manager()
         self._connect(session, manager)
         memory = _make(name, chips, window, int(timeout_s * 1e9))
-        handle = CommDomainHandle(name, chips, memory)
+        handle = CommDomainHandle(name, chips, memory, next(self._numbers))
         with self._lock:
             self._live.append(handle)
         try:
@@ -221,7 +233,9 @@ class Domains:
         if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_NAME or "\0" in name:
             raise ValueError(f"a domain needs a name of at most {MAX_NAME} bytes, got {name!r}")
         if any(one.name == name and not one.released for one in self._live):
-            raise ValueError(f"domain {name!r} is live: release it first, or take another name")
+            raise ValueError(
+                f"domain {name!r} is already live: release it first, or take another name"
+            )
 
     def _connect(self, session: Session, manager: WorkerManager) -> None:
         """Make the base communicator of all chips, or take those into it that are new."""
@@ -250,7 +264,7 @@ class Domains:
         for rank, chip in enumerate(handle.workers):
             device_ctx = manager.control(chip, L.CTRL_ALLOC_DOMAIN, args)
             base = memory.window(rank)
-            handle._contexts[chip] = ChipDomainContext(
+            handle.contexts[chip] = ChipDomainContext(
                 name=handle.name,
                 domain_rank=rank,
                 domain_size=len(handle),
@@ -308,7 +322,7 @@ class Domains:
         for one in self._live:
             if one._memory is None or (memory := DomainMemory(one._memory.ctypes.data)).is_broken:
                 continue
-            one._woken, absent = ranks.look(memory, one._contexts, one._woken)
+            one._woken, absent = ranks.look(memory, one.contexts, one._woken)
             if absent is not None:
                 cause = session.orch._task_error() if view.has_failed else failures[0]
                 memory.break_because(f"{absent}; the run: {type(cause).__name__}: {cause}")

@@ -101,8 +101,8 @@ class Orchestrator:
         return self._ring
 
     # ------------------------------------------------------------ submit
-    def submit_sub(self, handle: CallableHandle, args: TaskArgs | None = None) -> None:
-        """Submit a task for a sub worker: ``handle``'s callable on `args`.
+    def submit_sub(self, callable_handle: CallableHandle, args: TaskArgs | None = None) -> None:
+        """Submit a task for a sub worker: ``callable_handle``'s callable on `args`.
 
         Its dependencies follow from the tags: it runs after the tasks that currently produce its
         INPUT and INOUT tensors, and becomes the producer of its OUTPUT, INOUT and OUTPUT_EXISTING
@@ -112,7 +112,7 @@ class Orchestrator:
         Raises
         ------
         TypeError, KeyError
-            `handle` is no CallableHandle; belongs to another Worker; is no longer live.
+            `callable_handle` is no CallableHandle; belongs to another Worker; is no longer live.
         TaskError
             A task of this run has failed: nothing more is accepted.
         RingFullError
@@ -123,13 +123,13 @@ class Orchestrator:
             The arguments do not fit a mailbox.
         """
         try:
-            word = self._quick_subs[handle]
+            word = self._quick_subs[callable_handle]
             if args is None:
                 counts, wire = 0, b""
             else:
                 tensors, scalars = args._tensors, args._scalars
                 if args._doubts is not None:
-                    self._settle(handle, [args])
+                    self._settle(callable_handle, [args])
                 if scalars:
                     counts = len(tensors) | len(scalars) << 32
                     wire = b"".join([*tensors, *scalars])
@@ -146,13 +146,13 @@ class Orchestrator:
             if slot & L.AUTO_OUTPUT and args is not None:
                 self._note_outputs(slot ^ L.AUTO_OUTPUT, [args])
             return
-        word = self._require_sub("submit_sub", handle, [args])
-        word |= self._pools.affinity(handle, L.SUB, -1, args) << L.WORD_WORKER
+        word = self._require_sub("submit_sub", callable_handle, [args])
+        word |= self._pools.affinity(callable_handle, L.SUB, -1, args) << L.WORD_WORKER
         self._add(word, [] if args is None else [args])
 
     def submit_next_level(
         self,
-        handle: CallableHandle,
+        callable_handle: CallableHandle,
         args: TaskArgs | None = None,
         config: CallConfig | None = None,
         *,
@@ -160,9 +160,9 @@ class Orchestrator:
     ) -> None:
         """Submit a task for a next-level worker: a chip, or a Worker one level down.
 
-        On a chip, ``handle`` is a ChipCallable's; on a Worker, an orchestration function's, which runs
-        there as ``fn(orch, args, config)``. Dependencies are those of `submit_sub`. `worker` names
-        the only worker that may run the task, −1 leaves the choice to the Scheduler. Tensors with
+        On a chip, ``callable_handle`` is a ChipCallable's; on a Worker, an orchestration function's,
+        which runs there as ``fn(orch, args, config)``. Dependencies are those of `submit_sub`. `worker`
+        names the only worker that may run the task, −1 leaves the choice to the Scheduler. Tensors with
         `child_memory` are in the memory of that worker.
 
         Raises
@@ -172,8 +172,10 @@ class Orchestrator:
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`.
         """
-        base = self._require_handle("submit_next_level", handle, [args], self._next_level, 0)
-        affinity = self._pools.affinity(handle, L.NEXT_LEVEL, worker, args)
+        base = self._require_handle(
+            "submit_next_level", callable_handle, [args], self._next_level, 0
+        )
+        affinity = self._pools.affinity(callable_handle, L.NEXT_LEVEL, worker, args)
         word = base | affinity << L.WORD_WORKER | self._config_word(config)
         self._add(word, [] if args is None else [args])
 
@@ -233,7 +235,7 @@ class Orchestrator:
     # ------------------------------------------------------------ groups
     def submit_next_level_group(
         self,
-        handle: CallableHandle,
+        callable_handle: CallableHandle,
         args_list: Sequence[TaskArgs],
         config: CallConfig | None = None,
         *,
@@ -253,30 +255,38 @@ class Orchestrator:
         TypeError, KeyError, TaskError, RingFullError, RuntimeError
             See `submit_next_level`.
         """
-        members = self._pools.members(handle, args_list, L.NEXT_LEVEL)
+        members = self._pools.members(callable_handle, args_list, L.NEXT_LEVEL)
         if workers is None:
             workers = [-1] * len(members)
         require_distinct(workers, len(members))
         base = self._require_handle(
-            "submit_next_level_group", handle, members, self._next_level, L.NEXT_LEVEL
+            "submit_next_level_group", callable_handle, members, self._next_level, L.NEXT_LEVEL
         )
-        affinities = self._pools.affinities_of_members(handle, L.NEXT_LEVEL, workers, members)
+        affinities = self._pools.affinities_of_members(
+            callable_handle, L.NEXT_LEVEL, workers, members
+        )
         self._add(base | self._config_word(config), members, affinities)
 
-    def submit_sub_group(self, handle: CallableHandle, args_list: Sequence[TaskArgs]) -> None:
+    def submit_sub_group(
+        self, callable_handle: CallableHandle, args_list: Sequence[TaskArgs]
+    ) -> None:
         """Submit one task that runs on several sub workers at once; see `submit_next_level_group`.
 
         At endpoints each member runs at another one.
         """
-        members = self._pools.members(handle, args_list, L.SUB)
-        base = self._require_sub("submit_sub_group", handle, members)
+        members = self._pools.members(callable_handle, args_list, L.SUB)
+        base = self._require_sub("submit_sub_group", callable_handle, members)
         anyone = [-1] * len(members)
-        self._add(base, members, self._pools.affinities_of_members(handle, L.SUB, anyone, members))
+        self._add(
+            base,
+            members,
+            self._pools.affinities_of_members(callable_handle, L.SUB, anyone, members),
+        )
 
     # ------------------------------------------------------------ many at once
     def submit_sub_many(
         self,
-        handle: CallableHandle,
+        callable_handle: CallableHandle,
         tensors: Sequence[Any] = (),
         tags: Sequence[Any] = (),
         scalars: Any = None,
@@ -292,7 +302,7 @@ class Orchestrator:
 
         Parameters
         ----------
-        handle : CallableHandle
+        callable_handle : CallableHandle
             The callable of all of them.
         tensors : list
             A column for each tensor that a task has. A column is a numpy array in shared memory whose
@@ -321,16 +331,18 @@ class Orchestrator:
         KeyError, TaskError, RingFullError, RuntimeError
             See `submit_sub`: the tasks before the one that was refused are submitted.
         """
-        word = self._require_sub("submit_sub_many", handle, ())
+        word = self._require_sub("submit_sub_many", callable_handle, ())
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count)
-        if self._pools.places_each(handle, batch):
-            return self._one_by_one(batch, lambda args, _worker: self.submit_sub(handle, args))
+        if self._pools.places_each(callable_handle, batch):
+            return self._one_by_one(
+                batch, lambda args, _worker: self.submit_sub(callable_handle, args)
+            )
         return self._submit_many(word, batch)
 
     def submit_next_level_many(
         self,
-        handle: CallableHandle,
+        callable_handle: CallableHandle,
         tensors: Sequence[Any] = (),
         tags: Sequence[Any] = (),
         scalars: Any = None,
@@ -350,14 +362,16 @@ class Orchestrator:
             See `submit_sub_many` and `submit_next_level`.
         """
         base = self._require_handle(
-            "submit_next_level_many", handle, (), self._next_level, L.NEXT_LEVEL
+            "submit_next_level_many", callable_handle, (), self._next_level, L.NEXT_LEVEL
         )
         self._require_mine()
         batch = Batch(tensors, tags, scalars, count, workers)
-        if self._pools.places_each(handle, batch):
+        if self._pools.places_each(callable_handle, batch):
             return self._one_by_one(
                 batch,
-                lambda args, worker: self.submit_next_level(handle, args, config, worker=worker),
+                lambda args, worker: self.submit_next_level(
+                    callable_handle, args, config, worker=worker
+                ),
             )
         word = base | self._config_word(config)
         return self._submit_many(word | self._pools.affinities(batch) << L.WORD_WORKER, batch)
@@ -545,6 +559,10 @@ class Orchestrator:
         """
         self._require_mine()
         return domains_of(self._session).allocate(name, workers, window_size, buffers, timeout_s)
+
+    def release_domain(self, handle: CommDomainHandle) -> None:
+        """Release a domain before its block ends, or without one; see `CommDomainHandle.release`."""
+        handle.release()
 
     def _require_mine(self) -> None:
         if get_ident() != self._thread:

@@ -155,9 +155,10 @@ class Life:
         """All workers: the next-level ones first, then the sub workers."""
         return (*self.next_level, *self.subs)
 
-    def add_nested(self, inner: Any) -> None:
-        """Add a Worker to the next-level pool."""
+    def add_nested(self, inner: Any) -> int:
+        """Add a Worker to the next-level pool, and return its number there."""
         self._add(self.next_level, NestedWorker(inner))
+        return len(self.next_level) - 1
 
     def add_next_level(self, worker: Any) -> None:
         """Add a user's own worker to the next-level pool."""
@@ -240,7 +241,7 @@ class Life:
         return replace(self.placement, ranks=tuple(ranks))
 
     def require_taker(self, chip: bool) -> None:
-        """Refuse Python callables that no worker takes, or will take."""
+        """Refuse Python callables that no worker takes, once all workers are there."""
         if chip:
             return
         if self.options.level == 2:
@@ -249,7 +250,8 @@ class Life:
                 "level 2 only supports ChipCallable; register Python functions on level 3",
             )
         takes = {kind.target_namespace for kind in self.kinds}
-        if self.session is not None and TargetNamespace.LOCAL_PYTHON not in takes:
+        started = self.session is not None and self.session.scheduler is not None
+        if started and TargetNamespace.LOCAL_PYTHON not in takes:
             raise NoPythonWorkerError(
                 "CALLABLE_KIND_UNSUPPORTED",
                 "this Worker has no Python-capable child to run a Python callable, and gets none: give "

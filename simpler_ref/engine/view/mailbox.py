@@ -328,6 +328,11 @@ class MailboxView(NamedTuple):
         return self._word(L.W_NUMBER)
 
     @property
+    def member(self) -> int:
+        """Which member of a group the current task is, plus 1; 0 for a single task."""
+        return self._word(L.W_MEMBER)
+
+    @property
     def is_traced(self) -> bool:
         """Whether a trace is being taken."""
         return int(self.engine.mem[L.TRACING]) != 0

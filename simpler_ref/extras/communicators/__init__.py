@@ -98,7 +98,7 @@ class Communicators:
         )
         return number
 
-    def comm_alloc_windows(self, comm: int, win_size: int) -> int:
+    def comm_alloc_windows(self, comm_handle: int, win_size: int) -> int:
         """Give every rank a window of zeroed memory, and return the `device_ctx` for kernels.
 
         All ranks call this, with one size, which is rounded up to whole pages; it returns when all have.
@@ -112,18 +112,18 @@ class Communicators:
         MemoryError
             There is no room for it.
         """
-        return self[comm].allocate_windows(win_size)
+        return self[comm_handle].allocate_windows(win_size)
 
-    def comm_get_local_window_base(self, comm: int) -> int:
+    def comm_get_local_window_base(self, comm_handle: int) -> int:
         """Return where the own window of `comm_alloc_windows` begins."""
-        one = self[comm]
+        one = self[comm_handle]
         return one.windows_memory().window(one.rank)
 
-    def comm_get_window_size(self, comm: int) -> int:
+    def comm_get_window_size(self, comm_handle: int) -> int:
         """Return the bytes of each window of `comm_alloc_windows`."""
-        return self[comm].windows_memory().window_size
+        return self[comm_handle].windows_memory().window_size
 
-    def comm_barrier(self, comm: int) -> None:
+    def comm_barrier(self, comm_handle: int) -> None:
         """Return when every rank has called this; `barrier` does it in kernels, and faster.
 
         Raises
@@ -131,9 +131,9 @@ class Communicators:
         RuntimeError
             Others have not come in time.
         """
-        self[comm].barrier()
+        self[comm_handle].barrier()
 
-    def comm_alloc_domain(self, comm: int, ranks: Sequence[int], win_size: int) -> int:
+    def comm_alloc_domain(self, comm_handle: int, ranks: Sequence[int], win_size: int) -> int:
         """Give some ranks windows as `comm_alloc_windows` gives them to all; return the `device_ctx`.
 
         The domain's rank of each is its index in `ranks`. Only they call this.
@@ -143,9 +143,9 @@ class Communicators:
         ValueError, RuntimeError, MemoryError
             See `comm_alloc_windows`; this rank is not in `ranks`.
         """
-        return self[comm].allocate(ranks, win_size)
+        return self[comm_handle].allocate(ranks, win_size)
 
-    def comm_release_domain(self, comm: int, device_ctx: int) -> None:
+    def comm_release_domain(self, comm_handle: int, device_ctx: int) -> None:
         """Close the windows of a domain to this rank; each rank does this for itself.
 
         Raises
@@ -153,9 +153,9 @@ class Communicators:
         ValueError
             The communicator has no such domain.
         """
-        self[comm].release(device_ctx)
+        self[comm_handle].release(device_ctx)
 
-    def comm_destroy(self, comm: int) -> None:
+    def comm_destroy(self, comm_handle: int) -> None:
         """Leave a communicator: close all its windows to this rank; `finalize` does it as well.
 
         Raises
@@ -163,8 +163,41 @@ class Communicators:
         ValueError
             There is no such communicator.
         """
-        self[comm].destroy()
-        del self._made[comm]
+        self[comm_handle].destroy()
+        del self._made[comm_handle]
+
+    def comm_destroy_all(self) -> None:
+        """Leave all communicators."""
+        self.leave()
+
+    def comm_derive_context(
+        self,
+        comm_handle: int,
+        rank_ids: Sequence[int],
+        domain_rank: int,
+        window_offset: int,
+        window_size: int,
+    ) -> int:
+        """Make a domain of some ranks in a part of the windows of `comm_alloc_windows`.
+
+        Only they call this, and it returns when all have; the others keep their windows. Kernels get the
+        returned `device_ctx`.
+
+        Parameters
+        ----------
+        rank_ids : Sequence[int]
+            The ranks, in the order of the domain.
+        domain_rank : int
+            The index of this one among them.
+        window_offset, window_size : int
+            Which part of each window, in bytes.
+
+        Raises
+        ------
+        ValueError
+            This rank is not at that index, or the part is not in the windows.
+        """
+        return self[comm_handle].derive(rank_ids, domain_rank, window_offset, window_size)
 
 
 class Communicator:
@@ -189,6 +222,8 @@ class Communicator:
         self._turns: dict[tuple[int, ...], Any] = {}
         self._addresses: dict[int, int] = {}
         """Of the memory of each domain, by its `device_ctx`."""
+        self._derived: set[int] = set()
+        """The `device_ctx` of those whose windows are parts of `windows`."""
         self._everybody = tuple(range(size))
         said = {"rank": rank, "size": size, "device": chip.device_id}
         met = self._meet(Rendezvous(name, self._everybody, timeout_s), said, _greet)
@@ -220,33 +255,62 @@ class Communicator:
         """Make a domain of some ranks, each of which calls this, and return the own `device_ctx`."""
         nbytes = whole("win_size", nbytes, 1, _MOST_BYTES)
         ranks = check_ranks(ranks, self.rank, self.size)
+        return self._join(ranks, {"nbytes": nbytes}, window_size(nbytes), None)
+
+    def derive(self, ranks: Sequence[int], domain_rank: int, offset: int, nbytes: int) -> int:
+        """Make a domain of some ranks in a part of their windows, and return the own `device_ctx`."""
+        base, ranks = self.windows_memory(), check_ranks(ranks, self.rank, self.size)
+        if ranks.index(self.rank) != domain_rank:
+            raise ValueError(
+                f"domain_rank={domain_rank!r}: this is rank {self.rank}, which is at "
+                f"{ranks.index(self.rank)} in {list(ranks)}"
+            )
+        offset = whole("window_offset", offset, 0, base.window_size - 1)
+        nbytes = whole("window_size", nbytes, 1, base.window_size - offset)
+        windows = [base.window(rank) + offset for rank in ranks]
+        made = self._join(ranks, {"nbytes": nbytes, "offset": offset}, nbytes, windows)
+        self._derived.add(made)
+        return made
+
+    def _join(
+        self, ranks: Sequence[int], said: Words, window: int, windows: list[int] | None
+    ) -> int:
+        """Make a domain of some ranks, which all say the same; return the own `device_ctx`.
+
+        `windows` has where theirs begin, None if the domain brings new ones.
+        """
         made: list[Array] = []
 
         def decide(heard: list[Words]) -> Answer:
-            wanted = {one["nbytes"] for one in heard}
-            if len(wanted) > 1:
-                return Answer({"error": f"ranks ask for windows of {sorted(wanted)} bytes"})
-            window = window_size(nbytes)
-            made.append(regions.create(domain_bytes(len(ranks), window), window=True))
+            for what in said:
+                wanted = {one[what] for one in heard}
+                if len(wanted) > 1:
+                    of = "of" if what == "nbytes" else "from"
+                    return Answer({"error": f"ranks ask for windows {of} {sorted(wanted)} bytes"})
+            size = len(ranks) if windows is None else 0
+            made.append(regions.create(domain_bytes(size, window), window=True))
             memory = DomainMemory(made[0].ctypes.data)
             devices = [self._devices[rank] for rank in ranks]
-            memory.make("comm", devices, window, int(self._timeout_s * 1e9))
-            memory.guard()
+            memory.make("comm", devices, window, int(self._timeout_s * 1e9), windows)
+            if windows is None:
+                memory.guard()
             region = regions.region_of(made[0])
             _arrays[region.address] = made[0]
             place = {"address": region.address, "nbytes": region.nbytes, "pid": region.owner}
             return Answer(place, region.fd)
 
         try:
-            place = self._agree(ranks, {"nbytes": nbytes}, decide)
-            device_ctx, error = self._open(ranks, place)
+            place = self._agree(ranks, said, decide)
+            device_ctx, error = self._open(ranks, place, windows is None)
         finally:
             for array in made:
                 regions.release(array)
         self._confirm(ranks, device_ctx, error)
         return device_ctx
 
-    def _open(self, ranks: Sequence[int], place: Answer) -> tuple[int, Exception | None]:
+    def _open(
+        self, ranks: Sequence[int], place: Answer, has_windows: bool
+    ) -> tuple[int, Exception | None]:
         """Map the memory of a domain and open its windows; return the `device_ctx`, and what failed."""
         words, fd = place
         address, nbytes = words["address"], words["nbytes"]
@@ -257,7 +321,7 @@ class Communicator:
                 _arrays[address] = array
             memory = DomainMemory(address)
             rank = list(ranks).index(self.rank)
-            self._domains.take(memory, rank, array)
+            self._domains.take(memory, rank, array, has_windows)
         except Exception as error:
             return 0, error
         finally:
@@ -294,13 +358,16 @@ class Communicator:
                 f"communicator {self.number} has no domain with device_ctx {device_ctx:#x}"
             )
         self._domains.close(address)
+        self._derived.discard(device_ctx)
         if device_ctx == self.windows:
             self.windows = None
+            for one in list(self._derived):  # their windows are gone
+                self.release(one)
 
     def destroy(self) -> None:
         """Release every domain."""
-        for device_ctx in list(self._addresses):
-            self.release(device_ctx)
+        while self._addresses:
+            self.release(next(reversed(self._addresses)))
 
     # ------------------------------------------------------------ rendezvous
     def _agree(

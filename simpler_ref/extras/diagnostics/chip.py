@@ -32,12 +32,11 @@ from .files import (
     BEFORE,
     WITHOUT_BYTES,
     Makers,
-    add_bytes,
-    blank_entry,
     dependency_buffer,
     dependency_task,
     manifest,
     pmu_table,
+    scalar_entry,
     scope_line,
     scope_lines,
     swimlane,
@@ -316,10 +315,8 @@ def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, 
                     continue
                 args = launch["args"]
                 for k, value in enumerate(args["scalars"][: int(args["scalar_count"])]):
-                    entry = blank_entry(*task, int(args["tensor_count"]) + k, BEFORE)
-                    entry |= {"role": "input", "kind": "scalar", "dtype": "UINT64"}
-                    add_bytes(entry, value.tobytes(), dumped)
-                    yield entry
+                    index = int(args["tensor_count"]) + k
+                    yield scalar_entry(*task, index, "UINT64", int(value), dumped)
 
 
 def _scopes(run: ChipRun, failed: bool) -> str:

@@ -99,7 +99,10 @@ def write_all(
     for flag, make in makers.items():
         if value := getattr(config, flag):
             made = make(value)
-            found[FILES[flag]] = made if isinstance(made, str) else json.dumps(made)
+            if flag == "enable_l2_swimlane" and isinstance(made, dict):
+                found |= swimlane_files(made)
+            else:
+                found[FILES[flag]] = made if isinstance(made, str) else json.dumps(made)
     folder = Path(config.output_prefix)
     with locked(folder):
         for name, text in found.items():
@@ -113,6 +116,15 @@ def write_all(
 
 
 # ---------------------------------------------------------------- l2_swimlane_records.json
+def swimlane_files(records: dict[str, Any]) -> dict[str, str]:
+    """Return the contents of the file under both of its names: later viewers read another one."""
+    later = {"chip_swimlane_level": records["l2_swimlane_level"]} | records
+    del later["l2_swimlane_level"]
+    later["aicore_tasks"] = [[*row, 0] for row in records["aicore_tasks"]]  # began when received
+    name = FILES["enable_l2_swimlane"]
+    return {name: json.dumps(records), name.replace("l2", "chip"): json.dumps(later)}
+
+
 def swimlane(
     level: int,
     cores: int,
@@ -364,31 +376,43 @@ def blank_entry(task: int, function: int, index: int, stage: str) -> Entry:
     }
 
 
-def add_bytes(entry: Entry, octets: bytes, dumped: str | None) -> None:
-    """Add the bytes of a scalar to the file of dumps, if there is one."""
+def scalar_entry(
+    task: int, function: int, index: int, dtype: str, bits: int, dumped: str | None
+) -> Entry:
+    """Return the entry of a scalar, whose bytes are added to the file of dumps, if there is one."""
+    octets = (bits & (1 << 64) - 1).to_bytes(L.WORD, "little")
+    entry = blank_entry(task, function, index, BEFORE)
+    value = np.frombuffer(octets, dtype.lower())[0].item()
+    entry |= {"role": "input", "kind": "scalar", "dtype": dtype, "value": value}
     if dumped is not None:
         with open(dumped, "ab") as file:
             entry["bin_offset"] = file.tell()
             entry["bin_size"] = file.write(octets)
+    return entry
 
 
 def _arguments(run: FlaggedRun, level: int, dumped: str | None) -> dict[str, Any]:
-    """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them."""
+    """Return the manifest. The bytes of tensors are in a file; those of scalars are added to them.
+
+    A group has the tensors of all members, then the scalars of all.
+    """
     entries = list(_tensors_noted(run)) if level == WITHOUT_BYTES else []
     scalars = []
     for task, operand, first, second in _dumped(run):
         ids, index = (task.id, run.function_of(task)), operand & 0xFFFF
         if operand & L.DUMPED_SCALAR:
-            entry = blank_entry(*ids, index, BEFORE)
-            entry |= {"role": "input", "kind": "scalar", "dtype": _SCALARS.get(second, "UINT64")}
-            add_bytes(entry, first.to_bytes(L.WORD, "little", signed=True), dumped)
-            scalars.append(entry)
+            scalars.append((task.number, operand, first, _SCALARS.get(second, "UINT64")))
         elif level != WITHOUT_BYTES and (tensor := task.tensors.get(index)) is not None:
             entry = tensor_entry(*ids, tensor, AFTER if operand & L.DUMPED_AFTER else BEFORE)
             entry["bin_offset"], entry["bin_size"] = first, second
             entry["truncated"] = second < tensor.item * math.prod(tensor.shape)
             entries.append(entry)
-    return manifest(level, entries + scalars, run.dropped)
+    after = {number: len(task.tensors) for number, task in run.tasks.items()}
+    for number, _, bits, dtype in sorted(scalars):  # by task, then by member
+        ids = run.id_of(number), run.function_of(run.tasks[number])
+        entries.append(scalar_entry(*ids, after[number], dtype, bits, dumped))
+        after[number] += 1
+    return manifest(level, entries, run.dropped)
 
 
 def _tensors_noted(run: FlaggedRun) -> Iterator[Entry]:

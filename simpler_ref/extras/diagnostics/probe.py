@@ -101,11 +101,11 @@ class Probe:
                 self._note(L.NOTED_DUMPED, operand, number, at, nbytes)
 
     def _note_scalars(self, number: int, args: ReceivedArgs) -> None:
-        """Note the scalars, which follow the tensors."""
-        tensors = args.tensor_count()
+        """Note the scalars."""
+        own = L.DUMPED_SCALAR | self._mailbox.member << L.DUMPED_MEMBER
         for i, (raw, kind) in enumerate(args._all_scalars()):
             value = int.from_bytes(raw, "little", signed=True)
-            self._note(L.NOTED_DUMPED, tensors + i | L.DUMPED_SCALAR, number, value, kind)
+            self._note(L.NOTED_DUMPED, i | own, number, value, kind)
 
     def _note(self, what: int, operand: int, number: int, first: int, second: int) -> None:
         self._mailbox.note(what | operand << 8, number, first, second)

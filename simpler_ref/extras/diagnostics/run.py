@@ -278,6 +278,6 @@ class FlaggedRun:
 
 
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """Return the documents' name of an element type, or numpy's for others."""
-    name: str = dtype.name.upper()
-    return name if name in DataType.__members__ else str(dtype.str)
+    """Return the name of an element type in capital letters; numpy's code of other than numbers."""
+    is_plain = dtype.kind in "biufc" and dtype.isnative
+    return dtype.name.upper() if is_plain else str(dtype.str)

@@ -1,10 +1,10 @@
-/* The blob, little-endian, nothing aligned, nothing left out:
+/* The blob, little-endian, only children aligned, nothing left out:
  *
- *     "SIMPCHIP", u32 version = 1
+ *     "SIMPCHIP", u32 version = 2
  *     signature: u32 count, u32 direction[count]
  *     text func_name, text config_name: u32 length, bytes
  *     binary: u64 length, bytes
- *     u32 children, each: u32 func_id, signature, binary
+ *     u32 children, each: u32 func_id, zeros up to a multiple of 64, signature, binary
  *
  * callables.py reads and writes the same, with the same limits and the same messages. */
 #include "callable.h"
@@ -17,6 +17,8 @@
 #include <string.h>
 
 #include "image.h"
+
+enum { VERSION = 2, CHILD_ALIGN = 64 };
 
 typedef struct Reader {
     const unsigned char *bytes;
@@ -115,15 +117,27 @@ static bool known(const Callable *callable, int32_t func_id)
     return callable_core(callable, func_id) != NULL;
 }
 
+static void take_alignment(Reader *in)
+{
+    const uint64_t size = -in->at % CHILD_ALIGN;
+    const unsigned char *bytes = take(in, size, "children");
+    for (uint64_t i = 0; i < size && !in->failed; i++)
+        if (bytes[i] != 0)
+            complain(in, "what aligns a child in it is not zero");
+}
+
 static void take_child(Reader *in, Callable *callable, Binary *binary)
 {
     uint32_t func_id = take_u32(in, "children");
+    take_alignment(in);
     if (func_id > INT32_MAX)
         complain(in, "func_id %u is above %d", func_id, INT32_MAX);
     else if (!in->failed && known(callable, (int32_t)func_id))
         complain(in, "func_id %u is there twice", func_id);
     Core core = {.func_id = (int32_t)func_id};
     core.signature = take_signature(in, SIMPLER_CORE_MAX_TENSOR_ARGS, SIMPLER_CORE_MAX_SCALAR_ARGS);
+    if (core.signature.tensors + core.signature.scalars == 0)
+        memset(core.signature.directions, SIMPLER_INOUT, SIMPLER_CORE_MAX_TENSOR_ARGS);
     *binary = take_binary(in);
     callable->cores[callable->core_count++] = core;
 }
@@ -136,8 +150,8 @@ static void take_all(Reader *in, Callable *callable, Binary **binaries)
     if (memcmp(take(in, 8, "head"), "SIMPCHIP", 8) != 0)
         complain(in, "it does not begin with SIMPCHIP");
     uint32_t version = take_u32(in, "head");
-    if (version != 1)
-        complain(in, "it has version %u; this is version 1", version);
+    if (version != VERSION)
+        complain(in, "it has version %u; this is version %d", version, VERSION);
     callable->signature =
         take_signature(in, SIMPLER_CHIP_MAX_TENSOR_ARGS, SIMPLER_CHIP_MAX_SCALAR_ARGS);
     take_text(in, "func_name", callable->name);

@@ -13,7 +13,7 @@
 typedef int32_t CoreKernel(const SimplerCoreArgs *args);
 
 /* What a callable expects: the directions of its tensors in order, and how many scalars; 0 stands for
- * as many as are given. */
+ * as many as are given. A kernel without a signature takes any tensors, each as INOUT. */
 typedef struct Signature {
     int32_t tensors;
     int32_t scalars;

@@ -288,12 +288,21 @@ static int32_t check_launch(Run *run, const Core *core, int32_t block_dim, int32
                             int32_t scalar_count)
 {
     const Signature *expected = &core->signature;
+    const bool is_unsigned = expected->tensors == 0 && expected->scalars == 0;
     if (block_dim < 1 || block_dim > run->chip->cores)
         return chip_fail(run->chip, PTO2_E_CONFIG,
                          "%s launches func_id %d over %d blocks; this chip has %d cores",
                          run->callable->name, core->func_id, block_dim, run->chip->cores);
-    if (signature_takes(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, tensor_count, scalar_count))
+    if (is_unsigned ? (uint32_t)tensor_count <= SIMPLER_CORE_MAX_TENSOR_ARGS &&
+                          (uint32_t)scalar_count <= SIMPLER_CORE_MAX_SCALAR_ARGS
+                    : signature_takes(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, tensor_count, scalar_count))
         return PTO2_OK;
+    if (is_unsigned)
+        return chip_fail(run->chip, PTO2_E_ARGS,
+                         "%s launches func_id %d with %d tensors and %d scalars; a kernel takes at most "
+                         "%d and %d",
+                         run->callable->name, core->func_id, tensor_count, scalar_count,
+                         SIMPLER_CORE_MAX_TENSOR_ARGS, SIMPLER_CORE_MAX_SCALAR_ARGS);
     char scalars[WHAT_SIZE];
     return chip_fail(run->chip, PTO2_E_ARGS,
                      "%s launches func_id %d with %d tensors and %d scalars; by its signature it "

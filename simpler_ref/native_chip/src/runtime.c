@@ -12,7 +12,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define DEFAULT_MEMORY (1ULL << 30)
-#define DEFAULT_CORES 24
+#define DEFAULT_CORES 48
 
 static Chip chip;
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;

@@ -118,6 +118,20 @@ def test_a_launch_takes_up_to_32_scalars(notes):
     assert not out.any()
 
 
+@pytest.mark.spec("CHIP-ARGS-6")
+def test_a_kernel_without_a_signature_takes_any_tensors_up_to_16(chip):
+    core = CoreCallable.build((), K.add_core().binary)
+    go = compile_kernel(NEGATIVE.replace("1, args->scalars_, -1", "args->tensor_count_, 0, 0"))
+    for slot, signature in enumerate(([D.IN, D.IN, D.OUT], [D.IN] * 17)):
+        chip.prepare(slot, ChipCallable.build(signature, "go", go, [(0, core)]))
+    x, y = numbers(8)
+    out = np.zeros(8, np.float32)
+    chip.run_args(0, host_args(x, y, out))
+    assert np.array_equal(out, x + y)
+    with refused(ChipStatus.ARGS, "17 tensors and 0 scalars; a kernel takes at most 16 and 32"):
+        chip.run_args(1, host_args(*[x] * 17))
+
+
 @pytest.mark.spec("CHIP-ARGS-3")
 def test_tensors_that_make_no_sense_are_refused(adder):
     good = ContinuousTensor.make(0x1000, (1,), DataType.FLOAT32)._wire
@@ -134,7 +148,7 @@ def test_tensors_that_make_no_sense_are_refused(adder):
 def test_knobs_out_of_range_are_refused(adder):
     x, y = numbers(4)
     for fields, words in (
-        ({"block_dim": 25}, "block_dim is 25; this chip has 24 cores"),
+        ({"block_dim": 49}, "block_dim is 49; this chip has 48 cores"),
         ({"aicpu_thread_num": 0}, "aicpu_thread_num is 0; give 1 to 64"),
         ({"aicpu_thread_num": 65}, "aicpu_thread_num is 65"),
         ({"enable_pmu": 3, "output_prefix": "x"}, "enable_pmu is 3; it can be 0, 1 .arithmetic."),

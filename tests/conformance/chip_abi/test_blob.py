@@ -33,8 +33,8 @@ def test_everything_given_can_be_read_back():
     assert (CHIP.func_name, CHIP.config_name, CHIP.binary) == ("entry", "cfg", b"chip")
     assert (CORE.sig_count, CORE.sig(1), CORE.binary) == (2, D.SCALAR, b"core")
     assert (EMPTY.binary, EMPTY.sig_count) == (b"", 1)
-    assert repr(CORE) == "<CoreCallable (IN, SCALAR), sig_count=2, 4 bytes>"
-    assert "sig_count=3" in repr(CHIP)
+    assert repr(CORE) == "<CoreCallable (IN, SCALAR), sig_count=2, binary_size=4>"
+    assert "sig_count=3, binary_size=4" in repr(CHIP)
     for i in (-1, 3):
         for read in (CHIP.sig, CHIP.child, CHIP.child_func_id, CORE.sig):
             with pytest.raises(IndexError, match="out of range: there are"):
@@ -111,11 +111,12 @@ def spoil(at, replacement):
 
 MALFORMED = {
     "magic": (spoil(0, b"X"), "SIMPCHIP"),
-    "version": (spoil(8, b"\2"), "version 2"),
+    "version": (spoil(8, b"\3"), "version 3; this is version 2"),
     "count": (spoil(12, b"\xff\xff\xff\xff"), "4294967295 arguments"),
     "direction": (spoil(16, b"\4"), "argument 0 has direction 4"),
     "name length": (spoil(28, b"\xff\xff\xff\xff"), "func_name has 4294967295"),
     "binary length": (spoil(44, b"\xff" * 8), "within its binary"),
+    "alignment": (spoil(CHIP.child_offset(1) - 1, b"?"), "aligns a child in it is not zero"),
     "rest": (CHIP.to_bytes() + b"?", "1 bytes follow"),
 }
 
@@ -144,11 +145,14 @@ def test_kernels_and_callables_tell_where_their_bytes_are():
     assert whole.binary_size == 6 and [core.binary_size for core in cores] == [4, 8, 12]
     blob = ctypes.string_at(whole.buffer_ptr(), whole.buffer_size())
     assert blob == whole.to_bytes()
+    before = blob.index(b"binary") + len(b"binary") + 4
     for i, core in enumerate(cores):
         part = ctypes.string_at(core.buffer_ptr(), core.buffer_size())
         at = whole.child_offset(i)
-        assert blob[at : at + len(part)] == part
-        assert blob[at - 4 : at] == (7 * i).to_bytes(4, "little")
+        assert (blob[at : at + len(part)], at % 64) == (part, 0)
+        assert blob[before : before + 4] == (7 * i).to_bytes(4, "little")
+        assert not any(blob[before + 4 : at])
+        before = at + len(part)
         assert part.endswith(core.binary)
     assert whole.child_offset(2) + cores[2].buffer_size() == len(blob)
     for i in (-1, 3):

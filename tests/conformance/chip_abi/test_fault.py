@@ -72,7 +72,7 @@ def test_an_orchestration_function_that_fails_says_why(chip, name, words, code):
     ("name", "words", "code"),
     [
         ("launches_unknown", "func_id 99 and has no such child", "ARGS"),
-        ("launches_too_wide", "over 1048576 blocks; this chip has 24", "CONFIG"),
+        ("launches_too_wide", "over 1048576 blocks; this chip has 48", "CONFIG"),
         ("launches_with_less", "with 2 tensors and 0 scalars; by its signature it takes 3", "ARGS"),
         ("launches_on_host", "as tensor 1, which are not device memory", "ADDRESS"),
     ],

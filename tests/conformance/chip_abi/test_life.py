@@ -58,7 +58,7 @@ def test_a_chip_that_is_forgotten_is_closed():
     worker = ChipWorker()
     worker.init()
     worker.prepare(0, ChipCallable.from_kernel(K.mark_core()))
-    worker.run_args(0, host_args(np.zeros(24, np.int32)))
+    worker.run_args(0, host_args(np.zeros(48, np.int32)))
     threads = len(os.listdir("/proc/self/task"))
     del worker
     assert len(os.listdir("/proc/self/task")) < threads or len(os.sched_getaffinity(0)) == 1

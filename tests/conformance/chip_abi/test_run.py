@@ -40,7 +40,7 @@ def test_many_more_blocks_than_cores_come_to_their_end(monkeypatch):
 @pytest.mark.spec("CHIP-RUN-5")
 def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
     chip.prepare(0, ChipCallable.from_kernel(K.meet_core()))
-    blocks = min(len(os.sched_getaffinity(0)), 24)
+    blocks = min(len(os.sched_getaffinity(0)), 48)
     for _ in range(50):
         here = np.zeros(1, np.int32)
         chip.run_args(0, host_args(here), CallConfig(block_dim=blocks))
@@ -50,7 +50,7 @@ def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
 @pytest.mark.spec("CHIP-RUN-5")
 def test_a_function_launches_as_often_as_it_likes(chip):
     chip.prepare(0, orchestration("many", [D.INOUT], [(0, K.mark_core())]))
-    seen = np.zeros(24, np.int32)
+    seen = np.zeros(48, np.int32)
     chip.run_args(0, host_args(seen))
     assert (seen == 200).all()
 

@@ -44,8 +44,8 @@ def test_a_callable_is_run_by_its_handle_and_no_other(chip):
     chip.run(second, storage, CallConfig(block_dim=2))
     chip.run(second, storage, config=CallConfig())
     assert np.allclose(out, 3 * x + y)
-    with refused(ChipStatus.CONFIG, "block_dim is 25"):
-        chip.run(second, storage, CallConfig(block_dim=25))
+    with refused(ChipStatus.CONFIG, "block_dim is 49"):
+        chip.run(second, storage, CallConfig(block_dim=49))
     with ChipWorker(1) as other, pytest.raises(KeyError, match="not prepared on this ChipWorker"):
         other.run(first, host_args())
     chip.unregister_callable(first)

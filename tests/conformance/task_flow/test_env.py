@@ -40,11 +40,12 @@ REFUSES_SIZES = """
 
 int32_t refuses(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
 {
-    return device->runtime_env->ring_heap[3] == 7 ? device->fail(device, "seven") : 0;
+    return device->runtime_env->ring_heap[3] == 7000 ? device->fail(device, "seven") : 0;
 }
 """
-ENV = RuntimeEnv(ring_task_window=16, ring_heap=(1, 2, 3, 4), ring_dep_pool=2**63 - 1)
-SEEN = [16] * 4 + [1, 2, 3, 4] + [2**63 - 1] * 4
+HEAPS = (1024, 1025, 2**63 - 1, 0)
+ENV = RuntimeEnv(ring_task_window=16, ring_heap=HEAPS, ring_dep_pool=2**31 - 1)
+SEEN = [16] * 4 + [*HEAPS] + [2**31 - 1] * 4
 
 
 def noting():
@@ -62,16 +63,28 @@ def test_a_configuration_has_sizes_outside_its_1052_bytes():
     plain, config = CallConfig(), CallConfig(runtime_env=ENV)
     assert len(config.to_bytes()) == 1052 and config.to_bytes() == plain.to_bytes()
     assert config.runtime_env is ENV and RuntimeEnv.from_bytes(ENV.to_bytes()) == ENV
-    assert "runtime_env=RuntimeEnv(ring_task_window=16, ring_heap=(1, 2, 3, 4)" in repr(config)
+    assert f"runtime_env=RuntimeEnv(ring_task_window=16, ring_heap={HEAPS}" in repr(config)
     assert not plain.runtime_env and "runtime_env" not in repr(plain)
-    plain.runtime_env.ring_heap = 5
-    assert plain.runtime_env == RuntimeEnv(ring_heap=[5] * 4) != RuntimeEnv()
+    plain.runtime_env.ring_heap = 5000
+    assert plain.runtime_env == RuntimeEnv(ring_heap=[5000] * 4) != RuntimeEnv()
 
 
 @pytest.mark.spec("FLOW-CONFIG-5")
 def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
-    for name in ("ring_task_window", "ring_heap", "ring_dep_pool"):
-        for value in (-1, 2**63, 1.5, None, "4", (1, 2), (1, 2, 3, -4), [1] * 5):
+    none = {"ring_task_window": (48, 2**31), "ring_heap": (1023,), "ring_dep_pool": (2**31,)}
+    for name, values in none.items():
+        for value in (
+            -1,
+            3,
+            2**63,
+            1.5,
+            None,
+            "4",
+            (4096,) * 2,
+            (4096, 0, 0, -4),
+            [0] * 5,
+            *values,
+        ):
             config = CallConfig(runtime_env=RuntimeEnv(**{name: value}))
             for refuse in (config.validate, config.runtime_env.validate):
                 with pytest.raises(ValueError, match=f"RuntimeEnv.{name} is "):
@@ -96,7 +109,7 @@ def test_sizes_that_are_none_are_refused_by_name_also_by_run_and_submit():
 def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
     with Worker(3, device_ids=[0, 1], child_mode=mode, mailbox_depth=depth) as w:
         out, handle = w.zeros((9, 12), np.uint64), w.register(noting())
-        envs = [ENV, None, RuntimeEnv(ring_heap=9)] * 3
+        envs = [ENV, None, RuntimeEnv(ring_heap=9999)] * 3
 
         def orch_fn(orch, args, config):
             for row, env in zip(out, envs, strict=True):
@@ -106,14 +119,14 @@ def test_each_task_of_a_chip_reads_the_sizes_it_was_submitted_with(mode, depth):
         for graph in (lambda: w.run(orch_fn), w.record(orch_fn).run):
             out[...] = 5
             graph()
-            wanted = [SEEN, [0] * 12, [0] * 4 + [9] * 4 + [0] * 4] * 3
+            wanted = [SEEN, [0] * 12, [0] * 4 + [9999] * 4 + [0] * 4] * 3
             assert out.tolist() == wanted
 
 
 @pytest.mark.spec("FLOW-ENV-1")
 @pytest.mark.parametrize("options", [{}, {"child_mode": "process"}])
 def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them(options):
-    seven = CallConfig(runtime_env=RuntimeEnv(ring_heap=7))
+    seven = CallConfig(runtime_env=RuntimeEnv(ring_heap=7000))
     with ChipWorker() as chip:
         out = np.full(12, 5, np.uint64)
         handle, fails = chip.prepare_callable(noting()), chip.prepare_callable(refusing())
@@ -121,7 +134,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
         assert out.tolist() == SEEN
         chip.run(handle, host_args(out))
         assert not out.any(), "for one run"
-        with pytest.raises(ChipError, match=r"with RuntimeEnv\(.*ring_heap=7"):
+        with pytest.raises(ChipError, match=r"with RuntimeEnv\(.*ring_heap=7000"):
             chip.run(fails, host_args(), seven)
         with pytest.raises(ValueError, match="has 96 bytes, these are 5"):
             chip.set_runtime_env(bytes(5))
@@ -131,7 +144,7 @@ def test_a_level_2_worker_and_a_chip_alone_pass_sizes_and_their_errors_name_them
         assert out.tolist() == SEEN
         handle = w.register(refusing())
         w.run(handle, make_args())
-        with pytest.raises(TaskError, match=r"with RuntimeEnv\(.*ring_heap=7.*: .*seven"):
+        with pytest.raises(TaskError, match=r"with RuntimeEnv\(.*ring_heap=7000.*: .*seven"):
             w.run(handle, make_args(), seven)
 
 

@@ -194,7 +194,7 @@ def test_children_and_levels_that_cannot_be_are_refused_and_change_nothing():
         w.add_worker(running)
     with pytest.raises(RuntimeError, match="must not be initialized"):
         w.add_worker(running)  # closed by now
-    w.add_worker(child)
+    assert w.add_worker(child) == 0
     with pytest.raises(RuntimeError, match="child already"):
         w.add_worker(child)
     other = Worker(4)

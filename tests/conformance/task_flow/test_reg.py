@@ -136,6 +136,8 @@ def test_a_python_callable_that_nobody_can_run_and_what_is_no_callable_are_refus
     with Worker(3, child_mode="thread", **options) as w:
         early = w.register(lambda: None)
         w.init()
+        w.unregister(w.register(lambda: 2))  # there are no workers yet
+        w.start()
         for kind in (CallableError, RuntimeError):
             with pytest.raises(kind, match="no Python-capable child") as caught:
                 w.register(lambda: 1)

@@ -315,10 +315,15 @@ def test_a_name_is_free_again_once_its_domain_is_released():
 
         def orch_fn(orch, *_):
             with r.domain(orch) as first:
-                with pytest.raises(ValueError, match="'d' is live"):
+                with pytest.raises(ValueError, match="'d' is already live"):
                     r.domain(orch)
-                r.domain(orch, name="other")
-            assert first.released and not r.domain(orch).released
+                other = r.domain(orch, name="other")
+            again = r.domain(orch)
+            assert first.released and not again.released
+            orch.release_domain(again)
+            assert again.released
+            numbers = {one.allocation_id for one in (first, other, again)}
+            assert len(numbers) == 3 and list(first.contexts) == list(first.workers)
 
         r.w.run(orch_fn)
 

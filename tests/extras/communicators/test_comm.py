@@ -211,6 +211,28 @@ def test_domains_of_some_ranks_may_overlap(name):
     assert together(3, act) == [[[1, 2], [1, 2]], [[0, 2]], [[0, 2], [1, 2], [0, 2]]]
 
 
+@pytest.mark.spec("CHIP-COMM-2", "CHIP-COMM-4")
+def test_a_domain_of_some_ranks_in_a_part_of_their_windows(name):
+    def act(rank, chip):
+        comm = chip.comm_init(rank, 3, name, timeout_s=HOUR)
+        chip.comm_alloc_windows(comm, 4096)
+        out, base = np.zeros(8, np.int64), chip.comm_get_local_window_base(comm)
+        if rank != 1:
+            for at, part in ((rank // 2, (2048, 1024)), (1 - rank // 2, (4096, 1))):
+                with pytest.raises(ValueError, match=r"domain_rank=\d: this is|out of range"):
+                    chip.comm_derive_context(comm, [2, 0], at, *part)
+            device_ctx = chip.comm_derive_context(comm, [2, 0], 1 - rank // 2, 2048, 1024)
+            handle = chip.prepare_callable(k.in_c())
+            chip.run(handle, args_for(base + 2048, device_ctx, out, k.MEET), k.ONE_BLOCK)
+        chip.comm_barrier(comm)
+        chip.comm_destroy_all()
+        with pytest.raises(ValueError, match="there is no communicator"):
+            chip.comm_barrier(comm)
+        return out[:2].tolist()
+
+    assert (together(3, act), windows()) == ([[10, 10], [0, 0], [10, 10]], [])
+
+
 # ---------------------------------------------------------------- refusals
 @pytest.mark.spec("CHIP-COMM-4")
 def test_arguments_that_cannot_be_are_refused_and_nothing_is_joined(name):

@@ -28,7 +28,7 @@ from .test_dump import NAMES
 from .test_pmu import FIRST
 from .test_swim import joined
 
-BLOCKS = 24
+BLOCKS = 48
 WAVES = [64, 6, 1]
 """Launches of each wave of `waves`: one takes 64."""
 FUNCTION = """
@@ -200,7 +200,7 @@ def test_launches_have_numbers_and_waves_have_phases(waves):
 @pytest.mark.spec("FLAG-CHIP-1")
 def test_each_flag_writes_its_own_file_and_no_other(chip, tmp_path):
     written = {
-        "enable_l2_swimlane": ["l2_swimlane_records.json"],
+        "enable_l2_swimlane": ["chip_swimlane_records.json", "l2_swimlane_records.json"],
         "enable_dump_tensor": ["args_dump/args.bin", "args_dump/args_dump.json"],
         "enable_pmu": ["pmu.csv"],
         "enable_dep_gen": ["deps.json"],

@@ -21,6 +21,10 @@ def shift(args):
     args.tensor(2).numpy()[:] += 1
 
 
+VALUE = {"value"}
+"""What entries of scalars have as well."""
+
+
 def nothing(args):
     pass
 
@@ -58,7 +62,9 @@ def test_what_is_read_is_dumped_before_and_what_is_written_after(flagged):
         *((BEFORE, 4, "input", 2.5), (AFTER, 1, "output", WRITTEN), (AFTER, 2, "inout", NEW)),
     ]
     manifest = files.dump
-    assert all(set(one) == NAMES for one in manifest["args"])
+    for one in manifest["args"]:
+        assert set(one) == NAMES | (VALUE if one["kind"] == "scalar" else set())
+    assert [one["value"] for one in manifest["args"] if "value" in one] == [100, 2.5]
     assert all(one["task_id"] == "0x0" and one["func_id"] == 0 for one in manifest["args"])
     assert not any(one["truncated"] or one["overwritten"] for one in manifest["args"])
     assert [one["dtype"] for one in manifest["args"]].count("INT64") == 5
@@ -81,6 +87,31 @@ def test_members_of_a_group_have_the_numbers_of_the_whole_task(flagged):
     ]
     of_group = [one[:2] for one in entries if one[2] == "inout"]
     assert of_group == [(stage, i) for stage in (BEFORE, AFTER) for i in range(2)]
+
+
+@pytest.mark.spec("FLAG-DUMP-1")
+@pytest.mark.parametrize("level", [2, 3])
+def test_scalars_of_a_group_follow_the_tensors_of_all_members(flagged, level):
+    def build(orch, x, handle):
+        members = [make((x[i], T.INOUT)) for i in range(2)]
+        for i, args in enumerate(members):
+            for value in (-5 - i, 0.5 + i):
+                args.add_scalar(value)
+        orch.submit_sub_group(handle, members)
+
+    files = flagged(build, nothing, child_mode="process", enable_dump_tensor=level)
+    scalars = {one["arg_index"]: one["value"] for one in files.dump["args"] if "value" in one}
+    assert scalars == {2: -5, 3: 0.5, 4: -6, 5: 1.5}
+
+
+@pytest.mark.spec("FLAG-DUMP-1")
+def test_element_types_beyond_the_documents_have_numpys_name_in_capital_letters(flagged):
+    def build(orch, x, handle):
+        views = (x.view(np.float64)[0], x.view(np.complex128)[1], x.view("S8")[2])
+        orch.submit_sub(handle, make(*((one, T.INPUT) for one in views)))
+
+    files = flagged(build, nothing, enable_dump_tensor=2)
+    assert [one["dtype"] for one in files.dump["args"]] == ["FLOAT64", "COMPLEX128", "|S8"]
 
 
 @pytest.mark.spec("FLAG-DUMP-2")

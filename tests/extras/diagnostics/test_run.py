@@ -15,7 +15,12 @@ from tests.kernels import kernels
 
 from .conftest import ALL, flagging, increase, make
 
-FILES = ["args_dump/args.bin", "args_dump/args_dump.json", "deps.json"]
+FILES = [
+    "args_dump/args.bin",
+    "args_dump/args_dump.json",
+    "chip_swimlane_records.json",
+    "deps.json",
+]
 FILES += ["l2_swimlane_records.json", "name_map_main.json", "pmu.csv"]
 FILES += ["scope_stats/scope_stats.jsonl"]
 
@@ -33,12 +38,14 @@ def chain(orch, x, handle, *_):
 
 @pytest.mark.spec("FLAG-RUN-1")
 def test_each_flag_writes_its_file_and_no_other(tmp_path):
-    named = {"enable_l2_swimlane": "l2_", "enable_dump_tensor": "args_", "enable_dep_gen": "deps"}
+    named = {"enable_dump_tensor": "args_", "enable_dep_gen": "deps"}
+    named["enable_l2_swimlane"] = ("l2_", "chip_")
     with flagging() as run:
         for flag, value in ALL.items():
             files = run(chain, tmp_path / flag, **{flag: value})
             first = named.get(flag, flag.removeprefix("enable_"))
-            assert files.names() == [one for one in FILES if one.startswith((first, "name_map"))]
+            begins = "name_map", *([first] if isinstance(first, str) else first)
+            assert files.names() == [one for one in FILES if one.startswith(begins)]
             assert len(files.names()) > 1
 
 
@@ -128,7 +135,7 @@ def test_what_cannot_be_recorded_is_refused_by_name(tmp_path, files):
             ask(lambda *_: pytest.fail("it ran"), None, config)
 
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
-        words = "enable_dep_gen=1: record runs no tasks"
+        words = "enable_dep_gen=True: record runs no tasks"
         refused("enable_dep_gen", NotImplementedError, words, w.record)
         with w.trace(tmp_path / "a.trace", detail="tasks"):
             words = "with detail='tasks', and the diagnostics"

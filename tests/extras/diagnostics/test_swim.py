@@ -8,7 +8,7 @@ import pytest
 
 from simpler_ref import TensorArgType as T
 
-from .conftest import flagging, make
+from .conftest import flagging, increase, make
 
 
 def program(orch, x, handle, *_):
@@ -48,6 +48,15 @@ def recorded(tmp_path_factory):
             for level in levels
         }
     return found, before, time.monotonic_ns()
+
+
+@pytest.mark.spec("FLAG-SWIM-1")
+def test_the_file_is_there_under_its_later_name_too(flagged):
+    files = flagged(program, increase, enable_l2_swimlane=2)
+    old, new = files.swimlane, files.json("chip_swimlane_records.json")
+    assert new.pop("chip_swimlane_level") == old.pop("l2_swimlane_level") == 2
+    assert new.pop("aicore_tasks") == [[*row, 0] for row in old.pop("aicore_tasks")] != []
+    assert new == old
 
 
 @pytest.mark.spec("FLAG-SWIM-1")
