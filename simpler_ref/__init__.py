@@ -43,6 +43,7 @@ from .remote import (
     RemoteWorkerSpec,
     get_inner_handle,
 )
+from .system import extras as _extras
 from .trace import Trace
 from .version import __version__
 from .worker import RunTiming, Worker
@@ -98,5 +99,21 @@ __all__ = [
     "get_inner_handle",
     "leaf",
     "local",
+    "register_joblib",
     "task",
 ]
+
+
+def register_joblib() -> None:
+    """Make the backend "simpler_ref" known to joblib.
+
+    Then ``with joblib.parallel_config(backend="simpler_ref"):`` runs `Parallel`, and `n_jobs` of
+    scikit-learn, on workers of this package: of the innermost open Worker if it has as many sub workers,
+    else of one that is kept until the end of the program.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        joblib is not installed.
+    """
+    _extras.load("joblib").register()

@@ -73,6 +73,7 @@ PARTS = {
         15,
         ("docs", "examples", "ported", "project", "fuzz", "vectors"),
     ),
+    "others": Part("tests of other libraries, on our workers", 15, ("adapters",), options=()),
     "faults": Part("known faults, each put in and found", 10, ("mutation",), options=()),
 }
 

@@ -1,6 +1,6 @@
 """What a program asks for when it adds an endpoint.
 
-Rule     CALL-FAR-13, REMOTE-LINK-6, REMOTE-COPY-11, REMOTE-TRUST-1, REMOTE-TRUST-3, SPEED-WAIT-14,
+Rule     REMOTE-LINK-6, REMOTE-COPY-11, REMOTE-TRUST-1, REMOTE-TRUST-3, SPEED-WAIT-14,
          SPEED-DEPTH-1
 """
 

@@ -1,4 +1,4 @@
-"""Extras: parts of the package that nothing in it imports, found by their names when asked for."""
+"""Extras and adapters: parts that nothing in the package imports, found by their names when asked for."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ def load(name: str) -> Any:
     try:
         return next(iter(entry_points(group=GROUP, name=name))).load()
     except (StopIteration, ModuleNotFoundError) as error:
+        if (missing := getattr(error, "name", None)) == name:
+            raise ModuleNotFoundError(
+                f"{missing} is not installed: pip install simpler_ref[{name}]", name=missing
+            ) from error
         raise ModuleNotFoundError(
             f"simpler_ref has no {name} here: install the package again, with its extras/"
         ) from error

@@ -467,9 +467,9 @@ class WorkerManager:
                 self._heard.wait_for(come, min(rest, PARK_NS / 1e9))
 
     # ------------------------------------------------------------ the end
-    def kill_busy(self) -> None:
-        """Kill every worker that has a task; the Scheduler will fail those tasks."""
-        for worker in range(len(self.kinds)):
+    def kill_busy(self, workers: Iterable[int] | None = None) -> None:
+        """Kill every worker that has a task, or those of some; the Scheduler will fail those tasks."""
+        for worker in range(len(self.kinds)) if workers is None else workers:
             if self._mailbox(worker).given:
                 self._terminate(worker)
 

@@ -3,7 +3,9 @@
 import inspect
 import typing
 
-from simpler_ref import Worker
+import pytest
+
+from simpler_ref import RemoteWorkerSpec, Worker
 
 
 def test_a_worker_shows_the_type_the_default_and_the_text_of_each_option():
@@ -22,3 +24,11 @@ def test_an_option_that_is_left_out_and_one_that_is_none_mean_the_same():
     options = inspect.signature(Worker).parameters.values()
     optional = {one.name: None for one in options if one.default is None}
     assert Worker(**optional)._life.options == Worker()._life.options
+
+
+@pytest.mark.parametrize(("subs", "depth", "expected"), [(1, None, 4), (60, None, 64), (2, 5, 5)])
+def test_the_depth_fits_the_sub_workers_of_an_endpoint(subs, depth, expected):
+    """Two more than twice as many calls as those, at most 64, or as many as `mailbox_depth` says."""
+    spec = RemoteWorkerSpec(num_sub_workers=subs)
+    assert Worker(fleet=spec, endpoints=1, mailbox_depth=depth).mailbox_depth == expected
+    assert Worker(num_sub_workers=subs).mailbox_depth == 1, "without endpoints"

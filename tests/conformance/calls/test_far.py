@@ -527,14 +527,6 @@ def test_calls_that_wait_or_cannot_be_sent_ahead_are_in_nobodys_way(w, tmp_path)
     assert [one.result() for one in right] == [0, 2, 4]
 
 
-@pytest.mark.spec("CALL-FAR-13")
-@pytest.mark.parametrize(("subs", "depth", "expected"), [(1, None, 4), (60, None, 64), (2, 5, 5)])
-def test_the_depth_fits_the_sub_workers_of_an_endpoint(subs, depth, expected):
-    spec = RemoteWorkerSpec(num_sub_workers=subs)
-    assert sr.Worker(fleet=spec, endpoints=1, mailbox_depth=depth).mailbox_depth == expected
-    assert sr.Worker(num_sub_workers=subs).mailbox_depth == 1, "without endpoints"
-
-
 @pytest.mark.slow("an endpoint dies, and another takes its place")
 @pytest.mark.spec("CALL-FAR-10")
 @pytest.mark.parametrize("retries", [pytest.param(0, marks=pytest.mark.long), 1])

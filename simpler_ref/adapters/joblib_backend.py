@@ -1,0 +1,378 @@
+"""The backend of joblib: `Parallel`, and `n_jobs` of scikit-learn, on the workers of a Worker.
+
+    Parallel      cuts items into batches ──▶ submit    pickles a batch, in which large arrays are shared
+                                                │
+                                                ▼
+    a call        `_run`, in a sub worker, with the pickle
+                                                │
+    the watcher   ◀── the future has ended ─────┘       (the thread that notifies futures)
+                  hands the values to Parallel, which submits the next batch
+    the program   sleeps in `retrieval_context`, or goes through a generator
+
+An array that is not in shared memory, and not small, is copied there once in each call of `Parallel`, and
+forgotten at its end: the program may write it between two calls. Batches have its address, since no task
+writes there: such an array is read-only.
+
+Batches run in the innermost open Worker if it has as many sub workers as there are jobs. Else the
+backend makes a Worker, to which the program's own calls do not go, and keeps it for the next `Parallel`
+that wants the same; one that is not wanted any more is closed as soon as nothing refers to it.
+
+Rule     CALL-JOBLIB-1
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pickle
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from joblib import cpu_count, register_parallel_backend
+from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backed
+from joblib._parallel_backends import (
+    AutoBatchingMixin,
+    FallbackToBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+    mp,
+)
+from joblib._utils import _retrieve_traceback_capturing_wrapped_call
+from joblib.externals.loky.process_executor import _ExceptionWithTraceback
+from numpy.lib.array_utils import byte_bounds
+
+from ..callables.pickling import ArgumentPickler, Reducers
+from ..calls.current import current, here, leave
+from ..calls.futures import Future
+from ..model.tensor import view_memory
+from ..model.visibility import is_shared
+from ..system import forks
+from ..system.types import Array
+from ..worker import Worker
+
+NAME = "simpler_ref"
+_GRACE_S = 2.0
+"""How long to wait for the end of workers that are killed."""
+_LIMITS = {
+    "openmp": "OMP_NUM_THREADS",
+    "openblas": "OPENBLAS_NUM_THREADS",
+    "mkl": "MKL_NUM_THREADS",
+    "blis": "BLIS_NUM_THREADS",
+}
+"""Which variable says how many threads a library has, by threadpoolctl's names."""
+
+
+def register() -> None:
+    """Make the backend known to joblib."""
+    register_parallel_backend(NAME, SimplerRefBackend)
+
+
+# ---------------------------------------------------------------- in a worker
+def _run(data: bytes) -> Any:
+    """Call the functions of a batch, and return their values.
+
+    What would end a program, and is a `TaskError` elsewhere, comes to the user as it is, as with loky.
+    """
+    try:
+        return pickle.loads(data)()
+    except Exception:
+        raise
+    except BaseException as error:
+        return _ExceptionWithTraceback(error)
+
+
+def _begin(env: Mapping[str, str], initializer: Callable[..., Any] | None, args: Any) -> None:
+    """Begin as a worker: with so many threads of libraries, and what the user wants to be called."""
+    from threadpoolctl import ThreadpoolController
+
+    os.environ.update(env)
+    found = ThreadpoolController()
+    for library, name in _LIMITS.items():
+        found.select(internal_api=library).limit(limits=int(env[name]))
+    if initializer is not None:
+        initializer(*args)
+
+
+def _view(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, mode: str
+) -> Array:
+    """Return an array over the memory of one that is shared."""
+    array = view_memory(address, shape, dtype, strides=strides)
+    if mode == "c":
+        return np.array(array)
+    array.flags.writeable = mode in ("r+", "w+")
+    return array
+
+
+# ---------------------------------------------------------------- arrays within batches
+class _Shared:
+    """The arrays of one call of `Parallel` that are in shared memory; `Enclosing` of its pickles."""
+
+    def __init__(self, pool: _Pool, max_nbytes: int | None, mode: str | None) -> None:
+        self._pool = pool
+        self._least = float("inf") if max_nbytes is None or mode is None else max_nbytes
+        self._mode = mode or "r"
+        self._copies: dict[int, tuple[weakref.ref[Any], Array]] = {}
+        """By the ids of the arrays that they are copies of."""
+        self.met: list[Array] = []
+        """Those that were met in the pickle under way."""
+        self.reducers: Reducers = {np.ndarray: self._reduce, np.memmap: self._reduce}
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Begin to pickle a batch."""
+        self.met = []
+
+    def pickle(self, batch: Any) -> tuple[bytes, list[Array]]:
+        """Return a batch as bytes, and the arrays to which they refer."""
+        with self._lock:
+            self.begin()
+            known = self._pool.stream._session.inherited
+            return ArgumentPickler(known, self).as_bytes(batch, (batch,)), self.met
+
+    def _reduce(self, array: Any) -> Any:
+        file = _get_backing_memmap(array)
+        if isinstance(file, np.memmap):
+            return _reduce_memmap_backed(array, file)
+        if array.dtype.hasobject or not array.nbytes:
+            return array.__reduce_ex__(5)
+        low, high = byte_bounds(array)
+        mode = "r"
+        if not is_shared(low, high - low):
+            if array.nbytes < self._least:
+                return array.__reduce_ex__(5)
+            array, mode = self._copy(array), self._mode
+        self.met.append(array)
+        about = array.__array_interface__
+        return _view, (about["data"][0], array.shape, array.strides, array.dtype, mode)
+
+    def _copy(self, array: Any) -> Array:
+        """Return the copy of an array, which has the order of its elements in memory, too."""
+        key, copies = id(array), self._copies
+        of, copy = copies.get(key, (None, array))
+        if of is None or of() is not array:
+            fortran = array.flags.fnc
+            shape = array.shape[::-1] if fortran else array.shape
+            copy = self._pool.stream._session.arena.empty(shape, array.dtype)
+            copy = copy.T if fortran else copy
+            copy[...] = array
+            copies[key] = weakref.ref(array, lambda _: copies.pop(key, None)), copy
+        return copy
+
+
+# ---------------------------------------------------------------- Workers
+class _Pool:
+    """An open Worker that runs batches, the program's or its own."""
+
+    def __init__(self, stream: Any, worker: Worker | None = None, key: Any = None) -> None:
+        self.stream, self.worker, self.key = stream, worker, key
+
+    def abort(self, futures: Iterable[Any]) -> None:
+        """End calls together with their workers, which are replaced, if only joblib uses them.
+
+        What a worker was given, and had not begun, another one gets: so it is cancelled, too.
+        """
+        view, manager = self.stream._session.engine.view, self.stream._session.manager
+        if self.worker is None or manager is None:
+            return
+        killed: set[int] = set()
+        deadline = time.monotonic() + _GRACE_S
+        while left := [one for one in futures if not one.done() and not one.cancel()]:
+            for worker in {view.call(slot).worker for one in left if (slot := one._slot)} - {-1}:
+                if (pid := manager.pids.get(worker, 0)) not in killed:
+                    killed.add(pid)
+                    manager.kill_busy([worker])
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+
+
+_kept: _Pool | None = None
+_lock = threading.Lock()
+
+
+def _own(n_jobs: int, env: dict[str, str], options: Mapping[str, Any]) -> _Pool:
+    """Return a Worker of the backend: the one that it has kept, if that was made in the same way."""
+    global _kept
+    first = env, options.get("initializer"), tuple(options.get("initargs", ()))
+    key = n_jobs, first
+    with _lock:
+        if _kept is None or _kept.stream.is_gone or _kept.key != key:
+            worker = Worker(num_sub_workers=n_jobs, initializer=_begin, initargs=first)
+            worker.init()
+            stream = worker._life.stream
+            leave(stream)  # calls of tasks are plain ones, as before
+            _kept = _Pool(stream, worker, key)
+        return _kept
+
+
+def close() -> None:
+    """Close the Worker that the backend has kept, if there is one, as the end of the program does."""
+    global _kept
+    with _lock:
+        kept, _kept = _kept, None
+    if kept is not None and kept.worker is not None:
+        kept.worker.close()
+
+
+def _forget() -> None:
+    """In a forked process: the Worker is its parent's."""
+    global _kept, _lock
+    _kept, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _open_workers() -> int:
+    """Return how many sub workers the innermost open Worker has; 0 without one."""
+    stream = current()
+    if stream is None:
+        return 0
+    options = stream._life.options
+    return options.num_sub_workers if options.child_mode == "process" else 0
+
+
+# ---------------------------------------------------------------- the backend
+class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+    """What `Parallel` runs its batches with; joblib says what each method is for."""
+
+    supports_retrieve_callback = True
+    supports_inner_max_num_threads = True
+    MIN_IDEAL_BATCH_DURATION = 0.02
+    """In seconds: a batch takes some tens of microseconds more than its items."""
+
+    _pool: _Pool | None = None
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many jobs run at the same time."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if mp is None or n_jobs is None or here.in_task:
+            return 1
+        below = None
+        if mp.current_process().daemon:
+            below = "a process of multiprocessing"
+        elif not (self.in_main_thread() or self.nesting_level == 0):
+            below = "threads"
+        if below is not None:
+            if n_jobs != 1:
+                text = (
+                    f"{NAME}-backed parallel loops cannot be nested below {below}, setting n_jobs=1"
+                )
+                warnings.warn(text, stacklevel=3)
+            return 1
+        return int(max((_open_workers() or cpu_count()) + 1 + n_jobs, 1) if n_jobs < 0 else n_jobs)
+
+    def configure(
+        self,
+        n_jobs: int = 1,
+        parallel: Any = None,
+        prefer: Any = None,
+        require: Any = None,
+        max_nbytes: int | None = None,
+        mmap_mode: str | None = "r",
+        **options: Any,
+    ) -> int:
+        """Choose a Worker, and return how many jobs run at the same time."""
+        n_jobs = self.effective_n_jobs(n_jobs)
+        if n_jobs == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        options = {**self.backend_kwargs, **options}
+        is_usual = self.inner_max_num_threads is None and options.get("initializer") is None
+        if is_usual and _open_workers() == n_jobs:
+            self._pool = _Pool(current())
+        else:
+            self._pool = _own(n_jobs, self._prepare_worker_env(n_jobs), options)
+        self.parallel = parallel
+        self._arrays = max_nbytes, mmap_mode
+        self._under_way: set[Any] = set()
+        self._changed = threading.Event()
+        """Set whenever a batch has ended."""
+        self.start_call()
+        return n_jobs
+
+    def _prepare_worker_env(self, n_jobs: int) -> dict[str, str]:
+        """Return the variables for the libraries' threads, without those that this package has set."""
+        env: dict[str, str] = super()._prepare_worker_env(n_jobs)
+        if self.inner_max_num_threads is None:
+            threads = str(max(cpu_count() // n_jobs, 1))
+            users = forks.users_variables()
+            for name in _LIMITS.values():
+                if env[name] == "1" and name not in users:
+                    env[name] = threads
+        return env
+
+    def start_call(self) -> None:
+        """Begin a call of `Parallel`, which copies arrays as they are now."""
+        assert self._pool is not None
+        self._shared = _Shared(self._pool, *self._arrays)
+
+    def stop_call(self) -> None:
+        """Forget the copies of arrays; tasks that still run keep them."""
+        self.start_call()
+
+    def submit(self, func: Any, callback: Callable[[Any], Any] | None = None) -> Any:
+        """Submit a batch; what goes wrong is the outcome of its future."""
+        future: concurrent.futures.Future[Any]
+        assert self._pool is not None
+        stream, met = self._pool.stream, self._shared.met
+        try:
+            try:
+                data, met = self._shared.pickle(func)
+            except Exception as error:
+                raise pickle.PicklingError(
+                    "Could not pickle the task to send it to the workers."
+                ) from error
+            future = stream.submit(stream.task_of(_run), (data,), {})
+        except Exception as error:
+            future = concurrent.futures.Future()
+            future.set_exception(error)
+        self._under_way.add(future)
+
+        def ended(future: Any, arrays: Any = met) -> None:
+            self._under_way.discard(future)
+            try:
+                if callback is not None:
+                    callback(future)
+            finally:
+                self._changed.set()
+
+        future.add_done_callback(ended)
+        return future
+
+    def retrieve_result_callback(self, out: Any) -> Any:
+        """Return the values of a batch, or raise what it has raised."""
+        return _retrieve_traceback_capturing_wrapped_call(out.result())
+
+    @contextmanager
+    def retrieval_context(self) -> Iterator[None]:
+        """Sleep until all batches have ended, if nobody wants values before: `Parallel` would poll."""
+        parallel = self.parallel
+        if not parallel.return_generator and parallel.timeout is None:
+            while True:
+                self._changed.clear()
+                if parallel._aborting or not parallel._wait_retrieval():
+                    break
+                self._changed.wait()
+        yield
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """Cancel the batches that have not begun; end the others, if the Worker is its own."""
+        begun = [future for future in tuple(self._under_way) if not future.cancel()]
+        for future in begun:
+            if isinstance(future, Future):
+                future.be_silent()
+        if self._pool is not None:
+            self._pool.abort(begun)
+
+    def terminate(self) -> None:
+        """Leave the Worker, for the next call of `Parallel`."""
+        self._pool = None
+        self.reset_batch_stats()
