@@ -14,7 +14,7 @@ from importlib import import_module
 import numpy as np
 from numba.core.extending import _Intrinsic
 
-from simpler_ref.jit import atomics, mailbox, queues, submit
+from simpler_ref.jit import atomics, mailbox, queues
 from simpler_ref.jit import kernel as _kernel
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import serve as _serve
@@ -122,18 +122,6 @@ def _from_python(bound, parameters):
 MODULES = "atomics claims collect cores dispatch graph journal mailbox queues ring schedule"
 MODULES += " serve slots submit tensormap waiting"
 kernels = Kernels(*(import_module(f"simpler_ref.jit.{name}") for name in MODULES.split()))
-
-
-@entry(WORDS)
-def reclaim_consumed(mem):
-    """What the Orch thread does after a pass: take the consumed chain and reclaim it."""
-    count, slot = 0, queues.take_consumed(mem)
-    while slot != L.NONE:
-        after = int(mem[slot + L.S_LINK])
-        submit.reclaim(mem, slot)
-        slot = after
-        count += 1
-    return count
 
 
 # ---------------------------------------------------------------- the mailbox, either side

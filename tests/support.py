@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from simpler_ref.engine.memory import Engine
+from simpler_ref.engine.structures import digest_of, small_engine
 from simpler_ref.engine.view.mailbox import ReceivedArgs
-from simpler_ref.engine.view.slots import SlotView, read_slot
+from simpler_ref.engine.view.slots import SlotView, edges_of, read_slot
 from simpler_ref.jit import layout as L
+from simpler_ref.stepping import Steps
 from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor, DataType, TaskArgs, TaskState
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers.reports import write_error
 
 from .kernels import kernels
 
@@ -130,28 +131,6 @@ def member(*args: Arg, scalars: Iterable[int] = (), worker: int = -1) -> Member:
 
 
 # ---------------------------------------------------------------- an engine by hand
-def small_engine(
-    *,
-    heap: int = 1 << 16,
-    rings: int = 4,
-    window: int = 64,
-    sub: int = 2,
-    next_level: int = 0,
-    depth: int = 1,
-    track_reads: bool = False,
-) -> Engine:
-    """Return a small engine; no process serves its mailboxes."""
-    return Engine(
-        heap_ring_size=heap,
-        ring_depth=rings,
-        task_window=window,
-        sub=sub,
-        next_level=next_level,
-        depth=depth,
-        track_reads=track_reads,
-    )
-
-
 def unmap(engine: Engine) -> None:
     """Give an engine's memory back, although somebody may still refer to the engine."""
     engine.mem = engine.heap = engine.view = engine.layouts = None
@@ -174,8 +153,8 @@ def received(octets: bytes) -> ReceivedArgs:
     return view
 
 
-class Driver:
-    """An engine whose every step is taken by the test: Orch thread, Scheduler and workers in one.
+class Driver(Steps):
+    """An engine moved by hand, whose tasks are known by their slots, and that tests look into.
 
     A run is open and all workers are usable and awake, unless told otherwise. `k` are the entries
     of the package, `x` those of tests/kernels.py.
@@ -184,29 +163,26 @@ class Driver:
     def __init__(
         self, engine: Engine | None = None, *, run: bool = True, usable: bool = True, **size
     ):
-        self.engine = engine or small_engine(**size)
-        self.mem = self.engine.mem
-        self.k = self.engine.kernels
-        self.x = kernels
-        for index in range(16):
-            self.mem[self._callable(index)] = np.frombuffer(self.digest(index), np.int64)
-        for worker in range(int(self.mem[L.WORKERS])):
+        super().__init__(engine or small_engine(**size))
+        self.engine, self.mem, self.k, self.x = self._engine, self._mem, self._kernels, kernels
+        for worker in range(self._view.workers):
             self.k.set_usable(self.mem, worker, usable)
         if run:
             self.begin_run()
 
+    def _slot(self, task: int) -> int:
+        return task
+
+    _task = _slot
+
     def close(self) -> None:
         """Give the memory back."""
         unmap(self.engine)
-        self.mem = None
+        self.__dict__.clear()
 
     # ------------------------------------------------------------ Orch thread
     def begin_run(self) -> None:
         assert self.k.begin_run(self.mem) == L.OK
-
-    def finish_run(self, *, cancel: bool = False) -> None:
-        """End every scope, as the end of the orch function does."""
-        assert self.k.finish_run(self.mem, int(cancel)) == L.OK
 
     def end_run(self) -> None:
         """Reset everything, as the end of the drain does."""
@@ -234,7 +210,8 @@ class Driver:
         counts = len(tensors) | len(values) << 32
         wire = b"".join(tensors + values)
         word = callable | kind << L.WORD_KIND | config << L.WORD_CONFIG
-        return int(self.x.submit_task(self.mem, word | owner + 1 << L.WORD_WORKER, counts, 0, wire))
+        word |= owner + 1 << L.WORD_WORKER
+        return self._steps.submit_task(self.mem, word, counts, 0, wire)
 
     def submit(self, *args: Arg, scalars: Iterable[int] = (), **more) -> int:
         """Submit without a pass; return the slot."""
@@ -255,7 +232,7 @@ class Driver:
         counts = len(tensors) | len(values) << 32
         word = callable | kind << L.WORD_KIND | config << L.WORD_CONFIG
         wire = b"".join(tensors + values + table)
-        return int(self.x.submit_task(self.mem, word, counts, len(members), wire))
+        return self._steps.submit_task(self.mem, word, counts, len(members), wire)
 
     def submit_group(self, *members: Member, **more) -> int:
         """Submit a group without a pass; return the slot."""
@@ -272,35 +249,15 @@ class Driver:
         assert slot >= 0, slot
         return slot
 
-    def reclaim(self) -> int:
-        """Reclaim what the passes have left on the consumed list; return how many tasks."""
-        return self.x.reclaim_consumed(self.mem)
-
     def start(self, *args: Arg, **more) -> int:
         """Submit a task and run a pass, which dispatches it if it can; return the slot."""
         slot = self.submit(*args, **more)
         self.run_pass()
         return slot
 
-    # ------------------------------------------------------------ Scheduler
-    def run_pass(self) -> int:
-        """Run one scheduler pass; return how much moved."""
-        return self.x.scheduler_pass(self.mem)
-
-    def wire_next(self) -> int:
-        """Wire the oldest entry of the wiring queue, as a pass does; return its slot."""
-        slot = self.x.pop_wiring(self.mem)
-        self.x.wire(self.mem, slot)
-        return slot
-
-    def settle(self) -> None:
-        """Run passes until nothing moves."""
-        while self.run_pass():
-            pass
-
     # ------------------------------------------------------------ workers
     def _worker(self, worker: int) -> int:
-        return int(self.mem[L.A_WORKERS]) + worker * int(self.mem[L.WORKER_STRIDE])
+        return self.workers[worker]._words.start
 
     def word(self, worker: int, offset: int) -> int:
         """Return a word of a worker, e.g. ``driver.word(0, L.W_CLAIM)``."""
@@ -315,7 +272,7 @@ class Driver:
 
     def at(self, worker: int) -> int:
         """Return the frame that a worker serves or waits for, as it sees it."""
-        return self.word(worker, L.W_AT) // L.WORKER_WORDS
+        return self.workers[worker]._words.served
 
     def _frame(self, worker: int, frame: int | None) -> int:
         """Return where a frame begins, by default the one that the worker is at."""
@@ -328,7 +285,7 @@ class Driver:
 
     def all_given(self, worker: int) -> list[int]:
         """Return the slots a worker was given and has not been seen to end, oldest first."""
-        return [self.frame_word(worker, L.W_SLOT, frame) for frame in self.frames(worker)]
+        return self.workers[worker]._words.given_slots()
 
     def given(self, worker: int) -> int:
         """Return the oldest slot a worker was given, NONE if it is idle."""
@@ -342,7 +299,7 @@ class Driver:
 
     def members(self, slot: int) -> dict[int, int]:
         """Return which member of a group each worker has: worker → member."""
-        workers = range(int(self.mem[L.WORKERS]))
+        workers = range(self._view.workers)
         return {w: self.member(w) for w in workers if self.given(w) == slot}
 
     def worker_of(self, slot: int) -> int:
@@ -354,10 +311,6 @@ class Driver:
 
     def usable(self, worker: int) -> bool:
         return bool(self.mem[self._worker(worker) + L.W_USABLE])
-
-    def kill(self, worker: int, code: int = -9) -> None:
-        """Report a worker dead, as the monitor thread does."""
-        self.k.report_death(self.mem, worker, code)
 
     def mailbox(self, worker: int, frame: int | None = None) -> np.ndarray:
         """Return the bytes of a mailbox, not a copy; by default where the worker is at."""
@@ -382,13 +335,12 @@ class Driver:
         self, worker: int, error: BaseException | None = None, outcome: int = L.SUCCESS
     ) -> None:
         """Answer the task that a worker is at, as its process would."""
-        assert self.mailbox_state(worker)[0] == L.TASK_READY, self.mailbox_state(worker)
-        if error is not None:
-            outcome = L.TASK_FAILURE
-            write_error(memoryview(self.mailbox(worker)), memoryview(self.trace(worker)), error)
-        self.x.post_done(self.mem, worker, outcome)
+        if error is not None or outcome == L.SUCCESS:
+            self.workers[worker].answer(error)
+        else:
+            self.x.post_done(self.mem, worker, outcome)
 
-    def answer(self, slot: int, error: BaseException | None = None) -> None:
+    def answer_task(self, slot: int, error: BaseException | None = None) -> None:
         """Answer a RUNNING task as its worker would, and run a pass."""
         self.post_done(self.worker_of(slot), error)
         self.run_pass()
@@ -408,20 +360,17 @@ class Driver:
         """Bring a task that can run to its end: dispatch it, answer it, collect it."""
         self.settle()
         assert self.state(slot) == RUNNING, self.state(slot)
-        self.post_done(self.worker_of(slot), error)
-        self.settle()
+        self.answer_and_settle(self.worker_of(slot), error)
 
     def finish_everything(self) -> list[int]:
         """Play all workers until none is busy; return the ids in order of completion."""
         order = []
         self.settle()
-        while True:
-            busy = [w for w in range(int(self.mem[L.WORKERS])) if self.given(w) != L.NONE]
-            if not busy:
-                return order
-            order.append(self.id(self.given(busy[0])))
-            self.post_done(busy[0])
+        while busy := [worker for worker in self.workers if worker.tasks()]:
+            order.append(busy[0].tasks()[0])
+            busy[0].answer()
             self.settle()
+        return order
 
     # ------------------------------------------------------------ looking in
     def view(self, slot: int) -> SlotView:
@@ -442,7 +391,7 @@ class Driver:
         return self.view(slot).task_id
 
     def live(self) -> int:
-        return int(self.mem[L.LIVE])
+        return self._view.live
 
     def fanin(self, slot: int) -> int:
         """Return the live fan-in, as far as wired (0 before)."""
@@ -453,13 +402,10 @@ class Driver:
         word = int(self.mem[slot + L.S_COUNTS])
         return word & 0xFFFFFFFF, word >> 32
 
-    def _tensors_at(self, slot: int) -> int:
-        return int(self.mem[slot + L.S_BODY]) + -(-self.counts(slot)[0] // L.MASK_TENSORS)
-
     def argument_words(self, slot: int) -> list[int]:
         """Return what a slot stores of its arguments: five words per tensor, then the scalars' bits."""
         tensors, scalars = self.counts(slot)
-        at = self._tensors_at(slot)
+        at = int(self.mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
         words = self.mem[at : at + 5 * tensors + L.SCALAR_WORDS * scalars].tolist()
         return words[: 5 * tensors] + words[5 * tensors + L.SCALAR_BITS :: L.SCALAR_WORDS]
 
@@ -469,24 +415,8 @@ class Driver:
 
     def edges(self, slot: int) -> list[Edge]:
         """Return the edges of a slot to its producers."""
-        count = int(self.mem[slot + L.S_EDGES]) & 0xFFFFFFFF
-        tensors, scalars = self.counts(slot)
-        members = int(self.mem[slot + L.S_MEMBERS]) * L.MEMBER_WORDS
-        at = self._tensors_at(slot) + 5 * tensors + L.SCALAR_WORDS * scalars + members
-        words = self.mem[at : at + count * L.EDGE_WORDS].reshape(count, L.EDGE_WORDS)
         named = [L.EDGE_PRODUCER, L.EDGE_NEXT, L.EDGE_CONSUMER]
-        return [Edge(*row) for row in words[:, named].tolist()]
-
-    def producers(self, slot: int) -> list[int]:
-        return [edge.producer for edge in self.edges(slot)]
-
-    def consumers(self, slot: int) -> list[int]:
-        """Return the tasks in a slot's list of consumers."""
-        found, edge = [], int(self.mem[slot + L.S_CONSUMERS])
-        while edge != L.NONE:
-            found.append(int(self.mem[edge + L.EDGE_CONSUMER]))
-            edge = int(self.mem[edge + L.EDGE_NEXT])
-        return found
+        return [Edge(*(edge[k] for k in named)) for edge in edges_of(self.mem, slot)]
 
     def lookup(self, data: int, owner: int = -1) -> int:
         """Return the slot a key leads to, or NONE."""
@@ -494,43 +424,20 @@ class Driver:
 
     def map_entries(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Return what the TensorMap holds: (address, owner) → (slot, slot of the slab or NONE)."""
-        base, mask = int(self.mem[L.MAP_BASE]), int(self.mem[L.MAP_MASK])
-        table = self.mem[base : base + (mask + 1) * L.ENTRY_WORDS].reshape(-1, L.ENTRY_WORDS)
-        used = table[table[:, L.E_SLOT] != L.NONE].tolist()
-        found = {(data, owner): (slot, slab) for data, owner, slot, slab in used}
-        assert len(found) == len(used), "a key stands twice"
+        found = self._view.map_entries()
+        assert len(found) == self.map_count(), "a key stands twice"
         return found
 
     def map_count(self) -> int:
-        return int(self.mem[L.MAP_COUNT])
+        return self._view.buffers_known
 
-    def wiring_queue(self) -> list[int]:
-        """Return the slots that wait to be wired, oldest first."""
-        first, end = int(self.mem[L.WIRING_TAKEN]), int(self.mem[L.WIRING_PUSHED])
-        base = int(self.mem[L.A_WIRING])
-        return [int(self.mem[base + i % L.WIRING_CAPACITY]) for i in range(first, end)]
-
-    def ready_queue(self, kind: int = L.SUB) -> list[int]:
-        """Return the READY slots of a worker type, oldest first."""
-        base, mask = int(self.mem[L.A_READY + kind]), int(self.mem[L.READY_MASK + kind])
-        first, end = int(self.mem[L.READY_HEAD + kind]), int(self.mem[L.READY_TAIL + kind])
-        return [int(self.mem[base + (i & mask)]) for i in range(first, end)]
-
-    def consumed_list(self) -> list[int]:
-        """Return the CONSUMED slots that wait for the Orch thread."""
-        found, slot = [], int(self.mem[L.CONSUMED_HEAD])
-        while slot != L.NONE:
-            found.append(slot)
-            slot = int(self.mem[slot + L.S_LINK])
-        return found
-
-    def ring(self, ring: int, field: int) -> int:
-        """Return a word of a ring, e.g. ``driver.ring(0, L.R_TOP)``."""
+    def ring_word(self, ring: int, field: int) -> int:
+        """Return a word of a ring, e.g. ``driver.ring_word(0, L.R_TOP)``."""
         return int(self.mem[L.RING_BLOCK + ring * L.LINE + field])
 
     def held(self, ring: int) -> int:
         """Return the bytes a ring holds."""
-        return self.ring(ring, L.R_TOP) - self.ring(ring, L.R_TAIL)
+        return self.ring_word(ring, L.R_TOP) - self.ring_word(ring, L.R_TAIL)
 
     def words(self) -> np.ndarray:
         """Return a copy of every word of the engine."""
@@ -540,15 +447,7 @@ class Driver:
         """Return the offsets of the words that differ from an earlier copy."""
         return np.flatnonzero(self.mem != before).tolist()
 
-    # ------------------------------------------------------------ callables
-    @staticmethod
-    def digest(index: int) -> bytes:
-        """Return the digest that stands for callable `index`."""
-        return bytes([index + 1]) * 32
-
-    def _callable(self, index: int) -> slice:
-        at = int(self.mem[L.A_CALLABLES]) + index * L.DIGEST_WORDS
-        return slice(at, at + L.DIGEST_WORDS)
+    digest = staticmethod(digest_of)
 
 
 # ---------------------------------------------------------------- between a test and its workers

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..jit import layout as L
+from ..jit import steps
 from ..jit.entries import Entries, entries
 from ..jit.kernel import INTERPRETED
 from ..model.config import CallConfig
@@ -34,9 +36,9 @@ JOIN_TIMEOUT_S = 10.0
 log = logging.getLogger("simpler_ref")
 
 
-def _kernels() -> Entries:
+def _kernels(*module: Mapping[str, Any]) -> Entries:
     """Return the entries; signal handlers cannot interrupt them, compiled or interpreted."""
-    kernels = entries()
+    kernels = entries(*module)
     if not INTERPRETED:
         return kernels
     whole = Entries.__new__(Entries)
@@ -124,6 +126,11 @@ class Engine:
         )
         self.layouts = Layouts(self.mem)
         self.view.write_config(0, CallConfig().to_bytes())
+
+    @cached_property
+    def steps(self) -> Entries:
+        """The kernels of single steps, for who moves the engine by hand."""
+        return _kernels(vars(steps))
 
     @classmethod
     def attached(cls, mem: Array, heap: Array, placement: Placement) -> Engine:

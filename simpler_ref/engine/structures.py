@@ -1,22 +1,48 @@
-"""The documents' three structures on their own, without a Worker, for tests and for learning.
+"""The documents' structures, each on its own: to learn, to test, to move by hand.
 
-`Ring` and `TensorMap` call the kernels of `jit/ring.py` and `jit/tensormap.py`. `Scope` is the stack of
-scopes in plain Python: the engine keeps its own as chains through the slots.
+Every one is a handle over an engine, and its methods are the kernels that the engine itself runs. Without
+an engine it makes a small one for itself::
+
+    Ring         ids and slabs             jit/ring.py
+    TensorMap    producers of buffers      jit/tensormap.py
+    Scope        references of scopes      jit/submit.py
+    TaskSlots    states and references     jit/slots.py
+    Mailbox      one frame of a worker     jit/mailbox.py
+
+`simpler_ref.stepping` puts them together, with the Scheduler and workers. Nothing here may be used while
+threads of a Worker move the same engine.
 
 Rule     ORCH-API-4, ORCH-API-5, ORCH-RING-12, ORCH-RING-15, ORCH-SCOPE-1, ORCH-MAP-1, ORCH-MAP-7
 """
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ..errors import RingFullError
 from ..jit import layout as L
-from .introspection import Rings, SlotView, describe_full
+from ..jit.slots import EVENTS
+from ..model.arguments import TaskArgs
+from ..model.config import CallConfig
+from ..model.enums import DataType, MailboxState, TaskState, WorkerType
+from ..model.tensor import ContinuousTensor
+from ..model.wire import counts_of
+from ..system.values import position, whole
+from .introspection import Rings, RingView, SlotView, describe_full
 from .memory import Engine
-from .view.slots import read_slot
+from .view import slots
+from .view.mailbox import (
+    MailboxView,
+    ReceivedArgs,
+    digest_in,
+    malformed,
+    received_from,
+    write_message,
+)
+from .view.slots import TaskView, read_slot
 
 INVALID = -1
 """`TensorMap.lookup`: the buffer has no producer."""
@@ -140,37 +166,122 @@ class Ring(Rings):
             self._changed.notify_all()
 
 
-class TensorMap:
-    """Maps the address of a buffer to its current producer."""
+def small_engine(
+    *,
+    heap: int = 1 << 16,
+    rings: int = L.MAX_RING_DEPTH,
+    window: int = 64,
+    sub: int = 2,
+    next_level: int = 0,
+    depth: int = 1,
+    track_reads: bool = False,
+) -> Engine:
+    """Return a small engine; nothing moves it, and no process serves its mailboxes."""
+    engine = Engine(
+        heap_ring_size=heap,
+        ring_depth=rings,
+        task_window=window,
+        sub=sub,
+        next_level=next_level,
+        depth=depth,
+        track_reads=track_reads,
+    )
+    for index in range(CALLABLES):
+        engine.view.write_digest(index, digest_of(index))
+    return engine
 
-    def __init__(self) -> None:
-        self._engine = Engine(heap_ring_size=L.HEAP_ALIGN, ring_depth=1, task_window=1 << 16)
+
+CALLABLES = 16
+"""How many callables a small engine knows, by number."""
+
+
+def digest_of(callable: int) -> bytes:
+    """Return the digest that stands for a callable of a small engine."""
+    return bytes([callable + 1]) * L.CALLABLE_HASH_DIGEST_BYTES
+
+
+class NumberedNames:
+    """Names for an engine without a Worker."""
+
+    def callable_name(self, word: int, key: int) -> str:
+        """Return the number of a callable."""
+        return f"callable {word & L.CALLABLE_MASK}"
+
+    def worker_name(self, worker: int) -> str:
+        """Return the number of a worker."""
+        return f"worker {worker}"
+
+
+class Part:
+    """A handle over an engine that somebody moves by hand; over a small one of its own by default."""
+
+    def __init__(self, engine: Engine | None = None, **size: Any) -> None:
+        self._is_alone = engine is None
+        self._engine = engine = small_engine(**size) if engine is None else engine
+        self._mem, self._kernels, self._steps = engine.mem, engine.kernels, engine.steps
+        self._view = engine.view
+
+    def _slot(self, task: int) -> int:
+        """Return the slot of a live task."""
+        slot = slots.find(self._mem, task)
+        if slot is None:
+            raise KeyError(f"task {task} is not live")
+        return slot
+
+    def _task(self, slot: int) -> int:
+        """Return the id of the task in a slot."""
+        return self._view.task_of(slot)[0]
+
+    def _tasks(self, found: Sequence[int]) -> list[int]:
+        return [self._task(slot) for slot in found]
+
+
+class TensorMap(Part):
+    """Maps the address of a buffer to its current producer.
+
+    On its own it takes any numbers for tasks.
+    """
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        super().__init__(engine, heap=L.HEAP_ALIGN, rings=1, window=1 << 16)
 
     def lookup(self, base_ptr: int, owner: int = -1) -> int:
         """Return the producer of a buffer, or INVALID."""
-        return int(self._engine.kernels.map_lookup(self._engine.mem, base_ptr, owner)) - 1
+        found = int(self._kernels.map_lookup(self._mem, base_ptr, owner))
+        return INVALID if found == L.NONE else found - 1 if self._is_alone else self._task(found)
 
     def insert(self, base_ptr: int, slot: int, owner: int = -1) -> None:
         """Make `slot` the producer of a buffer."""
         if slot < 0 or base_ptr == 0:
             raise ValueError(f"slot {slot} must not be negative and address {base_ptr} not 0")
-        if self._engine.kernels.map_insert(self._engine.mem, base_ptr, owner, slot + 1) != L.OK:
+        if self._kernels.map_insert(self._mem, base_ptr, owner, self._value(slot)) != L.OK:
             raise MemoryError("the TensorMap is full")
 
     def erase(self, base_ptr: int, slot: int | None = None, owner: int = -1) -> bool:
         """Remove a buffer's entry, with `slot` only if it still names that; say whether it did."""
         named = self.lookup(base_ptr, owner) if slot is None else slot
-        return bool(self._engine.kernels.map_erase(self._engine.mem, base_ptr, owner, named + 1))
+        if named == INVALID:
+            return False
+        return bool(self._kernels.map_erase(self._mem, base_ptr, owner, self._value(named)))
+
+    def _value(self, task: int) -> int:
+        return task + 1 if self._is_alone else self._slot(task)
 
     def __len__(self) -> int:
-        return self._engine.view.buffers_known
+        return self._view.buffers_known
 
 
-class Scope:
-    """The stack of open scopes, in plain Python: each has a reference to the tasks registered in it."""
+class Scope(Part):
+    """The stack of open scopes: each has a reference to the tasks registered in it.
 
-    def __init__(self) -> None:
-        self._scopes: list[list[int]] = []
+    On its own it takes any numbers for tasks: each gets a slot that is COMPLETED, as a buffer's is, so
+    that the end of its scope reclaims it.
+    """
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        super().__init__(engine, heap=L.HEAP_ALIGN, rings=1, window=1 << 16)
+        self._numbers: dict[int, int] = {}
+        """Of the slots claimed here."""
 
     def scope_begin(self) -> None:
         """Open a scope.
@@ -180,33 +291,234 @@ class Scope:
         RuntimeError
             The run's own scope and 64 more are open.
         """
-        if len(self._scopes) > L.MAX_SCOPE_DEPTH:
+        if self._kernels.open_scope(self._mem) != L.OK:
             raise RuntimeError(
                 f"maximum nesting depth exceeded: {L.MAX_SCOPE_DEPTH} scopes are open"
             )
-        self._scopes.append([])
 
-    def scope_end(self, release_ref: Callable[[int], None]) -> None:
-        """End the innermost scope: call `release_ref` once for each of its tasks."""
-        if not self._scopes:
+    def scope_end(self, release_ref: Callable[[int], None] = lambda slot: None) -> None:
+        """End the innermost scope: release its reference to each of its tasks, and report each."""
+        tasks = self.tasks()
+        if self._kernels.close_scope(self._mem) != L.OK:
             raise RuntimeError("scope_end without scope_begin: no scope is open")
-        for slot in self._scopes.pop():
-            release_ref(slot)
+        for task in tasks:
+            release_ref(task)
 
     def register_task(self, slot: int) -> None:
-        """Bind a task to the innermost scope."""
-        if not self._scopes:
+        """Bind a task to the innermost scope, once."""
+        if not self.depth():
             raise RuntimeError("register_task without scope_begin: no scope is open")
-        if slot not in self._scopes[-1]:
-            self._scopes[-1].append(slot)
+        if slot in self.tasks():
+            return
+        if self._is_alone:
+            claimed = self._kernels.alloc_buffer(self._mem, _NO_BYTES)
+            if claimed < 0:
+                raise MemoryError("too many tasks are registered")
+            self._numbers[claimed] = slot
+        else:
+            self._steps.register_task(self._mem, self._slot(slot))
+
+    def tasks(self, depth: int | None = None) -> list[int]:
+        """Return the tasks of the scope at a 0-based depth, by default the innermost, oldest first."""
+        depth = self.depth() - 1 if depth is None else depth
+        found = self._view.scope(depth) if 0 <= depth < self.depth() else []
+        return [self._numbers[one] for one in found] if self._is_alone else self._tasks(found)
 
     def depth(self) -> int:
         """Return how many scopes are open; 0 means none."""
-        return len(self._scopes)
+        return self._view.scope_depth
 
     def current_depth(self) -> int:
         """Return the 0-based depth, from which the ring follows; 0 also without a scope."""
-        return max(0, len(self._scopes) - 1)
+        return max(0, self.depth() - 1)
 
 
-__all__ = ["INVALID", "AllocResult", "Ring", "Scope", "TensorMap"]
+_NO_BYTES = ContinuousTensor.make(0, (0,), DataType.UINT8)._tagged(L.OUTPUT)
+
+
+class TaskSlots(Part):
+    """The pool of task slots, with their states and references.
+
+    Parameters
+    ----------
+    engine : Engine, optional
+        The one that they are of.
+    names : Names, optional
+        What knows the names of callables and workers.
+    """
+
+    def __init__(
+        self, engine: Engine | None = None, names: slots.Names | None = None, **size: Any
+    ) -> None:
+        super().__init__(engine, **size)
+        self.names = NumberedNames() if names is None else names
+
+    def submit(
+        self,
+        args: TaskArgs | Sequence[TaskArgs] | None = None,
+        *,
+        callable: int = 0,
+        config: CallConfig | None = None,
+        worker_type: int = WorkerType.SUB,
+        worker: int = -1,
+    ) -> int:
+        """Take the steps of submit with a small engine's callable, and no pass; return the task.
+
+        A list of arguments makes a group.
+
+        Raises
+        ------
+        RuntimeError
+            The kernel refuses: no room, or the run has failed.
+        IndexError, ValueError
+            There is no such callable, type or worker.
+        """
+        members = (
+            [args] if isinstance(args, TaskArgs) else [TaskArgs()] if args is None else [*args]
+        )
+        wires = [wire for one in members for wire in one._tensors]
+        scalars = [wire for one in members for wire in one._scalars]
+        table = [_MEMBER.pack(counts_of(len(m._tensors), len(m._scalars)), 0) for m in members]
+        size = 0 if args is None or isinstance(args, TaskArgs) else len(members)
+        word = position("callable", callable, CALLABLES) | WorkerType(worker_type) << L.WORD_KIND
+        word |= whole("worker", worker, -1, self._view.workers - 1) + 1 << L.WORD_WORKER
+        if config is not None:
+            self._view.write_config(1, config.to_bytes())
+            word |= 1 << L.WORD_CONFIG
+        wire = b"".join(wires + scalars + table[:size])
+        code = self._steps.submit_task(
+            self._mem, word, counts_of(len(wires), len(scalars)), size, wire
+        )
+        if code < 0:
+            raise RuntimeError(f"submit was refused: {REFUSALS.get(code, code)}")
+        return self._task(code & ~L.AUTO_OUTPUT)
+
+    def state(self, task: int) -> TaskState:
+        """Return the state of a task; FREE if it has gone."""
+        slot = slots.find(self._mem, task)
+        return TaskState.FREE if slot is None else read_slot(self._mem, slot).state
+
+    def slot_state(self, task: int) -> TaskView:
+        """Return a look at a live task, with all that the documents' TaskSlotState has."""
+        return RingView(self._engine, self.names).slot_state(task)
+
+    def step(self, task: int, event: str) -> TaskState:
+        """Let an event of the state machine happen; return the state after it.
+
+        Raises
+        ------
+        ValueError
+            There is no such event; or it cannot happen in the task's state, and nothing has changed.
+        """
+        names = [one.name for one in EVENTS]
+        if event not in names:
+            raise ValueError(f"there is no event {event!r}: there are {', '.join(names)}")
+        slot = self._slot(task)
+        if self._steps.step(self._mem, slot, names.index(event)) != L.OK:
+            raise ValueError(f"{event!r} cannot happen to task {task}, {self.state(task).name}")
+        return read_slot(self._mem, slot).state
+
+    def acquire_ref(self, task: int) -> bool:
+        """Take one more reference on a task, unless it is CONSUMED; say whether it was taken."""
+        return bool(self._steps.acquire_ref(self._mem, self._slot(task)))
+
+    def release_ref(self, task: int) -> bool:
+        """Release a reference on a task; say whether that was the last one: it is CONSUMED then."""
+        return bool(self._steps.release_ref(self._mem, self._slot(task)))
+
+    def reclaim(self) -> int:
+        """Reclaim, as the Orch thread does, what is CONSUMED; return how many tasks."""
+        return int(self._steps.reclaim(self._mem))
+
+    def live_tasks(self) -> list[int]:
+        """Return the tasks that are not FREE, in order."""
+        return slots.live(self._mem)
+
+
+_MEMBER = struct.Struct("<QQ")  # counts, the worker that it names plus 1
+REFUSALS = {
+    L.RUN_FAILED: "the run has failed",
+    L.WOULD_BLOCK: "there is no room; it would wait",
+    L.TOO_LARGE: "the outputs exceed a ring",
+    L.TOO_MANY_ARGS: "the arguments do not fit a mailbox",
+    L.ILLEGAL: "the arguments are no task's",
+}
+
+
+class Mailbox(Part):
+    """The mailbox of a worker: the frame that it serves or waits for."""
+
+    def __init__(self, engine: Engine | None = None, worker: int = 0) -> None:
+        super().__init__(engine, sub=1)
+        self.worker = position("worker", worker, self._view.workers)
+        self._words = MailboxView(self._engine, worker)
+
+    @property
+    def octets(self) -> memoryview:
+        """Its bytes, to read and to write."""
+        return self._words.box(self._words.served)[: L.MAILBOX_SIZE]
+
+    def read_state(self) -> MailboxState:
+        """Return its state."""
+        return MailboxState(int.from_bytes(self.octets[:4], "little"))
+
+    def write_state(self, state: int, error: int = 0) -> None:
+        """Write state and error, which are one word."""
+        self._steps.write_state(self._mem, self.worker, MailboxState(state) | error << L.HALF)
+
+    def read_error(self) -> tuple[int, str]:
+        """Return the error code, 0 if there is none, and the message that was written last."""
+        message = bytes(self.octets[L.MAILBOX_OFF_ERROR_MSG :]).split(b"\0", 1)[0]
+        return int.from_bytes(self.octets[4:8], "little"), message.decode(errors="replace")
+
+    def write_error(self, text: str) -> None:
+        """Write a message, cut to what there is room for; the code goes with the state."""
+        raw = text.encode()[: L.MAILBOX_ERROR_MSG_SIZE - 1]
+        write_message(self.octets, raw.decode(errors="ignore").encode())
+
+    def encode(self, callable: int, config: CallConfig, args: TaskArgs) -> None:
+        """Write what a task of a small engine's callable would have here.
+
+        Raises
+        ------
+        RuntimeError
+            The mailbox is another part's, whose tasks `dispatch` encodes; or the arguments do not fit.
+        """
+        if not self._is_alone:
+            raise RuntimeError("this mailbox is a worker's: dispatch a task to it")
+        self._view.write_config(1, config.to_bytes())
+        word = position("callable", callable, CALLABLES) | L.SUB << L.WORD_KIND | 1 << L.WORD_CONFIG
+        counts = counts_of(len(args._tensors), len(args._scalars))
+        wire = b"".join([*args._tensors, *args._scalars])
+        code = self._steps.encode(self._mem, self.worker, word, counts, wire)
+        if code != L.OK:
+            raise RuntimeError(f"encode was refused: {REFUSALS.get(code, code)}")
+
+    def decode(self) -> tuple[bytes, ReceivedArgs]:
+        """Return the digest of the callable and the arguments, which have the configuration.
+
+        Raises
+        ------
+        RuntimeError
+            The counts are not possible: the bytes are no task's.
+        """
+        box = self._words.box(self._words.served)
+        if self._steps.decode(self._mem, self.worker) != L.OK:
+            raise RuntimeError(malformed(box))
+        kind = received_from(self._engine)
+        args = kind.__new__(kind)
+        args._box = box
+        return digest_in(box), args
+
+
+__all__ = [
+    "INVALID",
+    "AllocResult",
+    "Mailbox",
+    "Part",
+    "Ring",
+    "Scope",
+    "TaskSlots",
+    "TensorMap",
+    "small_engine",
+]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from . import (
     calls,
@@ -298,18 +299,18 @@ def map_insert(mem, data, owner, slot):
 
 
 class Entries:
-    """Every entry above, bound: ``entries.submit_and_pass(mem, …)``.
+    """Entries of a module, bound: ``entries().submit_and_pass(mem, …)``.
 
     Stderr is told before and after they are compiled, which takes about a quarter of a minute.
 
     Rule     ORCH-TELL-3
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: Mapping[str, Any]) -> None:
         self._announced = False
         found = {
             name: function
-            for name, function in globals().items()
+            for name, function in module.items()
             if hasattr(function, "entry_signature")
         }
         compiled = bind(list(found.values()), lambda: self._announce(len(found)))
@@ -331,14 +332,17 @@ class Entries:
         raise AttributeError(name)
 
 
-_entries: Entries | None = None
+_bound: dict[str, Entries] = {}
 _binding = threading.Lock()
 
 
-def entries() -> Entries:
-    """Return the bound entries; the first call compiles them or loads them from the cache."""
-    global _entries
+def entries(module: Mapping[str, Any] = globals()) -> Entries:
+    """Return the bound entries of this module, or of another one, which has them in its `globals()`.
+
+    The first call compiles them or loads them from the cache.
+    """
+    name = module["__name__"]
     with _binding:
-        if _entries is None:
-            _entries = Entries()
-        return _entries
+        if name not in _bound:
+            _bound[name] = Entries(module)
+        return _bound[name]

@@ -17,6 +17,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..by_hand import ByHand
+from ..support import Driver
 from .test_random_programs import RING_BYTES, OnEngine, OnReference, check_graph, tensor
 
 pytestmark = pytest.mark.kernels
@@ -158,7 +159,7 @@ def play(seed, track_reads):
     care = rng.choice([0.5, 0.9, 0.97])
     options = {"check": True, "track_reads": track_reads}
     with ByHand(heap_ring_size=RING_BYTES, task_window=2048, **options) as hand:
-        oracle = Oracle(OnReference(hand.looks()))
+        oracle = Oracle(OnReference(Driver(hand.engine, run=False)))
         on = OnEngine(hand.orch, hand.sub, in_bulk=True)
         for _ in range(12 if INTERPRETED else 40):
             wrong, act = draw_step(rng, oracle, on, care)
@@ -170,7 +171,7 @@ def play(seed, track_reads):
                 assert hand.picture() == before
                 return caught.value.kind
             act()
-        check_graph(hand.looks(), oracle.model)
+        check_graph(Driver(hand.engine, run=False), oracle.model)
     return None
 
 

@@ -73,7 +73,7 @@ class Program:
         self.mem[L.DEFER_NS] = 1  # ns: the next look ends it
         self.mem[L.PREDISPATCH_AFTER] = 1 << 62  # test_every_order.py is about what is given ahead
         self.reference = Reference(
-            bases=[d.ring(ring, L.R_BASE) for ring in range(rings)],
+            bases=[d.ring_word(ring, L.R_BASE) for ring in range(rings)],
             ring_bytes=ring_bytes,
             window=window,
             **pools,
@@ -403,7 +403,7 @@ class Program:
     def check_empty(self):
         fields = [L.R_TOP, L.R_TAIL, L.R_CURSOR, L.R_NEXT, L.R_ALIVE]
         for ring in range(int(self.mem[L.RINGS])):
-            assert [self.driver.ring(ring, field) for field in fields] == [0] * 5
+            assert [self.driver.ring_word(ring, field) for field in fields] == [0] * 5
         words = [L.NEXT_TASK_ID, L.LIVE, L.SCOPE_DEPTH, L.MAP_COUNT, L.BUSY, L.CONSUMED_HEAD]
         words += [L.ACCESS_COUNT, L.GRIDS_USED]
         assert (self.mem[words].tolist(), self.driver.map_entries()) == ([0] * 8, {})
@@ -562,10 +562,10 @@ class Program:
     def check_ring(self, index, ring):
         d = self.driver
         assert d.held(index) == ring.held()
-        assert d.ring(index, L.R_CURSOR) == ring.next
-        assert d.ring(index, L.R_NEXT) - d.ring(index, L.R_ALIVE) == len(ring.claims)
-        assert d.ring(index, L.R_PEAK) == ring.peak
-        assert 0 <= d.ring(index, L.R_TAIL) <= d.ring(index, L.R_TOP)
+        assert d.ring_word(index, L.R_CURSOR) == ring.next
+        assert d.ring_word(index, L.R_NEXT) - d.ring_word(index, L.R_ALIVE) == len(ring.claims)
+        assert d.ring_word(index, L.R_PEAK) == ring.peak
+        assert 0 <= d.ring_word(index, L.R_TAIL) <= d.ring_word(index, L.R_TOP)
 
     def check_workers(self):
         d, reference = self.driver, self.reference

@@ -23,7 +23,7 @@ from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import make_tensor
 
 from ..by_hand import ByHand
-from ..support import make_args
+from ..support import Driver, make_args
 
 pytestmark = pytest.mark.kernels
 
@@ -212,7 +212,7 @@ class OnReference:
     def __init__(self, driver):
         rings = range(int(driver.mem[L.RINGS]))
         self.model = Reference(
-            bases=[driver.ring(ring, L.R_BASE) for ring in rings],
+            bases=[driver.ring_word(ring, L.R_BASE) for ring in rings],
             ring_bytes=RING_BYTES,
             window=int(driver.mem[L.WINDOW]),
             next_level=0,
@@ -287,8 +287,8 @@ def check_graph(driver, expected, bodies=None):
     assert driver.map_entries() == rows
     for index, ring in enumerate(model.rings):
         assert driver.held(index) == ring.held()
-        assert driver.ring(index, L.R_CURSOR) == ring.next
-        assert driver.ring(index, L.R_PEAK) == ring.peak
+        assert driver.ring_word(index, L.R_CURSOR) == ring.next
+        assert driver.ring_word(index, L.R_PEAK) == ring.peak
 
 
 # ---------------------------------------------------------------- each way there is
@@ -321,7 +321,7 @@ def test_the_graph_is_that_of_the_reference_model(way, track_reads, seed):
     program = draw(random.Random(seed), 8 if INTERPRETED else 25)
     bound = make_args(*((make_tensor(row), T.INOUT) for row in BOUND), scalars=[5, 1 << 63])
     with ByHand(heap_ring_size=RING_BYTES, task_window=2048, track_reads=track_reads) as hand:
-        expected = OnReference(hand.looks())
+        expected = OnReference(Driver(hand.engine, run=False))
         play(program, expected, bound)
         way(program, hand, bound)
-        check_graph(hand.looks(), expected, bodies=expected.bodies)
+        check_graph(Driver(hand.engine, run=False), expected, bodies=expected.bodies)

@@ -72,13 +72,13 @@ class Player:
     # ------------------------------------------------------------ looks
     def address(self, spelled):
         ring, _, offset = spelled.rpartition("+")
-        base = self.driver.ring(int(ring.removeprefix("ring")), L.R_BASE) if ring else 0
+        base = self.driver.ring_word(int(ring.removeprefix("ring")), L.R_BASE) if ring else 0
         return base + int(offset, 16)
 
     def place(self, number):
         for ring in range(int(self.mem[L.RINGS])):
-            offset = number - self.driver.ring(ring, L.R_BASE)
-            if 0 <= offset < self.driver.ring(ring, L.R_SIZE):
+            offset = number - self.driver.ring_word(ring, L.R_BASE)
+            if 0 <= offset < self.driver.ring_word(ring, L.R_SIZE):
                 return f"ring{ring}+0x{offset:x}"
         return f"0x{number % 2**64:x}"
 

@@ -19,6 +19,7 @@ from ...system.types import Array
 from .slots import (
     KIND_MASK,
     Story,
+    edges_of,
     failure_story,
     scalars_at,
     slot_at,
@@ -272,6 +273,59 @@ class View:
         live = entries[mem[entries + L.FIFO_END] & 1 == 0]
         slots: list[int] = mem[live + L.FIFO_SLOT].tolist()
         return slots
+
+    # ------------------------------------------------------------ queues and edges, while nothing moves
+    def wiring_queue(self) -> list[int]:
+        """Return the slots that wait to be wired, oldest first."""
+        first = self._word(L.A_WIRING)
+        waiting = range(self.taken, self.pushed)
+        return [self._word(first + i % L.WIRING_CAPACITY) for i in waiting]
+
+    def ready_queue(self, kind: int) -> list[int]:
+        """Return the READY slots of a pool that name no worker, oldest first."""
+        word = self._word
+        first, mask = word(L.A_READY + kind), word(L.READY_MASK + kind)
+        waiting = range(word(L.READY_HEAD + kind), word(L.READY_TAIL + kind))
+        return [word(first + (i & mask)) for i in waiting]
+
+    def affinity_queue(self, worker: int) -> list[int]:
+        """Return the READY slots that name a worker, oldest first."""
+        start = self._word(L.A_WORKERS) + worker * self._word(L.WORKER_STRIDE)
+        return self._chain(self._word(start + L.W_AFFINITY_HEAD), L.S_NEXT)
+
+    def consumed_list(self) -> list[int]:
+        """Return the CONSUMED slots that wait for the Orch thread."""
+        return self._chain(self._word(L.CONSUMED_HEAD), L.S_LINK)
+
+    def scope(self, depth: int) -> list[int]:
+        """Return the slots of an open scope, counted from 0, oldest first."""
+        return self._chain(self._word(L.SCOPE_STACK + depth), L.S_LINK)[::-1]
+
+    def _chain(self, slot: int, link: int) -> list[int]:
+        found = []
+        while slot != L.NONE:
+            found.append(slot)
+            slot = self._word(slot + link)
+        return found
+
+    def producers(self, slot: int) -> list[int]:
+        """Return the slots to which a slot has an edge, those kept only for their memory included."""
+        return [edge[L.EDGE_PRODUCER] for edge in edges_of(self._mem, slot)]
+
+    def consumers(self, slot: int) -> list[int]:
+        """Return the slots that are wired to a slot and wait for it."""
+        found, edge = [], self._word(slot + L.S_CONSUMERS)
+        while edge != L.NONE:
+            found.append(self._word(edge + L.EDGE_CONSUMER))
+            edge = self._word(edge + L.EDGE_NEXT)
+        return found
+
+    def map_entries(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return what the TensorMap has: (address, owner) → (slot, slot of the slab or NONE)."""
+        first, size = self._word(L.MAP_BASE), (self._word(L.MAP_MASK) + 1) * L.ENTRY_WORDS
+        table = self._mem[first : first + size].reshape(-1, L.ENTRY_WORDS)
+        used = table[table[:, L.E_SLOT] != L.NONE].tolist()
+        return {(data, owner): (slot, slab) for data, owner, slot, slab in used}
 
     # ------------------------------------------------------------ tasks, by what submit returned
     def provided(self, slot: int, tensors: int) -> bytes:

@@ -302,6 +302,12 @@ class MailboxView(NamedTuple):
         """How many tasks the worker was sent that are not collected."""
         return self._word(L.W_GIVEN)
 
+    def given_slots(self) -> list[int]:
+        """Return the slots of the tasks that the worker was sent, oldest first, while nothing moves."""
+        mem, first = self.engine.mem, self._word(L.W_HEAD) // L.WORKER_WORDS
+        frames = [self._frame((first + i) % self.depth) for i in range(self.given)]
+        return [int(mem[frame + L.W_SLOT]) for frame in frames]
+
     def oldest_task(self) -> tuple[int, int, int] | None:
         """Return the worker's oldest task, the index of its callable and, of a call, its function's key.
 

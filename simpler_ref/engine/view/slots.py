@@ -410,6 +410,13 @@ def unfinished(mem: Array) -> list[int]:
     return sorted(ids)
 
 
+def live(mem: Array) -> list[int]:
+    """Return the ids of the tasks that are not FREE, in order."""
+    slots = used_slots(mem)
+    ids: list[int] = slots[slots[:, L.S_STATE] != L.FREE, L.S_ID].tolist()
+    return sorted(ids)
+
+
 def unfinished_next_level(mem: Array) -> list[UnfinishedTask]:
     """Return the tasks for next-level workers that have not ended (on the Orch thread)."""
     slots = used_slots(mem)

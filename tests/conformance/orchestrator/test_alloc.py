@@ -38,7 +38,7 @@ def test_an_alloc_is_completed_and_has_let_go_from_the_start_and_is_never_dispat
     driver = make_driver(run=False)
     slot = driver.alloc(100)
     assert (driver.refs(slot), driver.state(slot)) == ((0, 1), COMPLETED), "no scope is open"
-    assert inside(driver.address(slot), 100, driver.ring(0, L.R_BASE), 1 << 16)
+    assert inside(driver.address(slot), 100, driver.ring_word(0, L.R_BASE), 1 << 16)
     for nbytes in (100, 0):
         driver.open_scope()
         slot = driver.alloc(nbytes)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
+from simpler_ref.engine.structures import digest_of
 from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
-from simpler_ref.task_interface import TaskState, WorkerType
+from simpler_ref.stepping import Mailbox, Scheduler, TaskSlots, WorkerManager
+from simpler_ref.task_interface import MailboxState, TaskState, WorkerType
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import ROOT
 from tests.support import (
@@ -84,8 +86,62 @@ def test_ring_tensor_map_and_scope_work_without_a_worker():
     assert keys.lookup(4096) == INVALID
     scope.scope_begin()
     scope.register_task(5)
+    scope.register_task(5)
+    scope.scope_begin()
+    scope.register_task(5)
+    assert (scope.tasks(), scope.tasks(0), scope.depth(), scope.current_depth()) == ([5], [5], 2, 1)
     scope.scope_end(released.append)
-    assert released == [5]
+    scope.scope_end(released.append)
+    assert released == [5, 5]
+
+
+@pytest.mark.spec("ORCH-API-4")
+@pytest.mark.kernels
+def test_slots_and_mailboxes_work_without_a_worker():
+    pool, mailbox = TaskSlots(), Mailbox()
+    args = make_args((key(4096), T.OUTPUT_EXISTING), scalars=[2.5])
+    task, group = pool.submit(args), pool.submit([args, args])
+    assert (task, pool.live_tasks(), pool.slot_state(group).group_size) == (0, [0, 1], 2)
+    assert pool.step(task, "inputs done") == TaskState.READY
+    assert (pool.acquire_ref(task), pool.release_ref(task)) == (True, False)
+    for number in range(99):
+        mailbox.encode(3, CallConfig(block_dim=number), args)
+        digest, view = mailbox.decode()
+        assert (digest, view.config().block_dim) == (digest_of(3), number)
+        assert (view.tensor(0).data, view.scalar(0)) == (4096, 2.5)
+    mailbox.write_state(MailboxState.TASK_DONE, 7)
+    mailbox.write_error("é" * 300)
+    assert (mailbox.read_state(), mailbox.read_error()) == (2, (7, "é" * 127))
+    mailbox.octets[L.MAILBOX_OFF_ARGS :][:4] = b"\xff" * 4
+    with pytest.raises(RuntimeError, match="the mailbox holds -1 tensors"):
+        mailbox.decode()
+
+
+@pytest.mark.spec("ORCH-API-4")
+@pytest.mark.kernels
+def test_a_scheduler_and_a_manager_work_without_a_worker():
+    manager, ran, done = WorkerManager(), [], []
+    manager.add_next_level()
+    manager.add_sub(lambda args: ran.append(args.scalar(0)))
+    manager.add_sub()
+    manager.start(done.append)
+    tasks = [manager.slots.submit(make_args(scalars=[number])) for number in range(3)]
+    assert [manager.scheduler.wire() for _ in tasks] == manager.scheduler.ready_queue() == tasks
+    assert [one.index for one in manager.pick_n_idle(WorkerType.SUB, 2)] == [1, 2]
+    assert manager.pick_n_idle(WorkerType.SUB, 3) == []
+    first = manager.pick_idle(WorkerType.SUB)
+    manager.dispatch(first, tasks[0])
+    second = manager.pick_idle(WorkerType.SUB)
+    manager.dispatch(second, tasks[2])
+    assert (manager.pick_idle(WorkerType.SUB), first.is_idle()) == (None, False)
+    first.serve()
+    second.answer(ValueError("no"))
+    assert (first.poll(), second.poll(), done, ran) == ([0], [2], [0, 2], [0])
+    assert first.is_idle()
+    assert [manager.slots.state(task).name for task in tasks] == ["CONSUMED", "READY", "CONSUMED"]
+    manager.stop()
+    assert {one.mailbox.read_state().name for one in manager.threads} == {"SHUTDOWN"}
+    assert Scheduler().run_pass() == 0
 
 
 @pytest.mark.spec("ORCH-API-5")

@@ -21,7 +21,7 @@ def test_an_output_without_address_gets_a_slab_of_the_ring_of_its_depth(driver, 
     for _ in range(scopes):
         driver.open_scope()
     slot, ring = driver.submit(auto(3000)), min(scopes, 3)
-    assert inside(driver.address(slot), 3000, driver.ring(ring, L.R_BASE), 1 << 16)
+    assert inside(driver.address(slot), 3000, driver.ring_word(ring, L.R_BASE), 1 << 16)
     assert [driver.held(i) for i in range(4)] == [3072 * (i == ring) for i in range(4)]
 
 
@@ -33,9 +33,9 @@ def test_slabs_of_one_submit_are_one_claim_of_aligned_disjoint_pieces(sizes):
     driver.alloc(700)
     slot = driver.submit(*[auto(size) for size in sizes])
     rounded = [L.round_up(size, 1024) for size in sizes]
-    base = driver.ring(0, L.R_BASE)
+    base = driver.ring_word(0, L.R_BASE)
     assert driver.held(0) == 1024 + sum(rounded)
-    assert driver.ring(0, L.R_NEXT) == 2  # one claim for the alloc, one for the submit
+    assert driver.ring_word(0, L.R_NEXT) == 2  # one claim for the alloc, one for the submit
     assert base % 1024 == 0
     addresses = [driver.address(slot, i) for i in range(len(sizes))]
     assert addresses == [base + 1024 + sum(rounded[:i]) for i in range(len(sizes))]

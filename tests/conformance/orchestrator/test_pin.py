@@ -46,7 +46,7 @@ def test_a_producer_done_and_out_of_scope_before_wiring_waits_for_its_consumer(d
     assert driver.state(consumer) == RUNNING
     driver.reclaim()
     assert driver.state(producer) == COMPLETED
-    driver.answer(consumer)
+    driver.answer_task(consumer)
     assert driver.state(producer) == CONSUMED
     driver.reclaim()
     assert (driver.state(producer), driver.held(1)) == (FREE, 0)

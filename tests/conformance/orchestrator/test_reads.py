@@ -98,7 +98,7 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     driver = tracking(sub=4)
     reader, failing = driver.start(reads(AT)), driver.start(writes(OTHER))
     between = driver.submit(reads(OTHER), overwrites(AT))
-    assert driver.wire_next() == between
+    assert driver.wire() == between
     new_reader, writer = driver.submit(reads(AT)), driver.submit(overwrites(AT))
     assert after(driver, writer) == [new_reader]
     if wired:

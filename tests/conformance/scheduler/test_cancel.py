@@ -25,7 +25,7 @@ def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_and_is_not_dispatc
     driver.run_pass()
     assert (driver.states(ready, pending), driver.ready_queue()) == ([FAILED, PENDING], [])
     unwired = driver.submit()
-    driver.answer(running)
+    driver.answer_task(running)
     driver.settle()
     assert driver.given(0) == L.NONE, "its worker stays idle"
     for slot in (ready, pending, unwired):
@@ -47,7 +47,7 @@ def test_running_tasks_finish_as_usual(cancelled, error):
     driver, running, _, _ = cancelled
     driver.settle()
     assert driver.state(running) == RUNNING
-    driver.answer(running, error)
+    driver.answer_task(running, error)
     driver.settle()
     assert driver.state(running) == (FAILED if error else COMPLETED)
     assert bool(driver.mem[L.RUN_ERROR]) == bool(error), "a cancel itself is no failure of a task"
@@ -73,7 +73,7 @@ def test_the_run_after_a_cancelled_one_dispatches_normally(cancelled):
     driver, running, _, _ = cancelled
     driver.finish_run(cancel=True)
     driver.settle()
-    driver.answer(running)
+    driver.answer_task(running)
     driver.settle()
     driver.reclaim()
     driver.end_run()

@@ -45,7 +45,7 @@ def test_error_0_makes_a_task_completed_and_any_other_report_failed(driver, erro
 def test_the_error_collected_first_is_kept_though_the_mailbox_is_used_again(driver):
     later, slot, after = driver.submit(), driver.submit(), driver.start()
     worker = driver.worker_of(slot)
-    driver.answer(slot, ValueError("so it went"))
+    driver.answer_task(slot, ValueError("so it went"))
     kept = error_words(driver)
     assert kept[:4] == (L.TASK_FAILURE, driver.id(slot), worker, "ValueError: so it went")
     assert "so it went" in kept[4]
@@ -53,7 +53,7 @@ def test_the_error_collected_first_is_kept_though_the_mailbox_is_used_again(driv
     assert driver.given(worker) == after
     driver.mailbox(worker)[1072:] = 0xFF
     driver.trace(worker)[8:] = 0xFF
-    driver.answer(later, KeyError("second"))
+    driver.answer_task(later, KeyError("second"))
     assert (error_words(driver), driver.states(slot, later)) == (kept, [FAILED, FAILED])
 
 
@@ -66,12 +66,12 @@ def test_each_consumer_is_released_once_however_many_tensors_it_shares_with_the_
         driver.start(updates(KEY), reads(KEY + 16)),
     ]
     assert [driver.fanin(slot) for slot in consumers] == [2, 2]
-    driver.answer(producer)
+    driver.answer_task(producer)
     for _ in range(2):
         assert [driver.fanin(slot) for slot in consumers] == [1, 1]
         assert driver.states(*consumers) == [PENDING, PENDING]
         driver.settle()
-    driver.answer(other)
+    driver.answer_task(other)
     assert [driver.fanin(slot) for slot in consumers] == [0, 0]
     assert sorted(driver.ready_queue()) == sorted(consumers)
 

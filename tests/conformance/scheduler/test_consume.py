@@ -33,7 +33,7 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, 
     for which in order:
         assert driver.state(producer) == COMPLETED
         assert producer not in driver.consumed_list()
-        driver.answer(consumers[which])
+        driver.answer_task(consumers[which])
     assert (driver.state(producer), driver.refs(producer)) == (CONSUMED, (4, 5))
     assert driver.consumed_list().count(producer) == 1
 
@@ -42,7 +42,7 @@ def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, 
 def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
     slot = start_in_a_scope_that_ends(driver, auto(2000))
     slab, before = driver.address(slot), driver.words()
-    driver.answer(slot)
+    driver.answer_task(slot)
     driver.settle()
     assert (driver.state(slot), driver.consumed_list()) == (CONSUMED, [slot])
     assert (driver.lookup(slab), driver.held(1), driver.live()) == (slot, 2048, 1)
@@ -58,7 +58,7 @@ def test_a_pass_leaves_keys_slab_and_slot_to_the_orch_thread(driver):
 @pytest.mark.parametrize("who", ["a submit", "a drain"])
 def test_the_orch_thread_reclaims_when_it_next_claims_or_drains(driver, who):
     slot = start_in_a_scope_that_ends(driver)
-    driver.answer(slot)
+    driver.answer_task(slot)
     assert driver.state(slot) == CONSUMED
     if who == "a submit":
         driver.k.submit_and_pass(driver.mem, L.SUB << 32, 0, b"")

@@ -93,7 +93,7 @@ def test_a_worker_that_is_awake_or_idle_first_is_preferred_to_one_that_sleeps_un
     driver.mem[L.DEFER_NS] = FOREVER_NS
     held = driver.start()
     assert driver.x.any_deferred(driver.mem)
-    driver.answer(busy)
+    driver.answer_task(busy)
     driver.settle()
     assert (driver.state(busy), driver.worker_of(held)) == (COMPLETED, 1)
     assert not driver.x.any_deferred(driver.mem)
@@ -126,7 +126,7 @@ def test_a_task_without_an_idle_worker_stays_at_the_head_and_the_pass_goes_on(ma
     late = driver.start(reads(KEY))
     assert driver.state(late) == PENDING
     assert driver.fanin(late) == 1, "wired while the queue's head waits"
-    driver.answer(running)
+    driver.answer_task(running)
     assert driver.state(running) == COMPLETED, "collected while the queue's head waits"
     assert driver.ready_queue() == [*waiting, late]
     driver.run_pass()

@@ -9,7 +9,7 @@ KEY = 0x7000_0000
 
 
 def fail(driver, slot):
-    driver.answer(slot, ValueError(f"task {driver.id(slot)}"))
+    driver.answer_task(slot, ValueError(f"task {driver.id(slot)}"))
 
 
 @pytest.mark.spec("SCHED-POISON-1", "SCHED-POISON-4")
@@ -79,6 +79,6 @@ def test_a_poisoned_task_keeps_its_slot_until_its_last_live_producer_has_finishe
         assert driver.refs(failing) == (2, 2), "the poisoned task still holds its producers"
         assert (driver.state(descendant), driver.consumed_list()) == (PENDING, [])
         assert driver.consumers(producer) == [poisoned]
-        driver.answer(producer)
+        driver.answer_task(producer)
     assert set(driver.consumed_list()) == {failing, slow, slower, poisoned, descendant}
     assert (driver.reclaim(), driver.live()) == (5, 0)

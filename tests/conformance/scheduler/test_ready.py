@@ -30,7 +30,7 @@ def test_while_a_task_is_being_wired_its_producers_cannot_make_it_ready(make_dri
     driver = make_driver(sub=4)
     producers, reads_all = start_producers(driver, wired_so_far)
     consumer = driver.submit(*reads_all)
-    driver.wire_next()
+    driver.wire()
     assert driver.fanin(consumer) == wired_so_far
     driver.mem[consumer + L.S_FANIN] += 1  # as it was before its wiring ended
     for left, producer in zip(range(wired_so_far - 1, -1, -1), producers, strict=True):
@@ -60,13 +60,13 @@ def test_whenever_its_producers_complete_a_task_is_ready_once_and_with_the_last(
     consumer = driver.submit(*reads_all)
     complete_those("before the wiring")
     assert driver.state(consumer) == PENDING
-    driver.wire_next()
+    driver.wire()
     complete_those("after the wiring")
     assert (driver.state(consumer), driver.ready_queue()) == (READY, [consumer])
     assert driver.fanin(consumer) == 0
     driver.run_pass()
     assert driver.state(consumer) == RUNNING
-    driver.answer(consumer)
+    driver.answer_task(consumer)
     driver.settle()
     assert driver.ready_queue() == []
 

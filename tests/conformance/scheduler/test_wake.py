@@ -178,7 +178,7 @@ def a_completion(driver):
 
 
 def a_mailbox_to_set_idle(driver):
-    driver.answer(driver.start())
+    driver.answer_task(driver.start())
 
 
 def a_death(driver):
@@ -188,7 +188,7 @@ def a_death(driver):
 
 def a_ready_task_and_an_idle_worker(driver):
     slots = [driver.submit(), driver.submit(), driver.start()]
-    driver.answer(slots[0])  # a pass dispatches before it collects
+    driver.answer_task(slots[0])  # a pass dispatches before it collects
     driver.x.set_idle(driver.mem)
     assert driver.ready_queue() == slots[2:]
 

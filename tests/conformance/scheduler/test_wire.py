@@ -13,7 +13,7 @@ def test_entries_are_wired_once_and_in_the_order_of_submits(make_driver):
     slots = [driver.submit(updates(KEY + 8 * i)) for i in range(10)]
     for wired in range(10):
         assert driver.wiring_queue() == slots[wired:]
-        assert driver.wire_next() == slots[wired]
+        assert driver.wire() == slots[wired]
     assert driver.wiring_queue() == []
     assert driver.ready_queue() == slots, "what is wired first is READY first"
 
@@ -29,7 +29,7 @@ def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_fan_in(make
     assert driver.state(producer) == state
     consumers = [driver.submit(reads(KEY)) for _ in range(3)]
     for consumer in consumers:
-        assert (driver.wire_next(), driver.fanin(consumer)) == (consumer, 1)
+        assert (driver.wire(), driver.fanin(consumer)) == (consumer, 1)
         assert driver.state(consumer) == PENDING
     assert sorted(driver.consumers(producer)) == sorted(consumers)
 
@@ -40,13 +40,13 @@ def test_a_task_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(make_
     driver = make_driver(sub=4)
     owner = driver.submit(auto(8), writes(KEY))
     slab = driver.address(owner)
-    driver.answer(driver.start(writes(slab)))
+    driver.answer_task(driver.start(writes(slab)))
     reader = driver.submit(reads(slab))
     of_both = driver.start(reads(slab), reads(KEY))
     assert driver.state(reader) == RUNNING
     assert driver.state(of_both) == PENDING, "it reads something else of the owner"
     assert driver.refs(owner)[0] == 3
-    driver.answer(owner, error)
+    driver.answer_task(owner, error)
     driver.settle()
     assert driver.states(reader, of_both) == [RUNNING, FAILED if error else RUNNING]
     assert driver.finish_everything()
@@ -60,7 +60,7 @@ def test_a_completed_producer_is_kept_until_the_consumer_finishes_but_is_no_live
     driver.finish(producer)
     driver.open_scope()
     consumer = driver.submit(reads(KEY))
-    assert (driver.wire_next(), driver.fanin(consumer)) == (consumer, 0)
+    assert (driver.wire(), driver.fanin(consumer)) == (consumer, 0)
     assert (driver.consumers(producer), driver.state(consumer)) == ([], READY)
     driver.close_scope()
     driver.close_scope()
@@ -86,7 +86,7 @@ def test_a_failed_producer_poisons_the_consumer_when_it_is_wired(driver):
     driver.x.collect(driver.mem)
     assert driver.states(failed, *slots) == [FAILED] + [PENDING] * 3
     for slot in slots:
-        assert (driver.wire_next(), driver.state(slot)) == (slot, FAILED)
+        assert (driver.wire(), driver.state(slot)) == (slot, FAILED)
     assert driver.state(running) == READY
     assert driver.fanin(slots[2]) == 1, "it waits for its other producer before it lets go"
     assert driver.ready_queue() == [running]

@@ -120,9 +120,9 @@ def test_members_that_name_the_same_buffer_do_not_wait_for_each_other(driver, fi
 # ---------------------------------------------------------------- outputs without memory
 @pytest.mark.spec("WM-GROUP-5")
 def test_the_outputs_of_all_members_come_from_one_claim(driver):
-    top, base = driver.ring(0, L.R_TOP), driver.ring(0, L.R_BASE)
+    top, base = driver.ring_word(0, L.R_TOP), driver.ring_word(0, L.R_BASE)
     group = driver.submit_group(member(auto(10), auto(1025)), member(auto(1)))
-    assert driver.ring(0, L.R_TOP) - top == 1024 + 2048 + 1024
+    assert driver.ring_word(0, L.R_TOP) - top == 1024 + 2048 + 1024
     assert [driver.address(group, i) - base for i in range(3)] == [0, 1024, 3072]
     driver.run_pass()
     sent = {m: w for w, m in driver.members(group).items()}

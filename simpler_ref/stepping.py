@@ -1,0 +1,614 @@
+"""An engine moved by hand: its Scheduler, its Orch thread and its workers take a step when you say so.
+
+`Stepper` is a Worker without processes and threads. You submit with its Orchestrator, take one step after
+another, and look at what each has changed::
+
+    Orch thread                    Scheduler                     workers
+    stepper.orch.submit_sub(…)     stepper.wire()                stepper.workers[0].take()
+    stepper.orch.scope_begin()     stepper.dispatch()            stepper.workers[0].answer()
+    stepper.orch.scope_end()       stepper.collect()             stepper.workers[0].serve(): both
+    stepper.reclaim()              stepper.run_pass(): all three
+
+`stepper.show()` prints tasks, queues, workers, rings, scopes and keys; in a notebook a Stepper is drawn.
+Each part can also be had alone, with the documents' methods, over a small memory of its own: `Ring`,
+`TensorMap`, `Scope`, `TaskSlots`, `Mailbox`, `Scheduler`, `WorkerThread`, `WorkerManager`. All of them
+call the kernels that every Worker runs.
+
+Rule     HIER-API-1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from .engine.introspection import RingView
+from .engine.memory import Engine
+from .engine.structures import (
+    INVALID as INVALID,
+)
+from .engine.structures import (
+    AllocResult as AllocResult,
+)
+from .engine.structures import (
+    Mailbox as Mailbox,
+)
+from .engine.structures import (
+    Part,
+    small_engine,
+)
+from .engine.structures import (
+    Ring as Ring,
+)
+from .engine.structures import (
+    Scope as Scope,
+)
+from .engine.structures import (
+    TaskSlots as TaskSlots,
+)
+from .engine.structures import (
+    TensorMap as TensorMap,
+)
+from .engine.view.mailbox import MailboxView, ReceivedArgs
+from .engine.view.slots import Names, TaskView
+from .jit import layout as L
+from .model import visibility
+from .model.config import CallConfig
+from .model.enums import MailboxState, TaskState, WorkerType
+from .orch.orchestrator import Orchestrator, orchestrator_of
+from .system.values import position
+from .worker import Worker
+from .workers.loop import LocalCallables
+from .workers.reports import write_error
+
+
+class Scheduler(Part):
+    """The Scheduler: the three phases of its pass, one by one or together, and its queues."""
+
+    def wire(self) -> int | None:
+        """Wire the oldest submitted task; return it, None if there is none."""
+        slot = self._steps.wire_next(self._mem)
+        return None if slot == L.NONE else self._task(slot)
+
+    def dispatch(self, worker_type: int = WorkerType.SUB) -> int:
+        """Give ready tasks of a type to idle workers; return how many left their queue."""
+        return int(self._steps.dispatch_ready(self._mem, WorkerType(worker_type)))
+
+    def collect(self) -> int:
+        """Collect the answers of workers; return how many there were."""
+        return int(self._steps.collect(self._mem))
+
+    def run_pass(self) -> int:
+        """Run a whole pass: wire all, dispatch either type, collect; return how much moved."""
+        return int(self._steps.scheduler_pass(self._mem))
+
+    def settle(self) -> None:
+        """Run passes until nothing moves."""
+        while self.run_pass():
+            pass
+
+    def wiring_queue(self) -> list[int]:
+        """Return the tasks that wait to be wired, oldest first."""
+        return self._tasks(self._view.wiring_queue())
+
+    def ready_queue(self, worker_type: int = WorkerType.SUB) -> list[int]:
+        """Return the READY tasks of a type that name no worker, oldest first."""
+        return self._tasks(self._view.ready_queue(WorkerType(worker_type)))
+
+    def consumed_list(self) -> list[int]:
+        """Return the CONSUMED tasks that wait for the Orch thread."""
+        return self._tasks(self._view.consumed_list())
+
+
+class WorkerThread(Part):
+    """One worker and its mailbox; each turn of either side is a call, there is no thread.
+
+    Parameters
+    ----------
+    worker : Any
+        What runs tasks: a function of their arguments, or an object with ``run(callable, view, config)``.
+    engine : Engine, optional
+        The one that it is a worker of.
+    index : int
+        Its number there.
+    """
+
+    def __init__(self, worker: Any = None, engine: Engine | None = None, index: int = 0) -> None:
+        super().__init__(engine, sub=1)
+        self.index = index
+        self.mailbox = Mailbox(self._engine, index)
+        self.slots = TaskSlots(self._engine)
+        self._worker = worker
+        self._words = MailboxView(self._engine, index)
+        self._on_done: Callable[[int], None] = lambda task: None
+
+    def start(self, on_done: Callable[[int], None] = lambda task: None) -> None:
+        """Get ready: INIT_DONE. `on_done` is called with each task that `poll` finds done."""
+        self._on_done = on_done
+        self._kernels.report_ready(self._mem, self.index)
+        self._kernels.set_usable(self._mem, self.index, 1)
+
+    def stop(self) -> None:
+        """Ask the worker to stop: SHUTDOWN, unless it has a task."""
+        self._kernels.set_usable(self._mem, self.index, 0)
+        self._kernels.request_stop(self._mem, self.index)
+
+    def is_idle(self) -> bool:
+        """Say whether it is started and has no task."""
+        return bool(self._steps.is_idle(self._mem, self.index))
+
+    def tasks(self) -> list[int]:
+        """Return the tasks that it was sent and that are not collected, oldest first."""
+        return self._tasks(self._words.given_slots())
+
+    # ------------------------------------------------------------ parent side
+    def dispatch(self, slot_id: int) -> None:
+        """Encode a READY task into the mailbox: TASK_READY.
+
+        Raises
+        ------
+        RuntimeError
+            The task is not READY, is a group, or is not for this worker; or this has no room.
+        """
+        if self._steps.dispatch_to(self._mem, self._slot(slot_id), self.index) != L.OK:
+            state = self.slots.state(slot_id).name
+            raise RuntimeError(
+                f"task {slot_id}, {state}, cannot be sent to worker {self.index}: it must be READY, no "
+                "group and of its pool, and the worker idle"
+            )
+
+    def poll(self) -> list[int]:
+        """Look for TASK_DONE and collect; return the tasks that are done."""
+        before = self.tasks()
+        self._steps.collect_from(self._mem, self.index)
+        after = self.tasks()
+        done = [task for task in before if task not in after]
+        for task in done:
+            self._on_done(task)
+        return done
+
+    # ------------------------------------------------------------ worker side
+    def take(self) -> ReceivedArgs:
+        """Receive the task in the mailbox; return its arguments, which have its configuration.
+
+        Raises
+        ------
+        RuntimeError
+            There is none; or the bytes are no task's.
+        """
+        state = self.mailbox.read_state()
+        if state != MailboxState.TASK_READY:
+            raise RuntimeError(
+                f"worker {self.index} has no task to take: its mailbox is {state.name}"
+            )
+        self._steps.receive(self._mem, self.index)
+        return self.mailbox.decode()[1]
+
+    def answer(self, error: BaseException | None = None) -> None:
+        """Answer the task: TASK_DONE, with an error if there is one."""
+        state, frame = self.mailbox.read_state(), self._words.served
+        if state != MailboxState.TASK_READY:
+            raise RuntimeError(f"worker {self.index} has no task to answer: it is {state.name}")
+        if error is not None:
+            write_error(self._words.box(frame), self._words.trace(frame), error)
+        outcome = L.SUCCESS if error is None else L.TASK_FAILURE
+        self._steps.post_done(self._mem, self.index, outcome)
+
+    def serve(self) -> None:
+        """Take the task, run it here and answer it: one round of the documents' child loop."""
+        args = self.take()
+        digest, error = self.mailbox.decode()[0], None
+        try:
+            self.run(digest, args)
+        except Exception as exception:
+            error = exception
+        args._box = None
+        self.answer(error)
+
+    def run(self, digest: bytes, args: ReceivedArgs) -> None:
+        """Run a task on what this was made with."""
+        if hasattr(self._worker, "run"):
+            self._worker.run(digest, args, args.config())
+        elif self._worker is not None:
+            self._worker(args)
+
+
+class WorkerManager:
+    """The pools of workers: added, started, picked, each a `WorkerThread`."""
+
+    def __init__(self) -> None:
+        self._workers: tuple[list[Any], list[Any]] = [], []
+        self.threads: list[WorkerThread] = []
+
+    def add_next_level(self, worker: Any = None) -> None:
+        """Add a next-level worker, before `start`; see `WorkerThread`."""
+        self._workers[WorkerType.NEXT_LEVEL].append(worker)
+
+    def add_sub(self, worker: Any = None) -> None:
+        """Add a sub worker, before `start`; see `WorkerThread`."""
+        self._workers[WorkerType.SUB].append(worker)
+
+    def start(self, on_complete: Callable[[int], None] = lambda task: None) -> None:
+        """Make the memory and start all workers; `on_complete` gets each task that is done."""
+        next_level, sub = self._workers
+        engine = small_engine(next_level=len(next_level), sub=len(sub))
+        self.slots, self.scheduler = TaskSlots(engine), Scheduler(engine)
+        self.threads = [WorkerThread(w, engine, i) for i, w in enumerate(next_level + sub)]
+        for thread in self.threads:
+            thread.start(on_complete)
+
+    def stop(self) -> None:
+        """Stop all workers."""
+        for thread in self.threads:
+            thread.stop()
+
+    def pick_idle(self, worker_type: int) -> WorkerThread | None:
+        """Return an idle worker of a pool, None if there is none: nothing waits here."""
+        found = self.slots._steps.pick_idle(self.slots._mem, WorkerType(worker_type))
+        return None if found < 0 else self.threads[found]
+
+    def pick_n_idle(self, worker_type: int, n: int) -> list[WorkerThread]:
+        """Return `n` idle workers of a pool, none if there are fewer."""
+        pool = self.slots._view.pool(WorkerType(worker_type))
+        idle = [self.threads[worker] for worker in pool if self.threads[worker].is_idle()]
+        return idle[:n] if len(idle) >= n else []
+
+    def dispatch(self, wt: WorkerThread, slot_id: int) -> None:
+        """Send a READY task to a worker."""
+        wt.dispatch(slot_id)
+
+
+# ---------------------------------------------------------------- all parts over one memory
+class Steps(TaskSlots, Scheduler):
+    """All parts over one engine.
+
+    Attributes
+    ----------
+    ring : RingView
+        Its rings and live tasks, to look at.
+    tensormap : TensorMap
+    scope : Scope
+    workers : list[WorkerThread]
+    """
+
+    def __init__(
+        self, engine: Engine | None = None, names: Names | None = None, **size: Any
+    ) -> None:
+        super().__init__(engine, names, **size)
+        self.ring = RingView(self._engine, self.names)
+        self.tensormap, self.scope = TensorMap(self._engine), Scope(self._engine)
+        self.workers = [WorkerThread(None, self._engine, i) for i in range(self._view.workers)]
+        self._known: dict[int, TaskView] = {}
+        """Each task of the run that a look has found, as it was last."""
+        self._seen: dict[tuple[int, int], str] = {}
+        """The names of tensors outside of the rings."""
+
+    def kill(self, worker: int, code: int = -9) -> None:
+        """Report a worker dead, as the thread that watches processes does."""
+        self._kernels.report_death(self._mem, position("worker", worker, self._view.workers), code)
+
+    def finish_run(self, *, cancel: bool = False) -> None:
+        """End every open scope, as the end of the orchestration function does."""
+        self._kernels.finish_run(self._mem, int(cancel))
+
+    def finish_tasks(self) -> list[int]:
+        """Run passes and have workers serve their tasks until nothing moves; return these, in order."""
+        order: list[int] = []
+        while True:
+            self.settle()
+            busy = [thread for thread in self.workers if thread.tasks()]
+            if not busy:
+                return order
+            order += busy[0].tasks()[:1]
+            busy[0].serve()
+
+    def producers(self, task: int) -> list[int]:
+        """Return the tasks to which a task has an edge, those kept only for their memory included."""
+        return self._tasks(self._view.producers(self._slot(task)))
+
+    def consumers(self, task: int) -> list[int]:
+        """Return the tasks that are wired to a task and wait for it."""
+        return self._tasks(self._view.consumers(self._slot(task)))
+
+    # ------------------------------------------------------------ looking at it
+    def _look(self) -> list[TaskView]:
+        """Return a look at each live task."""
+        found = [self.slot_state(task) for task in self.live_tasks()]
+        for one in found:
+            before = self._known.get(one.task_id)
+            producers = one.producers or (before.producers if before else ())
+            self._known[one.task_id] = one._replace(producers=producers)
+        for gone in self._known.keys() - {one.task_id for one in found}:
+            self._known[gone] = self._known[gone]._replace(state=TaskState.FREE)
+        return found
+
+    def _place(self, address: int, owner: int) -> str:
+        """Return where a tensor is: its offset in a ring, or a name in the order of their uses."""
+        for number in range(self.ring.ring_count()):
+            offset = address - self.ring.heap_base(number)
+            if 0 <= offset < self.ring.heap_size(number):
+                return f"ring {number} + {offset}"
+        return self._seen.setdefault((address, owner), f"t{len(self._seen)}")
+
+    def __str__(self) -> str:
+        lines = [_row(*_TITLES)]
+        for one in self._look():
+            lines.append(_row(*_cells(one)))
+        lines.append("")
+        for what, tasks in self._queues().items():
+            lines.append(f"{what:<12} {_listed(tasks)}")
+        for thread in self.workers:
+            name, state = self.names.worker_name(thread.index), thread.mailbox.read_state().name
+            given = f", task {_listed(thread.tasks())}" if thread.tasks() else ""
+            lines.append(f"{name:<12} {state}{given}")
+        for number in range(self.ring.ring_count()):
+            top, tail = self.ring.heap_top(number), self.ring.heap_tail(number)
+            if held := self.ring.heap_held(number):
+                lines.append(f"ring {number:<7} tail {tail}, top {top}: {held} bytes held")
+        for depth in range(self.scope.depth()):
+            lines.append(f"scope {depth:<6} {_listed(self.scope.tasks(depth))}")
+        keys = [
+            f"{self._place(*key)} → {self._task(slot)}"
+            for key, (slot, _) in self._view.map_entries().items()
+        ]
+        if keys:
+            lines.append(f"tensormap    {', '.join(sorted(keys))}")
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _queues(self) -> dict[str, list[int]]:
+        found = {"wiring": self.wiring_queue()}
+        for kind in WorkerType:
+            if self._view.pool(kind):
+                found[f"ready {kind.name}"[:12]] = self.ready_queue(kind)
+        for worker in range(self._view.workers):
+            if named := self._tasks(self._view.affinity_queue(worker)):
+                found[f"for {self.names.worker_name(worker)}"] = named
+        found["consumed"] = self.consumed_list()
+        return found
+
+    def show(self) -> None:
+        """Print tasks, queues, mailboxes, rings, scopes and keys."""
+        print(self)
+
+    def _repr_svg_(self) -> str:
+        """Draw the tasks and their edges, for a notebook."""
+        self._look()
+        return _drawn(self._known, self._queues())
+
+
+def _listed(tasks: Any) -> str:
+    return " ".join(map(str, tasks)) or "–"
+
+
+_TITLES = (
+    "task",
+    "state",
+    "callable",
+    "fanin",
+    "fanout",
+    "producers",
+    "consumers",
+    "worker",
+    "memory",
+)
+_WIDTHS = (4, 9, 12, 5, 6, 9, 9, 9, 0)
+
+
+def _row(*cells: str) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+def _cells(one: TaskView) -> tuple[str, ...]:
+    memory = f"ring {one.ring_idx}, {one.slab.nbytes} bytes" if one.slab else ""
+    return (
+        str(one.task_id),
+        one.state.name,
+        one.callable or "alloc",
+        f"{one.fanin_released}/{one.fanin_count}",
+        f"{one.fanout_released}/{one.fanout_total + 1}",
+        _listed(one.producers),
+        _listed(one.consumers),
+        " ".join(one or "–" for one in one.workers) or one.worker or "–",
+        memory,
+    )
+
+
+_COLOURS = {
+    TaskState.FREE: "#eeeeee",
+    TaskState.PENDING: "#dddddd",
+    TaskState.READY: "#ffe08a",
+    TaskState.RUNNING: "#9ecbff",
+    TaskState.COMPLETED: "#a8e6a3",
+    TaskState.CONSUMED: "#d8c8f0",
+    TaskState.FAILED: "#ffaaaa",
+}
+_WIDE, _HIGH, _ACROSS, _DOWN = 132, 40, 148, 84
+"""Of a task, and from one to the next."""
+
+
+def _drawn(tasks: dict[int, TaskView], queues: dict[str, list[int]]) -> str:
+    """Return a picture: a task stands below all those that it needs, an arrow leads from each of them."""
+    rows: dict[int, int] = {}
+    places: dict[int, tuple[int, int]] = {}
+    for task in sorted(tasks):
+        row = max((rows[one] + 1 for one in tasks[task].producers if one in rows), default=0)
+        column = sum(one == row for one in rows.values())
+        rows[task] = row
+        places[task] = 8 + column * _ACROSS, 8 + row * _DOWN
+    arrows, boxes = [], []
+    for task, (x, y) in places.items():
+        look = tasks[task]
+        for left, top in (places[one] for one in look.producers if one in places):
+            arrows.append(
+                f'<path d="M{left + _WIDE // 2},{top + _HIGH} L{x + _WIDE // 2},{y}" '
+                'stroke="black" marker-end="url(#to)"/>'
+            )
+        counts = f"{look.fanout_released}/{look.fanout_total + 1}" if look.state else ""
+        boxes.append(
+            f'<rect x="{x}" y="{y}" width="{_WIDE}" height="{_HIGH}" rx="6" stroke="black" '
+            f'fill="{_COLOURS[look.state]}"/>'
+            f'<text x="{x + 8}" y="{y + 16}">{task} {escape((look.callable or "alloc")[:16])}</text>'
+            f'<text x="{x + 8}" y="{y + 32}">{look.state.name}</text>'
+            f'<text x="{x + _WIDE - 8}" y="{y + 32}" text-anchor="end">{counts}</text>'
+        )
+    below = 20 + _DOWN * (1 + max(rows.values(), default=-1))
+    for i, (what, listed) in enumerate(queues.items()):
+        boxes.append(f'<text x="8" y="{below + 18 * i}">{escape(what)}: {_listed(listed)}</text>')
+    wide = max([300, *(x + _ACROSS for x, _ in places.values())])
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" '
+            f'height="{below + 18 * len(queues)}" font-family="sans-serif" font-size="12">',
+            '<rect width="100%" height="100%" fill="white"/>'
+            '<marker id="to" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+            '<path d="M0,0 L8,4 L0,8 z"/></marker>',
+            *arrows,
+            *boxes,
+            "</svg>",
+        ]
+    )
+
+
+# ---------------------------------------------------------------- with a Worker and its Orchestrator
+class _Orchestrator(Orchestrator):
+    """An Orchestrator beside which nothing moves by itself."""
+
+    def _until_idle(self, between: Callable[[], None] | None = None) -> None:
+        if self._is_busy():
+            raise RuntimeError(
+                "drain would wait for ever: in a Stepper tasks move only when you move them; call its "
+                "finish_tasks, or wire, dispatch, serve and collect"
+            )
+
+
+class _Names:
+    """The names of a Worker that has not started."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        session = stepper._session
+        self.callable_name = session.callable_name
+        self._kinds = session.kinds
+
+    def worker_name(self, worker: int) -> str:
+        label = self._kinds[worker].label
+        before = [one.label for one in self._kinds[:worker]]
+        return f"{label.replace('_worker', '')} {before.count(label)}"
+
+
+class Stepper(Steps):
+    """A Worker of level 3 whose threads and workers you play, with a run open.
+
+    Tasks run in this process, by `serve`. Nothing waits: what would, raises.
+
+    Parameters
+    ----------
+    worker : Worker, optional
+        One that is not open yet; by default one made with the options, two sub workers and small rings.
+
+    Attributes
+    ----------
+    worker : Worker
+        For `share`, `empty`, `zeros` and `register`.
+    orch : Orchestrator
+        That of the open run.
+    """
+
+    def __init__(self, worker: Worker | None = None, **options: Any) -> None:
+        defaults = {"num_sub_workers": 2, "heap_ring_size": 1 << 16, "alloc_timeout_s": 0}
+        self.worker = Worker(3, **defaults | options) if worker is None else worker
+        if self.worker._life.session is not None:
+            raise RuntimeError("this Worker is open already: give a Stepper one that is not")
+        self.worker.init()
+        session = self.worker._session
+        assert session is not None
+        self._session = session
+        super().__init__(session.engine, _Names(self))
+        for thread in self.workers:
+            thread.run = self._run  # type: ignore[method-assign]
+            thread.start()
+        self._outer = visibility.current.check, visibility.current.kept
+        self._open_run()
+
+    def register(self, target: Callable[..., Any]) -> Any:
+        """Register a callable, also when the run is open; return its handle."""
+        handle = self.worker.register(target)
+        self._session.registry.write_digests(self._engine)
+        self.orch._close()
+        self.orch._open(*self._session.words)
+        return handle
+
+    def _run(self, digest: bytes, args: ReceivedArgs) -> None:
+        for kind in self._session.kinds:
+            snapshot = self._session.registry.snapshot().get(kind.target_namespace, {})
+            if digest in snapshot:
+                callables = LocalCallables(kind, {digest: snapshot[digest]})
+                callables.leaves[0](args)
+                return
+        raise KeyError(f"digest {digest.hex()} is not installed")
+
+    def _open_run(self) -> None:
+        visibility.set_current(self._session.why_invisible)
+        self._kernels.begin_run(self._mem)
+        self._session.registry.write_digests(self._engine)
+        self.orch = orchestrator_of(self._session)._for_next_run()
+        self.orch.__class__ = _Orchestrator
+        self.orch._open(*self._session.words)
+        self._session.orch = self.orch
+        self.worker._life.running = True  # nobody else may begin a run
+        self._steps.hold_pass(self._mem)  # a submit leaves its pass out then
+
+    def finish_run(self, *, cancel: bool = False) -> None:
+        """End every open scope, the run's own included, as the end of the orchestration function does."""
+        self.orch._close()
+        self._steps.give_pass(self._mem)
+        super().finish_run(cancel=cancel)
+        self._steps.hold_pass(self._mem)
+
+    def begin_run(self) -> None:
+        """Reset the engine after a run of which no task is live, and open the next one.
+
+        Raises
+        ------
+        RuntimeError
+            A task is still live.
+        """
+        if self.live_tasks():
+            raise RuntimeError(
+                f"tasks {_listed(self.live_tasks())} are live: finish and reclaim them first"
+            )
+        self._kernels.end_run(self._mem)
+        self._steps.give_pass(self._mem)
+        self._known.clear()
+        self._open_run()
+
+    def close(self) -> None:
+        """Close the Worker."""
+        self.orch._close()
+        self._steps.give_pass(self._mem)
+        self.worker._life.running = False
+        visibility.set_current(*self._outer)
+        self.worker.close()
+
+    def __enter__(self) -> Stepper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+__all__ = [
+    "INVALID",
+    "AllocResult",
+    "CallConfig",
+    "Mailbox",
+    "Ring",
+    "Scheduler",
+    "Scope",
+    "Stepper",
+    "Steps",
+    "TaskSlots",
+    "TensorMap",
+    "WorkerManager",
+    "WorkerThread",
+]

@@ -1,0 +1,157 @@
+"""HIER-STEP: an engine moved by hand."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from simpler_ref import Worker
+from simpler_ref.stepping import Stepper
+from simpler_ref.task_interface import MailboxState, TaskState
+from simpler_ref.task_interface import TensorArgType as T
+from tests.support import COMPLETED, CONSUMED, FREE, PENDING, READY, RUNNING, make_args
+
+pytestmark = pytest.mark.kernels
+
+
+def double(args):
+    np.multiply(args.tensor(0).numpy(), 2, out=args.tensor(1).numpy())
+
+
+@pytest.fixture
+def stepper():
+    with Stepper() as made:
+        yield made
+
+
+def pair(stepper):
+    """Submit a task and one that reads what it writes."""
+    x, y, z = stepper.worker.share(np.arange(3.0)), *(stepper.worker.zeros(3) for _ in range(2))
+    handle = stepper.register(double)
+    for source, target in ((x, y), (y, z)):
+        args = make_args((source, T.INPUT), (target, T.OUTPUT_EXISTING))
+        stepper.orch.submit_sub(handle, args)
+    return y, z
+
+
+@pytest.mark.spec("HIER-STEP-1")
+def test_a_task_moves_from_submit_to_free_by_one_step_after_another(stepper):
+    y, z = pair(stepper)
+    first, second = 0, 1
+
+    def states():
+        return [stepper.state(task) for task in (first, second)]
+
+    worker = stepper.workers[0]
+    assert (stepper.wiring_queue(), states()) == ([0, 1], [PENDING, PENDING])
+    assert (stepper.wire(), stepper.wire(), stepper.wire()) == (first, second, None)
+    assert (stepper.ready_queue(), states()) == ([0], [READY, PENDING])
+    assert (stepper.producers(second), stepper.consumers(first)) == ([first], [second])
+    assert stepper.slot_state(second).fanin_released == 0
+    assert (stepper.dispatch(), states()) == (1, [RUNNING, PENDING])
+    assert (worker.mailbox.read_state(), worker.tasks()) == (MailboxState.TASK_READY, [0])
+    assert worker.take().tensor_count() == 2
+    assert y.tolist() == [0, 0, 0]
+    worker.serve()
+    assert (y.tolist(), states()) == ([0, 2, 4], [RUNNING, PENDING])
+    assert worker.mailbox.read_state() == MailboxState.TASK_DONE
+    assert (stepper.collect(), states()) == (1, [COMPLETED, READY])
+    assert stepper.slot_state(second).fanin_released == 1
+    assert stepper.finish_tasks() == [second]
+    assert (z.tolist(), states()) == ([0, 4, 8], [COMPLETED, COMPLETED])
+    stepper.finish_run()
+    assert (states(), sorted(stepper.consumed_list())) == ([FREE, FREE], [])
+    stepper.begin_run()
+    pair(stepper)
+    assert stepper.live_tasks() == [0, 1]
+
+
+@pytest.mark.spec("HIER-STEP-1")
+def test_a_task_that_outlives_its_scope_is_consumed_by_its_end_and_reclaimed_by_the_orch_thread(
+    stepper,
+):
+    with stepper.orch.scope():
+        stepper.orch.submit_sub(stepper.register(lambda args: None))
+        assert stepper.scope.tasks() == [0]
+    stepper.run_pass()
+    stepper.workers[0].serve()
+    stepper.collect()
+    assert (stepper.state(0), stepper.consumed_list()) == (CONSUMED, [0])
+    assert (stepper.reclaim(), stepper.state(0)) == (1, FREE)
+
+
+@pytest.mark.spec("HIER-STEP-1")
+def test_the_end_of_a_function_that_raises_travels_as_it_does_from_a_process(stepper):
+    stepper.orch.submit_sub(stepper.register(lambda args: 1 / 0))
+    stepper.run_pass()
+    stepper.workers[0].serve()
+    assert stepper.workers[0].mailbox.read_error() == (1, "ZeroDivisionError: division by zero")
+    stepper.collect()
+    assert stepper.state(0) == TaskState.FAILED
+
+
+@pytest.mark.spec("HIER-STEP-2")
+def test_what_is_not_possible_now_raises_and_changes_nothing(stepper):
+    pair(stepper)
+    stepper.wire()
+    worker, before = stepper.workers[0], str(stepper)
+    refused = [
+        (worker.take, "no task to take"),
+        (worker.answer, "no task to answer"),
+        (lambda: worker.dispatch(1), "must be READY"),
+        (lambda: stepper.step(0, "complete"), "cannot happen"),
+        (lambda: stepper.step(0, "fly"), "there is no event"),
+        (stepper.begin_run, "are live"),
+        (stepper.orch.drain, "wait for ever"),
+        (lambda: stepper.worker.run(print), "a run is in progress"),
+        (lambda: stepper.orch.alloc((1 << 20,), "uint8"), "exceeds"),
+        (lambda: stepper.kill(2), "worker index 2"),
+        (lambda: stepper.slot_state(7), "task 7"),
+        (lambda: stepper.submit(callable=99), "callable index 99"),
+    ]
+    for step, why in refused:
+        with pytest.raises((RuntimeError, ValueError, LookupError), match=why):
+            step()
+    assert str(stepper) == before
+
+
+@pytest.mark.spec("HIER-STEP-2")
+def test_a_worker_that_is_open_is_refused():
+    with Worker(3, num_sub_workers=1) as w, pytest.raises(RuntimeError, match="open already"):
+        Stepper(w)
+
+
+@pytest.mark.spec("HIER-STEP-3")
+def test_show_prints_tasks_queues_mailboxes_rings_scopes_and_keys(stepper, capsys):
+    pair(stepper)
+    stepper.orch.alloc((4,), "uint8")
+    stepper.wire()
+    stepper.dispatch()
+    stepper.show()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    expected = """\
+task state callable fanin fanout producers consumers worker memory
+0 RUNNING double 0/0 0/3 – 1 sub 0
+1 PENDING double 0/1 0/2 0 – –
+2 COMPLETED alloc 0/0 1/2 – – – ring 0, 1024 bytes
+
+wiring 1
+ready SUB –
+consumed –
+sub 0 TASK_READY, task 0
+sub 1 INIT_DONE
+ring 0 tail 0, top 1024: 1024 bytes held
+scope 0 0 1 2
+tensormap ring 0 + 0 → 2, t0 → 0, t1 → 1"""
+    assert lines == [line.split() for line in expected.splitlines()]
+
+
+@pytest.mark.spec("HIER-STEP-3")
+def test_a_picture_has_a_box_for_each_task_and_an_arrow_for_each_edge(stepper):
+    pair(stepper)
+    picture = ElementTree.fromstring(stepper._repr_svg_())
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [one.text for one in picture.iter(f"{space}text")]
+    assert {"0 double", "1 double", "PENDING", "wiring: 0 1"} <= {*texts}
+    assert len([one for one in picture if one.tag == f"{space}path"]) == 1
+    assert len([one for one in picture if one.tag == f"{space}rect"]) == 1 + 2
