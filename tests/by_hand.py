@@ -25,6 +25,7 @@ class ByHand(Stepper):
         self.prepared = prepare(worker)
         super().__init__(worker)
         self.sub = self.register(print)
+        self.worker._life.running = False
         self._steps.give_pass(self._mem)
         self.engine, self.mem = self._engine, self._mem
 

@@ -19,7 +19,7 @@ import pytest
 from simpler_ref.engine.memory import Engine
 from simpler_ref.engine.structures import digest_of, small_engine
 from simpler_ref.engine.view.mailbox import ReceivedArgs
-from simpler_ref.engine.view.slots import SlotView, edges_of, read_slot
+from simpler_ref.engine.view.slots import SlotView, edges_of, read_slot, tensors_at
 from simpler_ref.jit import layout as L
 from simpler_ref.stepping import Steps
 from simpler_ref.system import regions
@@ -402,10 +402,13 @@ class Driver(Steps):
         word = int(self.mem[slot + L.S_COUNTS])
         return word & 0xFFFFFFFF, word >> 32
 
+    def _tensors_at(self, slot: int) -> int:
+        return tensors_at(int(self.mem[slot + L.S_BODY]), self.counts(slot)[0])
+
     def argument_words(self, slot: int) -> list[int]:
         """Return what a slot stores of its arguments: five words per tensor, then the scalars' bits."""
         tensors, scalars = self.counts(slot)
-        at = int(self.mem[slot + L.S_BODY]) + -(-tensors // L.MASK_TENSORS)
+        at = self._tensors_at(slot)
         words = self.mem[at : at + 5 * tensors + L.SCALAR_WORDS * scalars].tolist()
         return words[: 5 * tensors] + words[5 * tensors + L.SCALAR_BITS :: L.SCALAR_WORDS]
 

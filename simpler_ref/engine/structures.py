@@ -39,6 +39,7 @@ from .view.mailbox import (
     ReceivedArgs,
     digest_in,
     malformed,
+    message_in,
     received_from,
     write_message,
 )
@@ -468,7 +469,7 @@ class Mailbox(Part):
 
     def read_error(self) -> tuple[int, str]:
         """Return the error code, 0 if there is none, and the message that was written last."""
-        message = bytes(self.octets[L.MAILBOX_OFF_ERROR_MSG :]).split(b"\0", 1)[0]
+        message = message_in(self.octets).split(b"\0", 1)[0]
         return int.from_bytes(self.octets[4:8], "little"), message.decode(errors="replace")
 
     def write_error(self, text: str) -> None:

@@ -177,7 +177,7 @@ def test_the_drawing_of_waiting_has_every_word_on_which_a_kernel_of_an_engine_sl
 # ---------------------------------------------------------------- what examples import
 PUBLIC_MODULES = (
     *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
-    *("errors", "native_chip", "remote", "extras.ray_fleet", "extras.scenes"),
+    *("errors", "native_chip", "remote", "stepping", "extras.ray_fleet", "extras.scenes"),
 )
 
 

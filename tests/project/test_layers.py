@@ -26,7 +26,7 @@ LAYERS = [
     *({"callables"}, {"workers"}, {"native_chip"}, {"orch"}, {"calls"}, {"remote"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
-        *("env_manager", "log_levels"),
+        *("env_manager", "log_levels", "stepping"),
     },
     *({"", "__main__", "compat", "endpoint"}, {"adapters"}, {"extras"}),
 ]
@@ -195,7 +195,13 @@ VALUES = {
     *("INTERRUPTED", "TOO_MANY_ARGS", "WRONG_THREAD", "STUCK", "MORE", "AUTO_OUTPUT"),
     *("STOP", "PARK", "RESOLVE", "CONTROL", "COMPILED", "MISMATCH", "MALFORMED"),
     *("WORD", "HALF", "LOW_HALF", "HEAP_ALIGN", "DTYPE_SIZES", "CONTINUOUS_TENSOR_MAX_DIMS"),
-    *("round_up", "MAILBOX_SIZE", "MAILBOX_ARGS_CAPACITY", "MAILBOX_ERROR_MSG_SIZE"),
+    *(
+        "round_up",
+        "CALLABLE_HASH_DIGEST_BYTES",
+        "MAILBOX_SIZE",
+        "MAILBOX_ARGS_CAPACITY",
+        "MAILBOX_ERROR_MSG_SIZE",
+    ),
     *("TRACE_CAPACITY", "CALLABLE_MASK", "CONFIG_MASK", "WORKER_MASK", "WORD_KIND", "WORD_WORKER"),
     *("WORD_CONFIG", "NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
     *("KEY_BITS", "CALL_KEY", "BY_KEY"),

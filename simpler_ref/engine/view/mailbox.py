@@ -204,6 +204,11 @@ def write_message(box: memoryview, message: bytes) -> None:
     box[start : start + len(message) + 1] = message + b"\0"
 
 
+def message_in(box: memoryview) -> bytes:
+    """Return the error message that was last put into a mailbox, with what follows its NUL."""
+    return bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE])
+
+
 def write_trace(trace: memoryview, raw: bytes) -> None:
     """Put a traceback into a side region, at most TRACE_CAPACITY bytes."""
     trace[: L.WORD] = len(raw).to_bytes(L.WORD, "little")
@@ -289,8 +294,7 @@ class MailboxView(NamedTuple):
         frame = self.awaited
         box, trace = self.box(frame), self.trace(frame)
         size = trace_size(int.from_bytes(trace[: L.WORD], "little"))
-        message = bytes(box[L.MAILBOX_OFF_ERROR_MSG : L.MAILBOX_SIZE])
-        return message, bytes(trace[L.WORD : L.WORD + size])
+        return message_in(box), bytes(trace[L.WORD : L.WORD + size])
 
     @property
     def has_begun(self) -> bool:
