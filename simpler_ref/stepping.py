@@ -517,7 +517,8 @@ class Stepper(Steps):
     def __init__(self, worker: Worker | None = None, **options: Any) -> None:
         defaults = {"num_sub_workers": 2, "heap_ring_size": 1 << 16, "alloc_timeout_s": 0}
         self.worker = Worker(3, **defaults | options) if worker is None else worker
-        if self.worker._life.session is not None:
+        life = self.worker._life
+        if life.session is not None or life.entered:
             raise RuntimeError("this Worker is open already: give a Stepper one that is not")
         self.worker.init()
         session = self.worker._session
