@@ -8,12 +8,12 @@ Rule     COMPAT-NAMES-1, COMPAT-RUN-1, COMPAT-RUN-4
 
 from __future__ import annotations
 
+import functools
 import importlib
 import runpy
 import sys
 import types
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,6 @@ MODULES: Mapping[str, str] = {
     **{f"simpler.{name}": module for name, module in SUBMODULES.items()},
 }
 """The original's names of modules, and what they stand for here."""
-EXTRAS: Mapping[str, str] = {"simpler_setup": "scenes"}
-"""Those that stand for an extra, if that is installed."""
 _USAGE = "usage: python -m simpler_ref.compat (program.py | -m module) [argument …]"
 
 
@@ -51,7 +49,8 @@ class _Package(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module 'simpler' has no attribute {name!r}")
-        return getattr(importlib.import_module("simpler_ref"), name)
+        module = "simpler.worker" if name == "Worker" else "simpler_ref"
+        return getattr(importlib.import_module(module), name)
 
 
 def install() -> None:
@@ -62,10 +61,7 @@ def install() -> None:
     RuntimeError
         The original itself, or something else with one of these names, is imported already.
     """
-    modules = {name: importlib.import_module(module) for name, module in MODULES.items()}
-    for name, extra in EXTRAS.items():
-        with suppress(ModuleNotFoundError):
-            modules[name] = extras.load(extra)
+    modules = _modules()
     package = sys.modules.get("simpler")
     if not isinstance(package, _Package):
         package = _Package()
@@ -81,6 +77,24 @@ def install() -> None:
         setattr(package, name, modules[f"simpler.{name}"])
 
 
+@functools.cache
+def _modules() -> dict[str, Any]:
+    """Return the modules by the original's names; those of the extra only if that is installed."""
+    modules: dict[str, Any] = {
+        name: importlib.import_module(module) for name, module in MODULES.items()
+    }
+    try:
+        ports: Any = importlib.import_module(f"{extras.load('scenes').__name__}.ports")
+    except ModuleNotFoundError:
+        return modules
+    for name, more in ports.MORE.items():
+        ours = {key: one for key, one in vars(modules[name]).items() if not key.startswith("__")}
+        modules[name] = types.ModuleType(name, modules[name].__doc__)
+        vars(modules[name]).update(ours, **more)
+    modules.update(ports.modules())
+    return modules
+
+
 def _origin(module: Any) -> str:
     return str(getattr(module, "__file__", None) or "an unknown place")
 
@@ -93,7 +107,7 @@ def is_installed() -> bool:
 def uninstall() -> None:
     """Undo `install`."""
     if is_installed():
-        for name in ("simpler", *MODULES, *EXTRAS):
+        for name in ("simpler", *_modules()):
             sys.modules.pop(name, None)
 
 

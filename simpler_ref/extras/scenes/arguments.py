@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...model.arguments import TaskArgs
-from ...model.enums import TensorArgType
+from ...model.enums import ArgDirection, TensorArgType
 from ...system.types import Array
 
 
@@ -51,6 +51,12 @@ class SceneArgs:
         yield from self._tensors
         yield from self._scalars
 
+    @property
+    def specs(self) -> list[Tensor | Scalar]:
+        """The tensors, then the scalars, with their names."""
+        tensors = [Tensor(*one) for one in self._tensors.items()]
+        return [*tensors, *(Scalar(*one) for one in self._scalars.items())]
+
     def to_task_args(self, *tags: TensorArgType) -> TaskArgs:
         """Return all tensors, then all scalars, as the arguments of a task.
 
@@ -70,6 +76,25 @@ class SceneArgs:
         for scalar in self._scalars.values():
             args.add_scalar(scalar)
         return args
+
+
+_TAGS = {
+    ArgDirection.IN: TensorArgType.INPUT,
+    ArgDirection.OUT: TensorArgType.OUTPUT_EXISTING,
+    ArgDirection.INOUT: TensorArgType.INOUT,
+}
+
+
+def task_args_by(args: SceneArgs, signature: Sequence[ArgDirection]) -> tuple[TaskArgs, list[str]]:
+    """Return arguments, tagged by a signature of tensors, and the names of those that are written."""
+    directions = [one for one in signature if one != ArgDirection.SCALAR]
+    names = [one.name for one in args.specs if isinstance(one, Tensor)]
+    written = [
+        name
+        for name, one in zip(names, directions, strict=False)
+        if one in (ArgDirection.OUT, ArgDirection.INOUT)
+    ]
+    return args.to_task_args(*(_TAGS[ArgDirection(one)] for one in directions)), written
 
 
 class TaskArgsBuilder:
@@ -109,6 +134,11 @@ class TaskArgsBuilder:
             if np.asarray(value).dtype.hasobject:
                 raise TypeError(f"tensor {name!r} has elements that are Python objects")
             self.tensors[name] = value
+
+    @property
+    def specs(self) -> list[Tensor | Scalar]:
+        """What it was made of."""
+        return SceneArgs(self.tensors, self.scalars).specs
 
     def golden(self) -> SceneArgs:
         """Return copies, for `compute_golden` to change."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...native_chip import ChipCallable, CoreCallable, compile_kernel
+from ...native_chip.kernels import build_shared_object
 
 _FORMS = (
     'a chip callable is {"orchestration": {"source": …, "function_name": …, "signature": […]}, '
@@ -66,10 +68,32 @@ def _core(description: Mapping[str, Any], folder: Path, what: str) -> CoreCallab
 
 def _binary(description: Mapping[str, Any], folder: Path, what: str) -> bytes:
     source = str(_entry(description, "source", what))
-    if "\n" not in source:
-        source = (folder / source).read_text()
     flags: Sequence[str] = description.get("extra_flags", ("-lm",))
-    return compile_kernel(source, extra_flags=flags)
+    if "\n" in source:
+        return compile_kernel(source, extra_flags=flags)
+    return compile_file(folder / source, extra_flags=flags)
+
+
+def compile_file(
+    path: str | os.PathLike[str],
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    extra_flags: Sequence[str] = ("-lm",),
+) -> bytes:
+    """Return the bytes of a shared object, compiled from a file in C (``.c``) or C++.
+
+    The compiler looks for headers in the file's folder, in those of `include_dirs`, and for this
+    package's. What the chip calls is ``extern "C"``.
+
+    Raises
+    ------
+    FileNotFoundError, KernelCompileError
+        There is no such file; see `compile_kernel`.
+    """
+    file = Path(path).resolve()
+    folders = [file.parent, *(Path(one).resolve() for one in include_dirs)]
+    runtime = [] if file.suffix == ".c" else ["-lstdc++"]
+    flags = [*(f"-I{one}" for one in folders), *extra_flags, *runtime]
+    return build_shared_object({f"kernel{file.suffix}": file.read_bytes()}, flags)
 
 
 def _entry(description: Any, key: str, what: str) -> Any:
@@ -114,6 +138,8 @@ class Programs:
 class Callables:
     """What an orchestration function gets: ``callables.add`` is a handle, ``add_sig`` its signature."""
 
+    _kept: tuple[Any, ...] = ()
+
     def __init__(self, handles: Mapping[str, Any], signatures: Mapping[str, list[Any]]) -> None:
         vars(self).update(handles)
         vars(self).update({f"{name}_sig": one for name, one in signatures.items()})
@@ -122,5 +148,9 @@ class Callables:
         known = ", ".join(vars(self)) or "none"
         raise AttributeError(f"the scene has no callable {name!r}; it has {known}")
 
+    def keep(self, *objects: Any) -> None:
+        """Keep objects for as long as the callables; arguments of tasks need not be kept."""
+        self._kept += objects
 
-__all__ = ["Callables", "Programs", "chip_callable"]
+
+__all__ = ["Callables", "Programs", "chip_callable", "compile_file"]

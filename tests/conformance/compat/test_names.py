@@ -2,15 +2,23 @@
 
 import importlib
 import logging
+import os
 import re
+import socket
 import sys
 import types
 
+import numpy as np
 import pytest
 
 import simpler_ref
 from simpler_ref import compat, env_manager, log_levels
+from simpler_ref.extras.scenes import ports
+from simpler_ref.remote_l3_protocol import Frame, FrameHeader, FrameType
+from simpler_ref.task_interface import DataType
 from tests.spec_rules import tables
+
+F32 = DataType.FLOAT32
 
 NAMES = [
     (original, "" if " " in here else here.strip("`"))
@@ -32,7 +40,7 @@ def test_a_name_of_the_table_is_the_module_beside_it(installed):
     for original, here in NAMES:
         found = importlib.import_module(original)
         assert not here or found is importlib.import_module(f"simpler_ref.{here}")
-    assert {*compat.MODULES, *compat.EXTRAS, "simpler"} == {name for name, _ in NAMES}
+    assert {*compat._modules(), "simpler"} == {name for name, _ in NAMES}
 
 
 @pytest.mark.spec("COMPAT-NAMES-1")
@@ -47,7 +55,8 @@ def test_programs_import_modules_and_names_in_every_way(installed):
         "from _task_interface import DataType as D\n",
         scope,
     )
-    assert scope["Worker"] is scope["simpler"].worker.Worker is simpler_ref.Worker
+    assert scope["Worker"] is scope["simpler"].worker.Worker is scope["simpler"].Worker
+    assert issubclass(scope["Worker"], simpler_ref.Worker)
     assert scope["TaskArgs"] is scope["ti"].TaskArgs is simpler_ref.TaskArgs
     assert scope["D"] is scope["DataType"] and scope["env_manager"] is env_manager
     with pytest.raises(ImportError):
@@ -94,3 +103,101 @@ def test_a_variable_that_is_missing_is_named(monkeypatch):
         assert env_manager.get(name) is None and env_manager.get(name, "other") == "other"
         with pytest.raises(OSError, match=name):
             env_manager.ensure(name)
+
+
+@pytest.mark.spec("COMPAT-NAMES-3")
+def test_a_keyword_that_a_worker_does_not_have_is_left_out_with_a_warning(caplog):
+    with ports.Worker(3, num_sub_workers=1, build=True, child_mode="thread") as w:
+        assert (w.level, w.num_sub_workers, w.child_mode) == (3, 1, "thread")
+    assert [one.getMessage() for one in caplog.records] == [
+        "Worker(build=True): there is no such keyword here, it is left out"
+    ]
+    with pytest.raises(TypeError, match="build"):
+        simpler_ref.Worker(3, build=True)
+    with pytest.raises(ValueError, match="level 1 not supported"):
+        ports.Worker(1)
+
+
+KERNEL = """
+#include "simpler_kernel.h"
+#include "more.h"
+extern "C" int32_t simpler_kernel(const SimplerCoreArgs *) { return more<int32_t>(); }
+"""
+
+
+@pytest.mark.spec("COMPAT-NAMES-3")
+def test_kernels_are_compiled_with_the_headers_that_the_program_names(tmp_path, monkeypatch):
+    source, isa = tmp_path / "one.cpp", tmp_path / "isa"
+    source.write_text(KERNEL)
+    (isa / "include").mkdir(parents=True)
+    (isa / "include" / "more.h").write_text("template <typename T> T more() { return 0; }")
+    compiler = ports.KernelCompiler("a5sim")
+    with pytest.raises(RuntimeError, match=r"more\.h"):
+        compiler.compile_incore(source)
+    made = [
+        compiler.compile_incore(source, "aic", extra_include_dirs=[isa / "include"]),
+        compiler.compile_incore(source, "aiv", isa, build_dir=tmp_path),
+        compiler.compile_orchestration("host_build_graph", source, [isa / "include"]),
+    ]
+    assert all(one[:4] == b"\x7fELF" for one in made)
+    assert ports.extract_text_section(tmp_path / "one.so") == made[1]
+    assert ports.extract_text_section(made[1]) == made[1]
+    for refused, call in {
+        "needs hardware": lambda: ports.KernelCompiler("a2a3"),
+        "'aic' or 'aiv'": lambda: compiler.compile_incore(source, "cube"),
+        "no runtime 'other'": lambda: compiler.compile_orchestration("other", source),
+        "no runtime 'that'": lambda: ports.RuntimeBuilder().get_binaries("that"),
+    }.items():
+        with pytest.raises(ValueError, match=refused):
+            call()
+    with pytest.raises(FileNotFoundError):
+        compiler.compile_incore(tmp_path / "none.cpp")
+    monkeypatch.setenv("PTO_ISA_ROOT", str(isa))
+    assert ports.ensure_pto_isa_root(verbose=True, commit="0") == str(isa)
+    monkeypatch.delenv("PTO_ISA_ROOT")
+    with pytest.raises(OSError, match="PTO_ISA_ROOT='' has no folder include"):
+        ports.ensure_pto_isa_root()
+
+
+@pytest.mark.spec("COMPAT-NAMES-1")
+def test_tensors_are_described_if_they_are_contiguous_tensors_of_a_datatype():
+    with simpler_ref.Worker(3, num_sub_workers=1, child_mode="thread") as w:
+        x = w.zeros((2, 3), np.float32)
+        made = ports.make_tensor_arg(x)
+        assert (made.data, tuple(made.shapes), made.dtype) == (x.ctypes.data, (2, 3), F32)
+        for wrong in (x[:, :2], w.zeros(3, np.float64)):
+            with pytest.raises(ValueError, match="not a contiguous tensor of a DataType"):
+                ports.make_tensor_arg(wrong)
+    assert ports.torch_dtype_to_datatype("torch.float32") == F32
+    with pytest.raises(KeyError):
+        ports.torch_dtype_to_datatype("torch.float64")
+
+
+@pytest.mark.spec("COMPAT-NAMES-1")
+def test_frames_go_through_a_socket():
+    one, other = socket.socketpair()
+    with one, other:
+        header = FrameHeader(FrameType.HEALTH, 1, 2, 3, payload_bytes=4)
+        ports.send_frame(one, header, b"abcd")
+        assert ports.read_frame(other) == Frame(header, b"abcd")
+        one.sendall(b"SLR3")
+        one.close()
+        with pytest.raises(EOFError, match="after 4 of 40 bytes"):
+            ports.read_frame(other)
+
+
+@pytest.mark.spec("COMPAT-NAMES-2")
+def test_the_root_logger_shows_a_level_by_its_name(monkeypatch):
+    monkeypatch.setenv("PTO_LOG_LEVEL", "")
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    for name, level in {
+        "warn": logging.WARNING,
+        "V3": log_levels.V3,
+        "nul": log_levels.NUL,
+    }.items():
+        ports.configure_logging(name)
+        assert (root.level, os.environ["PTO_LOG_LEVEL"]) == (level, name.lower())
+    with pytest.raises(ValueError, match="log_level='loud': it is one of debug, v0"):
+        ports.configure_logging("loud")

@@ -1,0 +1,4 @@
+template <typename T> static T scaled(T value)
+{
+    return value * 2;
+}
