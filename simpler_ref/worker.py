@@ -9,6 +9,7 @@ Rule     CALL-STREAM-5, CALL-CANCEL-5, ORCH-FAIL-1, HIER-ENGINE-4, HIER-API-2, O
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 import os
 import textwrap
@@ -23,8 +24,9 @@ from .callables.leaves import Leaf
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import fits, require_runnable
-from .calls.current import Initializer, UnopenedWorker, enter, leave
+from .calls.current import UnopenedWorker, enter, leave
 from .calls.dry import graph_of_calls
+from .calls.inside import Initializer
 from .calls.methods import CallMethods
 from .errors import CallableError
 from .model.arguments import TaskArgs
@@ -45,6 +47,7 @@ from .remote.placing import PlacingOrchestrator
 from .remote.references import RemoteTaskArgs, RemoteTensorRef
 from .remote.replays import PlacedGraph, StepRecorder
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
+from .system import extras
 from .system.cores import PlacedWorker, Placement
 from .system.signals import signals_blocked
 from .system.values import flag
@@ -354,6 +357,15 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "those that run; call shutdown in a thread of its own"
             )
         self._life.close(cancel=flag("cancel_futures", cancel_futures))
+
+    def executor(self) -> concurrent.futures.Executor:
+        """Return this Worker as an executor of `concurrent.futures`, whose `shutdown` leaves it open."""
+        made: concurrent.futures.Executor = extras.load("executor").Executor(worker=self)
+        return made
+
+    def pool(self) -> Any:
+        """Return this Worker with the methods of `multiprocessing.Pool`; `close` leaves it open."""
+        return extras.load("pool").Pool(worker=self)
 
     def __enter__(self) -> Worker:
         """Begin a block that closes the Worker at its end; its first use initialises the Worker."""

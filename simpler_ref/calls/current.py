@@ -1,4 +1,4 @@
-"""Which Worker a call goes to, whether this thread runs a task, and what a worker keeps for its tasks.
+"""Which Worker a call goes to, and what a worker keeps for its tasks.
 
 Rule     CALL-STREAM-1, CALL-WORKER-1, ORCH-RUN-2
 """
@@ -8,18 +8,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
-
-from ..callables.runnable import require_runnable
-from ..system.values import items
 
 
 class _Here(threading.local):
     """What is true of this thread."""
 
-    in_task = False
+    nested: Any = None
+    """In a task: what takes its calls."""
     mailbox: Any = None
     """That of the worker, in a worker."""
     enclosed: Sequence[Any] = ()
@@ -78,11 +76,13 @@ def leave(stream: Any) -> None:
 
 
 def current() -> Any:
-    """Return the stream of the innermost open Worker; None without one, and inside a task.
+    """Return the stream of the innermost open Worker, None without one; in a task, what is in its place.
 
     One that this thread or coroutine has opened comes before those of others.
     """
-    if not opened or here.in_task:
+    if here.nested is not None:
+        return here.nested
+    if not opened:
         return None
     innermost = opened[-1]
     if (
@@ -136,36 +136,3 @@ class _Local(threading.local):
 
 local = _Local()
 """What a worker keeps between its tasks: an object with attributes, for each worker its own."""
-
-
-class Initializer:
-    """What each sub worker does first: it forgets what it has inherited, and calls the user's function.
-
-    Raises
-    ------
-    TypeError
-        `function` is not callable, or a call would not run it; there are arguments and no function.
-    """
-
-    def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:
-        self._function = function
-        self._args = tuple(items("initargs", args, "arguments"))
-        if function is None:
-            if self._args:
-                raise TypeError("initargs are for an initializer, and there is none")
-            return
-        if not callable(function):
-            raise TypeError(f"initializer={function!r} is not callable")
-        require_runnable("initializer", function)
-
-    @property
-    def is_given(self) -> bool:
-        """Whether there is a function to call."""
-        return self._function is not None
-
-    def __call__(self) -> None:
-        """Run in a worker, before its first task."""
-        vars(local).clear()
-        if self._function is not None:
-            here.in_task = True  # a task called here is a plain call
-            self._function(*self._args)

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from ..callables.runnable import refuse_unrun
+from ..callables.runnable import refuse_unrun, require_runnable
 from ..engine.memory import Engine
 from ..engine.view.blocks import Blocks, data_of, retries_of
 from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
@@ -43,13 +43,14 @@ from ..model.scalars import INTEGER
 from ..model.tensor import share_bytes
 from ..model.wire import RIGHTS, TAG_AT, TENSOR_BYTES
 from ..system.types import Array
+from ..system.values import items
 from ..workers.containment import Origin
 from ..workers.guard import MOST_COPIED, Guard, Input, look, pieces
 from . import outcomes, quick
 from .arrays import ReceivedArrays
 from .call_errors import LIMIT_SIGNAL
 from .compiled import Code
-from .current import here
+from .current import here, local
 from .forms import (
     ARRAY,
     CONSTANTS,
@@ -62,6 +63,7 @@ from .forms import (
     float_of,
     form_of,
 )
+from .nested import NESTED, final
 from .packing import load
 from .sending import How, Payload, number_in, received
 
@@ -71,6 +73,39 @@ _KIND = "write before start"
 _NO_SUM = -1
 _MANY = 128
 """Up to so many calls that write, an array is looked for among what these write."""
+
+
+class Initializer:
+    """What each sub worker does first: it forgets what it has inherited, and calls the user's function.
+
+    Raises
+    ------
+    TypeError
+        `function` is not callable, or a call would not run it; there are arguments and no function.
+    """
+
+    def __init__(self, function: Callable[..., Any] | None, args: Iterable[Any]) -> None:
+        self._function = function
+        self._args = tuple(items("initargs", args, "arguments"))
+        if function is None:
+            if self._args:
+                raise TypeError("initargs are for an initializer, and there is none")
+            return
+        if not callable(function):
+            raise TypeError(f"initializer={function!r} is not callable")
+        require_runnable("initializer", function)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a function to call."""
+        return self._function is not None
+
+    def __call__(self) -> None:
+        """Run in a worker, before its first task."""
+        vars(local).clear()
+        here.nested = NESTED
+        if self._function is not None:
+            self._function(*self._args)
 
 
 class Caller:
@@ -91,7 +126,7 @@ class Inside:
     """What a worker keeps for its calls."""
 
     def __init__(self, mailbox: MailboxView) -> None:
-        here.in_task = True  # this thread runs nothing else
+        here.nested = NESTED  # this thread runs nothing else
         self._start = mailbox.start
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem
@@ -137,6 +172,7 @@ class Inside:
     def _finish(self, result: Any) -> None:
         """Leave what a call has returned; a child of the task, which returns as well, ends."""
         self._origin.require()
+        result = final(result)
         if result is not None:
             refuse_unrun(result)
             self._answer(outcomes.encode(result))

@@ -14,10 +14,11 @@ import functools
 import logging
 import operator
 import pickle
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -25,13 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.runnable import refuse_unrun
+from ..engine.memory import PARK_NS
 from ..errors import TaskError, tell
 from ..orch.checked import caller
 from ..system.values import integer, limit
 from . import outcomes
 from .current import here
-from .dry import DryStream, NoValue
+from .dry import DryStream
 from .futures import Future
+from .nested import NestedStream, final
 from .packing import CallPlan
 from .sending import How, Payload, Unchanging, received
 from .signatures import Mode
@@ -103,7 +106,7 @@ class _Chunks(Unchanging):
                 if pickled:
                     item = pickle.loads(item)
                 function = self._kept or received(Payload.from_bytes(self._payload)).function
-                values.append(function(*item) if self._star else function(item))
+                values.append(final(function(*item) if self._star else function(item)))
             except (Exception, SystemExit) as error:
                 errors[len(values)] = outcomes.error_block(error)
                 values.append(None)
@@ -256,6 +259,8 @@ class Results:
         workers: int,
         chunksize: int | None,
         timeout: float | None,
+        eager: bool,
+        ordered: bool,
     ) -> None:
         self._stream, self._task, self._star, self._of = stream, task, star, of
         self._alone_payload, self._payload, self._lasts = stream.function_for_items(task)
@@ -274,7 +279,8 @@ class Results:
         self._apart = False
         """Whether each item that is read and not yet submitted is a call of its own."""
         self._size = chunksize or 1
-        self._window = self._least = 2 * workers + 2
+        self._window = self._least = sys.maxsize if eager else 2 * workers + 2
+        self._ordered = ordered
         self._taken = 0
         """Items that have been read."""
         self._given = 0
@@ -336,15 +342,25 @@ class Results:
             for call in self._ahead:
                 call.be_silent()
 
+    @property
+    def futures(self) -> list[concurrent.futures.Future[Any]]:
+        """Those of the calls whose results nobody has got yet."""
+        return [call.future for call in self._ahead]
+
+    def cancel(self) -> None:
+        """Submit nothing more, and cancel what has not started: its results are errors."""
+        with self._lock:
+            self._input, self._unsent = None, []
+            for call in self._ahead:
+                call.future.cancel()
+
     def close(self) -> None:
         """Submit nothing more, cancel what has not started, and end."""
         self._was_retrieved = True
         with self._lock:
-            for call in self._ahead:
-                call.future.cancel()
-            self._ready, self._input, self._end = iter(()), None, None
+            self.cancel()
+            self._ready, self._end = iter(()), None
             self._ahead.clear()
-            self._unsent = []
 
     def __del__(self) -> None:
         if not getattr(self, "_was_retrieved", True) and not self._stream.is_gone:
@@ -432,17 +448,34 @@ class Results:
 
     # ------------------------------------------------------------ ask
     def _advance(self) -> None:
-        if here.in_task:
+        if here.nested is not None:
             raise RuntimeError("a task cannot wait for the results of others: ask in the program")
         if self._ahead and self._ahead[0].opened is self._ready:
             self._ahead.popleft()
         if len(self._ahead) <= self._window // 2:
             self._fill()
         if self._ahead:
+            if not self._ordered:
+                self._put_ended_first()
             self._open(self._ahead[0])
             return
         end, self._end = self._end, None
         raise StopIteration if end is None else end
+
+    def _put_ended_first(self) -> None:
+        """Wait until one of the calls has ended, or for too long, and put it before the others."""
+        while True:
+            ended = self._stream.ended
+            for place, call in enumerate(self._ahead):
+                if call.future.done():
+                    self._ahead.rotate(-place)
+                    return
+            rest_s = PARK_NS / 1e9
+            if self._deadline is not None:
+                rest_s = min(rest_s, self._deadline - time.monotonic())
+                if rest_s <= 0:
+                    return
+            self._stream.wait_for_end(ended, int(rest_s * 1e9), lambda: False)
 
     def _open(self, call: _Call) -> None:
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -582,7 +615,7 @@ class Results:
 
 # ---------------------------------------------------------------- what Worker has
 def results(
-    stream: Stream | DryStream,
+    stream: Stream | DryStream | NestedStream,
     workers: int,
     function: Any,
     iterables: Sequence[Iterable[Any]],
@@ -590,8 +623,18 @@ def results(
     star: bool = False,
     chunksize: int | None,
     timeout: float | None,
-) -> Results | Generator[NoValue, None, None]:
-    """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`."""
+    eager: bool = False,
+    ordered: bool = True,
+) -> Results | Iterator[Any]:
+    """Return the results of a function for many items; see `Worker.map` and `Worker.starmap`.
+
+    Parameters
+    ----------
+    eager : bool
+        Submit everything at once.
+    ordered : bool
+        In the order of the items; otherwise in that in which their calls end.
+    """
     what = "starmap" if star else "map"
     task = function if isinstance(function, Task) else stream.task_of(function)
     if not iterables:
@@ -605,7 +648,7 @@ def results(
     if not star:
         task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
-    if isinstance(stream, DryStream):
+    if not isinstance(stream, Stream):
         return stream.results(task, rows, star=star or len(iterables) > 1)
     hints = [operator.length_hint(one, -1) for one in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
@@ -619,6 +662,8 @@ def results(
         workers=len(task.workers) or workers,
         chunksize=chunksize,
         timeout=limit_s,
+        eager=eager,
+        ordered=ordered,
     )
 
 

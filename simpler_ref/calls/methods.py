@@ -1,27 +1,36 @@
 """What a Worker has for calls: methods of `Worker`.
 
-Rule     CALL-FAR-1, CALL-MAP-1, CALL-MAP-2, CALL-MAP-4, CALL-STREAM-1, CALL-STREAM-5, CALL-TILES-1
+Rule     CALL-FAR-1, CALL-MAP-1, CALL-MAP-2, CALL-MAP-4, CALL-STREAM-1, CALL-STREAM-5, CALL-STREAM-9,
+         CALL-TILES-1
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+import concurrent.futures
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
-from ..workers.life import IN_TASK
+from ..system.values import limit
 from . import mapping
 from .current import here
-from .dry import DryStream, NoValue
+from .dry import DryStream
 from .futures import Future
 from .mapping import Results
+from .nested import NESTED, NestedStream
+from .signatures import InOut
 from .stream import Stream
-from .tasks import Task
+from .tasks import Task, task
 from .tiles import Tiles
 
 if TYPE_CHECKING:
     from ..workers.life import Life
     from ..workers.session import Session
+
+
+@task
+def _nothing(*arrays: InOut) -> None:
+    """Run once nobody else uses the arrays."""
 
 
 class CallMethods:
@@ -44,7 +53,7 @@ class CallMethods:
             Not open; in an orchestration function; inside a task.
         """
         usual = self._life.stream
-        if usual is not None and not kwargs and not here.in_task:
+        if usual is not None and not kwargs and here.nested is None:
             future: Future | None = usual.call_quickly(usual, function, args)
             if future is not None:
                 return future
@@ -59,7 +68,7 @@ class CallMethods:
         *iterables: Iterable[Any],
         chunksize: int | None = None,
         timeout: float | None = None,
-    ) -> Results | Generator[NoValue, None, None]:
+    ) -> Results | Iterator[Any]:
         """Call a function for each item, and return the results in order, in an iterator.
 
         It begins at once, and reads items as results are asked for: only some calls are in flight. Items
@@ -103,7 +112,7 @@ class CallMethods:
         *,
         chunksize: int | None = None,
         timeout: float | None = None,
-    ) -> Results | Generator[NoValue, None, None]:
+    ) -> Results | Iterator[Any]:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`."""
         return mapping.results(
             self._stream(),
@@ -115,14 +124,65 @@ class CallMethods:
             timeout=timeout,
         )
 
+    def map_unordered(
+        self,
+        function: Any,
+        /,
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        timeout: float | None = None,
+    ) -> Results | Iterator[Any]:
+        """Call a function for each item, and return the results as the calls end; see `map`."""
+        return mapping.results(
+            self._stream(),
+            self._workers_for_calls,
+            function,
+            iterables,
+            chunksize=chunksize,
+            timeout=timeout,
+            ordered=False,
+        )
+
+    def wait(self, *arrays: Array, timeout: float | None = None) -> None:
+        """Wait until no call is under way; given arrays, none of those submitted so far that use them.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            Shared arrays, or views of them: afterwards no call reads or writes any of their bytes.
+        timeout : float | None
+            In seconds.
+
+        Raises
+        ------
+        Exception
+            What a call has raised that should have written one of the arrays; see `Future.result`.
+        TimeoutError
+            The calls have not ended in time.
+        TypeError, ValueError
+            An array is not shared; `timeout` is no number of seconds.
+        RuntimeError
+            Not open; in an orchestration function; inside a task.
+        """
+        limit_s = limit("timeout", timeout)
+        stream = self._stream()
+        if not isinstance(stream, Stream):
+            return
+        if arrays:
+            stream.submit(_nothing, arrays, {}).result(limit_s)
+        elif not stream.wait_for_submitted(limit_s, later=True):
+            raise concurrent.futures.TimeoutError(
+                f"calls have not ended within {timeout} s; they go on"
+            )
+
     @property
     def _workers_for_calls(self) -> int:
         return len(self._life.subs) or self._life.endpoints.sub_workers
 
-    def _stream(self) -> Stream | DryStream:
-        """Return the stream of calls, or what is in its place in a dry run."""
-        if here.in_task:
-            raise RuntimeError(IN_TASK)
+    def _stream(self) -> Stream | DryStream | NestedStream:
+        """Return the stream of calls, or what is in its place in a task, or in a dry run."""
+        if here.nested is not None:
+            return NESTED
         self._life.live()
         dry: DryStream | None = self._life.dry
         if dry is not None and dry.is_mine:

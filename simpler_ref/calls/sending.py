@@ -370,7 +370,7 @@ class SentFunctions:
         is_function = type(function) in _FUNCTIONS and not workers
         found = self._tasks.get(function) if is_function else None
         if found is None:
-            found = Task(function, _signature_of(function), workers=workers)
+            found = Task(function, signature_of(function), workers=workers)
             if is_function:
                 self._tasks[function] = found
             else:
@@ -524,7 +524,7 @@ class SentFunctions:
             self._forget_task(task)
 
 
-def _signature_of(function: Any) -> Signature:
+def signature_of(function: Any) -> Signature:
     """Return the signature of a plain function; its arguments are values where it has none to be read."""
     if not callable(function):
         raise TypeError(f"a call needs a function, got {type(function).__name__}: {function!r:.60}")

@@ -91,7 +91,7 @@ class Stream:
         self._arrays = SentArrays(
             session.engine.layouts, lambda *about: me._why_invisible(*about), self._quick
         )
-        self._packer = Packer(self._arrays, session, lambda: me._wait_for_submitted())
+        self._packer = Packer(self._arrays, session, lambda: me.wait_for_submitted())
         self._pack = self._packer.pack
         self.errors = CallErrors(session)
         self.functions = SentFunctions(self, tasks)
@@ -426,24 +426,38 @@ class Stream:
         Meanwhile other threads get the values of those that have ended. They may submit others, which are
         kept out in the end, or this might go on forever.
         """
-        self._wait_for_submitted()
+        self.wait_for_submitted()
         if self._open:
             with self.mutex.queue, self.mutex.lock:
                 if self._open:
                     self._finish()
 
-    def _wait_for_submitted(self) -> None:
-        """Wait until the calls that were submitted before now have ended."""
+    def wait_for_submitted(self, timeout_s: float | None = None, *, later: bool = False) -> bool:
+        """Wait until as many calls have ended as were submitted before now; return whether they have.
+
+        With those submitted `later`, too, none is under way then.
+        """
         if not self._open:
-            return
+            return True
         view, epoch = self._engine.view, self._arrays.now[0]
         submitted = view.next_task_id
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         event = self.mutex.register()
         try:
-            while self._open and self._arrays.now[0] == epoch and view.ended < submitted:
-                self._wait_a_while(event, PARK_NS, ended=submitted - 1)
+            while self._open and self._arrays.now[0] == epoch:
+                if later:
+                    submitted = view.next_task_id
+                if view.ended >= submitted:
+                    break
+                rest_ns = PARK_NS
+                if deadline is not None:
+                    rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
+                    if rest_ns <= 0:
+                        return False
+                self._wait_a_while(event, rest_ns, ended=submitted - 1)
         finally:
             self.mutex.forget(event)
+        return True
 
     def _finish(self) -> None:
         """End the stream; what a signal has cut short may have left a call that no future refers to."""

@@ -51,8 +51,8 @@ from .top import Top
 
 T = TypeVar("T")
 IN_TASK = (
-    "a task cannot submit tasks of its own, nor run or close its Worker: call the function directly, or "
-    "return what is to be done next, and submit it in the program"
+    "a task cannot wait for the tasks of its Worker, nor run or close it: make calls, which run in the "
+    "task's place, or return what is to be done next, and submit it in the program"
 )
 NO_WAIT = 3
 """How many signals it takes until `Life.close` waits for no more calls."""

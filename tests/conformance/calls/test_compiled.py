@@ -95,15 +95,16 @@ def test_a_compiled_task_is_called_as_any_other(w):
     calls.append(axpy(a=1, x=x, y=y))
     assert ([one.result() for one in calls], y.tolist()) == ([None] * 11, [0, 6, 12, 18, 24])
     assert total(y).result() == w.submit(total, y).result() == 60
-    inside = sr.task(lambda x: (total(x), same(2)))
+    inside = sr.task(lambda x: (total(x).result(), same(2).result()))
     assert inside(y).result() == (60, 2)
 
 
 @pytest.mark.spec("CALL-COMPILED-1", "CALL-SENT-2")
 def test_one_that_goes_by_content_has_its_defaults_inside_another_and_in_a_map(w):
     line = sr.task(compiled=True)(lambda x, by=2.0, plus=1: by * x + plus)
-    inside = sr.task(lambda: (line(3), line(3, plus=5), line(by=4.0, x=3), line(3, 4.0, 5)))
-    assert inside().result() == (7, 11, 13, 17)
+    calls = lambda: (line(3), line(3, plus=5), line(by=4.0, x=3), line(3, 4.0, 5))  # noqa: E731
+    inside = sr.task(lambda: [one.result() for one in calls()])
+    assert inside().result() == [7, 11, 13, 17]
     assert list(w.map(line, [3])) == [7]
 
 

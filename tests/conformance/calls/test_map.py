@@ -425,18 +425,23 @@ def test_an_interrupt_while_results_are_awaited_loses_none():
 
 
 @pytest.mark.spec("CALL-MAP-1")
-def test_inside_a_task_without_workers_or_after_the_end_map_is_refused(mode):
-    def outer(value):
-        try:
-            w.map(double, [value])
-        except RuntimeError as error:
-            return str(error), double(value)
-
+def test_without_workers_or_after_the_end_map_is_refused(mode):
     with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
-        text, value = list(w.map(outer, [1, 2], chunksize=2))[1]
-        assert "a task cannot submit tasks" in text and value == 4
+        w.submit(int).result()
     with pytest.raises(RuntimeError, match="closed"):
         w.map(double, [1])
     words = r"this Worker of level 3 has no workers .*, as in Worker\(num_sub_workers=3\)"
     with sr.Worker(3) as w, pytest.raises(RuntimeError, match=words):
         w.map(double, [1])
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_results_come_as_calls_end_if_their_order_does_not_matter(w):
+    waits = [0.4, 0.0, 0.0, 0.0]
+    results = w.map_unordered(lambda s: (time.sleep(s), s)[1], waits, chunksize=1)
+    assert list(results) == [0.0, 0.0, 0.0, 0.4]
+    late = w.map_unordered(time.sleep, [0.5, 0.5], timeout=0.05)
+    with pytest.raises(concurrent.futures.TimeoutError):
+        next(late)
+    w.wait()
+    assert list(late) == [None, None]

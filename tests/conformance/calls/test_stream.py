@@ -1,6 +1,8 @@
 """CALL-STREAM: submitting calls."""
 
+import concurrent.futures
 import copy
+import logging
 import os
 import pickle
 import threading
@@ -64,38 +66,23 @@ def test_the_innermost_with_block_counts_whichever_worker_is_opened_first(w):
     assert add(7, 8) == 15
 
 
-@pytest.mark.spec("CALL-STREAM-1", "CALL-STREAM-5")
-def test_inside_a_task_a_call_is_plain_and_submit_is_refused(mode):
-    with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
-
-        @sr.task
-        def outer(a):
-            inner = add(a, 1)
-            try:
-                w.submit(add, 1, 2)
-            except RuntimeError as error:
-                return inner, str(error)
-
-        assert [outer(n).result()[0] for n in range(3)] == [1, 2, 3]
-        value, text = outer(5).result()
-    assert (
-        value == 6 and "a task cannot submit tasks" in text and "call the function directly" in text
-    )
-
-
 @pytest.mark.spec("CALL-STREAM-5")
 def test_a_task_on_a_thread_cannot_wait_for_itself():
     with sr.Worker(num_sub_workers=1, child_mode="thread") as w:
         nothing = lambda *_: None  # noqa: E731
-        waits = (lambda: w.run(nothing), lambda: w.record(nothing), w.close, lambda: w.submit(int))
+        waits = (lambda: w.run(nothing), lambda: w.record(nothing), w.close)
         for one in waits:
-            with pytest.raises(RuntimeError, match="a task cannot submit tasks of its own"):
+            with pytest.raises(
+                RuntimeError, match="a task cannot wait for the tasks of its Worker"
+            ):
                 w.submit(lambda one=one: one()).result(DEADLINE_S)
         said = []
 
         def leaf(args):
             for one in waits:
-                with pytest.raises(RuntimeError, match="a task cannot submit tasks of its own"):
+                with pytest.raises(
+                    RuntimeError, match="a task cannot wait for the tasks of its Worker"
+                ):
                     one()
                 said.append(one)
 
@@ -302,3 +289,167 @@ def test_an_array_of_another_open_worker_is_refused(w):
             with pytest.raises(RuntimeError, match="another open Worker"):
                 call()
         assert w.submit(np.sum, x).result() == other.submit(np.sum, other.share(x)).result() == 3
+
+
+# ---------------------------------------------------------------- calls that tasks make
+inner = None
+
+
+@sr.task
+def fib(n):
+    return n if n < 2 else fib(n - 1).result() + fib(n - 2).result()
+
+
+@sr.task
+def nested_twice(n):
+    return fib(n)
+
+
+@sr.task
+def overwrite(x: sr.Out, value):
+    x[:] = value
+
+
+@sr.task
+def halves(x: sr.InOut):
+    if len(x) == 1:
+        x += 1
+        return os.getpid()
+    middle = len(x) // 2
+    return max(halves(x[:middle]).result(), halves(x[middle:]).result())
+
+
+@sr.task
+def append(items):
+    items.append(1)
+    return items
+
+
+@sr.task
+def writes(x):
+    x[0] = 5
+    return x[0]
+
+
+@sr.task
+def give_lists(items):
+    first = append(items)
+    return items, append(first).result()
+
+
+@sr.task
+def ask(shared, private):
+    found = []
+    for call in (lambda: overwrite(shared, 1), lambda: fib(), lambda: writes(shared).result()):
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found.append(type(error).__name__)
+    return found, writes(np.zeros(2)).result(), private[0]
+
+
+@sr.task
+def use_a_worker(items):
+    results = (
+        list(inner.map(abs, items)),
+        list(inner.starmap(pow, [(2, 3)])),
+        inner.submit(divmod, 7, 2).result(),
+    )
+    failing = inner.map(divmod, [1, 2], [0, 1])
+    with pytest.raises(ZeroDivisionError):
+        next(failing)
+    inner.wait()
+    return *results, list(failing)
+
+
+@sr.task
+def run_inside():
+    inner.run(lambda orch: None)
+
+
+@sr.task
+def fib_of_text():
+    return fib("x").result()
+
+
+@sr.task
+def forget():
+    fib("x")
+
+
+@pytest.fixture(params=["process", "thread"])
+def nesting(request):
+    global inner
+    with sr.Worker(num_sub_workers=1, child_mode=request.param) as inner:
+        yield inner
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_calls_in_a_task_have_futures_and_run_in_its_worker(nesting):
+    assert fib(10).result() == 55
+    x = nesting.zeros(8)
+    assert halves(x).result() in (nesting.worker_pids() or [os.getpid()])
+    assert x.tolist() == [1.0] * 8
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_a_task_may_return_the_future_of_its_call(nesting):
+    assert nesting.submit(lambda: fib(6)).result() == 8
+    assert list(nesting.map(lambda n: nested_twice(n), [5, 6])) == [5, 8]
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_their_arguments_are_those_of_calls_in_the_program(nesting):
+    assert give_lists([5]).result() == ([5], [5, 1, 1])
+    x = nesting.share(np.full(2, 3.0))
+    assert ask(x, np.arange(2.0)).result() == (["ValueError", "TypeError", "ValueError"], 5, 0)
+    assert x.tolist() == [3, 3]
+
+
+@pytest.mark.spec("CALL-STREAM-5")
+def test_methods_of_a_worker_make_calls_in_a_task_and_what_would_wait_is_refused(nesting):
+    assert use_a_worker([-1, 2]).result() == ([1, 2], [8], (3, 1), [(2, 0)])
+    with pytest.raises(RuntimeError, match=r"a task cannot wait for the tasks|belongs to process"):
+        run_inside().result()
+
+
+@pytest.mark.spec("CALL-FAIL-1")
+def test_an_error_names_all_calls_on_its_way(nesting):
+    with pytest.raises(TypeError, match="not supported between") as caught:
+        fib_of_text().result()
+    assert "fib_of_text" in str(caught.value.__cause__)
+
+
+@pytest.mark.spec("CALL-FAIL-4")
+def test_an_error_of_theirs_that_nobody_asks_for_is_logged(tmp_path):
+    def begin(path):
+        logging.getLogger("simpler_ref").addHandler(logging.FileHandler(path))
+
+    with sr.Worker(num_sub_workers=1, initializer=begin, initargs=(tmp_path / "log",)):
+        forget().result()
+    assert "nobody has asked for its result: TypeError" in (tmp_path / "log").read_text()
+
+
+# ---------------------------------------------------------------- wait
+@pytest.mark.spec("CALL-STREAM-9")
+def test_the_program_waits_for_an_array_or_for_all_calls(w):
+    @sr.task
+    def add(x: sr.InOut, seconds=0.0):
+        time.sleep(seconds)
+        x += 1
+
+    x, y = w.zeros(4), w.zeros(4)
+    slow = add(y, 0.5)
+    add(x[:2], 0.1)
+    add(x[2:], 0.1)
+    w.wait(x)
+    assert x.tolist() == [1.0] * 4 and not slow.done()
+    with pytest.raises(concurrent.futures.TimeoutError, match=r"within 0\.01 s"):
+        w.wait(timeout=0.01)
+    w.wait()
+    assert slow.done() and y[0] == 1
+    add(x, "wrong")
+    with pytest.raises(TypeError):
+        w.wait(x)
+    with pytest.raises(ValueError, match="cannot see this array"):
+        w.wait(np.zeros(3))

@@ -17,7 +17,7 @@ from .tasks import MODES, add, die, wait_at
 
 def remember(*values):
     sr.local.values = values
-    sr.local.sum = add(*values)
+    sr.local.sum = add(*values).result()
 
 
 @sr.task

@@ -1,0 +1,251 @@
+"""`concurrent.futures.Executor` over a Worker.
+
+Rule     CALL-ADAPT-1
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from ..calls import mapping
+from ..calls.futures import Future
+from ..errors import WorkerLostError, WorkerStartError
+from ..system.values import flag
+from ..worker import Worker
+
+
+class LostError(WorkerLostError, BrokenProcessPool):
+    """A `WorkerLostError` that programs for `ProcessPoolExecutor` expect."""
+
+
+class StartError(WorkerStartError, BrokenProcessPool):
+    """A `WorkerStartError` that programs for `ProcessPoolExecutor` expect."""
+
+
+_EXPECTED: dict[type[BaseException], type[BaseException]] = {
+    WorkerLostError: LostError,
+    WorkerStartError: StartError,
+}
+
+
+def _as_expected(error: BaseException | None) -> BaseException | None:
+    """Return an error, whose class becomes one that such programs expect."""
+    if error is not None and (kind := _EXPECTED.get(type(error))) is not None:
+        error.__class__ = kind
+    return error
+
+
+class _Future(Future):
+    """The future of a call, with errors as expected."""
+
+    __slots__ = ()
+
+    @property
+    def _error(self) -> BaseException | None:
+        return _as_expected(vars(self).get("_error"))
+
+    @_error.setter
+    def _error(self, error: BaseException | None) -> None:
+        vars(self)["_error"] = error
+
+
+class _Results:
+    """The results of many calls, with errors as expected."""
+
+    def __init__(self, results: mapping.Results) -> None:
+        self._results = results
+        self.close = results.close
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._results)
+        except tuple(_EXPECTED) as error:
+            _as_expected(error)
+            raise
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs calls in sub workers, for programs that use `ProcessPoolExecutor`.
+
+    Arguments and values are copied, but for arrays in shared memory. A worker that dies is replaced: the
+    calls that it had fail with a `BrokenProcessPool`, the others go on.
+
+    Parameters
+    ----------
+    max_workers : int | None
+        How many workers; None: one for each core.
+    mp_context : multiprocessing context | None
+        Its start method is used, "spawn" for "forkserver"; None: as `Worker` chooses.
+    initializer : callable | None
+        Called in each worker as it starts.
+    initargs : tuple
+        Its arguments.
+    worker : Worker | None
+        An open Worker whose sub workers make the calls, in the place of the other parameters. `shutdown`
+        leaves it open.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter is wrong.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        mp_context: Any = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        worker: Worker | None = None,
+    ) -> None:
+        if max_workers is not None and max_workers <= 0:
+            raise ValueError(f"max_workers must be greater than 0, not {max_workers}")
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The futures, and results of `map`, that somebody still has."""
+        self._is_shut = False
+        self._owned: Worker | None = None
+        if worker is None:
+            method = mp_context and mp_context.get_start_method()
+            worker = self._owned = Worker(
+                num_sub_workers=max_workers,
+                initializer=initializer,
+                initargs=initargs,
+                start_method="spawn" if method == "forkserver" else method,
+            )
+            worker.init()
+            atexit.register(worker.close)
+        self._worker = worker
+        self._max_workers = worker._workers_for_calls  # which other libraries look at
+
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        """Submit a call; see `Worker.submit`. What cannot be sent is the error of its future.
+
+        Raises
+        ------
+        RuntimeError
+            The executor was shut down.
+        """
+        self._require_open()
+        made: concurrent.futures.Future[Any]
+        try:
+            made = self._worker.submit(fn, *args, **kwargs)
+            made.__class__ = _Future
+        except Exception as error:
+            if self._worker._life.closed:
+                raise
+            made = concurrent.futures.Future()
+            made.set_exception(_as_expected(error.__cause__ or error))
+        self._made.add(made)
+        return made
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+    ) -> Iterator[Any]:
+        """Call a function for each item, all of which are submitted at once; see `Worker.map`.
+
+        Parameters
+        ----------
+        fn : callable
+            The function.
+        *iterables : iterable
+            Its arguments.
+        timeout : float | None
+            In seconds from now, for results that are asked for.
+        chunksize : int | None
+            Items that are one call; None: a quarter of what each worker will have.
+
+        Raises
+        ------
+        RuntimeError
+            The executor was shut down.
+        """
+        return _Results(self.map_rows(fn, list(zip(*iterables, strict=False)), chunksize, timeout))
+
+    def map_rows(
+        self,
+        fn: Callable[..., Any],
+        rows: list[tuple[Any, ...]],
+        chunksize: int | None = None,
+        timeout: float | None = None,
+    ) -> mapping.Results:
+        """Do so, for arguments that are tuples."""
+        self._require_open()
+        workers = self._worker._workers_for_calls
+        made = mapping.results(
+            self._worker._stream(),
+            workers,
+            fn,
+            (rows,),
+            star=True,
+            chunksize=chunksize or -(-len(rows) // (4 * workers)) or 1,
+            timeout=timeout,
+            eager=True,
+        )
+        assert isinstance(made, mapping.Results), "no dry run has an executor"
+        self._made.add(made)
+        return made
+
+    def lazily(
+        self,
+        method: str,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any],
+        chunksize: int | None,
+    ) -> mapping.Results:
+        """Return the results of `Worker.map` or `Worker.map_unordered`."""
+        self._require_open()
+        made: mapping.Results = getattr(self._worker, method)(fn, items, chunksize=chunksize)
+        self._made.add(made)
+        return made
+
+    def terminate(self) -> None:
+        """Shut down: cancel what has not begun, and terminate workers of its own that are at work."""
+        self._is_shut = True
+        for one in list(self._made):
+            one.cancel()
+        if self._owned is not None and (stream := self._owned._life.stream) is not None:
+            stream.end(2)
+            self.shutdown()
+
+    def _require_open(self) -> None:
+        if self._is_shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if self._worker._life.closed:
+            raise RuntimeError("cannot schedule new futures: the Worker of this executor is closed")
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Submit nothing more; wait for the calls, and close the workers that it has made.
+
+        Parameters
+        ----------
+        wait : bool
+            Whether to wait for the calls now; otherwise at the end of the program.
+        cancel_futures : bool
+            Whether to cancel those that have not begun.
+        """
+        self._is_shut = True
+        if flag("cancel_futures", cancel_futures):
+            for one in list(self._made):
+                one.cancel()
+        if not wait:
+            return
+        if self._owned is not None:
+            self._owned.close()
+            atexit.unregister(self._owned.close)
+        elif not self._worker._life.closed:
+            self._worker.wait()

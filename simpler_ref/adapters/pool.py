@@ -1,0 +1,238 @@
+"""`multiprocessing.pool.Pool` over a Worker.
+
+Rule     CALL-ADAPT-1
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..worker import Worker
+from .executor import Executor
+
+
+class AsyncResult:
+    """What `Pool.apply_async` and `Pool.map_async` return: a value that comes.
+
+    `futures` are those of its calls, and ``take()`` returns the value once they have ended.
+    """
+
+    def __init__(
+        self,
+        futures: list[Any],
+        take: Callable[[], Any],
+        callback: Callable[[Any], object] | None,
+        error_callback: Callable[[BaseException], object] | None,
+    ) -> None:
+        self._futures, self._take = futures, take
+        self._outcome: tuple[Any, BaseException | None] | None = None
+        self._callbacks = callback, error_callback
+        self._left = len(futures)
+        if callback is not None or error_callback is not None:
+            for one in futures:
+                one.add_done_callback(self._note)
+            if not futures:
+                self._tell()
+
+    def _note(self, _: object) -> None:
+        self._left -= 1  # in one thread, which notifies all futures
+        if not self._left:
+            self._tell()
+
+    def _tell(self) -> None:
+        value, error = self._fetch()
+        callback, error_callback = self._callbacks
+        if error is None and callback is not None:
+            callback(value)
+        elif error is not None and error_callback is not None:
+            error_callback(error)
+
+    def _fetch(self) -> tuple[Any, BaseException | None]:
+        if self._outcome is None:
+            try:
+                self._outcome = self._take(), None
+            except Exception as error:
+                self._outcome = None, error
+        return self._outcome
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the value, or the error, is there, for at most `timeout` seconds."""
+        concurrent.futures.wait(self._futures, timeout)
+
+    def ready(self) -> bool:
+        """Say whether it is there."""
+        return all(one.done() for one in self._futures)
+
+    def successful(self) -> bool:
+        """Say whether there is a value.
+
+        Raises
+        ------
+        ValueError
+            Neither is there yet.
+        """
+        if not self.ready():
+            raise ValueError(f"{self!r} not ready")
+        return self._fetch()[1] is None
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the value, and return it.
+
+        Raises
+        ------
+        multiprocessing.TimeoutError
+            It is not there within `timeout` seconds.
+        Exception
+            What the function has raised.
+        """
+        self.wait(timeout)
+        if not self.ready():
+            raise multiprocessing.TimeoutError(f"no result within {timeout} s")
+        value, error = self._fetch()
+        if error is not None:
+            raise error
+        return value
+
+
+class Pool:
+    """Runs calls in sub workers, for programs that use `multiprocessing.Pool`.
+
+    Parameters
+    ----------
+    processes : int | None
+        How many workers; None: one for each core.
+    initializer : callable | None
+        Called in each worker as it starts.
+    initargs : tuple
+        Its arguments.
+    context : multiprocessing context | None
+        Its start method is used; see `Executor`.
+    worker : Worker | None
+        An open Worker to use in the place of workers of its own; it stays open.
+    """
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        context: Any = None,
+        *,
+        worker: Worker | None = None,
+    ) -> None:
+        self._executor = Executor(processes, context, initializer, initargs, worker=worker)
+        self._is_closed = False
+
+    # ------------------------------------------------------------ one call
+    def apply(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function in a worker, and return its value."""
+        return self.apply_async(func, args, kwds).get()
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Call a function in a worker; a thread calls `callback` with its value, or the other."""
+        self._require_open()
+        future = self._executor.submit(func, *args, **(kwds or {}))
+        return AsyncResult([future], future.result, callback, error_callback)
+
+    # ------------------------------------------------------------ many calls
+    def map(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
+    ) -> list[Any]:
+        """Call a function for each item, and return the list of its values."""
+        return self.map_async(func, iterable, chunksize).get()  # type: ignore[no-any-return]
+
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[list[Any]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Do so without waiting; see `apply_async`."""
+        rows = [(one,) for one in iterable]
+        return self.starmap_async(func, rows, chunksize, callback, error_callback)
+
+    def starmap(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+    ) -> list[Any]:
+        """Call a function with the arguments in each item, and return the list of its values."""
+        return self.starmap_async(func, iterable, chunksize).get()  # type: ignore[no-any-return]
+
+    def starmap_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callable[[list[Any]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Do so without waiting; see `apply_async`."""
+        self._require_open()
+        made = self._executor.map_rows(func, [tuple(one) for one in iterable], chunksize)
+        return AsyncResult(made.futures, lambda: list(made), callback, error_callback)
+
+    def imap(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
+    ) -> Iterator[Any]:
+        """Return the values for all items, in an iterator; see `Worker.map`."""
+        self._require_open()
+        return self._executor.lazily("map", func, iterable, chunksize)
+
+    def imap_unordered(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
+    ) -> Iterator[Any]:
+        """Return the values for all items as the calls end, in an iterator."""
+        self._require_open()
+        return self._executor.lazily("map_unordered", func, iterable, chunksize)
+
+    # ------------------------------------------------------------ its end
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("Pool not running")
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._is_closed = True
+
+    def terminate(self) -> None:
+        """Cancel what has not begun, terminate the workers that are the pool's own, and end."""
+        self._is_closed = True
+        self._executor.terminate()
+
+    def join(self) -> None:
+        """Wait for the calls, and for the end of the workers that are the pool's own.
+
+        Raises
+        ------
+        ValueError
+            Neither `close` nor `terminate` came before.
+        """
+        if not self._is_closed:
+            raise ValueError("Pool is still running")
+        self._executor.shutdown()
+
+    def __enter__(self) -> Pool:
+        self._require_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.terminate()

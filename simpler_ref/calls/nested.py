@@ -1,0 +1,112 @@
+"""Calls that a task makes: each runs at once, in the task's own worker, as a part of the task.
+
+So nothing waits for a worker that waits itself, however deep they are, and a function that makes calls
+and asks for their results works in a task as in the program. Time limits, retries and workers are those
+of the outermost task. `NestedStream` is in the place of a Worker's stream.
+
+Rule     CALL-STREAM-1, CALL-STREAM-5
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from cloudpickle import cloudpickle
+
+from ..system.regions import is_private
+from .call_errors import Unretrieved
+from .futures import Future
+from .sending import signature_of
+from .signatures import Mode
+from .tasks import Task
+
+_UNCHANGING = {
+    *(type(None), bool, int, float, complex, str, bytes, range),
+    *(np.bool_, np.int64, np.float64),
+}
+
+
+class NestedStream:
+    """The calls of tasks."""
+
+    def submit(self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
+        """Run a call, and return its future, which has the value or the error.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The arguments do not fit the task's parameters; an array that it writes is read-only.
+        """
+        bound, names = task.signature.flatten(task.signature.bind(args, kwargs))
+        values = [_as_argument(parameter.name, parameter.mode, one) for parameter, one in bound]
+        first_named = len(values) - len(names)
+        named = dict(zip(names, values[first_named:], strict=True))
+        return _ended(*_outcome(task.run, values[:first_named], named))
+
+    def task_of(self, function: Any) -> Task:
+        """Return a task for a plain function."""
+        return Task(function, signature_of(function))
+
+    def results(self, task: Task, rows: Iterable[Any], *, star: bool) -> Iterator[Any]:
+        """Call a task for each item whose result is asked for; see `Worker.map`."""
+
+        def call(row: Any) -> Any:
+            return self.submit(task, tuple(row) if star else (row,), {}).result()
+
+        return map(call, rows)
+
+
+def _outcome(
+    function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[Any, Exception | None]:
+    """Return what a function returns, or raises.
+
+    The traceback has this frame and those that called it, and they must not have the future: it would not
+    die, and nobody would log an error that nobody asks for.
+    """
+    try:
+        return final(function(*args, **kwargs)), None
+    except Exception as error:
+        return None, error
+
+
+def _ended(value: Any, error: Exception | None) -> Future:
+    made: Future = object.__new__(Future)
+    made._stream, made._slot, made._value = None, 0, value
+    if error is not None:
+        made._error, made._unretrieved = error, Unretrieved(error, -1, [])
+    return made
+
+
+def final(value: Any) -> Any:
+    """Return what a task has returned; of the future of a call that it has made, the value."""
+    return value.result() if type(value) is Future else value
+
+
+def _as_argument(name: str, mode: Mode, value: Any) -> Any:
+    """Return what a task gets of an argument: what it must not write is a copy, or a read-only array."""
+    value = final(value)
+    if type(value) in _UNCHANGING:
+        return value
+    if not isinstance(value, np.ndarray):
+        try:
+            return pickle.loads(pickle.dumps(value, 5))
+        except Exception:
+            return pickle.loads(cloudpickle.dumps(value))
+    if mode in (Mode.OUT, Mode.INOUT):
+        if not value.flags.writeable:
+            raise ValueError(
+                f"{name}: the task writes this array, and it is read-only; pass a copy"
+            )
+        return value
+    if mode is Mode.VALUE and is_private(value):
+        return value.copy()
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+NESTED = NestedStream()

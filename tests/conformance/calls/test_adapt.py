@@ -1,0 +1,169 @@
+"""CALL-ADAPT: programs for other libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+import simpler_ref as sr
+from simpler_ref.adapters.executor import Executor
+from simpler_ref.adapters.pool import Pool
+
+from ...support import wait_until
+
+
+@pytest.fixture
+def w():
+    with sr.Worker(num_sub_workers=2) as w:
+        yield w
+
+
+def die(_=None):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---------------------------------------------------------------- executors
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_a_worker_is_an_executor_and_stays_open(w):
+    executor = w.executor()
+    assert isinstance(executor, concurrent.futures.Executor)
+    with executor:
+        futures = [executor.submit(pow, 2, i) for i in range(5)]
+        assert sorted(one.result() for one in concurrent.futures.as_completed(futures)) == [
+            1,
+            2,
+            4,
+            8,
+            16,
+        ]
+        later = executor.submit(time.sleep, 0.2)
+        results = executor.map(divmod, range(7), [2] * 7)
+    assert later.done() and list(results) == [divmod(i, 2) for i in range(7)]
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        executor.submit(abs, 1)
+    assert w.submit(abs, -1).result() == 1
+    w.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        w.executor().submit(abs, 1)
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_all_items_are_submitted_at_once_and_cancelled_if_asked(w, tmp_path):
+    executor = w.executor()
+    executor.map(lambda i: (tmp_path / str(i)).touch(), range(30))
+    w.wait()
+    assert len(list(tmp_path.iterdir())) == 30
+    futures = [executor.submit(time.sleep, 0.1) for _ in range(20)]
+    executor.shutdown(cancel_futures=True)
+    assert 10 < sum(one.cancelled() for one in futures) < 20 and all(one.done() for one in futures)
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_errors_are_those_that_programs_expect(w):
+    executor = w.executor()
+    for lost in (executor.submit(die), executor.map(die, [1], chunksize=1)):
+        with pytest.raises(BrokenProcessPool) as caught:
+            lost.result() if isinstance(lost, concurrent.futures.Future) else next(lost)
+        assert isinstance(caught.value, sr.WorkerLostError)
+    assert isinstance(executor.submit(die).exception(), BrokenProcessPool)
+    failed = executor.submit(abs, threading.Lock())
+    with pytest.raises((TypeError, pickle.PicklingError), match="pickle"):
+        failed.result()
+    assert executor.submit(abs, -3).result() == 3
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_it_works_where_executors_are_asked_for(w):
+    async def ask():
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(w.executor(), pow, 2, 9)
+
+    assert asyncio.run(ask()) == 512
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_it_makes_workers_of_its_own():
+    seen = []
+    with Executor(2, initializer=os.putenv, initargs=("simpler_here", "1")) as executor:
+        assert executor._max_workers == 2
+        seen = set(executor.map(lambda _: os.getpid(), range(50)))
+        assert os.getpid() not in seen and 1 <= len(seen) <= 2
+    with Executor(1, initializer=divmod, initargs=(1, 0)) as executor:
+        assert isinstance(executor.submit(abs, 1).exception(), BrokenProcessPool)
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=f"max_workers must be greater than 0, not {wrong}"):
+            Executor(wrong)
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_one_that_is_not_shut_down_ends_with_the_program():
+    program = """
+import time
+from simpler_ref.adapters.executor import Executor
+executor = Executor(1)
+executor.submit(lambda: (time.sleep(0.3), print("done")))
+executor.shutdown(wait=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+# ---------------------------------------------------------------- pools
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_a_worker_is_a_pool(w):
+    pool, noted = w.pool(), []
+    assert pool.apply(pow, (2, 3)) == pool.apply_async(int, ("8",), {"base": 10}).get() == 8
+    assert pool.map(abs, range(-3, 0)) == list(pool.imap(abs, range(-3, 0))) == [3, 2, 1]
+    assert pool.starmap(pow, [(2, 3), (3, 2)]) == [8, 9]
+    assert sorted(pool.imap_unordered(abs, range(-3, 0))) == [1, 2, 3]
+    found = pool.map_async(abs, [-1], callback=noted.append)
+    found.wait()
+    assert found.ready() and found.successful() and found.get() == [1]
+    pool.starmap_async(divmod, [(1, 0)], error_callback=noted.append).wait()
+    pool.map_async(abs, [], callback=noted.append)
+    deadline = time.monotonic() + 30
+    while len(noted) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (
+        [type(one) for one in noted].count(ZeroDivisionError) == 1 and [1] in noted and [] in noted
+    )
+    slow = pool.apply_async(time.sleep, (0.3,))
+    with pytest.raises(ValueError, match="not ready"):
+        slow.successful()
+    with pytest.raises(Exception, match=r"no result within 0\.01 s") as caught:
+        slow.get(0.01)
+    assert type(caught.value).__name__ == "TimeoutError"
+    with pytest.raises(ValueError, match="still running"):
+        pool.join()
+    pool.close()
+    pool.join()
+    assert slow.ready() and w.submit(abs, -1).result() == 1
+    with pytest.raises(ValueError, match="not running"):
+        pool.map(abs, [1])
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_the_end_of_a_block_terminates_a_pool_of_its_own(tmp_path):
+    def run_on():
+        (tmp_path / "begun").touch()
+        time.sleep(100)
+
+    with Pool(1) as pool:
+        calls = [pool.apply_async(run_on) for _ in range(3)]
+        wait_until((tmp_path / "begun").exists)
+    with pytest.raises(BrokenProcessPool):
+        calls[0].get(10)
+    with pytest.raises(sr.TaskCancelledError):
+        calls[2].get(10)
