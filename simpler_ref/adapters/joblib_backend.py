@@ -254,7 +254,7 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
         """Return how many jobs run at the same time."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
-        if mp is None or n_jobs is None or here.in_task:
+        if mp is None or n_jobs is None or here.nested is not None:
             return 1
         below = None
         if mp.current_process().daemon:
