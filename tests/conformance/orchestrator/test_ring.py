@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref import ContinuousTensor, DataType, RingFullError, Worker
+from simpler_ref.check import model as reference
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
 from simpler_ref.task_interface import TensorArgType as T
-from tests.property import reference
 from tests.support import DEADLINE_S, Driver, auto, inside, key, make_args, wait_until
 
 pytestmark = pytest.mark.kernels
@@ -223,7 +223,7 @@ class Pair:
 
     def __init__(self, rings=2, window=16, fifo=L.CIRCULAR_SMALLEST):
         self.driver = Driver(heap=ROOM, rings=rings, window=window, run=False)
-        self.mem, self.k, self.word = self.driver.mem, self.driver.k, self.driver.ring
+        self.mem, self.k, self.word = self.driver.mem, self.driver.k, self.driver.ring_word
         self.window = window
         self.fifo = fifo  # entries that the FIFO of an empty ring has room for
         self.most = [0] * rings  # alive at once since the ring was empty
@@ -265,7 +265,8 @@ class Pair:
     def adopt(self, slot, index, size):
         task = reference.Task(self.ids, index, "FREE")
         self.ids += 1
-        address = self.reference[index].claim(task, size)
+        ring = self.reference[index]
+        address = ring.claim(task, ring.place(size), size)
         assert slot not in self.live.values()
         self.live[task] = slot
         self.peak = max(self.peak, len(self.live))
