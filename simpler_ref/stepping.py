@@ -57,6 +57,7 @@ from .model import visibility
 from .model.config import CallConfig
 from .model.enums import MailboxState, TaskState, WorkerType
 from .orch.orchestrator import Orchestrator, orchestrator_of
+from .step_trace import StepTrace, trace_file
 from .system.values import position
 from .worker import Worker
 from .workers.loop import LocalCallables
@@ -195,8 +196,17 @@ class WorkerThread(Part):
         outcome = L.SUCCESS if error is None else L.TASK_FAILURE
         self._steps.post_done(self._mem, self.index, outcome)
 
+    def skip(self) -> None:
+        """Answer a task that need not start, since another member of its group has failed: TASK_DONE."""
+        if not self._words.is_skipped:
+            raise RuntimeError(f"worker {self.index} was not told to skip a task")
+        self._steps.receive(self._mem, self.index)
+
     def serve(self) -> None:
         """Take the task, run it here and answer it: one round of the documents' child loop."""
+        if self.mailbox.read_state() == MailboxState.TASK_READY and self._words.is_skipped:
+            self.skip()
+            return
         args = self.take()
         digest, error = self.mailbox.decode()[0], None
         try:
@@ -348,10 +358,9 @@ class Steps(TaskSlots, Scheduler):
                 lines.append(f"ring {number:<7} tail {tail}, top {top}: {held} bytes held")
         for depth in range(self.scope.depth()):
             lines.append(f"scope {depth:<6} {_listed(self.scope.tasks(depth))}")
-        keys = [
-            f"{self._place(*key)} → {self._task(slot)}"
-            for key, (slot, _) in self._view.map_entries().items()
-        ]
+        entries = self._view.map_entries().items()  # buffers of older tasks get their names first
+        rows = sorted(entries, key=lambda row: (self._task(row[1][0]), row[0]))
+        keys = [f"{self._place(*key)} → {self._task(slot)}" for key, (slot, _) in rows]
         if keys:
             lines.append(f"tensormap    {', '.join(sorted(keys))}")
         return "\n".join(line.rstrip() for line in lines)
@@ -505,6 +514,8 @@ class Stepper(Steps):
     ----------
     worker : Worker, optional
         One that is not open yet; by default one made with the options, two sub workers and small rings.
+    record : path, optional
+        A file for a scheduler trace of all steps, written by `close`.
 
     Attributes
     ----------
@@ -514,12 +525,13 @@ class Stepper(Steps):
         That of the open run.
     """
 
-    def __init__(self, worker: Worker | None = None, **options: Any) -> None:
+    def __init__(self, worker: Worker | None = None, *, record: Any = None, **options: Any) -> None:
         defaults = {"num_sub_workers": 2, "heap_ring_size": 1 << 16, "alloc_timeout_s": 0}
         self.worker = Worker(3, **defaults | options) if worker is None else worker
         life = self.worker._life
         if life.session is not None or life.entered:
             raise RuntimeError("this Worker is open already: give a Stepper one that is not")
+        path = None if record is None else trace_file(record, self.worker._life.options)
         self.worker.init()
         session = self.worker._session
         assert session is not None
@@ -529,6 +541,7 @@ class Stepper(Steps):
             thread.run = self._run  # type: ignore[method-assign]
             thread.start()
         self._outer = visibility.current.check, visibility.current.kept
+        self._steps_taken = None if path is None else StepTrace(self, path)
         self._open_run()
 
     def register(self, target: Callable[..., Any]) -> Any:
@@ -556,6 +569,8 @@ class Stepper(Steps):
         self.orch.__class__ = _Orchestrator
         self.orch._open(*self._session.words)
         self._session.orch = self.orch
+        if self._steps_taken is not None:
+            self._steps_taken.begin_run()
         self.worker._life.running = True  # nobody else may begin a run
         self._steps.hold_pass(self._mem)  # a submit leaves its pass out then
 
@@ -585,6 +600,8 @@ class Stepper(Steps):
 
     def close(self) -> None:
         """Close the Worker."""
+        if self._steps_taken is not None:
+            self._steps_taken.save()
         self.orch._close()
         self._steps.give_pass(self._mem)
         self.worker._life.running = False

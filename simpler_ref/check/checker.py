@@ -97,6 +97,7 @@ REFUSALS = {
     "LARGE": "the task needs more than ring_bytes",
     "ARGS": "a mailbox has no room for so many tensors",
     "DEEP": "64 scopes can be open within that of the run",
+    "OVER": "the orchestration function has ended, with all scopes",
     "CLOSED": "no scope is open but that of the run",
 }
 """What a step cannot be that is no trace of anything."""
@@ -190,6 +191,7 @@ class _Player:
     # ------------------------------------------------------------ steps
     def _submit(self, step: Mapping[str, Any], told: _Told) -> None:
         kind = POOLS.index(step["pool"])
+        self._require_open()
         asked = [self._asked(one, self.first[kind]) for one in members(step)]
         self.tasks[step["task"]] = self.model.submit(
             asked, "members" in step, 0, kind, 0, step["task"]
@@ -206,16 +208,29 @@ class _Player:
         return Tensor(TAGS.index(tag), base + place, nbytes, child_memory)
 
     def _alloc(self, step: Mapping[str, Any], told: _Told) -> None:
+        self._require_open()
         self.tasks[step["task"]] = self.model.alloc(step["nbytes"], step["task"])
 
     def _open_scope(self, step: Mapping[str, Any], told: _Told) -> None:
+        self._require_open()
         if not self.model.open_scope():
             raise Refused("DEEP")
 
     def _close_scope(self, step: Mapping[str, Any], told: _Told) -> None:
-        if len(self.model.scopes) == 1:
+        if len(self.model.scopes) <= 1:
             raise Refused("CLOSED")
         self.model.close_scope()
+
+    def _finish(self, step: Mapping[str, Any], told: _Told) -> None:
+        self._require_open()
+        if step.get("cancel"):
+            self.model.cancel()
+        while self.model.scopes:
+            self.model.close_scope()
+
+    def _require_open(self) -> None:
+        if not self.model.scopes:
+            raise Refused("OVER")
 
     def _pass(self, step: Mapping[str, Any], told: _Told) -> None:
         self.model.one_pass(told)

@@ -71,6 +71,7 @@ _STEPS: dict[str, dict[str, Any]] = {
     },
     "die": {"pool": _POOL, "worker": _WORKER},
     "dispatch": {"pool": _POOL},
+    "finish": {"cancel?": bool},
     **{do: {} for do in ("open_scope", "close_scope", "cancel", "reclaim")},
     **{do: {} for do in ("pass", "settle", "wire", "collect")},
 }

@@ -75,16 +75,16 @@ def _describe_failure(session: Session, failed: FirstFailure) -> TaskError:
     task, worker = failed.task, failed.worker
     name = session.registry.name(failed.callable)
     details: dict[str, Any] = {"task": task, "callable_name": name}
-    if worker < 0 or manager is None:
+    if worker < 0 or (manager is None and failed.outcome == L.ENDPOINT_FAILURE):
         first = session.engine.view.pool(failed.pool).start
         return WorkerLostError(
             f"level {level} {session.kinds[first].label}: task {task} ({name}) cannot run: the workers "
             "it needs have died; the next run starts new ones",
             **details,
         )
-    details |= {"worker": worker, "pid": manager.pids.get(worker)}
+    details |= {"worker": worker, "pid": manager.pids.get(worker) if manager else None}
     what = f"task {task} ({name})" + (f", member {failed.member}" if failed.member >= 0 else "")
-    where = f"level {level} {manager.name(worker)}, {what}"
+    where = f"level {level} {session.worker_name(worker)}, {what}"
     if failed.outcome == L.ENDPOINT_FAILURE:
         before = session.watch().ran_before(worker)
         kind = session.kinds[worker]

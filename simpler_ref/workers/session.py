@@ -225,7 +225,9 @@ class Session:
 
     def worker_name(self, worker: int) -> str:
         """Return what messages call a worker."""
-        return f"worker {worker}" if self.manager is None else self.manager.name(worker)
+        if self.manager is None:
+            return worker_name(self.kinds, worker)
+        return self.manager.name(worker)
 
     def look(self, failures: Failures = ()) -> None:
         """Do what is due while a run waits, about ten times a second: messages, domains."""

@@ -26,7 +26,7 @@ LAYERS = [
     *({"callables"}, {"workers"}, {"native_chip"}, {"orch"}, {"calls"}, {"remote"}),
     {
         *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
-        *("env_manager", "log_levels", "stepping"),
+        *("env_manager", "log_levels", "stepping", "step_trace"),
     },
     *({"", "__main__", "compat", "endpoint"}, {"adapters"}, {"extras"}),
 ]

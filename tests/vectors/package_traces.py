@@ -3,6 +3,7 @@
 from simpler_ref import RingFullError
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
+from simpler_ref.step_trace import look
 from simpler_ref.task_interface import TensorArgType
 
 from ..support import Arg, Driver, Member
@@ -10,10 +11,8 @@ from ..support import Arg, Driver, Member
 POOLS = ("NEXT_LEVEL", "SUB")
 WALKERS = {"next_level": 4, "sub": 16}
 OUTCOMES = {"SUCCESS": L.SUCCESS, "TASK_FAILURE": L.TASK_FAILURE, "SKIPPED": L.SKIPPED}
-ERRORS = {L.TASK_FAILURE: "TASK_FAILURE", L.ENDPOINT_FAILURE: "ENDPOINT_FAILURE"}
 OPEN = {"worker", "end", "top", "tail"}
 """Keys under which null means: whichever."""
-MAIL = {L.TASK_READY: "TASK_READY", L.TASK_DONE: "TASK_DONE"}
 
 
 class Player:
@@ -24,13 +23,11 @@ class Player:
         self.mem = driver.mem
         self.slots = {}
         self.ids = {}
-        self.free = set()  # tasks that were reclaimed
 
     # ------------------------------------------------------------ steps
     def take(self, do, **words):
         told = getattr(self, f"do_{do}")(**words) or {}
         gone = {n for n, slot in self.slots.items() if self.mem[slot + L.S_STATE] == L.FREE}
-        self.free |= gone
         for name in gone:
             del self.slots[name]
         return told
@@ -168,14 +165,8 @@ def as_open_as(expected, found, key=""):
 # ---------------------------------------------------------------- scheduler traces
 class Trace(Player):
     def take(self, do, **words):
-        told, states = super().take(do, **words), dict.fromkeys(self.free, "FREE")
-        states |= {name: self.driver.state(slot).name for name, slot in self.slots.items()}
-        return told | {
-            "states": states,
-            "refs": self.refs(),
-            "running": self.running(),
-            "error": self.error(),
-        }
+        told = super().take(do, **words)
+        return told | look(self.driver, {number: name for name, number in self.ids.items()})
 
     def do_pass(self):
         self.driver.run_pass()
@@ -208,42 +199,6 @@ class Trace(Player):
     def workers(self):
         return range(int(self.mem[L.WORKERS]))
 
-    def in_pool(self, worker):
-        return worker - max(
-            first for first in self.mem[L.POOL_FIRST : L.POOL_FIRST + 2].tolist() if first <= worker
-        )
-
-    def running(self):
-        found = {}
-        for worker in self.workers():
-            slot = self.driver.given(worker)
-            if slot == L.NONE:
-                continue
-            member = self.driver.member(worker)
-            state, _ = self.driver.mailbox_state(worker, self.driver.frames(worker)[0])
-            row = {
-                "member": None if member < 0 else member,
-                "worker": self.in_pool(worker),
-                "mailbox": MAIL[state],
-                "skip": bool(self.driver.frame_word(worker, L.W_SKIP)),
-            }
-            found.setdefault(self.name(slot), []).append(row)
-        for rows in found.values():
-            rows.sort(key=lambda row: -1 if row["member"] is None else row["member"])
-        return found
-
-    def error(self):
-        outcome = int(self.mem[L.RUN_ERROR])
-        if outcome == L.SUCCESS:
-            return None
-        worker, member = int(self.mem[L.ERROR_WORKER]), int(self.mem[L.ERROR_MEMBER])
-        return {
-            "outcome": ERRORS[outcome],
-            "task": next(n for n, number in self.ids.items() if number == self.mem[L.ERROR_TASK]),
-            "worker": -1 if worker < 0 else self.in_pool(worker),
-            "member": None if member < 0 else member,
-        }
-
 
 def check_trace(case):
     play(Trace(Driver(next_level=case["next_level"], sub=case["sub"])), case["steps"])
@@ -260,8 +215,8 @@ def check_ring(case):
             told = {}
         else:
             told = claim(ring, ids, step)
-        for name, look in LOOKS.items():
-            told[name] = [look(ring, index) for index in range(case["rings"])]
+        for name, ask in LOOKS.items():
+            told[name] = [ask(ring, index) for index in range(case["rings"])]
         compare(told, step["then"], f"step {number}, {step}")
 
 

@@ -343,6 +343,11 @@ class MailboxView(NamedTuple):
         return self._word(L.W_MEMBER)
 
     @property
+    def is_skipped(self) -> bool:
+        """Whether the worker was told that it need not start the current task."""
+        return self._word(L.W_SKIP) != 0
+
+    @property
     def is_traced(self) -> bool:
         """Whether a trace is being taken."""
         return int(self.engine.mem[L.TRACING]) != 0

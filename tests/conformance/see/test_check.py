@@ -6,13 +6,18 @@ import copy
 import json
 import random
 
+import numpy as np
 import pytest
 
+from simpler_ref import TaskError
+from simpler_ref import TensorArgType as T
 from simpler_ref.__main__ import main
 from simpler_ref.check import TraceError, check
 from simpler_ref.check.checker import RULES
+from simpler_ref.stepping import Stepper
 
 from ...spec_rules import SPEC, read_rules
+from ...support import make_args
 
 VECTORS = SPEC / "vectors" / "scheduler.json"
 WHOLE = json.loads(VECTORS.read_text())
@@ -325,6 +330,84 @@ def test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it(foun
             for then in several:
                 case = after_a_producer(*consumers, then=then, busy=cases is busy)
                 assert bool(found(case)) == (judgement == "wrong"), then
+
+
+# ---------------------------------------------------------------- what a Stepper writes
+def fails(args):
+    raise ValueError("no")
+
+
+@pytest.fixture
+def stepper(tmp_path):
+    """Return a Stepper with a pool of sub workers that records its steps."""
+    with Stepper(record=tmp_path / "steps.json", num_sub_workers=3) as made:
+        yield made
+
+
+def recorded(stepper):
+    stepper.close()
+    path = stepper._steps_taken._path
+    return path, json.loads(path.read_text())["cases"]
+
+
+@pytest.mark.kernels
+@pytest.mark.spec("SEE-CHECK-1")
+def test_what_a_stepper_does_is_recorded_and_right(stepper):
+    """Each part of a pass, scopes, buffers, groups with a member that fails, a death; a run each."""
+    idle, bad = stepper.register(lambda args: None), stepper.register(fails)
+    orch = stepper.orch
+    with orch.scope():
+        buffer = orch.alloc((300,), np.float32)
+        orch.submit_sub(idle, make_args((buffer, T.INOUT)))
+    orch.submit_sub_group(bad, [make_args((buffer, T.INPUT)), make_args()])
+    assert [stepper.wire(), stepper.wire(), stepper.wire()] == [1, 2, None]
+    stepper.dispatch()
+    stepper.workers[0].serve()
+    stepper.collect()
+    assert len(stepper.finish_tasks()) == 2
+    with pytest.raises(TaskError, match=r"sub_worker 0, task 2 .*, member 0: ValueError: no"):
+        orch.submit_sub(idle)
+    stepper.reclaim()
+    stepper.finish_run()
+    stepper.begin_run()
+    for _ in range(5):
+        stepper.orch.submit_sub(idle)
+    stepper.run_pass()
+    stepper.kill(1)
+    stepper.finish_run(cancel=True)
+    stepper.run_pass()
+    path, (first, second) = recorded(stepper)
+    assert check(path) == []
+    assert [first["steps"][i]["do"] for i in range(-4, 0)] == [
+        "pass",
+        "submit",
+        "reclaim",
+        "finish",
+    ]
+    assert first["steps"][-3]["then"]["refused"] == "FAILED"
+    assert {step.get("outcome") for step in first["steps"]} == {
+        None,
+        "SUCCESS",
+        "TASK_FAILURE",
+        "SKIPPED",
+    }
+    assert [step["do"] for step in second["steps"][5:]] == ["pass", "die", "finish", "pass"]
+    assert second["steps"][-1]["then"]["error"]["outcome"] == "ENDPOINT_FAILURE"
+
+
+@pytest.mark.kernels
+def test_what_a_trace_of_steps_cannot_have_is_refused(stepper, tmp_path):
+    idle = stepper.register(lambda args: None)
+    with pytest.raises(RuntimeError, match="takes tasks one by one"):
+        stepper.orch.submit_sub_many(idle, [], [], count=3)
+    assert stepper.live_tasks() == []
+    for options in ({"mailbox_depth": 2}, {"track_reads": True}):
+        with pytest.raises(ValueError, match="no mailbox_depth above 1, and no track_reads"):
+            Stepper(record=tmp_path / "more.json", **options)
+    with pytest.raises(TypeError, match="record=3 is no path"):
+        Stepper(record=3)
+    with pytest.raises(FileNotFoundError):
+        Stepper(record=tmp_path / "no" / "folder.json")
 
 
 # ---------------------------------------------------------------- what is no trace
