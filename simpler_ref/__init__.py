@@ -1,5 +1,22 @@
-"""A hierarchical task runtime: dependencies from tags, buffers from shared rings, forked workers."""
+"""Python functions as tasks on worker processes, which wait for each other where their arrays say so.
 
+    import simpler_ref as sr
+
+    @sr.task
+    def add(y: sr.InOut, x: sr.In):     # runs in a worker, on shared memory
+        y += x
+
+    with sr.Worker() as w:              # a worker for each core
+        x, y = w.share(array), w.zeros(array.shape)
+        add(y, x)                       # returns a future at once
+        add(y, x).result()              # waits for both: they update the same array
+        values = list(w.map(function, items))
+
+`task`, `Worker` and `map` are what such programs use; `Orchestrator`, `TaskArgs` and others are the
+interface of the documents of a hierarchical task runtime, on the same engine.
+"""
+
+from .apart import map as map
 from .callables.identity import CallableHandle
 from .callables.leaves import leaf
 from .calls.current import local

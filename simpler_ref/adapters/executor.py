@@ -5,15 +5,16 @@ Rule     CALL-ADAPT-1
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from ..apart import close_apart, worker_apart
 from ..calls import mapping
 from ..calls.futures import Future
+from ..calls.stream import Stream
 from ..errors import WorkerLostError, WorkerStartError
 from ..system.values import flag
 from ..worker import Worker
@@ -54,12 +55,23 @@ class _Future(Future):
         vars(self)["_error"] = error
 
 
+def futures_of(results: Iterator[Any]) -> list[concurrent.futures.Future[Any]]:
+    """Return the futures of the calls behind results; a task has none, whose calls are over."""
+    return results.futures if isinstance(results, mapping.Results) else []
+
+
 class _Results:
     """The results of many calls, with errors as expected."""
 
-    def __init__(self, results: mapping.Results) -> None:
+    def __init__(self, results: Iterator[Any]) -> None:
         self._results = results
-        self.close = results.close
+
+    def close(self) -> None:
+        """Submit nothing more, and cancel what has not started."""
+        if isinstance(
+            self._results, mapping.Results
+        ):  # and not what a task has, whose calls are over
+            self._results.close()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -115,16 +127,15 @@ class Executor(concurrent.futures.Executor):
         self._owned: Worker | None = None
         if worker is None:
             method = mp_context and mp_context.get_start_method()
-            worker = self._owned = Worker(
+            worker = self._owned = worker_apart(
                 num_sub_workers=max_workers,
                 initializer=initializer,
                 initargs=initargs,
                 start_method="spawn" if method == "forkserver" else method,
             )
-            worker.init()
-            atexit.register(worker.close)
         self._worker = worker
-        self._max_workers = worker._workers_for_calls  # which other libraries look at
+        stream = worker._stream()
+        self._max_workers = stream.workers if isinstance(stream, Stream) else 1
 
     def submit(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -182,23 +193,19 @@ class Executor(concurrent.futures.Executor):
         rows: list[tuple[Any, ...]],
         chunksize: int | None = None,
         timeout: float | None = None,
-    ) -> mapping.Results:
+    ) -> Iterator[Any]:
         """Do so, for arguments that are tuples."""
         self._require_open()
-        workers = self._worker._workers_for_calls
         made = mapping.results(
             self._worker._stream(),
-            workers,
             fn,
             (rows,),
             star=True,
-            chunksize=chunksize or -(-len(rows) // (4 * workers)) or 1,
+            chunksize=chunksize or -(-len(rows) // (4 * self._max_workers)) or 1,
             timeout=timeout,
             eager=True,
         )
-        assert isinstance(made, mapping.Results), "no dry run has an executor"
-        self._made.add(made)
-        return made
+        return self._noted(made)
 
     def lazily(
         self,
@@ -206,11 +213,14 @@ class Executor(concurrent.futures.Executor):
         fn: Callable[[Any], Any],
         items: Iterable[Any],
         chunksize: int | None,
-    ) -> mapping.Results:
+    ) -> Iterator[Any]:
         """Return the results of `Worker.map` or `Worker.map_unordered`."""
         self._require_open()
-        made: mapping.Results = getattr(self._worker, method)(fn, items, chunksize=chunksize)
-        self._made.add(made)
+        return self._noted(getattr(self._worker, method)(fn, items, chunksize=chunksize))
+
+    def _noted(self, made: Iterator[Any]) -> Iterator[Any]:
+        if isinstance(made, mapping.Results):
+            self._made.add(made)
         return made
 
     def terminate(self) -> None:
@@ -245,7 +255,6 @@ class Executor(concurrent.futures.Executor):
         if not wait:
             return
         if self._owned is not None:
-            self._owned.close()
-            atexit.unregister(self._owned.close)
+            close_apart(self._owned)
         elif not self._worker._life.closed:
             self._worker.wait()

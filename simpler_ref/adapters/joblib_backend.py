@@ -47,8 +47,9 @@ from joblib._utils import _retrieve_traceback_capturing_wrapped_call
 from joblib.externals.loky.process_executor import _ExceptionWithTraceback
 from numpy.lib.array_utils import byte_bounds
 
+from ..apart import close_apart, worker_apart
 from ..callables.pickling import ArgumentPickler, Reducers
-from ..calls.current import current, here, leave
+from ..calls.current import current, here
 from ..calls.futures import Future
 from ..model.tensor import view_memory
 from ..model.visibility import is_shared
@@ -204,11 +205,8 @@ def _own(n_jobs: int, env: dict[str, str], options: Mapping[str, Any]) -> _Pool:
     key = n_jobs, first
     with _lock:
         if _kept is None or _kept.stream.is_gone or _kept.key != key:
-            worker = Worker(num_sub_workers=n_jobs, initializer=_begin, initargs=first)
-            worker.init()
-            stream = worker._life.stream
-            leave(stream)  # calls of tasks are plain ones, as before
-            _kept = _Pool(stream, worker, key)
+            worker = worker_apart(num_sub_workers=n_jobs, initializer=_begin, initargs=first)
+            _kept = _Pool(worker._life.stream, worker, key)
         return _kept
 
 
@@ -218,7 +216,7 @@ def close() -> None:
     with _lock:
         kept, _kept = _kept, None
     if kept is not None and kept.worker is not None:
-        kept.worker.close()
+        close_apart(kept.worker)
 
 
 def _forget() -> None:

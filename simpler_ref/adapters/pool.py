@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..worker import Worker
-from .executor import Executor
+from .executor import Executor, futures_of
 
 
 class AsyncResult:
@@ -188,7 +188,7 @@ class Pool:
         """Do so without waiting; see `apply_async`."""
         self._require_open()
         made = self._executor.map_rows(func, [tuple(one) for one in iterable], chunksize)
-        return AsyncResult(made.futures, lambda: list(made), callback, error_callback)
+        return AsyncResult(futures_of(made), lambda: list(made), callback, error_callback)
 
     def imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None

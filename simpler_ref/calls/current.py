@@ -20,6 +20,8 @@ class _Here(threading.local):
     """In a task: what takes its calls."""
     mailbox: Any = None
     """That of the worker, in a worker."""
+    actors: dict[int, Any]
+    """In a worker: the objects of its actors, by their numbers."""
     enclosed: Sequence[Any] = ()
     """What the arguments that are unpickled have within them."""
 

@@ -126,7 +126,7 @@ class Inside:
     """What a worker keeps for its calls."""
 
     def __init__(self, mailbox: MailboxView) -> None:
-        here.nested = NESTED  # this thread runs nothing else
+        here.nested, here.actors = NESTED, {}  # this thread runs nothing else
         self._start = mailbox.start
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem

@@ -616,7 +616,6 @@ class Results:
 # ---------------------------------------------------------------- what Worker has
 def results(
     stream: Stream | DryStream | NestedStream,
-    workers: int,
     function: Any,
     iterables: Sequence[Iterable[Any]],
     *,
@@ -659,7 +658,7 @@ def results(
         star=star or len(iterables) > 1,
         of=f"{what} of {task.__qualname__}, called at {caller()}",
         total=total,
-        workers=len(task.workers) or workers,
+        workers=len(task.workers) or stream.workers,
         chunksize=chunksize,
         timeout=limit_s,
         eager=eager,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..system.types import Array
 from ..system.values import limit
-from . import mapping
+from . import actors, mapping
 from .current import here
 from .dry import DryStream
 from .futures import Future
@@ -39,6 +39,7 @@ class CallMethods:
     _life: Life
     register: Any
     _add_callable: Any
+    zeros: Any
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future:
         """Call a function in a worker, and return its future; see `task`.
@@ -97,7 +98,6 @@ class CallMethods:
         """
         return mapping.results(
             self._stream(),
-            self._workers_for_calls,
             function,
             iterables,
             chunksize=chunksize,
@@ -116,7 +116,6 @@ class CallMethods:
         """Call a function with the arguments in each item, ``function(*item)``; see `map`."""
         return mapping.results(
             self._stream(),
-            self._workers_for_calls,
             function,
             (iterable,),
             star=True,
@@ -135,7 +134,6 @@ class CallMethods:
         """Call a function for each item, and return the results as the calls end; see `map`."""
         return mapping.results(
             self._stream(),
-            self._workers_for_calls,
             function,
             iterables,
             chunksize=chunksize,
@@ -175,9 +173,36 @@ class CallMethods:
                 f"calls have not ended within {timeout} s; they go on"
             )
 
-    @property
-    def _workers_for_calls(self) -> int:
-        return len(self._life.subs) or self._life.endpoints.sub_workers
+    def actor(self, kind: type, /, *args: Any, **kwargs: Any) -> Any:
+        """Make an object in one of the workers, and return an actor, whose methods are calls there.
+
+        ``counter = w.actor(Counter, 0)``, then ``counter.add(1)`` returns a future. The calls of one
+        actor run in order, one after another, and find what those before have left; arrays and
+        annotations of parameters are those of calls. Actors are spread over the workers.
+
+        Parameters
+        ----------
+        kind : type
+            The class.
+        *args, **kwargs
+            For its object.
+
+        Raises
+        ------
+        Exception
+            What making the object has raised.
+        TypeError
+            `kind` is no class.
+        RuntimeError
+            Not open; inside a task. A call raises `WorkerLostError` if the worker has died: the object is
+            gone then.
+
+        Notes
+        -----
+        An actor that is an argument of a call works in tasks of its own worker. ``with w.actor(…) as x:``
+        ends it, as ``x.end()`` does.
+        """
+        return actors.make(self._stream(), self.zeros, kind, args, kwargs)
 
     def _stream(self) -> Stream | DryStream | NestedStream:
         """Return the stream of calls, or what is in its place in a task, or in a dry run."""

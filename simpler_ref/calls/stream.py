@@ -194,6 +194,11 @@ class Stream:
         return payload_of(task, session.inherited, to_threads=session.in_threads)
 
     @property
+    def workers(self) -> int:
+        """How many workers run calls."""
+        return len(self._life.subs) or int(self._life.endpoints.sub_workers)
+
+    @property
     def takes_pickles(self) -> bool:
         """Whether calls may have arguments that are pickled."""
         return True

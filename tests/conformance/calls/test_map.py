@@ -4,6 +4,8 @@ import concurrent.futures
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -445,3 +447,22 @@ def test_results_come_as_calls_end_if_their_order_does_not_matter(w):
         next(late)
     w.wait()
     assert list(late) == [None, None]
+
+
+@pytest.mark.spec("CALL-MAP-1")
+def test_scripts_map_without_a_worker():
+    program = """
+import os, simpler_ref as sr
+from simpler_ref.calls.current import current
+def pid(_): return os.getpid()
+seen = set(sr.map(pid, range(100)))
+assert os.getpid() not in seen and current() is None
+with sr.Worker(num_sub_workers=1) as w:
+    assert set(sr.map(pid, range(9))) == set(w.worker_pids())
+nested = sr.task(lambda n: sum(sr.map(abs, range(n))))
+print(len(seen) <= os.cpu_count(), list(sr.map(nested, [3])))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True [3]\n", "")

@@ -1,0 +1,113 @@
+"""CALL-ACTOR: objects in workers."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import simpler_ref as sr
+
+from .tasks import die
+
+
+class Counter:
+    def __init__(self, value, step=1):
+        self.value, self.step = value, step
+
+    def add(self, times=1):
+        self.value += times * self.step
+        return self.value
+
+    def add_to(self, x: sr.InOut):
+        x += self.value
+
+    def refuse(self):
+        self.value += 100
+        raise ValueError("refused")
+
+    def where(self):
+        return os.getpid(), threading.get_ident()
+
+    def die(self):
+        die()
+
+    @staticmethod
+    def double(x: sr.InOut):
+        x *= 2
+
+
+@sr.task(workers=0)
+def add_in_0(counter, times):
+    return counter.add(times).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_methods_run_in_order_in_one_worker_and_keep_what_they_did(w):
+    counters = [w.actor(Counter, 0), w.actor(Counter, 10, step=2)]
+    futures = [[one.add(i) for i in range(30)] for one in counters]
+    expected = np.cumsum(np.arange(30))
+    assert [one.result() for one in futures[0]] == expected.tolist()
+    assert [one.result() for one in futures[1]] == (10 + 2 * expected).tolist()
+    places = [{one.where().result() for _ in range(5)} for one in counters]
+    assert len(places[0]) == len(places[1]) == 1 and places[0] != places[1]
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_a_method_that_fails_keeps_no_other_from_being_made(w):
+    counter = w.actor(Counter, 0)
+    failed, later = counter.refuse(), counter.add()
+    with pytest.raises(ValueError, match="refused"):
+        failed.result()
+    assert later.result() == 101
+    with pytest.raises(TypeError, match=r"add\(\) takes"):
+        counter.add(1, 2).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_arrays_and_futures_are_those_of_calls(w):
+    counter, x = w.actor(Counter, 5), w.zeros(4)
+    counter.add_to(x[:2])
+    counter.double(x)
+    counter.add(counter.add()).result()
+    assert x.tolist() == [10, 10, 0, 0] and counter.add(0).result() == 12
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_the_end_of_its_worker_is_told_by_name():
+    with sr.Worker(num_sub_workers=1) as w:
+        counter = w.actor(Counter, 0)
+        lost, later = counter.die(), counter.add()
+        with pytest.raises(sr.WorkerLostError, match=r"Counter\.die"):
+            lost.result()
+        for call in (later, counter.add()):
+            with pytest.raises(sr.WorkerLostError, match=r"Counter \d+ is gone"):
+                call.result()
+        assert w.actor(Counter, 1).add().result() == 2
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_one_that_is_an_argument_works_in_tasks_of_its_worker(w):
+    for _ in range(2):
+        counter = w.actor(Counter, 0)
+        if counter._worker == 0:
+            assert add_in_0(counter, 3).result() == counter.add(0).result() == 3
+        else:
+            with pytest.raises(RuntimeError, match=r"lives in sub worker 1, .* @task\(workers=1\)"):
+                add_in_0(counter, 3).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
+    with pytest.raises(TypeError, match="missing 1 required"):
+        w.actor(Counter)
+    with pytest.raises(TypeError, match="pass the class itself"):
+        w.actor(Counter(1))
+    with pytest.raises(AttributeError, match="no method 'value'; an attribute stays in the worker"):
+        _ = w.actor(Counter, 1).value
+    with w.actor(list) as items:
+        items.append(3)
+        assert items.copy().result() == [3]
+    with pytest.raises(RuntimeError, match="was ended"):
+        items.append(4)
+    items.end()
