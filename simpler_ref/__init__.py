@@ -1,6 +1,6 @@
 """Python functions as tasks on worker processes, which wait for each other where their arrays say so.
 
-    import simpler_ref as sr
+After ``import simpler_ref as sr``:
 
     @sr.task
     def add(y: sr.InOut, x: sr.In):     # runs in a worker, on shared memory
