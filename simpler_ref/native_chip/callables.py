@@ -8,7 +8,7 @@ The blob is little-endian; only children are aligned::
     binary: u64 length, bytes
     u32 children, each: u32 func_id, zeros up to a multiple of 64, signature, binary
 
-`src/callable.c` reads the same, with the same limits and the same messages.
+`src/callable.c` reads the same, with the same limits.
 
 Rule     CHIP-BLOB-1, CHIP-BLOB-3, CHIP-BLOB-4, CHIP-BLOB-5
 """
@@ -265,10 +265,17 @@ class ChipCallable(_Callable):
         ValueError
             The bytes are no such blob; the message says what is wrong with them.
         """
+        raw = bytes(memoryview(blob))
         try:
-            return _Reader(bytes(memoryview(blob))).callable()
-        except ValueError as error:
+            made = _decode(raw)
+        except (struct.error, OverflowError, ValueError) as error:
             raise ValueError(f"this is no ChipCallable: {error}") from None
+        if made._blob != raw:
+            raise ValueError(
+                f"this is no ChipCallable: of its parts, build makes {len(made._blob)} other bytes than "
+                f"these {len(raw)}"
+            )
+        return made
 
     def to_bytes(self) -> bytes:
         """Return the blob."""
@@ -380,72 +387,31 @@ def _encode(
     return b"".join(parts)
 
 
-class _Reader:
-    """Takes a blob apart from front to back; every complaint is a ValueError."""
+def _decode(blob: bytes) -> ChipCallable:
+    """Return the callable of a blob; one that `_encode` has not made gives an error, or another blob."""
+    at = 0
 
-    def __init__(self, blob: bytes) -> None:
-        self._blob = blob
-        self._at = 0
-
-    def _take(self, size: int, what: str) -> bytes:
-        if size > len(self._blob) - self._at:
-            raise ValueError(f"it ends at byte {len(self._blob)}, within its {what}")
-        self._at += size
-        return self._blob[self._at - size : self._at]
-
-    def _number(self, what: str, size: int = 4) -> int:
-        return int.from_bytes(self._take(size, what), "little")
-
-    def _signature(self, tensors: int, scalars: int) -> list[ArgDirection]:
-        count = self._number("signature")
-        if count > tensors + scalars:
-            raise ValueError(
-                f"its signature has {count} arguments; at most {tensors} tensors and {scalars} "
-                "scalars are allowed"
-            )
-        found = []
-        for i in range(count):
-            direction = self._number("signature")
-            if direction > ArgDirection.INOUT:
-                raise ValueError(
-                    f"argument {i} has direction {direction}; the directions are 0 to 3"
-                )
-            found.append(ArgDirection(direction))
+    def take(form: str) -> tuple[Any, ...]:
+        nonlocal at
+        found = struct.unpack_from(f"<{form}", blob, at)
+        at += struct.calcsize(f"<{form}")
         return found
 
-    def _text(self, what: str) -> str:
-        length = self._number(what)
-        if length > MAX_NAME:
-            raise ValueError(f"its {what} has {length} bytes; at most {MAX_NAME} are allowed")
-        return self._take(length, what).decode("latin-1")
+    def take_bytes(size: str) -> bytes:
+        nonlocal at
+        (length,) = take(size)
+        at += length
+        return blob[at - length : at]
 
-    def _binary(self) -> bytes:
-        size = self._number("binary", 8)
-        if size == 0:
-            raise ValueError("a binary in it is empty")
-        return self._take(size, "binary")
+    def signature() -> list[Any]:
+        return list(take(f"{take('I')[0]}I"))
 
-    def _child(self) -> tuple[int, CoreCallable]:
-        func_id = self._number("children")
-        if any(self._take(-self._at % _CHILD_ALIGN, "children")):
-            raise ValueError("what aligns a child in it is not zero")
-        signature = self._signature(L.CORE_MAX_TENSOR_ARGS, L.CORE_MAX_SCALAR_ARGS)
-        return func_id, CoreCallable.build(signature, self._binary())
-
-    def callable(self) -> ChipCallable:
-        """Return the callable that the whole blob is."""
-        if self._take(len(_MAGIC), "head") != _MAGIC:
-            raise ValueError("it does not begin with SIMPCHIP")
-        version = self._number("head")
-        if version != _VERSION:
-            raise ValueError(f"it has version {version}; this is version {_VERSION}")
-        signature = self._signature(L.CHIP_MAX_TENSOR_ARGS, L.CHIP_MAX_SCALAR_ARGS)
-        func_name, config_name = self._text("func_name"), self._text("config_name")
-        binary = self._binary()
-        count = self._number("children")
-        if count > MAX_CHILDREN:
-            raise ValueError(f"it has {count} children; at most {MAX_CHILDREN} are allowed")
-        children = [self._child() for _ in range(count)]
-        if self._at != len(self._blob):
-            raise ValueError(f"{len(self._blob) - self._at} bytes follow its end")
-        return ChipCallable.build(signature, func_name, binary, children, config_name)
+    take(f"{len(_MAGIC)}sI")
+    directions = signature()
+    func_name, config_name = (take_bytes("I").decode("latin-1") for _ in range(2))
+    binary, children = take_bytes("Q"), []
+    for _ in range(take("I")[0]):
+        (func_id,) = take("I")
+        at += -at % _CHILD_ALIGN
+        children.append((func_id, CoreCallable.build(signature(), take_bytes("Q"))))
+    return ChipCallable.build(directions, func_name, binary, children, config_name)

@@ -217,7 +217,7 @@ class ChipWorker:
     def finalize(self) -> None:
         """Close the device and release everything; further calls do nothing."""
         if self._comms is not None:
-            self._comms.leave()
+            self._comms.comm_destroy_all()
             self._comms = None
         if self._finalizer is not None:
             self._finalizer()
@@ -335,13 +335,12 @@ class ChipWorker:
     ) -> None:
         """Run a callable on an args blob, and wait for it; the GIL is released meanwhile.
 
-        With the handle of `prepare_callable`, ``run(handle, args, config=None)`` takes a TaskArgs or a
-        ChipStorageTaskArgs, and a CallConfig.
+        ``run(slot, args, config=None)`` with a TaskArgs or a ChipStorageTaskArgs is `run_args`.
 
         Parameters
         ----------
         local_slot : int | CallableHandle
-            Where it was prepared.
+            Where it was prepared, or the handle of `prepare_callable`.
         view : int | buffer
             The args blob: `i32 T, i32 S, ContinuousTensor[T], u64[S]`, or its address, say in a
             mailbox.
@@ -356,13 +355,10 @@ class ChipWorker:
             The run failed; the host's tensors are as they were.
         """
         if type(local_slot) is not int and isinstance(local_slot, CallableHandle):
-            self.run_args(self._slot_of(local_slot), view, capacity or config or None)
-            return
+            local_slot = self._slot_of(local_slot)
         if isinstance(view, (TaskArgs, ChipStorageTaskArgs)):
-            raise TypeError(
-                f"run({local_slot!r}, view) takes an args blob, not a {type(view).__name__}: call "
-                f"run_args({local_slot!r}, args, config)"
-            )
+            self.run_args(local_slot, view, capacity or config or None)
+            return
         if type(view) is not int:
             _held, view, size = _address(view, "view")
             most = size if capacity is None else capacity
@@ -546,8 +542,7 @@ class ChipWorker:
         ChipError
             The devices of this runtime share no memory.
         """
-        what = f"open_window({address:#x}, {size})"
-        self._check(self._with_windows(what).pto2_open_window(address, size), what)
+        self._window("open", address, size)
 
     def close_window(self, address: int) -> None:
         """End what `open_window` began.
@@ -557,20 +552,14 @@ class ChipWorker:
         ChipError
             No window is open there.
         """
-        what = f"close_window({address:#x})"
-        self._check(self._with_windows(what).pto2_close_window(address), what)
+        self._window("close", address)
 
-    def _with_windows(self, what: str) -> Any:
-        """Return the runtime, if its devices share memory."""
-        runtime = self._open()
-        if runtime.pto2_open_window is None or runtime.pto2_close_window is None:
-            raise self._error(
-                ChipStatus.STATE,
-                what,
-                "the devices of this runtime share no memory: it lacks pto2_open_window or "
-                "pto2_close_window",
-            )
-        return runtime
+    def _window(self, step: str, *where: int) -> None:
+        runtime, what = self._open(), f"{step}_window({', '.join(map(hex, where))})"
+        if None in (runtime.pto2_open_window, runtime.pto2_close_window):
+            why = "the devices of this runtime share no memory: it cannot open and close windows"
+            raise self._error(ChipStatus.STATE, what, why)
+        self._check(getattr(runtime, f"pto2_{step}_window")(*where), what)
 
     # ------------------------------------------------------------ communicators
     def __getattr__(self, name: str) -> Any:

@@ -105,7 +105,7 @@ def blobs(draw):
 
 
 def check_prepare(raw):
-    """A chip takes the blobs that Python takes, and refuses the others in the same words."""
+    """A chip takes the blobs that Python takes, and refuses the others."""
     here = attempt(lambda: ChipCallable.from_bytes(raw), ValueError)
     try:
         chip().prepare(7, raw)

@@ -29,12 +29,14 @@ class Sums(SceneTestCase):
 
     def generate_args(self, params):
         values = np.arange(params["size"], dtype=np.float32)
-        return TaskArgsBuilder(
+        args = TaskArgsBuilder(
             Tensor("a", values),
             Tensor("b", values + 1),
             Tensor("f", values * 0),
             Scalar("factor", 1),
         )
+        assert args.a is values and args.factor == 1
+        return args
 
     def compute_golden(self, args, params):
         tensors = {one.name: one.value for one in args.specs if isinstance(one, Tensor)}

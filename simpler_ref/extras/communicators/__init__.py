@@ -15,6 +15,7 @@ import secrets
 import struct
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
@@ -36,6 +37,35 @@ _TIMEOUT_S = 30.0
 _COUNTS = struct.Struct("<ii")
 
 
+@dataclass
+class Communicator:
+    """One rank of some that have met under a name."""
+
+    number: int
+    rank: int
+    size: int
+    timeout_s: float
+    name: str = ""
+    devices: Sequence[int] = ()
+    """The chip of each rank."""
+    windows: int | None = None
+    """The `device_ctx` of those that all ranks have."""
+    derived: set[int] = field(default_factory=set)
+    """The `device_ctx` of domains whose windows are parts of these."""
+    addresses: dict[int, int] = field(default_factory=dict)
+    """Of the memory of each domain, by its `device_ctx`."""
+    turns: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    """How often some ranks have met, of which this is one."""
+
+    def memory(self, device_ctx: int | None) -> DomainMemory:
+        """Return the memory of a domain; None stands for that of all ranks that has no windows yet."""
+        if device_ctx is None:
+            raise ValueError(
+                f"communicator {self.number} has no windows: call comm_alloc_windows first"
+            )
+        return DomainMemory(self.addresses[device_ctx])
+
+
 class Communicators:
     """The communicators of a chip, whose `ChipWorker` has these methods as its own."""
 
@@ -49,11 +79,6 @@ class Communicators:
         if found is None:
             raise ValueError(f"there is no communicator {number!r}: comm_init returns one")
         return found
-
-    def leave(self) -> None:
-        """Leave all communicators."""
-        while self._made:
-            self._made.popitem()[1].destroy()
 
     def explain(self, error: ChipError, view: int) -> ChipError:
         """Return the error of a failed run, and break the domains that it was given."""
@@ -91,12 +116,13 @@ class Communicators:
         """
         size = whole("nranks", nranks, 1, MAX_RANKS)
         rank = whole("rank", rank, 0, size - 1)
-        timeout_s = positive_seconds("timeout_s", timeout_s)
-        name, number = os.fsdecode(os.path.realpath(rootinfo_path)), next(_numbers)
-        self._made[number] = Communicator(
-            number, rank, size, name, timeout_s, self._chip, self._domains
-        )
-        return number
+        one = Communicator(next(_numbers), rank, size, positive_seconds("timeout_s", timeout_s))
+        name = os.fsdecode(os.path.realpath(rootinfo_path))
+        said = {"rank": rank, "size": size, "device": self._chip.device_id}
+        met = _meet(Rendezvous(name, range(size), one.timeout_s), rank, said, _greet).words
+        one.name, one.devices = met["name"], met["devices"]
+        self._made[one.number] = one
+        return one.number
 
     def comm_alloc_windows(self, comm_handle: int, win_size: int) -> int:
         """Give every rank a window of zeroed memory, and return the `device_ctx` for kernels.
@@ -112,16 +138,23 @@ class Communicators:
         MemoryError
             There is no room for it.
         """
-        return self[comm_handle].allocate_windows(win_size)
+        one = self[comm_handle]
+        if one.windows is not None:
+            raise ValueError(
+                f"communicator {comm_handle} has windows; comm_alloc_domain makes more"
+            )
+        one.windows = self.comm_alloc_domain(comm_handle, range(one.size), win_size)
+        return one.windows
 
     def comm_get_local_window_base(self, comm_handle: int) -> int:
         """Return where the own window of `comm_alloc_windows` begins."""
         one = self[comm_handle]
-        return one.windows_memory().window(one.rank)
+        return one.memory(one.windows).window(one.rank)
 
     def comm_get_window_size(self, comm_handle: int) -> int:
         """Return the bytes of each window of `comm_alloc_windows`."""
-        return self[comm_handle].windows_memory().window_size
+        one = self[comm_handle]
+        return one.memory(one.windows).window_size
 
     def comm_barrier(self, comm_handle: int) -> None:
         """Return when every rank has called this; `barrier` does it in kernels, and faster.
@@ -131,7 +164,8 @@ class Communicators:
         RuntimeError
             Others have not come in time.
         """
-        self[comm_handle].barrier()
+        one = self[comm_handle]
+        _agree(one, range(one.size), {}, lambda heard: Answer({}))
 
     def comm_alloc_domain(self, comm_handle: int, ranks: Sequence[int], win_size: int) -> int:
         """Give some ranks windows as `comm_alloc_windows` gives them to all; return the `device_ctx`.
@@ -143,32 +177,10 @@ class Communicators:
         ValueError, RuntimeError, MemoryError
             See `comm_alloc_windows`; this rank is not in `ranks`.
         """
-        return self[comm_handle].allocate(ranks, win_size)
-
-    def comm_release_domain(self, comm_handle: int, device_ctx: int) -> None:
-        """Close the windows of a domain to this rank; each rank does this for itself.
-
-        Raises
-        ------
-        ValueError
-            The communicator has no such domain.
-        """
-        self[comm_handle].release(device_ctx)
-
-    def comm_destroy(self, comm_handle: int) -> None:
-        """Leave a communicator: close all its windows to this rank; `finalize` does it as well.
-
-        Raises
-        ------
-        ValueError
-            There is no such communicator.
-        """
-        self[comm_handle].destroy()
-        del self._made[comm_handle]
-
-    def comm_destroy_all(self) -> None:
-        """Leave all communicators."""
-        self.leave()
+        one = self[comm_handle]
+        nbytes = whole("win_size", win_size, 1, _MOST_BYTES)
+        ranks = check_ranks(ranks, one.rank, one.size)
+        return self._join(one, ranks, {"nbytes": nbytes}, window_size(nbytes), None)
 
     def comm_derive_context(
         self,
@@ -197,83 +209,66 @@ class Communicators:
         ValueError
             This rank is not at that index, or the part is not in the windows.
         """
-        return self[comm_handle].derive(rank_ids, domain_rank, window_offset, window_size)
-
-
-class Communicator:
-    """One rank of some that have met under a name."""
-
-    def __init__(
-        self,
-        number: int,
-        rank: int,
-        size: int,
-        name: str,
-        timeout_s: float,
-        chip: ChipWorker,
-        domains: ChipDomains,
-    ) -> None:
-        self.number = number
-        self.rank, self.size = rank, size
-        self.windows: int | None = None
-        """The `device_ctx` of those that all ranks have."""
-        self._domains = domains
-        self._timeout_s = timeout_s
-        self._turns: dict[tuple[int, ...], Any] = {}
-        self._addresses: dict[int, int] = {}
-        """Of the memory of each domain, by its `device_ctx`."""
-        self._derived: set[int] = set()
-        """The `device_ctx` of those whose windows are parts of `windows`."""
-        self._everybody = tuple(range(size))
-        said = {"rank": rank, "size": size, "device": chip.device_id}
-        met = self._meet(Rendezvous(name, self._everybody, timeout_s), said, _greet)
-        self._name, self._devices = met.words["name"], met.words["devices"]
-
-    def barrier(self) -> None:
-        """Return when every rank has called this."""
-        self._agree(self._everybody, {}, lambda heard: Answer({}))
-
-    # ------------------------------------------------------------ domains
-    def allocate_windows(self, nbytes: int) -> int:
-        """Make a domain of all ranks, whose windows count as those of the communicator."""
-        if self.windows is not None:
+        one = self[comm_handle]
+        base, ranks = one.memory(one.windows), check_ranks(rank_ids, one.rank, one.size)
+        if ranks.index(one.rank) != domain_rank:
             raise ValueError(
-                f"communicator {self.number} has windows; comm_alloc_domain makes more"
+                f"domain_rank={domain_rank!r}: this is rank {one.rank}, which is at "
+                f"{ranks.index(one.rank)} in {list(ranks)}"
             )
-        self.windows = device_ctx = self.allocate(self._everybody, nbytes)
-        return device_ctx
-
-    def windows_memory(self) -> DomainMemory:
-        """Return the memory of the domain that `allocate_windows` has made."""
-        if self.windows is None:
-            raise ValueError(
-                f"communicator {self.number} has no windows: call comm_alloc_windows first"
-            )
-        return self.memory(self.windows)
-
-    def allocate(self, ranks: Sequence[int], nbytes: int) -> int:
-        """Make a domain of some ranks, each of which calls this, and return the own `device_ctx`."""
-        nbytes = whole("win_size", nbytes, 1, _MOST_BYTES)
-        ranks = check_ranks(ranks, self.rank, self.size)
-        return self._join(ranks, {"nbytes": nbytes}, window_size(nbytes), None)
-
-    def derive(self, ranks: Sequence[int], domain_rank: int, offset: int, nbytes: int) -> int:
-        """Make a domain of some ranks in a part of their windows, and return the own `device_ctx`."""
-        base, ranks = self.windows_memory(), check_ranks(ranks, self.rank, self.size)
-        if ranks.index(self.rank) != domain_rank:
-            raise ValueError(
-                f"domain_rank={domain_rank!r}: this is rank {self.rank}, which is at "
-                f"{ranks.index(self.rank)} in {list(ranks)}"
-            )
-        offset = whole("window_offset", offset, 0, base.window_size - 1)
-        nbytes = whole("window_size", nbytes, 1, base.window_size - offset)
+        offset = whole("window_offset", window_offset, 0, base.window_size - 1)
+        nbytes = whole("window_size", window_size, 1, base.window_size - offset)
         windows = [base.window(rank) + offset for rank in ranks]
-        made = self._join(ranks, {"nbytes": nbytes, "offset": offset}, nbytes, windows)
-        self._derived.add(made)
+        made = self._join(one, ranks, {"nbytes": nbytes, "offset": offset}, nbytes, windows)
+        one.derived.add(made)
         return made
 
+    def comm_release_domain(self, comm_handle: int, device_ctx: int) -> None:
+        """Close the windows of a domain to this rank; each rank does this for itself.
+
+        Raises
+        ------
+        ValueError
+            The communicator has no such domain.
+        """
+        one = self[comm_handle]
+        address = one.addresses.pop(device_ctx, None)
+        if address is None:
+            raise ValueError(
+                f"communicator {comm_handle} has no domain with device_ctx {device_ctx:#x}"
+            )
+        self._domains.close(address)
+        one.derived.discard(device_ctx)
+        if device_ctx == one.windows:
+            one.windows = None
+            for part in list(one.derived):  # their windows are gone
+                self.comm_release_domain(comm_handle, part)
+
+    def comm_destroy(self, comm_handle: int) -> None:
+        """Leave a communicator: close all its windows to this rank; `finalize` does it as well.
+
+        Raises
+        ------
+        ValueError
+            There is no such communicator.
+        """
+        while one := self[comm_handle].addresses:
+            self.comm_release_domain(comm_handle, next(iter(one)))
+        del self._made[comm_handle]
+
+    def comm_destroy_all(self) -> None:
+        """Leave all communicators."""
+        for number in list(self._made):
+            self.comm_destroy(number)
+
+    # ------------------------------------------------------------ domains
     def _join(
-        self, ranks: Sequence[int], said: Words, window: int, windows: list[int] | None
+        self,
+        one: Communicator,
+        ranks: tuple[int, ...],
+        said: Words,
+        window: int,
+        windows: list[int] | None,
     ) -> int:
         """Make a domain of some ranks, which all say the same; return the own `device_ctx`.
 
@@ -283,15 +278,15 @@ class Communicator:
 
         def decide(heard: list[Words]) -> Answer:
             for what in said:
-                wanted = {one[what] for one in heard}
+                wanted = {words[what] for words in heard}
                 if len(wanted) > 1:
                     of = "of" if what == "nbytes" else "from"
                     return Answer({"error": f"ranks ask for windows {of} {sorted(wanted)} bytes"})
             size = len(ranks) if windows is None else 0
             made.append(regions.create(domain_bytes(size, window), window=True))
             memory = DomainMemory(made[0].ctypes.data)
-            devices = [self._devices[rank] for rank in ranks]
-            memory.make("comm", devices, window, int(self._timeout_s * 1e9), windows)
+            devices = [one.devices[rank] for rank in ranks]
+            memory.make("comm", devices, window, int(one.timeout_s * 1e9), windows)
             if windows is None:
                 memory.guard()
             region = regions.region_of(made[0])
@@ -300,16 +295,16 @@ class Communicator:
             return Answer(place, region.fd)
 
         try:
-            place = self._agree(ranks, said, decide)
-            device_ctx, error = self._open(ranks, place, windows is None)
+            place = _agree(one, ranks, said, decide)
+            device_ctx, error = self._open(one, ranks, place, windows is None)
         finally:
             for array in made:
                 regions.release(array)
-        self._confirm(ranks, device_ctx, error)
+        self._confirm(one, ranks, device_ctx, error)
         return device_ctx
 
     def _open(
-        self, ranks: Sequence[int], place: Answer, has_windows: bool
+        self, one: Communicator, ranks: tuple[int, ...], place: Answer, has_windows: bool
     ) -> tuple[int, Exception | None]:
         """Map the memory of a domain and open its windows; return the `device_ctx`, and what failed."""
         words, fd = place
@@ -320,72 +315,57 @@ class Communicator:
                 array = regions.attach_window(address, nbytes, words["pid"], fd)
                 _arrays[address] = array
             memory = DomainMemory(address)
-            rank = list(ranks).index(self.rank)
+            rank = ranks.index(one.rank)
             self._domains.take(memory, rank, array, has_windows)
         except Exception as error:
             return 0, error
         finally:
-            if ranks[0] != self.rank:  # this process has got it for that
+            if ranks[0] != one.rank:  # this process has got it for that
                 os.close(fd)
         device_ctx = memory.context(rank)
-        self._addresses[device_ctx] = address
+        one.addresses[device_ctx] = address
         return device_ctx, None
 
-    def _confirm(self, ranks: Sequence[int], device_ctx: int, error: Exception | None) -> None:
+    def _confirm(
+        self,
+        one: Communicator,
+        ranks: tuple[int, ...],
+        device_ctx: int,
+        error: Exception | None,
+    ) -> None:
         """Return once every rank has opened the windows; if one could not, none keeps them."""
 
         def decide(heard: list[Words]) -> Answer:
-            failed = [one["failed"] for one in heard if one["failed"]]
+            failed = [words["failed"] for words in heard if words["failed"]]
             return Answer({"error": failed[0]} if failed else {})
 
-        failed = f"rank {self.rank} cannot open the windows: {error}" if error else ""
+        failed = f"rank {one.rank} cannot open the windows: {error}" if error else ""
         try:
-            self._agree(ranks, {"failed": failed}, decide)
+            _agree(one, ranks, {"failed": failed}, decide)
         except BaseException:
-            if device_ctx in self._addresses:
-                self.release(device_ctx)
+            if device_ctx in one.addresses:
+                self.comm_release_domain(one.number, device_ctx)
             raise
 
-    def memory(self, device_ctx: int) -> DomainMemory:
-        """Return the memory of a domain."""
-        return DomainMemory(self._addresses[device_ctx])
 
-    def release(self, device_ctx: int) -> None:
-        """Close the windows of a domain to this rank's kernels."""
-        address = self._addresses.pop(device_ctx, None)
-        if address is None:
-            raise ValueError(
-                f"communicator {self.number} has no domain with device_ctx {device_ctx:#x}"
-            )
-        self._domains.close(address)
-        self._derived.discard(device_ctx)
-        if device_ctx == self.windows:
-            self.windows = None
-            for one in list(self._derived):  # their windows are gone
-                self.release(one)
+# ---------------------------------------------------------------- rendezvous
+def _agree(
+    one: Communicator, ranks: Sequence[int], said: Words, decide: Callable[[list[Words]], Answer]
+) -> Answer:
+    """Meet with some ranks, which have met as often as this one."""
+    turn = next(one.turns.setdefault(tuple(ranks), itertools.count()))
+    name = f"{one.name} {list(ranks)} {turn}"
+    return _meet(Rendezvous(name, ranks, one.timeout_s), one.rank, said, decide)
 
-    def destroy(self) -> None:
-        """Release every domain."""
-        while self._addresses:
-            self.release(next(reversed(self._addresses)))
 
-    # ------------------------------------------------------------ rendezvous
-    def _agree(
-        self, ranks: Sequence[int], said: Words, decide: Callable[[list[Words]], Answer]
-    ) -> Answer:
-        """Meet with some ranks, which have met as often as this one."""
-        turn = next(self._turns.setdefault(tuple(ranks), itertools.count()))
-        name = f"{self._name} {list(ranks)} {turn}"
-        return self._meet(Rendezvous(name, ranks, self._timeout_s), said, decide)
-
-    def _meet(
-        self, place: Rendezvous, said: Words, decide: Callable[[list[Words]], Answer]
-    ) -> Answer:
-        index = list(place.members).index(self.rank)
-        answer = place.join(index, said) if index else place.lead(said, decide)
-        if "error" in answer.words:
-            raise RuntimeError(answer.words["error"])
-        return answer
+def _meet(
+    place: Rendezvous, rank: int, said: Words, decide: Callable[[list[Words]], Answer]
+) -> Answer:
+    index = list(place.members).index(rank)
+    answer = place.join(index, said) if index else place.lead(said, decide)
+    if "error" in answer.words:
+        raise RuntimeError(answer.words["error"])
+    return answer
 
 
 def _greet(heard: list[Words]) -> Answer:

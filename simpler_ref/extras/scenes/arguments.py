@@ -136,9 +136,18 @@ class TaskArgsBuilder:
             self.tensors[name] = value
 
     @property
+    def _args(self) -> SceneArgs:
+        return SceneArgs(self.tensors, self.scalars)
+
+    @property
     def specs(self) -> list[Tensor | Scalar]:
         """What it was made of."""
-        return SceneArgs(self.tensors, self.scalars).specs
+        return self._args.specs
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("tensors", "scalars"):  # not made yet
+            raise AttributeError(name)
+        return getattr(self._args, name)
 
     def golden(self) -> SceneArgs:
         """Return copies, for `compute_golden` to change."""

@@ -6,7 +6,7 @@
  *     binary: u64 length, bytes
  *     u32 children, each: u32 func_id, zeros up to a multiple of 64, signature, binary
  *
- * callables.py reads and writes the same, with the same limits and the same messages. */
+ * callables.py reads and writes the same, with the same limits. */
 #include "callable.h"
 
 #include <dlfcn.h>

@@ -10,7 +10,6 @@ from simpler_ref.native_chip import (
     ChipCallable,
     ChipError,
     ChipStatus,
-    ChipStorageTaskArgs,
     ChipWorker,
     CoreCallable,
     compile_kernel,
@@ -176,9 +175,3 @@ def test_values_that_cannot_be_are_refused_before_the_chip_sees_them(chip):
     ):
         with pytest.raises(kind):
             call()
-    for args in (TaskArgs(), ChipStorageTaskArgs()):
-        words = (
-            f"run\\(0, view\\) takes an args blob, not a {type(args).__name__}: call run_args\\(0, "
-        )
-        with pytest.raises(TypeError, match=words):
-            chip.run(0, args, CallConfig())

@@ -126,15 +126,14 @@ MALFORMED["an end before the last byte"] = None, "it ends at byte"
 
 @pytest.mark.spec("CHIP-BLOB-1")
 @pytest.mark.parametrize("what", MALFORMED)
-def test_a_malformed_blob_is_refused_alike_by_python_and_by_the_chip(chip, what):
+def test_a_malformed_blob_is_refused_by_python_and_by_the_chip_which_says_why(chip, what):
     one, words = MALFORMED[what]
     ends = [CHIP.to_bytes()[:size] for size in range(1, CHIP.buffer_size())]
     for blob in ends if one is None else [one]:
-        with pytest.raises(ValueError, match="no ChipCallable") as here:
+        with pytest.raises(ValueError, match="no ChipCallable"):
             ChipCallable.from_bytes(blob)
-        with refused(ChipStatus.BLOB, "no ChipCallable") as there:
+        with refused(ChipStatus.BLOB, f"no ChipCallable: .*{words}"):
             chip.prepare(0, blob)
-        assert words in str(here.value) and str(there.value).endswith(str(here.value))
 
 
 @pytest.mark.spec("CHIP-BLOB-5")

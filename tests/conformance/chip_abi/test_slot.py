@@ -42,7 +42,7 @@ def test_a_callable_is_run_by_its_handle_and_no_other(chip):
     for array in (x, out, out):
         storage.add_tensor(ContinuousTensor.make(array.ctypes.data, array.shape, array.dtype))
     chip.run(second, storage, CallConfig(block_dim=2))
-    chip.run(second, storage, config=CallConfig())
+    chip.run(1, storage, config=CallConfig())  # its slot
     assert np.allclose(out, 3 * x + y)
     with refused(ChipStatus.CONFIG, "block_dim is 49"):
         chip.run(second, storage, CallConfig(block_dim=49))
