@@ -35,7 +35,6 @@ Entry = Callable[..., int]
 # ---------------------------------------------------------------- Orch thread
 open_scope = entry_of(submit.open_scope, WORDS, nogil=False)
 close_scope = entry_of(submit.close_scope, WORDS, nogil=False)
-newest_tasks = entry_of(submit.newest_tasks, WORDS, WORDS, nogil=False)
 end_run = entry_of(schedule.end_run, WORDS, nogil=False)
 
 

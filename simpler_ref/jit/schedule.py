@@ -438,7 +438,7 @@ def help_until(mem, live, ended, taken, call, slice_ns):
             continue
         if quiet_since == 0:
             quiet_since = now
-        spins = now - quiet_since < mem[L.SPIN_NS] and mem[L.PARKS_AT_ONCE] == 0
+        spins = now - quiet_since < mem[L.SPIN_NS]
         if any_deferred(mem) or spins:
             waited = now - quiet_since
             if waited < mem[L.ORCH_BACK_OFF] or (not offered and keeps_core(mem, waited)):

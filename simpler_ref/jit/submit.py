@@ -648,17 +648,6 @@ def close_scope(mem):
     return L.OK
 
 
-@kernel
-def newest_tasks(mem, slots):
-    """Write the slots of the newest tasks of the innermost scope, in order, until `slots` is full."""
-    slot = int(mem[L.SCOPE_STACK + int(mem[L.SCOPE_DEPTH]) - 1])
-    for i in range(len(slots) - 1, -1, -1):
-        if slot == L.NONE:
-            return
-        slots[i] = slot
-        slot = int(mem[slot + L.S_LINK])
-
-
 # ---------------------------------------------------------------- reclamation
 @kernel
 def reclaim(mem, slot):

@@ -380,7 +380,6 @@ A_GRIDS = HEADER.word("grids of cells")
 A_OVERLAPS = HEADER.word("accesses that a search has found")
 A_CONFLICTS = HEADER.word("conflicts that a search has found")
 PARK_NS = HEADER.word("longest sleep of the Orch thread, so that Python handles signals")
-PARKS_AT_ONCE = HEADER.word("1: tasks are long, so that it parks without spinning")
 
 PRIVATE = HEADER.word("first word that only the user's process uses", read="start")
 BESIDE = HEADER.word("1: unknown workers of other trees run on the same cores", read="worker")

@@ -679,12 +679,9 @@ class Orchestrator:
         if self._view.has_failed:
             raise self._task_error()
 
-    def _until_idle(self, between: Callable[[], None] | None = None) -> None:
-        """Wait until every task submitted so far has ended; see `Room.until_ended`."""
-        self._room.until_ended(self._view.pushed - self._pushed_before, between)
-
-    def _is_busy(self) -> bool:
-        return self._view.ended < self._view.pushed - self._pushed_before
+    def _until_idle(self) -> None:
+        """Wait until every task submitted so far has ended."""
+        self._room.until_ended(self._view.pushed - self._pushed_before)
 
     def live_tasks(self) -> int:
         """Return the tasks that are not reclaimed yet, buffers from `alloc` included."""

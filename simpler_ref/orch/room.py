@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
-
-import numpy as np
 
 from ..engine.introspection import describe_full, mib, requested_bytes, ring_cycle, waiting_tasks
 from ..engine.memory import PARK_NS
 from ..errors import RingFullError, tell
 from ..jit import layout as L
 from ..model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
-from ..system.types import Array
 from ..workers.session import Session
 
 MOST_BEHIND = 8192
@@ -93,42 +89,11 @@ class Room:
             if ended - before < FEWEST_PER_SLICE:
                 return
 
-    def until_ended(self, tasks: int, between: Callable[[], None] | None = None) -> None:
-        """Wait until `tasks` tasks of the run have ended, buffers not counted.
-
-        `between` is called now and then while it waits, and may raise.
-        """
+    def until_ended(self, tasks: int) -> None:
+        """Wait until `tasks` tasks of the run have ended, buffers not counted."""
         mem, kernels = self._engine.mem, self._engine.kernels
         while kernels.help_scheduler(mem, -1, tasks, -1, PARK_NS) != L.OK:
             self._session.look()  # between slices Python sees signals
-            if between is not None:
-                between()
-
-    def until_woken(self, slot: int | None) -> None:
-        """Wait until another thread rings, a task of an open scope has ended, or a while has passed."""
-        mem, kernels = self._engine.mem, self._engine.kernels
-        call = L.NONE if slot is None else slot
-        if kernels.help_stream(mem, -1, -1, call, PARK_NS) in (L.TIMED_OUT, L.INTERRUPTED):
-            self._session.look()
-        kernels.want_orch(mem, 0)
-
-    def ring(self) -> None:
-        """End such a wait, or the next one; for any thread."""
-        self._engine.kernels.want_orch(self._engine.mem, 1)
-
-    def hush(self) -> None:
-        """Take back a ring that no wait has heard."""
-        self._engine.kernels.want_orch(self._engine.mem, 0)
-
-    def newest_tasks(self, count: int) -> Array:
-        """Return the slots of the newest tasks of the innermost scope, in order."""
-        slots: Array = np.full(count, L.NONE, np.int64)
-        self._engine.kernels.newest_tasks(self._engine.mem, slots)
-        return slots
-
-    def tell_ends(self) -> Callable[[int], int]:
-        """Return what says, of a slot, whether its task has ended, not 0; its scope is open."""
-        return partial(self._engine.kernels.has_settled, self._engine.mem)
 
 
 def never_fits(code: int, wire: bytes, ring_bytes: int) -> Exception:

@@ -19,8 +19,6 @@ from .windows import Refusal
 
 QUICK_S = 0.1
 """A chunk that comes sooner leaves room for another one beside it."""
-LOOK_MS = 100
-"""How often a link that waits for what a replay makes looks whether the run has failed."""
 MONITORED = struct.Struct("=HI")
 """The first part of a monitor's message: which event, and a number."""
 CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"
@@ -42,16 +40,15 @@ class _Asked:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def more(self, but: Collection[int]) -> Iterator[Header]:
-        """Yield what may be asked for now; transfers of `but` are over."""
+    def more(self) -> Iterator[Header]:
+        """Yield what may be asked for now."""
         while (header := self._next) is not None:
-            if header.transfer not in but:
-                full = self._bytes + header.size > self._most or len(self) >= MOST_ASKED
-                if full and self._under_way:
-                    return
-                self._under_way[header.transfer, header.at] = header
-                self._bytes += header.size
-                yield header
+            full = self._bytes + header.size > self._most or len(self) >= MOST_ASKED
+            if full and self._under_way:
+                return
+            self._under_way[header.transfer, header.at] = header
+            self._bytes += header.size
+            yield header
             self._next = next(self._ahead, None)
 
     def pop(self, got: Header) -> Header:
@@ -100,39 +97,6 @@ class Channel:
         """Copy ranges of windows into memory."""
         self._run(firsts, self._ask_for_chunk, Kind.DATA, self._taker(firsts, memories))
 
-    def fetch_made(
-        self,
-        firsts: Sequence[Header],
-        memories: Sequence[memoryview],
-        between: Callable[[], None],
-        came: Callable[[int, int], None],
-        partly: bytearray | memoryview,
-    ) -> set[int]:
-        """Copy windows into memory as they are offered; return the transfers that were refused.
-
-        `came` is told of each other transfer at its end, and when its first chunk had come. `partly` has
-        a byte for each transfer, which is 1 between its first chunk and its last one.
-        """
-        refused: set[int] = set()
-        place = {first.transfer: i for i, first in enumerate(firsts)}
-        left = {first.transfer: first.nbytes for first in firsts}
-        began: dict[int, int] = {}
-        take = self._taker(firsts, memories)
-
-        def take_and_tell(header: Header) -> None:
-            one = header.transfer
-            if one not in began:
-                began[one] = time.monotonic_ns()
-                partly[place[one]] = 1
-            take(header)
-            left[one] -= header.size
-            if not left[one]:
-                partly[place[one]] = 0
-                came(one, began[one])
-
-        self._run(firsts, self._ask_for_chunk, Kind.DATA, take_and_tell, refused, between)
-        return refused
-
     def store_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
         """Copy memory into ranges of windows."""
         source = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
@@ -146,7 +110,7 @@ class Channel:
     def ask(self, first: Header, question: bytes) -> bytes:
         """Ask a question, and return the answer."""
         self._send(first.encode(), question)
-        got = self._accepted(first)
+        got = self._answer({first.transfer})
         if got.kind != Kind.ANSWER:
             raise Lost(f"its answer of kind {got.kind} is to no question")
         return self._second_part()
@@ -179,58 +143,39 @@ class Channel:
         ask: Callable[[Header], Any],
         answer: Kind,
         take: Callable[[Header], None],
-        refused: set[int] | None = None,
-        between: Callable[[], None] | None = None,
     ) -> None:
-        """Ask for all chunks of some transfers, and take the answers.
+        """Ask for all chunks of some transfers, and take the answers; one that is refused ends all.
 
         First, no more are asked for than make a chunk of full size. While answers are quick, each lets as
         many bytes more be under way: on a slow connection signs of life wait behind one chunk only.
-
-        `refused` takes up transfers that are refused; without it, the first ends all. `between` is called
-        now and then while nothing comes.
         """
         transfers = {first.transfer for first in firsts}
         asked = _Asked(
             first._replace(at=at) for first in firsts for at in range(0, first.nbytes, CHUNK)
         )
         while True:
-            for header in asked.more(refused or ()):
+            for header in asked.more():
                 ask(header)
             if not asked:
                 return
             start = time.monotonic()
-            got = self._answer(transfers, between)
-            if got.kind == Kind.REFUSED:
-                why = self._second_part().decode(errors="replace")
-                if refused is None or not got.transfer:
-                    raise Refusal(why)
-                refused.add(got.transfer)
+            got = self._answer(transfers)
             header = asked.pop(got)
-            if got.kind == Kind.REFUSED:
-                continue
             if got.kind != answer or header is NOBODY:
                 raise Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
             take(header)
             if time.monotonic() - start < QUICK_S:
                 asked.may_be_more(header.size)
 
-    def _answer(
-        self, transfers: Collection[int], between: Callable[[], None] | None = None
-    ) -> Header:
-        """Wait for the next answer to one of some transfers."""
+    def _answer(self, transfers: Collection[int]) -> Header:
+        """Wait for the next answer to one of some transfers; raise `Refusal` if it is one."""
         while True:
-            got = self._header(self._receive(between))
-            if got.transfer in transfers or (got.kind == Kind.REFUSED and not got.transfer):
+            got = self._header(self._receive())
+            if got.kind == Kind.REFUSED and (got.transfer in transfers or not got.transfer):
+                raise Refusal(self._second_part().decode(errors="replace"))
+            if got.transfer in transfers:
                 return got
             self._drop()  # of a transfer before, which was refused
-
-    def _accepted(self, first: Header) -> Header:
-        """Wait for the answer to one transfer; raise `Refusal` if it is one."""
-        got = self._answer({first.transfer})
-        if got.kind == Kind.REFUSED:
-            raise Refusal(self._second_part().decode(errors="replace"))
-        return got
 
     @staticmethod
     def _header(raw: bytes) -> Header:
@@ -239,14 +184,12 @@ class Channel:
         except ValueError as error:
             raise Lost(f"its answer cannot be read: {error}") from None
 
-    def _receive(self, between: Callable[[], None] | None = None) -> bytes:
+    def _receive(self) -> bytes:
         while True:
             with suppress(self._zmq.Again):
                 raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
                 return raw
-            self._wait(None if between is None else LOOK_MS)
-            if between is not None:
-                between()
+            self._wait()
 
     def _rest(self, into: memoryview) -> int:
         """Receive the second part of a message into memory; return its size."""
@@ -264,9 +207,9 @@ class Channel:
             self._socket.recv(copy=False)
 
     # ---------------------------------------------------------------- whether it is up
-    def _wait(self, most_ms: int | None = None) -> None:
+    def _wait(self) -> None:
         """Wait until there is something to receive; raise `Lost` if there never will be."""
-        limit = most_ms if self._is_up else int(self._silence_s * 1e3)
+        limit = None if self._is_up else int(self._silence_s * 1e3)
         found = dict(self._poller.poll(limit))
         if not found and not self._is_up:
             raise Lost(f"no session has answered there within {self._silence_s} s")

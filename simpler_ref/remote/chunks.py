@@ -28,7 +28,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class Kind(enum.IntEnum):
-    """What a message is: READ, WRITE, ASK and AWAIT are requests, the others answers."""
+    """What a message is: READ, WRITE and ASK are requests, the others answers."""
 
     READ = 1
     WRITE = 2
@@ -38,9 +38,6 @@ class Kind(enum.IntEnum):
     ASK = 6
     """A question about what is to be moved; its text, and that of the answer, is the second part."""
     ANSWER = 7
-    AWAIT = 8
-    """A whole window to be read once it is offered. The offset is the token of a replay: when that is
-    over, windows that were not offered are refused; with 0 at once."""
 
 
 class Header(NamedTuple):

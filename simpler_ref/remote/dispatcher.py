@@ -26,6 +26,7 @@ from .callables import (
     RemoteRegistryTarget,
     decode_remote_chip_callable_payload,
 )
+from .lists import LIST, LIST_VERSION, PlayedList
 
 PAYLOAD_VERSION = 1
 ANY_MODULE = "*"
@@ -104,7 +105,7 @@ class Dispatcher:
     # ------------------------------------------------------------ registration
     def prepare(self, command: RegisterCallableCommand) -> None:
         """Resolve a callable, and keep it apart."""
-        if command.payload_version != PAYLOAD_VERSION:
+        if command.payload_version not in (PAYLOAD_VERSION, LIST_VERSION):
             raise CallableError(
                 "HASHID_DESCRIPTOR_MISMATCH",
                 f"payload version {command.payload_version} is not known, {PAYLOAD_VERSION} is",
@@ -150,6 +151,9 @@ class Dispatcher:
 
     # ------------------------------------------------------------ kinds
     def _resolve(self, command: RegisterCallableCommand) -> Any:
+        if command.payload_version == LIST_VERSION:
+            require_digest(command.payload, command.digest)
+            return PlayedList(LIST.decode(command.payload), self.inner_handle)
         if command.callable_kind == CallableKind.PYTHON_IMPORT:
             return self._import(command)
         if command.callable_kind == CallableKind.PYTHON_SERIALIZED:

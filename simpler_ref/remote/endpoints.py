@@ -50,7 +50,6 @@ from .layouts import layout_text
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION, SIZES
 from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
-from .lists import MOST_PEERS
 from .memory import EndpointMemory, exchange
 from .parent_memory import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
 from .parent_tensors import ParentTensors
@@ -110,8 +109,8 @@ class Endpoints(RemoteWorkers):
             self.tensors.lineage = Lineage(life.options.retries)
         self.queues = Queues(self._link, self.tensors.directory)
         self.memory = EndpointMemory(life, self._link)
-        self._forgotten: dict[int, list[int]] = {}
-        """By endpoint: task lists that the program has dropped."""
+        self.dropped_lists: list[CallableHandle] = []
+        """Those of graphs that the program has dropped: whenever garbage is collected."""
 
     @property
     def count(self) -> int:
@@ -561,7 +560,7 @@ class Endpoints(RemoteWorkers):
         self._kept.append(array)
         return int(array.ctypes.data)
 
-    # ------------------------------------------------------------ task lists
+    # ------------------------------------------------------------ lists of tasks
     def takes_list(self, number: int, nbytes: int) -> bool:
         """Say whether an endpoint is there, and has room for so many bytes."""
         manager = self._life.live().manager
@@ -569,8 +568,7 @@ class Endpoints(RemoteWorkers):
             return False
         link = self._link(number)
         arena = link.spec.worker.get("arena_size", SIZES["arena_size"])
-        room = arena - self.memory.held_by(self.session_of(number))
-        return bool(2 * nbytes <= room)
+        return bool(2 * nbytes <= arena - self.memory.held_by(int(link.words[SESSION])))
 
     def taking_lists(self, handle: CallableHandle) -> list[int]:
         """Return the endpoints that run a callable's tasks in lists; none for chips."""
@@ -592,21 +590,12 @@ class Endpoints(RemoteWorkers):
         count: int = self._link(number).spec.worker["num_sub_workers"]
         return count
 
-    def session_of(self, number: int) -> int:
-        """Return the number of an endpoint's session."""
-        return int(self._link(number).words[SESSION])
-
-    def forget_list(self, number: int, places: Iterable[int]) -> None:
-        """Have endpoints forget their lists of a graph, when they get the next ones."""
-        for place in places:
-            self._forgotten.setdefault(place, []).append(number)
-
-    def take_forgotten(self, place: int) -> list[int]:
-        """Return lists that an endpoint may forget; each is returned once."""
-        numbers = self._forgotten.pop(place, [])
-        if len(numbers) > MOST_PEERS:
-            self._forgotten[place] = numbers[MOST_PEERS:]
-        return numbers[:MOST_PEERS]
+    def take_dropped_lists(self) -> list[CallableHandle]:
+        """Return the lists of graphs that the program has dropped; each is returned once."""
+        dropped: list[CallableHandle] = []
+        while self.dropped_lists:
+            dropped.append(self.dropped_lists.pop())
+        return dropped
 
     # ------------------------------------------------------------ looking in
     def transfers(self) -> list[dict[str, Any]]:

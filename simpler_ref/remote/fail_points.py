@@ -34,10 +34,6 @@ EARLY = ("early",)
 """Of a link: something is stored for a task before its turn."""
 
 
-LISTS = "list_sent", "list_ended", "list_taken", "shown", "got", "list_ran", "list_settled"
-"""Of a link, the first two, and of a session: in a replay by lists."""
-
-
 def fail_point(name: str) -> None:
     """Die here if a test wants that."""
     if not armed:

@@ -62,17 +62,11 @@ class OwnFrameType(enum.IntEnum):
     """The parent has a value that a call has returned; not answered."""
     TRACE = 70
     """A trace of the session's Worker begins or ends; answered."""
-    OPEN_LIST = 73
-    """A replay of a task list is about to begin; answered when there is room for it."""
-    RUN_LIST = 74
-    """The replay of the list that was opened last."""
-    STOP_LIST = 75
-    """The replay is not wanted any more; not answered."""
 
 
-TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.RUN_LIST
+TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN
 """Those of tasks, which a COMPLETION answers, if they are no calls."""
-UNANSWERED = OwnFrameType.VALUE_TAKEN, OwnFrameType.STOP_LIST
+UNANSWERED = (OwnFrameType.VALUE_TAKEN,)
 EVERY_FEATURE = (1 << 64) - 1
 """What HELLOs say of features: all are there, since both sides have the same version of this package."""
 

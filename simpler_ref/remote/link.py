@@ -462,10 +462,6 @@ class Link(WorkerKind):
             self._take_answer(asked, 0)
         return asked in self._answers
 
-    def wait_for_answer(self, most_ms: int) -> bool:
-        """Wait until an answer is here, but not for long; return whether one is."""
-        return bool(self._frames.poll(most_ms))
-
     def wait_for_answer_or_task(self, frame: int, filled: int) -> None:
         """Wait for an answer; if none comes soon, also for a task in a frame: see `MailboxView.place`."""
         module = zmq()

@@ -1,29 +1,30 @@
-"""Replays of a graph by task lists: each endpoint gets all of its tasks at once.
+"""Replays of a graph by lists: each endpoint gets many of its tasks as one.
 
-The first replay goes task by task. From then on a replay is one task of the parent's: a group with a
-member for each endpoint that has a list.
+The first replay goes task by task. From then on the tasks are placed together, and those that one
+endpoint runs without anything of another one are a *part*. A replay submits each part as one task of its
+endpoint, whose callable is the list of all parts and whose tensors are those of the part. To directory,
+links and sessions that is a task like any other: what moves, fails or is lost follows from that.
 
-Rule     SPEED-LIST-1, SPEED-LIST-2, SPEED-LIST-4, SPEED-LIST-5, SPEED-LIST-7
+Rule     SPEED-LIST-1, SPEED-LIST-2, SPEED-LIST-3, SPEED-LIST-4, SPEED-LIST-5, SPEED-LIST-6,
+         SPEED-LIST-7
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
-import secrets
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
-from ..callables.registry import Registry
+from ..callables.identity import CallableHandle, CallableKind, TargetNamespace
 from ..jit import layout as L
 from ..jit.program import part_at
 from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType
-from ..model.scalars import ScalarBits, scalar_wire
+from ..model.scalars import scalar_wire
 from ..model.tensor import ContinuousTensor
 from ..model.visibility import require_visible
 from ..model.wire import (
@@ -35,37 +36,33 @@ from ..model.wire import (
     RemoteWire,
     bytes_of,
 )
-from ..orch.orchestrator import Orchestrator
-from .directory import REQUEST_BYTES, Use
+from .callables import RemoteRegistryTarget, encode_register_callable_command
+from .directory import REQUEST_BYTES
 from .endpoints import Endpoints
 from .layouts import as_bytes, layout_text
-from .link_lists import HANDLE, OfLists
 from .lists import (
     LIST,
-    LIST_REQUEST,
+    LIST_VERSION,
     MOST_BYTES,
-    PARENT,
     READS,
     WRITES,
-    Get,
-    ListRequest,
+    ListPart,
     ListScalar,
-    ListStep,
     ListTask,
     ListUse,
-    ProgramTensor,
-    Show,
     TaskList,
 )
 from .placing import is_remote
 from .recorded_steps import AllocStep, ScopeStep, Step, SubmitStep
+from .requests import Registration
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1
-_numbers = itertools.count(1)
 _CONFIGURED = L.CONFIG_MASK << L.WORD_CONFIG
-MOST_COMING = 1 << 30
-"""Bytes that an endpoint may get from others in a replay: they wait outside of its Worker's memory."""
+MOST_TENSORS = 128
+"""Of a part: the arguments of a task have room for them, and for what its link is told of each."""
+PART_S = 1.0
+"""About how long a part lasts at most: nothing ends it before, and a failure costs all of it."""
 TRIES = 3
 """Replays of each placement; the first one of them does not count."""
 
@@ -126,8 +123,6 @@ class _Reader:
         self._tensors = tensors
         self.scalars = range(tensors, tensors + 2 * scalars * L.SCALAR_WORDS)
         self.names: dict[_Name, int] = {}
-        self.wires: list[bytes] = []
-        """A tensor with each name."""
 
     def task(self, step: SubmitStep, allowed: Sequence[int]) -> GraphTask:
         """Return the task of a step."""
@@ -172,9 +167,7 @@ class _Reader:
                 raise NotListed
             where = (_CONSTANT, address) if address else (output, 0)
         name = _Name(*where, nbytes)
-        if name not in self.names:
-            self.names[name] = len(self.names)
-            self.wires.append(wire)
+        self.names.setdefault(name, len(self.names))
         if tag == TensorArgType.OUTPUT:
             tag = TensorArgType.OUTPUT_EXISTING
         return GraphUse(self.names[name], tag, *_form(wire, nbytes))
@@ -275,226 +268,148 @@ def _missing(
     )
 
 
-# ---------------------------------------------------------------- what each of them does
-@dataclass
-class _Step:
-    gets: list[Get] = field(default_factory=list)
-    shown: list[int] = field(default_factory=list)
-    tasks: list[ListTask] = field(default_factory=list)
-    shows: list[_Shown] = field(default_factory=list)
+# ---------------------------------------------------------------- parts
+class Part:
+    """Tasks that an endpoint runs as one, and what they do with each tensor together."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.tasks: list[GraphTask] = []
+        self.tags: dict[int, TensorArgType] = {}
+
+    def add(self, task: GraphTask) -> None:
+        """Add a task, behind those that are in it."""
+        self.tasks.append(task)
+        for tensor in {use.tensor for use in task.uses}:
+            mine = [use for use in task.uses if use.tensor == tensor]
+            before = self.tags.get(tensor)
+            reads = any(use.reads for use in mine) if before is None else before in READS
+            writes = before in WRITES or any(use.writes for use in mine)
+            self.tags[tensor] = _TAGS[reads, writes]
+
+    def has_to_come_before(self, task: GraphTask) -> bool:
+        """Say whether a task of another endpoint uses what a task of it has written, or writes it."""
+        found = ((self.tags.get(use.tensor), use.writes) for use in task.uses)
+        return any(tag is not None and (writes or tag in WRITES) for tag, writes in found)
+
+    def has_room(self, task: GraphTask, most: int) -> bool:
+        """Say whether one more task fits."""
+        tensors = self.tags.keys() | {use.tensor for use in task.uses}
+        return len(self.tasks) < most and len(tensors) <= MOST_TENSORS
 
 
-@dataclass
-class _Shown:
-    """A show that is being made; `step` is where it is."""
-
-    task: int
-    slot: int
-    number: int
-    step: int
-    readers: int = 0
-    stays: bool = True
+_TAGS = {
+    (True, False): TensorArgType.INPUT,
+    (True, True): TensorArgType.INOUT,
+    (False, True): TensorArgType.OUTPUT_EXISTING,
+}
 
 
-@dataclass
-class _Slot:
-    """The memory of a tensor at an endpoint: the version in it, who uses that, what was shown of it."""
+def parts_of(tasks: Sequence[GraphTask], places: Sequence[int], most: int) -> list[Part]:
+    """Return the parts of a graph whose tasks are placed, in an order in which they can be submitted.
 
-    number: int
-    version: int = -1
-    users: list[int] = field(default_factory=list)
-    shows: list[_Shown] = field(default_factory=list)
+    Of the parts that are still open none uses what another one writes. So when a task needs that of
+    some, they are closed first; and so is its own, which need not wait for them.
+
+    Rule     SPEED-LIST-3
+    """
+    closed: list[Part] = []
+    opened: dict[int, Part] = {}
+    for place, task in zip(places, tasks, strict=True):
+        ending = [at for at, one in opened.items() if at != place and one.has_to_come_before(task)]
+        mine = opened.get(place)
+        if mine is not None and (ending or not mine.has_room(task, most)):
+            ending.append(place)
+        closed += [opened.pop(at) for at in ending]
+        opened.setdefault(place, Part(place)).add(task)
+    return [*closed, *opened.values()]
 
 
-class _Place:
-    """The list of an endpoint, as it is being made."""
-
-    def __init__(self) -> None:
-        self.callables: dict[bytes, int] = {}
-        self.sizes: list[int] = []
-        self.slots: dict[int, _Slot] = {}
-        """By tensor."""
-        self.steps = [_Step()]
-        self.tasks = 0
-        self.step_of: list[int] = []
-        """Of each task."""
-        self.comes: list[tuple[int, int]] = []
-        self.goes: list[tuple[int, int]] = []
-        """Number and tensor of what the program gives, and of what it gets."""
-
-    def slot(self, tensor: int, nbytes: int) -> _Slot:
-        """Return the slot of a tensor."""
-        if tensor not in self.slots:
-            self.slots[tensor] = _Slot(len(self.sizes))
-            self.sizes.append(nbytes)
-        return self.slots[tensor]
-
-    def barrier(self) -> _Step:
-        """Return the step that begins here."""
-        if self.steps[-1].tasks:
-            self.steps.append(_Step())
-        return self.steps[-1]
-
-    def change(self, slot: _Slot) -> None:
-        """Have what was shown of a slot be shown before it is changed."""
-        if slot.shows:
-            step = self.barrier()
-            for one in slot.shows:
-                one.stays = False
-            step.shown += [id(one) for one in slot.shows]
-            slot.shows = []
-
-    def made(self, peers: Mapping[int, int]) -> TaskList:
-        """Return the list; `peers` are the numbers that a replay gives the endpoints."""
-        numbers = {
-            id(show): i for i, show in enumerate(show for step in self.steps for show in step.shows)
-        }
-        steps = [
-            ListStep(
-                [replace(one, peer=peers.get(one.peer, PARENT)) for one in step.gets],
-                [numbers[one] for one in step.shown],
-                step.tasks,
-                [
-                    Show(one.task, one.slot, one.number, one.readers, one.stays)
-                    for one in step.shows
-                ],
+def list_of(parts: Sequence[Part], sizes: Sequence[int]) -> TaskList:
+    """Return the parts as a message; `sizes` are the bytes of tensors."""
+    callables: dict[bytes, int] = {}
+    made = []
+    for part in parts:
+        index = {tensor: i for i, tensor in enumerate(part.tags)}
+        tasks = [
+            ListTask(
+                callables.setdefault(task.digest, len(callables)),
+                [ListUse(index[one.tensor], *one[1:]) for one in task.uses],
+                task.scalars,
             )
-            for step in self.steps
+            for task in part.tasks
         ]
-        return TaskList(list(self.callables), self.sizes, steps)
-
-
-class _Lists:
-    """Makes the lists of a graph, task by task in the order of the recording."""
-
-    def __init__(self, sizes: Sequence[int], programs: Collection[int]) -> None:
-        self._sizes, self._programs = sizes, programs
-        self.places: defaultdict[int, _Place] = defaultdict(_Place)
-        self._newest: dict[int, tuple[int, int, int]] = {}
-        """By tensor: its newest version, which endpoint has made it, and by which of its tasks."""
-        self._shows: dict[tuple[int, int], _Shown] = {}
-        """By tensor and version."""
-        self._numbers = itertools.count(1)
-
-    def add(self, at: int, task: GraphTask) -> None:
-        """Add a task to the list of an endpoint."""
-        place = self.places[at]
-        for use in task.uses:
-            if use.reads:
-                self._bring(at, use.tensor)
-        for tensor in {use.tensor for use in task.uses if use.writes}:
-            slot = place.slot(tensor, self._sizes[tensor])
-            place.change(slot)
-        number = place.callables.setdefault(task.digest, len(place.callables))
-        uses = [
-            ListUse(place.slot(one.tensor, self._sizes[one.tensor]).number, *one[1:])
-            for one in task.uses
-        ]
-        place.steps[-1].tasks.append(ListTask(number, uses, task.scalars))
-        place.step_of.append(len(place.steps) - 1)
-        for use in task.uses:
-            slot = place.slots[use.tensor]
-            slot.users.append(place.tasks)
-            if use.writes:
-                version = self._newest.get(use.tensor, (0, 0, 0))[0] + 1
-                slot.version = version
-                self._newest[use.tensor] = version, at, place.tasks
-        place.tasks += 1
-
-    def _bring(self, at: int, tensor: int) -> None:
-        """Have the newest version of a tensor in its slot at an endpoint."""
-        place = self.places[at]
-        slot = place.slot(tensor, self._sizes[tensor])
-        version, maker, _ = self._newest.get(tensor, (0, PARENT, 0))
-        if slot.version == version:
-            return
-        if not version and tensor not in self._programs:
-            slot.version = 0  # a buffer that nobody has written
-            return
-        if version:
-            show = self._show(tensor)
-            show.readers += 1
-            number = show.number
-        else:
-            number = next(self._numbers)
-            place.comes.append((number, tensor))
-        place.change(slot)
-        get = Get(slot.number, maker, number, tuple(slot.users))
-        place.barrier().gets.append(get)
-        slot.version, slot.users = version, []
-
-    def _show(self, tensor: int) -> _Shown:
-        version, maker, task = self._newest[tensor]
-        if (tensor, version) not in self._shows:
-            place = self.places[maker]
-            slot, step = place.slots[tensor], place.step_of[task]
-            show = _Shown(task, slot.number, next(self._numbers), step)
-            slot.shows.append(show)
-            place.steps[step].shows.append(show)
-            self._shows[tensor, version] = show
-        return self._shows[tensor, version]
-
-    def end(self) -> None:
-        """Have the program get what was made of its tensors."""
-        for tensor in sorted(self._programs):
-            if tensor in self._newest:
-                show = self._show(tensor)
-                show.readers += 1
-                self.places[self._newest[tensor][1]].goes.append((show.number, tensor))
+        made.append(ListPart([sizes[one] for one in part.tags], tasks))
+    return TaskList(list(callables), made)
 
 
 # ---------------------------------------------------------------- replays
 class _Way:
-    """The lists of a graph by one placement, and how fast replays are that way."""
+    """The parts of a graph by one placement, and how fast replays are that way."""
 
-    def __init__(self, lists: Mapping[int, _Place]) -> None:
-        self.places = dict(sorted(lists.items()))
-        self.number = next(_numbers)
-        peers = {place: i for i, place in enumerate(self.places)}
-        self.raw = {at: LIST.encode(one.made(peers)) for at, one in self.places.items()}
-        self.sent: dict[int, int] = {}
-        """By endpoint: the session that has its list."""
+    def __init__(self, parts: Sequence[Part], sizes: Sequence[int], raw: bytes) -> None:
+        self.parts = parts
+        self.room: dict[int, int] = {}
+        """By endpoint: the bytes of its largest part."""
+        for one in parts:
+            nbytes = sum(sizes[tensor] for tensor in one.tags)
+            self.room[one.place] = max(nbytes, self.room.get(one.place, 0))
+        digest = sha256(raw)
+        self.handle = CallableHandle(
+            f"sha256:{digest.hexdigest()}",
+            CallableKind.PYTHON_IMPORT,
+            TargetNamespace.REMOTE_TASK_DISPATCHER,
+            "a list of tasks",
+        )
+        command = encode_register_callable_command(
+            RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
+            CallableKind.PYTHON_IMPORT,
+            digest.digest(),
+            LIST_VERSION,
+            raw,
+        )
+        self.registration = Registration(tuple(sorted(self.room)), command)
         self.runs = 0
         self.best_s = math.inf
 
-    @property
-    def fits(self) -> bool:
-        """Whether frames have room for its lists, and endpoints for what they get."""
-        return all(len(raw) <= MOST_BYTES for raw in self.raw.values()) and all(
-            sum(one.sizes[get.slot] for step in one.steps for get in step.gets) <= MOST_COMING
-            for one in self.places.values()
-        )
-
     def note_run(self, seconds: float) -> None:
-        """Note a replay; before the first one ends, the lists have to be sent."""
+        """Note a replay; before the first one ends, memory is made for its tensors."""
         self.runs += 1
         if self.runs > 1:
             self.best_s = min(self.best_s, seconds)
 
 
 class ListedGraph:
-    """A graph whose tasks are all for sub workers of endpoints, as lists."""
+    """A graph whose tasks are all for sub workers of endpoints, as lists.
 
-    def __init__(self, endpoints: Endpoints, reader: _Reader, tasks: Sequence[GraphTask]) -> None:
+    `task_s` is about how long a task lasts.
+    """
+
+    def __init__(
+        self, endpoints: Endpoints, reader: _Reader, tasks: Sequence[GraphTask], task_s: float
+    ) -> None:
         self._endpoints = endpoints
-        self._names, self._wires, self._scalars = list(reader.names), reader.wires, reader.scalars
+        self._names, self._scalars = list(reader.names), reader.scalars
         self._programs = [i for i, one in enumerate(self._names) if reader.is_programs(one)]
         sizes = [one.nbytes for one in self._names]
+        buffers = [one for i, one in enumerate(sizes) if i not in set(self._programs)]
+        rounded = [L.round_up(one, L.HEAP_ALIGN) for one in buffers]
+        *self._offsets, self._room = itertools.accumulate(rounded, initial=0)
         seats = {
             place: endpoints.sub_workers_of(place)
             for place in sorted({place for one in tasks for place in one.allowed})
         }
+        most = max(1, int(PART_S / task_s))
         self.ways = []
         for places in placements(tasks, sizes, seats):
-            lists = _Lists(sizes, frozenset(self._programs))
-            for at, task in zip(places, tasks, strict=True):
-                lists.add(at, task)
-            lists.end()
-            if (way := _Way(lists.places)).fits:
-                self.ways.append(way)
-                weakref.finalize(self, endpoints.forget_list, way.number, list(way.places))
+            parts = parts_of(tasks, places, most)
+            raw = LIST.encode(list_of(parts, sizes))
+            if len(raw) <= MOST_BYTES and len(parts) < len(tasks):
+                self.ways.append(_Way(parts, sizes, raw))
         if not self.ways:
             raise NotListed
+        handles = [way.handle for way in self.ways]
+        weakref.finalize(self, endpoints.dropped_lists.extend, handles)
         self.way = self.ways[0]
         """That of the next replay."""
 
@@ -505,11 +420,12 @@ class ListedGraph:
         steps: Sequence[Step],
         words: Sequence[int],
         provided: tuple[int, int],
+        task_s: float,
     ) -> ListedGraph | None:
         """Return the lists of a graph that was replayed once; None if it has what lists cannot do.
 
         `words` are the callable words of its submits; `provided` is how many tensors and scalars a replay
-        has.
+        has; `task_s` is about how long a task lasts.
         """
         reader = _Reader(*provided)
         following = iter(words)
@@ -520,13 +436,14 @@ class ListedGraph:
                 if not isinstance(step, AllocStep | ScopeStep)
             ]
             reader.require_apart()
-            return cls(endpoints, reader, tasks)
+            return cls(endpoints, reader, tasks, task_s)
         except NotListed:
             return None
 
-    def are_all_there(self) -> bool:
-        """Say whether all endpoints that have a list are still the Worker's."""
-        return all(self._endpoints.has_all(way.places) for way in self.ways)
+    @property
+    def is_possible(self) -> bool:
+        """Whether all endpoints that have a list are still the Worker's."""
+        return all(self._endpoints.has_all(way.room) for way in self.ways)
 
     def note_run(self, seconds: float) -> None:
         """Note how long a replay took: each placement is tried, then the fastest one stays.
@@ -537,42 +454,43 @@ class ListedGraph:
         untried = [way for way in self.ways if way.runs < TRIES]
         self.way = untried[0] if untried else min(self.ways, key=lambda way: way.best_s)
 
-    def forget_sent(self) -> None:
-        """Note that nobody knows which sessions have their lists."""
-        for way in self.ways:
-            way.sent.clear()
+    def register(self, is_live: Callable[[Any], bool], add_callable: Callable[..., Any]) -> None:
+        """Have endpoints know the list of the next replay, between two runs, if they are all there."""
+        way = self.way
+        if not is_live(way.handle) and self._has_room():
+            add_callable(way.handle, way.registration, way.registration.to_bytes())
 
-    @staticmethod
-    def require_registered(registry: Registry, add_callable: Callable[..., Any]) -> None:
-        """Have links know the callable of lists, between two runs."""
-        if not registry.is_live(HANDLE):
-            target = OfLists((), b"")
-            add_callable(HANDLE, target, target.to_bytes())
+    def _has_room(self) -> bool:
+        return all(self._endpoints.takes_list(*one) for one in self.way.room.items())
 
     def submit(self, orch: Any, variables: Sequence[int]) -> bool:
         """Submit a replay; return False if it has to be made task by task.
 
         Rule     SPEED-LIST-4
         """
-        endpoints, places = self._endpoints, self.way.places
-        if not all(endpoints.takes_list(at, sum(one.sizes)) for at, one in places.items()):
-            return False
+        way = self.way
         starts = self._starts(variables)
-        if starts is None:
+        if starts is None or not self._has_room() or way.handle not in orch._next_level:
             return False
-        for one in places.values():
-            endpoints.tensors.require_not_lost(self._uses(one, starts))
-        token = secrets.randbits(63) | 1
-        scalars = [variables[i] & _BITS for i in self._scalars]
-        members = [self._member(at, starts, scalars, token) for at in places]
-        word = orch._require_handle("Graph.run", HANDLE, (), orch._next_level, L.NEXT_LEVEL)
-        affinities = [at + 1 for at in places]
-        if len(members) > 1:
-            Orchestrator._send(orch, word, members, affinities)
-        else:
-            Orchestrator._send(orch, word | affinities[0] << L.WORD_WORKER, members, None)
-        for at in places:
-            self.way.sent[at] = endpoints.session_of(at)
+        first = self._endpoints.keep(max(1, self._room))
+        buffers = [i for i in range(len(self._names)) if i not in starts]
+        starts |= {i: first + at for i, at in zip(buffers, self._offsets, strict=True)}
+        scalars = [
+            (variables[i] & _BITS).to_bytes(8, "little")
+            + (variables[i + 1] & _BITS).to_bytes(8, "little")
+            for i in self._scalars[:: L.SCALAR_WORDS]
+        ]
+        word = orch._require_handle("Graph.run", way.handle, (), orch._next_level, L.NEXT_LEVEL)
+        for number, part in enumerate(way.parts):
+            args = TaskArgs()
+            args._tensors = [
+                _octets(starts[one], self._names[one].nbytes, tag) for one, tag in part.tags.items()
+            ]
+            args._scalars = [scalar_wire(number), *scalars]
+            orch._handle = way.handle
+            orch._send(word | (part.place + 1) << L.WORD_WORKER, [args], None)
+        for i in buffers:  # nobody reads them after that
+            self._endpoints.tensors.directory.give_back(starts[i], self._names[i].nbytes)
         return True
 
     def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:
@@ -589,55 +507,9 @@ class ListedGraph:
             return None
         return starts
 
-    def _uses(self, place: _Place, starts: Mapping[int, int]) -> list[Use]:
-        rights: defaultdict[int, int] = defaultdict(int)
-        for _, tensor in place.comes:
-            rights[tensor] |= L.TENSOR_READ
-        for _, tensor in place.goes:
-            rights[tensor] |= L.TENSOR_WRITE
-        return [
-            Use(i, starts[tensor], self._names[tensor].nbytes, right, self._wires[tensor])
-            for i, (tensor, right) in enumerate(rights.items())
-        ]
 
-    def _member(
-        self, at: int, starts: Mapping[int, int], scalars: Sequence[int], token: int
-    ) -> TaskArgs:
-        """Return the arguments of an endpoint's task: where the request is that its link reads.
-
-        Behind the request is a byte for each tensor that comes home, where the link says whether a part
-        of it has come.
-        """
-        endpoints, way = self._endpoints, self.way
-        place = way.places[at]
-
-        def tensors(several: Sequence[tuple[int, int]]) -> list[ProgramTensor]:
-            return [
-                ProgramTensor(number, starts[one], self._names[one].nbytes)
-                for number, one in several
-            ]
-
-        is_known = way.sent.get(at) == endpoints.session_of(at)
-        goes = tensors(place.goes)
-        request = ListRequest(
-            way.number,
-            b"" if is_known else way.raw[at],
-            token,
-            endpoints.take_forgotten(at),
-            list(way.places),
-            scalars,
-            tensors(place.comes),
-            goes,
-            place.tasks,
-        )
-        raw = LIST_REQUEST.encode(request)
-        address = endpoints.keep(len(raw) + len(goes))
-        ctypes.memmove(address, raw + bytes(len(goes)), len(raw) + len(goes))
-        for i, one in enumerate(goes):
-            endpoints.tensors.note_coming(address + len(raw) + i, one.address, one.nbytes)
-        args = TaskArgs()
-        args._scalars = [scalar_wire(ScalarBits(one)) for one in (address, len(raw))]
-        return args
+def _octets(address: int, nbytes: int, tag: TensorArgType) -> bytes:
+    return bytes(ContinuousTensor(address, (nbytes,), DataType.UINT8)._tagged(tag))
 
 
 def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[int]:

@@ -1,53 +1,61 @@
-"""Task lists: what one endpoint does in a replay of a recorded graph, as messages.
+"""Lists of tasks: what endpoints run of a recorded graph, as a message, and how a session runs it.
 
-The endpoint carries the steps of its list out in order. Before its tasks, a step gets what others have
-made, or the program has: into the one piece of memory, the *slot*, that each tensor has here. When a task
-has made what others read, the endpoint shows it to them, and each fetches it. Whatever moves in a replay
-has a number, the same on both sides and of nothing else.
+A list is a callable like any other, but its payload says which tasks of which other callables it stands
+for. Its *parts* are run one by one: the task that names the list says which, and has the part's tensors.
 
-Rule     REMOTE-LIST-1, REMOTE-LIST-2, REMOTE-LIST-3
+Rule     REMOTE-LIST-1, REMOTE-LIST-2, SPEED-LIST-1
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES
+import numpy as np
+
+from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES, CallableHandle
 from ..jit import layout as L
+from ..jit.program import Patch, ProgramWriter, Words, rewind, scalar_at, tensor_at
+from ..model.arguments import TaskArgs
 from ..model.enums import TensorArgType
-from ..model.tensor import ContinuousTensor
+from ..model.tensor import ContinuousTensor, DescribedTensor
+from ..model.wire import (
+    SHAPE_AT,
+    TENSOR_BYTES,
+    DescribedWire,
+    Layout,
+    bytes_of,
+    counts_of,
+    layout_number,
+)
+from ..system.types import Array
 from .fields import (
-    POSITIVE,
-    U32,
     U64,
     Exactly,
     Many,
     Message,
-    Octets,
     OneOf,
-    Positive,
     Reader,
     ShortText,
-    Text,
     Uint32,
     Uint64,
     refusal,
 )
-from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
+from .layouts import read_layout
+from .limits import MAX_SCALARS, MAX_TENSORS
 from .tasks import decode_continuous_tensor, write_tensor
 
+LIST_VERSION = 2
+"""The version of a registration's payload that is a list."""
 READS = TensorArgType.INPUT, TensorArgType.INOUT
 WRITES = TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 """The tags of tensors that tasks read, and that they write; there are no others in a list."""
 MOST_TASKS = 1 << 20
-MOST_SLOTS = 1 << 16
-MOST_PEERS = 1 << 12
-PARENT = (1 << 32) - 1
-"""The peer that has the program's memory: its link stores what it gives, and fetches what it gets."""
 MOST_BYTES = 12 << 20
-"""Of a list: a frame has room for it, and for what a replay says beside it."""
+"""Of a list: a frame has room for it, and for what a registration says beside it."""
+_SOMEWHERE = 1 << 20
+"""An address for a tensor that gets its own before each run."""
 
 
 class _Form:
@@ -62,23 +70,6 @@ class _Form:
         return decode_continuous_tensor(reader, where)
 
 
-class _Flag:
-    """Whether something is so: a u32, 0 or 1."""
-
-    def write(self, value: bool, where: str) -> bytes:
-        """Return its bytes."""
-        return U32.write(int(value), where)
-
-    def read(self, reader: Reader, where: str) -> bool:
-        """Return what the next bytes say."""
-        number = U32.read(reader, where)
-        _require_below(number, 2, where)
-        return bool(number)
-
-
-Numbers = Annotated[Sequence[int], Many(U32, MOST_TASKS)]
-Forgotten = Annotated[Sequence[int], Many(POSITIVE, MOST_PEERS)]
-Words = Annotated[Sequence[int], Many(U64, 2 * MAX_SCALARS)]
 Tag = Annotated[
     TensorArgType,
     OneOf(TensorArgType, TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING),
@@ -87,9 +78,9 @@ Tag = Annotated[
 
 @dataclass(frozen=True)
 class ListUse:
-    """What a task does with a slot; `form` is the tensor without address, `layout` as in a TASK."""
+    """What a task does with a tensor of its part; `form` has no address, `layout` is as in a TASK."""
 
-    slot: Uint32
+    tensor: Uint32
     tag: Tag
     form: Annotated[ContinuousTensor, _Form()]
     layout: ShortText = ""
@@ -116,111 +107,34 @@ class ListTask:
 
 
 @dataclass(frozen=True)
-class Get:
-    """Bytes for a slot, from a peer. `users` are the tasks of the list that must have ended before."""
+class ListPart:
+    """Tasks that are run at once; `tensors` are the bytes of each tensor."""
 
-    slot: Uint32
-    peer: Uint32
-    number: Positive
-    users: Numbers = ()
-
-
-@dataclass(frozen=True)
-class Show:
-    """A slot for others to fetch, so many times, once a task of the list has ended.
-
-    `stays`: nothing changes the slot later.
-    """
-
-    task: Uint32
-    slot: Uint32
-    number: Positive
-    readers: Uint32
-    stays: Annotated[bool, _Flag()] = False
-
-
-@dataclass(frozen=True)
-class ListStep:
-    """What has to be here, and the shows that must have been made, before some tasks; and their shows."""
-
-    gets: Annotated[Sequence[Get], Many(Message("LIST.gets", Get), MOST_SLOTS)]
-    shown: Numbers
+    tensors: Annotated[Sequence[int], Many(U64, MAX_TENSORS)]
     tasks: Annotated[Sequence[ListTask], Many(Message("LIST.tasks", ListTask), MOST_TASKS)]
-    shows: Annotated[Sequence[Show], Many(Message("LIST.shows", Show), MOST_TASKS)]
 
 
 @dataclass(frozen=True)
 class TaskList:
-    """What one endpoint does in a replay; `slots` are the bytes of each."""
+    """The tasks of a graph, by the digests of their callables."""
 
     callables: Annotated[Sequence[bytes], Many(Exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS)]
-    slots: Annotated[Sequence[int], Many(POSITIVE, MOST_SLOTS)]
-    steps: Annotated[Sequence[ListStep], Many(Message("LIST.steps", ListStep), MOST_TASKS)]
-
-
-@dataclass(frozen=True)
-class ListOpening:
-    """That a replay of a list is about to begin: the session makes room for it.
-
-    Attributes
-    ----------
-    number : int
-        Of the list; counted by the parent.
-    raw : bytes
-        A `TaskList`, or nothing: the session has it.
-    token : int
-        Of the replay.
-    forgotten : sequence of int
-        Lists that are of no use any more.
-    """
-
-    number: Positive
-    raw: Octets
-    token: Positive
-    forgotten: Forgotten = ()
-
-
-@dataclass(frozen=True)
-class ListOpened:
-    """The answer: why there is no room, or nothing."""
-
-    sequence: Uint64
-    error: ShortText = ""
-
-
-@dataclass(frozen=True)
-class ListRun:
-    """The replay itself: the movers of peers, by their numbers; word and kind of each of its scalars."""
-
-    token: Positive
-    peers: Annotated[Sequence[str], Many(Text(MAX_STRING_BYTES), MOST_PEERS)] = ()
-    scalars: Words = ()
+    parts: Annotated[Sequence[ListPart], Many(Message("LIST.parts", ListPart), MOST_TASKS)]
 
 
 def _require_consistent(one: TaskList, where: str) -> None:
-    """Refuse numbers of what a list does not have by then, and tensors that do not fill their slots."""
-    slots, tasks, shows = len(one.slots), 0, 0
-    for i, step in enumerate(one.steps):
-        path = f"{where}.steps[{i}]"
-        for get in step.gets:
-            _require_below(get.slot, slots, f"{path}.gets.slot")
-            for user in get.users:
-                _require_below(user, tasks, f"{path}.gets.users")
-        for number in step.shown:
-            _require_below(number, shows, f"{path}.shown")
-        for task in step.tasks:
-            _require_below(task.callable, len(one.callables), f"{path}.tasks.callable")
+    """Refuse numbers of what a list does not have, and tensors of another size than the part's."""
+    for i, part in enumerate(one.parts):
+        path = f"{where}.parts[{i}].tasks"
+        for task in part.tasks:
+            _require_below(task.callable, len(one.callables), f"{path}.callable")
             for use in task.uses:
-                _require_below(use.slot, slots, f"{path}.tasks.uses.slot")
-                nbytes, room = use.form.nbytes(), one.slots[use.slot]
+                _require_below(use.tensor, len(part.tensors), f"{path}.uses.tensor")
+                nbytes, room = use.form.nbytes(), part.tensors[use.tensor]
                 if nbytes != room:
                     raise refusal(
-                        f"{path}.tasks.uses", f"a tensor of {nbytes} bytes is in a slot of {room}"
+                        f"{path}.uses", f"a tensor of {nbytes} bytes is said to have {room}"
                     )
-        tasks, shows = tasks + len(step.tasks), shows + len(step.shows)
-        for show in step.shows:
-            _require_below(show.slot, slots, f"{path}.shows.slot")
-            _require_below(show.task, tasks, f"{path}.shows.task")
 
 
 def _require_below(number: int, limit: int, where: str) -> None:
@@ -229,42 +143,102 @@ def _require_below(number: int, limit: int, where: str) -> None:
 
 
 LIST = Message("LIST", TaskList, _require_consistent)
-OPEN_LIST = Message("OPEN_LIST", ListOpening)
-LIST_OPENED = Message("OPEN_LIST answer", ListOpened)
-RUN_LIST = Message("RUN_LIST", ListRun)
 
 
-# ---------------------------------------------------------------- what the parent asks of a link
-@dataclass(frozen=True)
-class ProgramTensor:
-    """A tensor of the program that a replay gives or gets, under its number."""
+# ---------------------------------------------------------------- at the session
+class _Variables:
+    """What the program of a part leaves open: addresses, the replay's scalars, numbers of layouts."""
 
-    number: Positive
-    address: Uint64
-    nbytes: Uint64
+    def __init__(self, tensors: int, scalars: int) -> None:
+        self.tensors, self.scalars = tensors, scalars
+        self.layouts: dict[Layout, int] = {}
+
+    def of_scalar(self, number: int) -> int:
+        """Return the variable of the word of a scalar, counted from 1; its kind is the next."""
+        return self.tensors + (number - 1) * L.SCALAR_WORDS
+
+    def of_layout(self, layout: Layout) -> int:
+        """Return the variable of a layout's number."""
+        first = self.of_scalar(self.scalars + 1)
+        return self.layouts.setdefault(layout, first + len(self.layouts))
+
+    def values(self, args: TaskArgs, orch: Any) -> Array:
+        """Return all of them for a run; the first scalar is none of the replay's."""
+        wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self.layouts]
+        if wires:
+            orch._give_numbers([wires])
+        addresses = b"".join(wire[:SHAPE_AT] for wire in args._tensors)
+        raw = addresses + b"".join(args._scalars[1 : 1 + self.scalars])
+        numbers = np.array([*map(layout_number, wires)], np.int64)
+        return np.concatenate([np.frombuffer(raw, np.int64), numbers])
 
 
-ProgramTensors = Annotated[
-    Sequence[ProgramTensor], Many(Message("LIST_REQUEST.tensors", ProgramTensor), MOST_SLOTS)
-]
+class _Part:
+    """A part as a program; see `jit.program`."""
+
+    def __init__(self, part: ListPart) -> None:
+        bound = [scalar.bound for task in part.tasks for scalar in task.scalars]
+        self._sizes = part.tensors
+        self._variables = _Variables(len(part.tensors), max(bound, default=0))
+        writer = ProgramWriter()
+        for one in part.tasks:
+            self._write(writer, one)
+        self.callables = [one.callable for one in part.tasks]
+        self._program: Words = writer.words()
+        self._places = writer.callables
+
+    def _write(self, writer: ProgramWriter, one: ListTask) -> None:
+        tensors, patches = [], []
+        variables = self._variables
+        for i, use in enumerate(one.uses):
+            layout = read_layout(use.layout, use.form.nbytes()) if use.layout else None
+            tensor = use.form if layout is None else DescribedTensor(_SOMEWHERE, layout)
+            tensors.append(bytes(tensor._tagged(use.tag)))
+            patches.append(Patch(tensor_at(i), use.tensor, 0))
+            if layout is not None:
+                patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, variables.of_layout(layout), 0))
+        scalars = []
+        for j, scalar in enumerate(one.scalars):
+            scalars.append(scalar.word.to_bytes(8, "little") + scalar.kind.to_bytes(8, "little"))
+            if scalar.bound:
+                first, at = variables.of_scalar(scalar.bound), scalar_at(len(tensors), j)
+                patches += [Patch(at + k, first + k, 0) for k in range(L.SCALAR_WORDS)]
+        counts = counts_of(len(tensors), len(scalars))
+        writer.submit(0, counts, b"".join([*tensors, *scalars]), (), patches, -1)
+
+    def play(self, orch: Any, args: TaskArgs, words: Sequence[int]) -> None:
+        """Submit its tasks; `words` are those that their callables have now."""
+        sizes, scalars = [bytes_of(wire) for wire in args._tensors], len(args._scalars) - 1
+        if sizes != list(self._sizes) or scalars < self._variables.scalars:
+            raise ValueError(
+                f"a part of a list has tensors of {list(self._sizes)} bytes and "
+                f"{self._variables.scalars} scalars, its task {sizes} and {scalars}"
+            )
+        self._program[self._places] = words
+        rewind(self._program)
+        orch._play(self._program, self._variables.values(args, orch))
 
 
-@dataclass(frozen=True)
-class ListRequest:
-    """A replay of a list, as the program hands it to the link of an endpoint.
+class PlayedList:
+    """A list as a session runs it: the function of the tasks that name it.
 
-    `peers` are endpoints' ids; the link finds the movers. `tasks` is how many tasks the list has.
+    `find` returns the callable of the inner Worker that has a digest.
     """
 
-    number: Positive
-    raw: Octets
-    token: Positive
-    forgotten: Forgotten
-    peers: Annotated[Sequence[int], Many(U32, MOST_PEERS)]
-    scalars: Words
-    comes: ProgramTensors
-    goes: ProgramTensors
-    tasks: Uint64
+    def __init__(self, one: TaskList, find: Callable[[bytes], CallableHandle]) -> None:
+        self._find, self._digests = find, one.callables
+        self._parts = [_Part(part) for part in one.parts]
 
-
-LIST_REQUEST = Message("LIST_REQUEST", ListRequest)
+    def __call__(self, orch: Any, args: TaskArgs, config: Any) -> None:
+        """Run a part."""
+        number = int(args.scalar(0))
+        if not 0 <= number < len(self._parts):
+            raise ValueError(f"part {number} is not one of the {len(self._parts)} of the list")
+        part = self._parts[number]
+        words = {
+            one: orch._require_handle(
+                "a list", self._find(self._digests[one]), (), orch._subs, L.SUB
+            )
+            for one in set(part.callables)
+        }
+        part.play(orch, args, [words[one] for one in part.callables])

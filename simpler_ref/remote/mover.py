@@ -15,7 +15,6 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -28,15 +27,12 @@ from .chunks import CHUNK, NOBODY, Header, Kind, decode
 from .connection import prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_server
-from .windows import U64, Refusal, Window, Windows, bytes_at, name_of, new_key
+from .windows import U64, NotOffered, Refusal, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "new_key"]
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
-MOST_OVER = 8
-MOST_PARKED = 1 << 12
-"""Requests of all lines for what is not made yet."""
 log = logging.getLogger("simpler_ref")
 
 
@@ -92,14 +88,6 @@ class Mover:
         self._counts = dict.fromkeys(names, 0)
         self.on_ask: Callable[[int, bytes], bytes] | None = None
         """Answers the questions of others: a key and the question; on the thread that serves."""
-        self.on_moved_all: Callable[[int], None] | None = None
-        """Told the key when all of a window was written, or read by all; by the thread that serves."""
-        self._parked: dict[int, list[tuple[bytes, Header]]] = {}
-        """By window: the requests that wait until it is offered."""
-        self._parking = threading.Lock()
-        """Held while such a request comes, or its window, and while the thread that serves is woken."""
-        self._over: deque[int] = deque(maxlen=MOST_OVER)
-        """Tokens of the last replays that are over."""
         self._served = dict.fromkeys(
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
@@ -112,7 +100,6 @@ class Mover:
         try:
             self._router = self._open_router(bind)
             self.address = self._router.last_endpoint.decode()
-            self._bell = self._open_bell()
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -123,9 +110,6 @@ class Mover:
     def offer(self, window: Window) -> None:
         """Let others reach a window of this session's memory."""
         self._windows.offer(window)
-        with self._parking:
-            if window.key in self._parked:
-                self._wake(window.key)
 
     def withdraw(self, key: int) -> None:
         """Let nobody reach a window any more; when it returns, nothing touches its memory."""
@@ -199,64 +183,6 @@ class Mover:
                 line.store_all(self._firsts(Kind.WRITE, number, offset, several), memories)
         self._note_moved(address, True, several, began)
 
-    def fetch_made(
-        self,
-        address: str,
-        token: int,
-        several: Sequence[Span],
-        between: Callable[[], None],
-        partly: bytearray | memoryview | None = None,
-        came: Callable[[int], None] | None = None,
-    ) -> list[bool]:
-        """Copy windows that another session offers in the course of a replay, as soon as it does.
-
-        Parameters
-        ----------
-        address
-            The other mover's address.
-        token
-            Of the replay; `NO_REPLAY`: what is not offered now does not come.
-        several
-            The windows; best in the order in which they are likely to be offered.
-        between
-            Called now and then while it waits; it may raise.
-        partly
-            A byte for each window: 1 while its memory here has a part of it, and not all.
-        came
-            Told the key of each window when all of it has come.
-
-        Returns
-        -------
-        list of bool
-            Whether each has come. The others were not offered before the replay was over.
-
-        Raises
-        ------
-        TransferError
-            The other side is gone or silent.
-        """
-        partly = bytearray(len(several)) if partly is None else partly
-        memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
-        doing = f"fetch {len(several)} tensors from {address} as they are made"
-        with self._transfer(doing, address) as (line, number):
-            firsts = self._firsts(Kind.AWAIT, number, token, several)
-            spans = {first.transfer: one for first, one in zip(firsts, several, strict=True)}
-
-            def note(transfer: int, began: int) -> None:
-                self._note_moved(address, False, [spans[transfer]], began)
-                if came is not None:
-                    came(spans[transfer].key)
-
-            refused = line.fetch_made(firsts, memories, between, note, partly)
-        return [one.transfer not in refused for one in firsts]
-
-    def end_replay(self, token: int) -> None:
-        """Refuse what others still wait for in a replay."""
-        with self._parking:
-            self._over.append(token)
-            if self._parked:
-                self._wake(NO_WINDOW)
-
     def _firsts(
         self, kind: Kind, number: int, offset: int, several: Sequence[Span]
     ) -> list[Header]:
@@ -306,8 +232,6 @@ class Mover:
             self._idle.clear()
         for line in idle:
             line.close()
-        with self._parking:
-            self._bell.close()
         self._context.term()  # whoever waits for a socket is told, and closes it
         self._thread.join()
         self._windows.clear()
@@ -406,29 +330,11 @@ class Mover:
         socket.bind(bind)
         return socket
 
-    def _open_bell(self) -> Any:
-        """Return a socket by which other threads wake the one that serves; nobody else knows its name."""
-        self._own_name = secrets.token_bytes(16)
-        self._router.bind(BELL)
-        socket = self._context.socket(self._zmq.DEALER)
-        socket.setsockopt(self._zmq.ROUTING_ID, self._own_name)
-        socket.setsockopt(self._zmq.LINGER, 0)
-        socket.connect(BELL)
-        return socket
-
-    def _wake(self, key: int) -> None:
-        """Have the thread that serves look at requests that were parked."""
-        if not self._bell.closed:
-            self._bell.send(key.to_bytes(8, "little"))
-
     def _serve(self) -> None:
         try:
             while True:
                 peer, *parts = self._receive()
-                if peer == self._own_name:
-                    self._serve_parked(int.from_bytes(parts[0], "little"))
-                else:
-                    self._serve_one(peer, parts)
+                self._serve_one(peer, parts)
         except self._zmq.ContextTerminated:
             pass
         finally:  # so that nobody waits for answers that never come
@@ -454,17 +360,12 @@ class Mover:
             fail_point("moving")
             if header.kind == Kind.READ and len(parts) == 1:
                 self._read(peer, header)
-            elif header.kind == Kind.AWAIT and len(parts) == 1:
-                if not self._serve_made(peer, header):
-                    return
             elif header.kind == Kind.WRITE and len(parts) == 2:
                 if self._windows.write(header, parts[1].buffer):
-                    self._served["served_in"] += header.size
-                    if self.on_moved_all is not None and self._windows.is_filled(header.key):
-                        self.on_moved_all(header.key)
-                    self._reply(
-                        peer, header.answer(Kind.WRITTEN)
-                    )  # who sees it finds all of that done
+                    self._served["served_in"] += (
+                        header.size
+                    )  # before the other side sees the answer
+                    self._reply(peer, header.answer(Kind.WRITTEN))
             elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
                 answer = self.on_ask(header.key, parts[1].bytes)
                 self._reply(peer, header.answer(Kind.ANSWER), answer)
@@ -472,6 +373,8 @@ class Mover:
             else:
                 raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
             self._served["served_chunks"] += 1
+        except NotOffered as refusal:  # as after a task has failed: nothing to warn of
+            self._refuse(peer, header, str(refusal), logging.DEBUG)
         except Refusal as refusal:
             self._refuse(peer, header, str(refusal))
         except self._zmq.ContextTerminated:
@@ -479,38 +382,8 @@ class Mover:
         except Exception as error:  # which may not end the service of all others
             self._refuse(peer, header, f"{type(error).__name__}: {error}")
 
-    def _serve_made(self, peer: bytes, header: Header) -> bool:
-        """Answer a request for a window; park it, and return False, if it is not offered yet.
-
-        That a replay has ended without it is nothing to warn of.
-        """
-        with self._parking:
-            if not self._windows.has(header.key):
-                if header.offset == NO_REPLAY or header.offset in self._over:
-                    self._reply(peer, header.answer(Kind.REFUSED), NOT_MADE)
-                    return False
-                if sum(map(len, self._parked.values())) >= MOST_PARKED:
-                    raise Refusal(f"{MOST_PARKED} requests wait already for what is not made yet")
-                self._parked.setdefault(header.key, []).append((peer, header))
-                return False
-        self._read(peer, header)
-        return True
-
     def _read(self, peer: bytes, header: Header) -> None:
-        asked = header
-        if header.kind == Kind.AWAIT:
-            asked = header._replace(kind=Kind.READ, offset=0)
-        all_have = self._windows.read(asked, self._replier(peer, header))
-        if all_have and self.on_moved_all is not None:
-            self.on_moved_all(header.key)
-
-    def _serve_parked(self, key: int) -> None:
-        """Answer the requests that have waited for a window; or refuse those of replays that are over."""
-        with self._parking:
-            keys = list(self._parked) if key == NO_WINDOW else [key]
-            several = [one for name in keys for one in self._parked.pop(name, ())]
-        for peer, header in several:
-            self._serve_one(peer, [header.encode()])
+        self._windows.read(header, self._replier(peer, header))
 
     def _replier(self, peer: bytes, header: Header) -> Callable[[memoryview], None]:
         def send(data: memoryview) -> None:
@@ -522,23 +395,15 @@ class Mover:
     def _reply(self, *parts: Any) -> None:
         self._router.send_multipart(parts)
 
-    def _refuse(self, peer: bytes, header: Header, why: str) -> None:
+    def _refuse(self, peer: bytes, header: Header, why: str, level: int = logging.WARNING) -> None:
         """Answer that a request is refused, and log it unless another chunk of the transfer was."""
         self._served["served_refused"] += 1
         if self._refused.get(peer) != header.transfer:
             if len(self._refused) >= MOST_WAITING:
                 self._refused.clear()
             self._refused[peer] = header.transfer
-            log.warning("the mover at %s refused a transfer: %s", self.address, why)
+            log.log(level, "the mover at %s refused a transfer: %s", self.address, why)
         self._reply(peer, header.answer(Kind.REFUSED), why.encode())
-
-
-NOT_MADE = b"the replay is over, and has not made it"
-BELL = "inproc://bell"
-NO_WINDOW = 0
-"""No window has this key."""
-NO_REPLAY = 0
-"""No replay has this token: what is not offered by now is not waited for."""
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h

@@ -1,7 +1,7 @@
 """What the link of an endpoint does with the parent's memory: it stores versions into the session that a
 task reads, and brings home those that the session has made.
 
-Rule     REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-5, REMOTE-AHEAD-8, REMOTE-RETRY-2, SPEED-LIST-5
+Rule     REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-5, REMOTE-AHEAD-8, REMOTE-RETRY-2
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .copies import (
 from .directory import CopyPlan
 from .fail_points import fail_point
 from .keys import KeyPair
-from .mover import NO_REPLAY, Mover, Span
+from .mover import Mover, Span
 from .task_messages import FrameCapacity
 
 ADDRESS_BYTES = 128
@@ -227,34 +227,18 @@ class ParentMemory:
         self.bringing[0] = key
         fail_point("bringing")
         span = Span(window_key(key, version), address, nbytes)
-        # after a task has failed, what it should have changed is not offered: nothing to warn of
-        if not self.mover.fetch_made(self.address, NO_REPLAY, [span], lambda: None)[0]:
+        try:
+            self.mover.fetch_all(self.address, [span])
+        except TransferError as error:
+            if not error.refused:
+                raise
             raise RemoteError(
                 f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "
                 "endpoint was lost and has started anew"
-            )
+            ) from None
         fail_point("brought")
         self._brought[key] = version
         self.brought += 1
-
-    def bring_made(
-        self,
-        token: int,
-        several: Sequence[Span],
-        between: Callable[[], None],
-        partly: bytearray | memoryview,
-    ) -> bool:
-        """Take what a replay makes, as it does; return whether all has come.
-
-        `partly` has a byte for each, which is 1 while a part of it is here.
-        """
-        if not several:
-            return True
-        fail_point("bringing")
-        came = self.mover.fetch_made(self.address, token, several, between, partly)
-        self.brought += sum(came)
-        fail_point("brought")
-        return all(came)
 
     def bring_all(self, several: Sequence[Homing]) -> bytes:
         """Bring several home, all at once if that can be; return what became of each."""

@@ -1,6 +1,6 @@
 """The parent's tensors in a run: what comes home at its end, and what was lost with an endpoint.
 
-Rule     REMOTE-LINK-12, REMOTE-COPY-5, REMOTE-COPY-8, SPEED-LIST-6
+Rule     REMOTE-LINK-12, REMOTE-COPY-5, REMOTE-COPY-8
 """
 
 from __future__ import annotations
@@ -77,12 +77,6 @@ class ParentTensors:
         self.owed: list[tuple[int, int]] = []
         """Spans whose newest version is lost unless tasks make it again."""
         self._lost: list[LostTensor] = []
-        self._coming: list[tuple[int, int, int]] = []
-        """Of what a replay brings home: where a byte is that is 1 while a part is here, and the span."""
-
-    def note_coming(self, byte: int, start: int, nbytes: int) -> None:
-        """Note that a replay brings a tensor home, which is as it was unless a part of it has come."""
-        self._coming.append((byte, start, nbytes))
 
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
@@ -162,10 +156,6 @@ class ParentTensors:
         finally:  # a signal may have come
             for held in waiting:
                 self._note_lost(held)
-            for byte, start, nbytes in self._coming:
-                if ctypes.c_ubyte.from_address(byte).value:
-                    self._note_lost(Held(start, nbytes, b""))
-            self._coming.clear()
             for span in self.owed if failure is not None else ():
                 self._note_lost(Held(*span, b""))
             self.owed.clear()

@@ -57,21 +57,19 @@ class PlacedGraph(Graph):
         of_endpoints = any(is_remote(handle) for handle, _ in self._handles)
         self._steps: list[Step] = recorder.steps if of_endpoints else []
         self._listed: ListedGraph | None = None
-        self._has_run = self._is_unlisted = self._went_by_lists = False
-        """Whether it has run, cannot go by lists, and went by lists the last time."""
+        self._task_s = 0.0
+        """About how long its tasks last; 0 before it has run."""
+        self._is_unlisted = self._went_by_lists = False
+        """Whether it cannot go by lists, and went by lists the last time."""
 
     def _run(self, bound: TaskArgs | None, start: int) -> RunTiming:
         self._prepare_lists()
-        try:
-            timing = super()._run(bound, start)
-        except BaseException:
-            if self._listed is not None:
-                self._listed.forget_sent()
-            raise
-        self._has_run = True
+        timing = super()._run(bound, start)
+        seconds = timing.host_wall_ns / 1e9
+        self._task_s = self._task_s or seconds / max(1, self.tasks)
         if self._listed is None or not self._went_by_lists:
             return timing
-        self._listed.note_run(timing.host_wall_ns / 1e9)
+        self._listed.note_run(seconds)
         return replace(timing, tasks=self.tasks)
 
     def _play(self, orch: Orchestrator) -> None:
@@ -90,16 +88,21 @@ class PlacedGraph(Graph):
         options = life.options
         if options.check or options.retries or options.track_reads:
             return  # a list has only the order that follows from its data
-        if not self._steps or not self._has_run:
+        if not self._steps or not self._task_s:
             return
-        if self._listed is not None and not self._listed.are_all_there():
+        assert isinstance(life.endpoints, Endpoints)
+        for dropped in life.endpoints.take_dropped_lists():
+            if life.registry.is_live(dropped):
+                life.registry.discard(dropped, life.installer, life.running)
+        if self._listed is not None and not self._listed.is_possible:
             self._listed = None
         if self._listed is None and not self._is_unlisted:
-            assert isinstance(life.endpoints, Endpoints)
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise
-                self._listed = ListedGraph.of(life.endpoints, self._steps, self._words(), provided)
+                self._listed = ListedGraph.of(
+                    life.endpoints, self._steps, self._words(), provided, self._task_s
+                )
                 self._is_unlisted = self._listed is None
         if self._listed is not None:
-            self._listed.require_registered(life.registry, self._add_callable)
+            self._listed.register(life.registry.is_live, self._add_callable)

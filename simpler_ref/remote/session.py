@@ -16,15 +16,12 @@ import os
 import socket as sockets
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
-from ..system.polling import wait_readable
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
@@ -55,10 +52,9 @@ from .frames import (
 )
 from .keys import KeyPair
 from .limits import SIZES
-from .list_runs import Lists
 from .manifest import Announcement, Manifest
 from .mover import Mover
-from .session_frames import LOOK_S, SessionFrames
+from .session_frames import SessionFrames
 from .session_tasks import FRAMES, SessionTasks
 from .session_trace import SessionTrace
 from .stores import Stores
@@ -214,8 +210,7 @@ class Session:
             manifest.endpoint_id, mover, lambda nbytes: self._tasks.memory(nbytes)
         )
         frames.open(inner.placement().core_for_frames(manifest.before))
-        lists = self._make_lists(inner, mover)
-        self._tasks = SessionTasks(manifest, frames, inner, self.dispatcher, copies, stores, lists)
+        self._tasks = SessionTasks(manifest, frames, inner, self.dispatcher, copies, stores)
         self._trace = SessionTrace(manifest.session_id, frames, inner)
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
@@ -223,28 +218,6 @@ class Session:
         self.announcement = Announcement(
             address, health, mover.address, key, sockets.gethostname(), os.getpid()
         )
-
-    def _make_lists(self, inner: Worker, mover: Mover) -> Lists:
-        bell = os.eventfd(0, os.EFD_NONBLOCK)
-        descriptors = *self.frames.descriptors(), bell
-
-        def wait() -> None:
-            wait_readable(descriptors, LOOK_S)
-            with suppress(BlockingIOError):
-                os.eventfd_read(bell)
-
-        lists = Lists(
-            mover,
-            self._copies.empty,
-            self.dispatcher.find,
-            inner.run,
-            self.frames.has_stopped_list,
-            partial(os.eventfd_write, bell, 1),
-            wait,
-            self._manifest.silence_s,
-        )
-        mover.on_moved_all = lists.note
-        return lists
 
     def close(self) -> None:
         """Close everything: buffers are freed, the inner Worker is closed."""
@@ -291,8 +264,6 @@ class Session:
             self._tasks.serve(frame)
         elif kind == FrameType.CONTROL:
             self._serve_control(frame)
-        elif kind == OwnFrameType.STOP_LIST:
-            pass  # the replay has ended meanwhile
         elif kind == OwnFrameType.COUNTERS:
             send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
         elif kind == OwnFrameType.TRACE:

@@ -4,7 +4,7 @@ The main thread receives and sends. A thread of its own answers signs of life, a
 is gone, whatever the main thread does.
 
 Rule     REMOTE-LINK-2, REMOTE-LINK-6, REMOTE-LINK-8, REMOTE-LINK-13, REMOTE-AHEAD-1, REMOTE-AHEAD-5,
-         REMOTE-FAIL-5, REMOTE-HEALTH-2, REMOTE-TRUST-2, SPEED-LIST-6, SPEED-WAIT-14
+         REMOTE-FAIL-5, REMOTE-HEALTH-2, REMOTE-TRUST-2, SPEED-WAIT-14
 """
 
 from __future__ import annotations
@@ -269,21 +269,6 @@ class SessionFrames:
             if len(waiting) > 1:
                 fail_point("queued")
         return waiting.popleft()
-
-    def has_stopped_list(self) -> bool:
-        """Say whether the parent has stopped the replay that runs; keep other frames that have come."""
-        while has_message(self._socket):
-            frame = self._receive()
-            if frame is None:
-                continue
-            kind = frame.header.frame_type
-            if kind == OwnFrameType.STOP_LIST:
-                return True
-            if kind == FrameType.SHUTDOWN:
-                self._waiting.appendleft(frame)
-                return True
-            self._waiting.append(frame)
-        return bool(self.over)
 
     def _receive(self) -> Frame | None:
         """Return the next frame of the parent; None if there is none in time, or it was refused.

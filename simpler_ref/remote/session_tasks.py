@@ -1,8 +1,7 @@
-"""What a session runs: tasks and their tensors, lists of tasks, calls; alone, or side by side.
+"""What a session runs: tasks and their tensors, calls; alone, or side by side.
 
 Rule     CALL-FAR-1, ORCH-CHECK-7, REMOTE-ARGS-3, REMOTE-MEM-3, REMOTE-MEM-4, REMOTE-COPY-2,
-         REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-AHEAD-9, REMOTE-FAIL-1, REMOTE-FAIL-2, REMOTE-LIST-1,
-         SPEED-LIST-1, SPEED-LIST-6
+         REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-AHEAD-9, REMOTE-FAIL-1, REMOTE-FAIL-2
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ from .limits import (
     REMOTE_BUFFER_ACCESS_READ_WRITE,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
-from .list_runs import Lists
-from .lists import LIST_OPENED, OPEN_LIST, RUN_LIST, ListOpened
 from .manifest import Manifest
 from .session_calls import SessionCalls, end_of_call, failure_of
 from .session_frames import SessionFrames
@@ -56,7 +53,7 @@ from .task_messages import (
 from .waiting_thread import WaitingThread
 from .windows import Refusal
 
-FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN, OwnFrameType.OPEN_LIST)
+FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN)
 """Those that `SessionTasks` serves."""
 FETCHERS = 4
 """Threads that fetch what tasks read from other endpoints."""
@@ -70,7 +67,7 @@ _TAGS = {
 
 
 class SessionTasks:
-    """Runs the tasks, lists of tasks and calls that the frames of a session bring, and answers them.
+    """Runs the tasks and calls that the frames of a session bring, and answers them.
 
     A call begins when its frame comes, and so does a task that may run beside others; they are answered
     when they have ended. Meanwhile the main thread, which this is for, looks for other frames.
@@ -83,8 +80,8 @@ class SessionTasks:
         From the parent, and to it.
     inner : Worker
         What runs all of it.
-    dispatcher, copies, stores, lists
-        The session's callables, copies of tensors, buffers, and lists of tasks.
+    dispatcher, copies, stores
+        The session's callables, copies of tensors, and buffers.
     """
 
     def __init__(
@@ -95,12 +92,11 @@ class SessionTasks:
         dispatcher: Dispatcher,
         copies: Copies,
         stores: Stores,
-        lists: Lists,
     ) -> None:
         self._session_id, self._frames, self._inner = manifest.session_id, frames, inner
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
         self._dispatcher, self._copies, self._stores = dispatcher, copies, stores
-        self._lists, self._failed = lists, FailedTasks()
+        self._failed = FailedTasks()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         """Wakes this thread when tensors of a task have been fetched."""
         self._calls = SessionCalls(inner._stream, dispatcher, copies)
@@ -119,7 +115,6 @@ class SessionTasks:
     def end(self) -> None:
         """End the threads; the one that looks out has seen that the session ends, too. Forget values."""
         self._lookout.end(lambda: None)
-        self._lists.close()
         self._beside.end()
         self._copies.forget_values()
 
@@ -129,17 +124,14 @@ class SessionTasks:
         kind = frame.header.frame_type
         if kind == OwnFrameType.VALUE_TAKEN:
             self._copies.drop([VALUE_TAKEN.decode(frame.payload).key])
-        elif kind == OwnFrameType.OPEN_LIST:
-            self._frames.send(kind, self._open_list(frame))
         else:
             self._serve_task(frame)
 
     def _serve_task(self, frame: Frame) -> None:
-        """Run a task, or a list of them, and send its outcome; or have it run beside other ones."""
-        is_list = frame.header.frame_type == OwnFrameType.RUN_LIST
+        """Run a task, and send its outcome; or have it run beside other ones."""
         sequence = frame.header.sequence
         try:
-            end = (self._run_list if is_list else self._take_up)(frame)
+            end = self._take_up(frame)
         except BaseException as error:
             if self._frames.over:
                 raise
@@ -261,21 +253,6 @@ class SessionTasks:
             self._copies.settle(tensors, succeeded)
         fail_point("settled")
         return L.SUCCESS
-
-    def _run_list(self, frame: Frame) -> End:
-        self._lists.run(RUN_LIST.decode(frame.payload))
-        return completion(frame.header.sequence, L.SUCCESS)
-
-    def _open_list(self, frame: Frame) -> bytes:
-        text = ""
-        try:
-            self._settle()
-            self._lists.open(OPEN_LIST.decode(frame.payload))
-        except BaseException as error:
-            if self._frames.over:
-                raise
-            text = cut_utf8(describe_exception(error), MAX_STRING_BYTES).decode()
-        return LIST_OPENED.encode(ListOpened(frame.header.sequence, text))
 
     # ------------------------------------------------------------ their tensors
     def open_copies(self, key: int, question: bytes) -> bytes:

@@ -34,15 +34,12 @@ class Window:
         The memory. It belongs to whoever offers the window, and stays until it is withdrawn.
     access : int
         Read 1, write 2, both 3.
-    reads : int
-        How often it is read before it is withdrawn by itself; 0: it is not.
     """
 
     key: int
     address: int
     nbytes: int
     access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
-    reads: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.key < U64:
@@ -69,6 +66,10 @@ class Refusal(ValueError):
     """A request is not carried out; the text goes to the one who asked."""
 
 
+class NotOffered(Refusal):
+    """There is no such window: whoever asks expects that it may be so."""
+
+
 def bytes_at(address: int, nbytes: int) -> memoryview:
     """Return memory by its address."""
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
@@ -82,23 +83,11 @@ class _Offered:
         self.memory = bytes_at(window.address, window.nbytes)
         self._newest: dict[int, int] = {}
         """The last transfer of each sender."""
-        self._writer = -1, -1
-        self._left = window.nbytes
-        """What the transfer of which a chunk came last has still to write."""
-        self.unread = window.nbytes * window.reads
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether one transfer has written all of it."""
-        return self._left <= 0
 
     def write(self, header: Header, data: memoryview) -> None:
         """Copy a chunk into it."""
         start = header.offset + header.at
         self.memory[start : start + header.size] = data
-        if self._writer != (header.sender, header.transfer):
-            self._writer, self._left = (header.sender, header.transfer), self.window.nbytes
-        self._left -= header.size
 
     def move(self, address: int) -> None:
         """Have its bytes at another address."""
@@ -148,34 +137,17 @@ class Windows:
         with self._lock:
             self._offered[key].move(address)
 
-    def has(self, key: int) -> bool:
-        """Say whether a window is offered."""
-        return key in self._offered
-
-    def is_filled(self, key: int) -> bool:
-        """Say whether all of a window has been written since it was offered."""
-        with self._lock:
-            found = self._offered.get(key)
-            return found is not None and found.is_filled
-
     def clear(self) -> None:
         """Withdraw all windows."""
         with self._lock:
             self._offered.clear()
 
-    def read(self, header: Header, take: Callable[[memoryview], Any]) -> bool:
-        """Hand the bytes of a chunk to a function that copies them; say if all have read it now."""
+    def read(self, header: Header, take: Callable[[memoryview], Any]) -> None:
+        """Hand the bytes of a chunk to a function that copies them."""
         with self._lock:
             found = self._find(header, Kind.READ)
             start = header.offset + header.at
             take(found.memory[start : start + header.size])
-            if not found.window.reads:
-                return False
-            found.unread -= header.size
-            if found.unread > 0:
-                return False
-            del self._offered[header.key]
-            return True
 
     def write(self, header: Header, data: memoryview) -> bool:
         """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""
@@ -191,7 +163,7 @@ class Windows:
     def _find(self, header: Header, kind: Kind) -> _Offered:
         name = name_of(header.key)
         if header.key not in self._offered:
-            raise Refusal(
+            raise (NotOffered if kind == Kind.READ else Refusal)(
                 f"{name} is not offered, or not any more: what offered it has failed or is over; what "
                 "the program exports, it releases only after the tasks that use it"
             )

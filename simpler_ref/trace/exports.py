@@ -53,9 +53,6 @@ FRAMES = {
     68: "OUTCOME",
     69: "VALUE_TAKEN",
     70: "TRACE",
-    73: "OPEN_LIST",
-    74: "LIST",
-    75: "STOP_LIST",
 }
 """Names of frames, by their types."""
 

@@ -85,7 +85,7 @@ CALLERS = {
         *("submit_and_pass", "submit_group_and_pass"),
         *("alloc_buffer", "begin_stream", "call_and_pass", "help_stream", "forget_memory"),
         *("end_stream", "reset_stream"),
-        *("run_program", "open_scope", "close_scope", "newest_tasks", "help_scheduler"),
+        *("run_program", "open_scope", "close_scope", "help_scheduler"),
         *("begin_run", "finish_run", "end_run", "wait_ready", "set_usable", "forget_configs"),
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),

@@ -42,13 +42,12 @@ LOOKS = st.builds(
 class Thread:
     """The Orch thread, and what is expected of it at each look; after all of them it has its goal."""
 
-    def __init__(self, looks, patch, *, room=False, slice_ns=1 << 60, parks=False):
+    def __init__(self, looks, patch, *, room=False, slice_ns=1 << 60):
         self.left, self.room, self.slice_ns = list(looks), room, slice_ns
         self.world = Alone(self.asleep, lambda: self.waits(PAUSES))
         self.mem = self.world.mem
         self.mem |= {L.SPIN_NS: SPIN_NS, L.ORCH_BACK_OFF: PATIENCE_NS, L.PARK_NS: PARK_NS}
-        self.mem |= {L.PARKS_AT_ONCE: int(parks), L.ORCH_CORE: 3, L.ORCH_KEEPS: -1}
-        self.spin_ns = 0 if parks else SPIN_NS
+        self.mem |= {L.ORCH_CORE: 3, L.ORCH_KEEPS: -1}
         self.now, self.quiet_since, self.offered = Look(), None, False
         self.start, self.is_late = self.world.clock + TICK_NS, False
         self.expected_keeps = -1
@@ -93,7 +92,7 @@ class Thread:
         assert not self.is_late
         waited = self.waited()
         expected = SLEEPS
-        if self.now.is_deferred or waited < self.spin_ns:
+        if self.now.is_deferred or waited < SPIN_NS:
             keeps = waited < PATIENCE_NS or (self.now.keeps and not self.offered)
             expected = PAUSES if keeps else OFFERS
         assert how == expected
@@ -111,10 +110,10 @@ class Thread:
 
 @pytest.mark.spec("SPEED-WAIT-2")
 @settings(max_examples=60)
-@given(looks=st.lists(LOOKS, max_size=40), parks=st.booleans())
-def test_it_spins_offers_its_core_and_sleeps(looks, parks):
+@given(looks=st.lists(LOOKS, max_size=40))
+def test_it_spins_offers_its_core_and_sleeps(looks):
     with pytest.MonkeyPatch.context() as patch:
-        assert Thread(looks, patch, parks=parks).wait() == L.OK
+        assert Thread(looks, patch).wait() == L.OK
 
 
 @pytest.mark.spec("ORCH-BACK-3")

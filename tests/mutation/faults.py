@@ -921,46 +921,23 @@ FAULTS = (
         ),
     ),
     fault(
-        "list-does-not-wait-for-the-parent",
-        "A list takes a tensor for stored before all of it has come from the parent.",
-        "tests/unit/test_mover.py::test_a_window_is_filled_once_one_transfer_has_written_all_of_it",
+        "part-overtakes-what-it-needs",
+        "A part of a list goes on with what another one has yet to write.",
+        "tests/unit/test_listing.py::test_parts_do_what_the_graph_does_one_task_after_the_other",
         Patch(
-            "remote/windows.py",
-            "            return found is not None and found.is_filled\n",
-            "            return found is not None\n",
+            "remote/listing.py",
+            "        if mine is not None and (ending or not mine.has_room(task, most)):\n",
+            "        ending = []\n        if mine is not None and not mine.has_room(task, most):\n",
         ),
     ),
     fault(
-        "result-goes-home-only-at-the-end",
-        "A list shows what is made only when all of its tasks have ended.",
-        f"{SPEED}/test_list.py::test_what_is_made_comes_home_while_another_task_runs",
+        "part-says-that-it-only-writes",
+        "A part of a list does not say that it reads what one of its tasks changes.",
+        "tests/unit/test_listing.py::test_parts_do_what_the_graph_does_one_task_after_the_other",
         Patch(
-            "remote/list_runs.py",
-            "            if not has_ended(slots[one.task]):\n",
-            "            if self._orch._is_busy() or not has_ended(slots[one.task]):\n",
-        ),
-    ),
-    fault(
-        "list-changes-what-was-not-shown",
-        "A list changes a tensor before others were shown the version before.",
-        "tests/unit/test_listing.py::test_lists_do_what_the_graph_does_one_task_after_the_other",
-        Patch(
-            "remote/listing.py", "            step.shown += [id(one) for one in slot.shows]\n", ""
-        ),
-    ),
-    fault(
-        "list-gets-into-a-slot-in-use",
-        "A list gets a tensor into its slot while tasks still use what is there.",
-        "tests/unit/test_listing.py::test_lists_do_what_the_graph_does_one_task_after_the_other",
-        Patch("remote/listing.py", "number, tuple(slot.users))\n", "number, ())\n"),
-    ),
-    fault(
-        "request-waits-for-a-replay-that-is-over",
-        "A mover leaves requests waiting for what a replay will never make.",
-        "tests/unit/test_mover.py::"
-        "test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_comes",
-        Patch(
-            "remote/mover.py", "                self._wake(NO_WINDOW)\n", "                pass\n"
+            "remote/listing.py",
+            "            reads = any(use.reads for use in mine) if before is None else before in READS\n",
+            "            reads = all(use.reads for use in mine) if before is None else False\n",
         ),
     ),
     fault(

@@ -277,21 +277,6 @@ class Sides:
         return None
 
 
-@pytest.mark.parametrize("point", sample(fail_points.LISTS, 1))
-@pytest.mark.slow("starts endpoints, and starts them again")
-def test_whoever_dies_at_a_point_of_a_replay_is_noticed_and_replaced(point, tmp_path, monkeypatch):
-    once = arm(point, tmp_path, monkeypatch)
-    once.unlink()
-    with list_programs.endpoints() as worker:
-        both = Sides(worker)
-        once.touch()
-        error = both.replay()
-        assert not once.exists(), "nobody has died"
-        assert isinstance(error, WorkerLostError) and "endpoint" in str(error)
-        for _ in range(3):
-            assert both.replay() is None
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("whom", ["session", "link"])
 @pytest.mark.timeout(900)

@@ -3,15 +3,13 @@
 import contextlib
 import logging
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import zmq
 
 from simpler_ref import TransferError
-from simpler_ref.remote import channels, chunks, mover
+from simpler_ref.remote import channels, chunks
 from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.mover import Mover, Window, new_key
@@ -440,71 +438,3 @@ def test_to_close_a_mover_ends_transfers_that_wait(open_mover, start_peer):
     here.close()
     with pytest.raises(TransferError, match="has been closed"):
         here.fetch(peer.address, KEY, 0, bytearray(1), 1)
-
-
-# ---------------------------------------------------------------- what is made in the course of a replay
-TOKEN = 0x77
-
-
-def fetching(here, there, keys, memories, between=lambda: None):
-    """Fetch windows as they are made, on a thread; return what waits for the result."""
-    spans = [mover.Span(key, one, one.nbytes) for key, one in zip(keys, memories, strict=True)]
-    pool = ThreadPoolExecutor(1)
-    found = pool.submit(here.fetch_made, there.address, TOKEN, spans, between)
-    pool.shutdown(wait=False)
-    return found
-
-
-def test_windows_come_when_they_are_offered_in_any_order(pair):
-    here, there = pair
-    nbytes = 3 * CHUNK + 1
-    made = [numbers(nbytes, seed) for seed in range(3)]
-    came = [np.zeros_like(one) for one in made]
-    keys, told = [new_key() for _ in made], []
-    here.on_moved = lambda *one: told.append((time.monotonic_ns(), *one))
-    found = fetching(here, there, keys, came)
-    for i in (2, 0, 1):
-        wait_until(lambda: there._parked)
-        offered = time.monotonic_ns()
-        there.offer(Window(keys[i], made[i].ctypes.data, nbytes, READ))
-    assert found.result(10) == [True] * 3
-    assert [one[1:4] for one in told] == [(there.address, False, nbytes)] * 3
-    assert told[-1][0] >= told[-1][4] >= offered, "what is noted is when it came"
-    assert all((a == b).all() for a, b in zip(came, made, strict=True))
-    assert here.counters()["bytes_in"] == 3 * nbytes
-    assert there.counters()["served_out"] == 3 * nbytes
-
-
-def test_what_a_replay_has_not_made_when_it_is_over_is_refused_and_the_rest_comes(pair, caplog):
-    here, there = pair
-    made, came = numbers(2 * CHUNK), [np.zeros(2 * CHUNK, np.uint8) for _ in range(2)]
-    keys = [new_key(), new_key()]
-    found = fetching(here, there, keys, came)
-    wait_until(lambda: there._parked)
-    there.end_replay(TOKEN + 1)  # which is about others
-    there.offer(Window(keys[1], made.ctypes.data, made.nbytes, READ))
-    there.end_replay(TOKEN)
-    assert found.result(10) == [False, True]
-    assert (came[1] == made).all() and not came[0].any()
-    assert not there._parked
-    assert not caplog.records, "a replay that has failed is told of elsewhere"
-    again = fetching(here, there, keys, came)  # what is offered comes even then
-    assert again.result(10) == [False, True]
-    there.on_ask = lambda key, question: question
-    assert here.ask(there.address, 1, b"still?") == b"still?"
-
-
-def test_a_window_is_filled_once_one_transfer_has_written_all_of_it(pair):
-    here, there = pair
-    memory, data, told = np.zeros(CHUNK + 5, np.uint8), numbers(CHUNK + 5), []
-    there.on_moved_all = told.append
-    key = offer(there, memory)
-    here.store(there.address, key, 0, data[:9], 9)
-    here.store(there.address, key, 5, data[5:], data.nbytes - 5)
-    assert not there._windows.is_filled(key) and not told
-    here.store(there.address, key, 0, data, data.nbytes)
-    assert there._windows.is_filled(key)
-    assert told == [key]
-    assert (memory == data).all()
-    there.withdraw(key)
-    assert not there._windows.is_filled(key)

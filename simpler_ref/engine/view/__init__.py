@@ -411,10 +411,6 @@ class View:
             high = max(high, self._word(L.UNORDERED_HIGH))
         self._mem[L.UNORDERED_LOW], self._mem[L.UNORDERED_HIGH] = low, high
 
-    def park_at_once(self, on: bool) -> None:
-        """Have waits of the Orch thread spin before they park, or not, since tasks are long."""
-        self._mem[L.PARKS_AT_ONCE] = on
-
     def is_unordered(self, low: int, high: int) -> bool:
         """Say whether tasks may write something between two addresses at any time."""
         return low < self._word(L.UNORDERED_HIGH) and self._word(L.UNORDERED_LOW) < high

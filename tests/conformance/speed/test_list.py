@@ -2,13 +2,12 @@
 
 import gc
 import random
-import threading
 
 import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, TaskError, Worker
-from simpler_ref.remote import listing, lists
+from simpler_ref.remote import listing
 from tests import far_side, list_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
 from tests.list_programs import (
@@ -26,16 +25,14 @@ from tests.list_programs import (
     sides,
     submit_all,
 )
-from tests.support import Terminated, make_args, sample, terminated_after, wait_until
-
-MOST_FRAMES = 2
-"""What an endpoint is sent in a replay by lists: OPEN_LIST and RUN_LIST."""
+from tests.support import Terminated, make_args, sample, terminated_after
 
 
 def goes_by_lists(worker, graph, args=None):
     """Replay a graph, and say whether that went by lists."""
-    frames = frames_of(worker, lambda: graph.run(args))
-    return max(frames) <= MOST_FRAMES < graph.tasks
+    frames = sum(frames_of(worker, lambda: graph.run(args)))
+    assert not graph._went_by_lists or frames < graph.tasks
+    return graph._went_by_lists
 
 
 def chain(worker, length=6, count=COUNT):
@@ -120,77 +117,6 @@ def test_each_version_goes_once_to_an_endpoint_that_reads_it(w):
     after = [one["transfers"] for one in w.transfers()]
     assert [b - a for a, b in zip(before, after, strict=True)] == [0, 1]
     assert [one[0] for one in results] == [5] * 3
-
-
-def tensor_of_path(worker, path):
-    return worker.share(np.frombuffer(str(path).encode(), np.uint8).copy())
-
-
-def replayed_with(worker, graph, path, ways=2):
-    """Replay a graph, by lists by each placement, without a file at the beginning."""
-    for number in range(1 + ways * listing.TRIES):
-        path.unlink(missing_ok=True)
-        graph.run()
-        assert graph._went_by_lists == (number > 0)
-
-
-@pytest.mark.spec("SPEED-LIST-3")
-@pytest.mark.spec("REMOTE-LIST-3")
-def test_a_tensor_is_shown_while_the_next_task_runs(w, tmp_path):
-    path = tmp_path / "told"
-    makes, listens = at(w, copy_to, 0), at(w, list_programs.listen, 0)
-    tells, name = at(w, list_programs.tell, 1), tensor_of_path(w, path)
-    x, y, z = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2, 3))
-
-    def orchestrate(orch, args, config):
-        task = make_args((x, INPUT), (fresh(), OUTPUT))
-        orch.submit_sub(makes, task)
-        orch.submit_sub(listens, make_args((name, INPUT), (x, INPUT), (y, EXISTING)))
-        orch.submit_sub(tells, make_args((name, INPUT), (task.tensor(1), INPUT), (z, EXISTING)))
-
-    replayed_with(w, w.record(orchestrate), path)
-    assert y.tolist() == z.tolist() == x.tolist()
-
-
-# ---------------------------------------------------------------- what the program has
-LARGE = 1 << 18
-"""Elements; it comes and goes alone."""
-
-
-@pytest.mark.spec("SPEED-LIST-7")
-@pytest.mark.parametrize("several", [1, 2])
-def test_what_is_made_comes_home_while_another_task_runs(w, tmp_path, several):
-    path = tmp_path / "seen"
-    listens, copies = at(w, list_programs.listen, 0), at(w, copy_to, 0)
-    name = tensor_of_path(w, path)
-    x, y = (w.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
-    count = LARGE // 2 // several
-    source = w.share(np.zeros(count, np.float32))
-    results = [w.share(np.full(count, -1, np.float32)) for _ in range(several)]
-
-    def orchestrate(orch, args, config):
-        for one in results:
-            orch.submit_sub(copies, make_args((source, INPUT), (one, EXISTING)))
-        orch.submit_sub(listens, make_args((name, INPUT), (x, INPUT), (y, EXISTING)))
-
-    graph = w.record(orchestrate)
-    path.touch()
-    graph.run()
-    for number in range(1, 3):
-        path.unlink()
-        x[:] = source[:] = number
-
-        def tell(number=number):
-            wait_until(lambda: all(one[-1] == number for one in results))
-            path.touch()
-
-        watcher = threading.Thread(target=tell)
-        watcher.start()
-        graph.run()
-        watcher.join()
-        assert graph._went_by_lists
-        assert set(y) == {number}
-        assert all(set(one) == {number} for one in results)
 
 
 # ---------------------------------------------------------------- task by task
@@ -301,23 +227,17 @@ def test_a_signal_in_a_replay_ends_it(w):
 
 # ---------------------------------------------------------------- what sessions keep
 @pytest.mark.spec("SPEED-LIST-7")
-def test_a_list_travels_once_and_is_forgotten_with_its_graph(w, monkeypatch):
-    asked, encode = [], lists.LIST_REQUEST.encode
-
-    def noting(request):
-        asked.append(request)
-        return encode(request)
-
-    monkeypatch.setattr(listing.LIST_REQUEST, "encode", noting)
+def test_a_list_is_registered_once_and_forgotten_after_its_graph(w):
     graph, _, _ = sides(w, list_programs.copy_slowly)
-    for _ in range(4):
-        graph.run()
-    assert [bool(one.raw) for one in asked] == [True, True, False, False, False, False]
-    number = asked[0].number
+    graph.run()
+    live, handles = w._life.registry.is_live, []
+    for number in range(4):
+        frames = sum(frames_of(w, graph.run))
+        handles.append(graph._listed.way.handle)
+        assert live(handles[-1]) and (number == 0) == (frames > len(graph._listed.way.parts))
     del graph
     gc.collect()
-    asked.clear()
     graph, _x, _y = sides(w, list_programs.copy_slowly)
-    for _ in range(3):
+    for _ in range(2):
         graph.run()
-    assert [number in one.forgotten for one in asked] == [True, True, False, False]
+    assert not live(handles[0])
