@@ -86,16 +86,13 @@ VALUE_CANCELLED = 20  # none: it was cancelled; the word is minus its own slot
     CTRL_PY_UNREGISTER,
 ) = range(12)
 LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME = 64, 65, 66, 67
-LINK_HELD, LINK_RESCUE = 70, 71
+LINK_COMMANDS = LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME
 """Of endpoints: the second phase of a registration; a request that is sent on; what was moved; tensors
-that shall come home; which versions are there; some that shall come home, whoever has made them."""
-LINK_COMMANDS = (LINK_COMMIT, LINK_ASK, LINK_COUNTERS, LINK_BRING_HOME, LINK_HELD, LINK_RESCUE)
+that shall come home."""
 PROBE_TASKS = 80
 """Of any worker: what it does around each task while flags ask for it; JSON, empty: nothing any more."""
 TRACE_BELOW = 81
 """Of child Workers and endpoints: begin a trace, or end it; JSON, and so is the answer."""
-LINK_STORE, LINK_FETCH = 68, 69
-"""Of endpoints: copy to a reference, or from there; its address, one in shared memory, how many bytes."""
 
 # ---------------------------------------------------------------- answers of the kernels
 OK = 0

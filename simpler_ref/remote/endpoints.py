@@ -12,7 +12,6 @@ import itertools
 import json
 import operator
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from ..callables.identity import (
 )
 from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
 from ..callables.registry import is_chip_callable
-from ..errors import CallableError, ControlError, WorkerLostError
+from ..errors import CallableError
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
@@ -48,13 +47,13 @@ from .dispatcher import PAYLOAD_VERSION
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION, SIZES
-from .lineage import Gone, Lineage
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
-from .parent_memory import ADDRESS_BYTES, Brought, Homing, pack_homings, unpack_held
+from .parent_memory import ADDRESS_BYTES, Homing, pack_homings
 from .parent_tensors import ParentTensors
 from .queues import Queues
 from .records import peer_of
+from .recovery import Gone, Log
 from .references import RemoteBufferHandle
 from .remote_stream import RemoteStream
 from .requests import MOST_INLINE_BLOB, Registration
@@ -106,7 +105,7 @@ class Endpoints(RemoteWorkers):
         self.tensors = ParentTensors(life, self._bring)
         """The tensors of this machine that endpoints have copies of."""
         if life.options.retries:
-            self.tensors.lineage = Lineage(life.options.retries)
+            self.tensors.log = Log(life.options.retries)
         self.queues = Queues(self._link, self.tensors.directory)
         self.memory = EndpointMemory(life, self._link)
         self.dropped_lists: list[CallableHandle] = []
@@ -181,7 +180,7 @@ class Endpoints(RemoteWorkers):
             link.words = zeros((len(COUNTERS),), np.int64)
             link.why = zeros((WHY_BYTES,), np.uint8)
             link.late = zeros((LATE_BYTES,), np.uint8)
-            link.bringing, link.losses = zeros((1,), np.int64), zeros((1,), np.int64)
+            link.losses = zeros((1,), np.int64)
             if link.is_vacant:
                 continue
             fleet = link.spec.fleet
@@ -480,14 +479,12 @@ class Endpoints(RemoteWorkers):
         self.tensors.begin_run()
         self.queues.begin_run(self._links())
 
-    def _bring(
-        self, number: int, homings: Sequence[Homing], command: int = L.LINK_BRING_HOME
-    ) -> bytes:
+    def _bring(self, number: int, homings: Sequence[Homing]) -> bytes:
         """Have an endpoint send what it has made; return what became of each."""
         timeout_s = self._life.options.py_control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
         raw = pack_homings(homings)
-        return exchange(self._life, self._link(number), command, raw, timeout_s)
+        return exchange(self._life, self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
 
     # ------------------------------------------------------------ losses
     def losses(self) -> int:
@@ -509,33 +506,9 @@ class Endpoints(RemoteWorkers):
             if worker not in known:
                 raise Gone(f"worker {worker} of this machine is lost, too")
 
-    def held(self, dead: Collection[int]) -> dict[int, dict[int, int]]:
-        """Return of each endpoint that lives the version of each key that it has."""
-        found: dict[int, dict[int, int]] = {}
-        for link in self._links():
-            if link.number not in dead:
-                with suppress(WorkerLostError, ControlError):
-                    raw = exchange(self._life, link, L.LINK_HELD, b"")
-                    found[link.number] = unpack_held(raw)
-        return found
-
-    def rescue(self, endpoint: int, one: Homing) -> bool:
-        """Have an endpoint send a version, whoever has made it; return whether it came."""
-        try:
-            return self._bring(endpoint, [one], L.LINK_RESCUE)[0] == Brought.IS_HOME
-        except (WorkerLostError, ControlError):
-            return False
-
-    def half_brought(self, dead: Iterable[int]) -> list[int]:
-        """Return the keys of the tensors that came home last from endpoints that are lost."""
-        return [int(self._link(number).bringing[0]) for number in dead]
-
     def replace_lost(self) -> None:
         """Start new sessions of lost endpoints, in a run; those that cannot be started stay lost."""
-        session = self._life.live()
-        for link in self._links():
-            link.bringing[0] = 0
-        self._life.start_workers(session)
+        self._life.start_workers(self._life.live())
         self.queues.begin_run(self._links())
 
     def substitute(

@@ -41,10 +41,8 @@ from .buffers import (
     ALLOC,
     IDENTITY,
     AllocRequest,
-    ExportBufferRequest,
     copy_parts,
     decode_export_buffer_result,
-    encode_export_buffer_request,
     encode_export_buffer_result,
 )
 from .chunks import CHUNK
@@ -76,7 +74,6 @@ from .limits import (
     FRAMES_SENT,
     HEALTH,
     PID,
-    REMOTE_BUFFER_ACCESS_READ_WRITE,
     ROUND_TRIP,
     SESSION,
 )
@@ -112,7 +109,7 @@ _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
 """What answers a frame; others are answered by frames of their own type."""
 _OF_ALL_PROCESSES = (
     *("spec", "number", "_group", "suffix", "words", "why", "late", "movers", "is_vacant"),
-    *("start_timeout_s", "bringing", "losses"),
+    *("start_timeout_s", "losses"),
 )
 
 
@@ -132,9 +129,9 @@ class Link(WorkerKind):
     movers : Array
         Bytes in shared memory, a row for each worker of the pool: where the session of each endpoint
         serves its memory.
-    bringing, losses : Array
-        Numbers in shared memory: the key of the tensor that came home last, or began to; and how many
-        tasks have failed because what they read was at an endpoint that is lost.
+    losses : Array
+        A number in shared memory: how many tasks have failed because what they read was at an endpoint
+        that is lost.
     """
 
     label = "endpoint"
@@ -146,7 +143,6 @@ class Link(WorkerKind):
     words: Any
     why: Any
     movers: Any
-    bringing: Any
     losses: Any
     spec: RemoteWorkerSpec
     calls: Any = None
@@ -212,7 +208,6 @@ class Link(WorkerKind):
         self.words[:] = 0
         self.why[:] = 0
         self._maker = TaskMaker()
-        self._windows: dict[int, int] = {}
         self.digests = set()
         self._committed: set[bytes] = set()
         self._stopping = False
@@ -250,7 +245,6 @@ class Link(WorkerKind):
         self.memory = ParentMemory(
             session, found.tensors, self._group, spec.silence_s, self._note_moved
         )
-        self.memory.bringing = self.bringing
         self.tasks = LinkTasks(self, self.memory)
         self.runs = RunTasks(self, self.memory, self._maker)
         where = found.tensors.encode()
@@ -636,31 +630,8 @@ class Link(WorkerKind):
 
     # ------------------------------------------------------------ requests
     def control(self, command: int, arg0: int, arg1: int, arg2: int) -> int:
-        """Copy between a reference, `arg0`, and memory here, `arg1`; refuse what is for chips."""
-        self.tasks.settle_all()
-        if command not in (L.LINK_STORE, L.LINK_FETCH):
-            raise ControlError(f"an endpoint does not carry out request {command}")
-        view = self._maker.views.find(arg0, arg2)
-        mover = self.memory.mover
-        move = mover.store if command == L.LINK_STORE else mover.fetch
-        move(self.memory.address, self._window_of(view), arg0 - view.base, arg1, arg2)
-        return 0
-
-    def _window_of(self, view: requests.View) -> int:
-        """Return the key of the window of a buffer, which is exported for that at first use."""
-        if view.base not in self._windows:
-            request = ExportBufferRequest(
-                view.owner,
-                view.buffer_id,
-                view.generation,
-                view.offset,
-                view.nbytes,
-                REMOTE_BUFFER_ACCESS_READ_WRITE,
-                "",
-            )
-            raw = self.ask(ControlName.EXPORT_BUFFER, encode_export_buffer_request(request))
-            self._windows[view.base] = decode_export_buffer_result(raw).rkey_or_token
-        return self._windows[view.base]
+        """Refuse what is for chips."""
+        raise ControlError(f"an endpoint does not carry out request {command}")
 
     def answer(self, command: int, request: bytes) -> bytes:
         """Send a request on, and return the result; note which memory it is about."""
@@ -672,10 +643,6 @@ class Link(WorkerKind):
             return json.dumps({**json.loads(raw), "copies_brought": self.memory.brought}).encode()
         if command == L.LINK_BRING_HOME:
             return bytes(self.memory.bring_all(unpack_homings(request)))
-        if command == L.LINK_RESCUE:
-            return bytes(self.memory.rescue(one) for one in unpack_homings(request))
-        if command == L.LINK_HELD:
-            return bytes(self.memory.held())
         if command == L.LINK_COMMIT:
             self._commit(requests.registration_from(request))
             return b""
@@ -686,7 +653,6 @@ class Link(WorkerKind):
         elif asked.drops:
             self._maker.views.drop(asked.drops)
             self._maker.forget()
-            self._windows.pop(asked.drops, None)
         elif asked.name == ControlName.EXPORT_BUFFER:
             return self._where_it_is_reached(result)
         return result

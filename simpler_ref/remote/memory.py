@@ -6,18 +6,13 @@ Rule     REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-5
 from __future__ import annotations
 
 import ctypes
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from ..jit import layout as L
 from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
 from ..system.regions import has_memory
-from ..system.types import Array
 from ..system.values import whole
 from ..workers.life import Life
 from .buffers import (
@@ -49,9 +44,8 @@ from .requests import Request
 
 MOST_BYTES = 1 << 40
 _PAGE = 4096
-_LEAST_CHUNK, _MOST_CHUNK = 1 << 16, 1 << 25
-"""Of copies by the program; those that are smaller travel in frames."""
-_QUICK_S, _SLOW_S = 0.05, 0.5
+PART = 1 << 20
+"""The most bytes that the program copies at once: requests of others wait that long."""
 
 
 # ---------------------------------------------------------------- asking links
@@ -60,11 +54,6 @@ def exchange(
 ) -> bytes:
     """Hand a request to a link through shared memory, and return the answer."""
     return life.running_manager().exchange(link.number, command, raw, timeout_s)
-
-
-def control(life: Life, link: Link, command: int, *args: int) -> int:
-    """Have a link carry out a request, between two tasks."""
-    return life.running_manager().control(link.number, command, args)
 
 
 class EndpointMemory:
@@ -80,7 +69,6 @@ class EndpointMemory:
         """Those in which this Worker has had memory."""
         self._held: Counter[int] = Counter()
         """By session: the bytes that were allocated there."""
-        self._chunk = _LEAST_CHUNK
 
     def require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
         """Refuse memory of a session that is over, or another Worker's."""
@@ -141,63 +129,21 @@ class EndpointMemory:
     def copy_to(self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int) -> None:
         """Copy memory of this process to an endpoint, in parts; see `Worker.remote_copy_to`."""
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
-        shared, most = self._shared(host_ptr, nbytes)
-        for at, size in self._parts(nbytes, most):
-            if size < _LEAST_CHUNK:
-                data = ctypes.string_at(host_ptr + at, size)
-                payload = copy_parts(handle, offset + at, size, data)
-                self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
-                continue
-            address = host_ptr + at
-            if shared is not None:
-                address = ctypes.memmove(shared.ctypes.data, address, size)
-            control(self._life, link, L.LINK_STORE, handle.address + offset + at, address, size)
+        for at in range(0, nbytes, PART):
+            data = ctypes.string_at(host_ptr + at, min(PART, nbytes - at))
+            payload = copy_parts(handle, offset + at, len(data), data)
+            self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
 
     def copy_from(
         self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
     ) -> None:
         """Copy memory of an endpoint to this process, in parts; see `Worker.remote_copy_from`."""
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
-        shared, most = self._shared(host_ptr, nbytes)
-        for at, size in self._parts(nbytes, most):
-            if size < _LEAST_CHUNK:
-                payload = copy_parts(handle, offset + at, size)
-                data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
-                ctypes.memmove(host_ptr + at, data, size)
-                continue
-            address = host_ptr + at if shared is None else shared.ctypes.data
-            control(self._life, link, L.LINK_FETCH, handle.address + offset + at, address, size)
-            if shared is not None:
-                ctypes.memmove(host_ptr + at, address, size)
-
-    def _shared(self, host_ptr: int, nbytes: int) -> tuple[Array | None, int]:
-        """Return memory that links see, for copies of this one, and how large parts may be.
-
-        There is none if they see this one, or need not; or if there is no room for it.
-        """
-        session = self._life.live()
-        if nbytes < _LEAST_CHUNK or session.why_invisible(host_ptr, nbytes) is None:
-            return None, _MOST_CHUNK
-        most = min(nbytes, _MOST_CHUNK)
-        while most >= _LEAST_CHUNK:
-            with suppress(MemoryError):
-                return session.arena.empty((most,), np.uint8), most
-            most //= 2
-        return None, most
-
-    def _parts(self, nbytes: int, most: int) -> Iterable[tuple[int, int]]:
-        """Yield parts to copy, as large as the connection takes in a moment."""
-        at = 0
-        while at < nbytes:
-            size = min(self._chunk, most, nbytes - at)
-            begun = time.monotonic()
-            yield at, size
-            took = time.monotonic() - begun
-            if took < _QUICK_S and size == self._chunk:
-                self._chunk = min(2 * self._chunk, _MOST_CHUNK)
-            elif took > _SLOW_S:
-                self._chunk = max(self._chunk // 2, _LEAST_CHUNK)
-            at += size
+        for at in range(0, nbytes, PART):
+            size = min(PART, nbytes - at)
+            payload = copy_parts(handle, offset + at, size)
+            data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
+            ctypes.memmove(host_ptr + at, data, size)
 
     def _copyable(self, handle: Any, host_ptr: Any, nbytes: Any, offset: Any, what: str) -> Link:
         link = self._own(handle, what, own=True)

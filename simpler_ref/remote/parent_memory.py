@@ -14,10 +14,7 @@ from contextlib import suppress
 from ctypes import string_at
 from dataclasses import astuple, dataclass
 
-import numpy as np
-
 from ..errors import RemoteError, TransferError
-from ..system.types import Array
 from .copies import (
     OPEN_COPIES,
     RACE,
@@ -36,7 +33,6 @@ from .task_messages import FrameCapacity
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
 _BROUGHT = struct.Struct("<QQQQQ?")
-_HELD = struct.Struct("<QQ")
 Coming = dict[int, tuple[ComingCopy, int]]
 """By key: a version that is to be stored, and from which address."""
 
@@ -68,11 +64,6 @@ class Homing:
 def pack_homings(several: Sequence[Homing]) -> bytes:
     """Return a request LINK_BRING_HOME."""
     return b"".join(_BROUGHT.pack(*astuple(one)) for one in several)
-
-
-def unpack_held(raw: bytes) -> dict[int, int]:
-    """Read the answer to LINK_HELD: the version of each key."""
-    return dict(_HELD.iter_unpack(raw))
 
 
 def unpack_homings(raw: bytes) -> list[Homing]:
@@ -138,8 +129,6 @@ class ParentMemory:
         """The last one that has come home."""
         self.run = 0
         self.brought = 0
-        self.bringing: Array = np.zeros(1, np.int64)
-        """In shared memory: the key of the tensor that came home last, or began to."""
 
     @property
     def mover(self) -> Mover:
@@ -224,7 +213,6 @@ class ParentMemory:
         """Copy a version that the session has made into the parent's memory."""
         if not nbytes:
             return
-        self.bringing[0] = key
         fail_point("bringing")
         span = Span(window_key(key, version), address, nbytes)
         try:
@@ -272,18 +260,6 @@ class ParentMemory:
             return Brought.IS_LOST
         try:
             self.bring(one.key, made, one.address, one.nbytes)
-        except (RemoteError, TransferError):
-            return Brought.IS_LOST
-        return Brought.IS_HOME
-
-    def held(self) -> bytes:
-        """Return the version of each tensor that the session has; the answer to LINK_HELD."""
-        return b"".join(_HELD.pack(*one) for one in self._held.items())
-
-    def rescue(self, one: Homing) -> Brought:
-        """Bring home one version, `last`, whoever has made it."""
-        try:
-            self.bring(one.key, one.last, one.address, one.nbytes)
         except (RemoteError, TransferError):
             return Brought.IS_LOST
         return Brought.IS_HOME

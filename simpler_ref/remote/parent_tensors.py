@@ -16,8 +16,8 @@ from ..errors import ControlError, RemoteError, WorkerLostError, tell
 from ..jit import layout as L
 from ..workers.life import Life
 from .directory import HOME, Directory, Held, Use
-from .lineage import UNKNOWN, Lineage
 from .parent_memory import Brought, Homing
+from .recovery import Log
 
 log = logging.getLogger("simpler_ref")
 
@@ -47,10 +47,6 @@ class LostTensor:
         return self._look() == self._digest
 
 
-def _bytes_of(parts: Sequence[tuple[int, Sequence[Held]]]) -> int:
-    return sum(one.nbytes for _, several in parts for one in several)
-
-
 def _name(held: Held) -> str:
     return f"the tensor of {held.nbytes} bytes at {held.start:#x}"
 
@@ -72,8 +68,8 @@ class ParentTensors:
         self._life, self._bring = life, bring
         self.directory = Directory()
         self.run_number = 1
-        self.lineage: Lineage | None = None
-        """What tasks have read and made, if they may run again."""
+        self.log: Log | None = None
+        """The tasks that may run again."""
         self.owed: list[tuple[int, int]] = []
         """Spans whose newest version is lost unless tasks make it again."""
         self._lost: list[LostTensor] = []
@@ -81,13 +77,15 @@ class ParentTensors:
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
         self.forget()
+        if self.log is not None:
+            self.log.__init__(self.log.retries)  # type: ignore[misc]
 
     def forget(self) -> None:
         """Forget where tensors are: this machine's memory has them all."""
         self.directory.clear()
         self.run_number += 1
-        if self.lineage is not None:
-            self.lineage.clear()
+        if self.log is not None:
+            self.log.clear()
 
     def bring_home(self) -> None:
         """Have this machine's memory be current, once all tasks have ended, and forget all copies."""
@@ -100,36 +98,22 @@ class ParentTensors:
         for held in self.directory:
             if not held.is_home:
                 wanted.setdefault(held.maker, []).append(held)
-        parts = [
-            (number, part)
-            for number, several in wanted.items()
-            for part in ([several] if self.lineage is None else [[one] for one in several])
-        ]
-        if self.lineage is None and len(parts) > 1 and _bytes_of(parts) >= LEAST_AT_ONCE:
-            with ThreadPoolExecutor(len(parts), "simpler-bring") as pool:
-                found = list(pool.map(self._ask_for, parts))
-            for (number, part), answer in zip(parts, found, strict=True):
-                self._note_brought(number, part, answer)
-            return
-        for number, part in parts:
-            self._note_brought(number, part, self._ask_for((number, part)))
+                if self.log is not None:
+                    self.log.save(*held.span)
+        total = sum(one.nbytes for several in wanted.values() for one in several)
+        with ThreadPoolExecutor(max(1, len(wanted)), "simpler-bring") as pool:
+            asks = map if total < LEAST_AT_ONCE else pool.map
+            for several, answer in zip(
+                wanted.values(), asks(self._ask_for, wanted.items()), strict=True
+            ):
+                for one, status in zip(several, answer, strict=True):
+                    if status != Brought.IS_HOME:
+                        raise RemoteError(f"{_name(one)} is lost: only endpoint {one.maker} had it")
+                    one.holders.add(HOME)
 
     def _ask_for(self, part: tuple[int, Sequence[Held]]) -> bytes:
         number, several = part
         return self._bring(number, [Homing(one.key, 1, one.version, *one.span) for one in several])
-
-    def _note_brought(self, number: int, several: Sequence[Held], answer: bytes) -> None:
-        for one, status in zip(several, answer, strict=True):
-            if status != Brought.IS_HOME:
-                self.note_here(one.key, UNKNOWN)
-                raise RemoteError(f"{_name(one)} is lost: only endpoint {number} had it")
-            self.note_here(one.key, one.version)
-            one.holders.add(HOME)
-
-    def note_here(self, key: int, version: int) -> None:
-        """Note for tasks that may run again what is in this machine's memory."""
-        if self.lineage is not None:
-            self.lineage.note_here(key, version)
 
     def end_run(
         self, failure: BaseException | None, failed: Collection[int] = ()

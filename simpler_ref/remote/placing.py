@@ -34,9 +34,8 @@ from ..system.types import Array
 from ..workers.session import Session
 from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, uses_of
 from .endpoints import Endpoints
-from .lineage import Lineage
 from .recorded_steps import AllocStep, Step, SubmitStep
-from .recovery import Recovery, Submit
+from .recovery import Log, Recovery, Submit
 
 
 def is_remote(handle: Any) -> bool:
@@ -170,20 +169,18 @@ class PlacingOrchestrator(Orchestrator):
 
         self._place_and_submit(members or [TaskArgs()], where, submit)
 
-    def _place_and_submit(
-        self, members: list[TaskArgs], where: list[int], submit: Submit, again: int = 0
-    ) -> None:
+    def _place_and_submit(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
         """Submit a task; if tasks before it were lost with an endpoint, those run again first.
 
         Rule     REMOTE-RETRY-1
         """
         handle, recovery = self._handle, self._recovery
         if recovery is None:
-            self._place_once(members, where, submit, again)
+            self._place_once(members, where, submit)
             return
         while True:
             try:
-                self._place_once(members, where, submit, again)
+                self._place_once(members, where, submit)
                 return
             except TaskError as failure:
                 if not self._view.has_failed:
@@ -193,9 +190,7 @@ class PlacingOrchestrator(Orchestrator):
                 if is_remote(handle):
                     where = recovery.present(handle, where, members)
 
-    def _place_once(
-        self, members: list[TaskArgs], where: list[int], submit: Submit, again: int
-    ) -> None:
+    def _place_once(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
         tensors, directory = self._endpoints.tensors, self._directory
         recovery = self._recovery
@@ -208,18 +203,19 @@ class PlacingOrchestrator(Orchestrator):
         for found in uses:
             tensors.require_not_lost(found)
         if remote:
-            self._submit_there(members, where, uses, submit, again)
+            self._submit_there(members, where, uses, submit)
             return
         for found in uses:
             self._bring_home(*directory.to_bring_home(found, HOME))
+            if recovery is not None:
+                recovery.save(found)
         number = self._view.next_task_id
         submit(members, where)
         for one, found in zip(members, uses, strict=True):
             directory.note_here(found)
             self._note_provided(one, found)
         if recovery is not None:
-            here = [HOME] * len(members)
-            recovery.note_task(number, members, here, uses, [()] * len(members), submit, again)
+            recovery.note_task(number, members, [HOME] * len(members), uses, submit)
 
     def _submit_there(
         self,
@@ -227,7 +223,6 @@ class PlacingOrchestrator(Orchestrator):
         where: list[int],
         uses: list[list[Use]],
         submit: Submit,
-        again: int,
     ) -> None:
         """Submit a task of endpoints.
 
@@ -250,7 +245,7 @@ class PlacingOrchestrator(Orchestrator):
             self._endpoints.queues.note_given(its)
             directory.note_task(its, [_address(wire) for wire in one._tensors], task=number)
         if self._recovery is not None:
-            self._recovery.note_task(number, members, where, uses, plans, submit, again)
+            self._recovery.note_task(number, members, where, uses, submit)
 
     def _with_plan(self, args: TaskArgs, placed: Placed, plans: Sequence[CopyPlan]) -> TaskArgs:
         """Return the arguments as they are sent: with the plan behind the scalars."""
@@ -273,6 +268,8 @@ class PlacingOrchestrator(Orchestrator):
         Rule     REMOTE-COPY-3
         """
         for held in several:
+            if self._log is not None:
+                self._log.save(*held.span)
             word = self._next_level[held.handle] | (held.maker + 1) << L.WORD_WORKER
             args = TaskArgs()
             wire = replaced(held.wire, 0, held.start.to_bytes(SHAPE_AT, "little"))
@@ -285,8 +282,8 @@ class PlacingOrchestrator(Orchestrator):
             self._own_tasks += 1
             self._own_edges += self._view.edges - edges
             held.holders.add(HOME)
-            if self._lineage is not None:
-                self._lineage.note_bringing(number, held.maker, held.key, held.version)
+            if self._log is not None:
+                self._log.moves.append((number, held.maker))
         if must_wait:
             self._until_idle()
             if self._view.has_failed:
@@ -315,8 +312,8 @@ class PlacingOrchestrator(Orchestrator):
     def _play(self, program: Array, variables: Array) -> None:
         self._require_mine()
         self._all_home()
-        if self._lineage is not None:
-            self._lineage.unclear = "many tasks were submitted at once, or a graph"
+        if self._log is not None:
+            self._log.unclear = "many tasks were submitted at once, or a graph"
         super()._play(program, variables)
 
     # ------------------------------------------------------------ recorded graphs
@@ -372,27 +369,26 @@ class PlacingOrchestrator(Orchestrator):
                 self._recovery.make_good(failure)
         if self._directory:
             self._directory.give_back(made.data, made.nbytes())
-        if self._lineage is not None:
-            self._lineage.note_memory(made.data, made.nbytes(), self._depth())
+        if self._log is not None:
+            self._log.note_memory(made.data, made.nbytes(), self._depth())
         return made
 
     # ------------------------------------------------------------ losses
     @property
-    def _lineage(self) -> Lineage | None:
-        return self._endpoints.tensors.lineage
+    def _log(self) -> Log | None:
+        return self._endpoints.tensors.log
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._own_tasks = self._own_edges = 0
         self._endpoints.begin_run()
         super()._open(next_level, subs)
-        lineage = self._lineage
-        self._recovery = None if lineage is None else Recovery(self, lineage)
+        self._recovery = None if self._log is None else Recovery(self, self._log)
 
     def _close_scope(self) -> None:
         depth = self._depth()
         super()._close_scope()
-        if self._lineage is not None:
-            self._lineage.end_scope(depth)
+        if self._log is not None:
+            self._log.end_scope(depth)
 
     def _settle_run(self) -> None:
         if self._recovery is not None:

@@ -1,8 +1,18 @@
-"""What an orchestrator does about a lost endpoint: it has tasks run again, and goes on."""
+"""What an orchestrator does about a lost endpoint: it has tasks run again, and goes on.
+
+The `Log` has the tasks since all tensors were last at home, and what this machine's memory had then.
+After a loss that memory gets it back, all copies are forgotten, and the tasks are submitted once more, in
+their order. So nobody has to know who had which version, and a loss costs what was done since then, which
+`drain` bounds.
+
+Rule     REMOTE-RETRY-1, REMOTE-RETRY-2, REMOTE-RETRY-3, REMOTE-RETRY-4
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from ctypes import memmove, string_at
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..callables.identity import CallableHandle
@@ -10,10 +20,8 @@ from ..errors import ControlError, RemoteError, TaskError, tell
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, TAG_AT, RemoteWire, replaced
-from ..workers.manager import log
-from .directory import HOME, CopyPlan, Use, uses_of
-from .lineage import UNKNOWN, Gone, Lineage, Logged, Replay, Rescue, Track
-from .parent_memory import Homing
+from ..workers.manager import log as logger
+from .directory import HOME, Spans, Use, uses_of
 
 if TYPE_CHECKING:
     from .placing import PlacingOrchestrator
@@ -21,52 +29,157 @@ if TYPE_CHECKING:
 Submit = Callable[[list[TaskArgs], list[int]], None]
 
 
-class Submission(NamedTuple):
-    """A task as it is submitted again."""
+class Gone(Exception):
+    """The tasks cannot run again."""
 
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that the runtime has given to a tensor, until the scope of a depth ends.
+
+    `is_old`: since all tensors were last at home it has had contents that count.
+    """
+
+    start: int
+    nbytes: int
+    depth: int
+    is_old: bool = False
+    is_over: bool = False
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its first byte, and how many there are."""
+        return self.start, self.nbytes
+
+
+class Logged(NamedTuple):
+    """A task, as it is submitted again.
+
+    `buffers` has those that tensors are in, by the places of member and tensor. `written` are spans of
+    the program's memory.
+    """
+
+    number: int
+    places: Sequence[int]
     handle: CallableHandle
-    members: list[TaskArgs]
+    members: Sequence[TaskArgs]
     submit: Submit
+    buffers: dict[tuple[int, int], Buffer]
+    written: Sequence[tuple[int, int]]
+
+
+class Log:
+    """The tasks since all tensors were last at home, which may run again `retries` times together."""
+
+    def __init__(self, retries: int) -> None:
+        self.retries = retries
+        self._buffers = Spans[Buffer]()
+        self._live: list[Buffer] = []
+        """Buffers whose scopes are open."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew: all has ended well, and is at home."""
+        self.tasks: list[Logged] = []
+        self.moves: list[tuple[int, int]] = []
+        """Number of each task that brings a tensor home, and from which endpoint."""
+        self.again = 0
+        """How often they have run again."""
+        self.unclear = ""
+        """Why they cannot."""
+        self._saved: dict[tuple[int, int], bytes] = {}
+        """What there was before a task of this machine, or a tensor that came home, replaced it."""
+        for one in self._live:
+            one.is_old = True
+
+    # ------------------------------------------------------------ memory
+    def note_memory(self, start: int, nbytes: int, depth: int) -> None:
+        """Note that memory was given to a new tensor, until the scope of a depth ends."""
+        for one in self._buffers.overlapping(start, nbytes):
+            self._end(one)
+        made = Buffer(start, nbytes, depth)
+        self._buffers.add(made)
+        self._live.append(made)
+
+    def end_scope(self, depth: int) -> None:
+        """Note that the scope of a depth has ended."""
+        for one in [one for one in self._live if one.depth >= depth]:
+            self._end(one)
+
+    def _end(self, one: Buffer) -> None:
+        one.is_over = True
+        self._live.remove(one)
+        self._buffers.remove(one)
+
+    def buffer_of(self, start: int, nbytes: int) -> Buffer | None:
+        """Return the buffer that bytes are in."""
+        return next(iter(self._buffers.overlapping(start, nbytes)), None) if nbytes else None
+
+    def save(self, start: int, nbytes: int) -> None:
+        """Keep what memory has, unless it is anything, before something of this run is written there."""
+        span = start, nbytes
+        if nbytes and span not in self._saved:
+            buffer = self.buffer_of(*span)
+            if buffer is None or buffer.is_old:
+                self._saved[span] = string_at(*span)
+
+    def restore(self) -> None:
+        """Put back what memory had; of bytes that were saved twice, what was first."""
+        for (start, nbytes), raw in reversed(self._saved.items()):
+            memmove(start, raw, nbytes)
 
 
 class Recovery:
-    """Notes the tasks of an orchestrator, and has those run again that a lost endpoint has cost.
+    """Notes the tasks of an orchestrator, and has them run again after a loss.
 
     All of it happens on the thread that submits, while no task runs.
-
-    Rule     REMOTE-RETRY-1, REMOTE-RETRY-2, REMOTE-RETRY-3, REMOTE-RETRY-4
     """
 
-    def __init__(self, orch: PlacingOrchestrator, lineage: Lineage) -> None:
-        self._orch, self._lineage = orch, lineage
+    def __init__(self, orch: PlacingOrchestrator, log: Log) -> None:
+        self._orch, self._log = orch, log
         self._endpoints = orch._endpoints
         self._losses = self._endpoints.losses()
         """Those that were made good."""
 
     # ------------------------------------------------------------ what is submitted
+    def save(self, uses: Iterable[Use]) -> None:
+        """Keep what a task of this machine will replace."""
+        for use in uses:
+            if use.writes and use.start:
+                self._log.save(*use.span)
+
     def note_task(
         self,
         number: int,
         members: Sequence[TaskArgs],
         where: Sequence[int],
         before: Sequence[Sequence[Use]],
-        plans: Sequence[Sequence[CopyPlan]],
         submit: Submit,
-        again: int,
     ) -> None:
         """Note a task that was submitted; `before` is what its members used before they got memory."""
-        orch = self._orch
+        log, depth = self._log, self._orch._depth()
         uses = [uses_of(one._tensors) for one in members]
         for its, was in zip(uses, before, strict=True):
+            given = {one.index for one in was if not one.start}
             for one in its:
-                if one.wire[TAG_AT] == L.NO_DEP:
-                    self._lineage.unclear = "a task has a tensor as NO_DEP"
-                if one.nbytes and any(old.index == one.index and not old.start for old in was):
-                    self._lineage.note_memory(one.start, one.nbytes, orch._depth())
-        task = Logged(number, tuple(where), again)
-        if not any(_is_far(wire) for one in members for wire in one._tensors):
-            task.submit = Submission(orch._handle, [_copy(one) for one in members], submit)
-        self._lineage.note_task(task, uses, plans)
+                if one.nbytes and one.index in given:
+                    log.note_memory(*one.span, depth)
+        if any(_is_far(wire) for one in members for wire in one._tensors):
+            log.unclear = (
+                f"task {number} uses memory of an endpoint, which cannot be computed again"
+            )
+        buffers, written = {}, []
+        for i, its in enumerate(uses):
+            for one in its:
+                found = log.buffer_of(*one.span)
+                if found is not None:
+                    buffers[i, one.index] = found
+                elif one.writes:
+                    written.append(one.span)
+        copies = [_copy(one) for one in members]
+        log.tasks.append(
+            Logged(number, tuple(where), self._orch._handle, copies, submit, buffers, written)
+        )
 
     # ------------------------------------------------------------ after a loss
     def settle(self) -> None:
@@ -87,96 +200,73 @@ class Recovery:
 
     def make_good(self, failure: BaseException) -> None:
         """Have tasks run again after the loss of an endpoint; raise the failure if that is impossible."""
-        orch = self._orch
+        orch, log, endpoints = self._orch, self._log, self._endpoints
         orch._until_idle()
-        moved: dict[Track, int] = {}
+        moved: dict[Buffer, int] = {}
         try:
-            outcomes, dead = self._outcomes()
-            replay = self._bring_what_is_left(outcomes, dead, moved)
+            outcomes = self._require_loss()
+            for one in dict.fromkeys(it for task in log.tasks for it in task.buffers.values()):
+                if one.is_over and one.is_old:
+                    raise Gone("they use a buffer of before, whose scope has ended")
+                if one.is_over:
+                    moved[one] = endpoints.keep(one.nbytes)
         except (Gone, MemoryError) as why:
-            if self._endpoints.lost() or self._endpoints.losses() > self._losses:
+            if endpoints.lost() or endpoints.losses() > self._losses:
                 tell(failure, f"  the run cannot go on after the loss of an endpoint: {why}")
             raise failure from None
-        self._endpoints.tensors.forget()
+        log.restore()
+        tasks, again = log.tasks, log.again + 1
+        for task in tasks:
+            if task.number not in outcomes:  # so it had made something
+                endpoints.tensors.owed += task.written
+        endpoints.tensors.forget()
+        log.again = again
         orch._forgive()
-        self._endpoints.replace_lost()
-        self._losses = self._endpoints.losses()
-        log.warning(
-            "an endpoint was lost: %d tasks run again, %d tensors came from other endpoints",
-            *(len(replay.tasks), len(replay.rescues)),
-        )
-        for task in replay.tasks:
-            began = outcomes.get(task.number, True)
-            self._submit_again(task, task.again + began, moved)
+        endpoints.replace_lost()
+        self._losses = endpoints.losses()
+        logger.warning("an endpoint was lost: %d tasks run again", len(tasks))
+        for task in tasks:
+            self._submit_again(task, moved)
 
-    def _outcomes(self) -> tuple[dict[int, bool], list[int]]:
-        """Return which tasks have failed, and the lost endpoints; raise `Gone` if that is not why."""
-        lineage, endpoints = self._lineage, self._endpoints
+    def _require_loss(self) -> dict[int, bool]:
+        """Return which tasks have failed, and whether each may have begun.
+
+        Raises
+        ------
+        Gone
+            That is not for the loss of an endpoint, or the tasks cannot run again.
+        """
+        log, endpoints = self._log, self._endpoints
         outcomes = self._orch._view.failed_tasks()
-        failed = lineage.failed(outcomes or {})
-        if outcomes is None or len(failed) < len(outcomes):
+        places = {number: [place] for number, place in log.moves}
+        places |= {task.number: list(task.places) for task in log.tasks}
+        if outcomes is None or not outcomes.keys() <= places.keys():
             raise Gone("a task has failed that is not known any more")
         dead = endpoints.lost()
-        began = [one for one in failed if outcomes[one.number]]
-        others = [one for one in began if not {*one.places} & {*dead}]
-        losses = endpoints.losses() - self._losses
-        if len(others) > losses or any(one.is_here for one in others):
+        began = [places[number] for number, has_begun in outcomes.items() if has_begun]
+        others = [one for one in began if not {*one} & {*dead}]
+        if len(others) > endpoints.losses() - self._losses or [HOME] in [one[:1] for one in others]:
             raise Gone("a task has failed by itself")
-        dead = dead or endpoints.lost(wait_for_one=True)
-        endpoints.require_endpoints(dead)
-        for key in endpoints.half_brought(dead):
-            lineage.note_here(key, UNKNOWN)
-        for one in began:
-            if one.brings is not None and one.places[0] not in dead:
-                lineage.note_unknown(one.brings[0])
-        return outcomes, dead
+        endpoints.require_endpoints(dead or endpoints.lost(wait_for_one=True))
+        if log.unclear:
+            raise Gone(log.unclear)
+        if log.again >= log.retries:
+            raise Gone(f"its tasks have run {log.again + 1} times")
+        return outcomes
 
-    def _bring_what_is_left(
-        self, outcomes: dict[int, bool], dead: Sequence[int], moved: dict[Track, int]
-    ) -> Replay:
-        """Have those versions come home that tasks begin with; return which tasks these are.
-
-        Memory of scopes that have ended is the tasks' no more: `moved` says where they have other.
-        """
-        held = self._endpoints.held(dead)
-        while True:
-            replay = self._lineage.replay(outcomes, held)
-            for track in replay.tracks:
-                if track.is_over and track not in moved:
-                    moved[track] = self._endpoints.keep(track.nbytes)
-            spans = [one.span for one in replay.remade if not one.depth]
-            self._endpoints.tensors.owed += spans
-            if all(self._rescue(one, held, moved) for one in replay.rescues):
-                return replay
-
-    def _rescue(
-        self, one: Rescue, held: dict[int, dict[int, int]], moved: dict[Track, int]
-    ) -> bool:
-        track = one.track
-        address = moved.get(track, track.start)
-        if not track.depth:
-            self._endpoints.tensors.owed.append(track.span)
-        homing = Homing(one.key, one.theirs, one.theirs, address, track.nbytes)
-        if self._endpoints.rescue(one.endpoint, homing):
-            self._lineage.note_here(one.key, one.theirs)
-            return True
-        self._lineage.note_unknown(track)
-        del held[one.endpoint][one.key]
-        return False
-
-    def _submit_again(self, task: Logged, again: int, moved: dict[Track, int]) -> None:
+    def _submit_again(self, task: Logged, moved: dict[Buffer, int]) -> None:
         """Submit a task again, with the memory that it has now, at an endpoint that there is now."""
-        one: Submission = task.submit
-        members = [_copy(args) for args in one.members]
-        for track in dict.fromkeys(track for track, _ in (*task.reads, *task.makes)):
-            if track in moved:
-                for args in members:
-                    args._tensors = [_moved(wire, track, moved[track]) for wire in args._tensors]
+        members = [_copy(args) for args in task.members]
+        for (i, index), buffer in task.buffers.items():
+            if buffer in moved:
+                wire = members[i]._tensors[index]
+                at = int.from_bytes(wire[:SHAPE_AT], "little") + moved[buffer] - buffer.start
+                members[i]._tensors[index] = replaced(wire, 0, at.to_bytes(SHAPE_AT, "little"))
         orch = self._orch
         orch._give_numbers([args._tensors for args in members])
-        orch._handle = one.handle
-        where = self.present(one.handle, task.places, members)
-        orch._place_and_submit(members, where, one.submit, again)
+        orch._handle = task.handle
+        where = self.present(task.handle, task.places, members)
+        orch._place_and_submit(members, where, task.submit)
 
     def present(
         self, handle: CallableHandle, places: Sequence[int], members: Sequence[TaskArgs]
@@ -219,11 +309,4 @@ def _copy(args: TaskArgs) -> TaskArgs:
     return made
 
 
-def _moved(wire: bytes, track: Track, address: int) -> bytes:
-    at = int.from_bytes(wire[:SHAPE_AT], "little") - track.start
-    if isinstance(wire, RemoteWire) or not 0 <= at < track.nbytes:
-        return wire
-    return replaced(wire, 0, (address + at).to_bytes(SHAPE_AT, "little"))
-
-
-__all__ = ["Recovery"]
+__all__ = ["Gone", "Log", "Recovery"]

@@ -158,25 +158,23 @@ def test_a_replay_that_loses_an_array_says_what_helps_and_with_retries_goes_on(r
         assert (x.tolist(), y.tolist()) == ([6] * COUNT, [3] * COUNT)
 
 
-# ---------------------------------------------------------------- lineage
-@pytest.mark.long
+# ---------------------------------------------------------------- what they begin with
 @pytest.mark.spec("REMOTE-RETRY-2")
-def test_a_version_that_nothing_can_be_computed_from_fails_the_run(mixed):
+def test_tasks_that_run_again_see_what_there_was_before_the_first_of_them(mixed):
     x, y = mixed.shared(), mixed.shared()
 
     def orch_fn(orch, args, config):
+        mixed.add(orch, 1, x)
+        orch.drain()
         mixed.copy(orch, 0, x, y)  # y from the first x
-        orch._until_idle()
         mixed.add(orch, None, x)  # which is overwritten here
+        mixed.add(orch, None, y, 3)  # and y comes home
         orch._until_idle()
         kill(mixed, 0)
         mixed.add(orch, 0, y)
 
-    with pytest.raises(TaskError, match="endpoint 0"):
-        mixed.worker.run(orch_fn)
-    assert x.tolist() == [1] * COUNT
-    with pytest.raises(RemoteError, match="is lost"):
-        mixed.worker.run(lambda orch, args, config: mixed.copy(orch, None, y, x))
+    mixed.worker.run(orch_fn)
+    assert (x.tolist(), y.tolist()) == ([2] * COUNT, [5] * COUNT)
 
 
 # ---------------------------------------------------------------- where
