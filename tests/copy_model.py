@@ -11,10 +11,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-import weakref
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,12 +192,6 @@ class Actors:
 
 
 # ---------------------------------------------------------------- sessions and links
-class Weak(np.ndarray):
-    """An array of which a set knows how many there are."""
-
-    __hash__ = object.__hash__
-
-
 class Session:
     """What a session has, and its end of the connection to its link."""
 
@@ -208,23 +200,10 @@ class Session:
         self.address = f"session {number}.{next(play.births)}"
         self.windows, self.is_lost = {}, False
         self.order = Order(1, number)
-        self.copies = Copies(self, self._empty)
-        self._arrays = weakref.WeakSet()
+        self.copies = Copies(self, lambda nbytes: np.zeros(nbytes, np.uint8))
         play.sessions[self.address] = self
 
-    def _empty(self, nbytes):
-        if len(self._arrays) == self.play.room:
-            raise MemoryError("the session has no room")
-        array = np.zeros(nbytes, np.uint8).view(Weak)
-        self._arrays.add(array)
-        return array
-
     # as a mover
-    def move(self, key, address):
-        before = self.windows[key]
-        ctypes.memmove(address, before.address, before.nbytes)
-        self.windows[key] = replace(before, address=address)
-
     def offer(self, window):
         self.windows[window.key] = window
 
@@ -283,18 +262,12 @@ class LinkMover:
             ctypes.memmove(window.address, one.memory, SIZE)
             self.play.moved += 1
 
-    def fetch_made(self, _address, _token, several, _between):
+    def fetch_all(self, _address, several):
         (one,) = several
         if self.play.running:
             self.play.actors.point()
         self.session.require_alive()
-        try:
-            read(self.session, one.key, one.memory)
-        except TransferError as error:
-            if not error.refused:
-                raise
-            return [False]
-        return [True]
+        read(self.session, one.key, one.memory)
 
     def ask(self, _address, key, question):
         self.play.actors.point()
@@ -378,49 +351,6 @@ class Served(SessionTasks):
         play.has_run.append(index)
         for tensor in task.writes:
             play.note_made(tensor, written, index)
-
-
-class Stored:
-    """What is stored on a link's other thread: a future."""
-
-    def __init__(self, link, act):
-        self.link, self.act = link, act
-        self.is_done, self.error = False, None
-
-    def done(self):
-        return self.is_done
-
-    def exception(self):
-        while not self.is_done:
-            self.link.waits_for = self
-            self.link.play.actors.point()
-        self.link.waits_for = None
-        return self.error
-
-
-class Storer:
-    """The other thread of a link."""
-
-    def __init__(self, link):
-        self.link, self.todo = link, deque()
-        self.is_busy = False
-
-    def submit(self, function, *args):
-        self.todo.append(Stored(self.link, lambda: function(*args)))
-        self.link.play.early += 1
-        return self.todo[-1]
-
-    def live(self):
-        while self.todo or self.link.where not in self.link.play.left:
-            if self.todo:
-                self.is_busy = True
-                one = self.todo.popleft()
-                try:
-                    one.act()
-                except Exception as error:
-                    one.error = error
-                one.is_done, self.is_busy = True, False
-            self.link.play.actors.point()
 
 
 class Args:
@@ -518,11 +448,6 @@ class FakeLink:
         self.mover_of = play._mover_of
         self.most_ahead = 0
         self.session_id = SESSION
-        self.storer = self.tasks._storer = Storer(self)
-        self.waits_for = None
-
-    def note_all(self):
-        pass
 
     @property
     def session(self):
@@ -569,8 +494,8 @@ def message_of(task, index, plan, copied):
 class Play:
     """One time that a program is run, with so many frames at each link; tasks of `faults` raise.
 
-    `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies. `room` is
-    for how many tensors a session has memory. Links get jobs in order, unless that is `any_order`.
+    `choose` returns which actor goes on; `lost` is None, or (session, point): there it dies. Links get
+    jobs in order, unless that is `any_order`.
     """
 
     serve = Served
@@ -586,11 +511,10 @@ class Play:
         tensors=2,
         lost=None,
         twice=False,
-        room=None,
         any_order=False,
         in_frames=False,
     ):
-        self.program, self.lost, self.twice, self.room = program, lost, twice, room
+        self.program, self.lost, self.twice = program, lost, twice
         self.faults, self.any_order, self._in_frames = faults, any_order, in_frames
         self.births = itertools.count()
         self.sessions = {}
@@ -607,8 +531,8 @@ class Play:
         self.directory = self.parent.directory
         self.actors = Actors(choose)
         self.actors.at_point = self._look
-        self.moved = self.early = 0
-        """How often something was stored, and how often before a task's turn."""
+        self.moved = 0
+        """How often something was stored."""
         self.running = True
         self.made = {tensor: [value] for tensor, value in enumerate(self.memory.tolist())}
         """Of each tensor: what it was, and what tasks have written, in their order."""
@@ -703,7 +627,6 @@ class Play:
         self.actors.add(str(HOME), self._work_here)
         for link in self.links:
             self.actors.add(str(link.where), lambda link=link: self._work_there(link))
-            self.actors.add(f"storer {link.where}", link.storer.live)
         for served in self.served:
             self.actors.add(f"session {served.of.number}", served.live)
 
@@ -714,16 +637,11 @@ class Play:
             where = int(number)
             served = self.served[where]
             return served.is_busy or bool(served.inbox) or where in self.left or served.of.is_lost
-        if kind == "storer":
-            storer = self.links[int(number)].storer
-            return storer.is_busy or bool(storer.todo) or storer.link.where in self.left
         where = int(number)
         if where == HOME:
             queue = self.queue[HOME]
             return HOME in self._inside or not queue or any(map(self._is_ready, queue))
         link = self.links[where]
-        if link.waits_for is not None:
-            return link.waits_for.is_done
         if link.is_waiting:
             return bool(link.session.outbox) or link.session.of.is_lost
         given = link.mailbox.given

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -23,7 +23,6 @@ import numpy as np
 
 from ..errors import RemoteError, TransferError
 from ..jit import layout as L
-from ..system.regions import spilled
 from ..system.types import Array
 from .fail_points import fail_point
 from .fields import POSITIVE, InFrame, Many, Message, Positive, ShortText, Uint64
@@ -125,10 +124,7 @@ class CopyState(enum.Enum):
 
 
 class CopyEvent(NamedTuple):
-    """Something that happens to a version: in which states it can, and which window there is after it.
-
-    Whatever the state, memory may be spilled to a file, which tasks do not see; only they notice.
-    """
+    """Something that happens to a version: in which states it can, and which window there is after it."""
 
     before: tuple[CopyState, ...]
     after: CopyState
@@ -176,16 +172,16 @@ _MOST_TOLD = 8
 class _Copy:
     """A copy: its memory, and what is in it.
 
-    `is_spilled`: its memory is a file, or the frame that it came in, which tasks do not see. `version` is
-    that in the memory, or 0. `story` has what happened to it last.
+    `is_in_frame`: its memory is the frame that it came in, which tasks do not see. `version` is that in
+    the memory, or 0. `story` has what happened to it last.
     """
 
-    __slots__ = ("is_spilled", "memory", "state", "story", "version", "window")
+    __slots__ = ("is_in_frame", "memory", "state", "story", "version", "window")
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
         self.state, self.version, self.window = CopyState.GONE, 0, 0
-        self.is_spilled = False
+        self.is_in_frame = False
         self.story: deque[tuple[str, int]] = deque(maxlen=_MOST_TOLD)
 
     def told(self) -> str:
@@ -208,19 +204,12 @@ class Copies:
     come while other tasks run. `open` and `take` may therefore be called on other threads than all else:
     `take` for tasks of which none uses a copy that another one writes.
 
-    If there is no room for one more, the copy that was not used for longest moves to a file, and back
-    before a task uses it again. To all others it stays where it was: the parent and other endpoints count
-    on that, and the parent's own memory may be in use by tasks of later versions.
-
     `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`.
     """
 
     def __init__(self, mover: Any, empty: Callable[[int], Array]) -> None:
-        self._mover, self._allocate = mover, empty
-        self._copies: OrderedDict[int, _Copy] = OrderedDict()
-        """By key; what was used last is last."""
-        self._pins: dict[int, int] = {}
-        """How many tasks that have begun use each."""
+        self._mover, self.empty = mover, empty
+        self._copies: dict[int, _Copy] = {}
         self._coming: dict[tuple[int, int], _Copy] = {}
         """By key and version: what the parent stores, or has stored, and no task has taken."""
         self._lock = threading.RLock()
@@ -229,7 +218,7 @@ class Copies:
         self._being_brought: set[int] = set()
         """Keys of the tensors that a thread has come, or fetches."""
         self._run = 0
-        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped", "spilled"), 0)
+        self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
         self._values: dict[int, _Value] = {}
         self._value_counts = dict.fromkeys(("hits", "stored", "dropped"), 0)
 
@@ -254,7 +243,6 @@ class Copies:
                 self._drop_coming([one for one in list(self._coming) if one[0] == key])
 
     def _drop_copy(self, key: int) -> None:
-        self._pins.pop(key, None)
         copy = self._copies.pop(key, None)
         if copy is not None:
             self._step("drop", key, copy)
@@ -307,7 +295,7 @@ class Copies:
                 if one.data and not self._is_here(ComingCopy(one.key, one.reads, len(one.data))):
                     self._drop_coming([(one.key, one.reads)])  # a transfer of it was cut short
                     coming = _Copy(np.frombuffer(one.data, np.uint8))
-                    coming.is_spilled = True
+                    coming.is_in_frame = True
                     self._step("put", one.key, coming, one.reads)
                     self._coming[one.key, one.reads] = coming
 
@@ -351,47 +339,14 @@ class Copies:
         """
         if not tensors:
             return []
-        keys = {one.key for one in tensors if one.key}
-        self._pin(keys)
         try:
-            return self._take_twice(keys, tensors, sizes)
+            return self._take(tensors, sizes)
         except MemoryError as error:
-            self._unpin(keys)
             total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
             raise MemoryError(
                 f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
                 f"use: {error}"
             ) from None
-        except BaseException:
-            self._unpin(keys)
-            raise
-
-    def _take_twice(
-        self,
-        keys: set[int],
-        tensors: Sequence[CopiedTensor],
-        sizes: Sequence[int],
-    ) -> list[int]:
-        """Take copies; if there is no room among others, take them once more with all out of the way."""
-        try:
-            return self._take(tensors, sizes)
-        except MemoryError:
-            self._unpin(keys)
-            while self._spill_one():
-                pass
-            self._pin(keys)
-            return self._take(tensors, sizes)
-
-    def _pin(self, keys: Iterable[int]) -> None:
-        with self._lock:
-            for key in keys:
-                self._pins[key] = self._pins.get(key, 0) + 1
-
-    def _unpin(self, keys: Iterable[int]) -> None:
-        with self._lock:
-            for key in keys:
-                if (left := self._pins.pop(key, 1) - 1) > 0:
-                    self._pins[key] = left
 
     def _take(
         self,
@@ -418,9 +373,6 @@ class Copies:
 
     def settle(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Keep what a task has written, or forget it if it has failed."""
-        if not tensors:
-            return
-        self._unpin({one.key for one in tensors if one.key})
         with self._lock:
             for one in tensors:
                 copy = self._copies.get(one.key)
@@ -431,51 +383,11 @@ class Copies:
                 elif one.makes:
                     self._drop_copy(one.key)
 
-    # ------------------------------------------------------------ room
-    def empty(self, nbytes: int) -> Array:
-        """Return memory that tasks see; if there is no room, copies make some."""
-        while True:
-            try:
-                return self._allocate(nbytes)
-            except MemoryError:
-                if not self._spill_one():
-                    raise
-
-    def _spill_one(self) -> bool:
-        """Move a copy to a file that no task uses; return False if there is none."""
-        with self._lock:
-            unused = [copy for key, copy in self._copies.items() if key not in self._pins]
-            for copy in (*unused, *self._coming.values()):
-                if not copy.is_spilled:
-                    self._spill(copy)
-                    return True
-        return False
-
-    def _spill(self, copy: _Copy) -> None:
-        try:
-            self._move(copy, spilled(copy.memory.nbytes))
-        except OSError as error:
-            raise MemoryError(
-                f"no room for {copy.memory.nbytes} bytes in a temporary file, which would make room for "
-                f"another tensor: {error}"
-            ) from error
-        copy.is_spilled = True
-        self._counts["spilled"] += 1
-
-    def _move(self, copy: _Copy, memory: Array) -> None:
-        """Have a copy in other memory; transfers of it go on meanwhile."""
-        if copy.window:
-            self._mover.move(copy.window, memory.ctypes.data)
-        else:
-            memory[:] = copy.memory
-        copy.memory = memory
-
     def counts(self) -> dict[str, int]:
         """Return how many copies there are, and where they came from."""
         both = [*self._copies.values(), *list(self._coming.values())]
-        held = [sum(one.memory.nbytes for one in both if one.is_spilled == on) for on in (0, 1)]
         told = {f"copies_{name}": count for name, count in self._counts.items()}
-        about = {"copy_bytes": held[0], "copy_bytes_spilled": held[1]}
+        about = {"copy_bytes": sum(one.memory.nbytes for one in both)}
         values = {f"values_{name}": count for name, count in self._value_counts.items()}
         values["value_bytes"] = sum(one.nbytes for one in self._values.values())
         told |= {"values": len(self._values), **values}
@@ -580,7 +492,7 @@ class Copies:
         """Return a copy whose memory tasks see; two that read it may both be about to make room."""
         copy = self._copies.get(key)
         memory = None
-        if copy is None or copy.is_spilled:
+        if copy is None or copy.is_in_frame:
             memory = self.empty(max(1, nbytes))
         with self._lock:
             copy = self._copies.get(key)
@@ -589,11 +501,10 @@ class Copies:
                 copy = self._copies[key] = _Copy(memory)
                 self._step("make room", key, copy)
             self._require_size(copy, nbytes)
-            if copy.is_spilled:
+            if copy.is_in_frame:
                 assert memory is not None
-                self._move(copy, memory)
-                copy.is_spilled = False
-            self._copies.move_to_end(key)
+                memory[:] = copy.memory
+                copy.memory, copy.is_in_frame = memory, False
             return copy
 
     @staticmethod
@@ -643,4 +554,3 @@ class Copies:
                 assert one.state in (CopyState.HERE, CopyState.CHANGING), one.told()
                 is_here = one.state == CopyState.HERE
                 assert bool(one.window) == bool(one.version) == is_here, one.told()
-            assert all(count > 0 for count in self._pins.values())

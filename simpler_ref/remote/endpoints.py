@@ -46,7 +46,7 @@ from .directory import uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
-from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION, SIZES
+from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
 from .parent_memory import ADDRESS_BYTES, Homing, pack_homings
@@ -540,8 +540,9 @@ class Endpoints(RemoteWorkers):
         if manager is None or number in manager.dead:
             return False
         link = self._link(number)
-        arena = link.spec.worker.get("arena_size", SIZES["arena_size"])
-        return bool(2 * nbytes <= arena - self.memory.held_by(int(link.words[SESSION])))
+        arena = link.spec.worker.get("arena_size")
+        held = self.memory.held_by(int(link.words[SESSION]))
+        return arena is None or bool(2 * nbytes <= arena - held)
 
     def taking_lists(self, handle: CallableHandle) -> list[int]:
         """Return the endpoints that run a callable's tasks in lists; none for chips."""

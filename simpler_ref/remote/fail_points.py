@@ -30,8 +30,6 @@ AHEAD = ("ahead", "queued")
 """Of the one and of the other: a task was sent before the one in front of it has ended."""
 VALUES = ("kept", "forgot", "came")
 """Of a session that keeps a value, or has forgotten some; of a link that has a value."""
-EARLY = ("early",)
-"""Of a link: something is stored for a task before its turn."""
 
 
 def fail_point(name: str) -> None:

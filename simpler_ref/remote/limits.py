@@ -31,8 +31,8 @@ REMOTE_BUFFER_ACCESS_READ = 1
 REMOTE_BUFFER_ACCESS_WRITE = 2
 REMOTE_BUFFER_ACCESS_READ_WRITE = REMOTE_BUFFER_ACCESS_READ | REMOTE_BUFFER_ACCESS_WRITE
 
-SIZES = {"arena_size": 1 << 32, "values_size": 1 << 30}
-"""Memory of an endpoint's Worker, unless told otherwise; copies beyond that go to files."""
+SIZES = {"values_size": 1 << 30}
+"""Memory of an endpoint's Worker, unless told otherwise."""
 
 COUNTERS = (
     *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),

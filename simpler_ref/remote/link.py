@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -77,7 +78,8 @@ from .limits import (
     ROUND_TRIP,
     SESSION,
 )
-from .link_tasks import LinkTasks, RunTasks
+from .link_calls import CallTasks
+from .link_tasks import LinkTasks, RunTasks, TaskReader
 from .link_trace import LinkTrace
 from .manifest import Manifest
 from .parent_memory import ADDRESS_BYTES, ParentMemory, unpack_homings
@@ -307,8 +309,6 @@ class Link(WorkerKind):
             with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
             self.place.wait(STOP_S)
-        if self.tasks is not None:
-            self.tasks.close()
         if self.place is not None:
             self.place.stop(STOP_S)
         for socket in self._sockets:
@@ -549,13 +549,13 @@ class Link(WorkerKind):
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
         """Return the registration that is staged under a name."""
         self._starting = False
-        return requests.registration_from(read_staged(name, size))
+        return requests.Registration.from_bytes(read_staged(name, size))
 
     def install(self, target: Any) -> requests.Registration:
         """Have the session prepare a callable; at the start, also commit it."""
         one: requests.Registration = target
         if isinstance(target, bytes):
-            one = requests.registration_from(target)
+            one = requests.Registration.from_bytes(target)
         if self.number in one.workers:
             with self._staged(one) as command:
                 self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
@@ -603,7 +603,11 @@ class Link(WorkerKind):
 
     def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
-        return installed.runner_for(self)
+        if installed.is_of_calls:
+            self.calls = CallTasks(self)
+        kind: TaskReader = self.calls if installed.is_of_calls else self.runs
+        run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
+        return run
 
     def report(self, installed: requests.Registration, error: BaseException) -> None:
         """Keep what a call has raised where its future finds it."""
@@ -644,7 +648,7 @@ class Link(WorkerKind):
         if command == L.LINK_BRING_HOME:
             return bytes(self.memory.bring_all(unpack_homings(request)))
         if command == L.LINK_COMMIT:
-            self._commit(requests.registration_from(request))
+            self._commit(requests.Registration.from_bytes(request))
             return b""
         asked = requests.Request.from_bytes(request)
         result = self.ask(asked.name, asked.payload)

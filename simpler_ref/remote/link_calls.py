@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import memmove
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,7 +46,7 @@ from .limits import MOST_INLINE
 from .link_tasks import LinkTask, TaskReader
 from .mover import new_key
 from .parent_memory import Missing, ParentMemory
-from .requests import PickledRegistration, Registration
+from .requests import Registration
 from .task_messages import (
     ANY_SUB_WORKER,
     CALL,
@@ -165,17 +164,6 @@ def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
     registry = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
     digest = sha256(descriptor).digest()
     return encode_register_callable_command(registry, kind, digest, PAYLOAD_VERSION, payload)
-
-
-class OfCalls(PickledRegistration):
-    """The one callable of a stream at endpoints: links find the function of each call."""
-
-    is_of_calls = True
-
-    def runner_for(self, link: Link) -> Callable[[ReceivedArgs], None]:
-        """Return what a link runs calls with."""
-        link.calls = CallTasks(link)
-        return partial(link.tasks.run, link.calls)
 
 
 class _Array(NamedTuple):

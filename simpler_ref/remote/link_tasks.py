@@ -21,7 +21,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
@@ -95,10 +94,6 @@ class Bringing:
 class TaskReader(ABC):
     """Reads the tasks of one kind."""
 
-    in_order = False
-    """Whether one that has to wait for its turn keeps those behind it from going ahead. What it needs is
-    stored meanwhile, by another thread."""
-
     @abstractmethod
     def read(self, args: ReceivedArgs) -> LinkTask | Bringing:
         """Return a task whose turn it is; it may fail."""
@@ -123,13 +118,6 @@ class _Sent(NamedTuple):
     task: LinkTask | None = None
 
 
-class _Early(NamedTuple):
-    """What is stored for a task before its turn, on another thread."""
-
-    coming: Coming
-    stored: Future[None]
-
-
 def require_done(link: Link, done: CompletionPayload) -> None:
     """Raise what a task of a link's session has failed with."""
     if not done.error_code:
@@ -146,8 +134,6 @@ class LinkTasks:
     def __init__(self, link: Link, memory: ParentMemory) -> None:
         self._link, self._memory = link, memory
         self._sent: deque[_Sent] = deque()
-        self._early: _Early | None = None
-        self._storer: ThreadPoolExecutor | None = None
 
     def run(self, kind: TaskReader, args: ReceivedArgs) -> None:
         """Have the session run the current task."""
@@ -168,10 +154,11 @@ class LinkTasks:
             self._sent.popleft()
         was_ahead = task is not None
         if task is None:
-            self._end_early()
             found = kind.read(args)
             if isinstance(found, Bringing):
+                self._sent.appendleft(_Sent(ticket))
                 self._send_ahead(kind, type(args))
+                self._sent.popleft()
                 found.end()
                 return
             task = found
@@ -189,15 +176,9 @@ class LinkTasks:
         task.end()
 
     def settle_all(self) -> None:
-        """Wait for what was sent or stored ahead in vain: of a cancelled run."""
+        """Wait for what was sent ahead in vain: of a cancelled run."""
         while self._sent:
             self._drop()
-        self._end_early()
-
-    def close(self) -> None:
-        """End the thread that stores, once the mover is closed."""
-        if self._storer is not None:
-            self._storer.shutdown()
 
     def _settle(self, task: LinkTask, number: int = 0) -> None:
         """Wait for the end of the oldest task that the session has, and note what it has made.
@@ -244,7 +225,7 @@ class LinkTasks:
             if task is not None:
                 self._sent.append(self._post(ticket, task, after))
                 fail_point("ahead")
-            elif kind.in_order or after:
+            elif after:
                 return place
             else:
                 self._sent.append(_Sent(ticket))
@@ -257,7 +238,7 @@ class LinkTasks:
         """
         if not tickets:
             return []
-        sent = {one.ticket: one.sequence for one in self._sent}
+        sent = {one.ticket: one.sequence for one in self._sent if one.task is not None}
         if not sent.keys() >= set(tickets):
             return None
         return [sent[one] for one in tickets]
@@ -268,14 +249,9 @@ class LinkTasks:
         """Return a task that can go ahead; None if it has to wait for its turn, when it may also fail."""
         args = made.__new__(made)
         args._box = box
-        if self._early is not None and self._early.stored.done():
-            self._end_early()
         try:
             task = kind.read_ahead(args, after)
             if task is None or isinstance(task, Bringing):
-                return None
-            if task.coming and kind.in_order:
-                self._store_early(task)
                 return None
             self._store(task)
         except TransferError as error:
@@ -285,25 +261,6 @@ class LinkTasks:
         except Exception:
             return None
         return task
-
-    def _store_early(self, task: LinkTask) -> None:
-        """Begin to store what a task needs, while others run; unless something is stored already."""
-        if self._early is not None:
-            return
-        if self._storer is None:
-            self._storer = ThreadPoolExecutor(1, "simpler-store")
-        stored = self._storer.submit(self._memory.store_all, task.run, task.coming)
-        self._early = _Early(task.coming, stored)
-        fail_point("early")
-
-    def _end_early(self) -> None:
-        """Wait for what is stored early; if that fails, the task's turn will show why."""
-        if self._early is None:
-            return
-        early, self._early = self._early, None
-        if early.stored.exception() is None:
-            self._memory.note_stored(early.coming)
-        self._link.note_all()
 
     # ------------------------------------------------------------ one task
     def _store(self, task: LinkTask) -> None:
@@ -368,8 +325,6 @@ class RunTask(LinkTask):
 
 class RunTasks(TaskReader):
     """The tasks of runs."""
-
-    in_order = True
 
     def __init__(self, link: Link, memory: ParentMemory, maker: TaskMaker) -> None:
         self._link, self._memory, self._maker = link, memory, maker

@@ -221,12 +221,11 @@ class RemoteMethods:
         list of dict
             Transfers and bytes in both directions, refusals, buffers, exports and imports; see the
             endpoint's mover. Of tensors of this machine: ``copies`` that it holds, their
-            ``copy_bytes`` in memory and ``copy_bytes_spilled`` in files, and how many versions were
-            ``copies_stored`` from here, ``copies_fetched`` from another endpoint, were there already
-            (``copies_hits``), were given up (``copies_dropped``), moved to a file (``copies_spilled``) or
-            came home (``copies_brought``). Of long values of calls: ``values`` and ``value_bytes``
-            that it keeps, how often a call found one there (``values_hits``), how many were
-            ``values_stored`` from here and how many were given up (``values_dropped``).
+            ``copy_bytes``, and how many versions were ``copies_stored`` from here, ``copies_fetched``
+            from another endpoint, were there already (``copies_hits``), were given up
+            (``copies_dropped``) or came home (``copies_brought``). Of long values of calls: ``values``
+            and ``value_bytes`` that it keeps, how often a call found one there (``values_hits``), how
+            many were ``values_stored`` from here and how many were given up (``values_dropped``).
         """
         return self._endpoints().transfers() if self._life.endpoints.have_tensors else []
 

@@ -115,13 +115,6 @@ class Mover:
         """Let nobody reach a window any more; when it returns, nothing touches its memory."""
         self._windows.withdraw(key)
 
-    def move(self, key: int, address: int) -> None:
-        """Copy a window that is offered to other memory of this session, and serve it from there.
-
-        Transfers of it that are under way go on; when it returns, nothing touches the memory before.
-        """
-        self._windows.move(key, address)
-
     def fetch(self, address: str, key: int, offset: int, into: Any, nbytes: int) -> None:
         """Copy bytes of another session's window into memory of this one.
 

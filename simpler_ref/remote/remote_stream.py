@@ -28,8 +28,9 @@ from ..model.scalars import INTEGER
 from ..model.wire import RIGHTS, SHAPE_AT, TAG_AT, TENSOR_BYTES, Layout, span_of
 from .directory import Directory, Held, Plan, Use
 from .layouts import copied_layout, is_whole, layout_of, layout_text
-from .link_calls import Function, OfCalls
+from .link_calls import Function
 from .queues import Queues
+from .requests import Registration
 
 _MOST_TASKS = 1 << 12
 _MOST_KNOWN = 1 << 14
@@ -63,7 +64,7 @@ class RemoteStream(Stream):
             TargetNamespace.REMOTE_TASK_DISPATCHER,
             "call",
         )
-        target = OfCalls((), b"")
+        target = Registration((), b"")
         add(handle, target, target.to_bytes())
         self._handle = handle
 

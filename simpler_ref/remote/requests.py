@@ -5,13 +5,10 @@ Rule     REMOTE-REG-9, REMOTE-MEM-2
 
 from __future__ import annotations
 
-import pickle
 import struct
 from bisect import bisect
-from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
 
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
 from .callables import (
@@ -83,8 +80,11 @@ class Registration:
     workers: tuple[int, ...]
     command: bytes
     blob: bytes = b""
-    is_of_calls = False
-    """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
+
+    @property
+    def is_of_calls(self) -> bool:
+        """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
+        return not self.command
 
     def to_bytes(self) -> bytes:
         """Return it as bytes."""
@@ -99,10 +99,6 @@ class Registration:
         workers = struct.unpack_from(f"<{count}I", raw, _COUNTS.size)
         end = _COUNTS.size + 4 * count + size
         return cls(workers, raw[end - size : end], raw[end:])
-
-    def runner_for(self, link: Any) -> Callable[[Any], None]:
-        """Return what the link of an endpoint runs its tasks with."""
-        return partial(link.tasks.run, link.runs)
 
     def naming(self, token: bytes) -> bytes:
         """Return the command for an endpoint where the blob is staged under a token."""
@@ -133,26 +129,6 @@ class Registration:
         """Whether it is for the inner Workers."""
         target = decode_register_callable_command(self.command).target_registry
         return target == RemoteRegistryTarget.INNER_L3_WORKER
-
-
-_PICKLED = b"pickled"
-"""How the bytes of a `PickledRegistration` begin; a pickle of it follows."""
-
-
-class PickledRegistration(Registration):
-    """One that only links know: they find in each task what it is about."""
-
-    def to_bytes(self) -> bytes:
-        """Return it as bytes."""
-        return _PICKLED + pickle.dumps(self)
-
-
-def registration_from(raw: bytes) -> Registration:
-    """Read what `to_bytes` of any registration returns."""
-    if raw.startswith(_PICKLED):
-        found: Registration = pickle.loads(raw[len(_PICKLED) :])
-        return found
-    return Registration.from_bytes(raw)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import ctypes
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .chunks import CHUNK, Header, Kind
@@ -89,12 +89,6 @@ class _Offered:
         start = header.offset + header.at
         self.memory[start : start + header.size] = data
 
-    def move(self, address: int) -> None:
-        """Have its bytes at another address."""
-        memory = bytes_at(address, self.window.nbytes)
-        memory[:] = self.memory
-        self.window, self.memory = replace(self.window, address=address), memory
-
     def is_over(self, header: Header) -> bool:
         """Say whether a transfer is over, of which chunks were still under way.
 
@@ -131,11 +125,6 @@ class Windows:
         """Let nobody reach a window any more; one that is not offered is left as it is."""
         with self._lock:
             self._offered.pop(key, None)
-
-    def move(self, key: int, address: int) -> None:
-        """Copy a window's bytes to other memory, and serve it from there; transfers go on meanwhile."""
-        with self._lock:
-            self._offered[key].move(address)
 
     def clear(self) -> None:
         """Withdraw all windows."""

@@ -21,9 +21,7 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
 import resource
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -403,30 +401,3 @@ def covers(mappings: list[tuple[int, int, str]], address: int, nbytes: int) -> s
             if at >= address + nbytes:
                 return identities
     return None
-
-
-# ---------------------------------------------------------------- memory in files
-def spilled(nbytes: int) -> Array:
-    """Return bytes of a file without a name, which is gone with the array, or with this process.
-
-    The file is in the folder for temporary files, which the variable TMPDIR names. All of its blocks are
-    there before the array is: to write it cannot fail.
-
-    Raises
-    ------
-    OSError
-        There is no room.
-    """
-    with tempfile.TemporaryFile(prefix="simpler-") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{error.strerror} in {tempfile.gettempdir()} on {platform.node()}: make room "
-                "there, name another folder in the variable TMPDIR, or give a larger arena_size",
-            ) from None
-        address = _mmap(0, nbytes, _WRITABLE, mmap.MAP_SHARED, file.fileno())
-    owner, array = _array_at(address, nbytes)
-    weakref.finalize(owner, _libc.munmap, address, nbytes).atexit = False
-    return array

@@ -227,7 +227,7 @@ def test_whoever_dies_with_tasks_that_were_sent_ahead_is_noticed_and_replaced(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", fail_points.COPIES + fail_points.EARLY)
+@pytest.mark.parametrize("point", fail_points.COPIES)
 def test_whoever_dies_while_tensors_move_for_the_next_task_is_noticed(point, tmp_path, monkeypatch):
     once = arm(point, tmp_path, monkeypatch)
     with program(1, depth=8) as one:

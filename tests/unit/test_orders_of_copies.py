@@ -156,19 +156,6 @@ def test_after_a_loss_at_any_message_each_tensor_is_the_newest_one_or_refused(na
     assert kept
 
 
-def test_where_few_tensors_have_room_they_are_right_in_every_order_and_move_no_more():
-    spilled = 0
-    for seed in range(0, 24, 4):
-        program = drawn(random.Random(seed), 5 + seed % 3, tensors=3)
-        history, needed = sequentially(program, 3), moves_needed(program)
-        for order in range(MOST_PLAYS // 4):
-            play = Play(program, chosen_by(order), tensors=3, room=2)
-            assert play.run() is None, order
-            assert (play.memory.tolist(), play.moved) == (history[-1], needed), (program, order)
-            spilled += sum(one.copies.counts()["copies_spilled"] for one in play.of_link)
-    assert spilled
-
-
 RACES = {
     "of two endpoints": [Task(0, "x!"), Task(1, "x", "y!"), Task(0, "x!")],
     "of one endpoint": [Task(0, "x", "y!"), Task(0, "x!")],
@@ -199,11 +186,6 @@ def test_a_chain_is_at_the_endpoint_before_its_first_task_has_ended(depth):
     play = Play(PROGRAMS["a chain"], lambda able: able[0], depth=depth)
     assert play.run() is None
     assert play.links[0].most_ahead == depth
-
-
-def test_what_a_task_needs_is_stored_before_its_turn_and_while_others_run():
-    plays = [Play(PROGRAMS["fed from here"], chosen_by(seed), depth=4) for seed in range(20)]
-    assert any(play.run() is None and play.early > 1 for play in plays)
 
 
 def side_by_side(program):

@@ -22,10 +22,6 @@ from simpler_ref.remote.windows import bytes_at
 from tests.spec_rules import ROOT
 
 
-def copy_bytes(window, address):
-    bytes_at(address, window.nbytes)[:] = bytes_at(window.address, window.nbytes)
-
-
 def store():
     """Return copies, and the windows that they offer."""
     offered = {}
@@ -33,7 +29,6 @@ def store():
         address="here",
         offer=lambda window: offered.update({window.key: window}),
         withdraw=offered.pop,
-        move=lambda key, address: copy_bytes(offered[key], address),
     )
     return Copies(mover, lambda nbytes: np.zeros(nbytes, np.uint8)), offered
 
@@ -63,7 +58,6 @@ def test_what_comes_in_a_frame_takes_the_place_of_a_transfer_and_needs_none():
     assert bytes(bytes_at(address, 4)) == b"abcd" and len(offered) == 1
     copies.put([CopiedTensor(7, 1, data=b"abcd")])
     copies.validate()
-    assert copies.counts()["copy_bytes_spilled"] == 0
 
 
 def test_errors_tell_the_story_of_a_version():

@@ -166,7 +166,7 @@ def test_tasks_that_run_again_see_what_there_was_before_the_first_of_them(mixed)
     def orch_fn(orch, args, config):
         mixed.add(orch, 1, x)
         orch.drain()
-        mixed.copy(orch, 0, x, y)  # y from the first x
+        update(mixed, orch, 0, x, y)  # y from the first x
         mixed.add(orch, None, x)  # which is overwritten here
         mixed.add(orch, None, y, 3)  # and y comes home
         orch._until_idle()
