@@ -35,6 +35,7 @@ from simpler_ref.remote.link_tasks import Bringing, LinkTasks, RunTask, RunTasks
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
+from simpler_ref.remote.side_by_side import SideBySide
 from simpler_ref.remote.task_messages import FailedTasks, Run
 from simpler_ref.remote.tasks import (
     RemoteTaskArgsWire,
@@ -291,7 +292,7 @@ class Served(SessionTasks):
         self._frames = self._inner = self
         self._failed, self._copies = FailedTasks(), of.copies
         self._dispatcher = SimpleNamespace(find=lambda _digest: "target")
-        self._beside = SimpleNamespace(is_busy=False)
+        self._beside = SideBySide(None, of.copies, self._failed, None, None)
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
         self.is_busy = self.check = False
@@ -325,6 +326,13 @@ class Served(SessionTasks):
             assert (
                 self.play.lost or done.error_code != L.TASK_FAILURE or "Fault" in done.error_message
             )
+
+    def has_frame(self):
+        return bool(self.inbox)
+
+    def _answer_ended(self):
+        for end in self._beside.ends():
+            self._tell(end)
 
     def _require_alive(self):
         if self.of.is_lost:

@@ -113,9 +113,6 @@ class Served(copy_model.Served):
         shared = of.copies, self._failed, self.fetchers
         self._beside = SideBySide(lambda: self.sub_workers, *shared, lambda: None)
 
-    def has_frame(self):
-        return bool(self.inbox)
-
     def _wait(self, for_frames):
         while not (for_frames and self.inbox):
             if any(one.is_done for one in self.promised):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..calls.futures import Future
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import RuntimeEnv
@@ -38,7 +39,7 @@ from .limits import (
 from .manifest import Manifest
 from .session_calls import SessionCalls, end_of_call, failure_of
 from .session_frames import SessionFrames
-from .side_by_side import End, SideBySide, completion
+from .side_by_side import End, SideBySide, Work, completion
 from .stores import Stores
 from .task_messages import (
     VALUE_TAKEN,
@@ -64,6 +65,28 @@ _TAGS = {
     REMOTE_BUFFER_ACCESS_READ_WRITE: TensorArgType.INOUT,
 }
 """What tags say of rights."""
+
+
+class AloneWork(Work):
+    """A task that is a run of the inner Worker; `run` runs it."""
+
+    is_alone = True
+
+    def __init__(self, task: ReceivedTask, target: Any, run: Callable[..., End]) -> None:
+        super().__init__(task.sequence, task.told, task.tensors, task.read.sizes)
+        self._task, self._target, self._run = task, target, run
+
+    def submit(self, addresses: Sequence[int]) -> End:
+        """Run it, with its copies at some addresses."""
+        return self._run(self._task, self._target, addresses)
+
+    def end_of(self, future: Future) -> End:
+        """Return how it has ended, which `submit` has."""
+        raise AssertionError(future)
+
+    def failure(self, outcome: int, error: BaseException | None) -> End:
+        """Return the end of what could not be begun."""
+        return completion(self.sequence, outcome, error)
 
 
 class SessionTasks:
@@ -121,22 +144,21 @@ class SessionTasks:
     # ------------------------------------------------------------ frames
     def serve(self, frame: Frame) -> None:
         """Serve one of `FRAMES`."""
-        kind = frame.header.frame_type
-        if kind == OwnFrameType.VALUE_TAKEN:
+        if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
             self._copies.drop([VALUE_TAKEN.decode(frame.payload).key])
-        else:
-            self._serve_task(frame)
-
-    def _serve_task(self, frame: Frame) -> None:
-        """Run a task, and send its outcome; or have it run beside other ones."""
-        sequence = frame.header.sequence
+            return
+        sequence, told = frame.header.sequence, Run(b"")
         try:
-            end = self._take_up(frame)
+            told = read_run(frame)
+            if told.run:
+                self._copies.begin(told.run)
+            self._beside.begin((self._calls.work if told.call else self._task)(sequence, told))
         except BaseException as error:
             if self._frames.over:
                 raise
             end = completion(sequence, outcome_of(error), error)
-        if end is not None:
+            if told.call:
+                end = end_of_call(failure_of(error, sequence))
             self._failed.note(sequence, end.outcome)
             self._tell(end)
 
@@ -144,30 +166,18 @@ class SessionTasks:
         self._frames.send(end.kind, end.payload)
         fail_point("completed")
 
-    # ------------------------------------------------------------ those that run side by side
-    @property
-    def _is_busy(self) -> bool:
-        return self._beside.is_busy
-
     def answer_all(self) -> bool:
         """Answer what has ended; if no frame is there, wait for others to end.
 
         Returns whether there is a frame, or nothing to wait for.
         """
-        if not self._is_busy:
+        if not self._beside.is_busy:
             return True
         self._answer_ended()
-        if not self._is_busy or self._frames.has_frame():
+        if not self._beside.is_busy or self._frames.has_frame():
             return True
         self._wait(for_frames=True)
         return False
-
-    def _settle(self) -> None:
-        """Answer all, and serve no frame before: what comes next runs alone."""
-        while self._is_busy and not self._frames.over:
-            self._answer_ended()
-            if self._is_busy:
-                self._wait(for_frames=False)
 
     def memory(self, nbytes: int) -> Array:
         """Return memory that tasks see, if need be once those that run have made room."""
@@ -175,7 +185,7 @@ class SessionTasks:
             try:
                 return self._copies.empty(nbytes)
             except MemoryError:
-                if not self._is_busy:
+                if not self._beside.is_busy:
                     raise
             self._wait(for_frames=False)
             self._answer_ended()
@@ -194,47 +204,19 @@ class SessionTasks:
             self._tell(end)
 
     # ------------------------------------------------------------ one task
-    def _take_up(self, frame: Frame) -> End | None:
-        """Run a task, unless one that it waits for has failed, and return its end.
-
-        Calls run while the session serves other frames, and so do tasks for sub workers, if there are
-        several: it is None then. Others run alone, which costs less.
-        """
-        sequence, told = frame.header.sequence, read_run(frame)
-        if told.run:
-            self._copies.begin(told.run)
-        if told.call:
-            return self._begin_call(sequence, told)
+    def _task(self, sequence: int, told: Run) -> Work:
+        """Return the work that a task is: for a sub worker if there are several, else a run."""
         self._copies.put(told.tensors)
         task = receive_task(sequence, told)
-        if self._failed.has_any(told.after):
-            return completion(sequence, L.SKIPPED)
         fail_point("decoded")
         target = self._dispatcher.find(task.read.task.callable_digest)
         if self._has_several and self._beside.takes(task, target):
-            self._beside.begin_task(task, target)
-            return None
-        self._settle()
-        return completion(sequence, self._run(task, target))
+            return self._beside.leaf(task, target)
+        return AloneWork(task, target, self._run)
 
-    def _begin_call(self, sequence: int, told: Run) -> End | None:
-        try:
-            self._beside.begin(self._calls.work(sequence, told))
-        except BaseException as error:
-            if self._frames.over:
-                raise
-            return end_of_call(failure_of(error, sequence))
-        return None
-
-    def _run(self, task: ReceivedTask, target: Any) -> int:
-        """Run a task that no other one runs beside, and return SUCCESS, or SKIPPED."""
-        told, tensors = task.told, task.tensors
-        if self._failed.has_any(told.after):
-            return L.SKIPPED
-        self._copies.drop(told.dropped)
-        addresses = self._copies.take(tensors, task.read.sizes)
-        fail_point("taken")
-        succeeded = False
+    def _run(self, task: ReceivedTask, target: Any, addresses: Sequence[int]) -> End:
+        """Run a task, and return its end."""
+        told, sequence = task.told, task.sequence
         try:
             args, after, kept = self._arguments(task, addresses)
             config = None
@@ -244,15 +226,14 @@ class SessionTasks:
                     config.runtime_env = RuntimeEnv.from_bytes(told.env)
             function = target.submit if isinstance(target, InnerCallable) else target
             self._inner.run(function, args, config)
-            fail_point("ran")
             del kept
             for put_back in after:
                 put_back()
-            succeeded = True
-        finally:
-            self._copies.settle(tensors, succeeded)
-        fail_point("settled")
-        return L.SUCCESS
+            return completion(sequence, L.SUCCESS)
+        except BaseException as error:
+            if self._frames.over:
+                raise
+            return completion(sequence, outcome_of(error), error)
 
     # ------------------------------------------------------------ their tensors
     def open_copies(self, key: int, question: bytes) -> bytes:

@@ -1,13 +1,14 @@
-"""What the sub workers of an endpoint run: calls, and tasks of runs, as many at a time as there are.
+"""What an endpoint runs: calls, and tasks of runs, side by side where that can be.
 
-Both are calls of the inner Worker, so each has there what it has on the parent's machine: its sub worker,
-its time limit, its value, its error. `Work` says what is to be run, and how its end is told.
+`Work` says what is to be run, and how its end is told. Calls, and tasks for sub workers if there are
+several, are calls of the inner Worker: so each has there what it has on the parent's machine, its sub
+worker, its time limit, its value, its error. Other tasks are runs of it, and run alone.
 
-Work starts when none of that before it, which has not ended, is named by its frame or uses memory that it
-writes, or writes memory that it uses. So what shares memory runs in the order in which it came, and all
-else side by side. What is read from another endpoint is fetched on a thread of its own, in that order,
-too: work waits only for earlier work, here and elsewhere. If its tensors do not fit beside those of
-others, it waits until one of these has ended.
+Work starts when none of that before it, which has not ended, runs alone, is named by its frame, uses
+memory that it writes, or writes memory that it uses. So what shares memory runs in the order in which it
+came, and all else side by side. What is read from another endpoint is fetched on a thread of its own, in
+that order, too: work waits only for earlier work, here and elsewhere. If its tensors do not fit beside
+those of others, it waits until one of these has ended.
 """
 
 from __future__ import annotations
@@ -62,7 +63,11 @@ class Work(ABC):
         The number of its RUN, and what that says.
     tensors, sizes
         The copies that it uses, and their bytes.
+    is_alone
+        Whether nothing runs beside it.
     """
+
+    is_alone = False
 
     def __init__(
         self, sequence: int, told: Run, tensors: Sequence[CopiedTensor], sizes: Sequence[int]
@@ -74,8 +79,8 @@ class Work(ABC):
         self.future: Future | None = None
 
     @abstractmethod
-    def submit(self, addresses: Sequence[int]) -> Future:
-        """Give it to a sub worker, with its copies at some addresses."""
+    def submit(self, addresses: Sequence[int]) -> Future | End:
+        """Give it to a sub worker, with its copies at some addresses; or run it, if it runs alone."""
 
     @abstractmethod
     def end_of(self, future: Future) -> End:
@@ -153,12 +158,12 @@ class _Users:
 
 
 class SideBySide:
-    """The work of a session's sub workers.
+    """The work of a session.
 
     Parameters
     ----------
     stream_of
-        Returns the calls of the inner Worker, whose sub workers run all of it.
+        Returns the calls of the inner Worker.
     copies
         The session's copies of tensors.
     failed
@@ -188,6 +193,8 @@ class SideBySide:
         self._ends: list[End] = []
         self._under_way: dict[int, Work] = {}
         """What has not ended, by the numbers of the frames."""
+        self._ready: list[Work] = []
+        """That of it which waits for nothing any more."""
         self._roomless: list[Work] = []
         """That of it which waits until others make room."""
         self._seen = 0
@@ -213,13 +220,17 @@ class SideBySide:
         """Whether sub workers have work."""
         return any(one.future is not None for one in list(self._under_way.values()))
 
-    def begin_task(self, task: ReceivedTask, target: InnerCallable) -> None:
-        """Begin a task of a run."""
-        self.begin(LeafWork(task, self._stream_of(), self._callee(target)))
+    def leaf(self, task: ReceivedTask, target: InnerCallable) -> LeafWork:
+        """Return the work that a task of a run is for a sub worker."""
+        return LeafWork(task, self._stream_of(), self._callee(target))
 
     def begin(self, work: Work) -> None:
         """Begin work, as soon as it may start; `ends` tells how it has ended."""
-        after = set(work.told.after) & self._under_way.keys()
+        after = {
+            number
+            for number, one in self._under_way.items()
+            if one.is_alone or work.is_alone or number in work.told.after
+        }
         work.waits_for = self._note_uses(work) | after
         self._under_way[work.sequence] = work
         if not work.waits_for:
@@ -231,8 +242,11 @@ class SideBySide:
             self._seen = self._stream_of().ended
         for one in list(self._under_way.values()):
             self._look_at(one)
-        while self._ends:
-            yield self._ends.pop(0)
+        while self._ends or self._ready:
+            if self._ends:
+                yield self._ends.pop(0)
+            else:
+                self._prepare(self._ready.pop(0))
 
     def wait(self, lookout: WaitingThread | None) -> None:
         """Wait until a call may have ended, or tensors have come; see `Stream.wait_for_end`.
@@ -338,16 +352,21 @@ class SideBySide:
     def _start(self, one: Work, addresses: Sequence[int]) -> None:
         fail_point("taken")
         try:
-            one.future = one.submit(addresses)
+            found = one.submit(addresses)
         except Exception as error:
             self._copies.settle(one.tensors, False)
             self._end(one, one.failure(L.TASK_FAILURE, error))
+            return
+        if isinstance(found, End):
+            self._settle(one, found)
+        else:
+            one.future = found
 
     def _look_at(self, one: Work) -> None:
         """Start work whose tensors have come, or end what has run."""
         if one.future is not None:
             if one.future.done():
-                self._settle(one, one.future)
+                self._settle(one, one.end_of(one.future))
         elif one.coming is not None and one.coming.done():
             coming, one.coming = one.coming, None
             error = coming.exception()
@@ -358,9 +377,8 @@ class SideBySide:
             else:
                 self._end(one, one.failure(outcome_of(error), error))
 
-    def _settle(self, one: Work, future: Future) -> None:
+    def _settle(self, one: Work, end: End) -> None:
         fail_point("ran")
-        end = one.end_of(future)
         self._copies.settle(one.tensors, end.outcome == L.SUCCESS)
         fail_point("settled")
         self._end(one, end)
@@ -375,7 +393,6 @@ class SideBySide:
             if sequence in other.waits_for:
                 other.waits_for.discard(sequence)
                 if not other.waits_for:
-                    self._prepare(other)
-        roomless, self._roomless = self._roomless, []
-        for other in roomless:
-            self._prepare(other)
+                    self._ready.append(other)
+        self._ready += self._roomless
+        self._roomless = []

@@ -311,7 +311,7 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
     read = ReadTask(TaskPayloadWire(b""), [], False)
     for sequence, after in ((1, ()), (2, ()), (3, (1,))):
         task = ReceivedTask(sequence, Run(b"", after=after), read, ())
-        leaves.begin_task(task, InnerCallable("handle", far_side.bump))
+        leaves.begin(leaves.leaf(task, InnerCallable("handle", far_side.bump)))
     leaves.end()
     assert (submitted, cancelled) == ([0, 1], [0, 1])
 
