@@ -13,7 +13,7 @@ from simpler_ref.remote.side_by_side import SideBySide
 from . import copy_model
 from .copy_model import Lost
 
-SUB_WORKERS = FETCHERS = 2
+SUB_WORKERS, FETCHERS = 2, 1
 
 
 class Promise:
@@ -44,26 +44,6 @@ class Promise:
         """Tell nobody: the session sees it when it is its turn."""
 
 
-class Turn:
-    """What fetching threads wait for: a condition, where one actor runs at a time."""
-
-    def __init__(self, play):
-        self.play, self.waiting = play, set()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_exception):
-        return None
-
-    def wait(self):
-        self.waiting.add(self.play.actors.now)
-        self.play.actors.point()
-
-    def notify_all(self):
-        self.waiting.clear()
-
-
 class Queue:
     """What actors of a session have to do: the calls of its sub workers, or what is to be fetched."""
 
@@ -83,8 +63,6 @@ class Queue:
         return made
 
     def can_go(self, name):
-        if name in self.session.turn.waiting:
-            return False
         return bool(self.todo) or name in self.busy or self.session.has_ended
 
     def live(self, name):
@@ -109,7 +87,6 @@ class Served(copy_model.Served):
         target = InnerCallable("handle", self._run_one)
         self._dispatcher = SimpleNamespace(find=lambda _digest: target)
         self._has_several = True
-        self.turn = of.copies._bringing = Turn(play)
         shared = of.copies, self._failed, self.fetchers
         self._beside = SideBySide(lambda: self.sub_workers, *shared, lambda: None)
 

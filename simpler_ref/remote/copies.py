@@ -201,8 +201,9 @@ class Copies:
     """The copies of one session, and the values that it keeps.
 
     What the parent stores comes into memory of its own, and is no copy before a task takes it: so it may
-    come while other tasks run. `open` and `take` may therefore be called on other threads than all else:
-    `take` for tasks of which none uses a copy that another one writes.
+    come while other tasks run. `open` and `take` may therefore be called on other threads than all else;
+    `take` where something has to be fetched on one thread at a time, and for tasks of which none uses a
+    copy that another one writes.
 
     `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`.
     """
@@ -214,9 +215,6 @@ class Copies:
         """By key and version: what the parent stores, or has stored, and no task has taken."""
         self._lock = threading.RLock()
         """Held while what there is changes: tensors may come on other threads."""
-        self._bringing = threading.Condition()
-        self._being_brought: set[int] = set()
-        """Keys of the tensors that a thread has come, or fetches."""
         self._run = 0
         self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
         self._values: dict[int, _Value] = {}
@@ -431,19 +429,7 @@ class Copies:
         self._values.clear()
 
     def _bring(self, one: CopiedTensor, nbytes: int) -> None:
-        """Have the version that a task reads; of several tasks that lack it one fetches it."""
-        with self._bringing:
-            while one.key in self._being_brought:
-                self._bringing.wait()
-            self._being_brought.add(one.key)
-        try:
-            self._bring_alone(one, nbytes)
-        finally:
-            with self._bringing:
-                self._being_brought.discard(one.key)
-                self._bringing.notify_all()
-
-    def _bring_alone(self, one: CopiedTensor, nbytes: int) -> None:
+        """Have the version that a task reads."""
         with self._lock:
             came = self._has_come(one)
         copy = self._of(one.key, nbytes)

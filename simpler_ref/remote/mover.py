@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,9 +79,6 @@ class Mover:
         self._sender = secrets.randbits(64)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._storing: set[tuple[str, int]] = set()
-        """Windows into which a store is under way."""
-        self._stored = threading.Condition(self._lock)
         self._idle: dict[str, list[Channel]] = {}
         self._closed = False
         names = ("transfers", "bytes_in", "bytes_out", "lines", "lost", "refused")
@@ -156,7 +153,7 @@ class Mover:
 
         The parameters are those of `fetch`, `source` in place of `into`. After a `TransferError` bytes
         that were under way may still arrive until the window is withdrawn, but none behind those of a
-        later `store` into it. Stores into one window are done one after the other.
+        later `store` into it. A mover stores into one window from one thread at a time.
         """
         require_place(key, offset)
         doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
@@ -169,11 +166,8 @@ class Mover:
     def _store(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
         memories = [memory_of(one.memory, one.nbytes, writable=False) for one in several]
         began = time.monotonic_ns()
-        with ExitStack() as alone:
-            for key in sorted({one.key for one in several}):
-                alone.enter_context(self._alone(address, key))
-            with self._transfer(doing, address) as (line, number):
-                line.store_all(self._firsts(Kind.WRITE, number, offset, several), memories)
+        with self._transfer(doing, address) as (line, number):
+            line.store_all(self._firsts(Kind.WRITE, number, offset, several), memories)
         self._note_moved(address, True, several, began)
 
     def _firsts(
@@ -230,20 +224,6 @@ class Mover:
         self._windows.clear()
 
     # ---------------------------------------------------------------- asking others
-    @contextmanager
-    def _alone(self, address: str, key: int) -> Iterator[None]:
-        """Wait until no other store into a window is under way, and be the one that is."""
-        window = address, key
-        with self._stored:
-            self._stored.wait_for(lambda: window not in self._storing)
-            self._storing.add(window)
-        try:
-            yield
-        finally:
-            with self._stored:
-                self._storing.discard(window)
-                self._stored.notify_all()
-
     @contextmanager
     def _transfer(self, doing: str, address: str) -> Iterator[tuple[Channel, int]]:
         """Give a line and a number; say what went wrong."""

@@ -56,8 +56,6 @@ from .windows import Refusal
 
 FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN)
 """Those that `SessionTasks` serves."""
-FETCHERS = 4
-"""Threads that fetch what tasks read from other endpoints."""
 _READ = TensorArgType.INPUT
 _TAGS = {
     REMOTE_BUFFER_ACCESS_READ: TensorArgType.INPUT,
@@ -127,7 +125,7 @@ class SessionTasks:
             inner._stream,
             copies,
             self._failed,
-            ThreadPoolExecutor(FETCHERS, "simpler-fetch"),
+            ThreadPoolExecutor(1, "simpler-fetch"),
             partial(os.eventfd_write, self._bell, 1),
         )
         self._descriptors = *frames.descriptors(), self._bell

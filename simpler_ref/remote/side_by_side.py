@@ -168,8 +168,8 @@ class SideBySide:
         The session's copies of tensors.
     failed
         Notes which tasks have failed.
-    fetchers
-        The threads that fetch tensors.
+    fetcher
+        The thread that fetches tensors.
     ring
         Wakes the main thread if it waits for something else than a call.
 
@@ -183,11 +183,11 @@ class SideBySide:
         stream_of: Callable[[], Any],
         copies: Copies,
         failed: FailedTasks,
-        fetchers: Executor,
+        fetcher: Executor,
         ring: Callable[[], None],
     ) -> None:
         self._stream_of, self._copies, self._failed = stream_of, copies, failed
-        self._fetchers, self._ring_bell = fetchers, ring
+        self._fetcher, self._ring_bell = fetcher, ring
         self._callees: dict[InnerCallable, Task] = {}
         self._users: dict[int, _Users] = {}
         self._ends: list[End] = []
@@ -268,7 +268,7 @@ class SideBySide:
 
         Rule     REMOTE-AHEAD-5
         """
-        self._fetchers.shutdown(wait=False, cancel_futures=True)
+        self._fetcher.shutdown(wait=False, cancel_futures=True)
         for one in self._under_way.values():
             if one.future is not None:
                 one.future.cancel()
@@ -318,7 +318,7 @@ class SideBySide:
         try:
             copies.drop(told.dropped)
             if len(self._under_way) > 1 and copies.lacks_any(one.tensors):
-                one.coming = self._fetchers.submit(copies.take, one.tensors, one.sizes)
+                one.coming = self._fetcher.submit(copies.take, one.tensors, one.sizes)
                 one.coming.add_done_callback(self._ring)
                 return
             addresses = copies.take(one.tensors, one.sizes)
