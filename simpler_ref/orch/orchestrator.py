@@ -683,6 +683,9 @@ class Orchestrator:
         """Wait until every task submitted so far has ended."""
         self._room.until_ended(self._view.pushed - self._pushed_before)
 
+    def _is_busy(self) -> bool:
+        return self._view.ended < self._view.pushed - self._pushed_before
+
     def live_tasks(self) -> int:
         """Return the tasks that are not reclaimed yet, buffers from `alloc` included."""
         return self._view.live
