@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import operator
+import pickle
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ from .layouts import layout_text
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
-from .parent_memory import ADDRESS_BYTES, Homing, pack_homings
+from .parent_memory import ADDRESS_BYTES, Homing
 from .parent_tensors import ParentTensors
 from .queues import Queues
 from .records import peer_of
@@ -255,7 +256,7 @@ class Endpoints(RemoteWorkers):
         )
         one = Registration(numbers, command, blob)
         self._require_same(handle, one)
-        return handle, one, one.to_bytes()
+        return handle, one, pickle.dumps(one)
 
     def _chip_payload(self, target: Any, numbers: Sequence[int]) -> tuple[bytes, bytes, bytes]:
         """Return a chip callable's descriptor, its payload, and its blob if that is to be staged."""
@@ -483,7 +484,7 @@ class Endpoints(RemoteWorkers):
         """Have an endpoint send what it has made; return what became of each."""
         timeout_s = self._life.options.py_control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
-        raw = pack_homings(homings)
+        raw = pickle.dumps(homings)
         return exchange(self._life, self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
 
     # ------------------------------------------------------------ losses

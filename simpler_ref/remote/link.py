@@ -82,7 +82,7 @@ from .link_calls import CallTasks
 from .link_tasks import LinkTasks, RunTasks, TaskReader
 from .link_trace import LinkTrace
 from .manifest import Manifest
-from .parent_memory import ADDRESS_BYTES, ParentMemory, unpack_homings
+from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .records import Note, frame_word, moved_word
 from .session_frames import profile
 from .spec import RemoteWorkerSpec
@@ -549,13 +549,13 @@ class Link(WorkerKind):
     def read_target(self, name: str, size: int, command: int, digest: bytes) -> Any:
         """Return the registration that is staged under a name."""
         self._starting = False
-        return requests.Registration.from_bytes(read_staged(name, size))
+        return pickle.loads(read_staged(name, size))
 
     def install(self, target: Any) -> requests.Registration:
         """Have the session prepare a callable; at the start, also commit it."""
         one: requests.Registration = target
         if isinstance(target, bytes):
-            one = requests.Registration.from_bytes(target)
+            one = pickle.loads(target)
         if self.number in one.workers:
             with self._staged(one) as command:
                 self.ask(ControlName.PREPARE_REGISTER_CALLABLE, command)
@@ -646,11 +646,11 @@ class Link(WorkerKind):
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
             return json.dumps({**json.loads(raw), "copies_brought": self.memory.brought}).encode()
         if command == L.LINK_BRING_HOME:
-            return bytes(self.memory.bring_all(unpack_homings(request)))
+            return bytes(self.memory.bring_all(pickle.loads(request)))
         if command == L.LINK_COMMIT:
-            self._commit(requests.Registration.from_bytes(request))
+            self._commit(pickle.loads(request))
             return b""
-        asked = requests.Request.from_bytes(request)
+        asked = pickle.loads(request)
         result = self.ask(asked.name, asked.payload)
         if asked.view_base:
             self._maker.views.add(requests.view_from(asked, result))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -458,7 +459,7 @@ class ListedGraph:
         """Have endpoints know the list of the next replay, between two runs, if they are all there."""
         way = self.way
         if not is_live(way.handle) and self._has_room():
-            add_callable(way.handle, way.registration, way.registration.to_bytes())
+            add_callable(way.handle, way.registration, pickle.dumps(way.registration))
 
     def _has_room(self) -> bool:
         return all(self._endpoints.takes_list(*one) for one in self.way.room.items())

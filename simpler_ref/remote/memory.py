@@ -6,6 +6,7 @@ Rule     REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-5
 from __future__ import annotations
 
 import ctypes
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -259,4 +260,4 @@ class EndpointMemory:
         return link
 
     def _ask(self, link: Link, request: Request) -> bytes:
-        return exchange(self._life, link, L.LINK_ASK, request.to_bytes())
+        return exchange(self._life, link, L.LINK_ASK, pickle.dumps(request))

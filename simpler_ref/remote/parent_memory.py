@@ -7,12 +7,11 @@ Rule     REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-5, REMOTE-AHEAD-8, REMOTE-RET
 from __future__ import annotations
 
 import enum
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import string_at
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from ..errors import RemoteError, TransferError
 from .copies import (
@@ -32,7 +31,6 @@ from .task_messages import FrameCapacity
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
-_BROUGHT = struct.Struct("<QQQQQ?")
 Coming = dict[int, tuple[ComingCopy, int]]
 """By key: a version that is to be stored, and from which address."""
 
@@ -59,16 +57,6 @@ class Homing:
     address: int
     nbytes: int
     unless_brought: bool = False
-
-
-def pack_homings(several: Sequence[Homing]) -> bytes:
-    """Return a request LINK_BRING_HOME."""
-    return b"".join(_BROUGHT.pack(*astuple(one)) for one in several)
-
-
-def unpack_homings(raw: bytes) -> list[Homing]:
-    """Read what `pack_homings` returns."""
-    return [Homing(*one) for one in _BROUGHT.iter_unpack(raw)]
 
 
 class Missing:

@@ -65,7 +65,7 @@ class RemoteStream(Stream):
             "call",
         )
         target = Registration((), b"")
-        add(handle, target, target.to_bytes())
+        add(handle, target, pickle.dumps(target))
         self._handle = handle
 
     # ------------------------------------------------------------ what is known before

@@ -5,7 +5,6 @@ Rule     REMOTE-REG-9, REMOTE-MEM-2
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -23,8 +22,6 @@ from .callables import (
 from .frames import ControlName
 from .tasks import RemoteTensorDesc
 
-_REQUEST = struct.Struct("<IQQQQ")
-_COUNTS = struct.Struct("<IQ")
 MOST_INLINE_BLOB = 8 << 20
 """The most bytes of a chip callable that travel in its registration; a frame must have room for it."""
 
@@ -49,19 +46,6 @@ class Request:
     view_nbytes: int = 0
     drops: int = 0
 
-    def to_bytes(self) -> bytes:
-        """Return it as bytes."""
-        head = _REQUEST.pack(
-            self.name, self.view_base, self.view_offset, self.view_nbytes, self.drops
-        )
-        return head + self.payload
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> Request:
-        """Read what `to_bytes` returns."""
-        name, base, offset, nbytes, drops = _REQUEST.unpack_from(raw)
-        return cls(ControlName(name), raw[_REQUEST.size :], base, offset, nbytes, drops)
-
 
 @dataclass(frozen=True)
 class Registration:
@@ -85,20 +69,6 @@ class Registration:
     def is_of_calls(self) -> bool:
         """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
         return not self.command
-
-    def to_bytes(self) -> bytes:
-        """Return it as bytes."""
-        count = len(self.workers)
-        head = _COUNTS.pack(count, len(self.command)) + struct.pack(f"<{count}I", *self.workers)
-        return head + self.command + self.blob
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> Registration:
-        """Read what `to_bytes` returns."""
-        count, size = _COUNTS.unpack_from(raw)
-        workers = struct.unpack_from(f"<{count}I", raw, _COUNTS.size)
-        end = _COUNTS.size + 4 * count + size
-        return cls(workers, raw[end - size : end], raw[end:])
 
     def naming(self, token: bytes) -> bytes:
         """Return the command for an endpoint where the blob is staged under a token."""

@@ -1,6 +1,7 @@
 """REMOTE-LIST: lists of tasks in messages, and how a session runs them."""
 
 import hashlib
+import pickle
 import struct
 from dataclasses import replace
 from functools import partial
@@ -113,7 +114,7 @@ def test_a_task_that_does_not_fit_its_part_is_refused_and_the_next_runs():
             raw,
         )
         target = Registration((0,), command)
-        worker._add_callable(handle, target, target.to_bytes())
+        worker._add_callable(handle, target, pickle.dumps(target))
         x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
 
         def run(*tensors, number=0):
