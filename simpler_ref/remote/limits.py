@@ -37,8 +37,8 @@ SIZES = {"values_size": 1 << 30}
 COUNTERS = (
     *("session", "tasks", "frames_sent", "frames_received", "bytes_sent", "bytes_received"),
     *("health", "round_trip_ns", "clock_offset_ns", "pid"),
-    *("unmoved", "unmoved_ns"),
+    "busy_ns",
 )
-"""What a link counts; `unmoved` are tasks that found all tensors at the endpoint when they were sent."""
+"""What a link counts; `busy_ns` is the time of its tasks, each from its turn on, once all is stored."""
 SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
-HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, UNMOVED, UNMOVED_NS = range(6, 12)
+HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, BUSY_NS = range(6, 11)

@@ -231,10 +231,6 @@ class CallTask(LinkTask):
         self._calls.tell_to_forget(self._beside.passing)
         return sequence
 
-    def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
-        """Say whether it was sent ahead, so had no way to wait for, and nothing has moved for it."""
-        return was_ahead and not (self._beside.coming or self._beside.values)
-
     def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read its OUTCOME; what a failed call reads may never have come to the session."""
         self._answer = OUTCOME.decode(answer)

@@ -31,7 +31,7 @@ from .copies import SOURCE_LOST, CopiedTensor
 from .directory import Plan
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
-from .limits import TASKS, UNMOVED, UNMOVED_NS
+from .limits import BUSY_NS, TASKS
 from .parent_memory import Coming, Missing, ParentMemory
 from .task_messages import RUN, Run, TaskMaker, layouts_in
 
@@ -61,10 +61,6 @@ class LinkTask(ABC):
     @abstractmethod
     def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
-
-    @abstractmethod
-    def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
-        """Say whether how long it takes says how long others will: nothing had to move for it."""
 
     @abstractmethod
     def take(self, memory: ParentMemory, answer: bytes) -> None:
@@ -152,7 +148,6 @@ class LinkTasks:
         task = self._sent[0].task if self._sent else None
         if self._sent and task is None:
             self._sent.popleft()
-        was_ahead = task is not None
         if task is None:
             found = kind.read(args)
             if isinstance(found, Bringing):
@@ -165,14 +160,11 @@ class LinkTasks:
             self._store_in_turn(task)
             begun = time.monotonic_ns()
             self._sent.appendleft(self._post(ticket, task))
-        is_typical = task.is_typical(self._memory, was_ahead)
         self._send_until_answered(kind, type(args), self._sent[0].sequence)
         self._settle(task, self._link.mailbox.task_number)
         words = self._link.words
         words[TASKS] += 1
-        if is_typical:
-            words[UNMOVED] += 1
-            words[UNMOVED_NS] += time.monotonic_ns() - begun
+        words[BUSY_NS] += time.monotonic_ns() - begun
         task.end()
 
     def settle_all(self) -> None:
@@ -306,10 +298,6 @@ class RunTask(LinkTask):
         raw = RUN.encode(self._message._replace(after=after))
         del self._message
         return link.post(OwnFrameType.RUN, raw)
-
-    def is_typical(self, memory: ParentMemory, was_ahead: bool) -> bool:
-        """Say whether nothing has to move for it any more."""
-        return memory.has_all(self.tensors)
 
     def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read its COMPLETION."""

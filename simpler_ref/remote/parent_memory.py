@@ -175,10 +175,6 @@ class ParentMemory:
             for known in (self._held, self._made, self._brought):
                 known.pop(key, None)
 
-    def has_all(self, tensors: Sequence[CopiedTensor]) -> bool:
-        """Say whether the session has what a task reads."""
-        return all(self._held.get(one.key) == one.reads for one in tensors if one.reads)
-
     def note(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
         """Note what the session has after a task."""
         for one in tensors:

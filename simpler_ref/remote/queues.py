@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .directory import HOME, Directory, Placed
-from .limits import TASKS, UNMOVED, UNMOVED_NS
+from .limits import BUSY_NS, TASKS
 from .link import Link
 
 TASK_S = 1e-3
@@ -30,14 +30,14 @@ class _Pace:
 
     def mean_s(self, words: Any) -> float:
         """Return the mean in seconds, by the counters of the endpoint's link."""
-        count, ns = int(words[UNMOVED]) - self._count, int(words[UNMOVED_NS]) - self._ns
+        count, ns = int(words[TASKS]) - self._count, int(words[BUSY_NS]) - self._ns
         if count <= 0:
             return self._mean_s
         return (self._weight * self._mean_s + ns / 1e9) / (self._weight + count)
 
     def begin(self, words: Any) -> None:
         """Let the tasks so far count as those before."""
-        count, ns = int(words[UNMOVED]), int(words[UNMOVED_NS])
+        count, ns = int(words[TASKS]), int(words[BUSY_NS])
         if count > self._count:
             self._mean_s = self.mean_s(words)
             self._weight = min(MEMORY, self._weight + count - self._count)
