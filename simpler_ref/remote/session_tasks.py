@@ -207,6 +207,8 @@ class SessionTasks:
         self._copies.put(told.tensors)
         task = receive_task(sequence, told)
         fail_point("decoded")
+        if self._failed.has_any(told.after):
+            return AloneWork(task, None, self._run)  # which is skipped
         target = self._dispatcher.find(task.read.task.callable_digest)
         if self._has_several and self._beside.takes(task, target):
             return self._beside.leaf(task, target)
