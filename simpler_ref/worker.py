@@ -2,7 +2,7 @@
 
 Rule     CALL-STREAM-5, CALL-CANCEL-5, ORCH-FAIL-1, HIER-ENGINE-4, HIER-API-2, ORCH-API-1, ORCH-READS-1,
          ORCH-RUN-1, ORCH-RUN-2, ORCH-RUN-3, ORCH-RUN-9, ORCH-MISUSE-9, ORCH-MISUSE-11, ORCH-CHECK-1,
-         SEE-ON-1, SEE-TOP-8, SEE-GRAPH-1, SEE-GRAPH-8, SPEED-DEPTH-1, SPEED-WAIT-1, SPEED-WAIT-2,
+         SEE-ON-1, SEE-TOP-8, SEE-GRAPH-1, SPEED-DEPTH-1, SPEED-WAIT-1, SPEED-WAIT-2,
          SPEED-WAIT-4, FLOW-REG-2, FLOW-REG-3, FLOW-UNREG-1, FLOW-NEST-2, FLOW-NEST-6, FLOW-NEST-8,
          WM-POOL-1, WM-MODE-1, WM-START-1, WM-KIND-3, WM-STOP-1, WM-CHIP-6, WM-DOMAIN-8
 """
@@ -23,9 +23,8 @@ from .callables.identity import CallableHandle
 from .callables.leaves import Leaf
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
-from .callables.runnable import fits, require_runnable
+from .callables.runnable import require_runnable
 from .calls.current import UnopenedWorker, enter, leave
-from .calls.dry import graph_of_calls
 from .calls.inside import Initializer
 from .calls.methods import CallMethods
 from .errors import CallableError
@@ -567,13 +566,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     def graph(
         self,
-        orch_fn: OrchFunction | CallableHandle | Callable[[], Any],
+        orch_fn: OrchFunction | CallableHandle,
         args: Any = None,
         config: CallConfig | None = None,
     ) -> TaskGraph:
         """Call an orchestration function without executing anything, and say what would wait for what.
-
-        A function that takes no arguments makes calls of tasks: the graph is that of these calls.
 
         The graph has the tasks in order, the lines that submit them, and why each depends on others:
         the tensor, and both tags. ``str(graph)`` is the same each time, for tests; with ``check=True``,
@@ -584,21 +581,10 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         MemoryError
             There are more tasks than can be alive at once.
         RuntimeError, TypeError, ValueError, Exception
-            See `record`. A RuntimeError, too: the result of a call is asked for, which is not made.
+            See `record`.
         """
-        function: Any = orch_fn
-        if not callable(function) or fits(function, 3) or not fits(function, 0):
-            function, knobs = self._require_function("graph", function, config)
-            return self._listen(lambda session: graph_of(session, function, args, knobs))
-        if args is not None or config is not None:
-            name = getattr(function, "__qualname__", function)
-            raise TypeError(
-                f"{name} takes no arguments, so its graph is that of the calls of tasks in it, and args "
-                "and config would go nowhere: bind what it needs before, for instance with a lambda"
-            )
-        require_runnable("graph", function)
-        self._life.live()
-        return self._listen(lambda session: graph_of_calls(self._life, session, function))
+        function, knobs = self._require_function("graph", orch_fn, config)
+        return self._listen(lambda session: graph_of(session, function, args, knobs))
 
     def _listen(self, listen: Callable[[Session], G]) -> G:
         """Return what is made of the tasks that a function submits, of which none runs."""

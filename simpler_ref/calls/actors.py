@@ -201,5 +201,5 @@ def make(
             f"an actor is an object of a class, got {kind!r:.60}: pass the class itself"
         )
     if not isinstance(stream, Stream):
-        raise RuntimeError("actors are made in the program, not inside a task or in a dry run")
+        raise RuntimeError("actors are made in the program, not inside a task")
     return Actor(stream, zeros(1, np.int8), kind, args, kwargs)

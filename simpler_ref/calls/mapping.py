@@ -32,7 +32,6 @@ from ..orch.checked import caller
 from ..system.values import integer, limit
 from . import outcomes
 from .current import here
-from .dry import DryStream
 from .futures import Future
 from .nested import NestedStream, final
 from .packing import CallPlan
@@ -615,7 +614,7 @@ class Results:
 
 # ---------------------------------------------------------------- what Worker has
 def results(
-    stream: Stream | DryStream | NestedStream,
+    stream: Stream | NestedStream,
     function: Any,
     iterables: Sequence[Iterable[Any]],
     *,

@@ -14,7 +14,6 @@ from ..system.types import Array
 from ..system.values import limit
 from . import actors, mapping
 from .current import here
-from .dry import DryStream
 from .futures import Future
 from .mapping import Results
 from .nested import NESTED, NestedStream
@@ -204,14 +203,11 @@ class CallMethods:
         """
         return actors.make(self._stream(), self.zeros, kind, args, kwargs)
 
-    def _stream(self) -> Stream | DryStream | NestedStream:
-        """Return the stream of calls, or what is in its place in a task, or in a dry run."""
+    def _stream(self) -> Stream | NestedStream:
+        """Return the stream of calls, or what is in its place in a task."""
         if here.nested is not None:
             return NESTED
         self._life.live()
-        dry: DryStream | None = self._life.dry
-        if dry is not None and dry.is_mine:
-            return dry
         stream: Stream | None = self._life.stream
         if stream is None:
             self._life.live()  # it may have been closed meanwhile

@@ -100,13 +100,8 @@ class DryEngine:
         name: str,
         depth: int,
         members: Iterable[Member],
-        *,
-        by_producer: bool = False,
     ) -> None:
-        """Add the task that was submitted last.
-
-        `by_producer`: its edges come in the order of the tasks before, not in that of its tensors.
-        """
+        """Add the task that was submitted last."""
         made = []
         extents: list[tuple[int, int]] = []
         for wires, texts, worker in members:
@@ -131,8 +126,6 @@ class DryEngine:
         self._extents.append(extents)
         line = caller().partition(", called at ")[0]
         edges = self._edges([one for member in made for one in member.arguments])
-        if by_producer:
-            edges.sort(key=lambda edge: (edge.producer, edge.kind))
         self.made.append(GraphTask(len(self.made), name, line, depth, tuple(made), tuple(edges)))
 
     def _edges(self, mine: Sequence[GraphArgument]) -> list[GraphEdge]:

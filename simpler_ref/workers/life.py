@@ -115,7 +115,6 @@ class Life:
         self.closed = False
         self.running = False
         self.endpoints = RemoteWorkers()
-        self.dry: Any = None
         """What takes calls in place of the stream while the graph of a function is made."""
         self.traced_by: Any = None
         """A weak reference to the `Tracing` in whose block a trace is taken."""

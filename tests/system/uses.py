@@ -93,9 +93,6 @@ class Uses:
     def graph(self):
         str(self.w.graph(self._graph))
 
-    def graph_of_calls(self):
-        str(self.w.graph(lambda: self.w.submit(abs, 3)))
-
     def register(self):
         self.w.unregister(self.w.register(lambda: None))
 
