@@ -491,7 +491,7 @@ class FakeLink:
 def message_of(task, index, plan, copied):
     """Return the RUN of a task."""
     tensors = [ContinuousTensor(0, (1, SIZE), DataType.UINT8) for _ in task.tags]
-    beside = [RemoteTensorSidecar(None) for _ in tensors]
+    beside = [RemoteTensorSidecar() for _ in tensors]
     wire = TaskPayloadWire(DIGEST, CallConfig(), RemoteTaskArgsWire(tensors, beside, [index], b""))
     tags = bytes([3] * len(tensors))
     run = Run(encode_task_payload(wire), tags, b"\0")

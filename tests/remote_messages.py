@@ -173,7 +173,7 @@ def tasks(draw):
     pairs = draw(st.lists(st.tuples(tensors, st.none() | descs(len(arena))), max_size=4))
     args = wire.RemoteTaskArgsWire(
         tuple(tensor for tensor, _ in pairs),
-        tuple(wire.RemoteTensorSidecar(desc) for _, desc in pairs),
+        tuple(wire.RemoteTensorSidecar(desc is not None, desc) for _, desc in pairs),
         tuple(draw(st.lists(u64, max_size=4))),
         arena,
     )

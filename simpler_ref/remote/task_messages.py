@@ -247,7 +247,7 @@ class TaskMaker:
                 used += nbytes
             else:
                 desc = self.views.find(data, nbytes).describe(data, nbytes)
-            sidecars.append(RemoteTensorSidecar(desc))
+            sidecars.append(RemoteTensorSidecar(desc is not None, desc))
         wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
         config, env = args.config(), env_beside(args._box)
         config.runtime_env = None

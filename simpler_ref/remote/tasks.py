@@ -55,14 +55,10 @@ class RemoteTensorDesc:
 
 @dataclass(frozen=True)
 class RemoteTensorSidecar:
-    """What travels beside a tensor: where its memory is, or nothing."""
+    """What travels beside a tensor: where its memory is, or nothing, and whether it is there."""
 
+    present: bool = False
     desc: RemoteTensorDesc | None = None
-
-    @property
-    def present(self) -> bool:
-        """Whether there is a descriptor."""
-        return self.desc is not None
 
 
 @dataclass(frozen=True)
@@ -177,6 +173,8 @@ def _check_handle(desc: RemoteTensorDesc, where: str) -> None:
 
 def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> bytes:
     desc = sidecar.desc
+    if sidecar.present != (desc is not None):
+        raise refusal(f"{where}.present", f"{sidecar.present!r} contradicts desc={desc!r}")
     if desc is None:
         return b"\0"
     if desc.address_space not in _SPACES:
@@ -210,7 +208,7 @@ def _read_sidecar(reader: Reader, where: str) -> RemoteTensorSidecar:
         raise refusal(f"{where}.present at byte {at}", f"{present} is neither 0 nor 1")
     if not present:
         return RemoteTensorSidecar()
-    return RemoteTensorSidecar(decode_remote_tensor_desc(reader, where))
+    return RemoteTensorSidecar(True, decode_remote_tensor_desc(reader, where))
 
 
 def decode_remote_tensor_desc(reader: Reader, where: str = "descriptor") -> RemoteTensorDesc:

@@ -10,7 +10,7 @@ ORIGINAL = {
         Worker.add_worker(worker) Worker.init Worker.run(callable) Worker.run(args, config)
         Worker.close Worker.malloc(size, worker_id) Worker.free(ptr, worker_id)
         Worker.copy_to(dst, src, size, worker_id) Worker.copy_from(dst, src, size, worker_id)
-        Worker.live_domains Worker.submit Worker.add_remote_worker(spec)
+        Worker.live_domains Worker.add_remote_worker(spec)
         Worker.remote_malloc(worker, nbytes) Worker.remote_free Worker.remote_copy_to
         Worker.remote_copy_from Worker.remote_export(offset, nbytes, access, transport_profile)
         Worker.remote_import(worker, access) Worker.remote_release_import RemoteCallable
@@ -90,7 +90,7 @@ ORIGINAL = {
         protocol_version, comm_profile, feature_flags, ready_state)
         RemoteTensorDesc(address_space, owner_endpoint_id, buffer_id, offset, nbytes, remote_addr,
         rkey_or_token, generation, inline_payload_offset, inline_payload_len, flags)
-        RemoteTensorSidecar(desc) RemoteTensorSidecar(present) RemoteTensorSidecar.present
+        RemoteTensorSidecar(present, desc)
         RemoteTaskArgsWire(tensor_metadata, remote_desc, scalars, inline_payload)
         TaskPayloadWire(callable_digest, config, args) ControlPayload(control_name,
         control_version, command_bytes) RegisterCallableCommand(target_registry, callable_kind,

@@ -41,7 +41,7 @@ def task_of(value):
     sidecars = [d["desc"] and made(wire.RemoteTensorDesc, d["desc"]) for d in value["tensors"]]
     args = wire.RemoteTaskArgsWire(
         tuple(tensor_of(one["tensor"]) for one in value["tensors"]),
-        tuple(wire.RemoteTensorSidecar(desc) for desc in sidecars),
+        tuple(wire.RemoteTensorSidecar(desc is not None, desc) for desc in sidecars),
         tuple(int(one, 16) for one in value["scalars"]),
         to_bytes(value["inline_payload"]),
     )

@@ -35,7 +35,8 @@ EMPTY = bytes(12)
 
 
 def args_with(desc, arena=b""):
-    return wire.RemoteTaskArgsWire((PLAIN,), (RemoteTensorSidecar(desc),), (), arena)
+    beside = RemoteTensorSidecar(desc is not None, desc)
+    return wire.RemoteTaskArgsWire((PLAIN,), (beside,), (), arena)
 
 
 def both_refuse(words, desc, arena=b""):
@@ -165,6 +166,9 @@ def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused(
         args = args_with(desc, bytes(8))
         assert wire.decode_remote_task_args(wire.encode_remote_task_args(args)) == args
     where = r"TASK.args.remote_desc\[0\]"
+    for wrong in (RemoteTensorSidecar(True), RemoteTensorSidecar(False, BUFFER)):
+        args = dataclasses.replace(args_with(None), remote_desc=(wrong,))
+        refuse(where + ".present: (True|False) contr", wire.encode_remote_task_args, args)
     for space in (0, 5, None):
         both_refuse(where + ".address_space", dataclasses.replace(BUFFER, address_space=space))
     for value in (-1, 1 << 64, None):
