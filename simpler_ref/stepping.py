@@ -123,6 +123,7 @@ class WorkerThread(Part):
         self._worker = worker
         self._words = MailboxView(self._engine, index)
         self._on_done: Callable[[int], None] = lambda task: None
+        self._is_stopped = False
 
     def start(self, on_done: Callable[[int], None] = lambda task: None) -> None:
         """Get ready: INIT_DONE. `on_done` is called with each task that `poll` finds done."""
@@ -131,13 +132,13 @@ class WorkerThread(Part):
         self._kernels.set_usable(self._mem, self.index, 1)
 
     def stop(self) -> None:
-        """Ask the worker to stop: SHUTDOWN, unless it has a task."""
-        self._kernels.set_usable(self._mem, self.index, 0)
+        """Ask the worker to stop: SHUTDOWN, or once it has answered its task. It gets no more tasks."""
+        self._is_stopped = True
         self._kernels.request_stop(self._mem, self.index)
 
     def is_idle(self) -> bool:
         """Say whether it is started and has no task."""
-        return bool(self._steps.is_idle(self._mem, self.index))
+        return not self._is_stopped and bool(self._steps.is_idle(self._mem, self.index))
 
     def tasks(self) -> list[int]:
         """Return the tasks that it was sent and that are not collected, oldest first."""
@@ -152,7 +153,8 @@ class WorkerThread(Part):
         RuntimeError
             The task is not READY, is a group, or is not for this worker; or this has no room.
         """
-        if self._steps.dispatch_to(self._mem, self._slot(slot_id), self.index) != L.OK:
+        slot = self._slot(slot_id)
+        if self._is_stopped or self._steps.dispatch_to(self._mem, slot, self.index) != L.OK:
             state = self.slots.state(slot_id).name
             raise RuntimeError(
                 f"task {slot_id}, {state}, cannot be sent to worker {self.index}: it must be READY, no "
@@ -256,7 +258,7 @@ class WorkerManager:
     def pick_idle(self, worker_type: int) -> WorkerThread | None:
         """Return an idle worker of a pool, None if there is none: nothing waits here."""
         found = self.slots._steps.pick_idle(self.slots._mem, WorkerType(worker_type))
-        return None if found < 0 else self.threads[found]
+        return self.threads[found] if found >= 0 and self.threads[found].is_idle() else None
 
     def pick_n_idle(self, worker_type: int, n: int) -> list[WorkerThread]:
         """Return `n` idle workers of a pool, none if there are fewer."""
@@ -327,6 +329,9 @@ class Steps(TaskSlots, Scheduler):
         found = [self.slot_state(task) for task in self.live_tasks()]
         for one in found:
             before = self._known.get(one.task_id)
+            for args in one.task_args_list:
+                for tensor in args.tensors:
+                    self._place(tensor.data, -1)
             producers = one.producers or (before.producers if before else ())
             self._known[one.task_id] = one._replace(producers=producers)
         for gone in self._known.keys() - {one.task_id for one in found}:
@@ -358,11 +363,11 @@ class Steps(TaskSlots, Scheduler):
                 lines.append(f"ring {number:<7} tail {tail}, top {top}: {held} bytes held")
         for depth in range(self.scope.depth()):
             lines.append(f"scope {depth:<6} {_listed(self.scope.tasks(depth))}")
-        entries = self._view.map_entries().items()  # buffers of older tasks get their names first
-        rows = sorted(entries, key=lambda row: (self._task(row[1][0]), row[0]))
-        keys = [f"{self._place(*key)} → {self._task(slot)}" for key, (slot, _) in rows]
+        found = self._view.map_entries().items()
+        keys = sorted((self._task(slot), self._place(*key)) for key, (slot, _) in found)
         if keys:
-            lines.append(f"tensormap    {', '.join(sorted(keys))}")
+            listed = ", ".join(f"{place} → {task}" for task, place in keys)
+            lines.append(f"tensormap    {listed}")
         return "\n".join(line.rstrip() for line in lines)
 
     def _queues(self) -> dict[str, list[int]]:
@@ -401,7 +406,7 @@ _TITLES = (
     "worker",
     "memory",
 )
-_WIDTHS = (4, 9, 12, 5, 6, 9, 9, 9, 0)
+_WIDTHS = (4, 9, 10, 5, 6, 9, 9, 12, 0)
 
 
 def _row(*cells: str) -> str:
@@ -491,20 +496,6 @@ class _Orchestrator(Orchestrator):
             )
 
 
-class _Names:
-    """The names of a Worker that has not started."""
-
-    def __init__(self, stepper: Stepper) -> None:
-        session = stepper._session
-        self.callable_name = session.callable_name
-        self._kinds = session.kinds
-
-    def worker_name(self, worker: int) -> str:
-        label = self._kinds[worker].label
-        before = [one.label for one in self._kinds[:worker]]
-        return f"{label.replace('_worker', '')} {before.count(label)}"
-
-
 class Stepper(Steps):
     """A Worker of level 3 whose threads and workers you play, with a run open.
 
@@ -536,7 +527,7 @@ class Stepper(Steps):
         session = self.worker._session
         assert session is not None
         self._session = session
-        super().__init__(session.engine, _Names(self))
+        super().__init__(session.engine, session)
         for thread in self.workers:
             thread.run = self._run  # type: ignore[method-assign]
             thread.start()

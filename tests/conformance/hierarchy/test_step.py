@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from simpler_ref import Worker
+from simpler_ref import TaskError, Worker
 from simpler_ref.stepping import Stepper
 from simpler_ref.task_interface import MailboxState, TaskState
 from simpler_ref.task_interface import TensorArgType as T
@@ -88,6 +88,8 @@ def test_the_end_of_a_function_that_raises_travels_as_it_does_from_a_process(ste
     assert stepper.workers[0].mailbox.read_error() == (1, "ZeroDivisionError: division by zero")
     stepper.collect()
     assert stepper.state(0) == TaskState.FAILED
+    with pytest.raises(TaskError, match=r"sub_worker 0, task 0 .*: ZeroDivisionError"):
+        stepper.orch.alloc((1,), "uint8")
 
 
 @pytest.mark.spec("HIER-STEP-2")
@@ -131,18 +133,18 @@ def test_show_prints_tasks_queues_mailboxes_rings_scopes_and_keys(stepper, capsy
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     expected = """\
 task state callable fanin fanout producers consumers worker memory
-0 RUNNING double 0/0 0/3 – 1 sub 0
+0 RUNNING double 0/0 0/3 – 1 sub_worker 0
 1 PENDING double 0/1 0/2 0 – –
 2 COMPLETED alloc 0/0 1/2 – – – ring 0, 1024 bytes
 
 wiring 1
 ready SUB –
 consumed –
-sub 0 TASK_READY, task 0
-sub 1 INIT_DONE
+sub_worker 0 TASK_READY, task 0
+sub_worker 1 INIT_DONE
 ring 0 tail 0, top 1024: 1024 bytes held
 scope 0 0 1 2
-tensormap ring 0 + 0 → 2, t0 → 0, t1 → 1"""
+tensormap t1 → 0, t2 → 1, ring 0 + 0 → 2"""
     assert lines == [line.split() for line in expected.splitlines()]
 
 
