@@ -347,38 +347,34 @@ class Steps(TaskSlots, Scheduler):
         return self._seen.setdefault((address, owner), f"t{len(self._seen)}")
 
     def __str__(self) -> str:
-        lines = [_row(*_TITLES)]
-        for one in self._look():
-            lines.append(_row(*_cells(one)))
-        lines.append("")
-        for what, tasks in self._queues().items():
-            lines.append(f"{what:<12} {_listed(tasks)}")
-        for thread in self.workers:
-            name, state = self.names.worker_name(thread.index), thread.mailbox.read_state().name
-            given = f", task {_listed(thread.tasks())}" if thread.tasks() else ""
-            lines.append(f"{name:<12} {state}{given}")
-        for number in range(self.ring.ring_count()):
-            top, tail = self.ring.heap_top(number), self.ring.heap_tail(number)
-            if held := self.ring.heap_held(number):
-                lines.append(f"ring {number:<7} tail {tail}, top {top}: {held} bytes held")
-        for depth in range(self.scope.depth()):
-            lines.append(f"scope {depth:<6} {_listed(self.scope.tasks(depth))}")
-        found = self._view.map_entries().items()
-        keys = sorted((self._task(slot), self._place(*key)) for key, (slot, _) in found)
-        if keys:
-            listed = ", ".join(f"{place} → {task}" for task, place in keys)
-            lines.append(f"tensormap    {listed}")
-        return "\n".join(line.rstrip() for line in lines)
+        rows = [_row(*_COLUMNS), *(_row(*_cells(one)) for one in self._look()), ""]
+        rows += [f"{what:<12} {text}" for what, text in self._others().items()]
+        return "\n".join(row.rstrip() for row in rows)
 
-    def _queues(self) -> dict[str, list[int]]:
-        found = {"wiring": self.wiring_queue()}
+    def _others(self) -> dict[str, str]:
+        """Return what there is beside tasks: queues, mailboxes, rings in use, scopes, the TensorMap."""
+        queues = {"wiring": self.wiring_queue()}
         for kind in WorkerType:
             if self._view.pool(kind):
-                found[f"ready {kind.name}"[:12]] = self.ready_queue(kind)
+                queues[f"ready {kind.name}"[:12]] = self.ready_queue(kind)
         for worker in range(self._view.workers):
             if named := self._tasks(self._view.affinity_queue(worker)):
-                found[f"for {self.names.worker_name(worker)}"] = named
-        found["consumed"] = self.consumed_list()
+                queues[f"for {self.names.worker_name(worker)}"] = named
+        queues["consumed"] = self.consumed_list()
+        found = {what: _listed(tasks) for what, tasks in queues.items()}
+        for one in self.workers:
+            given = f", task {_listed(one.tasks())}" if one.tasks() else ""
+            found[self.names.worker_name(one.index)] = one.mailbox.read_state().name + given
+        for ring in range(self.ring.ring_count()):
+            if held := self.ring.heap_held(ring):
+                ends = f"tail {self.ring.heap_tail(ring)}, top {self.ring.heap_top(ring)}"
+                found[f"ring {ring}"] = f"{ends}: {held} bytes held"
+        for depth in range(self.scope.depth()):
+            found[f"scope {depth}"] = _listed(self.scope.tasks(depth))
+        entries = self._view.map_entries().items()
+        keys = sorted((self._task(slot), self._place(*key)) for key, (slot, _) in entries)
+        if keys:
+            found["tensormap"] = ", ".join(f"{place} → {task}" for task, place in keys)
         return found
 
     def show(self) -> None:
@@ -386,31 +382,33 @@ class Steps(TaskSlots, Scheduler):
         print(self)
 
     def _repr_svg_(self) -> str:
-        """Draw the tasks and their edges, for a notebook."""
+        """Draw the tasks and their edges, with what there is beside them, for a notebook."""
         self._look()
-        return _drawn(self._known, self._queues())
+        return _drawn(self._known, self._others())
 
 
 def _listed(tasks: Any) -> str:
     return " ".join(map(str, tasks)) or "–"
 
 
-_TITLES = (
-    "task",
-    "state",
-    "callable",
-    "fanin",
-    "fanout",
-    "producers",
-    "consumers",
-    "worker",
-    "memory",
-)
-_WIDTHS = (4, 9, 10, 5, 6, 9, 9, 12, 0)
+_COLUMNS = {
+    "task": 4,
+    "state": 9,
+    "callable": 10,
+    "fanin": 5,
+    "fanout": 6,
+    "producers": 9,
+    "consumers": 9,
+    "worker": 12,
+    "memory": 0,
+}
+"""With their widths."""
 
 
 def _row(*cells: str) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+    return "  ".join(
+        f"{cell:<{width}}" for cell, width in zip(cells, _COLUMNS.values(), strict=True)
+    )
 
 
 def _cells(one: TaskView) -> tuple[str, ...]:
@@ -441,7 +439,7 @@ _WIDE, _HIGH, _ACROSS, _DOWN = 132, 40, 148, 84
 """Of a task, and from one to the next."""
 
 
-def _drawn(tasks: dict[int, TaskView], queues: dict[str, list[int]]) -> str:
+def _drawn(tasks: dict[int, TaskView], others: dict[str, str]) -> str:
     """Return a picture: a task stands below all those that it needs, an arrow leads from each of them."""
     rows: dict[int, int] = {}
     places: dict[int, tuple[int, int]] = {}
@@ -467,13 +465,13 @@ def _drawn(tasks: dict[int, TaskView], queues: dict[str, list[int]]) -> str:
             f'<text x="{x + _WIDE - 8}" y="{y + 32}" text-anchor="end">{counts}</text>'
         )
     below = 20 + _DOWN * (1 + max(rows.values(), default=-1))
-    for i, (what, listed) in enumerate(queues.items()):
-        boxes.append(f'<text x="8" y="{below + 18 * i}">{escape(what)}: {_listed(listed)}</text>')
+    for i, (what, text) in enumerate(others.items()):
+        boxes.append(f'<text x="8" y="{below + 18 * i}">{escape(what)}: {escape(text)}</text>')
     wide = max([300, *(x + _ACROSS for x, _ in places.values())])
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" '
-            f'height="{below + 18 * len(queues)}" font-family="sans-serif" font-size="12">',
+            f'height="{below + 18 * len(others)}" font-family="sans-serif" font-size="12">',
             '<rect width="100%" height="100%" fill="white"/>'
             '<marker id="to" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
             '<path d="M0,0 L8,4 L0,8 z"/></marker>',

@@ -480,10 +480,7 @@ class Program:
 
     def chain(self, worker):
         """Return the slots that wait for one worker and no other, oldest first."""
-        found, slot = [], self.driver.word(worker, L.W_AFFINITY_HEAD)
-        while slot != L.NONE:
-            found.append(slot)
-            slot = int(self.mem[slot + L.S_NEXT])
+        found = self.driver._view.affinity_queue(worker)
         assert self.driver.word(worker, L.W_AFFINITY_TAIL) == (found[-1] if found else L.NONE)
         return found
 
