@@ -33,8 +33,10 @@ Step = dict[str, Any]
 
 def trace_file(path: Any, options: Settings) -> Path:
     """Return an empty file for the steps of a Stepper with these options."""
-    if options.mailbox_depth != 1 or options.track_reads:
-        raise ValueError("a trace of steps has no mailbox_depth above 1, and no track_reads")
+    if options.mailbox_depth != 1:
+        raise ValueError(
+            f"mailbox_depth={options.mailbox_depth}: a trace of steps has one frame each"
+        )
     file = Path(file_path("record", path))
     file.write_bytes(b"")
     return file
@@ -76,6 +78,7 @@ class StepTrace:
                 "name": f"run {len(self._cases)}",
                 "next_level": kinds[0],
                 "sub": kinds[1],
+                "track_reads": bool(self._stepper.worker._life.options.track_reads),
                 "rings": heap.ring_count(),
                 "ring_bytes": heap.heap_size(0),
                 "steps": [],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .model import SUB, Asked, Assignment, Forbidden, Reference, Refused, Task, Tensor
+from .model import SUB, Asked, Assignment, Forbidden, Model, Refused, Task, Tensor
 from .traces import RING_BYTES, RINGS, TraceError, address, members, read
 
 POOLS = ("NEXT_LEVEL", "SUB")
@@ -159,12 +159,13 @@ class _Player:
         self.bases = [FIRST_BASE + number * size for number in range(case.get("rings", RINGS))]
         self.tasks: dict[str, Task] = {}
         self.before: dict[str, str] = {}
-        self.model = Reference(
+        self.model = Model(
             bases=self.bases,
             ring_bytes=size,
             window=1 << 53,
             next_level=case["next_level"],
             sub=case["sub"],
+            track_reads=case.get("track_reads", False),
         )
 
     def take(self, step: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -193,9 +194,7 @@ class _Player:
         kind = POOLS.index(step["pool"])
         self._require_open()
         asked = [self._asked(one, self.first[kind]) for one in members(step)]
-        self.tasks[step["task"]] = self.model.submit(
-            asked, "members" in step, 0, kind, 0, step["task"]
-        )
+        self.tasks[step["task"]] = self.model.submit(asked, "members" in step, kind, step["task"])
 
     def _asked(self, one: Mapping[str, Any], first: int) -> Asked:
         tensors = [self._tensor(**tensor) for tensor in one.get("tensors", [])]

@@ -9,7 +9,6 @@ The tests compare the engine with it, step by step, and `command.py` compares tr
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -83,8 +82,6 @@ class Task:
     name: str
     state: str = "FREE"
     kind: int = SUB
-    callable: int = -1
-    config: int = 0
     group: bool = False
     members: list[Member] = field(default_factory=list)  # one, unless it is a group
     left: int = 0  # members that have not answered
@@ -183,8 +180,7 @@ class Ring:
         self.base = base
         self.size = size
         self.claims: list[Claim] = []
-        self.next = 0
-        self.peak = 0
+        self.next = self.peak = 0
 
     def held(self) -> int:
         """Return how many bytes are taken."""
@@ -207,7 +203,8 @@ class Ring:
     def claim(self, task: Task, place: tuple[int, int], size: int) -> int:
         """Take a place; return its address."""
         start, skipped = place
-        assert all(start + size <= c.start or c.start + c.size <= start for c in self.claims)
+        ends = ((max(start, c.start), min(start + size, c.start + c.size)) for c in self.claims)
+        assert all(first >= end for first, end in ends), f"{task} overlaps another task"
         self.claims.append(Claim(task, start, size, skipped))
         self.next = start + size
         self.peak = max(self.peak, self.held())
@@ -224,8 +221,23 @@ class Ring:
             self.next = 0
 
 
-class Reference:
-    """One engine: the Orch thread's half, the Scheduler's half, and the workers."""
+class Model:
+    """One engine: the Orch thread's half, the Scheduler's half, and the workers.
+
+    Parameters
+    ----------
+    bases, ring_bytes
+        The addresses of the rings, and their size.
+    window
+        How many tasks may be live.
+    next_level, sub
+        How many workers there are of each kind.
+    order
+        Returns which of the tasks that one step made ready is the first. Without it, any may be: the one
+        that starts first was.
+    track_reads
+        Whether a task that writes waits for those that have read the same bytes.
+    """
 
     def __init__(
         self,
@@ -235,33 +247,19 @@ class Reference:
         window: int,
         next_level: int,
         sub: int,
-        depth: int = 1,
         order: Callable[[Task], int] | None = None,
         track_reads: bool = False,
     ) -> None:
-        self.track_reads = track_reads
-        self.order = (
-            order  # of what one step made ready; without it, whichever starts first was first
-        )
-        self.bases = bases
-        self.ring_bytes = ring_bytes
-        self.window = window
+        self.bases, self.ring_bytes, self.window = bases, ring_bytes, window
+        self.order, self.track_reads = order, track_reads
         self.kinds = [NEXT_LEVEL] * next_level + [SUB] * sub
         self.usable = [True] * len(self.kinds)
-        self.parked = [False] * len(self.kinds)
-        self.depth = depth
-        self.assignments: list[list[Assignment]] = [
-            [] for _ in self.kinds
-        ]  # what a worker was given, oldest first
-        self.mail = ["IDLE"] * len(self.kinds)  # what a mailbox that no task uses says, or CONTROL
-        self.claims: list[str | None] = [None] * len(
-            self.kinds
-        )  # WAITS or GRANTED: a thread wants the mailbox
-        self.uncollected: set[int] = set()  # idle, and the mailbox has still to say so
-        self.pinned: list[list[Task]] = [
-            [] for _ in self.kinds
-        ]  # ready tasks for this worker and no other
-        self.dead: set[int] = set()  # those the Scheduler has not taken note of yet
+        self.assignments: list[list[Assignment]] = [[] for _ in self.kinds]
+        """What each worker was given, oldest first."""
+        self.pinned: list[list[Task]] = [[] for _ in self.kinds]
+        """Ready tasks for one worker and no other."""
+        self.dead: set[int] = set()
+        """Those the Scheduler has not taken note of yet."""
         self.begin_run()
 
     # ------------------------------------------------------------ runs
@@ -269,29 +267,27 @@ class Reference:
         """Forget all tasks."""
         self.rings = [Ring(base, self.ring_bytes) for base in self.bases]
         self.ids = 0
-        self.edges = 0
-        self.completed = 0
-        self.failed = 0
-        self.errors: list[
-            tuple[str, Task, int, int]
-        ] = []  # what, task, worker, member; oldest first
+        self.errors: list[tuple[str, Task, int, int]] = []
+        """What, task, worker and member, oldest first."""
         self.cancelled = False
         self.live: list[Task] = []
         self.map: dict[Key, Task] = {}
-        self.slabs: dict[Key, Task] = {}  # key → the live task that owns the slab there
-        self.reads: list[
-            tuple[Task, int, int]
-        ] = []  # (task, first address, size) if they are tracked
+        self.slabs: dict[Key, Task] = {}
+        """The live tasks that own slabs."""
+        self.reads: list[tuple[Task, int, int]] = []
+        """If they are tracked: by whom, first address, size."""
         self.scopes: list[list[Task]] = [[]]
         self.wiring: list[Task] = []
-        self.held = [False, False]  # per kind: its head waits a moment for a worker that is awake
-        self.stuck = [False, False]  # per kind: its head is a group that waits for its workers
-        self.ready: list[list[Task]] = [[], []]  # per kind: what any worker may run, oldest first
-        self.age: dict[Task, int] = {}  # ready task → how many were ready before it
-        self.heads: list[list[Task]] = [[], []]  # per kind: one of these is older than the others
+        self.ready: list[list[Task]] = [[], []]
+        """Of each kind those that any worker may run, oldest first."""
+        self.age: dict[Task, int] = {}
+        """How many were ready before a task."""
+        self.heads: list[list[Task]] = [[], []]
+        """Of each kind some tasks of which one is older than all others; see `choose_head`."""
         self.new_ready: list[Task] = []
         self.consumed: list[Task] = []
-        self.moves: dict[Task, str] = {}  # task → the rule by which it last changed its state
+        self.moves: dict[Task, str] = {}
+        """The rule by which a task last changed its state."""
 
     def become(self, task: Task, state: str, rule: str) -> None:
         """Change the state of a task, as a rule says."""
@@ -329,9 +325,7 @@ class Reference:
         self,
         members: Sequence[Asked],
         group: bool,
-        callable_index: int,
         kind: int,
-        config: int,
         name: str = "",
     ) -> Task:
         """Add a task. `members` are (tensors, scalars, worker); there is one unless it is a group."""
@@ -343,7 +337,7 @@ class Reference:
         every = [t for tensors, _, _ in members for t in tensors]
         autos = [t for t in every if t.tag == OUTPUT and t.data == 0]
         task, address = self.refuse_or_claim(sum(rounded(t.nbytes) for t in autos), name)
-        task.kind, task.callable, task.config, task.group = kind, callable_index, config, group
+        task.kind, task.group = kind, group
         before, slabs = dict(self.map), dict(self.slabs)
         if self.track_reads:
             self.order_after_readers(task, host_tensors(members))
@@ -371,7 +365,6 @@ class Reference:
         task.kept = [one for one in task.kept if one not in [*task.producers, *task.after]]
         for one in [*task.producers, *task.kept, *task.after]:
             one.total += 1
-        self.edges += len(task.producers) + len(task.after)
         self.become(task, "PENDING", "ORCH-STATE-2")
         self.register(task)
         self.wiring.append(task)
@@ -460,9 +453,6 @@ class Reference:
     def cancel(self) -> None:
         """Let nothing start any more."""
         self.cancelled = True
-        for assignments in self.assignments:
-            for assignment in assignments[1:]:
-                assignment.skip = True
 
     # ------------------------------------------------------------ Scheduler
     def wire_one(self) -> None:
@@ -485,7 +475,6 @@ class Reference:
         """Have a task fail that has not started."""
         if task.state == "PENDING":
             self.become(task, "FAILED", rule)
-            self.failed += 1
 
     def unblock(self, task: Task, rule: str) -> None:
         """Nothing the task waits for is left."""
@@ -511,10 +500,6 @@ class Reference:
     def finish(self, task: Task, ok: bool, rule: str) -> None:
         """A task has run, or does not need to."""
         self.become(task, "COMPLETED" if ok else "FAILED", rule)
-        if ok:
-            self.completed += 1
-        else:
-            self.failed += 1
         self.let_go(task)
 
     def let_go(self, task: Task) -> None:
@@ -550,12 +535,11 @@ class Reference:
 
     def is_idle(self, worker: int) -> bool:
         """Say whether a worker has nothing to do."""
-        return self.has_room(worker) and not self.assignments[worker]
+        return self.usable[worker] and not self.assignments[worker]
 
     def has_room(self, worker: int) -> bool:
-        """Say whether a worker can be given one more task."""
-        free = len(self.assignments[worker]) < self.depth and self.claims[worker] is None
-        return self.usable[worker] and free
+        """Say whether a worker can be given a task."""
+        return self.is_idle(worker)
 
     def lost_for(self, task: Task) -> int | None:
         """Return a dead worker that a ready task cannot do without, -1 if too few live, else None."""
@@ -571,18 +555,9 @@ class Reference:
         idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
         return set(group.named) <= set(idle) and len(idle) >= len(group.members)
 
-    def candidates(self, kind: int) -> tuple[list[int], bool]:
-        """Return the workers of which a task for any of them gets one, and whether it must wait."""
-        idle = [w for w in self.pool(kind) if self.is_idle(w)]
-        awake = [w for w in idle if not self.parked[w]]
-        if awake:
-            return awake, False
-        busy = [w for w in self.pool(kind) if self.has_room(w) and self.assignments[w]]
-        fewest = min((len(self.assignments[w]) for w in busy), default=0)
-        busy = [w for w in busy if len(self.assignments[w]) == fewest]
-        if not idle:
-            return busy, False
-        return idle, any(self.assignments)
+    def candidates(self, kind: int) -> list[int]:
+        """Return the workers of which a task for any of them gets one."""
+        return [w for w in self.pool(kind) if self.is_idle(w)]
 
     def may_leave(self, worker: int, choices: Choices | None = None) -> bool:
         """Say whether the oldest task for this worker alone has its turn."""
@@ -599,25 +574,17 @@ class Reference:
         return self.has_room(worker) and older
 
     def head_may_leave(self, kind: int) -> bool:
-        """Say whether the oldest task for any worker has its turn; one that is held back has not."""
-        if not self.ready[kind]:
-            return False
-        task = self.ready[kind][0]
-        if self.cancelled or self.lost_for(task) is not None:
-            return True
-        if task.group:
-            return self.fits(task)
-        workers, sleep = self.candidates(kind)
-        return bool(workers) and (not sleep or self.held[kind])
+        """Say whether the oldest task for any worker has its turn."""
+        return bool(self.ready[kind]) and self.head_can_start(self.ready[kind][0])
 
     def would_move(self) -> bool:
-        """Say whether a pass would change anything, but for the clock of a task that is held back."""
+        """Say whether a pass would change anything."""
         answered = (held and held[0].mail in ANSWERS for held in self.assignments)
         leave = (
             self.head_may_leave(kind) or any(self.may_leave(w) for w in self.pool(kind))
             for kind in (NEXT_LEVEL, SUB)
         )
-        return bool(self.dead or self.wiring or self.uncollected) or any(answered) or any(leave)
+        return bool(self.dead or self.wiring) or any(answered) or any(leave)
 
     # what does start
     def dispatch(self, kind: int, choices: Choices) -> None:
@@ -653,29 +620,19 @@ class Reference:
     def dispatch_ready(self, kind: int, choices: Choices) -> None:
         """Start those for any worker, oldest first, or drop them."""
         queue = self.ready[kind]
-        self.stuck[kind] = False
         while queue:
             self.choose_head(kind, choices)
             task = queue[0]
             lost = self.lost_for(task)
             if self.cancelled or lost is not None:
                 self.drop_ready(queue.pop(0), lost)
+            elif not self.head_can_start(task):
+                break
             elif task.group:
-                if not self.fits(task):
-                    self.stuck[kind] = True
-                    break
                 self.start(queue.pop(0), self.places(task, choices))
             else:
-                workers, sleep = self.candidates(kind)
-                if sleep and not self.held[kind]:
-                    self.held[kind] = True  # the time to wait is 0 here: the next look ends it
-                    return
-                if not workers:
-                    break
-                chosen = self.choose(task, workers, choices)
-                self.held[kind] = False
+                chosen = self.choose(task, self.candidates(kind), choices)
                 self.start(queue.pop(0), {chosen: None})
-        self.held[kind] = False
 
     def choose_head(self, kind: int, choices: Choices) -> None:
         """Of tasks that became ready together, let one be first with which the choices can be.
@@ -699,14 +656,14 @@ class Reference:
         if task.group:
             idle = [w for w in self.pool(task.kind) if self.is_idle(w)]
             return self.fits(task) and set(choices.places(task, idle)) <= set(idle)
-        workers, _ = self.candidates(task.kind)
+        workers = self.candidates(task.kind)
         return choices.worker(task, workers) in workers
 
     def head_can_start(self, task: Task) -> bool:
         """Say whether a task for any worker can leave its queue, were it the first."""
         if self.cancelled or self.lost_for(task) is not None:
             return True
-        return self.fits(task) if task.group else bool(self.candidates(task.kind)[0])
+        return self.fits(task) if task.group else bool(self.candidates(task.kind))
 
     def choose(self, task: Task, workers: list[int], choices: Choices) -> int:
         """Return who has got a task, once that is found to be right."""
@@ -721,10 +678,7 @@ class Reference:
             raise Forbidden("WM-POOL-3", f"{text} {name}, which is of the other pool")
         if not self.usable[chosen]:
             raise Forbidden("SCHED-DEATH-2", f"{text} {name}, which is dead")
-        if self.assignments[chosen]:
-            has = self.assignments[chosen][0].task
-            raise Forbidden("SCHED-DISPATCH-2", f"{text} {name}, which has {has}")
-        raise Forbidden("SPEED-DEPTH-2", f"{text} {name}, which sleeps, although others are awake")
+        raise Forbidden("SCHED-DISPATCH-2", f"{text} {name}, which is not idle")
 
     def places(self, group: Task, choices: Choices) -> Mapping[int, int | None]:
         """Return worker → member as it was chosen, once it is found to be right."""
@@ -743,10 +697,6 @@ class Reference:
                 name = self.worker_name(worker)
                 text = f"member {m} of {group} is for another worker than {name}"
                 raise Forbidden("WM-PLACE-2", text)
-        free = [w for w in chosen if group.members[chosen[w]].worker == -1]
-        awake = [w for w in idle if w not in chosen and not self.parked[w]]
-        if awake and any(self.parked[w] for w in free):
-            raise Forbidden("SPEED-DEPTH-2", f"{group} is on {free} although {awake} are awake")
         return dict(chosen)
 
     def start(self, task: Task, places: Mapping[int, int | None]) -> None:
@@ -756,7 +706,6 @@ class Reference:
         task.left = len(task.members)
         for worker, member in places.items():
             self.assignments[worker].append(Assignment(task, member))
-            self.uncollected.discard(worker)
 
     def drop_ready(self, task: Task, lost: int | None) -> None:
         """Have a task fail that will not start: the run is cancelled, or a worker is lost for it."""
@@ -783,22 +732,9 @@ class Reference:
         return "WM-PLACE-1" if task.group else "SCHED-DISPATCH-2"
 
     # what ends
-    def set_idle(self) -> None:
-        """Let mailboxes that nothing uses say so."""
-        for worker in self.uncollected:
-            self.mail[worker] = "IDLE"
-        self.uncollected = set()
-
     def vacate(self, worker: int) -> None:
-        """Take the oldest task off a worker; without any, its mailbox goes to whoever wants it."""
-        assignment = self.assignments[worker].pop(0)
-        if self.assignments[worker]:
-            return
-        self.mail[worker] = assignment.mail
-        if self.usable[worker] and self.claims[worker] == "WAITS":
-            self.grant(worker)
-        elif self.usable[worker]:
-            self.uncollected.add(worker)
+        """Take the oldest task off a worker."""
+        self.assignments[worker].pop(0)
 
     def end_member(self, task: Task, ok: bool, rule: str) -> None:
         """A worker is done with a task, or with one member of it."""
@@ -853,8 +789,6 @@ class Reference:
             for worker in sorted(self.dead):
                 while self.assignments[worker]:
                     self.end_oldest(worker)
-                if self.claims[worker] == "WAITS":
-                    self.claims[worker] = "REFUSED"
 
         self.batch(step)
         self.dead = set()
@@ -866,7 +800,6 @@ class Reference:
             self.batch(self.wire_one)
         self.dispatch(NEXT_LEVEL, choices)
         self.dispatch(SUB, choices)
-        self.set_idle()
         self.collect()
 
     # ------------------------------------------------------------ workers
@@ -883,34 +816,3 @@ class Reference:
     def die(self, worker: int) -> None:
         """A worker is reported dead."""
         self.dead.add(worker)
-
-    def revive(self, worker: int) -> None:
-        """A dead worker has a successor."""
-        self.usable[worker], self.mail[worker] = True, "IDLE"
-        self.parked[worker] = False
-
-    @staticmethod
-    def frame(assignment: Assignment, digest: bytes) -> bytes:
-        """Return the bytes of a frame from the digest on."""
-        member = assignment.task.members[assignment.part or 0]
-        raw = digest + struct.pack("<ii", len(member.tensors), len(member.scalars))
-        for data, nbytes, child in member.tensors:
-            raw += struct.pack("<Q5IIBB6x", data, nbytes, 0, 0, 0, 0, 1, 5, child)
-        return raw + b"".join(struct.pack("<Q", scalar) for scalar in member.scalars)
-
-    # ------------------------------------------------------------ threads that want a mailbox
-    def claim(self, worker: int) -> None:
-        """Ask for a worker's mailbox; it is given now, or when the worker's task is collected."""
-        self.claims[worker] = "WAITS"
-        self.uncollected.discard(worker)
-        if not self.assignments[worker]:
-            self.grant(worker)
-
-    def grant(self, worker: int) -> None:
-        """Let whoever waits have a worker's mailbox."""
-        self.claims[worker] = "GRANTED"
-        self.mail[worker] = "IDLE"
-
-    def give_back(self, worker: int) -> None:
-        """Nobody wants a worker's mailbox any more."""
-        self.claims[worker] = None

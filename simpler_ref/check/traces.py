@@ -82,6 +82,7 @@ _CASE = {
     "rules?": [str],
     "next_level": _WORKER,
     "sub": _WORKER,
+    "track_reads?": bool,
     "rings?": range(1, 65),
     "ring_bytes?": range(1024, 1 << 47, 1024),
     "steps": [{"do": tuple(_STEPS), "then": _THEN, "*": object}],

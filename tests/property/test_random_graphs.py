@@ -22,7 +22,6 @@ from simpler_ref.check.model import (
     OUTPUT,
     OUTPUT_EXISTING,
     SUB,
-    Reference,
     Refused,
     Tensor,
     host_tensors,
@@ -31,6 +30,7 @@ from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
 from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
+from .reference import Reference
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
 MAIL = {L.IDLE: "IDLE", L.TASK_READY: "TASK_READY", L.CONTROL_DONE: "CONTROL"}

@@ -396,14 +396,28 @@ def test_what_a_stepper_does_is_recorded_and_right(stepper):
 
 
 @pytest.mark.kernels
+def test_a_task_that_waits_for_readers_is_right_where_reads_are_tracked(tmp_path):
+    for track_reads in (False, True):
+        path = tmp_path / f"{track_reads}.json"
+        with Stepper(record=path, track_reads=track_reads) as stepper:
+            x, idle = stepper.worker.zeros(4), stepper.register(lambda args: None)
+            for tag in (T.INPUT, T.OUTPUT_EXISTING):
+                stepper.orch.submit_sub(idle, make_args((x, tag)))
+            stepper.run_pass()
+            assert stepper.state(1).name == ("PENDING" if track_reads else "RUNNING")
+        assert check(path) == []
+        path.write_text(path.read_text().replace('"track_reads": true', '"track_reads": false'))
+        assert [one.rule for one in check(path)][:1] == (["ORCH-STATE-4"] if track_reads else [])
+
+
+@pytest.mark.kernels
 def test_what_a_trace_of_steps_cannot_have_is_refused(stepper, tmp_path):
     idle = stepper.register(lambda args: None)
     with pytest.raises(RuntimeError, match="takes tasks one by one"):
         stepper.orch.submit_sub_many(idle, [], [], count=3)
     assert stepper.live_tasks() == []
-    for options in ({"mailbox_depth": 2}, {"track_reads": True}):
-        with pytest.raises(ValueError, match="no mailbox_depth above 1, and no track_reads"):
-            Stepper(record=tmp_path / "more.json", **options)
+    with pytest.raises(ValueError, match="mailbox_depth=2: a trace of steps has one frame each"):
+        Stepper(record=tmp_path / "more.json", mailbox_depth=2)
     with pytest.raises(TypeError, match="record=3 is no path"):
         Stepper(record=3)
     with pytest.raises(FileNotFoundError):
