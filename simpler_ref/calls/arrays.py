@@ -28,7 +28,6 @@ from ..model.wire import (
     span_of,
 )
 from ..system.types import Array, address_of
-from .quick import Quick, Slow
 
 _MOST_VIEWS = 4096
 _address = Struct("<Q").pack
@@ -63,10 +62,11 @@ class SentArrays:
         self,
         layouts: Layouts,
         why_invisible: Callable[[Any, int, int], str | None],
-        quick: Quick | Slow,
+        learn: Callable[..., object],
+        forget: Callable[[], object],
     ) -> None:
         self._why_invisible = why_invisible
-        self._quick = quick
+        self._learn, self._forget = learn, forget
         self._layouts = layouts
         self._layouts.tell(self._start_anew)
         self.now = Known(0, {}, {})
@@ -108,7 +108,7 @@ class SentArrays:
         epoch = self._layouts.epoch  # another thread may end it at any moment from here on
         rest = described(0, self._layouts.number(*layout), extent)
         extents[layout] = found = rest[SHAPE_AT:TAG_AT], below, extent
-        self._quick.learn(epoch, layout, *found)
+        self._learn(epoch, layout, *found)
         return found
 
     def forget(self) -> None:
@@ -116,7 +116,7 @@ class SentArrays:
         self._layouts.reset()
 
     def _start_anew(self) -> None:
-        self._quick.forget()
+        self._forget()
         self.now = Known(self.now.epoch + 1, {}, {})
 
 

@@ -11,7 +11,7 @@ import concurrent.futures
 import os
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
@@ -19,11 +19,25 @@ from ..engine.view.blocks import give_back, mark_kept, size_of_block
 from ..system.values import limit
 from .call_errors import Unretrieved
 
-if TYPE_CHECKING:
-    from .stream import Stream
-
 _MUCH = 1 << 20
 """Bytes from which on it is looked at once whether a task uses a block."""
+
+
+class _Calls(Protocol):
+    """Whom a future asks: the stream of its call, which says what each of these does."""
+
+    _arrays: Any
+
+    def take(self, future: Future, /) -> bool: ...
+    def drop_later(self, future: Future, /) -> None: ...
+    def wait(self, future: Future, deadline: float | None) -> bool: ...
+    def fetch(self, future: Future) -> None: ...
+    def cancel(self, future: Future) -> None: ...
+    def watch(self, future: Future) -> None: ...
+    def be_silent_of(self, future: Future) -> None: ...
+    def has_settled(self, slot: int) -> bool: ...
+    def is_running(self, slot: int) -> bool: ...
+    def describe(self, slot: int) -> str: ...
 
 
 class Future(concurrent.futures.Future):  # type: ignore[type-arg]
@@ -34,7 +48,7 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     """
 
     __slots__ = ("_slot", "_stream", "_value")  # which quick.c reads and writes, too
-    _stream: Stream | None
+    _stream: _Calls | None
     """That of the call, None once its value is here."""
     _slot: int
     """The call's slot, 0 once its value is here."""
@@ -255,6 +269,12 @@ class Leases:
     def take(self, offset: int) -> Lease:
         """Return a hold on a block, which begins when that is told to."""
         return Lease(self, offset)
+
+    def begin(self, offset: int) -> Lease:
+        """Return a hold on a block, which has begun."""
+        lease = Lease(self, offset)
+        lease.begin()
+        return lease
 
     def hold(self, offset: int) -> int:
         """Hold a block; return what `drop` is told."""

@@ -24,7 +24,6 @@ import functools
 import io
 import itertools
 import pickle
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -41,7 +40,7 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from cloudpickle import cloudpickle
@@ -49,19 +48,19 @@ from cloudpickle import cloudpickle
 from ..callables.payloads import MOST_WHY
 from ..callables.pickling import CallablePickler, is_in_main, module_with
 from ..callables.runnable import require_runnable
-from ..engine.view.blocks import set_retries
+from ..engine.view.blocks import Blocks, set_retries
 from ..jit import layout as L
 from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
+from ..workers.session import Session
 from .compiled import Code
+from .futures import Lease, Leases
+from .orch_lock import OrchLock
 from .packing import CallPlan
+from .quick import Quick, Slow
 from .signatures import Signature
 from .tasks import Task, find, find_imported, known
-
-if TYPE_CHECKING:
-    from .futures import Lease
-    from .stream import Stream
 
 MOST_LASTING = 4096
 MOST, MOST_PART, MOST_BYTES = 256, 4, 1 << 28
@@ -353,11 +352,40 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 # ---------------------------------------------------------------- in blocks
 class SentFunctions:
-    """The functions that a stream has sent; `tasks` are those of plain functions."""
+    """The functions that a stream has sent.
 
-    def __init__(self, stream: Stream, tasks: dict[Any, Task]) -> None:
-        self._stream: Stream = weakref.proxy(stream)  # which has this one
-        self._tasks = tasks
+    Parameters
+    ----------
+    session, mutex, blocks, quick, leases
+        Those of the stream.
+    limits : dict
+        The time limits of functions, by their blocks.
+    tasks : dict
+        Those of plain functions.
+    sent, require_workers : Callable
+        Return what a task is sent as, and the workers that it names; see `Stream`.
+    keep_values : Callable
+        Fetches the outcomes of calls that have ended.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        mutex: OrchLock,
+        blocks: Blocks,
+        quick: Quick | Slow,
+        leases: Leases,
+        limits: dict[int, float],
+        tasks: dict[Any, Task],
+        *,
+        sent: Callable[[Task], tuple[Payload, Guards | None]],
+        require_workers: Callable[[Task], tuple[int, ...]],
+        keep_values: Callable[[], None],
+    ) -> None:
+        self._session, self._engine = session, session.engine
+        self._mutex, self._blocks, self._quick, self._leases = mutex, blocks, quick, leases
+        self._limits, self._tasks = limits, tasks
+        self._sent, self._require_workers, self._keep_values = sent, require_workers, keep_values
         self._plans: dict[Task, tuple[CallPlan, Guards]] = {}
         self._lasting: dict[Any, CallPlan] = {}
         self._others: OrderedDict[Any, CallPlan] = OrderedDict()
@@ -388,16 +416,15 @@ class SentFunctions:
         before = self._plans.get(task)
         if before is not None and hold(before[1]):
             return before[0]
-        stream = self._stream
-        payload, guards = stream.sent(task)
+        payload, guards = self._sent(task)
         plan = self.plan(task, payload, lasts=guards is not None and not guards)
-        with stream.mutex.queue, stream.mutex.lock:
+        with self._mutex.queue, self._mutex.lock:
             if guards is None:
                 self._forget_task(task)
             else:
                 self._plans[task] = plan, guards
                 if plan.lease is None and not guards:
-                    stream._quick.know(task, plan)
+                    self._quick.know(task, plan)
                 if len(self._plans) > _MOST_GUARDED:
                     oldest = next((one for one, (_, guards) in self._plans.items() if guards), None)
                     if oldest is not None:
@@ -417,9 +444,8 @@ class SentFunctions:
         MemoryError
             There is no room, until calls have ended.
         """
-        stream = self._stream
-        workers = stream._require_workers(task)
-        if task.timeout is not None and stream._life.options.child_mode == "thread":
+        workers = self._require_workers(task)
+        if task.timeout is not None and self._session.in_threads:
             raise ValueError(
                 f"{task!r} has a time limit, and this Worker's workers are threads, which cannot be "
                 'ended: leave out timeout=, or use child_mode="process"'
@@ -429,12 +455,12 @@ class SentFunctions:
         serial = payload.serial if payload.how & How.INHERITED else 0
         about = name, task.timeout, task.retries, task.workers, task.signature.parameters
         key = payload.how, serial, body, about
-        with stream.mutex.queue, stream.mutex.lock:
+        with self._mutex.queue, self._mutex.lock:
             found = self._lasting.get(key) or self._others.get(key)
             if found is None:
                 found = self._make(task, payload, workers, lasts)
                 (self._others if found.lease else self._lasting)[key] = found
-                most = min(stream._blocks.nbytes // MOST_PART, MOST_BYTES)
+                most = min(self._blocks.nbytes // MOST_PART, MOST_BYTES)
                 while len(self._others) > 1 and (len(self._others) > MOST or self._nbytes > most):
                     if not self._may_forget():
                         break
@@ -469,23 +495,22 @@ class SentFunctions:
         MemoryError
             There is no room.
         """
-        stream = self._stream
-        names, limits = stream._session.call_names, stream.errors.limits
-        block = stream._blocks.take(len(raw))
+        names, limits = self._session.call_names, self._limits
+        block = self._blocks.take(len(raw))
         block.data[:] = raw
         offset, name = block.offset, task.__qualname__
-        set_retries(stream._mem, offset, task.retries)
+        set_retries(self._engine.mem, offset, task.retries)
         about = names.get(offset, name), limits.get(offset)
         if about != (name, task.timeout):  # errors of calls that have ended tell those
-            stream._keep_values()
+            self._keep_values()
         names[offset] = name
         limits.pop(offset, None)
         if task.timeout is not None:
             limits[offset] = task.timeout
         if lasts:
             return offset, None
-        lease = stream.hold(offset)
-        stream._kernels.hold_block(stream._mem, offset, -1)
+        lease = self._leases.begin(offset)
+        self._engine.kernels.hold_block(self._engine.mem, offset, -1)
         return offset, lease
 
     # ------------------------------------------------------------ to forget
@@ -506,16 +531,16 @@ class SentFunctions:
         """Forget all that is not for good."""
         while self._others and self._may_forget():
             self._drop(next(iter(self._others)))
-        self._stream.release_unused()
+        self._leases.look()
 
     def _may_forget(self) -> bool:
         """Say whether blocks of functions may be given back.
 
         A trace needs their names, and threads the functions themselves until their calls have ended.
         """
-        view, session = self._stream._engine.view, self._stream._session
+        view = self._engine.view
         is_idle = view.ended == view.next_task_id
-        return not view.is_traced and (is_idle or not session.in_threads)
+        return not view.is_traced and (is_idle or not self._session.in_threads)
 
     def _drop(self, key: Any) -> None:
         plan = self._others.pop(key)

@@ -89,12 +89,26 @@ class Stream:
         self.take, self.drop_later = self._quick.take, self._quick.drop_later
         me = weakref.proxy(self)  # what it has must not keep it, and all memory, when it is closed
         self._arrays = SentArrays(
-            session.engine.layouts, lambda *about: me._why_invisible(*about), self._quick
+            session.engine.layouts,
+            lambda *about: me._why_invisible(*about),
+            self._quick.learn,
+            self._quick.forget,
         )
         self._packer = Packer(self._arrays, session, lambda: me.wait_for_submitted())
         self._pack = self._packer.pack
         self.errors = CallErrors(session)
-        self.functions = SentFunctions(self, tasks)
+        self.functions = SentFunctions(
+            session,
+            self.mutex,
+            self._blocks,
+            self._quick,
+            self._leases,
+            self.errors.limits,
+            tasks,
+            sent=lambda task: me.sent(task),
+            require_workers=lambda task: me._require_workers(task),
+            keep_values=lambda: me._keep_values(),
+        )
         self.task_of = self.functions.task_of
         self._inherited = session.inherited
         self._checks = life.options.check
@@ -755,9 +769,7 @@ class Stream:
 
     def hold(self, block: int) -> Lease:
         """Hold the block of a value that a call has returned, or that is held already."""
-        lease = self._leases.take(block)
-        lease.begin()
-        return lease
+        return self._leases.begin(block)
 
     def release_unused(self) -> None:
         """Release the values that were dropped, and that no task uses any more."""
