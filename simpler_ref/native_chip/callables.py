@@ -19,6 +19,7 @@ import ctypes
 import functools
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,32 +36,13 @@ _LAUNCH_ALL = Path(__file__).with_name("_launch_all.so")
 _LAUNCH_ALL_NAME = "simpler_launch_all"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class _Callable:
-    """A signature, a binary and the bytes of both; it cannot be changed. `build` makes it."""
-
-    __slots__ = ("__weakref__", "_blob", "binary", "signature")
+    """A signature, a binary and the bytes of both. `build` makes it."""
 
     signature: tuple[ArgDirection, ...]
     binary: bytes
     _blob: bytes
-
-    def __init__(self) -> None:
-        raise TypeError(f"use {type(self).__name__}.build(…)")
-
-    @classmethod
-    def _make(cls, **fields: Any) -> Any:
-        made = object.__new__(cls)
-        for name, value in fields.items():
-            object.__setattr__(made, name, value)
-        return made
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} cannot be changed (tried to set {name!r})")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(
-            f"a {type(self).__name__} cannot be changed (tried to delete {name!r})"
-        )
 
     def buffer_ptr(self) -> int:
         """Return the address of its bytes, a copy that stays as long as this object."""
@@ -144,6 +126,7 @@ def _check_name(name: str, what: str) -> str:
 
 
 # ---------------------------------------------------------------- the kernel of a core
+@dataclass(frozen=True, eq=False, repr=False)
 class CoreCallable(_Callable):
     """A kernel that runs on the cores of a chip; cannot be changed.
 
@@ -157,9 +140,7 @@ class CoreCallable(_Callable):
         For messages; it does not travel.
     """
 
-    __slots__ = ("name",)
-
-    name: str
+    name: str = ""
 
     @classmethod
     def build(
@@ -179,8 +160,7 @@ class CoreCallable(_Callable):
         octets = _check_binary(binary, "kernel")
         named = _check_name(name, "name") if name else ""
         blob = _encode_signature(checked) + _encode_binary(octets)
-        made: CoreCallable = cls._make(signature=checked, binary=octets, name=named, _blob=blob)
-        return made
+        return cls(checked, octets, blob, named)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CoreCallable.build, (self.signature, self.binary)
@@ -190,6 +170,7 @@ class CoreCallable(_Callable):
 
 
 # ---------------------------------------------------------------- the whole callable
+@dataclass(frozen=True, eq=False, repr=False)
 class ChipCallable(_Callable):
     """An orchestration function of a chip and the kernels it launches; cannot be changed.
 
@@ -207,8 +188,6 @@ class ChipCallable(_Callable):
     children : tuple[tuple[int, CoreCallable], ...]
         The kernels, each with the number it is launched by.
     """
-
-    __slots__ = ("children", "config_name", "func_name")
 
     func_name: str
     config_name: str
@@ -241,8 +220,7 @@ class ChipCallable(_Callable):
         }
         if not func_name:
             raise ValueError("func_name is empty; name the function that the binary exports")
-        made: ChipCallable = cls._make(**fields, _blob=_encode(**fields))
-        return made
+        return cls(**fields, _blob=_encode(**fields))
 
     @classmethod
     def from_kernel(cls, core: CoreCallable, config_name: str = "") -> ChipCallable:

@@ -46,12 +46,10 @@ def test_everything_given_can_be_read_back():
 def test_callables_travel_and_cannot_be_changed(what):
     assert pickle.loads(pickle.dumps(what)) == what
     assert hash(pickle.loads(pickle.dumps(what))) == hash(what)
-    with pytest.raises(AttributeError, match="cannot be changed"):
+    with pytest.raises(AttributeError, match="cannot assign to field 'binary'"):
         what.binary = b""
-    with pytest.raises(AttributeError, match="cannot be changed"):
+    with pytest.raises(AttributeError, match="cannot delete field 'binary'"):
         del what.binary
-    with pytest.raises(TypeError, match="build"):
-        type(what)()
 
 
 directions = st.sampled_from(ArgDirection)
