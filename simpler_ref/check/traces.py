@@ -138,8 +138,14 @@ def _refusal(value: object, form: str, where: str) -> TraceError:
 # ---------------------------------------------------------------- reading it
 def read(path: str | Path) -> list[dict[str, Any]]:
     """Return the cases of a file; they have the keys and types of scheduler traces."""
+    octets = Path(path).read_bytes()
+    if octets.startswith(b"simpler_ref trace"):
+        raise TraceError(
+            "it is the trace of a Worker, which says when tasks ran, and not what each pass did: have a "
+            "Stepper(record=FILE) take the steps, and look at this one with python -m simpler_ref trace"
+        )
     try:
-        whole = json.loads(Path(path).read_text(encoding="utf-8"))
+        whole = json.loads(octets.decode())
     except RecursionError:
         raise TraceError("it is nested too deeply") from None
     except ValueError as error:

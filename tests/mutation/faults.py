@@ -44,6 +44,7 @@ HIER = "tests/conformance/hierarchy"
 CALLS = "tests/conformance/calls"
 REMOTE = "tests/conformance/remote"
 INTERLEAVING = "tests/interleaving"
+SEE = "tests/conformance/see"
 
 FAULTS = (
     fault(
@@ -972,5 +973,38 @@ FAULTS = (
             '    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")\n',
             '    octets = key.to_bytes(8, "little")\n',
         ),
+    ),
+    fault(
+        "overtaken-group-is-right",
+        "The checker forgets that of tasks which became ready together a group that could not start was "
+        "the first.",
+        f"{SEE}/test_check.py::"
+        "test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it",
+        Patch(
+            "check/model.py",
+            "        self.heads[kind] = [] if started else waiting\n",
+            "        self.heads[kind] = []\n",
+        ),
+    ),
+    fault(
+        "unknown-keys-in-traces",
+        "A trace with keys that no trace has is judged all the same.",
+        f"{SEE}/test_check.py::test_what_is_no_trace_is_refused_with_the_place",
+        Patch(
+            "check/traces.py",
+            "        if key is None:\n",
+            "        if key is None and not value:\n",
+        ),
+        Patch(
+            "check/traces.py",
+            "        _require(one, form[key], ",
+            "        _require(one, form.get(key, object), ",
+        ),
+    ),
+    fault(
+        "refusals-not-recorded",
+        "A Stepper does not record a submit that is refused.",
+        f"{SEE}/test_check.py::test_what_a_stepper_does_is_recorded_and_right",
+        Patch("step_trace.py", '                self._note(step, refused="FAILED")\n', ""),
     ),
 )

@@ -462,6 +462,7 @@ def test_a_file_in_which_anything_is_something_else_is_judged_or_refused(tmp_pat
     [
         (VECTORS.read_bytes()[:5000], "it is not JSON: "),
         (b"\xff", "it is not JSON: "),
+        (b"simpler_ref trace\n{}", r"the trace of a Worker.*Stepper\(record=FILE\)"),
         (b"[" * 100_000, "it is nested too deeply"),
         (b"1" * 5000, "file is 1111|it is not JSON: Exceeds the limit"),
         (b'{"format": 2, "cases": []}', r"file.format is 2, not a number from 1 to 1"),
