@@ -82,14 +82,6 @@ class ContinuousTensorStorage(ctypes.Structure):
     _fields_ = _fields(structures.TENSOR)
 
 
-class CallConfigStorage(ctypes.Structure):
-    """A CallConfig in wire form, 1052 bytes."""
-
-    _pack_ = 1
-    _layout_ = "ms"
-    _fields_ = _fields(structures.CALL_CONFIG)
-
-
 class ChipStorageTaskArgs(ctypes.Structure):
     """The arguments of one run at the L2 ABI, 6152 bytes: a container of tensors, then scalars."""
 
@@ -168,12 +160,6 @@ class ChipStorageTaskArgs(ctypes.Structure):
 def _require_room(count: int, most: int, what: str) -> None:
     if count >= most:
         raise ValueError(f"a run takes at most {most} {what}, and these arguments have {count}")
-
-
-class RuntimeEnvStorage(ctypes.Structure):
-    """The sizes of a RuntimeEnv in wire form, 96 bytes."""
-
-    _fields_ = _fields(structures.RUNTIME_ENV)
 
 
 class CoreArgsStorage(ctypes.Structure):

@@ -12,8 +12,9 @@ from simpler_ref.callable_identity import CallableKind, TargetNamespace
 from simpler_ref.callables import payloads
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
+from simpler_ref.jit.structures import CALL_CONFIG
 from simpler_ref.native_chip import ChipStorageTaskArgs
-from simpler_ref.native_chip.abi import CallConfigStorage, ContinuousTensorStorage
+from simpler_ref.native_chip.abi import ContinuousTensorStorage
 from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTensor, DataType
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.reports import write_error
@@ -45,7 +46,10 @@ HEAD = {
 }
 STRUCTS = {
     "ContinuousTensor": of_ctypes(ContinuousTensorStorage),
-    "CallConfig": of_ctypes(CallConfigStorage),
+    "CallConfig": (
+        CALL_CONFIG.size,
+        {one.name: (CALL_CONFIG.offsets[one.name], one.size) for one in CALL_CONFIG.members},
+    ),
     "ChipStorageTaskArgs": of_ctypes(ChipStorageTaskArgs),
     "task frame": (
         L.MAILBOX_SIZE,

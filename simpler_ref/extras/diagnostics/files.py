@@ -19,6 +19,8 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -192,37 +194,33 @@ def _scheduler_phases(run: FlaggedRun) -> Iterator[Entry]:
     """
     ended = dict(run.ran[["task", "end"]].tolist())
     ready: dict[int, int] = {}
-    phase: Entry = {"kind": ""}
-    waiting, turn, before = 0, 0, 0
+    steps: list[tuple[str, int, int, int]] = []
+    waiting = turn = before = 0
     for what, number, time, _ in run.of_scheduler().tolist():
         event = what & 0xFF
         if event == _READY:
             ready[number] = time
             waiting += 1
-        if event not in (_DISPATCHED, *_COMPLETED):
-            continue
-        kind = "dispatch" if event == _DISPATCHED else "complete"
-        if phase["kind"] != kind:
-            if phase["kind"]:
-                yield phase
-            turn += kind == "dispatch"
-            due = (ready if kind == "dispatch" else ended).get(number, time)
-            phase = {
-                "kind": kind,
-                "start_cycles": min(time, max(before, due)),
-                "end_cycles": 0,
-                "loop_iter": turn,
-                "tasks_processed": 0,
-            }
-            if kind == "dispatch":
-                phase |= {"pop_hit": 0, "pop_miss": 0}
-        phase["end_cycles"] = before = time
-        phase["tasks_processed"] += 1
-        if kind == "dispatch":
+        elif event == _DISPATCHED:
             waiting -= 1
-            phase["pop_hit"] += 1
-            phase["pop_miss"] = int(waiting <= 0)
-    if phase["kind"]:
+            steps.append(("dispatch", number, time, waiting))
+        elif event in _COMPLETED:
+            steps.append(("complete", number, time, 0))
+    for kind, group in groupby(steps, key=itemgetter(0)):
+        rows, is_dispatch = list(group), kind == "dispatch"
+        _, number, time, _ = rows[0]
+        due = (ready if is_dispatch else ended).get(number, time)
+        turn += is_dispatch
+        phase = {
+            "kind": kind,
+            "start_cycles": min(time, max(before, due)),
+            "end_cycles": rows[-1][2],
+            "loop_iter": turn,
+            "tasks_processed": len(rows),
+        }
+        if is_dispatch:
+            phase |= {"pop_hit": len(rows), "pop_miss": int(rows[-1][3] <= 0)}
+        before = rows[-1][2]
         yield phase
 
 

@@ -8,13 +8,12 @@ import subprocess
 import pytest
 
 from simpler_ref.jit import layout as L
+from simpler_ref.jit.structures import CALL_CONFIG, RUNTIME_ENV
 from simpler_ref.native_chip import ChipStatus, ChipStorageTaskArgs
 from simpler_ref.native_chip.abi import (
     INCLUDE_DIR,
-    CallConfigStorage,
     ContinuousTensorStorage,
     CoreArgsStorage,
-    RuntimeEnvStorage,
 )
 from simpler_ref.native_chip.domains import _Domain, _Shared, _Waker
 from simpler_ref.task_interface import (
@@ -39,21 +38,27 @@ ASSERTED = {
     )
 }
 
+
+def of_ctypes(struct):
+    """Return the size of a structure and the offsets of its fields."""
+    fields = {name: getattr(struct, name).offset for name, *_ in struct._fields_}
+    return ctypes.sizeof(struct), fields
+
+
 STRUCTS = {
-    "SimplerContinuousTensor": ContinuousTensorStorage,
-    "SimplerCallConfig": CallConfigStorage,
-    "SimplerChipStorageTaskArgs": ChipStorageTaskArgs,
-    "SimplerCoreArgs": CoreArgsStorage,
-    "SimplerRuntimeEnv": RuntimeEnvStorage,
+    "SimplerContinuousTensor": of_ctypes(ContinuousTensorStorage),
+    "SimplerCallConfig": (CALL_CONFIG.size, CALL_CONFIG.offsets),
+    "SimplerChipStorageTaskArgs": of_ctypes(ChipStorageTaskArgs),
+    "SimplerCoreArgs": of_ctypes(CoreArgsStorage),
+    "SimplerRuntimeEnv": (RUNTIME_ENV.size, RUNTIME_ENV.offsets),
 }
 
 
 @pytest.mark.spec("CHIP-LAYOUT-1")
 @pytest.mark.parametrize("name", STRUCTS)
-def test_ctypes_puts_every_field_where_the_header_asserts_it(name):
-    struct = STRUCTS[name]
-    there = {(name, ""): ctypes.sizeof(struct)}
-    there |= {(name, field[0]): getattr(struct, field[0]).offset for field in struct._fields_}
+def test_every_field_is_where_the_header_asserts_it(name):
+    size, offsets = STRUCTS[name]
+    there = {(name, ""): size} | {(name, field): at for field, at in offsets.items()}
     assert there == {key: value for key, value in ASSERTED.items() if key[0] == name}
 
 
