@@ -20,7 +20,9 @@ Rule     HIER-API-1
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from html import escape
+from threading import get_ident
 from typing import Any
 
 from .engine.introspection import RingView
@@ -109,13 +111,15 @@ class WorkerThread(Part):
     ----------
     worker : Any
         What runs tasks: a function of their arguments, or an object with ``run(callable, view, config)``.
-    engine : Engine, optional
+    engine : Part | Engine, optional
         The one that it is a worker of.
     index : int
         Its number there.
     """
 
-    def __init__(self, worker: Any = None, engine: Engine | None = None, index: int = 0) -> None:
+    def __init__(
+        self, worker: Any = None, engine: Engine | Part | None = None, index: int = 0
+    ) -> None:
         super().__init__(engine, sub=1)
         self.index = index
         self.mailbox = Mailbox(self._engine, index)
@@ -285,7 +289,7 @@ class Steps(TaskSlots, Scheduler):
     """
 
     def __init__(
-        self, engine: Engine | None = None, names: Names | None = None, **size: Any
+        self, engine: Engine | Part | None = None, names: Names | None = None, **size: Any
     ) -> None:
         super().__init__(engine, names, **size)
         self.ring = RingView(self._engine, self.names)
@@ -348,7 +352,9 @@ class Steps(TaskSlots, Scheduler):
 
     def __str__(self) -> str:
         rows = [_row(*_COLUMNS), *(_row(*_cells(one)) for one in self._look()), ""]
-        rows += [f"{what:<12} {text}" for what, text in self._others().items()]
+        others = self._others()
+        width = max([12, *map(len, others)])
+        rows += [f"{what:<{width}} {text}" for what, text in others.items()]
         return "\n".join(row.rstrip() for row in rows)
 
     def _others(self) -> dict[str, str]:
@@ -356,7 +362,7 @@ class Steps(TaskSlots, Scheduler):
         queues = {"wiring": self.wiring_queue()}
         for kind in WorkerType:
             if self._view.pool(kind):
-                queues[f"ready {kind.name}"[:12]] = self.ready_queue(kind)
+                queues[f"ready {kind.name}"] = self.ready_queue(kind)
         for worker in range(self._view.workers):
             if named := self._tasks(self._view.affinity_queue(worker)):
                 queues[f"for {self.names.worker_name(worker)}"] = named
@@ -526,8 +532,10 @@ class Stepper(Steps):
         assert session is not None
         self._session = session
         super().__init__(session.engine, session)
+        self._tables: dict[int, LocalCallables] = {}
+        """Of the workers that have run a task, their callables."""
         for thread in self.workers:
-            thread.run = self._run  # type: ignore[method-assign]
+            thread.run = partial(self._run, thread.index)  # type: ignore[method-assign]
             thread.start()
         self._outer = visibility.current.check, visibility.current.kept
         self._steps_taken = None if path is None else StepTrace(self, path)
@@ -541,14 +549,17 @@ class Stepper(Steps):
         self.orch._open(*self._session.words)
         return handle
 
-    def _run(self, digest: bytes, args: ReceivedArgs) -> None:
-        for kind in self._session.kinds:
-            snapshot = self._session.registry.snapshot().get(kind.target_namespace, {})
-            if digest in snapshot:
-                callables = LocalCallables(kind, {digest: snapshot[digest]})
-                callables.leaves[0](args)
-                return
-        raise KeyError(f"digest {digest.hex()} is not installed")
+    def _run(self, worker: int, digest: bytes, args: ReceivedArgs) -> None:
+        """Run a task as its worker's process would, which starts with the first one here."""
+        kind = self._session.kinds[worker]
+        if worker not in self._tables:
+            kind.start(MailboxView(self._engine, worker))
+            self._tables[worker] = LocalCallables(kind, {})
+        table, target = self._tables[worker], self._session.registry.installed(digest)
+        if target is None:
+            raise KeyError(f"digest {digest.hex()} is not installed in this worker")
+        table.install(digest, target)
+        table.leaves[table.slots[digest]](args)
 
     def _open_run(self) -> None:
         visibility.set_current(self._session.why_invisible)
@@ -560,7 +571,8 @@ class Stepper(Steps):
         self._session.orch = self.orch
         if self._steps_taken is not None:
             self._steps_taken.begin_run()
-        self.worker._life.running = True  # nobody else may begin a run
+        life = self.worker._life  # this thread is that of the run: no other may begin
+        life.running, life._runner = True, get_ident()
         self._steps.hold_pass(self._mem)  # a submit leaves its pass out then
 
     def finish_run(self, *, cancel: bool = False) -> None:
@@ -593,6 +605,9 @@ class Stepper(Steps):
             self._steps_taken.save()
         self.orch._close()
         self._steps.give_pass(self._mem)
+        for table in self._tables.values():
+            table.kind.stop()
+        self._tables.clear()
         self.worker._life.running = False
         visibility.set_current(*self._outer)
         self.worker.close()

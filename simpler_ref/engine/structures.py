@@ -1,7 +1,7 @@
 """The documents' structures, each on its own: to learn, to test, to move by hand.
 
-Every one is a handle over an engine, and its methods are the kernels that the engine itself runs. Without
-an engine it makes a small one for itself::
+Every one is a handle over an engine, and its methods are the kernels that the engine itself runs. It
+makes a small one for itself, or takes that of another part, as in `Scheduler(slots)`::
 
     Ring         ids and slabs             jit/ring.py
     TensorMap    producers of buffers      jit/tensormap.py
@@ -214,11 +214,14 @@ class NumberedNames:
 
 
 class Part:
-    """A handle over an engine that somebody moves by hand; over a small one of its own by default."""
+    """A handle over an engine that somebody moves by hand: that of another part, or a small one."""
 
-    def __init__(self, engine: Engine | None = None, **size: Any) -> None:
+    def __init__(self, engine: Engine | Part | None = None, **size: Any) -> None:
         self._is_alone = engine is None
-        self._engine = engine = small_engine(**size) if engine is None else engine
+        if isinstance(engine, Part):
+            engine = engine._engine
+        self._engine: Engine = small_engine(**size) if engine is None else engine
+        engine = self._engine
         self._mem, self._kernels, self._steps = engine.mem, engine.kernels, engine.steps
         self._view = engine.view
 
@@ -243,7 +246,7 @@ class TensorMap(Part):
     On its own it takes any numbers for tasks.
     """
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: Engine | Part | None = None) -> None:
         super().__init__(engine, heap=L.HEAP_ALIGN, rings=1, window=1 << 16)
 
     def lookup(self, base_ptr: int, owner: int = -1) -> int:
@@ -279,7 +282,7 @@ class Scope(Part):
     that the end of its scope reclaims it.
     """
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: Engine | Part | None = None) -> None:
         super().__init__(engine, heap=L.HEAP_ALIGN, rings=1, window=1 << 16)
         self._numbers: dict[int, int] = {}
         """Of the slots claimed here."""
@@ -342,14 +345,14 @@ class TaskSlots(Part):
 
     Parameters
     ----------
-    engine : Engine, optional
+    engine : Part | Engine, optional
         The one that they are of.
     names : Names, optional
         What knows the names of callables and workers.
     """
 
     def __init__(
-        self, engine: Engine | None = None, names: slots.Names | None = None, **size: Any
+        self, engine: Engine | Part | None = None, names: slots.Names | None = None, **size: Any
     ) -> None:
         super().__init__(engine, **size)
         self.names = NumberedNames() if names is None else names
@@ -449,7 +452,7 @@ REFUSALS = {
 class Mailbox(Part):
     """The mailbox of a worker: the frame that it serves or waits for."""
 
-    def __init__(self, engine: Engine | None = None, worker: int = 0) -> None:
+    def __init__(self, engine: Engine | Part | None = None, worker: int = 0) -> None:
         super().__init__(engine, sub=1)
         self.worker = position("worker", worker, self._view.workers)
         self._words = MailboxView(self._engine, worker)

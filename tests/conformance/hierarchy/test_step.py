@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskError, Worker
+from simpler_ref.native_chip import ChipCallable
 from simpler_ref.stepping import Stepper
 from simpler_ref.task_interface import MailboxState, TaskState
 from simpler_ref.task_interface import TensorArgType as T
+from tests.chip_kernels import add_core
 from tests.support import COMPLETED, CONSUMED, FREE, PENDING, READY, RUNNING, make_args
 
 pytestmark = pytest.mark.kernels
@@ -90,6 +92,29 @@ def test_the_end_of_a_function_that_raises_travels_as_it_does_from_a_process(ste
     assert stepper.state(0) == TaskState.FAILED
     with pytest.raises(TaskError, match=r"sub_worker 0, task 0 .*: ZeroDivisionError"):
         stepper.orch.alloc((1,), "uint8")
+
+
+@pytest.mark.spec("HIER-STEP-1")
+def test_every_kind_of_worker_serves_its_tasks():
+    ran = []
+
+    class Own:
+        def run(self, callable, view, config):
+            ran.append(callable(view))
+
+    worker = Worker(3, device_ids=[0])
+    worker.add_sub(Own())
+    with Stepper(worker) as stepper:
+        arrays = [worker.share(np.ones(8, np.float32)) for _ in range(3)]
+        args = make_args(*((array, T.INOUT) for array in arrays))
+        chip = stepper.register(ChipCallable.from_kernel(add_core()))
+        own = stepper.register(lambda args: args.tensor_count())
+        stepper.orch.submit_next_level(chip, args)
+        stepper.orch.submit_sub(own, args)
+        assert stepper.finish_tasks() == [0, 1]
+        assert not stepper._view.has_failed
+        assert arrays[2].tolist() == [2] * 8
+        assert ran == [3]
 
 
 @pytest.mark.spec("HIER-STEP-2")
