@@ -1,4 +1,4 @@
-"""A trace for people and other programs: a summary, a page, Chrome and Perfetto, tables, graphviz.
+"""A trace for people and other programs: a summary, a page, what Chrome and Perfetto draw.
 
 The page is HTML that needs no network: its data are in it, compressed. `page.html` is the page without
 data. Its script unpacks columns of numbers, each of which stands there as the differences of neighbours,
@@ -10,7 +10,6 @@ Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-PAGE-4, SEE-REMOTE-2, SEE-REMOTE-4, SEE-R
 from __future__ import annotations
 
 import base64
-import csv
 import functools
 import gzip
 import html
@@ -25,9 +24,8 @@ import numpy as np
 
 from ..jit import layout as L
 from ..system.types import Array
-from .graphs import MOST_DRAWN, draw
 from .tables import SPANS, TIMES
-from .timeline import OUTCOMES, TAGS, Timeline, span
+from .timeline import TAGS, Timeline, span
 
 MOST_TASKS = 2_000_000
 """Tasks that a page shows: browsers take about 100 bytes of memory for each."""
@@ -69,16 +67,7 @@ def marks(trace: Timeline) -> Iterator[tuple[int, int, int, str]]:
 
 
 # ---------------------------------------------------------------- Chrome
-def write_chrome(trace: Timeline, path: str | os.PathLike[str]) -> None:
-    """Write the JSON of Chrome's trace viewer, which Perfetto reads, too."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-        for i, event in enumerate(_chrome_events(trace)):
-            file.write((",\n" if i else "") + json.dumps(event))
-        file.write("\n]}\n")
-
-
-def _chrome_events(trace: Timeline) -> Iterator[dict[str, Any]]:
+def chrome_events(trace: Timeline) -> Iterator[dict[str, Any]]:
     """Yield what is drawn; each Worker is a process, each lane a thread of it."""
     for which, part in enumerate(trace.parts):
         worker = {"name": part.name or "this machine"}
@@ -127,64 +116,9 @@ def _chrome_events(trace: Timeline) -> Iterator[dict[str, Any]]:
         yield {"ph": "C", "name": f"ring {ring}", "args": {"bytes": nbytes}} | when
 
 
-# ---------------------------------------------------------------- tables
-def table(trace: Timeline) -> dict[str, Array | list[str]]:
-    """Return the columns of a table of tasks: names as strings, times in ns since the start."""
-    tasks = trace.tasks
-    functions, which = np.unique(tasks["function"], return_inverse=True)
-    names = np.array([trace.function_name(int(one)) for one in functions] or [""], object)
-    lines = np.array([trace.line_name(i) for i in range(int(tasks["line"].max(initial=0)) + 1)])
-    outcomes = np.array(OUTCOMES)
-    firsts = np.append(trace.runs["first"], 1)[tasks["run"]]
-    numbers = np.arange(1, len(tasks) + 1)
-    times = {name: np.where(tasks[name] > 0, tasks[name] - trace.start, -1) for name in TIMES}
-    return {
-        "number": numbers,
-        "run": tasks["run"],
-        "id": numbers - firsts,
-        "function": np.where(tasks["buffer"], "(buffer)", names[which]).tolist(),
-        "line": lines[tasks["line"]].tolist(),
-        "worker": tasks["worker"],
-        "on": [trace.worker_name(one) if one >= 0 else "" for one in tasks["worker"].tolist()],
-        "outcome": outcomes[tasks["outcome"]].tolist(),
-        **times,
-    }
-
-
-def write_csv(trace: Timeline, path: str | os.PathLike[str]) -> None:
-    """Write a table of tasks."""
-    columns = table(trace)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        lists = [one.tolist() if isinstance(one, np.ndarray) else one for one in columns.values()]
-        writer.writerows(zip(*lists, strict=True))
-
-
-# ---------------------------------------------------------------- graphviz
-def write_dot(trace: Timeline, path: str | os.PathLike[str]) -> None:
-    """Write the graph of the tasks, with what each edge is owed to; at most MOST_DRAWN tasks."""
-    most = min(len(trace.tasks), MOST_DRAWN)
-    critical = set(trace.critical_path)
-    tasks = [trace.task(number) for number in range(1, most + 1)]
-    nodes = [(one.number, one.name, one.is_buffer, one.number in critical) for one in tasks]
-    arrows = []
-    for edge in trace.edges[trace.edges["consumer"] <= most]:
-        label = "value" if edge["kind"] == L.OWED_FUTURE else ""
-        if edge["tensor"] != L.NO_TENSOR:
-            label = f"{TAGS[edge['tag']]} {edge['tensor']}"
-        ends = int(edge["producer"]), int(edge["consumer"])
-        arrows.append((*ends, label, bool(edge["kind"] != L.OWED_MEMORY)))
-    draw(path, nodes, arrows, len(trace.tasks))
-
-
 # ---------------------------------------------------------------- a summary
-def summary(trace: Timeline) -> str:
-    """Return what a trace says, in some twenty lines."""
-    return "\n".join(_lines(trace))
-
-
-def _lines(trace: Timeline) -> Iterator[str]:
+def lines(trace: Timeline) -> Iterator[str]:
+    """Yield what a trace says, in some twenty lines."""
     tasks = trace.tasks
     failed, buffers = int((tasks["outcome"] == 2).sum()), int(tasks["buffer"].sum())
     yield f"{trace.path}: {trace.about.get('program', '')}, process {trace.about.get('pid')}"
@@ -271,16 +205,16 @@ def _below(trace: Timeline) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------- the page
-def write_page(trace: Timeline, path: str | os.PathLike[str]) -> None:
-    """Write the page of a trace."""
+def page(trace: Timeline) -> str:
+    """Return the page of a trace."""
     text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     about, columns = _contents(trace)
     packed = base64.b64encode(gzip.compress(b"".join(columns), 3)).decode()
     text = text.replace("__TITLE__", html.escape(os.path.basename(trace.path)))
     own = trace.all_parts[0].trace
-    text = text.replace("__SUMMARY__", html.escape(summary(own)))
+    text = text.replace("__SUMMARY__", html.escape("\n".join(lines(own))))
     text = text.replace("__ABOUT__", json.dumps(about).replace("<", "\\u003c"))
-    Path(path).write_text(text.replace("__COLUMNS__", packed), encoding="utf-8")
+    return text.replace("__COLUMNS__", packed)
 
 
 def _contents(trace: Timeline) -> tuple[dict[str, Any], list[bytes]]:

@@ -5,13 +5,20 @@ Rule     SEE-EXPORT-1, SEE-PAGE-1, SEE-RACE-1, SEE-RACE-3
 
 from __future__ import annotations
 
+import csv
+import json
 import os
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ..jit import layout as L
 from . import exports
+from .graphs import MOST_DRAWN, draw
 from .history import Race, races
-from .tables import TraceFile
-from .timeline import Timeline
+from .tables import TIMES, TraceFile
+from .timeline import OUTCOMES, TAGS, Timeline
 
 
 class Trace(Timeline):
@@ -70,30 +77,66 @@ class Trace(Timeline):
 
     def summary(self) -> str:
         """Return a summary for a terminal."""
-        return exports.summary(self)
+        return "\n".join(exports.lines(self))
 
     def table(self) -> dict[str, Any]:
         """Return the columns of a table of all tasks: names as strings, times in ns since the start.
 
         ``pandas.DataFrame(trace.table())`` makes a data frame of it. An unknown time is -1.
         """
-        return exports.table(self.whole)
+        whole = self.whole
+        tasks = whole.tasks
+        functions, which = np.unique(tasks["function"], return_inverse=True)
+        names = np.array([whole.function_name(int(one)) for one in functions] or [""], object)
+        lines = np.array([whole.line_name(i) for i in range(int(tasks["line"].max(initial=0)) + 1)])
+        numbers = np.arange(1, len(tasks) + 1)
+        times = {name: np.where(tasks[name] > 0, tasks[name] - whole.start, -1) for name in TIMES}
+        workers = tasks["worker"].tolist()
+        return {
+            "number": numbers,
+            "run": tasks["run"],
+            "id": numbers - np.append(whole.runs["first"], 1)[tasks["run"]],
+            "function": np.where(tasks["buffer"], "(buffer)", names[which]).tolist(),
+            "line": lines[tasks["line"]].tolist(),
+            "worker": tasks["worker"],
+            "on": [whole.worker_name(one) if one >= 0 else "" for one in workers],
+            "outcome": np.array(OUTCOMES)[tasks["outcome"]].tolist(),
+            **times,
+        }
 
     def write_page(self, path: str | os.PathLike[str]) -> None:
         """Write a page of HTML that needs no other file."""
-        exports.write_page(self.whole, path)
+        Path(path).write_text(exports.page(self.whole), encoding="utf-8")
 
     def write_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write JSON for Perfetto, and for the viewer of Chrome."""
-        exports.write_chrome(self.whole, path)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+            for i, event in enumerate(exports.chrome_events(self.whole)):
+                file.write((",\n" if i else "") + json.dumps(event))
+            file.write("\n]}\n")
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the columns of `table`."""
-        exports.write_csv(self.whole, path)
+        columns = self.table()
+        lists = [one.tolist() if isinstance(one, np.ndarray) else one for one in columns.values()]
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([[*columns], *zip(*lists, strict=True)])
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""
-        exports.write_dot(self, path)
+        most = min(len(self.tasks), MOST_DRAWN)
+        critical = set(self.critical_path)
+        tasks = [self.task(number) for number in range(1, most + 1)]
+        nodes = [(one.number, one.name, one.is_buffer, one.number in critical) for one in tasks]
+        arrows = []
+        for edge in self.edges[self.edges["consumer"] <= most]:
+            label = "value" if edge["kind"] == L.OWED_FUTURE else ""
+            if edge["tensor"] != L.NO_TENSOR:
+                label = f"{TAGS[edge['tag']]} {edge['tensor']}"
+            ends = int(edge["producer"]), int(edge["consumer"])
+            arrows.append((*ends, label, bool(edge["kind"] != L.OWED_MEMORY)))
+        draw(path, nodes, arrows, len(self.tasks))
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self.tasks)} tasks on {self.worker_count} workers: {self.path}>"
