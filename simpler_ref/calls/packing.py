@@ -21,6 +21,7 @@ from numpy import asarray, generic, ndarray
 from ..callables.pickling import ArgumentPickler
 from ..jit import layout as L
 from ..model.scalars import INTEGER, NUMBER
+from ..model.visibility import as_array
 from ..model.wire import with_tag
 from ..workers.session import Session
 from .arrays import SentArrays
@@ -444,7 +445,7 @@ class Viewed:
 
 def _viewed(name: str, value: Any) -> Any:
     try:
-        found = asarray(value)
+        found = as_array(value)
     except ValueError as error:
         raise ValueError(f"{name}: numpy makes no array of it: {error}") from None
     if found.dtype.hasobject:

@@ -6,6 +6,7 @@ Rule     ORCH-MISUSE-2, ORCH-MISUSE-3, FLOW-LAYOUT-1, FLOW-BUILD-5
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ import numpy as np
 from ..jit import layout as L
 from ..system.regions import covers, shared_mappings
 from ..system.types import Array
-from .enums import any_dtype, find_dtype
+from .enums import DataType, any_dtype, find_dtype, numpy_dtype
 from .tensor import END_OF_ADDRESSES, FIRST_ADDRESS, ContinuousTensor, describe
 from .wire import CHILD_MEMORY_AT, SHAPE_AT, bytes_below, bytes_of
 
@@ -115,7 +116,7 @@ def make_tensor(array: Any) -> ContinuousTensor:
         return array
     if isinstance(array, np.ndarray):
         return from_numpy(array)
-    if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
+    if _is_of_torch(array):
         return _from_torch(array)
     if not isinstance(array, np.generic):
         if hasattr(array, "__array__") or hasattr(array, "__array_interface__"):
@@ -126,6 +127,28 @@ def make_tensor(array: Any) -> ContinuousTensor:
         f"expected a ContinuousTensor or an array in shared memory, got {type(array).__name__}; "
         f"{_REMEDY}"
     )
+
+
+def as_array(value: Any) -> Array:
+    """Return what numpy makes of something, without a copy where it can; of a tensor of torch, too.
+
+    That is its numbers alone, without what gradients need; of bfloat16, if `ml_dtypes` is installed.
+    """
+    if _is_of_torch(value):
+        value = value.detach()
+        dtype = None
+        if find_dtype(value.dtype) is DataType.BFLOAT16:
+            dtype = numpy_dtype(DataType.BFLOAT16)
+            value = value.view(sys.modules["torch"].int16)
+        found: Array = value.numpy()
+        return found if dtype is None else found.view(dtype)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+def _is_of_torch(value: Any) -> bool:
+    return hasattr(value, "data_ptr") and hasattr(value, "element_size")
 
 
 _OF_HOST = 0, L.TENSOR_READ_ONLY

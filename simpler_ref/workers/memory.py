@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.memory import PARK_NS, Engine
 from ..jit import layout as L
+from ..model.visibility import as_array
 from ..system.types import Array
 from .life import Life
 
@@ -112,7 +113,7 @@ class MemoryMethods:
             raise TypeError(
                 "share would lose the mask: share array.filled(value) and the mask apart"
             )
-        source = np.asarray(array)
+        source = as_array(array)
         if source.dtype.hasobject:
             raise TypeError(
                 f"the elements of this {type(array).__name__} are Python objects (dtype {source.dtype}), "
@@ -161,7 +162,7 @@ class MemoryMethods:
 
         Its dtype is that of the value, unless it is given; see `zeros`.
         """
-        shared = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
+        shared = self.empty(shape, as_array(value).dtype if dtype is None else dtype)
         shared[...] = value
         return shared
 

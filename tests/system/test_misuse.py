@@ -1,7 +1,10 @@
 """Calls that are refused: the right exception, a message with the value and the remedy, no harm."""
 
+import copy
 import mmap
 import resource
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from simpler_ref import DataType, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
+from simpler_ref.model import enums
 
 from ..support import make_args
 from .programs import in_a_fork
@@ -89,6 +93,32 @@ class FakeTorchTensor:
 
     def stride(self):
         return tuple(step // self._array.itemsize for step in self._array.strides)
+
+    needs_gradient = False
+
+    def detach(self):
+        detached = copy.copy(self)
+        detached.needs_gradient = False
+        return detached
+
+    def numpy(self):
+        if self.needs_gradient or self.dtype == "torch.bfloat16":
+            raise TypeError("Can't call numpy()")
+        return self._array
+
+    def view(self, dtype):
+        return FakeTorchTensor(self._array.view(dtype))
+
+
+def test_a_torch_tensor_is_shared_as_its_numbers(w, monkeypatch):
+    bits = np.dtype(np.uint16)  # in the place of ml_dtypes.bfloat16
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(int16=np.int16))
+    monkeypatch.setitem(enums._TO_NUMPY, DataType.BFLOAT16, bits)
+    tensor = FakeTorchTensor(np.arange(3.0))
+    tensor.needs_gradient = True
+    assert w.share(tensor).tolist() == [0, 1, 2]
+    half = w.share(FakeTorchTensor(np.array([0x3F80, 0x4000], np.uint16), dtype="bfloat16"))
+    assert (half.dtype, half.tolist()) == (bits, [0x3F80, 0x4000])
 
 
 # ---------------------------------------------------------------- handles
