@@ -26,6 +26,14 @@ SIMULATED = ("sim", "a2a3sim", "a5sim")
 """Platforms whose chips are simulated."""
 
 
+def require_simulated(platform: str) -> None:
+    """Refuse platforms whose chips are not simulated."""
+    if platform not in SIMULATED:
+        raise ValueError(
+            f"platform {platform!r} needs hardware; here chips are simulated: {', '.join(SIMULATED)}"
+        )
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How scenes run.
@@ -62,11 +70,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds is at least 1, got {self.rounds}")
-        if self.platform not in SIMULATED:
-            raise ValueError(
-                f"platform {self.platform!r} needs hardware; here chips are simulated: "
-                f"{', '.join(SIMULATED)}"
-            )
+        require_simulated(self.platform)
 
     def devices_for(self, count: int) -> list[int]:
         """Return the numbers of as many chips."""

@@ -28,7 +28,7 @@ from ...native_chip.abi import INCLUDE_DIR, ChipStorageTaskArgs
 from ...remote.frames import Frame, FrameHeader, decode_frame, decode_frame_header, encode_frame
 from ...remote.limits import FRAME_HEADER_BYTES
 from . import arguments, case
-from .plugin import SIMULATED
+from .plugin import require_simulated
 from .programs import Callables as CallableNamespace
 from .programs import compile_file
 
@@ -138,7 +138,7 @@ class KernelCompiler:
     """
 
     def __init__(self, platform: str = "a2a3sim") -> None:
-        _require_simulated(platform)
+        require_simulated(platform)
         self.platform = platform
         self.project_root = Path(os.environ.get("SIMPLER_ROOT") or os.curdir).resolve()
 
@@ -207,14 +207,6 @@ def _compiled(source: Any, folders: Sequence[Any], build_dir: Any) -> bytes:
     return made
 
 
-def _require_simulated(platform: str) -> None:
-    if platform not in SIMULATED:
-        raise ValueError(
-            f"platform {platform!r} needs hardware and its compilers; here chips are simulated: "
-            f"{', '.join(SIMULATED)}"
-        )
-
-
 def _require_runtime(name: str) -> None:
     if name not in chip_worker.SIMULATED:
         raise ValueError(
@@ -262,7 +254,7 @@ class RuntimeBuilder:
     """Finds the runtime of the simulated chip, which is compiled when the package is installed."""
 
     def __init__(self, platform: str = "a2a3sim") -> None:
-        _require_simulated(platform)
+        require_simulated(platform)
         self.platform = platform
 
     def list_runtimes(self) -> list[str]:
