@@ -100,7 +100,7 @@ def run(platform, device):
         assert domain.released and domain.allocation_id
 
     try:
-        worker.run(orch_fn, args=None, config=CallConfig())
+        worker.run(callable=orch_fn, args=None, config=CallConfig())
     finally:
         worker.close()
     assert (host_f == 10).all(), host_f

@@ -37,7 +37,7 @@ log = logging.getLogger("simpler_ref")
 
 # ---------------------------------------------------------------- simpler.worker
 class Worker(worker.Worker):
-    """A Worker that leaves out keywords of the original that mean nothing here, and says so."""
+    """A Worker with the original's names of parameters; those that mean nothing here it leaves out."""
 
     __signature__ = inspect.signature(worker.Worker)
 
@@ -48,6 +48,12 @@ class Worker(worker.Worker):
                 "Worker(%s=%r): there is no such keyword here, it is left out", name, config[name]
             )
         super().__init__(*args, **{name: one for name, one in config.items() if name in known})
+
+    def run(  # type: ignore[override]
+        self, callable: Any, args: Any = None, config: Any = None
+    ) -> worker.RunTiming:
+        """Run an orchestration function, or at level 2 a chip's callable; see `Worker.run`."""
+        return super().run(callable, args, config)
 
 
 # ---------------------------------------------------------------- simpler.task_interface
