@@ -49,9 +49,7 @@ class Worker(worker.Worker):
             )
         super().__init__(*args, **{name: one for name, one in config.items() if name in known})
 
-    def run(  # type: ignore[override]
-        self, callable: Any, args: Any = None, config: Any = None
-    ) -> worker.RunTiming:
+    def run(self, callable: Any, args: Any = None, config: Any = None) -> worker.RunTiming:
         """Run an orchestration function, or at level 2 a chip's callable; see `Worker.run`."""
         return super().run(callable, args, config)
 
