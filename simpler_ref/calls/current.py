@@ -47,6 +47,12 @@ class UnopenedWorker:
         worker = self._worker()
         return worker is None or worker._life.closed
 
+    @property
+    def worker_life(self) -> Any:
+        """That of the Worker; None if this was forgotten."""
+        worker = self._worker()
+        return None if worker is None else worker._life
+
     def open(self) -> None:
         """Open the Worker."""
         worker = self._worker()
@@ -80,10 +86,10 @@ def leave(stream: Any) -> None:
 def current() -> Any:
     """Return the stream of the innermost open Worker, None without one; in a task, what is in its place.
 
-    One that this thread or coroutine has opened comes before those of others.
+    One that this thread or coroutine has opened comes before those of others. A task has only those.
     """
     if here.nested is not None:
-        return here.nested
+        return _first_stream(_own()) or here.nested
     if not opened:
         return None
     innermost = opened[-1]
@@ -93,13 +99,23 @@ def current() -> Any:
         and innermost._life.stream is innermost  # as `is_gone` says, without calling it
     ):
         return innermost
-    return _first_stream()
+    return _first_stream([*opened, *_own()])
 
 
-def _first_stream() -> Any:
-    mine = [_opened_by(reference) for reference in _of_context.get()]
-    for one in (*reversed(mine), *reversed(tuple(opened))):
-        if one is not None and one.is_gone:  # a signal has come before `leave`
+def is_own(life: Any) -> bool:
+    """Say whether this thread or coroutine has opened the Worker of a life."""
+    return any(one.worker_life is life for one in _own())
+
+
+def _own() -> list[Any]:
+    found = (_opened_by(reference) for reference in _of_context.get())
+    return [one for one in found if one is not None]
+
+
+def _first_stream(candidates: Sequence[Any]) -> Any:
+    """Return the last one's, if it is not gone."""
+    for one in reversed(candidates):
+        if one.is_gone:  # a signal has come before `leave`
             leave(one)
             continue
         stream = one.stream() if type(one) is UnopenedWorker else one

@@ -31,7 +31,7 @@ from ..errors import TaskError, tell
 from ..orch.checked import caller
 from ..system.values import integer, limit
 from . import outcomes
-from .current import here
+from .current import here, is_own
 from .futures import Future
 from .nested import NestedStream, final
 from .packing import CallPlan
@@ -447,7 +447,7 @@ class Results:
 
     # ------------------------------------------------------------ ask
     def _advance(self) -> None:
-        if here.nested is not None:
+        if here.nested is not None and not is_own(self._stream.worker_life):
             raise RuntimeError("a task cannot wait for the results of others: ask in the program")
         if self._ahead and self._ahead[0].opened is self._ready:
             self._ahead.popleft()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..system.types import Array
 from ..system.values import limit
 from . import actors, mapping
-from .current import here
+from .current import here, is_own
 from .futures import Future
 from .mapping import Results
 from .nested import NESTED, NestedStream
@@ -204,8 +204,8 @@ class CallMethods:
         return actors.make(self._stream(), self.zeros, kind, args, kwargs)
 
     def _stream(self) -> Stream | NestedStream:
-        """Return the stream of calls, or what is in its place in a task."""
-        if here.nested is not None:
+        """Return the stream of calls; in a task that has not opened the Worker, what is in its place."""
+        if here.nested is not None and not is_own(self._life):
             return NESTED
         self._life.live()
         stream: Stream | None = self._life.stream

@@ -208,6 +208,11 @@ class Stream:
         return payload_of(task, session.inherited, to_threads=session.in_threads)
 
     @property
+    def worker_life(self) -> Life:
+        """That of the Worker."""
+        return self._life
+
+    @property
     def workers(self) -> int:
         """How many workers run calls."""
         return len(self._life.subs) or int(self._life.endpoints.sub_workers)

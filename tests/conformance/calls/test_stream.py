@@ -413,6 +413,21 @@ def test_methods_of_a_worker_make_calls_in_a_task_and_what_would_wait_is_refused
         run_inside().result()
 
 
+@pytest.mark.spec("CALL-STREAM-1")
+def test_a_task_may_have_workers_of_its_own(nesting):
+    def outer():
+        with sr.Worker(num_sub_workers=1) as own:
+            pids = {
+                os.getpid(),
+                *own.map(lambda _: os.getpid(), range(3)),
+                own.submit(os.getpid).result(),
+            }
+            total = sum([add(1, i).result() for i in range(3)]), own.progress()[1]
+        return len(pids), total, inner.submit(os.getpid).result() == os.getpid()
+
+    assert nesting.submit(outer).result() == (2, (6, 7), True)
+
+
 @pytest.mark.spec("CALL-FAIL-1")
 def test_an_error_names_all_calls_on_its_way(nesting):
     with pytest.raises(TypeError, match="not supported between") as caught:
