@@ -1007,4 +1007,30 @@ FAULTS = (
         f"{SEE}/test_check.py::test_what_a_stepper_does_is_recorded_and_right",
         Patch("step_trace.py", '                self._note(step, refused="FAILED")\n', ""),
     ),
+    fault(
+        "moves-by-itself",
+        "A submit of a Stepper runs its pass.",
+        f"{HIER}/test_step.py::test_a_task_moves_from_submit_to_free_by_one_step_after_another",
+        Patch(
+            "stepping.py",
+            "        self._steps.hold_pass(self._mem)  # a submit leaves its pass out then\n",
+            "",
+        ),
+    ),
+    fault(
+        "counts-twice-in-a-scope",
+        "A task that is registered twice in a scope has two references of it.",
+        f"{ORCH}/test_api.py::test_ring_tensor_map_and_scope_work_without_a_worker",
+        Patch("engine/structures.py", "        if slot in self.tasks():\n            return\n", ""),
+    ),
+    fault(
+        "collects-from-others",
+        "A WorkerThread that looks for an answer collects those of other workers, too.",
+        f"{ORCH}/test_api.py::test_a_scheduler_and_a_manager_work_without_a_worker",
+        Patch(
+            "stepping.py",
+            "        self._steps.collect_from(self._mem, self.index)\n",
+            "        self._steps.collect(self._mem)\n",
+        ),
+    ),
 )
