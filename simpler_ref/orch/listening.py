@@ -218,7 +218,8 @@ def _refused(what: str) -> Callable[..., Any]:
     return refuse
 
 
-for _what in ("malloc", "free", "copy_to", "copy_from", "allocate_domain", "live_tasks"):
+_OF_RUNS = ("malloc", "free", "copy_to", "copy_from", "live_tasks")
+for _what in (*_OF_RUNS, "allocate_domain", "release_domain"):
     setattr(ListeningOrchestrator, _what, _refused(_what))
 ListeningOrchestrator.ring = property(_refused("ring"))  # type: ignore[assignment, method-assign]
 

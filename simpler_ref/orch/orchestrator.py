@@ -561,7 +561,17 @@ class Orchestrator:
         return domains_of(self._session).allocate(name, workers, window_size, buffers, timeout_s)
 
     def release_domain(self, handle: CommDomainHandle) -> None:
-        """Release a domain before its block ends, or without one; see `CommDomainHandle.release`."""
+        """Release a domain before its block ends, or without one; see `CommDomainHandle.release`.
+
+        Raises
+        ------
+        TypeError
+            It is no domain.
+        """
+        if not isinstance(handle, CommDomainHandle):
+            raise TypeError(
+                f"release_domain expects what allocate_domain has returned, got {type(handle).__name__}"
+            )
         handle.release()
 
     def _require_mine(self) -> None:

@@ -320,6 +320,8 @@ def test_a_name_is_free_again_once_its_domain_is_released():
                 other = r.domain(orch, name="other")
             again = r.domain(orch)
             assert first.released and not again.released
+            with pytest.raises(TypeError, match="what allocate_domain has returned, got str"):
+                orch.release_domain("d")
             orch.release_domain(again)
             assert again.released
             numbers = {one.allocation_id for one in (first, other, again)}
