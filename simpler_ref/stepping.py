@@ -19,12 +19,14 @@ Rule     HIER-API-1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from html import escape
 from threading import get_ident
 from typing import Any
 
+from .calls.current import here, local
 from .engine.introspection import RingView
 from .engine.memory import Engine
 from .engine.structures import (
@@ -534,6 +536,8 @@ class Stepper(Steps):
         super().__init__(session.engine, session)
         self._tables: dict[int, LocalCallables] = {}
         """Of the workers that have run a task, their callables."""
+        self._spaces: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        """What this thread has while it is a worker."""
         for thread in self.workers:
             thread.run = partial(self._run, thread.index)  # type: ignore[method-assign]
             thread.start()
@@ -551,15 +555,33 @@ class Stepper(Steps):
 
     def _run(self, worker: int, digest: bytes, args: ReceivedArgs) -> None:
         """Run a task as its worker's process would, which starts with the first one here."""
-        kind = self._session.kinds[worker]
-        if worker not in self._tables:
-            kind.start(MailboxView(self._engine, worker))
-            self._tables[worker] = LocalCallables(kind, {})
-        table, target = self._tables[worker], self._session.registry.installed(digest)
+        target = self._session.registry.installed(digest)
         if target is None:
             raise KeyError(f"digest {digest.hex()} is not installed in this worker")
-        table.install(digest, target)
-        table.leaves[table.slots[digest]](args)
+        with self._inside(worker):
+            kind = self._session.kinds[worker]
+            if worker not in self._tables:
+                kind.start(MailboxView(self._engine, worker))
+                self._tables[worker] = LocalCallables(kind, {})
+            table = self._tables[worker]
+            table.install(digest, target)
+            table.leaves[table.slots[digest]](args)
+
+    @contextmanager
+    def _inside(self, worker: int) -> Iterator[None]:
+        """Let this thread be that of a worker, with what its tasks have left there."""
+        spaces = vars(here), vars(local)
+        outside = [space.copy() for space in spaces]
+        for space, inside in zip(spaces, self._spaces.get(worker, ({}, {})), strict=True):
+            space.clear()
+            space.update(inside)
+        try:
+            yield
+        finally:
+            self._spaces[worker] = spaces[0].copy(), spaces[1].copy()
+            for space, before in zip(spaces, outside, strict=True):
+                space.clear()
+                space.update(before)
 
     def _open_run(self) -> None:
         visibility.set_current(self._session.why_invisible)

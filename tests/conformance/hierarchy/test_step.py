@@ -1,10 +1,12 @@
 """HIER-STEP: an engine moved by hand."""
 
+import threading
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import simpler_ref as sr
 from simpler_ref import TaskError, Worker
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.stepping import Stepper
@@ -182,3 +184,26 @@ def test_a_picture_has_a_box_for_each_task_and_an_arrow_for_each_edge(stepper):
     assert {"0 double", "1 double", "PENDING", "wiring: 0 1"} <= {*texts}
     assert len([one for one in picture if one.tag == f"{space}path"]) == 1
     assert len([one for one in picture if one.tag == f"{space}rect"]) == 1 + 2
+
+
+@pytest.mark.spec("HIER-STEP-1")
+def test_where_tasks_have_run_by_hand_calls_go_to_workers_as_before(stepper):
+    """A task finds what tasks before it have left in `local`, and the program does not."""
+    seen = []
+
+    def count(args):
+        sr.local.count = getattr(sr.local, "count", 0) + 1
+        seen.append(sr.local.count)
+
+    counting = stepper.register(count)
+    sr.local.mine = 3
+    for _ in range(2):
+        stepper.orch.submit_sub(counting)
+        stepper.run_pass()
+        stepper.workers[0].serve()
+        stepper.collect()
+    assert (seen, sr.local.mine, hasattr(sr.local, "count")) == ([1, 2], 3, False)
+    stepper.close()
+    with Worker(num_sub_workers=1, child_mode="thread"):
+        assert sr.task(threading.get_ident)().result() != threading.get_ident()
+    del sr.local.mine
