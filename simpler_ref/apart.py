@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,18 +21,20 @@ _lock = threading.Lock()
 
 
 def worker_apart(**options: Any) -> Worker:
-    """Return an open Worker that gets no calls of tasks, and is closed with the program."""
+    """Return an open Worker that gets no calls of tasks.
+
+    It is closed with the program, or once nothing refers to it.
+    """
     worker = Worker(**options)
     worker.init()
     leave(worker._life.stream)
-    atexit.register(worker.close)
+    atexit.register(_close_if_there, weakref.ref(worker))
     return worker
 
 
-def close_apart(worker: Worker) -> None:
-    """Close such a Worker."""
-    worker.close()
-    atexit.unregister(worker.close)
+def _close_if_there(reference: weakref.ref[Worker]) -> None:
+    if (worker := reference()) is not None:
+        worker.close()
 
 
 def map(

@@ -392,6 +392,23 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         finally:
             leave(self._life.entered)
 
+    def dask_get(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:
+        """Compute keys of a graph of dask in the sub workers: ``dask.compute(x, scheduler=w.dask_get)``.
+
+        Values stay in shared memory from task to task, and large arrays of the graph are shared. In a
+        task it computes the keys itself.
+
+        Raises
+        ------
+        Exception
+            What a task has raised; see `Future.result`.
+        ModuleNotFoundError
+            dask is not installed.
+        RuntimeError
+            Not open; no sub workers; in an orchestration function.
+        """
+        return extras.load("dask").get(self, dsk, keys, **kwargs)
+
     # ------------------------------------------------------------ callables
     def register(
         self, target: Any, *, workers: Iterable[int] | None = None, inner: bool = False

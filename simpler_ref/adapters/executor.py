@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from ..apart import close_apart, worker_apart
+from ..apart import worker_apart
 from ..calls import mapping
 from ..calls.futures import Future
 from ..calls.stream import Stream
@@ -255,6 +255,6 @@ class Executor(concurrent.futures.Executor):
         if not wait:
             return
         if self._owned is not None:
-            close_apart(self._owned)
+            self._owned.close()
         elif not self._worker._life.closed:
             self._worker.wait()

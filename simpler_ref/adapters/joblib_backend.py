@@ -28,7 +28,6 @@ import pickle
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -45,17 +44,13 @@ from joblib._parallel_backends import (
 )
 from joblib._utils import _retrieve_traceback_capturing_wrapped_call
 from joblib.externals.loky.process_executor import _ExceptionWithTraceback
-from numpy.lib.array_utils import byte_bounds
 
-from ..apart import close_apart, worker_apart
-from ..callables.pickling import ArgumentPickler, Reducers
+from ..apart import worker_apart
 from ..calls.current import current, here
 from ..calls.futures import Future
-from ..model.tensor import view_memory
-from ..model.visibility import is_shared
 from ..system import forks
-from ..system.types import Array
 from ..worker import Worker
+from .shared import SharedArrays
 
 NAME = "simpler_ref"
 _GRACE_S = 2.0
@@ -100,71 +95,20 @@ def _begin(env: Mapping[str, str], initializer: Callable[..., Any] | None, args:
         initializer(*args)
 
 
-def _view(
-    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, mode: str
-) -> Array:
-    """Return an array over the memory of one that is shared."""
-    array = view_memory(address, shape, dtype, strides=strides)
-    if mode == "c":
-        return np.array(array)
-    array.flags.writeable = mode in ("r+", "w+")
-    return array
-
-
 # ---------------------------------------------------------------- arrays within batches
-class _Shared:
-    """The arrays of one call of `Parallel` that are in shared memory; `Enclosing` of its pickles."""
+class _Shared(SharedArrays):
+    """The arrays of one call of `Parallel`: those of mapped files are mapped by workers, too."""
 
     def __init__(self, pool: _Pool, max_nbytes: int | None, mode: str | None) -> None:
-        self._pool = pool
-        self._least = float("inf") if max_nbytes is None or mode is None else max_nbytes
-        self._mode = mode or "r"
-        self._copies: dict[int, tuple[weakref.ref[Any], Array]] = {}
-        """By the ids of the arrays that they are copies of."""
-        self.met: list[Array] = []
-        """Those that were met in the pickle under way."""
-        self.reducers: Reducers = {np.ndarray: self._reduce, np.memmap: self._reduce}
-        self._lock = threading.Lock()
+        least = float("inf") if max_nbytes is None or mode is None else max_nbytes
+        super().__init__(pool.stream, least, mode or "r")
 
-    def begin(self) -> None:
-        """Begin to pickle a batch."""
-        self.met = []
-
-    def pickle(self, batch: Any) -> tuple[bytes, list[Array]]:
-        """Return a batch as bytes, and the arrays to which they refer."""
-        with self._lock:
-            self.begin()
-            known = self._pool.stream._session.inherited
-            return ArgumentPickler(known, self).as_bytes(batch, (batch,)), self.met
-
-    def _reduce(self, array: Any) -> Any:
+    def reduce(self, array: Any) -> Any:
+        """Return how an array is pickled."""
         file = _get_backing_memmap(array)
         if isinstance(file, np.memmap):
             return _reduce_memmap_backed(array, file)
-        if array.dtype.hasobject or not array.nbytes:
-            return array.__reduce_ex__(5)
-        low, high = byte_bounds(array)
-        mode = "r"
-        if not is_shared(low, high - low):
-            if array.nbytes < self._least:
-                return array.__reduce_ex__(5)
-            array, mode = self._copy(array), self._mode
-        self.met.append(array)
-        about = array.__array_interface__
-        return _view, (about["data"][0], array.shape, array.strides, array.dtype, mode)
-
-    def _copy(self, array: Any) -> Array:
-        """Return the copy of an array, which has the order of its elements in memory, too."""
-        key, copies = id(array), self._copies
-        of, copy = copies.get(key, (None, array))
-        if of is None or of() is not array:
-            fortran = array.flags.fnc
-            shape = array.shape[::-1] if fortran else array.shape
-            copy = self._pool.stream._session.arena.empty(shape, array.dtype)
-            copy = copy.T if fortran else copy
-            copy[...] = array
-            copies[key] = weakref.ref(array, lambda _: copies.pop(key, None)), copy
-        return copy
+        return super().reduce(array)
 
 
 # ---------------------------------------------------------------- Workers
@@ -216,7 +160,7 @@ def close() -> None:
     with _lock:
         kept, _kept = _kept, None
     if kept is not None and kept.worker is not None:
-        close_apart(kept.worker)
+        kept.worker.close()
 
 
 def _forget() -> None:
@@ -320,10 +264,10 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
         """Submit a batch; what goes wrong is the outcome of its future."""
         future: concurrent.futures.Future[Any]
         assert self._pool is not None
-        stream, met = self._pool.stream, self._shared.met
+        stream = self._pool.stream
         try:
             try:
-                data, met = self._shared.pickle(func)
+                data = self._shared.pickle(func)
             except Exception as error:
                 raise pickle.PicklingError(
                     "Could not pickle the task to send it to the workers."
@@ -334,7 +278,7 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
             future.set_exception(error)
         self._under_way.add(future)
 
-        def ended(future: Any, arrays: Any = met) -> None:
+        def ended(future: Any) -> None:
             self._under_way.discard(future)
             try:
                 if callback is not None:

@@ -780,6 +780,12 @@ class Stream:
         """Release the values that were dropped, and that no task uses any more."""
         self._leases.look()
 
+    def drop_forgotten(self) -> None:
+        """Drop the calls of futures that are gone, as a submit does: for one who only waits."""
+        with self.mutex.queue, self.mutex.lock:
+            if self._open:
+                self._quick.drop_all()
+
     def put(self, data: memoryview | bytes | bytearray) -> Lease:
         """Put a value that was a block elsewhere into a block.
 

@@ -1,10 +1,12 @@
 """CALL-JOBLIB: `Parallel` of joblib, and what uses it, on workers of this package."""
 
+import gc
 import multiprocessing
 import os
 import threading
 import time
 import warnings
+from pathlib import Path
 from pickle import PicklingError
 
 import numpy as np
@@ -167,6 +169,8 @@ def test_the_workers_are_those_of_an_open_worker_or_are_kept():
         assert seen == [(shared.ctypes.data, False, True, 1.0)] * 2
         assert number(1).result() == 1
         assert not pids(n_jobs=3) & set(w.worker_pids())
+        gc.collect()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in mine), "nobody wants these any more"
     assert joblib.effective_n_jobs(-1) == joblib.cpu_count()
     after = pids()
     assert len(pids() | pids() | after) == 2
