@@ -106,6 +106,10 @@ class Scheduler(Part):
         return self._tasks(self._view.consumed_list())
 
 
+_SKIPS = (L.SKIPPED, L.RETURNED)
+"""A task is answered with one of these, and does not start."""
+
+
 class WorkerThread(Part):
     """One worker and its mailbox; each turn of either side is a call, there is no thread.
 
@@ -178,18 +182,22 @@ class WorkerThread(Part):
         return done
 
     # ------------------------------------------------------------ worker side
+    def _turn(self) -> int:
+        """Say whether the task in the mailbox may start: OK, or one of `_SKIPS`; WOULD_BLOCK: not now."""
+        return int(self._steps.may_start(self._mem, self.index))
+
     def take(self) -> ReceivedArgs:
         """Receive the task in the mailbox; return its arguments, which have its configuration.
 
         Raises
         ------
         RuntimeError
-            There is none; or the bytes are no task's.
+            There is none, or it may not start yet; or the bytes are no task's.
         """
-        state = self.mailbox.read_state()
-        if state != MailboxState.TASK_READY:
+        if self._turn() != L.OK:
+            state, stops = self.mailbox.read_state().name, ", and it stops" * self._is_stopped
             raise RuntimeError(
-                f"worker {self.index} has no task to take: its mailbox is {state.name}"
+                f"worker {self.index} has no task to take that may start: its mailbox is {state}{stops}"
             )
         self._steps.receive(self._mem, self.index)
         return self.mailbox.decode()[1]
@@ -206,13 +214,13 @@ class WorkerThread(Part):
 
     def skip(self) -> None:
         """Answer a task that need not start, since another member of its group has failed: TASK_DONE."""
-        if not self._words.is_skipped:
+        if self._turn() not in _SKIPS:
             raise RuntimeError(f"worker {self.index} was not told to skip a task")
         self._steps.receive(self._mem, self.index)
 
     def serve(self) -> None:
         """Take the task, run it here and answer it: one round of the documents' child loop."""
-        if self.mailbox.read_state() == MailboxState.TASK_READY and self._words.is_skipped:
+        if self._turn() in _SKIPS:
             self.skip()
             return
         args = self.take()
@@ -235,26 +243,41 @@ class WorkerThread(Part):
 class WorkerManager:
     """The pools of workers: added, started, picked, each a `WorkerThread`."""
 
+    slots: TaskSlots
+    """The tasks that workers can be given, from `start` on."""
+    scheduler: Scheduler
+
     def __init__(self) -> None:
         self._workers: tuple[list[Any], list[Any]] = [], []
         self.threads: list[WorkerThread] = []
 
+    def _add(self, worker_type: WorkerType, worker: Any) -> None:
+        if self.threads:
+            raise RuntimeError("the workers have started: add others to a new WorkerManager")
+        self._workers[worker_type].append(worker)
+
     def add_next_level(self, worker: Any = None) -> None:
         """Add a next-level worker, before `start`; see `WorkerThread`."""
-        self._workers[WorkerType.NEXT_LEVEL].append(worker)
+        self._add(WorkerType.NEXT_LEVEL, worker)
 
     def add_sub(self, worker: Any = None) -> None:
         """Add a sub worker, before `start`; see `WorkerThread`."""
-        self._workers[WorkerType.SUB].append(worker)
+        self._add(WorkerType.SUB, worker)
 
     def start(self, on_complete: Callable[[int], None] = lambda task: None) -> None:
         """Make the memory and start all workers; `on_complete` gets each task that is done."""
         next_level, sub = self._workers
+        if self.threads or not (next_level or sub):
+            raise RuntimeError("start comes once, after add_next_level and add_sub")
         engine = small_engine(next_level=len(next_level), sub=len(sub))
         self.slots, self.scheduler = TaskSlots(engine), Scheduler(engine)
         self.threads = [WorkerThread(w, engine, i) for i, w in enumerate(next_level + sub)]
         for thread in self.threads:
             thread.start(on_complete)
+
+    def _require_started(self) -> None:
+        if not self.threads:
+            raise RuntimeError("the workers have not started: call start")
 
     def stop(self) -> None:
         """Stop all workers."""
@@ -263,11 +286,13 @@ class WorkerManager:
 
     def pick_idle(self, worker_type: int) -> WorkerThread | None:
         """Return an idle worker of a pool, None if there is none: nothing waits here."""
+        self._require_started()
         found = self.slots._steps.pick_idle(self.slots._mem, WorkerType(worker_type))
         return self.threads[found] if found >= 0 and self.threads[found].is_idle() else None
 
     def pick_n_idle(self, worker_type: int, n: int) -> list[WorkerThread]:
         """Return `n` idle workers of a pool, none if there are fewer."""
+        self._require_started()
         pool = self.slots._view.pool(WorkerType(worker_type))
         idle = [self.threads[worker] for worker in pool if self.threads[worker].is_idle()]
         return idle[:n] if len(idle) >= n else []
@@ -315,7 +340,7 @@ class Steps(TaskSlots, Scheduler):
         order: list[int] = []
         while True:
             self.settle()
-            busy = [thread for thread in self.workers if thread.tasks()]
+            busy = [thread for thread in self.workers if thread._turn() != L.WOULD_BLOCK]
             if not busy:
                 return order
             order += busy[0].tasks()[:1]

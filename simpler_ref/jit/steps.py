@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import claims, dispatch, graph, mailbox, queues, schedule, serve, slots, submit
 from . import collect as collecting
 from . import layout as L
-from .atomics import exchange, wire_words
+from .atomics import exchange, load, wire_words
 from .kernel import BYTES, INT, WORDS, entry, entry_of
 
 # ---------------------------------------------------------------- Orch thread
@@ -86,6 +86,16 @@ def is_idle(mem, worker):
 step = entry_of(slots.step, WORDS, INT, INT, nogil=False)
 acquire_ref = entry_of(slots.acquire_ref, WORDS, INT, nogil=False)
 receive = entry_of(serve.receive, WORDS, INT, nogil=False)
+
+
+@entry(WORDS, INT, nogil=False)
+def may_start(mem, worker):
+    """As `serve.may_start`, of the task in a mailbox; WOULD_BLOCK also without one, or after a stop."""
+    w = mailbox.worker_at(mem, worker)
+    frame = w + int(mem[w + L.W_AT])
+    if not serve.has_task(mem, frame) or load(mem, w + L.W_SHUTDOWN) != 0:
+        return L.WOULD_BLOCK
+    return serve.may_start(mem, frame)
 
 
 @entry(WORDS, INT, nogil=False)

@@ -121,10 +121,16 @@ def test_slots_and_mailboxes_work_without_a_worker():
 @pytest.mark.kernels
 def test_a_scheduler_and_a_manager_work_without_a_worker():
     manager, ran, done = WorkerManager(), [], []
+    for early in (manager.start, lambda: manager.pick_idle(WorkerType.SUB)):
+        with pytest.raises(RuntimeError, match="start"):
+            early()
     manager.add_next_level()
     manager.add_sub(lambda args: ran.append(args.scalar(0)))
     manager.add_sub()
     manager.start(done.append)
+    for late in (manager.start, manager.add_sub):
+        with pytest.raises(RuntimeError, match="start"):
+            late()
     tasks = [manager.slots.submit(make_args(scalars=[number])) for number in range(3)]
     assert [manager.scheduler.wire() for _ in tasks] == manager.scheduler.ready_queue() == tasks
     assert [one.index for one in manager.pick_n_idle(WorkerType.SUB, 2)] == [1, 2]
