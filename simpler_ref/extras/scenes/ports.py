@@ -27,10 +27,10 @@ from ...native_chip import chip_worker
 from ...native_chip.abi import INCLUDE_DIR, ChipStorageTaskArgs
 from ...remote.frames import Frame, FrameHeader, decode_frame, decode_frame_header, encode_frame
 from ...remote.limits import FRAME_HEADER_BYTES
-from . import arguments, case
+from .. import scenes
+from . import arguments
 from .plugin import require_simulated
-from .programs import Callables as CallableNamespace
-from .programs import compile_file
+from .programs import Callables, compile_file
 
 log = logging.getLogger("simpler_ref")
 
@@ -112,11 +112,6 @@ def make_tensor_arg(tensor: Any) -> ContinuousTensor:
 
 
 # ---------------------------------------------------------------- simpler_setup.scene_test
-def _build_l3_task_args(test_args: Any, orch_signature: Sequence[Any]) -> tuple[Any, list[str]]:
-    """Return the arguments of a task, tagged by a signature, and the names of what it writes."""
-    return arguments.task_args_by(test_args, orch_signature)
-
-
 def _build_chip_task_args(
     test_args: Any, orch_signature: Sequence[Any]
 ) -> tuple[ChipStorageTaskArgs, list[str]]:
@@ -293,12 +288,6 @@ def configure_logging(log_level: str = DEFAULT_LOG_LEVEL) -> None:
 
 
 # ---------------------------------------------------------------- the original's names
-_SCENES = {
-    name: getattr(case if hasattr(case, name) else arguments, name)
-    for name in ("SceneTestCase", "scene_test", "run_scenes", "TaskArgsBuilder", "Tensor", "Scalar")
-} | {"SceneArgs": arguments.SceneArgs, "CallableNamespace": CallableNamespace}
-
-
 def _named(*found: Callable[..., Any]) -> dict[str, Any]:
     return {one.__name__: one for one in found}
 
@@ -309,7 +298,12 @@ SETUP: Mapping[str, Mapping[str, Any]] = {
     "pto_isa": _named(ensure_pto_isa_root),
     "elf_parser": _named(extract_text_section),
     "runtime_builder": _named(RuntimeBuilder, RuntimeBinaries),
-    "scene_test": _SCENES | _named(_build_chip_task_args, _build_l3_task_args),
+    "scene_test": {
+        **{name: getattr(scenes, name) for name in scenes.__all__},
+        "CallableNamespace": Callables,
+        "_build_chip_task_args": _build_chip_task_args,
+        "_build_l3_task_args": arguments.task_args_by,
+    },
     "log_config": {"LOG_LEVEL_CHOICES": LOG_LEVEL_CHOICES, "DEFAULT_LOG_LEVEL": DEFAULT_LOG_LEVEL}
     | _named(configure_logging),
     "goldens": {},
