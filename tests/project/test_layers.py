@@ -206,7 +206,7 @@ VALUES = {
     *("WORD_CONFIG", "NONE", "STAY", "FUTURE", "FETCHED", "PAYLOAD", "DEATH_BIAS"),
     *("KEY_BITS", "CALL_KEY", "BY_KEY"),
     *("JOURNAL_OF_ORCH", "JOURNAL_OF_SCHEDULER", "JOURNAL_OF_THREAD", "JOURNALS_OF_WORKERS"),
-    *("NO_TENSOR", "ELSEWHERE", "TRACE_TASKS", "TRACE_ALL", "SKIPPED", "PROBE_TASKS"),
+    *("NO_TENSOR", "ELSEWHERE", "TRACE_TASKS", "TRACE_ALL", "SKIPPED", "RETURNED", "PROBE_TASKS"),
     "TRACE_BELOW",
 }
 """States, outcomes, tags, kinds, answers, sizes, and the bits of the callable word: no places."""
