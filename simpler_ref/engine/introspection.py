@@ -146,6 +146,11 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
         oldest = f", the oldest is task {first.task_id} ({state})"
         distance = view.next_task_id - first.task_id
     remedy = "Give Worker(task_window=…) a larger value, or end a scope earlier"
+    if view.is_wiring_full:
+        return (
+            f"{view.pushed - view.taken} submitted tasks wait to be wired, and the Scheduler has taken "
+            f"none within {timeout_s} s"
+        )
     if ids and distance >= ids:
         return (
             f"task window full: {ids} ids follow each other from the oldest live task on, and it was "

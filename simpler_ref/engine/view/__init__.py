@@ -191,6 +191,11 @@ class View:
     """Bytes of each ring."""
 
     @property
+    def is_wiring_full(self) -> bool:
+        """Whether no more tasks can wait to be wired."""
+        return self.pushed - self.taken >= L.WIRING_CAPACITY
+
+    @property
     def ever_submitted(self) -> int:
         """How many tasks this and all earlier runs have submitted, for any thread."""
         return self._word(L.IDS_BEFORE) + self._word(L.NEXT_TASK_ID)

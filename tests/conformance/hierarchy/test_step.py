@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref import TaskError, Worker
+from simpler_ref import RingFullError, TaskError, Worker
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.stepping import Stepper
 from simpler_ref.task_interface import MailboxState, TaskState
@@ -142,6 +142,18 @@ def test_what_is_not_possible_now_raises_and_changes_nothing(stepper):
         with pytest.raises((RuntimeError, ValueError, LookupError), match=why):
             step()
     assert str(stepper) == before
+
+
+@pytest.mark.spec("HIER-STEP-2")
+def test_a_full_wiring_queue_is_told_as_what_it_is_and_wiring_makes_room(stepper):
+    nothing = stepper.register(lambda: None)
+    with pytest.raises(
+        RingFullError, match=r"^8192 submitted tasks wait to be wired, and the Sched"
+    ):
+        stepper.orch.submit_sub_many(nothing, [], [], count=9000)
+    assert (len(stepper.wiring_queue()), stepper.wire()) == (8192, 0)
+    stepper.orch.submit_sub(nothing)
+    assert stepper.wiring_queue()[-1] == 8192
 
 
 @pytest.mark.spec("HIER-STEP-2")
