@@ -62,16 +62,25 @@ class SharedArrays:
         """Return how an array is pickled."""
         if array.dtype.hasobject or not array.nbytes:
             return array.__reduce_ex__(5)
-        low, high = byte_bounds(array)
-        is_own = any(start <= low < end for start, end in self._session.own_memory)
-        if not is_own and array.nbytes < self._least:
-            return self.reduce_small(array)
-        if is_own or is_shared(low, high - low):  # this asks the system, for a millisecond
+        if self._is_shared(array):
             mode = self.mode_of_shared(array)
+        elif array.nbytes < self._least:
+            return self.reduce_small(array)
         else:
             array, mode = self._copy(array), self._mode
         address = array.__array_interface__["data"][0]
         return _view, (address, array.shape, array.strides, array.dtype, mode)
+
+    def _is_shared(self, array: Any) -> bool:
+        """Say whether workers see an array; the system is asked if that may be, for milliseconds."""
+        low, high = byte_bounds(array)
+        if any(start <= low < end for start, end in self._session.own_memory):
+            return True
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        is_numpys = root.flags.owndata or array.nbytes < self._least
+        return not is_numpys and is_shared(low, high - low)
 
     def mode_of_shared(self, array: Any) -> str:
         """Return the mode of an array that is shared already."""
