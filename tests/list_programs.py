@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import pathlib
 import time
 from typing import NamedTuple
 
@@ -76,26 +75,6 @@ def fail_if_negative(args):
     if args.scalar(0) < 0:
         raise ValueError(f"no {args.scalar(0)}")
     copy_to(args)
-
-
-def _path(args):
-    return bytes(args.tensor(0).numpy()).decode()
-
-
-def tell(args):
-    """Make a file, and copy."""
-    pathlib.Path(_path(args)).touch()
-    args.tensor(2).numpy()[...] = args.tensor(1).numpy()
-
-
-def listen(args):
-    """Wait until there is a file, and copy."""
-    deadline = time.monotonic() + 30
-    while not os.path.exists(_path(args)):
-        if time.monotonic() > deadline:
-            raise TimeoutError(_path(args))
-        time.sleep(0.001)
-    args.tensor(2).numpy()[...] = args.tensor(1).numpy()
 
 
 def sleep_ms(args):

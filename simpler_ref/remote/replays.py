@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from ..errors import CallableError, ControlError
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
 from ..orch.listening import RecordedArgs
@@ -86,14 +87,15 @@ class PlacedGraph(Graph):
         """Make the lists for the second replay: how long tasks last is known by then."""
         life = self._life
         options = life.options
-        if options.check or options.retries or options.track_reads:
+        if options.check or options.track_reads:
             return  # a list has only the order that follows from its data
         if not self._steps or not self._task_s:
             return
         assert isinstance(life.endpoints, Endpoints)
         for dropped in life.endpoints.take_dropped_lists():
-            if life.registry.is_live(dropped):
-                life.registry.discard(dropped, life.installer, life.running)
+            with suppress(CallableError, ControlError):  # an endpoint is lost: it has none
+                if life.registry.is_live(dropped):
+                    life.registry.discard(dropped, life.installer, life.running)
         if self._listed is not None and not self._listed.is_possible:
             self._listed = None
         if self._listed is None and not self._is_unlisted:
@@ -105,4 +107,5 @@ class PlacedGraph(Graph):
                 )
                 self._is_unlisted = self._listed is None
         if self._listed is not None:
-            self._listed.register(life.registry.is_live, self._add_callable)
+            with suppress(CallableError, ControlError):  # so this replay goes task by task
+                self._listed.register(life.registry.is_live, self._add_callable)

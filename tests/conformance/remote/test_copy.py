@@ -481,12 +481,6 @@ def narrow():
         yield made
 
 
-def told_of(program):
-    """Return what the sessions hold and have moved, of each counter the sum."""
-    told = program.worker.transfers()
-    return {name: sum(one[name] for one in told) for name in told[0] if name != "endpoint"}
-
-
 @pytest.mark.spec("REMOTE-COPY-13")
 def test_a_task_whose_own_tensors_do_not_fit_fails_and_says_how_large_they_are(narrow):
     x, y = (narrow.shared(np.zeros(3 * PAGE // 4, np.float32)) for _ in range(2))

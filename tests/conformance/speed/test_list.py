@@ -1,7 +1,10 @@
 """SPEED-LIST: recorded graphs at endpoints."""
 
 import gc
+import os
 import random
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -133,16 +136,32 @@ def test_where_an_endpoint_has_no_room_for_a_list_it_goes_task_by_task():
 
 
 @pytest.mark.spec("SPEED-LIST-5")
-@pytest.mark.parametrize(
-    "option", ["check", "track_reads", pytest.param("retries", marks=pytest.mark.long)]
-)
-def test_workers_that_check_or_retry_replay_task_by_task(option):
-    with endpoints(1, **{option: 1 if option == "retries" else True}) as worker:
+@pytest.mark.parametrize("option", ["check", "track_reads"])
+def test_workers_that_check_replay_task_by_task(option):
+    with endpoints(1, **{option: True}) as worker:
         graph, x, y = chain(worker)
         for number in range(2):
             x[:] = number
             assert not goes_by_lists(worker, graph)
             assert y.tolist() == [number] * COUNT
+
+
+@pytest.mark.spec("SPEED-LIST-1", "REMOTE-RETRY-1")
+@pytest.mark.slow("starts the session of an endpoint twice")
+def test_a_replay_whose_endpoint_is_lost_goes_on_with_retries():
+    with endpoints(retries=1, silence_s=0.5) as worker:
+        graph, x, y = sides(worker, list_programs.sleep_ms, steps=3)
+        for _ in range(2):
+            graph.run()
+        pid, before = worker.endpoints()[1]["pid"], sorted((x[0], y[0]))
+        killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        graph.run(make_args((x, INOUT), (y, INOUT), scalars=[700]))
+        killer.join()
+        assert graph._went_by_lists and sorted((x[0], y[0])) == before
+        assert worker.endpoints()[1]["pid"] != pid
+        graph.run(make_args((x, INOUT), (y, INOUT), scalars=[0]))
+        assert sorted((x[0], y[0])) == before
 
 
 OTHER_THINGS = ["a group", "a configuration", "an orchestration function", "overlapping tiles"]
