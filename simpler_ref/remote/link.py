@@ -646,7 +646,10 @@ class Link(WorkerKind):
             raw = self.exchange(OwnFrameType.COUNTERS, b"").payload[8:]
             return json.dumps({**json.loads(raw), "copies_brought": self.memory.brought}).encode()
         if command == L.LINK_BRING_HOME:
-            return bytes(self.memory.bring_all(pickle.loads(request)))
+            brought: bytes = self.memory.bring_all(pickle.loads(request))
+            if self.memory.is_cut:
+                self.end_if_lost()  # else the next run would find that out
+            return brought
         if command == L.LINK_COMMIT:
             self._commit(pickle.loads(request))
             return b""

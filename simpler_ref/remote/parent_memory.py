@@ -117,6 +117,8 @@ class ParentMemory:
         """The last one that has come home."""
         self.run = 0
         self.brought = 0
+        self.is_cut = False
+        """Whether a transfer has failed since the session is lost, or cannot be reached."""
 
     @property
     def mover(self) -> Mover:
@@ -203,6 +205,7 @@ class ParentMemory:
             self.mover.fetch_all(self.address, [span])
         except TransferError as error:
             if not error.refused:
+                self.is_cut = True
                 raise
             raise RemoteError(
                 f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "

@@ -380,6 +380,7 @@ class PlacingOrchestrator(Orchestrator):
 
     def _open(self, next_level: Handles, subs: Handles) -> None:
         self._own_tasks = self._own_edges = 0
+        self._losses = self._endpoints.losses()
         self._endpoints.begin_run()
         super()._open(next_level, subs)
         self._recovery = None if self._log is None else Recovery(self, self._log)
@@ -397,6 +398,8 @@ class PlacingOrchestrator(Orchestrator):
     def _end_run(
         self, failure: BaseException | None, failed: Collection[int]
     ) -> BaseException | None:
+        if failure is not None and self._endpoints.losses() > self._losses:
+            self._endpoints.lost(wait_for_one=True)  # else the next run would find that out
         return self._endpoints.tensors.end_run(failure, failed)
 
     def _forgive(self) -> None:
