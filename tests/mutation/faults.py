@@ -942,6 +942,17 @@ FAULTS = (
         ),
     ),
     fault(
+        "memory-gets-back-what-was-seen-last",
+        "Before tasks run again, memory gets back what a later one of them saw, not the first.",
+        "tests/unit/test_recovery.py::"
+        "test_memory_gets_back_what_it_had_before_the_first_write_of_each_byte",
+        Patch(
+            "remote/recovery.py",
+            "in reversed(self._saved.items()):\n",
+            "in list(self._saved.items()):\n",
+        ),
+    ),
+    fault(
         "session-runs-what-waits-for-a-failure",
         "A session runs a task that was sent ahead although one that it waits for has failed.",
         f"{REMOTE}/test_ahead.py::"
