@@ -103,8 +103,8 @@ class Ring(Rings):
         RuntimeError
             The request exceeds the ring; the ring is shut down.
         """
-        if nbytes < 0 or scope_depth < 0:
-            raise ValueError(f"nbytes {nbytes} and scope_depth {scope_depth} must not be negative")
+        nbytes = whole("nbytes", nbytes, 0, _MOST)
+        scope_depth = whole("scope_depth", scope_depth, 0, _MOST)
         mem, kernels = self._engine.mem, self._engine.kernels
         with self._changed:
             while True:
@@ -240,6 +240,18 @@ class Part:
         return [self._task(slot) for slot in found]
 
 
+_MOST = (1 << 62) - 1
+"""Of bytes and numbers of tasks."""
+
+
+def _key(base_ptr: int, owner: int) -> tuple[int, int]:
+    """Return the key of a buffer as kernels have it."""
+    address = whole("base_ptr", base_ptr, -(1 << 63), (1 << 64) - 1)
+    return address - (address >> 63 << 64) if address > 0 else address, whole(
+        "owner", owner, -1, _MOST
+    )
+
+
 class TensorMap(Part):
     """Maps the address of a buffer to its current producer.
 
@@ -251,22 +263,23 @@ class TensorMap(Part):
 
     def lookup(self, base_ptr: int, owner: int = -1) -> int:
         """Return the producer of a buffer, or INVALID."""
-        found = int(self._kernels.map_lookup(self._mem, base_ptr, owner))
+        found = int(self._kernels.map_lookup(self._mem, *_key(base_ptr, owner)))
         return INVALID if found == L.NONE else found - 1 if self._is_alone else self._task(found)
 
     def insert(self, base_ptr: int, slot: int, owner: int = -1) -> None:
         """Make `slot` the producer of a buffer."""
-        if slot < 0 or base_ptr == 0:
-            raise ValueError(f"slot {slot} must not be negative and address {base_ptr} not 0")
-        if self._kernels.map_insert(self._mem, base_ptr, owner, self._value(slot)) != L.OK:
+        key, slot = _key(base_ptr, owner), whole("slot", slot, 0, _MOST)
+        if key[0] == 0:
+            raise ValueError("base_ptr=0: no buffer is at address 0")
+        if self._kernels.map_insert(self._mem, *key, self._value(slot)) != L.OK:
             raise MemoryError("the TensorMap is full")
 
     def erase(self, base_ptr: int, slot: int | None = None, owner: int = -1) -> bool:
         """Remove a buffer's entry, with `slot` only if it still names that; say whether it did."""
-        named = self.lookup(base_ptr, owner) if slot is None else slot
+        named = self.lookup(base_ptr, owner) if slot is None else whole("slot", slot, -1, _MOST)
         if named == INVALID:
             return False
-        return bool(self._kernels.map_erase(self._mem, base_ptr, owner, self._value(named)))
+        return bool(self._kernels.map_erase(self._mem, *_key(base_ptr, owner), self._value(named)))
 
     def _value(self, task: int) -> int:
         return task + 1 if self._is_alone else self._slot(task)

@@ -1,5 +1,6 @@
 """ORCH-MAP: from address to producer."""
 
+import re
 import time
 from collections import defaultdict
 
@@ -239,7 +240,7 @@ def test_a_tensor_map_on_its_own_has_slots_from_zero_and_no_key_for_address_zero
     assert keys.erase(4096) and not keys.erase(4096), "whatever it named"
     assert keys.lookup(4096, owner=2) == 8
     assert keys.erase(4096, owner=2) and len(keys) == 0
-    with pytest.raises(ValueError, match="must not be"):
+    with pytest.raises(ValueError, match="slot=-1 is out of range"):
         keys.insert(4096, -1)
     with pytest.raises(ValueError, match="address 0"):
         keys.insert(0, 1)
@@ -285,3 +286,18 @@ def test_overlapping_tensors_with_different_base_addresses_do_not_depend(driver)
     assert driver.producers(inner) == []
     same_base = driver.submit(reads(4096, nbytes=1))
     assert driver.producers(same_base) == [whole]
+
+
+@pytest.mark.spec("ORCH-MAP-7")
+def test_what_is_no_address_or_task_is_refused_and_changes_nothing():
+    known = TensorMap()
+    known.insert(0xFFFF_8000_0000_0040, 3)
+    for call in (known.lookup, known.erase, lambda value: known.insert(value, 3)):
+        for value, error in (("x", TypeError), (1.5, TypeError), (1 << 64, ValueError)):
+            with pytest.raises(error, match=re.escape(f"base_ptr={value!r}")):
+                call(value)
+    for value, error in (("x", TypeError), (-1, ValueError), (1 << 62, ValueError)):
+        with pytest.raises(error, match=re.escape(f"slot={value!r}")):
+            known.insert(64, value)
+    assert (len(known), known.lookup(0xFFFF_8000_0000_0040)) == (1, 3)
+    assert known.erase(0xFFFF_8000_0000_0040)
