@@ -19,6 +19,7 @@ Rule     HIER-API-1
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,35 +31,20 @@ from .calls.current import here, local
 from .engine.introspection import RingView
 from .engine.memory import Engine
 from .engine.structures import (
-    INVALID as INVALID,
-)
-from .engine.structures import (
-    AllocResult as AllocResult,
-)
-from .engine.structures import (
-    Mailbox as Mailbox,
-)
-from .engine.structures import (
+    INVALID,
+    AllocResult,
+    Mailbox,
     Part,
+    Ring,
+    Scope,
+    TaskSlots,
+    TensorMap,
     small_engine,
-)
-from .engine.structures import (
-    Ring as Ring,
-)
-from .engine.structures import (
-    Scope as Scope,
-)
-from .engine.structures import (
-    TaskSlots as TaskSlots,
-)
-from .engine.structures import (
-    TensorMap as TensorMap,
 )
 from .engine.view.mailbox import MailboxView, ReceivedArgs
 from .engine.view.slots import Names, TaskView
 from .jit import layout as L
 from .model import visibility
-from .model.config import CallConfig
 from .model.enums import MailboxState, TaskState, WorkerType
 from .orch.orchestrator import Orchestrator, orchestrator_of
 from .step_trace import StepTrace, trace_file
@@ -476,11 +462,12 @@ def _drawn(tasks: dict[int, TaskView], others: dict[str, str]) -> str:
     """Return a picture: a task stands below all those that it needs, an arrow leads from each of them."""
     rows: dict[int, int] = {}
     places: dict[int, tuple[int, int]] = {}
+    used: Counter[int] = Counter()
     for task in sorted(tasks):
         row = max((rows[one] + 1 for one in tasks[task].producers if one in rows), default=0)
-        column = sum(one == row for one in rows.values())
+        places[task] = 8 + used[row] * _ACROSS, 8 + row * _DOWN
         rows[task] = row
-        places[task] = 8 + column * _ACROSS, 8 + row * _DOWN
+        used[row] += 1
     arrows, boxes = [], []
     for task, (x, y) in places.items():
         look = tasks[task]
@@ -669,7 +656,6 @@ class Stepper(Steps):
 __all__ = [
     "INVALID",
     "AllocResult",
-    "CallConfig",
     "Mailbox",
     "Ring",
     "Scheduler",
