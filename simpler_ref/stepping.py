@@ -14,7 +14,7 @@ Each part can also be had alone, with the documents' methods, over a small memor
 `TensorMap`, `Scope`, `TaskSlots`, `Mailbox`, `Scheduler`, `WorkerThread`, `WorkerManager`. All of them
 call the kernels that every Worker runs.
 
-Rule     HIER-API-1
+Rule     HIER-API-1, HIER-STEP-1, HIER-STEP-2, HIER-STEP-3
 """
 
 from __future__ import annotations

@@ -210,6 +210,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 def test_every_trace_of_the_vectors_is_right():
     """The command says so."""
     steps = sum(len(case["steps"]) for case in WHOLE["cases"])
@@ -231,6 +232,7 @@ def test_a_finding_says_step_difference_and_rule(judged, name, change, rule, tex
     )
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 def test_the_command_prints_a_line_for_each_finding(tmp_path, capsys):
     """And goes on with the next trace; the status is 1."""
     whole = copy.deepcopy(WHOLE)
@@ -248,6 +250,7 @@ def test_the_command_prints_a_line_for_each_finding(tmp_path, capsys):
     assert lines[-1].endswith("steps: 2 traces are wrong")
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 def test_rules_have_the_words_of_the_specification():
     rules = read_rules()
     assert {name: rules[name].text for name in RULES} == RULES
@@ -321,6 +324,7 @@ GROUP = {"do": "submit", "task": "g", "pool": "SUB"}
 GROUP["members"] = [{"tensors": submit("", "0x7000")["tensors"]}, {}]
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.parametrize("order", [(GROUP, "x"), ("x", GROUP)])
 def test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it(found, order):
     """But once that has waited although it could start, the group was before it."""
@@ -398,6 +402,7 @@ def test_what_a_stepper_does_is_recorded_and_right(stepper):
     assert second["steps"][-1]["then"]["error"]["outcome"] == "ENDPOINT_FAILURE"
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.kernels
 def test_a_task_that_waits_for_readers_is_right_where_reads_are_tracked(tmp_path):
     for track_reads in (False, True):
@@ -413,6 +418,7 @@ def test_a_task_that_waits_for_readers_is_right_where_reads_are_tracked(tmp_path
         assert [one.rule for one in check(path)][:1] == (["ORCH-STATE-4"] if track_reads else [])
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.kernels
 def test_what_a_trace_of_steps_cannot_have_is_refused(stepper, tmp_path):
     idle = stepper.register(lambda args: None)
@@ -460,6 +466,7 @@ def test_a_file_in_which_anything_is_something_else_is_judged_or_refused(tmp_pat
     assert refused > 400
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
@@ -498,6 +505,7 @@ def test_what_is_no_trace_is_refused_with_the_place(tmp_path, capsys, raw, text)
     assert capsys.readouterr().err.startswith(f"python -m simpler_ref check: {path}: ")
 
 
+@pytest.mark.spec("SEE-CHECK-1")
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, capsys):
     assert main([str(tmp_path)]) == main([str(tmp_path / "none")]) == 2
     assert "No such file" in capsys.readouterr().err
