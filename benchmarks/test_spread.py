@@ -1,6 +1,6 @@
 """A recorded tiled Cholesky at two endpoints of this machine, and on two workers of this process.
 
-The tiles are made by tasks, and stay where they are: what moves is pushed from one endpoint to the other.
+The tiles are made by tasks, and stay where they are: what moves, one endpoint fetches from the other.
 """
 
 from __future__ import annotations

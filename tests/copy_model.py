@@ -211,11 +211,12 @@ class Session:
     def withdraw(self, key):
         del self.windows[key]
 
-    def fetch(self, source, key, offset, address, nbytes):
-        self.play.actors.point()
-        self.require_alive()
-        read(self.play.session_at(source), key, address)
-        self.play.moved += 1
+    def fetch_all(self, source, several):
+        for one in several:
+            self.play.actors.point()
+            self.require_alive()
+            read(self.play.session_at(source), one.key, one.memory)
+            self.play.moved += 1
 
     def require_alive(self):
         if self.is_lost:

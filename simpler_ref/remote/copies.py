@@ -31,7 +31,7 @@ from .limits import (
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
-from .windows import Window
+from .windows import Span, Window
 
 if TYPE_CHECKING:
     from ..calls.futures import Lease
@@ -351,9 +351,18 @@ class Copies:
         tensors: Sequence[CopiedTensor],
         sizes: Sequence[int],
     ) -> list[int]:
-        for one, nbytes in zip(tensors, sizes, strict=True):
-            if one.key and one.reads:
-                self._bring(one, nbytes)
+        wanted = {
+            one.key: (one, nbytes)
+            for one, nbytes in zip(tensors, sizes, strict=True)
+            if one.key and one.reads
+        }
+        lacking: dict[str, list[tuple[CopiedTensor, _Copy]]] = {}
+        for one, nbytes in wanted.values():
+            copy = self._lacked(one, nbytes)
+            if copy is not None:
+                lacking.setdefault(one.source, []).append((one, copy))
+        for source, several in lacking.items():
+            self._fetch(source, several)
         addresses = []
         for one, nbytes in zip(tensors, sizes, strict=True):
             if not one.key:
@@ -428,8 +437,8 @@ class Copies:
         """Forget all values, while there is still the memory that they are in: the session ends."""
         self._values.clear()
 
-    def _bring(self, one: CopiedTensor, nbytes: int) -> None:
-        """Have the version that a task reads."""
+    def _lacked(self, one: CopiedTensor, nbytes: int) -> _Copy | None:
+        """Return the copy whose version a task reads if that has to be fetched."""
         with self._lock:
             came = self._has_come(one)
         copy = self._of(one.key, nbytes)
@@ -437,17 +446,13 @@ class Copies:
             self._require_not_later(copy, one.reads)
             if copy.version == one.reads:
                 self._counts["stored" if came else "hits"] += 1
-                return
+                return None
             if not one.source or one.source == self._mover.address:
                 raise RemoteError(
                     f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
                 )
             self._step("change", one.key, copy)
-        if nbytes:
-            self._fetch(one, copy, nbytes)
-        with self._lock:
-            self._counts["fetched"] += 1
-            self._step("keep", one.key, copy, one.reads)
+        return copy
 
     def _has_come(self, one: CopiedTensor) -> bool:
         """Make what the parent has stored the copy, if it is the version that a task reads."""
@@ -463,16 +468,25 @@ class Copies:
         self._step("take", one.key, came, one.reads)
         return True
 
-    def _fetch(self, one: CopiedTensor, copy: _Copy, nbytes: int) -> None:
-        key = window_key(one.key, one.reads)
+    def _fetch(self, source: str, several: Sequence[tuple[CopiedTensor, _Copy]]) -> None:
+        """Fetch versions, all at once."""
+        spans = [
+            Span(window_key(one.key, one.reads), copy.memory.ctypes.data, copy.memory.nbytes)
+            for one, copy in several
+        ]
         try:
-            self._mover.fetch(one.source, key, 0, copy.memory.ctypes.data, nbytes)
+            self._mover.fetch_all(source, spans)
         except TransferError as error:
             if not error.refused:
                 raise SourceLost(str(error)) from error
+            versions = ", ".join(str(one.reads) for one, _ in several)
             raise RemoteError(
-                f"version {one.reads} of the tensor is no longer at the endpoint that has made it: {RACE}"
+                f"version {versions} of the tensor is no longer at the endpoint that has made it: {RACE}"
             ) from error
+        with self._lock:
+            for one, copy in several:
+                self._counts["fetched"] += 1
+                self._step("keep", one.key, copy, one.reads)
 
     def _of(self, key: int, nbytes: int) -> _Copy:
         """Return a copy whose memory tasks see; two that read it may both be about to make room."""

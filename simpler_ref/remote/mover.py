@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,21 +27,13 @@ from .chunks import CHUNK, NOBODY, Header, Kind, decode
 from .connection import prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_server
-from .windows import U64, NotOffered, Refusal, Window, Windows, bytes_at, name_of, new_key
+from .windows import U64, NotOffered, Refusal, Span, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "new_key"]
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
 log = logging.getLogger("simpler_ref")
-
-
-class Span(NamedTuple):
-    """A whole window of another session, and memory of this one, a buffer or its address."""
-
-    key: int
-    memory: Any
-    nbytes: int
 
 
 class Mover:

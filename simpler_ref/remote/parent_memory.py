@@ -26,8 +26,9 @@ from .copies import (
 from .directory import CopyPlan
 from .fail_points import fail_point
 from .keys import KeyPair
-from .mover import Mover, Span
+from .mover import Mover
 from .task_messages import FrameCapacity
+from .windows import Span
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""

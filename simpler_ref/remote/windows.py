@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .chunks import CHUNK, Header, Kind
 from .limits import (
@@ -50,6 +50,14 @@ class Window:
             )
         if not 1 <= self.access <= REMOTE_BUFFER_ACCESS_READ_WRITE:
             raise ValueError(f"the access of a window is 1, 2 or 3, not {self.access}")
+
+
+class Span(NamedTuple):
+    """A whole window of another session, and memory of this one, a buffer or its address."""
+
+    key: int
+    memory: Any
+    nbytes: int
 
 
 def new_key() -> int:

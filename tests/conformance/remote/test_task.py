@@ -325,7 +325,7 @@ def test_what_a_task_cannot_fetch_from_a_lost_endpoint_has_an_error_code(refused
 
         address = "here"
 
-        def fetch(self, *_what):
+        def fetch_all(self, *_what):
             raise TransferError("nobody is there", refused=refused)
 
     found = Copies(Away(), lambda nbytes: np.zeros(nbytes, np.uint8))
