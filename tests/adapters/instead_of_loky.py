@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import joblib._parallel_backends
 import joblib.parallel
+import scipy.linalg  # noqa: F401 (its threads are as many as numpy's if it comes before any Worker)
 
 from simpler_ref.adapters.joblib_backend import SimplerRefBackend
 

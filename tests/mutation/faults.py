@@ -1044,4 +1044,34 @@ FAULTS = (
             "        self._steps.collect(self._mem)\n",
         ),
     ),
+    fault(
+        "copies-stay",
+        "joblib's backend keeps the copy of an array from one call of Parallel to the next.",
+        f"{CALLS}/test_joblib.py::test_a_large_array_is_one_copy_that_is_only_read",
+        Patch(
+            "adapters/joblib_backend.py",
+            "        self._shared = _Shared(self._pool, *self._arrays)\n",
+            "        self._shared = vars(self).get('_shared') or _Shared(self._pool, *self._arrays)\n",
+        ),
+    ),
+    fault(
+        "blocks-stay",
+        "dask's graphs keep the values of all blocks to the end.",
+        f"{CALLS}/test_dask.py::test_values_are_dropped_as_soon_as_no_task_needs_them",
+        Patch(
+            "adapters/dask_scheduler.py",
+            "                    block.future = None\n",
+            "                    pass\n",
+        ),
+    ),
+    fault(
+        "stores-into-a-copy",
+        "A task of dask may write into its own copy of an array of the program.",
+        f"{CALLS}/test_dask.py::test_tasks_write_what_they_have_made_and_what_is_shared",
+        Patch(
+            "adapters/dask_scheduler.py",
+            "        return _read_only, (array.shape, array.dtype, array.tobytes())\n",
+            "        return array.__reduce_ex__(5)\n",
+        ),
+    ),
 )
