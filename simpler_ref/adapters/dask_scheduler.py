@@ -232,16 +232,6 @@ def _in_order(graph: Mapping[Hashable, GraphNode], wanted: Iterable[Any]) -> Ite
                 stack.extend(needs)
 
 
-class _Block:
-    """Some steps that are one call."""
-
-    def __init__(self, future: Future, needed: int) -> None:
-        self.future: Future | None = future
-        """None once nobody will need its values any more."""
-        self.needed = needed
-        """How many of its values somebody will need."""
-
-
 class _Run:
     """The tasks of one graph."""
 
@@ -258,8 +248,8 @@ class _Run:
         """Blocks that have not ended, as far as that is known."""
         self._seen = stream.ended
         """How many calls had ended when that was looked at."""
-        self._made: dict[Any, tuple[_Block, int]] = {}
-        """Which block has the value of a key, and its place there."""
+        self._made: dict[Any, tuple[Future, int]] = {}
+        """Which block has the value of a key that somebody will need, and its place there."""
         self._needs: dict[Any, int] = {}
         """How many tasks that are not submitted need the value of a key."""
         self._unneeded: list[Any] = []
@@ -288,8 +278,7 @@ class _Run:
         if type(node) is DataNode:
             return node.value
         block, place = self._made[key]
-        assert block.future is not None, "somebody wants it"
-        return block.future.result()[place]
+        return block.result()[place]
 
     # ------------------------------------------------------------ blocks
     def _submit_all(self, order: list[Any]) -> None:
@@ -322,13 +311,12 @@ class _Run:
             self._wait()
         numbers = {key: number for number, (key, _) in enumerate(part)}
         values: dict[int, Any] = {}
-        taken: dict[_Block, list[tuple[int, int]]] = {}
+        taken: dict[Future, list[tuple[int, int]]] = {}
         steps = [self._step(key, kind, numbers, values, taken) for key, kind in part]
         made: dict[int, Any] = {}
         while len(taken) > _MOST_FUTURES:
             block, places = taken.popitem()
-            assert block.future is not None
-            found = block.future.result()
+            found = block.result()
             made.update({number: found[place] for place, number in places})
         outputs = [
             number
@@ -338,10 +326,8 @@ class _Run:
         content = values, list(taken.values()), steps, outputs, self._kinds.place
         data = self._arrays.pickle(content)
         more = self._arrays_made.pickle(made) if made else None
-        futures = [block.future for block in taken]
-        future = self._stream.submit(self._task, (data, more, *futures), {})
-        self._under_way.append(future)
-        block = _Block(future, len(outputs))
+        block = self._stream.submit(self._task, (data, more, *taken), {})
+        self._under_way.append(block)
         for place, number in enumerate(outputs):
             self._made[part[number][0]] = block, place
         self._forget()
@@ -352,7 +338,7 @@ class _Run:
         kind: int,
         numbers: dict[Any, int],
         values: dict[int, Any],
-        taken: dict[_Block, list[tuple[int, int]]],
+        taken: dict[Future, list[tuple[int, int]]],
     ) -> tuple[Any, ...]:
         """Return a task as workers get it; note what it takes from elsewhere."""
         node = self._graph[key]
@@ -383,11 +369,8 @@ class _Run:
     def _forget(self) -> None:
         """Drop the values that no task needs which is still to be submitted."""
         for key in self._unneeded:
-            if key in self._made and key not in self._wanted:
-                block, _ = self._made.pop(key)
-                block.needed -= 1
-                if not block.needed:
-                    block.future = None
+            if key not in self._wanted:
+                self._made.pop(key, None)
         self._unneeded.clear()
 
     def _wait(self) -> None:

@@ -1060,8 +1060,8 @@ FAULTS = (
         f"{CALLS}/test_dask.py::test_values_are_dropped_as_soon_as_no_task_needs_them",
         Patch(
             "adapters/dask_scheduler.py",
-            "                    block.future = None\n",
-            "                    pass\n",
+            "                self._made.pop(key, None)\n",
+            "                pass\n",
         ),
     ),
     fault(
