@@ -11,7 +11,7 @@ by side. So the session finds its next task waiting, and its way there costs not
 
 `TaskReader` makes a task of what is in the mailbox: `RunTasks` those of runs, `link_calls` calls.
 
-Rule     CALL-FAR-12, REMOTE-LINK-3, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-AHEAD-1, REMOTE-AHEAD-2,
+Rule     REMOTE-LINK-3, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-AHEAD-1, REMOTE-AHEAD-2,
          REMOTE-AHEAD-4, REMOTE-AHEAD-6, REMOTE-AHEAD-7, REMOTE-AHEAD-8, REMOTE-FAIL-1, REMOTE-FAIL-2
 """
 

@@ -175,7 +175,7 @@ class SideBySide:
 
     Notes
     -----
-    Rule     CALL-FAR-12, REMOTE-AHEAD-7, REMOTE-AHEAD-9, REMOTE-COPY-9, REMOTE-COPY-13
+    Rule     REMOTE-AHEAD-7, REMOTE-AHEAD-9, REMOTE-COPY-9, REMOTE-COPY-13
     """
 
     def __init__(

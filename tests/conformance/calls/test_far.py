@@ -493,7 +493,7 @@ def test_arrays_that_share_some_bytes_are_refused_if_one_is_written(w):
 
 
 # ---------------------------------------------------------------- several at a time
-@pytest.mark.spec("CALL-FAR-12")
+@pytest.mark.spec("CALL-FAR-1")
 @one_endpoint
 def test_an_endpoint_runs_calls_at_the_same_time_that_come_one_after_another(w, tmp_path):
     for k in range(3):
@@ -510,7 +510,7 @@ def test_an_endpoint_runs_calls_at_the_same_time_that_come_one_after_another(w, 
     assert w.transfers()[0]["copies"] <= before
 
 
-@pytest.mark.spec("CALL-FAR-12")
+@pytest.mark.spec("CALL-FAR-1")
 @one_endpoint
 def test_calls_that_wait_or_cannot_be_sent_ahead_are_in_nobodys_way(w, tmp_path):
     gate, lock = tmp_path / "gate", threading.Lock()
