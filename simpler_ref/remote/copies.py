@@ -4,8 +4,8 @@ A tensor of the parent has a key, and a version that each task which writes it m
 at most one version of a tensor. What it has, others of its group may read in a window whose key follows
 from the tensor's and the version. A value of a call never changes, so it has only a key.
 
-Rule     REMOTE-COPY-1, REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-4, REMOTE-COPY-10, REMOTE-COPY-12,
-         REMOTE-COPY-13, REMOTE-AHEAD-8, REMOTE-TASK-7, REMOTE-TASK-13, CALL-KEEP-1, CALL-KEEP-3,
+Rule     REMOTE-COPY-1, REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-4, REMOTE-COPY-10,
+         REMOTE-COPY-13, REMOTE-AHEAD-8, REMOTE-TASK-7, REMOTE-TASK-14, CALL-KEEP-1, CALL-KEEP-3,
          CALL-KEEP-4
 """
 

@@ -7,7 +7,7 @@ answer says what the clock of the endpoint is, which the link notes. Who reads t
     session: Worker ──► file ──► mover          link: asks every 0.2 s ──► file ──► Trace
                                    └──── piece, clock ────┘    └─ NOTED_CLOCK ──► parent's trace
 
-Rule     REMOTE-HEALTH-4, REMOTE-HEALTH-5, SEE-REMOTE-1, SEE-REMOTE-2, SEE-REMOTE-6
+Rule     REMOTE-HEALTH-4, SEE-REMOTE-1, SEE-REMOTE-2, SEE-REMOTE-6
 """
 
 from __future__ import annotations

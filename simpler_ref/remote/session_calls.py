@@ -78,7 +78,7 @@ class SessionCalls:
 
         Notes
         -----
-        Rule     CALL-KEEP-1, REMOTE-TASK-12
+        Rule     CALL-KEEP-1
         """
         call, copies = CALL.decode(told.call), self._copies
         copies.drop(told.dropped)

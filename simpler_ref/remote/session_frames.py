@@ -3,7 +3,7 @@
 The main thread receives and sends. A thread of its own answers signs of life, and notices when the parent
 is gone, whatever the main thread does.
 
-Rule     REMOTE-LINK-2, REMOTE-LINK-6, REMOTE-LINK-8, REMOTE-LINK-13, REMOTE-AHEAD-1, REMOTE-AHEAD-5,
+Rule     REMOTE-LINK-2, REMOTE-LINK-6, REMOTE-LINK-8, REMOTE-AHEAD-1, REMOTE-AHEAD-5,
          REMOTE-FAIL-5, REMOTE-HEALTH-2, REMOTE-TRUST-2, SPEED-WAIT-14
 """
 

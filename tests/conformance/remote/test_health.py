@@ -120,7 +120,7 @@ def test_a_session_begins_and_ends_a_trace_when_it_is_asked_to():
         assert "7 is not one of OFF 0" in records.TRACE_ANSWER.decode(wrong.payload).error
 
 
-@pytest.mark.spec("REMOTE-HEALTH-5")
+@pytest.mark.spec("REMOTE-HEALTH-4")
 def test_records_are_asked_for_and_answered_with_these_bytes():
     written_as(records.RECORDS, records.RecordsRequest(5), struct.pack("<Q", 5))
     told = records.RecordsAnswer(7, b"abc")

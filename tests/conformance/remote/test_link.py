@@ -69,7 +69,7 @@ def test_only_workers_of_level_4_with_processes_have_endpoints():
         Worker(level=4).remote_malloc(worker=0, nbytes=4)
 
 
-@pytest.mark.spec("REMOTE-LINK-2", "REMOTE-LINK-7", "REMOTE-LINK-8", "REMOTE-LINK-13")
+@pytest.mark.spec("REMOTE-LINK-2", "REMOTE-LINK-7", "REMOTE-LINK-8")
 def test_a_session_is_ready_at_a_unix_socket_when_it_says_hello_and_takes_nothing_before():
     with session() as (place, connect):
         assert connect().ask(FrameType.TASK, b"", timeout_s=0.5) is None

@@ -306,7 +306,7 @@ def test_the_outcome_of_a_call_has_these_bytes():
     written_as(task_messages.OUTCOME, made, expected)
 
 
-@pytest.mark.spec("REMOTE-TASK-12")
+@pytest.mark.spec("REMOTE-TASK-9")
 def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
     most = limits.MOST_INLINE_KEPT
     kept = task_messages.Piece(b"v" * most, 9, most)
@@ -317,7 +317,7 @@ def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
         task_messages.CALL.encode(dataclasses.replace(call, values=(longer,)))
 
 
-@pytest.mark.spec("REMOTE-TASK-13")
+@pytest.mark.spec("REMOTE-TASK-14")
 @pytest.mark.parametrize("refused", [False, True])
 def test_what_a_task_cannot_fetch_from_a_lost_endpoint_has_an_error_code(refused):
     class Away:
