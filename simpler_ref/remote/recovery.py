@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import memmove, string_at
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..callables.identity import CallableHandle
@@ -37,7 +37,8 @@ class Gone(Exception):
 class Buffer:
     """Memory that the runtime has given to a tensor, until the scope of a depth ends.
 
-    `is_old`: since all tensors were last at home it has had contents that count.
+    `is_old`: when all tensors were last at home, or before its first task, it had contents that count.
+    `written` are spans that tasks have written.
     """
 
     start: int
@@ -45,6 +46,7 @@ class Buffer:
     depth: int
     is_old: bool = False
     is_over: bool = False
+    written: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -115,6 +117,19 @@ class Log:
         """Return the buffer that bytes are in."""
         return next(iter(self._buffers.overlapping(start, nbytes)), None) if nbytes else None
 
+    def note_use(self, use: Use) -> None:
+        """Note what a task does with a buffer: what it reads and none has written, the program has."""
+        buffer = self.buffer_of(*use.span)
+        if buffer is None:
+            return
+        if use.reads and use.span not in buffer.written:
+            start, nbytes = use.span
+            buffer.is_old |= not any(
+                first < start + nbytes and start < first + size for first, size in buffer.written
+            )
+        if use.writes:
+            buffer.written.add(use.span)
+
     def save(self, start: int, nbytes: int) -> None:
         """Keep what memory has, unless it is anything, before something of this run is written there."""
         span = start, nbytes
@@ -145,6 +160,7 @@ class Recovery:
     def save(self, uses: Iterable[Use]) -> None:
         """Keep what a task of this machine will replace."""
         for use in uses:
+            self._log.note_use(use)
             if use.writes and use.start:
                 self._log.save(*use.span)
 
@@ -171,6 +187,7 @@ class Recovery:
         buffers, written = {}, []
         for i, its in enumerate(uses):
             for one in its:
+                log.note_use(one)
                 found = log.buffer_of(*one.span)
                 if found is not None:
                     buffers[i, one.index] = found
@@ -207,7 +224,7 @@ class Recovery:
             outcomes = self._require_loss()
             for one in dict.fromkeys(it for task in log.tasks for it in task.buffers.values()):
                 if one.is_over and one.is_old:
-                    raise Gone("they use a buffer of before, whose scope has ended")
+                    raise Gone("they use what a buffer had, whose scope has ended")
                 if one.is_over:
                     moved[one] = endpoints.keep(one.nbytes)
         except (Gone, MemoryError) as why:

@@ -177,6 +177,27 @@ def test_tasks_that_run_again_see_what_there_was_before_the_first_of_them(mixed)
     assert (x.tolist(), y.tolist()) == ([2] * COUNT, [5] * COUNT)
 
 
+@pytest.mark.spec("REMOTE-RETRY-2", "REMOTE-RETRY-4")
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_the_program_has_written_into_a_buffer_is_there_again_or_the_run_fails(is_over, mixed):
+    x = mixed.shared()
+
+    def orch_fn(orch, args, config):
+        with orch.scope() if is_over else contextlib.nullcontext():
+            buffer = orch.alloc((COUNT,), np.float32)
+            buffer.numpy()[:] = 7
+            mixed.add(orch, 0, buffer)
+            mixed.add(orch, None, buffer, 10)
+            mixed.copy(orch, 0, buffer, x)
+        orch._until_idle()
+        kill(mixed, 0)
+        mixed.add(orch, 0, x, 100)
+
+    with pytest.raises(WorkerLostError) if is_over else contextlib.nullcontext():
+        mixed.worker.run(orch_fn)
+    assert is_over or x.tolist() == [118] * COUNT
+
+
 # ---------------------------------------------------------------- where
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-RETRY-3")
