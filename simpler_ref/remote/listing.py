@@ -62,6 +62,8 @@ _CONSTANT = -1
 _CONFIGURED = L.CONFIG_MASK << L.WORD_CONFIG
 MOST_TENSORS = 128
 """Of a part: the arguments of a task have room for them, and for what its link is told of each."""
+MOST_SCALARS = 256
+"""Of a graph: a mailbox has room for all of them, each as two kinds of number, beside so many tensors."""
 PART_S = 1.0
 """About how long a part lasts at most: nothing ends it before, and a failure costs all of it."""
 TRIES = 3
@@ -400,6 +402,8 @@ class ListedGraph:
             place: endpoints.sub_workers_of(place)
             for place in sorted({place for one in tasks for place in one.allowed})
         }
+        if len(self._scalars) > 2 * L.SCALAR_WORDS * MOST_SCALARS:
+            raise NotListed
         most = max(1, int(PART_S / task_s))
         self.ways = []
         for places in placements(tasks, sizes, seats):

@@ -211,6 +211,25 @@ def test_graphs_with_other_things_are_replayed_task_by_task(kind, mixed):
         assert y.tolist() == [(1 + added) * number] * COUNT
 
 
+@pytest.mark.spec("SPEED-LIST-1", "SPEED-LIST-5")
+@pytest.mark.parametrize(("scalars", "tensors"), [(256, 128), (257, 1), (900, 1)])
+def test_replays_have_all_scalars_that_the_graph_has(scalars, tensors, w):
+    arrays = [w.zeros(COUNT, np.float32) for _ in range(tensors)]
+
+    def orchestrate(orch, args, config):
+        numbers = 0, tensors, args.scalar(scalars - 1), 1.0
+        for _ in range(2):
+            orch.submit_sub(w.blend, make_args(*((one, INOUT) for one in arrays), scalars=numbers))
+
+    graph = w.record(orchestrate, make_args(scalars=range(scalars)))
+    for start in range(2):
+        args = make_args(scalars=range(start, start + scalars))
+        arrays[-1][:] = 0
+        graph.run(args)
+        assert graph._went_by_lists == (start > 0 and scalars == 256)
+        assert arrays[-1].tolist() == [3 * (start + scalars - 1) % 1009] * COUNT
+
+
 # ---------------------------------------------------------------- failures
 def again(graph, number, x, y):
     """Replay a graph whose last number made it fail."""
