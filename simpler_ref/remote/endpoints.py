@@ -536,14 +536,14 @@ class Endpoints(RemoteWorkers):
 
     # ------------------------------------------------------------ lists of tasks
     def takes_list(self, number: int, nbytes: int) -> bool:
-        """Say whether an endpoint is there, and has room for so many bytes."""
+        """Say whether an endpoint is there, and the program's buffers leave room for so many bytes."""
         manager = self._life.live().manager
         if manager is None or number in manager.dead:
             return False
         link = self._link(number)
         arena = link.spec.worker.get("arena_size")
         held = self.memory.held_by(int(link.words[SESSION]))
-        return arena is None or bool(2 * nbytes <= arena - held)
+        return arena is None or bool(nbytes <= arena - held)
 
     def taking_lists(self, handle: CallableHandle) -> list[int]:
         """Return the endpoints that run a callable's tasks in lists; none for chips."""

@@ -353,10 +353,12 @@ class _Way:
     def __init__(self, parts: Sequence[Part], sizes: Sequence[int], raw: bytes) -> None:
         self.parts = parts
         self.room: dict[int, int] = {}
-        """By endpoint: the bytes of its largest part."""
-        for one in parts:
-            nbytes = sum(sizes[tensor] for tensor in one.tags)
-            self.room[one.place] = max(nbytes, self.room.get(one.place, 0))
+        """By endpoint: the bytes that it needs, as it keeps what it has to the end of a replay."""
+        for place in {one.place for one in parts}:
+            its = [one.tags.keys() for one in parts if one.place == place]
+            largest = max(sum(sizes[tensor] for tensor in one) for one in its)
+            together = sum(L.round_up(sizes[tensor], L.HEAP_ALIGN) for tensor in set().union(*its))
+            self.room[place] = max(2 * largest, together)
         digest = sha256(raw)
         self.handle = CallableHandle(
             f"sha256:{digest.hexdigest()}",
@@ -477,7 +479,10 @@ class ListedGraph:
         starts = self._starts(variables)
         if starts is None or not self._has_room() or way.handle not in orch._next_level:
             return False
-        first = self._endpoints.keep(max(1, self._room))
+        try:
+            first = self._endpoints.keep(max(1, self._room))
+        except MemoryError:  # in rings, scopes that have ended make room
+            return False
         buffers = [i for i in range(len(self._names)) if i not in starts]
         starts |= {i: first + at for i, at in zip(buffers, self._offsets, strict=True)}
         scalars = [

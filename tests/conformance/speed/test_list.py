@@ -135,6 +135,34 @@ def test_where_an_endpoint_has_no_room_for_a_list_it_goes_task_by_task():
             assert goes_by_lists(worker, graph)
 
 
+@pytest.mark.spec("SPEED-LIST-4")
+@pytest.mark.parametrize("whose", ["program", "endpoints"])
+def test_where_all_buffers_together_have_no_room_it_goes_task_by_task(whose):
+    here, there = (1 << 20, 1 << 26) if whose == "program" else (1 << 26, 1 << 20)
+    spec = RemoteWorkerSpec(
+        num_sub_workers=1, secure=False, modules=["tests"], options={"arena_size": there}
+    )
+    with Worker(fleet=spec, endpoints=2, heap_ring_size=1 << 18, arena_size=here) as worker:
+        handles = at(worker, copy_to, 0), at(worker, list_programs.copy_there, 1)
+        x, y = (worker.share(np.full(COUNT << 8, i, np.float32)) for i in (1, 2))
+
+        def orchestrate(orch, args, config):
+            for _ in range(100):
+                with orch.scope():
+                    made = x
+                    for _ in range(2):
+                        task = make_args((made, INPUT), (fresh(x.size), OUTPUT))
+                        orch.submit_sub(handles[0], task)
+                        made = task.tensor(1)
+                    orch.submit_sub(handles[1], make_args((made, INPUT), (y, INOUT)))
+
+        graph = worker.record(orchestrate)
+        for number in range(3):
+            x[:] = number
+            assert not goes_by_lists(worker, graph)
+            assert set(y.tolist()) == {number}
+
+
 @pytest.mark.spec("SPEED-LIST-5")
 @pytest.mark.parametrize("option", ["check", "track_reads"])
 def test_workers_that_check_replay_task_by_task(option):
