@@ -316,7 +316,9 @@ class SideBySide:
             self._end(one, one.failure(L.SKIPPED, None))
             return
         try:
-            copies.drop(told.dropped)
+            if told.dropped:  # once: they may come anew while this waits for room
+                copies.drop(told.dropped)
+                one.told = told._replace(dropped=())
             if len(self._under_way) > 1 and copies.lacks_any(one.tensors):
                 one.coming = self._fetcher.submit(copies.take, one.tensors, one.sizes)
                 one.coming.add_done_callback(self._ring)

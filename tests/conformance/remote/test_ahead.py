@@ -316,6 +316,35 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
     assert (submitted, cancelled) == ([0, 1], [0, 1])
 
 
+@pytest.mark.spec("CALL-KEEP-3")
+def test_a_task_that_waits_for_room_has_values_forgotten_once():
+    dropped, futures = [], []
+
+    def take(_tensors, _sizes):
+        if len(futures) == 1 and not futures[0].is_done:
+            raise MemoryError
+        return []
+
+    def submit(_task, _args, _named):
+        future = SimpleNamespace(is_done=False, result=lambda: None, cancel=lambda: None)
+        future.done = lambda: future.is_done
+        futures.append(future)
+        return future
+
+    stream = SimpleNamespace(submit=submit, ended=0)
+    copies = SimpleNamespace(drop=dropped.extend, take=take, lacks_any=bool, settle=lambda *_: None)
+    leaves = SideBySide(lambda: stream, copies, FailedTasks(), ThreadPoolExecutor(1), lambda: None)
+    read = ReadTask(TaskPayloadWire(b""), [], False)
+    for sequence, keys in ((1, ()), (2, (7,))):
+        task = ReceivedTask(sequence, Run(b"", dropped=keys), read, ())
+        leaves.begin(leaves.leaf(task, InnerCallable("handle", far_side.bump)))
+    assert (len(futures), dropped) == (1, [7])
+    futures[0].is_done = True
+    assert [one.sequence for one in leaves.ends()] == [1]
+    assert (len(futures), dropped) == (2, [7])
+    leaves.end()
+
+
 # ---------------------------------------------------------------- 6: lost endpoints
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-AHEAD-6")
