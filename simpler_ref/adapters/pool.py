@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ class AsyncResult:
         self._outcome: tuple[Any, BaseException | None] | None = None
         self._callbacks = callback, error_callback
         self._left = len(futures)
+        self._lock = threading.RLock()
+        """Of the thread that takes the value, or counts: the program's, or the one that notifies."""
         if callback is not None or error_callback is not None:
             for one in futures:
                 one.add_done_callback(self._note)
@@ -38,8 +41,10 @@ class AsyncResult:
                 self._tell()
 
     def _note(self, _: object) -> None:
-        self._left -= 1  # in one thread, which notifies all futures
-        if not self._left:
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
             self._tell()
 
     def _tell(self) -> None:
@@ -51,12 +56,13 @@ class AsyncResult:
             error_callback(error)
 
     def _fetch(self) -> tuple[Any, BaseException | None]:
-        if self._outcome is None:
-            try:
-                self._outcome = self._take(), None
-            except Exception as error:
-                self._outcome = None, error
-        return self._outcome
+        with self._lock:
+            if self._outcome is None:
+                try:
+                    self._outcome = self._take(), None
+                except Exception as error:
+                    self._outcome = None, error
+            return self._outcome
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the value, or the error, is there, for at most `timeout` seconds."""

@@ -167,3 +167,25 @@ def test_the_end_of_a_block_terminates_a_pool_of_its_own(tmp_path):
         calls[0].get(10)
     with pytest.raises(sr.TaskCancelledError):
         calls[2].get(10)
+
+
+def read_slowly(number):
+    time.sleep(0.05)
+    return number
+
+
+class Slow:
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return read_slowly, (self.number,)
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_a_value_that_is_asked_for_while_it_is_told_is_taken_once(w):
+    told = []
+    asked = w.pool().map_async(Slow, range(4), 1, told.append)
+    assert asked.get(30) == [0, 1, 2, 3]
+    wait_until(lambda: told)
+    assert told == [[0, 1, 2, 3]]
