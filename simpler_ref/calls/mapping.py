@@ -463,7 +463,7 @@ class Results:
 
     def _put_ended_first(self) -> None:
         """Wait until one of the calls has ended, or for too long, and put it before the others."""
-        while True:
+        while not self._stream.is_gone:  # or else to open one says why
             ended = self._stream.ended
             for place, call in enumerate(self._ahead):
                 if call.future.done():

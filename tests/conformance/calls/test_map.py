@@ -466,3 +466,24 @@ print(len(seen) <= os.cpu_count(), list(sr.map(nested, [3])))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "True [3]\n", "")
+
+
+@pytest.mark.spec("CALL-STREAM-5")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_results_in_any_order_are_refused_in_a_forked_process(w):
+    results, child = w.map_unordered(time.sleep, [0.3, 0.3], chunksize=1), os.fork()
+    if not child:
+        status = 1
+        try:
+            with pytest.raises(RuntimeError, match="forked"):
+                next(results)
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 20
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    assert ended[1] == 0
+    assert list(results) == [None, None]
