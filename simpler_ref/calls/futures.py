@@ -18,6 +18,7 @@ from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block
 from ..system.values import limit
 from .call_errors import Unretrieved
+from .current import here
 
 _MUCH = 1 << 20
 """Bytes from which on it is looked at once whether a task uses a block."""
@@ -246,9 +247,16 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         return f"<Future: returned {type(self._value).__name__}>"
 
     def __reduce__(self) -> Any:
+        if here.nested is not None and self._stream is None:  # of a call that a task has made
+            return _itself, (self.result(),)
         raise TypeError(
             "a Future cannot be pickled: pass it, or its result(), as an argument or within one"
         )
+
+
+def _itself(value: Any) -> Any:
+    """Return a value that was pickled in the place of its future."""
+    return value
 
 
 def _not_yours(method: str) -> concurrent.futures.InvalidStateError:

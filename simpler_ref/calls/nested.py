@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 from cloudpickle import cloudpickle
 
+from ..errors import TaskError
 from ..system.regions import is_private
+from ..workers.reports import describe_exception
 from .call_errors import Unretrieved
 from .futures import Future
+from .outcomes import ENDS_LOOPS
 from .sending import signature_of
 from .signatures import Mode
 from .tasks import Task
@@ -69,8 +72,15 @@ def _outcome(
     """
     try:
         return final(function(*args, **kwargs)), None
+    except ENDS_LOOPS as error:  # as in the program, where it must not end the loop that asks for it
+        return None, _caused(TaskError(f"a call in this task: {describe_exception(error)}"), error)
     except Exception as error:
         return None, error
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 def _ended(value: Any, error: Exception | None) -> Future:

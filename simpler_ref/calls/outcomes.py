@@ -461,7 +461,7 @@ def _short(value: object) -> str:
 
 
 # ---------------------------------------------------------------- exceptions
-_ENDS_LOOPS = (StopIteration, StopAsyncIteration)
+ENDS_LOOPS = (StopIteration, StopAsyncIteration)
 
 
 def encode_error(exception: BaseException) -> Outcome:
@@ -546,7 +546,7 @@ def decode_error(memory: memoryview, where: str, **details: Any) -> Exception:
             original, _ = decode_block(memoryview(block))
         except (Exception, SystemExit):
             original = None
-    if not isinstance(original, Exception) or isinstance(original, _ENDS_LOOPS):
+    if not isinstance(original, Exception) or isinstance(original, ENDS_LOOPS):
         return TaskError(f"{where}: {text}", remote_traceback=trace, **details)
     cause = RemoteTraceback(trace, where=where, **details)
     vars(BaseException)["__cause__"].__set__(original, cause)  # of a frozen one, too

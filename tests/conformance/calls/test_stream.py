@@ -396,6 +396,22 @@ def test_calls_in_a_task_have_futures_and_run_in_its_worker(nesting):
 def test_a_task_may_return_the_future_of_its_call(nesting):
     assert nesting.submit(lambda: fib(6)).result() == 8
     assert list(nesting.map(lambda n: nested_twice(n), [5, 6])) == [5, 8]
+    assert nesting.submit(lambda: [fib(6), {"of": fib(7)}]).result() == [8, {"of": 13}]
+    assert nesting.submit(lambda: append([fib(6), fib(7)])).result() == [8, 13, 1]
+
+
+@sr.task
+def end_at_2(n):
+    if n == 2:
+        raise StopIteration(n)
+    return n
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_a_call_in_a_task_does_not_end_the_loop_that_asks_for_it(nesting):
+    called = nesting.submit(lambda: list(sr.map(end_at_2, range(4))))
+    with pytest.raises(sr.TaskError, match="StopIteration: 2"):
+        called.result()
 
 
 @pytest.mark.spec("CALL-STREAM-1")
