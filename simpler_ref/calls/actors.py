@@ -19,7 +19,6 @@ from ..errors import WorkerLostError
 from ..system.types import Array
 from .current import here
 from .futures import Future
-from .nested import final
 from .sending import Unchanging
 from .signatures import Mode, Parameter, Signature
 from .stream import Stream
@@ -27,8 +26,8 @@ from .tasks import Task
 
 _numbers = itertools.count(1)
 _HEAD = (
-    Parameter("order", inspect.Parameter.POSITIONAL_ONLY, Mode.OUT),
-    Parameter("number", inspect.Parameter.POSITIONAL_ONLY, Mode.VALUE),
+    Parameter("_order_of_actor", inspect.Parameter.POSITIONAL_ONLY, Mode.OUT),
+    Parameter("_number_of_actor", inspect.Parameter.POSITIONAL_ONLY, Mode.VALUE),
 )
 
 
@@ -168,9 +167,9 @@ class _ActorInTask:
         called = _Method(kind, name)
 
         def method(*args: Any, **kwargs: Any) -> Future:
-            made: Future = here.nested.submit(
-                Task(called, Signature.any()), (None, number, *map(final, args)), kwargs
-            )
+            parameters = _parameters_of(type(here.actors[number]), name)
+            task = Task(called, Signature.like((*_HEAD, *parameters)))
+            made: Future = here.nested.submit(task, (None, number, *args), kwargs)
             return made
 
         return method
@@ -199,6 +198,10 @@ def make(
     if not isinstance(kind, type):
         raise TypeError(
             f"an actor is an object of a class, got {kind!r:.60}: pass the class itself"
+        )
+    if callable(getattr(kind, "end", None)):
+        raise TypeError(
+            f"{kind.__qualname__} has a method end, which of an actor ends the actor: call it otherwise"
         )
     if not isinstance(stream, Stream):
         raise RuntimeError("actors are made in the program, not inside a task")

@@ -111,3 +111,36 @@ def test_what_is_wrong_is_refused_and_a_block_ends_it(w):
     with pytest.raises(RuntimeError, match="was ended"):
         items.append(4)
     items.end()
+
+
+class Writer:
+    def add(self, number: sr.InOut, order=1):
+        number += order
+
+    def end(self):
+        """Is not the end of an actor."""
+
+
+class Adder(Writer):
+    end = None
+
+
+@sr.task(workers=0)
+def write_private(writer):
+    x = np.zeros(2)
+    writer.add(x, 3).result()
+    return x
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_methods_write_arrays_whatever_parameters_are_called_in_tasks_too(w):
+    x = w.zeros(2)
+    for _ in range(2):
+        writer = w.actor(Adder)
+        writer.add(x).result()
+        writer.add(number=x, order=2).result()
+        if writer._worker == 0:
+            assert write_private(writer).result().tolist() == [3, 3]
+    assert x.tolist() == [6, 6]
+    with pytest.raises(TypeError, match="has a method end"):
+        w.actor(Writer)
