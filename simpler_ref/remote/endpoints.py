@@ -532,7 +532,9 @@ class Endpoints(RemoteWorkers):
         """Return the address of memory that stays until the next run."""
         array = self._life.live().arena.empty((nbytes,), np.uint8)
         self._kept.append(array)
-        return int(array.ctypes.data)
+        address = int(array.ctypes.data)
+        self.tensors.own.append((address, nbytes))
+        return address
 
     # ------------------------------------------------------------ lists of tasks
     def takes_list(self, number: int, nbytes: int) -> bool:

@@ -72,11 +72,14 @@ class ParentTensors:
         """The tasks that may run again."""
         self.owed: list[tuple[int, int]] = []
         """Spans whose newest version is lost unless tasks make it again."""
+        self.own: list[tuple[int, int]] = []
+        """Spans that only this run has, beside rings."""
         self._lost: list[LostTensor] = []
 
     def begin_run(self) -> None:
         """Begin with none, should the end of the last run have been cut short."""
         self.forget()
+        self.own.clear()
         if self.log is not None:
             self.log.__init__(self.log.retries)  # type: ignore[misc]
 
@@ -123,7 +126,7 @@ class ParentTensors:
         After a failed run, the newest version that was made comes home if it still exists: `failed` are
         the tasks that have made none. What was lost is noted, and the failure tells it.
         """
-        self._forget_heap()
+        self._forget_own()
         waiting, known = list(self.directory), len(self._lost)
         try:
             if failure is None:
@@ -140,7 +143,7 @@ class ParentTensors:
         finally:  # a signal may have come
             for held in waiting:
                 self._note_lost(held)
-            for span in self.owed if failure is not None else ():
+            for span in dict.fromkeys(self.owed) if failure is not None else ():
                 self._note_lost(Held(*span, b""))
             self.owed.clear()
             self.forget()
@@ -175,11 +178,13 @@ class ParentTensors:
         is_dead = manager is not None and held.maker in manager.dead
         return f"endpoint {held.maker}{', which was lost' if is_dead else ''}"
 
-    def _forget_heap(self) -> None:
-        """Forget tensors in the memory of rings: nobody can use them after the run."""
+    def _forget_own(self) -> None:
+        """Forget tensors in memory of rings, and of the run: nobody can use them after it."""
         heap = self._life.live().engine.heap
-        for held in self.directory.overlapping(heap.ctypes.data, heap.nbytes):
-            self.directory.forget(held)
+        for start, nbytes in ((heap.ctypes.data, heap.nbytes), *self.own):
+            for held in self.directory.overlapping(start, nbytes):
+                self.directory.forget(held)
+            self.owed = [one for one in self.owed if not start <= one[0] < start + nbytes]
 
     def _bring_newest(self, held: Held, failed: Collection[int]) -> bool:
         """Bring home the newest version that was made; return False if it is lost.

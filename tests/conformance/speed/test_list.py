@@ -3,13 +3,21 @@
 import gc
 import os
 import random
+import re
 import signal
 import threading
 
 import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, RemoteCallable, RemoteWorkerSpec, TaskError, Worker
+from simpler_ref import (
+    CallConfig,
+    RemoteCallable,
+    RemoteWorkerSpec,
+    TaskError,
+    Worker,
+    WorkerLostError,
+)
 from simpler_ref.remote import listing
 from tests import far_side, list_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
@@ -194,6 +202,23 @@ def test_a_replay_whose_endpoint_is_lost_goes_on_with_retries():
 
 OTHER_THINGS = ["a group", "a configuration", "an orchestration function", "overlapping tiles"]
 OTHER_THINGS += ["a task of this machine"]
+
+
+@pytest.mark.spec("SPEED-LIST-6", "REMOTE-RETRY-1")
+@pytest.mark.slow("starts the session of an endpoint twice")
+def test_a_replay_that_fails_for_good_loses_arrays_of_the_program_only():
+    with endpoints(retries=1) as worker:
+        graph, x, y = sides(worker, list_programs.kill_session, steps=3)
+        for _ in range(2):
+            graph.run()
+        with pytest.raises(WorkerLostError, match="endpoint 1") as caught:
+            graph.run(make_args((x, INOUT), (y, INOUT), scalars=[1]))
+        spans = {one.ctypes.data for one in (x, y)}
+        lost = {int(one, 16) for one in re.findall(r"bytes at (0x[0-9a-f]+)", caught.value.story)}
+        assert lost <= spans
+        for one in x, y:
+            worker.renew(one)
+        again(graph, 0, x, y)
 
 
 @pytest.fixture(scope="module")
