@@ -6,9 +6,11 @@ Rule     CALL-ADAPT-1
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any
 
 from ..apart import worker_apart
@@ -123,7 +125,7 @@ class Executor(concurrent.futures.Executor):
             raise ValueError(f"max_workers must be greater than 0, not {max_workers}")
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         """The futures, and results of `map`, that somebody still has."""
-        self._is_shut = False
+        self._is_shut = self._is_closing = False
         self._owned: Worker | None = None
         if worker is None:
             method = mp_context and mp_context.get_start_method()
@@ -244,7 +246,8 @@ class Executor(concurrent.futures.Executor):
         Parameters
         ----------
         wait : bool
-            Whether to wait for the calls now; otherwise at the end of the program.
+            Whether to wait for the calls now; otherwise a thread does, at the latest at the end of the
+            program.
         cancel_futures : bool
             Whether to cancel those that have not begun.
         """
@@ -253,8 +256,21 @@ class Executor(concurrent.futures.Executor):
             for one in list(self._made):
                 one.cancel()
         if not wait:
-            return
-        if self._owned is not None:
+            self._close_later()
+        elif self._owned is not None:
             self._owned.close()
         elif not self._worker._life.closed:
             self._worker.wait()
+
+    def _close_later(self) -> None:
+        """Close its workers once their calls have ended, in a thread, which the program waits for."""
+        if self._owned is not None and not self._is_closing and not self._owned._life.closed:
+            self._is_closing = True
+            with suppress(RuntimeError):  # the program ends, which closes them as well
+                threading.Thread(target=self._owned.close, name="simpler_ref-executor").start()
+
+    def __del__(self) -> None:
+        owned = getattr(self, "_owned", None)
+        stream = None if owned is None else owned._life.stream
+        if stream is not None and not stream.is_gone and stream.has_calls:
+            self._close_later()

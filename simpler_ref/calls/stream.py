@@ -590,6 +590,11 @@ class Stream:
         """How many calls have ever ended."""
         return self._engine.view.ended
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls have not ended."""
+        return self._open and self.ended < self._engine.view.next_task_id
+
     def wait_for_end(self, ended: int, rest_ns: int, unless: Callable[[], bool]) -> None:
         """Wait until more calls than `ended` have ended, or `stop_waiting`; for `rest_ns` at most.
 

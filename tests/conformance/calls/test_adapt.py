@@ -189,3 +189,23 @@ def test_a_value_that_is_asked_for_while_it_is_told_is_taken_once(w):
     assert asked.get(30) == [0, 1, 2, 3]
     wait_until(lambda: told)
     assert told == [[0, 1, 2, 3]]
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_calls_of_an_executor_that_is_dropped_or_not_waited_for_are_made(tmp_path):
+    def late(n):
+        time.sleep(0.05)
+        (tmp_path / str(n)).touch()
+        return n
+
+    assert Executor(1).submit(late, 1).result(30) == 1
+    assert list(Executor(1).map(late, [2, 3])) == [2, 3]
+    Executor(1).submit(late, 4)
+    executor = Executor(1)
+    futures = [executor.submit(late, n) for n in (5, 6)]
+    executor.shutdown(wait=False)
+    executor.shutdown(wait=False)
+    del executor
+    assert [one.result(30) for one in futures] == [5, 6]
+    wait_until((tmp_path / "4").exists)
+    wait_until(lambda: "simpler_ref-executor" not in {one.name for one in threading.enumerate()})
