@@ -184,7 +184,10 @@ class _Call:
         concurrent.futures.TimeoutError
             It has not ended within `timeout` seconds.
         """
-        error = self.future.exception(timeout)
+        try:
+            error = self.future.exception(timeout)
+        except concurrent.futures.CancelledError as cancelled:
+            error = cancelled
         if error is None:
             self.opened = self._values(self.future.result())
         else:

@@ -487,3 +487,21 @@ def test_results_in_any_order_are_refused_in_a_forked_process(w):
         time.sleep(0.01)
     assert ended[1] == 0
     assert list(results) == [None, None]
+
+
+@pytest.mark.spec("CALL-MAP-4")
+@pytest.mark.parametrize("method", ["map", "map_unordered"])
+def test_each_item_of_a_cancelled_call_is_an_error_and_then_they_end(w, method):
+    results = getattr(w, method)(time.sleep, [0.05] * 12, chunksize=2)
+    next(results)
+    results.cancel()
+    outcomes = []
+    while len(outcomes) < 20:
+        try:
+            outcomes.append(next(results))
+        except StopIteration:
+            break
+        except sr.TaskCancelledError as error:
+            outcomes.append(error)
+    assert len(outcomes) < 12
+    assert any(isinstance(one, sr.TaskCancelledError) for one in outcomes)
