@@ -146,7 +146,8 @@ class CallMethods:
         Parameters
         ----------
         *arrays : ndarray
-            Shared arrays, or views of them: afterwards no call reads or writes any of their bytes.
+            Shared arrays, or views of them: afterwards no call reads or writes any of their bytes. That
+            is a call behind those, for which a worker has to be free.
         timeout : float | None
             In seconds.
 
