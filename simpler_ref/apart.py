@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .calls import mapping
-from .calls.current import current, leave
+from .calls.current import current, here, leave
 from .worker import Worker
 
 _of_scripts: Worker | None = None
@@ -27,7 +27,8 @@ def worker_apart(**options: Any) -> Worker:
     """
     worker = Worker(**options)
     worker.init()
-    leave(worker._life.stream)
+    if here.nested is None:  # a task uses the workers only of those that it has entered
+        leave(worker._life.stream)
     atexit.register(_close_if_there, weakref.ref(worker))
     return worker
 

@@ -120,6 +120,16 @@ executor.shutdown(wait=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_one_that_a_task_makes_has_workers_of_its_own(w):
+    def outer():
+        with Executor(1) as executor:
+            return os.getpid(), executor.submit(os.getpid).result(), list(executor.map(abs, [-1]))
+
+    mine, its, values = w.submit(outer).result()
+    assert mine != its and values == [1]
+
+
 # ---------------------------------------------------------------- pools
 @pytest.mark.spec("CALL-ADAPT-1")
 def test_a_worker_is_a_pool(w):
