@@ -18,7 +18,7 @@ from ..calls import mapping
 from ..calls.futures import Future
 from ..calls.stream import Stream
 from ..errors import WorkerLostError, WorkerStartError
-from ..system.values import flag
+from ..system.values import flag, integer
 from ..worker import Worker
 
 
@@ -70,9 +70,7 @@ class _Results:
 
     def close(self) -> None:
         """Submit nothing more, and cancel what has not started."""
-        if isinstance(
-            self._results, mapping.Results
-        ):  # and not what a task has, whose calls are over
+        if isinstance(self._results, mapping.Results):  # calls of a task are over
             self._results.close()
 
     def __iter__(self) -> Iterator[Any]:
@@ -102,6 +100,8 @@ class Executor(concurrent.futures.Executor):
         Called in each worker as it starts.
     initargs : tuple
         Its arguments.
+    max_tasks_per_child : None
+        There for programs that say so: workers are replaced only when they have died.
     worker : Worker | None
         An open Worker whose sub workers make the calls, in the place of the other parameters. `shutdown`
         leaves it open.
@@ -119,10 +119,16 @@ class Executor(concurrent.futures.Executor):
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         *,
+        max_tasks_per_child: None = None,
         worker: Worker | None = None,
     ) -> None:
-        if max_workers is not None and max_workers <= 0:
+        if max_workers is not None and integer("max_workers", max_workers) <= 0:
             raise ValueError(f"max_workers must be greater than 0, not {max_workers}")
+        if max_tasks_per_child is not None:
+            raise ValueError(
+                f"max_tasks_per_child={max_tasks_per_child!r}: workers are replaced only when they have "
+                "died; leave it out"
+            )
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         """The futures, and results of `map`, that somebody still has."""
         self._is_shut = self._is_closing = False
@@ -198,12 +204,14 @@ class Executor(concurrent.futures.Executor):
     ) -> Iterator[Any]:
         """Do so, for arguments that are tuples."""
         self._require_open()
+        if chunksize is None:
+            chunksize = max(1, -(-len(rows) // (4 * self._max_workers)))
         made = mapping.results(
             self._worker._stream(),
             fn,
             (rows,),
             star=True,
-            chunksize=chunksize or -(-len(rows) // (4 * self._max_workers)) or 1,
+            chunksize=chunksize,
             timeout=timeout,
             eager=True,
         )

@@ -53,6 +53,8 @@ from ..worker import Worker
 from .shared import SharedArrays
 
 NAME = "simpler_ref"
+_LOOK_AGAIN_S = 10.0
+"""How long to wait for the end of a batch before it is looked at whether all have ended."""
 _GRACE_S = 2.0
 """How long to wait for the end of workers that are killed."""
 _LIMITS = {
@@ -302,7 +304,7 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
                 self._changed.clear()
                 if parallel._aborting or not parallel._wait_retrieval():
                     break
-                self._changed.wait()
+                self._changed.wait(_LOOK_AGAIN_S)
         yield
 
     def abort_everything(self, ensure_ready: bool = True) -> None:

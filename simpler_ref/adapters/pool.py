@@ -114,6 +114,8 @@ class Pool:
         Called in each worker as it starts.
     initargs : tuple
         Its arguments.
+    maxtasksperchild : None
+        There for programs that say so: workers are replaced only when they have died.
     context : multiprocessing context | None
         Its start method is used; see `Executor`.
     worker : Worker | None
@@ -125,11 +127,19 @@ class Pool:
         processes: int | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
+        maxtasksperchild: None = None,
         context: Any = None,
         *,
         worker: Worker | None = None,
     ) -> None:
-        self._executor = Executor(processes, context, initializer, initargs, worker=worker)
+        self._executor = Executor(
+            processes,
+            context,
+            initializer,
+            initargs,
+            max_tasks_per_child=maxtasksperchild,
+            worker=worker,
+        )
         self._is_closed = False
 
     # ------------------------------------------------------------ one call

@@ -10,7 +10,10 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NoReturn
+
+from ..workers import loop
 
 
 class _Here(threading.local):
@@ -20,13 +23,20 @@ class _Here(threading.local):
     """In a task: what takes its calls."""
     mailbox: Any = None
     """That of the worker, in a worker."""
-    actors: dict[int, Any]
+    actors: Any = MappingProxyType({})
     """In a worker: the objects of its actors, by their numbers."""
     enclosed: Sequence[Any] = ()
     """What the arguments that are unpickled have within them."""
 
 
 here = _Here()
+
+
+def take_calls_of_tasks(stream: Any) -> None:
+    """Have a stream take the calls of this worker's tasks, also of the threads that they start."""
+    (_Here if loop.in_worker == os.getpid() else here).nested = stream
+
+
 opened: list[Any] = []
 """The streams of the open Workers, or Workers that will be opened, the innermost one last."""
 _of_context: ContextVar[tuple[weakref.ref[Any], ...]] = ContextVar("simpler_ref", default=())

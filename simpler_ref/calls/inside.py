@@ -50,7 +50,7 @@ from . import outcomes, quick
 from .arrays import ReceivedArrays
 from .call_errors import LIMIT_SIGNAL
 from .compiled import Code
-from .current import here, local
+from .current import here, local, take_calls_of_tasks
 from .forms import (
     ARRAY,
     CONSTANTS,
@@ -103,7 +103,7 @@ class Initializer:
     def __call__(self) -> None:
         """Run in a worker, before its first task."""
         vars(local).clear()
-        here.nested = NESTED
+        take_calls_of_tasks(NESTED)
         if self._function is not None:
             self._function(*self._args)
 
@@ -126,7 +126,8 @@ class Inside:
     """What a worker keeps for its calls."""
 
     def __init__(self, mailbox: MailboxView) -> None:
-        here.nested, here.actors = NESTED, {}  # this thread runs nothing else
+        take_calls_of_tasks(NESTED)  # this thread runs nothing else
+        here.actors = {}
         self._start = mailbox.start
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem

@@ -72,9 +72,7 @@ def _outcome(
     """
     try:
         return final(function(*args, **kwargs)), None
-    except (
-        ENDS_LOOPS
-    ) as error:  # as in the program, where it must not end the loop that asks for it
+    except ENDS_LOOPS as error:  # which must not end the loop that asks for the result
         return None, _caused(TaskError(f"a call in this task: {describe_exception(error)}"), error)
     except Exception as error:
         return None, error

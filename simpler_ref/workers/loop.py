@@ -128,8 +128,14 @@ def _removed(_args: ReceivedArgs) -> None:
 
 
 # ---------------------------------------------------------------- the loop
+in_worker = 0
+"""The process that is a worker and nothing else: this one, or one that it was forked from."""
+
+
 def become_worker(inherited: Sequence[int]) -> None:
     """Make a freshly forked process a worker: no Ctrl-C, no stdin, no inherited descriptors."""
+    global in_worker
+    in_worker = os.getpid()
     signal.signal(signal.SIGINT, do_nothing)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for fd in inherited:

@@ -83,6 +83,17 @@ def test_errors_are_those_that_programs_expect(w):
 
 
 @pytest.mark.spec("CALL-ADAPT-1")
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_a_chunk_has_an_item_at_least(w, wrong):
+    for call in (
+        lambda: w.executor().map(abs, [1], chunksize=wrong),
+        lambda: w.pool().map(abs, [1], wrong),
+    ):
+        with pytest.raises(ValueError, match=f"chunksize is at least 1, not {wrong}"):
+            call()
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
 def test_it_works_where_executors_are_asked_for(w):
     async def ask():
         loop = asyncio.get_running_loop()
@@ -100,6 +111,11 @@ def test_it_makes_workers_of_its_own():
         assert os.getpid() not in seen and 1 <= len(seen) <= 2
     with Executor(1, initializer=divmod, initargs=(1, 0)) as executor:
         assert isinstance(executor.submit(abs, 1).exception(), BrokenProcessPool)
+    for kind, name in ((Executor, "max_tasks_per_child"), (Pool, "maxtasksperchild")):
+        with pytest.raises(ValueError, match="workers are replaced only when they have died"):
+            kind(1, **{name: 3})
+    with pytest.raises(TypeError, match="max_workers"):
+        Executor("2")
     for wrong in (0, -1):
         with pytest.raises(ValueError, match=f"max_workers must be greater than 0, not {wrong}"):
             Executor(wrong)

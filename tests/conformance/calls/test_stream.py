@@ -430,6 +430,16 @@ def test_methods_of_a_worker_make_calls_in_a_task_and_what_would_wait_is_refused
 
 
 @pytest.mark.spec("CALL-STREAM-1")
+def test_threads_of_a_task_make_calls_as_the_task_does():
+    def outer():
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(lambda: (fib(5).result(), list(sr.map(abs, [-1])))).result()
+
+    with sr.Worker(num_sub_workers=1) as w:
+        assert w.submit(outer).result() == (5, [1])
+
+
+@pytest.mark.spec("CALL-STREAM-1")
 def test_a_task_may_have_workers_of_its_own(nesting):
     def outer():
         with sr.Worker(num_sub_workers=1) as own:
