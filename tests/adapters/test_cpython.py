@@ -43,7 +43,7 @@ def found():
 class Ours:
     executor_type = Executor
     ctx = "fork"
-    worker_count = 2
+    worker_count = 5
 
     def get_context(self):
         return multiprocessing.get_context(self.ctx)
@@ -59,7 +59,7 @@ class OursThroughout(Ours):
         self.executor = self.executor_type(self.worker_count, self.get_context())
 
     def tearDown(self):
-        self.executor.shutdown()
+        self.executor.terminate()  # a test that has failed may have left calls that never end
 
 
 def with_ours(kind):
@@ -80,8 +80,10 @@ EXCEPTIONS = table("Python")
 @pytest.mark.skipif(not CASES, reason="this Python has no tests of its own")
 @pytest.mark.parametrize(("name", "test"), CASES)
 def test_tests_of_python(name, test):
-    if why := EXCEPTIONS.get(test):
-        pytest.skip(why)
+    """All pass but those that the page names, and none of these does."""
     result = class_of[name](test).run()
-    for _, trace in result.failures + result.errors:
-        pytest.fail(trace)
+    wrong = [trace for _, trace in result.failures + result.errors]
+    if test in EXCEPTIONS:
+        assert wrong or result.skipped, "it passes, but the page says that it does not"
+    else:
+        assert not wrong, "\n".join(wrong)
