@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import RemoteError, TransferError
+from ..errors import RemoteError, TaskError, TransferError, WorkerLostError
 from ..jit import layout as L
 from ..system.types import Array
 from .fail_points import fail_point
@@ -54,6 +54,12 @@ class SourceLost(TransferError):
 def outcome_of(error: BaseException) -> int:
     """Return the error code of a task that has failed with an exception."""
     return SOURCE_LOST if isinstance(error, SourceLost) else L.TASK_FAILURE
+
+
+def is_of_loss(error: BaseException) -> bool:
+    """Say whether a task has failed for want of what a lost endpoint had."""
+    is_a_task = isinstance(error, TaskError) and not isinstance(error, WorkerLostError)
+    return is_a_task and f": {SourceLost.__name__}: " in str(error)
 
 
 # ---------------------------------------------------------------- messages

@@ -27,7 +27,7 @@ from ..callables.identity import (
 )
 from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
 from ..callables.registry import is_chip_callable
-from ..errors import CallableError
+from ..errors import CallableError, TaskError, WorkerLostError, describe_status, tell
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
@@ -497,6 +497,24 @@ class Endpoints(RemoteWorkers):
         manager = self._life.running_manager()
         limit_s = max((link.spec.silence_s for link in self._links()), default=0.0)
         return manager.dead_after(1 + 2 * limit_s if wait_for_one else 0.0)
+
+    def loss(self, worker: int, failure: TaskError) -> WorkerLostError:
+        """Return the error of a run in which a task could not read what a lost endpoint had."""
+        life = self._life
+        name = life.live().worker_name(worker)
+        ended = self._link(worker).last_words() or describe_status(
+            life.running_manager().dead[worker]
+        )
+        error = WorkerLostError(
+            f"level {life.options.level} {name} is lost: {ended}; for want of what it had, {failure}",
+            status=life.running_manager().dead[worker],
+            task=failure.task,
+            callable_name=failure.callable_name,
+            worker=worker,
+            remote_traceback=failure.remote_traceback,
+        )
+        tell(error, failure.story)
+        return error
 
     def require_endpoints(self, workers: Collection[int]) -> None:
         """Refuse workers of this machine, or none."""

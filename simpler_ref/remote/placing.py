@@ -32,6 +32,7 @@ from ..orch.orchestrator import Handles, Orchestrator
 from ..orch.words import Configs, Pools, require_distinct
 from ..system.types import Array
 from ..workers.session import Session
+from .copies import is_of_loss
 from .directory import HOME, CopyPlan, Directory, Held, Placed, Plan, Use, uses_of
 from .endpoints import Endpoints
 from .recorded_steps import AllocStep, Step, SubmitStep
@@ -398,9 +399,13 @@ class PlacingOrchestrator(Orchestrator):
     def _end_run(
         self, failure: BaseException | None, failed: Collection[int]
     ) -> BaseException | None:
-        if failure is not None and self._endpoints.losses() > self._losses:
-            self._endpoints.lost(wait_for_one=True)  # else the next run would find that out
-        return self._endpoints.tensors.end_run(failure, failed)
+        endpoints = self._endpoints
+        if failure is not None and endpoints.losses() > self._losses:
+            lost = endpoints.lost(wait_for_one=True)  # else the next run would find that out
+            # a task that missed what the endpoint had may have failed before that was noticed
+            if lost and isinstance(failure, TaskError) and is_of_loss(failure):
+                failure = endpoints.loss(lost[0], failure)
+        return endpoints.tensors.end_run(failure, failed)
 
     def _forgive(self) -> None:
         """Forget that tasks have failed, all of which have ended.

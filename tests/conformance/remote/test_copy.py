@@ -1,7 +1,9 @@
 """REMOTE-COPY: endpoints get copies of the parent's tensors."""
 
 import contextlib
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from simpler_ref.remote import ProcessFleet
 
 from ... import far_side
 from ...endpoints import EXISTING, INOUT, INPUT, Program, program
-from ...support import make_args, sample
+from ...support import make_args, sample, stopped, wait_until
 
 OUTPUT = TensorArgType.OUTPUT
 COUNT = 32
@@ -371,6 +373,29 @@ def test_what_was_not_made_before_its_endpoint_was_lost_is_not_lost_with_it():
         two.run(task(far_side.add_one, 1, x, y))
         with pytest.raises(RemoteError, match="is lost"):
             two.run(task(far_side.add_one, 1, z))
+
+
+@pytest.mark.slow("an endpoint is lost")
+@pytest.mark.spec("REMOTE-COPY-8")
+def test_the_loss_is_the_failure_also_if_a_task_that_missed_something_has_failed_first():
+    with opened() as two:
+        x, y = two.shared(), two.shared()
+        two.handle(far_side.copy)
+
+        def orchestrate(orch, args, config):
+            two.add(orch, 0, x)
+            wait_until(lambda: two.worker._life.session.engine.view.ended == 1)
+            link = two.worker._life.session.manager.pids[0]
+            with stopped(link):  # which does not see yet that its session is lost
+                os.kill(two.worker.endpoints()[0]["pid"], signal.SIGKILL)
+                two.copy(orch, 1, x, y)
+                wait_until(lambda: two.worker._life.session.engine.view.ended == 2)
+
+        told = "endpoint 0 .* is lost: .* for want .* SourceLost"
+        with pytest.raises(WorkerLostError, match=told) as caught:
+            two.worker.run(orchestrate)
+        assert caught.value.worker == 0 and caught.value.task == 1
+        assert "the newest version of" in caught.value.story
 
 
 # ---------------------------------------------------------------- fleets
