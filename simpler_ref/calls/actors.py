@@ -1,34 +1,65 @@
-"""Actors: objects that live in one worker, whose methods the program calls.
+"""Actors: objects that live in one worker, whose methods the program and its tasks call.
 
-Each call of a method is a call for that worker, and overwrites one byte that all calls of the actor have
-in common: so they run one after another, in order, and one that fails keeps no other from being made.
+    the program    a call for that worker, which overwrites one byte that all calls of the actor have in
+                   common: so they run one after another, in order, and one that fails keeps no other
+                   from being made
+    a task         a plain call, in the actor's own worker or with threads as workers; in another process
+                   a request to the *door* of the actor's process, a socket with a thread behind it
+
+A worker never waits for another one that way: the thread answers whatever the worker does. A method runs
+while no other one of the same actor does, whoever has called them.
 
 Rule     CALL-ACTOR-1
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import io
 import itertools
+import os
+import pickle
+import threading
+import weakref
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from multiprocessing import AuthenticationError, connection
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..callables.pickling import Serializer
 from ..errors import WorkerLostError
+from ..system.regions import is_private
 from ..system.types import Array
+from ..workers import loop
+from . import outcomes
 from .current import here
 from .futures import Future
+from .nested import NESTED, ended
 from .sending import Unchanging
 from .signatures import Mode, Parameter, Signature
 from .stream import Stream
 from .tasks import Task
 
+_Door: TypeAlias = "tuple[str, bytes] | None"
 _numbers = itertools.count(1)
+_actors: weakref.WeakValueDictionary[int, Actor] = weakref.WeakValueDictionary()
+"""Those of the program."""
+_objects: weakref.WeakValueDictionary[int, _Object] = weakref.WeakValueDictionary()
+"""What they are handles of, as far as that is in this process."""
 _HEAD = (
     Parameter("_order_of_actor", inspect.Parameter.POSITIONAL_ONLY, Mode.OUT),
     Parameter("_number_of_actor", inspect.Parameter.POSITIONAL_ONLY, Mode.VALUE),
 )
+
+
+class _Object:
+    """The object of an actor, in its worker, and the lock of the thread that calls a method."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.lock = value, threading.RLock()
 
 
 class _Make(Unchanging):
@@ -36,9 +67,10 @@ class _Make(Unchanging):
 
     __qualname__ = "make an actor"
 
-    def __call__(self, order: Array, number: int, /, kind: Any, args: Any, kwargs: Any) -> None:
-        """Run in the worker of the actor."""
-        here.actors[number] = kind(*args, **kwargs)
+    def __call__(self, order: Array, number: int, /, kind: Any, args: Any, kwargs: Any) -> Any:
+        """Run in the worker of the actor; return the door of its process."""
+        here.actors[number] = _objects[number] = _Object(kind(*args, **kwargs))
+        return _door()
 
 
 class _Drop(Unchanging):
@@ -49,6 +81,7 @@ class _Drop(Unchanging):
     def __call__(self, order: Array, number: int, /) -> None:
         """Run in the worker of the actor."""
         here.actors.pop(number, None)
+        _objects.pop(number, None)  # the traceback of an error may still refer to it
 
 
 class _Method(Unchanging):
@@ -63,16 +96,24 @@ class _Method(Unchanging):
 
     def __call__(self, order: Array | None, number: int, /, *args: Any, **kwargs: Any) -> Any:
         """Run in the worker of the actor."""
-        if number not in here.actors:
-            raise WorkerLostError(
-                f"{self._kind} {number} is gone, and what it knew: the worker died in which it lived; "
-                "make another actor"
-            )
-        return getattr(here.actors[number], self._name)(*args, **kwargs)
+        found = _objects.get(number)
+        if found is None:
+            raise _gone(self._kind, number)
+        with found.lock:
+            return getattr(found.value, self._name)(*args, **kwargs)
+
+
+def _gone(kind: str, number: int) -> WorkerLostError:
+    return WorkerLostError(
+        f"{kind} {number} is gone, and what it knew: it was ended, or the worker died in which it lived; "
+        "make another actor"
+    )
 
 
 class Actor:
     """An object in a worker; see `Worker.actor`. Its methods return futures."""
+
+    _has_ended = True
 
     def __init__(
         self,
@@ -86,12 +127,13 @@ class Actor:
         self._number = next(_numbers)
         self._worker = self._number % stream.workers
         self._methods: dict[str, Task] = {}
-        self._has_ended = False
         make = [
             Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, Mode.VALUE)
             for name in ("kind", "args", "kwargs")
         ]
-        self._submit(self._task(_Make(), make), kind, args, kwargs).result()
+        self._door = self._submit(self._task(_Make(), make), kind, args, kwargs).result()
+        self._has_ended = self._was_pickled = False
+        _actors[self._number] = self
 
     def _task(self, function: Any, parameters: Any) -> Task:
         signature = Signature.like((*_HEAD, *parameters))
@@ -130,8 +172,16 @@ class Actor:
     def end(self) -> None:
         """Wait for its calls, and forget the object; a ``with`` block does so at its end."""
         if not self._has_ended and not self._stream.is_gone:
-            self._has_ended = True
-            self._submit(self._task(_Drop(), ())).result()
+            self._drop().result()
+
+    def _drop(self) -> Future:
+        self._has_ended = True
+        return self._submit(self._task(_Drop(), ()))
+
+    def __del__(self) -> None:
+        if not self._has_ended and not self._was_pickled and not self._stream.is_gone:
+            with suppress(Exception):  # in a run, which takes no calls, it stays until the end
+                self._drop().be_silent()
 
     def __enter__(self) -> Actor:
         return self
@@ -140,39 +190,160 @@ class Actor:
         self.end()
 
     def __reduce__(self) -> Any:
-        return _ActorInTask, (self._kind.__qualname__, self._number, self._worker)
+        self._was_pickled = True  # somebody else may call it later
+        return _arrive, (self._kind.__qualname__, self._number, self._door)
 
     def __repr__(self) -> str:
         return f"<{self._kind.__qualname__} {self._number} in sub worker {self._worker}>"
 
 
-class _ActorInTask:
-    """An actor in a task of its own worker, where a method is a plain call with a future."""
+# ---------------------------------------------------------------- in tasks
+def _arrive(kind: str, number: int, door: _Door) -> Any:
+    """Return an actor in the program, and in a task what it has in its place."""
+    found = _actors.get(number) if here.nested is None else None
+    return _ActorInTask(kind, number, door) if found is None else found
 
-    def __init__(self, kind: str, number: int, worker: int) -> None:
-        self._about = kind, number, worker
+
+class _ActorInTask:
+    """An actor in a task, where a method is called at once, and its future has ended."""
+
+    def __init__(self, kind: str, number: int, door: _Door) -> None:
+        self._about = kind, number, door
 
     def __reduce__(self) -> Any:
-        return _ActorInTask, self._about
+        return _arrive, self._about
 
     def __getattr__(self, name: str) -> Callable[..., Future]:
-        kind, number, worker = self._about
+        kind, number, door = self._about
         if name.startswith("__"):
             raise AttributeError(name)
-        if number not in here.actors:
-            raise RuntimeError(
-                f"{kind} {number} lives in sub worker {worker}, and this task runs in another one: call "
-                f"its methods in the program, or the task under @task(workers={worker})"
-            )
-        called = _Method(kind, name)
 
         def method(*args: Any, **kwargs: Any) -> Future:
-            parameters = _parameters_of(type(here.actors[number]), name)
-            task = Task(called, Signature.like((*_HEAD, *parameters)))
-            made: Future = here.nested.submit(task, (None, number, *args), kwargs)
-            return made
+            request = kind, number, name, args, kwargs
+            if number in _objects or door is None:
+                return _call(*request)
+            try:
+                value, error = pickle.loads(_ask(door, _pickled(request)))
+            except (EOFError, OSError):
+                return ended(None, _gone(kind, number))
+            if error is not None:
+                error = outcomes.decode_error(memoryview(error), f"{kind}.{name}")
+            return ended(value, error)
 
         return method
+
+
+def _call(
+    kind: str, number: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Future:
+    """Call a method of an actor of this process, in a task or for one."""
+    found = _objects.get(number)
+    if found is None:
+        return ended(None, _gone(kind, number))
+    return NESTED.submit(_task_of(type(found.value), kind, name), (None, number, *args), kwargs)
+
+
+@functools.lru_cache
+def _task_of(of: type, kind: str, name: str) -> Task:
+    """Return what calls a method."""
+    return Task(_Method(kind, name), Signature.like((*_HEAD, *_parameters_of(of, name))))
+
+
+# ---------------------------------------------------------------- from process to process
+class _Pickler(Serializer):
+    """Pickles shared arrays by their addresses."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is pickled in another way than usual."""
+        if type(obj) is not np.ndarray:
+            return super().reducer_override(obj)
+        shared = NotImplemented if is_private(obj) else super().reducer_override(obj)
+        is_view = shared is not NotImplemented and not obj.flags.writeable
+        return (_read_only, shared) if is_view else shared
+
+
+def _read_only(make: Any, args: tuple[Any, ...]) -> Array:
+    array: Array = make(*args)
+    array.flags.writeable = False
+    return array
+
+
+def _pickled(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+@functools.cache
+def _door() -> _Door:
+    """Open the door of this process, and return its address and the key to it; a program has none."""
+    if loop.in_worker != os.getpid():
+        return None
+    address, key = f"\0simpler_ref-{os.urandom(8).hex()}", os.urandom(16)
+    listener = connection.Listener(address, "AF_UNIX", authkey=key)
+    _start(_listen, listener)
+    return address, key
+
+
+def _start(function: Any, argument: Any) -> None:
+    threading.Thread(target=function, args=(argument,), daemon=True).start()
+
+
+def _listen(listener: connection.Listener) -> None:
+    while True:
+        with suppress(OSError, EOFError, AuthenticationError):
+            _start(_answer, listener.accept())
+
+
+def _answer(asking: Any) -> None:
+    """Call methods for a thread of another worker, until that is gone."""
+    with asking, suppress(OSError, EOFError):
+        while True:
+            request = asking.recv_bytes()
+            try:
+                kind, number, name, args, kwargs = pickle.loads(request)
+                for one in (*args, *kwargs.values()):
+                    if isinstance(one, np.ndarray) and is_private(one):
+                        one.flags.writeable = (
+                            False  # a copy, whose owner would miss what is written
+                        )
+                answer = _pickled((_call(kind, number, name, args, kwargs).result(), None))
+            except Exception as error:
+                answer = pickle.dumps((None, outcomes.error_block(error)))
+            asking.send_bytes(answer)
+
+
+class _Connections(threading.local):
+    """Those of this thread, by the addresses of doors."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Any] = {}
+
+
+_connections = _Connections()
+
+
+def _ask(door: tuple[str, bytes], request: bytes) -> bytes:
+    """Return the answer to a request."""
+    address, key = door
+    asked = _connections.of.pop(address, None)  # who is interrupted leaves none
+    if asked is None:
+        asked = connection.Client(address, "AF_UNIX", authkey=key)
+    asked.send_bytes(request)
+    answer: bytes = asked.recv_bytes()
+    _connections.of[address] = asked
+    return answer
+
+
+def _forget() -> None:
+    """In a forked process: it has doors and connections of its own."""
+    _door.cache_clear()
+    _connections.of.clear()
+    _objects.clear()
+    _actors.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _parameters_of(kind: type, name: str) -> tuple[Parameter, ...]:

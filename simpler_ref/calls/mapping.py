@@ -650,7 +650,8 @@ def results(
         task.signature.require(len(iterables))
     rows: Iterable[Any] = iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False)
     if not isinstance(stream, Stream):
-        return stream.results(task, rows, star=star or len(iterables) > 1)
+        several = star or len(iterables) > 1
+        return stream.results(task, rows, star=several, timeout=limit_s)
     hints = [operator.length_hint(one, -1) for one in iterables]
     total = min((hint for hint in hints if hint >= 0), default=None)
     return Results(

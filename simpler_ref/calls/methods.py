@@ -199,8 +199,9 @@ class CallMethods:
 
         Notes
         -----
-        An actor that is an argument of a call works in tasks of its own worker. ``with w.actor(…) as x:``
-        ends it, as ``x.end()`` does.
+        Tasks call the methods of an actor that is their argument at once, in whatever worker they run.
+        ``with w.actor(…) as x:`` ends it, as ``x.end()`` does, and so does dropping one that was no
+        argument.
         """
         return actors.make(self._stream(), self.zeros, kind, args, kwargs)
 

@@ -9,7 +9,9 @@ Rule     CALL-STREAM-1, CALL-STREAM-5
 
 from __future__ import annotations
 
+import concurrent.futures
 import pickle
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +21,7 @@ from cloudpickle import cloudpickle
 from ..errors import TaskError
 from ..system.regions import is_private
 from ..workers.reports import describe_exception
+from ..workers.threads import Terminated
 from .call_errors import Unretrieved
 from .futures import Future
 from .outcomes import ENDS_LOOPS
@@ -47,19 +50,49 @@ class NestedStream:
         values = [_as_argument(parameter.name, parameter.mode, one) for parameter, one in bound]
         first_named = len(values) - len(names)
         named = dict(zip(names, values[first_named:], strict=True))
-        return _ended(*_outcome(task.run, values[:first_named], named))
+        return ended(*_outcome(task.run, values[:first_named], named))
 
     def task_of(self, function: Any) -> Task:
         """Return a task for a plain function."""
         return Task(function, signature_of(function))
 
-    def results(self, task: Task, rows: Iterable[Any], *, star: bool) -> Iterator[Any]:
+    def results(
+        self, task: Task, rows: Iterable[Any], *, star: bool, timeout: float | None
+    ) -> Iterator[Any]:
         """Call a task for each item whose result is asked for; see `Worker.map`."""
+        return _Results(self, task, iter(rows), star, timeout)
 
-        def call(row: Any) -> Any:
-            return self.submit(task, tuple(row) if star else (row,), {}).result()
 
-        return map(call, rows)
+class _Results:
+    """The results of `map` in a task: each call is made when its result is asked for."""
+
+    def __init__(
+        self,
+        stream: NestedStream,
+        task: Task,
+        rows: Iterator[Any],
+        star: bool,
+        timeout: float | None,
+    ) -> None:
+        self._stream, self._task, self._rows, self._star = stream, task, rows, star
+        self._timeout, self._start = timeout, time.monotonic()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        row = next(self._rows)
+        if self._timeout is not None and time.monotonic() - self._start > self._timeout:
+            raise concurrent.futures.TimeoutError(
+                f"a result of map in this task was asked for {self._timeout} s after the call of map"
+            )
+        return self._stream.submit(self._task, tuple(row) if self._star else (row,), {}).result()
+
+    def close(self) -> None:
+        """Call nothing more."""
+        self._rows = iter(())
+
+    cancel = close
 
 
 def _outcome(
@@ -72,18 +105,21 @@ def _outcome(
     """
     try:
         return final(function(*args, **kwargs)), None
-    except ENDS_LOOPS as error:  # which must not end the loop that asks for the result
+    except Terminated:
+        raise
+    except (*ENDS_LOOPS, SystemExit) as error:  # which must end neither a loop nor the whole task
         return None, _caused(TaskError(f"a call in this task: {describe_exception(error)}"), error)
     except Exception as error:
         return None, error
 
 
-def _caused(error: Exception, cause: Exception) -> Exception:
+def _caused(error: Exception, cause: BaseException) -> Exception:
     error.__cause__ = cause
     return error
 
 
-def _ended(value: Any, error: Exception | None) -> Future:
+def ended(value: Any, error: Exception | None) -> Future:
+    """Return the future of a call that has ended."""
     made: Future = object.__new__(Future)
     made._stream, made._slot, made._value = None, 0, value
     if error is not None:

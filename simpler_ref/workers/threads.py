@@ -18,10 +18,14 @@ from .loop import serve_mailbox
 from .manager import WorkerManager, log
 
 
+class Terminated(SystemExit):
+    """What a thread gets whose task is terminated."""
+
+
 class ThreadManager(WorkerManager):
     """Workers as threads of this process, for leaves that release the GIL or take no time.
 
-    A thread cannot be killed. To terminate a task, its thread gets a SystemExit at its next line of
+    A thread cannot be killed. To terminate a task, its thread gets a `Terminated` at its next line of
     Python.
     """
 
@@ -74,7 +78,7 @@ class ThreadManager(WorkerManager):
         thread = self._threads.get(worker)
         if thread is not None:
             self._terminated.add(worker)
-            raise_in(thread, SystemExit)
+            raise_in(thread, Terminated)
         return False
 
     def _rescind(self, worker: int) -> None:

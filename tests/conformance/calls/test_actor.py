@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.calls import current
 
 from .tasks import die
 
@@ -32,14 +33,30 @@ class Counter:
     def die(self):
         die()
 
+    def flags(self, arrays):
+        return [(one.flags.writeable, one.sum()) for one in arrays]
+
     @staticmethod
     def double(x: sr.InOut):
         x *= 2
 
 
-@sr.task(workers=0)
-def add_in_0(counter, times):
-    return counter.add(times).result()
+@sr.task
+def count(counter, times):
+    for _ in range(times):
+        counter.add().result()
+    return os.getpid()
+
+
+@sr.task
+def use(counter, x: sr.InOut, y: sr.In):
+    counter.add_to(x).result()
+    with pytest.raises(ValueError, match="refused") as caught:
+        counter.refuse().result()
+    with pytest.raises(ValueError, match="read-only"):
+        counter.add_to(y).result()
+    assert counter.flags([x, y, np.ones(2)]).result()[2] == (True, 2)
+    return repr(counter), caught.value
 
 
 @pytest.mark.spec("CALL-ACTOR-1")
@@ -87,14 +104,31 @@ def test_the_end_of_its_worker_is_told_by_name():
 
 
 @pytest.mark.spec("CALL-ACTOR-1")
-def test_one_that_is_an_argument_works_in_tasks_of_its_worker(w):
-    for _ in range(2):
-        counter = w.actor(Counter, 0)
-        if counter._worker == 0:
-            assert add_in_0(counter, 3).result() == counter.add(0).result() == 3
-        else:
-            with pytest.raises(RuntimeError, match=r"lives in sub worker 1, .* @task\(workers=1\)"):
-                add_in_0(counter, 3).result()
+def test_one_that_is_an_argument_works_in_tasks_of_all_workers(w):
+    counter = w.actor(Counter, 0)
+    futures = [count(counter, 20) for _ in range(6)]
+    assert w.submit(lambda both: both[1], [0, counter]).result() is counter
+    assert [one.result() for one in futures] and counter.add(0).result() == 120
+    for number in range(2):
+        counter, x = w.actor(Counter, 1), w.zeros(3)
+        _, error = sr.task(workers=number)(use.py_func)(counter, x, w.zeros(1)).result()
+        assert x.tolist() == [1, 1, 1] and str(error) == "refused"
+    in_other = sr.task(workers=1 - counter._worker)(count.py_func)
+    counter.end()
+    with pytest.raises(sr.WorkerLostError, match=r"Counter \d+ is gone"):
+        in_other(counter, 1).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_one_that_nobody_has_any_more_is_forgotten(w):
+    number_of_actors = sr.task(workers=0)(lambda: len(current.here.actors))
+    before = number_of_actors().result()
+    kept = [w.actor(Counter, 0) for _ in range(6)]
+    assert number_of_actors().result() == before + 3
+    last = [one.add() for one in kept][-1]
+    del kept
+    w.wait()
+    assert number_of_actors().result() == before and last.result() == 1
 
 
 @pytest.mark.spec("CALL-ACTOR-1")

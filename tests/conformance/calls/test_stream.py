@@ -5,6 +5,7 @@ import copy
 import logging
 import os
 import pickle
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -412,6 +413,29 @@ def test_a_call_in_a_task_does_not_end_the_loop_that_asks_for_it(nesting):
     called = nesting.submit(lambda: list(sr.map(end_at_2, range(4))))
     with pytest.raises(sr.TaskError, match="StopIteration: 2"):
         called.result()
+
+
+@sr.task
+def exit_with(code):
+    sys.exit(code)
+
+
+@sr.task
+def go_on():
+    with pytest.raises(sr.TaskError, match="SystemExit: 3"):
+        exit_with(3).result()
+    results = inner.map(abs, [-1, -2, -3], timeout=0.05)
+    first = next(results)
+    time.sleep(0.1)
+    with pytest.raises(TimeoutError, match=r"0\.05 s after the call of map"):
+        next(results)
+    results.close()
+    return first, list(results)
+
+
+@pytest.mark.spec("CALL-STREAM-1")
+def test_a_task_goes_on_after_calls_that_exit_or_take_too_long(nesting):
+    assert go_on().result() == (1, [])
 
 
 @pytest.mark.spec("CALL-STREAM-1")
