@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .model import SUB, Asked, Assignment, Forbidden, Model, Refused, Task, Tensor
+from .model import SUB, Asked, Assignment, Forbidden, Model, ModelTask, ModelTensor, Refused
 from .traces import RING_BYTES, RINGS, TraceError, address, members, read
 
 POOLS = ("NEXT_LEVEL", "SUB")
@@ -110,10 +110,10 @@ class _Told:
         self._model, self._first = player.model, player.first
         self._states, self._running = then["states"], then["running"]
 
-    def starts(self, task: Task) -> bool:
+    def starts(self, task: ModelTask) -> bool:
         return self._states.get(task.name) not in ("PENDING", "READY")
 
-    def rows(self, task: Task) -> list[tuple[int, int | None]]:
+    def rows(self, task: ModelTask) -> list[tuple[int, int | None]]:
         """Return which member is on which worker, None if the trace leaves that open."""
         rows = self._running.get(task.name, [])
         first = self._first[task.kind]
@@ -122,7 +122,7 @@ class _Told:
             for row in rows
         ]
 
-    def worker(self, task: Task, workers: Sequence[int]) -> int | None:
+    def worker(self, task: ModelTask, workers: Sequence[int]) -> int | None:
         rows = self.rows(task)
         if not rows:
             return None
@@ -131,7 +131,7 @@ class _Told:
             next((w for w in workers if w not in named), None) if rows[0][1] is None else rows[0][1]
         )
 
-    def places(self, group: Task, idle: Sequence[int]) -> Mapping[int, int]:
+    def places(self, group: ModelTask, idle: Sequence[int]) -> Mapping[int, int]:
         """Return member by worker; one that is left open is on a worker that nothing else is on."""
         rows = self.rows(group)
         wanted = {m: w for m, w in rows if w is not None}
@@ -144,7 +144,7 @@ class _Told:
             return {}
         return {(free.pop(0) if w < 0 else w): m for m, w in wanted.items()}
 
-    def _named(self, task: Task) -> set[int]:
+    def _named(self, task: ModelTask) -> set[int]:
         """Return the workers that other tasks are said to be on."""
         others = {t.name: t for t in self._model.live if t is not task and t.name in self._running}
         return {w for other in others.values() for _, w in self.rows(other) if w is not None}
@@ -157,7 +157,7 @@ class _Player:
         size = case.get("ring_bytes", RING_BYTES)
         self.first = {0: 0, SUB: case["next_level"]}
         self.bases = [FIRST_BASE + number * size for number in range(case.get("rings", RINGS))]
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, ModelTask] = {}
         self.before: dict[str, str] = {}
         self.model = Model(
             bases=self.bases,
@@ -201,10 +201,10 @@ class _Player:
         worker = one.get("worker")
         return tensors, (), -1 if worker is None else first + worker
 
-    def _tensor(self, tag: str, data: str, nbytes: int, child_memory: bool = False) -> Tensor:
+    def _tensor(self, tag: str, data: str, nbytes: int, child_memory: bool = False) -> ModelTensor:
         ring, place = address(data)
         base = 0 if ring is None else self.bases[ring]
-        return Tensor(TAGS.index(tag), base + place, nbytes, child_memory)
+        return ModelTensor(TAGS.index(tag), base + place, nbytes, child_memory)
 
     def _alloc(self, step: Mapping[str, Any], told: _Told) -> None:
         self._require_open()
@@ -268,7 +268,9 @@ class _Player:
         self.model.reclaim()
 
     # ------------------------------------------------------------ what is expected after one
-    def _compare(self, name: str, task: Task, then: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def _compare(
+        self, name: str, task: ModelTask, then: Mapping[str, Any]
+    ) -> Iterator[tuple[str, str]]:
         """Yield the first thing that a trace says of a task and that is not so."""
         found = then["states"].get(name)
         if found != task.state:
@@ -290,7 +292,7 @@ class _Player:
             whose = name if member is None else f"member {member} of {name}"
             yield f"{whose} is with a worker, and should not be", "SCHED-DISPATCH-2"
 
-    def _why(self, task: Task, found: str | None) -> str:
+    def _why(self, task: ModelTask, found: str | None) -> str:
         """Return the rule against which a task is in another state than it should be."""
         if task.name in self.before and found not in REACHABLE[self.before[task.name]]:
             return "ORCH-STATE-1"
@@ -320,7 +322,7 @@ class _Player:
             told = "is not told" if one.skip else "is told"
             yield f"{whose} {told} to skip", "WM-DONE-3" if one.skip else "WM-DONE-5"
 
-    def _expected_error(self, error: tuple[str, Task, int, int]) -> dict[str, Any]:
+    def _expected_error(self, error: tuple[str, ModelTask, int, int]) -> dict[str, Any]:
         what, task, worker, member = error
         return {
             "outcome": ERRORS[what],

@@ -38,7 +38,7 @@ def rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def host_tensors(members: Iterable[Asked]) -> list[Tensor]:
+def host_tensors(members: Iterable[Asked]) -> list[ModelTensor]:
     """Return the tensors in the host's memory, as which that of no worker in particular counts."""
     return [
         t
@@ -49,7 +49,7 @@ def host_tensors(members: Iterable[Asked]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ModelTensor:
     """A tensor of bytes on its way into submit."""
 
     tag: int
@@ -58,14 +58,14 @@ class Tensor:
     child_memory: bool = False
 
 
-Asked = tuple[Sequence[Tensor], Sequence[int], int]
+Asked = tuple[Sequence[ModelTensor], Sequence[int], int]
 """What is submitted for one worker: tensors, scalars, and which worker, -1 for any."""
 Key = tuple[int, int]
 """An address, and the worker whose memory it is in, -1 for the host's."""
 
 
 @dataclass(eq=False)
-class Member:
+class ModelMember:
     """What one worker gets of a task: all of it, or one member of a group."""
 
     tensors: list[tuple[int, int, bool]] = field(default_factory=list)  # data, nbytes, child_memory
@@ -74,7 +74,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class Task:
+class ModelTask:
     """Everything that is known of a task."""
 
     id: int
@@ -83,16 +83,16 @@ class Task:
     state: str = "FREE"
     kind: int = SUB
     group: bool = False
-    members: list[Member] = field(default_factory=list)  # one, unless it is a group
+    members: list[ModelMember] = field(default_factory=list)  # one, unless it is a group
     left: int = 0  # members that have not answered
     wrong: bool = False  # a member has failed
     keys: list[Key] = field(default_factory=list)  # (address, owner), as they were inserted
-    producers: list[Task] = field(default_factory=list)
-    kept: list[Task] = field(default_factory=list)  # owners of slabs, for their memory alone
-    after: list[Task] = field(
+    producers: list[ModelTask] = field(default_factory=list)
+    kept: list[ModelTask] = field(default_factory=list)  # owners of slabs, for their memory alone
+    after: list[ModelTask] = field(
         default_factory=list
     )  # those that read what it writes, for their end alone
-    consumers: list[Task] = field(default_factory=list)  # those that still wait for this task
+    consumers: list[ModelTask] = field(default_factory=list)  # those that still wait for this task
     fanin: int = 0
     total: int = 0
     released: int = 0
@@ -101,7 +101,7 @@ class Task:
         return self.name
 
     @staticmethod
-    def depend_on(other: Task | None, those: list[Task]) -> None:
+    def depend_on(other: ModelTask | None, those: list[ModelTask]) -> None:
         """Add a task to some others, unless it is among them or gone."""
         if other is not None and other.state != "CONSUMED" and other not in those:
             those.append(other)
@@ -143,7 +143,7 @@ class Task:
 class Assignment:
     """What stands in a frame: a task, or one member of it, and what its worker has answered."""
 
-    task: Task
+    task: ModelTask
     part: int | None  # which member, None for a task of its own
     mail: str = "TASK_READY"  # or one of ANSWERS
     skip: bool = False  # told that it need not start
@@ -153,7 +153,7 @@ class Assignment:
 class Claim:
     """A place in a ring: whose it is, and bytes [start, start + size), `skipped` more before it."""
 
-    task: Task
+    task: ModelTask
     start: int
     size: int
     skipped: int
@@ -163,17 +163,17 @@ class Claim:
 class Choices(Protocol):
     """What was chosen in a pass."""
 
-    def starts(self, task: Task) -> bool:
+    def starts(self, task: ModelTask) -> bool:
         """Say whether a task that is READY is not READY after the pass."""
 
-    def worker(self, task: Task, workers: Sequence[int]) -> int | None:
+    def worker(self, task: ModelTask, workers: Sequence[int]) -> int | None:
         """Return who got a task, maybe none of those that may have it, or nobody."""
 
-    def places(self, group: Task, idle: Sequence[int]) -> Mapping[int, int]:
+    def places(self, group: ModelTask, idle: Sequence[int]) -> Mapping[int, int]:
         """Return which member each worker has got of a group."""
 
 
-class Ring:
+class ModelRing:
     """A FIFO of claims."""
 
     def __init__(self, base: int, size: int) -> None:
@@ -200,7 +200,7 @@ class Ring:
             return None
         return start, skipped
 
-    def claim(self, task: Task, place: tuple[int, int], size: int) -> int:
+    def claim(self, task: ModelTask, place: tuple[int, int], size: int) -> int:
         """Take a place; return its address."""
         start, skipped = place
         ends = ((max(start, c.start), min(start + size, c.start + c.size)) for c in self.claims)
@@ -210,7 +210,7 @@ class Ring:
         self.peak = max(self.peak, self.held())
         return self.base + start
 
-    def release(self, task: Task) -> None:
+    def release(self, task: ModelTask) -> None:
         """Give back a task's claim, and the oldest ones that were released."""
         for claim in self.claims:
             if claim.task is task:
@@ -247,7 +247,7 @@ class Model:
         window: int,
         next_level: int,
         sub: int,
-        order: Callable[[Task], int] | None = None,
+        order: Callable[[ModelTask], int] | None = None,
         track_reads: bool = False,
     ) -> None:
         self.bases, self.ring_bytes, self.window = bases, ring_bytes, window
@@ -256,7 +256,7 @@ class Model:
         self.usable = [True] * len(self.kinds)
         self.assignments: list[list[Assignment]] = [[] for _ in self.kinds]
         """What each worker was given, oldest first."""
-        self.pinned: list[list[Task]] = [[] for _ in self.kinds]
+        self.pinned: list[list[ModelTask]] = [[] for _ in self.kinds]
         """Ready tasks for one worker and no other."""
         self.dead: set[int] = set()
         """Those the Scheduler has not taken note of yet."""
@@ -265,31 +265,31 @@ class Model:
     # ------------------------------------------------------------ runs
     def begin_run(self) -> None:
         """Forget all tasks."""
-        self.rings = [Ring(base, self.ring_bytes) for base in self.bases]
+        self.rings = [ModelRing(base, self.ring_bytes) for base in self.bases]
         self.ids = 0
-        self.errors: list[tuple[str, Task, int, int]] = []
+        self.errors: list[tuple[str, ModelTask, int, int]] = []
         """What, task, worker and member, oldest first."""
         self.cancelled = False
-        self.live: list[Task] = []
-        self.map: dict[Key, Task] = {}
-        self.slabs: dict[Key, Task] = {}
+        self.live: list[ModelTask] = []
+        self.map: dict[Key, ModelTask] = {}
+        self.slabs: dict[Key, ModelTask] = {}
         """The live tasks that own slabs."""
-        self.reads: list[tuple[Task, int, int]] = []
+        self.reads: list[tuple[ModelTask, int, int]] = []
         """If they are tracked: by whom, first address, size."""
-        self.scopes: list[list[Task]] = [[]]
-        self.wiring: list[Task] = []
-        self.ready: list[list[Task]] = [[], []]
+        self.scopes: list[list[ModelTask]] = [[]]
+        self.wiring: list[ModelTask] = []
+        self.ready: list[list[ModelTask]] = [[], []]
         """Of each kind those that any worker may run, oldest first."""
-        self.age: dict[Task, int] = {}
+        self.age: dict[ModelTask, int] = {}
         """How many were ready before a task."""
-        self.heads: list[list[Task]] = [[], []]
+        self.heads: list[list[ModelTask]] = [[], []]
         """Of each kind some tasks of which one is older than all others; see `choose_head`."""
-        self.new_ready: list[Task] = []
-        self.consumed: list[Task] = []
-        self.moves: dict[Task, str] = {}
+        self.new_ready: list[ModelTask] = []
+        self.consumed: list[ModelTask] = []
+        self.moves: dict[ModelTask, str] = {}
         """The rule by which a task last changed its state."""
 
-    def become(self, task: Task, state: str, rule: str) -> None:
+    def become(self, task: ModelTask, state: str, rule: str) -> None:
         """Change the state of a task, as a rule says."""
         task.state = state
         self.moves[task] = rule
@@ -304,7 +304,7 @@ class Model:
         """Return the ring of the scope that is open."""
         return min(len(self.scopes) - 1, len(self.rings) - 1)
 
-    def refuse_or_claim(self, nbytes: int, name: str) -> tuple[Task, int]:
+    def refuse_or_claim(self, nbytes: int, name: str) -> tuple[ModelTask, int]:
         """Return a new task with its slab's address; or refuse, with nothing changed."""
         index = self.ring_here()
         ring = self.rings[index]
@@ -316,7 +316,7 @@ class Model:
         place = ring.place(nbytes)
         if place is None:
             raise Refused("BLOCK")
-        task = Task(self.ids, index, name or f"task {self.ids}")
+        task = ModelTask(self.ids, index, name or f"task {self.ids}")
         self.ids += 1
         self.live.append(task)
         return task, ring.claim(task, place, nbytes)
@@ -327,7 +327,7 @@ class Model:
         group: bool,
         kind: int,
         name: str = "",
-    ) -> Task:
+    ) -> ModelTask:
         """Add a task. `members` are (tensors, scalars, worker); there is one unless it is a group."""
         if self.error:
             raise Refused("FAILED")
@@ -342,7 +342,7 @@ class Model:
         if self.track_reads:
             self.order_after_readers(task, host_tensors(members))
         for tensors, scalars, worker in members:
-            member = Member([], tuple(scalars), worker)
+            member = ModelMember([], tuple(scalars), worker)
             task.members.append(member)
             for t in tensors:
                 data = t.data
@@ -370,7 +370,7 @@ class Model:
         self.wiring.append(task)
         return task
 
-    def order_after_readers(self, task: Task, tracked: list[Tensor]) -> None:
+    def order_after_readers(self, task: ModelTask, tracked: list[ModelTensor]) -> None:
         """Have a task wait for all that read what it writes; then note what it reads.
 
         A new read takes the place of those that its task waits for.
@@ -392,13 +392,13 @@ class Model:
             if t.tag in (INPUT, INOUT):
                 self.reads.append((task, *span))
 
-    def alloc(self, nbytes: int, name: str = "") -> Task:
+    def alloc(self, nbytes: int, name: str = "") -> ModelTask:
         """Add a buffer."""
         if self.error:
             raise Refused("FAILED")
         task, address = self.refuse_or_claim(rounded(nbytes), name)
         data = address if nbytes else 0
-        task.members.append(Member([(data, nbytes, False)]))
+        task.members.append(ModelMember([(data, nbytes, False)]))
         if data:
             self.map[data, -1] = self.slabs[data, -1] = task
             task.keys.append((data, -1))
@@ -407,7 +407,7 @@ class Model:
         self.register(task)
         return task
 
-    def register(self, task: Task) -> None:
+    def register(self, task: ModelTask) -> None:
         """Let the open scope refer to a task."""
         task.total += 1
         self.scopes[-1].append(task)
@@ -424,14 +424,14 @@ class Model:
         for task in self.scopes.pop():
             self.drop(task, lambda one: self.take_back(one, "ORCH-SCOPE-7"))
 
-    def drop(self, task: Task, when_consumed: Callable[[Task], None]) -> None:
+    def drop(self, task: ModelTask, when_consumed: Callable[[ModelTask], None]) -> None:
         """Release one reference; act if it was the last one."""
         task.released += 1
         if task.finished and task.released >= task.total + 1:
             self.become(task, "CONSUMED", "ORCH-STATE-3")
             when_consumed(task)
 
-    def take_back(self, task: Task, rule: str = "SCHED-CONSUME-2") -> None:
+    def take_back(self, task: ModelTask, rule: str = "SCHED-CONSUME-2") -> None:
         """Reclaim a CONSUMED task."""
         for key in task.keys:
             if self.slabs.get(key) is task:
@@ -467,16 +467,16 @@ class Model:
         if task.fanin == 0:
             self.unblock(task, "SCHED-WIRE-5")
 
-    def is_terminal(self, producer: Task) -> bool:
+    def is_terminal(self, producer: ModelTask) -> bool:
         """Say whether nobody has to wait for a task; one that stands for others must have ended."""
         return producer.ended if self.track_reads else producer.finished
 
-    def poison(self, task: Task, rule: str) -> None:
+    def poison(self, task: ModelTask, rule: str) -> None:
         """Have a task fail that has not started."""
         if task.state == "PENDING":
             self.become(task, "FAILED", rule)
 
-    def unblock(self, task: Task, rule: str) -> None:
+    def unblock(self, task: ModelTask, rule: str) -> None:
         """Nothing the task waits for is left."""
         if task.state == "FAILED":
             self.let_go(task)
@@ -497,12 +497,12 @@ class Model:
             queue = self.ready[task.kind] if task.only < 0 else self.pinned[task.only]
             queue.append(task)
 
-    def finish(self, task: Task, ok: bool, rule: str) -> None:
+    def finish(self, task: ModelTask, ok: bool, rule: str) -> None:
         """A task has run, or does not need to."""
         self.become(task, "COMPLETED" if ok else "FAILED", rule)
         self.let_go(task)
 
-    def let_go(self, task: Task) -> None:
+    def let_go(self, task: ModelTask) -> None:
         """Tell the consumers, then drop the references on the producers and the task's own."""
         todo = [task]
         while todo:  # consumers of poisoned tasks have their turn, too, however many in a row
@@ -520,11 +520,11 @@ class Model:
                 self.drop(other, self.consumed.append)
 
     @property
-    def error(self) -> tuple[str, Task, int, int] | None:
+    def error(self) -> tuple[str, ModelTask, int, int] | None:
         """The first thing that went wrong in the run."""
         return self.errors[0] if self.errors else None
 
-    def note_error(self, what: str, task: Task, worker: int, member: int = -1) -> None:
+    def note_error(self, what: str, task: ModelTask, worker: int, member: int = -1) -> None:
         """Keep what went wrong."""
         self.errors.append((what, task, worker, member))
 
@@ -541,7 +541,7 @@ class Model:
         """Say whether a worker can be given a task."""
         return self.is_idle(worker)
 
-    def lost_for(self, task: Task) -> int | None:
+    def lost_for(self, task: ModelTask) -> int | None:
         """Return a dead worker that a ready task cannot do without, -1 if too few live, else None."""
         for worker in task.named if task.group else [task.only]:
             if worker >= 0 and not self.usable[worker]:
@@ -550,7 +550,7 @@ class Model:
             return -1
         return None
 
-    def fits(self, group: Task) -> bool:
+    def fits(self, group: ModelTask) -> bool:
         """Say whether each member of a group can have a worker of its own, all at once."""
         idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
         return set(group.named) <= set(idle) and len(idle) >= len(group.members)
@@ -593,11 +593,11 @@ class Model:
         self.dispatch_ready(kind, choices)
         self.dispatch_affinity(kind, choices)
 
-    def together(self, queue: list[Task]) -> list[Task]:
+    def together(self, queue: list[ModelTask]) -> list[ModelTask]:
         """Return the oldest tasks of a queue: several if they became ready together, in any order."""
         return [task for task in queue if self.age[task] == self.age[queue[0]]]
 
-    def put_first(self, queue: list[Task], task: Task) -> None:
+    def put_first(self, queue: list[ModelTask], task: ModelTask) -> None:
         """Let a task be the oldest of a queue."""
         queue.remove(task)
         queue.insert(0, task)
@@ -651,7 +651,7 @@ class Model:
         self.heads[kind] = [] if started else waiting
         self.put_first(queue, [*now, *started, *waiting, *some][0])
 
-    def has_places(self, task: Task, choices: Choices) -> bool:
+    def has_places(self, task: ModelTask, choices: Choices) -> bool:
         """Say whether those are idle that a task has got, in this pass or a later one."""
         if task.group:
             idle = [w for w in self.pool(task.kind) if self.is_idle(w)]
@@ -659,13 +659,13 @@ class Model:
         workers = self.candidates(task.kind)
         return choices.worker(task, workers) in workers
 
-    def head_can_start(self, task: Task) -> bool:
+    def head_can_start(self, task: ModelTask) -> bool:
         """Say whether a task for any worker can leave its queue, were it the first."""
         if self.cancelled or self.lost_for(task) is not None:
             return True
         return self.fits(task) if task.group else bool(self.candidates(task.kind))
 
-    def choose(self, task: Task, workers: list[int], choices: Choices) -> int:
+    def choose(self, task: ModelTask, workers: list[int], choices: Choices) -> int:
         """Return who has got a task, once that is found to be right."""
         chosen = choices.worker(task, workers)
         if chosen in workers:
@@ -680,7 +680,7 @@ class Model:
             raise Forbidden("SCHED-DEATH-2", f"{text} {name}, which is dead")
         raise Forbidden("SCHED-DISPATCH-2", f"{text} {name}, which is not idle")
 
-    def places(self, group: Task, choices: Choices) -> Mapping[int, int | None]:
+    def places(self, group: ModelTask, choices: Choices) -> Mapping[int, int | None]:
         """Return worker → member as it was chosen, once it is found to be right."""
         idle = [w for w in self.pool(group.kind) if self.is_idle(w)]
         chosen = choices.places(group, idle)
@@ -699,7 +699,7 @@ class Model:
                 raise Forbidden("WM-PLACE-2", text)
         return dict(chosen)
 
-    def start(self, task: Task, places: Mapping[int, int | None]) -> None:
+    def start(self, task: ModelTask, places: Mapping[int, int | None]) -> None:
         """Give a task to its workers."""
         del self.age[task]
         self.become(task, "RUNNING", "SCHED-DISPATCH-1")
@@ -707,20 +707,20 @@ class Model:
         for worker, member in places.items():
             self.assignments[worker].append(Assignment(task, member))
 
-    def drop_ready(self, task: Task, lost: int | None) -> None:
+    def drop_ready(self, task: ModelTask, lost: int | None) -> None:
         """Have a task fail that will not start: the run is cancelled, or a worker is lost for it."""
         del self.age[task]
         if not self.cancelled:
             self.note_error("LOST", task, -1 if lost is None else lost)
         self.batch(lambda: self.finish(task, False, self.why_dropped(task)))
 
-    def why_dropped(self, task: Task) -> str:
+    def why_dropped(self, task: ModelTask) -> str:
         """Return the rule by which a ready task fails."""
         if self.cancelled:
             return "SCHED-CANCEL-1"
         return "WM-PLACE-5" if task.group else "SCHED-DEATH-2" if task.only < 0 else "WM-AFF-5"
 
-    def why_waiting(self, task: Task) -> str:
+    def why_waiting(self, task: ModelTask) -> str:
         """Return the rule by which a ready task has not started."""
         queue = self.ready[task.kind]
         if task.only >= 0 and not self.is_idle(task.only):
@@ -736,7 +736,7 @@ class Model:
         """Take the oldest task off a worker."""
         self.assignments[worker].pop(0)
 
-    def end_member(self, task: Task, ok: bool, rule: str) -> None:
+    def end_member(self, task: ModelTask, ok: bool, rule: str) -> None:
         """A worker is done with a task, or with one member of it."""
         task.left -= 1
         if not ok and not task.wrong:

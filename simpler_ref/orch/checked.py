@@ -25,7 +25,7 @@ from ..model.wire import (
     has_address,
     replaced,
 )
-from ..trace.history import HOST, History, Plan, Tensor, share, tensor_at
+from ..trace.history import HOST, CheckedPlan, CheckedTensor, History, share, tensor_at
 from ..workers.session import Session
 
 _OURS = __name__.partition(".")[0] + "."
@@ -115,9 +115,9 @@ class Check:
         self.places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
         self.history.add(plan, provided)
 
-    def _find_unordered(self, members: Sequence[TaskArgs], plan: Plan) -> None:
+    def _find_unordered(self, members: Sequence[TaskArgs], plan: CheckedPlan) -> None:
         """Find what tasks may write while others have it as INPUT: nothing is wrong then."""
-        mine: list[list[Tensor]] = []
+        mine: list[list[CheckedTensor]] = []
         at = 0
         for args in members:
             mine.append(plan.tensors[at : at + len(args._tensors)])
@@ -161,7 +161,7 @@ def _sent(args: TaskArgs, guards: bool) -> TaskArgs:
     return sent
 
 
-def _tensor_of(wire: bytes, worker: int) -> Tensor:
+def _tensor_of(wire: bytes, worker: int) -> CheckedTensor:
     """Return a tensor of a task; `worker` is the one whose memory `child_memory` means."""
     data, *_, child = TENSOR.unpack(wire)
     number = int.from_bytes(wire[_BUFFER_AT:], "little")

@@ -3,7 +3,7 @@
 `ListeningOrchestrator` is what such a function holds. It has the methods of any other, and hands each
 task, buffer and scope to a `Listener` once it is found to be right:
 
-    orch_fn ──submit_*, alloc, scope──▶ ListeningOrchestrator ──task, buffer, scope──▶ Recorder or DryRun
+    orch_fn ──submit_*, alloc, scope──▶ ListeningOrchestrator ──task, buffer, scope──▶ OpRecorder, DryRun
 
 Memory that the runtime will provide has an address in a range where no memory is.
 

@@ -1,6 +1,6 @@
 """Record once, replay many: an orchestration function's tasks, kept as a program.
 
-`Recorder` makes each submit, buffer and scope an op of a program; see `jit/program.py`. Wherever an
+`OpRecorder` makes each submit, buffer and scope an op of a program; see `jit/program.py`. Wherever an
 address goes that belongs to memory which the runtime will provide, or to a tensor of ``args``, the
 program has a patch, so that a replay puts the real address there. `Graph.run` carries the program out
 through the same kernels as any run: dependencies, rings and scopes are not remembered but found anew.
@@ -96,7 +96,7 @@ def _spans_of(args: TaskArgs, why: str) -> dict[bool, list[_Span]]:
     return found
 
 
-class Recorder:
+class OpRecorder:
     """Writes a program.
 
     Attributes
@@ -262,7 +262,7 @@ class Graph:
     def __init__(
         self,
         life: Life,
-        recorder: Recorder,
+        recorder: OpRecorder,
         orch: ListeningOrchestrator,
         args: TaskArgs | None,
         kept: Sequence[Any],
@@ -411,7 +411,7 @@ def record(
     orch_fn: Callable[..., Any],
     args: Any,
     config: CallConfig,
-    write: Callable[[RecordedArgs | None], Recorder] = Recorder,
+    write: Callable[[RecordedArgs | None], OpRecorder] = OpRecorder,
     make: Callable[..., Graph] = Graph,
 ) -> Graph:
     """Let an orchestration function write its graph down; see `Worker.record`.

@@ -18,7 +18,7 @@ from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
 from ..orch.listening import RecordedArgs
 from ..orch.orchestrator import Orchestrator
-from ..orch.recording import Graph, Recorder
+from ..orch.recording import Graph, OpRecorder
 from ..orch.runs import RunTiming
 from .endpoints import Endpoints
 from .listing import ListedGraph
@@ -26,8 +26,8 @@ from .placing import PlacingOrchestrator, is_remote
 from .recorded_steps import AllocStep, ScopeStep, Step, SubmitStep
 
 
-class StepRecorder(Recorder):
-    """A Recorder that keeps the steps, too."""
+class StepRecorder(OpRecorder):
+    """An OpRecorder that keeps the steps, too."""
 
     def __init__(self, args: RecordedArgs | None) -> None:
         super().__init__(args)

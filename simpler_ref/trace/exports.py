@@ -142,7 +142,7 @@ def lines(trace: Timeline) -> Iterator[str]:
     if len(busy) > MOST_ROWS:
         yield f"… and {len(busy) - MOST_ROWS} more workers"
     yield ""
-    yield "tasks waited, all together:"
+    yield "tasks waited, summed over all tasks:"
     yield from (f"  {reason:<38} {span(total):>10}" for reason, total in trace.reasons().items())
     waits = {reason: total for reason, total in trace.orch_waits().items() if total}
     if waits:

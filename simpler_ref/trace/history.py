@@ -76,7 +76,7 @@ class Lineage:
         return place in self._found
 
 
-class Task(NamedTuple):
+class CheckedTask(NamedTuple):
     """A task, as messages name it."""
 
     number: int
@@ -92,7 +92,7 @@ class Task(NamedTuple):
         return f"task {self.number} ({self.name})"
 
 
-class Tensor(NamedTuple):
+class CheckedTensor(NamedTuple):
     """One tensor of a task, and its tag."""
 
     tag: int
@@ -128,14 +128,14 @@ def tensor_at(
     *,
     buffer: int = 0,
     child_memory: bool = False,
-) -> Tensor:
+) -> CheckedTensor:
     """Return a tensor that spans so many bytes, by the address of its first element."""
     below = 0
     if layout is not None:
         below = span_of(layout)[0]
         layout = layout if _has_gaps(layout) else None
     start = data - below
-    return Tensor(tag, memory, start, start + nbytes, buffer, below, layout, child_memory)
+    return CheckedTensor(tag, memory, start, start + nbytes, buffer, below, layout, child_memory)
 
 
 @functools.lru_cache(1 << 12)
@@ -145,14 +145,14 @@ def _has_gaps(layout: Layout) -> bool:
 
 
 Form = tuple[int, int, "Layout | None"]
-"""Bytes, and `below` and `layout` of a `Tensor`; it counts from its lowest byte if it has no layout."""
+"""Bytes, and `below` and `layout` of a `CheckedTensor`; it counts from its lowest byte if it has no layout."""
 
 
-class Use(NamedTuple):
+class CheckedUse(NamedTuple):
     """What a task does with a tensor."""
 
-    task: Task
-    tensor: Tensor
+    task: CheckedTask
+    tensor: CheckedTensor
 
     def __str__(self) -> str:
         tag = TensorArgType(self.tensor.tag).name
@@ -167,15 +167,15 @@ class Owner:
     """A task or `alloc` with memory in a ring, which stays until its scope and those that keep it end."""
 
     place: str
-    buffers: list[Buffer] = field(default_factory=list)
+    buffers: list[CheckedBuffer] = field(default_factory=list)
     keepers: set[int] = field(default_factory=set)
     """The places in the order of all tasks that keep it."""
-    users: list[Use] = field(default_factory=list)
+    users: list[CheckedUse] = field(default_factory=list)
     """Those that use its memory and do not keep it."""
 
 
 @dataclass(eq=False, slots=True)
-class Buffer:
+class CheckedBuffer:
     """Memory that the runtime has provided."""
 
     number: int
@@ -187,17 +187,17 @@ class Buffer:
 _start_of = operator.attrgetter("start")
 
 
-class Plan(NamedTuple):
+class CheckedPlan(NamedTuple):
     """A submit that was found to be right."""
 
-    task: Task
-    tensors: list[Tensor]
+    task: CheckedTask
+    tensors: list[CheckedTensor]
     lineage: Lineage
     keeps: list[Owner]
 
 
 # ---------------------------------------------------------------- bytes
-def share(one: Tensor, other: Tensor) -> bool:
+def share(one: CheckedTensor, other: CheckedTensor) -> bool:
     """Say whether two tensors of one memory have a byte in common; yes, if that is too hard to say."""
     if one.start >= other.end or other.start >= one.end:
         return False
@@ -206,7 +206,7 @@ def share(one: Tensor, other: Tensor) -> bool:
     return _views_share(one.start - other.start, _form(one), _form(other))
 
 
-def _form(tensor: Tensor) -> Form:
+def _form(tensor: CheckedTensor) -> Form:
     return tensor.nbytes, 0 if tensor.layout is None else tensor.below, tensor.layout
 
 
@@ -228,11 +228,11 @@ def _view(start: int, form: Form) -> Array:
 class _Record:
     """The bytes of one tensor, and those who have used just these since they were overwritten."""
 
-    tensor: Tensor
+    tensor: CheckedTensor
     near: list[_Record]
     """Those that share a byte with it, itself included."""
-    writer: Use | None = None
-    readers: list[Use] = field(default_factory=list)
+    writer: CheckedUse | None = None
+    readers: list[CheckedUse] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
     """If reads are tracked: the places in the order of those that read until the last writer wrote."""
 
@@ -240,7 +240,7 @@ class _Record:
         """Return the places in the order of the tasks that the next writer waits for."""
         return [*self.read_before, *(use.task.turn for use in self.readers)]
 
-    def add_reader(self, use: Use, lineage: Lineage) -> None:
+    def add_reader(self, use: CheckedUse, lineage: Lineage) -> None:
         self.read_before = [place for place in self.read_before if place not in lineage]
         last = self.readers[-1].task.turn if self.readers else None
         if last is not None and (last == use.task.turn or last in lineage):
@@ -261,7 +261,7 @@ class Bytes:
         self._records: dict[Any, _Record] = {}
         self._grids: dict[int, dict[int, list[_Record]]] = {}
 
-    def _near(self, tensor: Tensor) -> list[_Record]:
+    def _near(self, tensor: CheckedTensor) -> list[_Record]:
         """Return the records that share a byte with a tensor."""
         if known := self._records.get(_bytes_of(tensor)):
             return known.near
@@ -273,7 +273,7 @@ class Bytes:
                 found += [one for one in cells.get(cell, ()) if share(one.tensor, tensor)]
         return found
 
-    def before(self, tensor: Tensor, lineage: Lineage) -> Iterator[Use]:
+    def before(self, tensor: CheckedTensor, lineage: Lineage) -> Iterator[CheckedUse]:
         """Yield the uses that a task with this tensor has to come after, and does not.
 
         Who has overwritten all of its bytes came after those before.
@@ -287,12 +287,12 @@ class Bytes:
                 uses += one.readers
             yield from (use for use in uses if since <= use.task.turn not in lineage)
 
-    def readers(self, tensor: Tensor) -> Iterator[int]:
+    def readers(self, tensor: CheckedTensor) -> Iterator[int]:
         """Yield the places in the order of the tasks that read bytes of a tensor."""
         for one in self._near(tensor):
             yield from one.all_reads()
 
-    def add(self, use: Use, lineage: Lineage) -> None:
+    def add(self, use: CheckedUse, lineage: Lineage) -> None:
         """Note what a task does."""
         tensor = use.tensor
         record = self._records.get(_bytes_of(tensor)) or self._make(tensor)
@@ -309,7 +309,7 @@ class Bytes:
         if self._track_reads and not keeps_reads:
             record.read_before = [use.task.turn]
 
-    def _make(self, tensor: Tensor) -> _Record:
+    def _make(self, tensor: CheckedTensor) -> _Record:
         record = _Record(tensor, self._near(tensor))
         for one in record.near:
             one.near.append(record)
@@ -318,13 +318,13 @@ class Bytes:
         self._cell(tensor).append(record)
         return record
 
-    def _cell(self, tensor: Tensor) -> list[_Record]:
+    def _cell(self, tensor: CheckedTensor) -> list[_Record]:
         bits = max(_SMALLEST_BITS, (tensor.nbytes - 1).bit_length())
         return self._grids.setdefault(bits, {}).setdefault(tensor.start >> bits, [])
 
     def forget(self, start: int, end: int) -> None:
         """Forget what was done with the bytes of a buffer."""
-        for gone in list(self._near(Tensor(L.NO_DEP, HOST, start, end))):
+        for gone in list(self._near(CheckedTensor(L.NO_DEP, HOST, start, end))):
             del self._records[_bytes_of(gone.tensor)]
             self._cell(gone.tensor).remove(gone)
             for one in gone.near:
@@ -332,11 +332,11 @@ class Bytes:
                     one.near.remove(gone)
 
 
-def _bytes_of(tensor: Tensor) -> tuple[int, int, Layout | None]:
+def _bytes_of(tensor: CheckedTensor) -> tuple[int, int, Layout | None]:
     return tensor.start, tensor.end, tensor.layout
 
 
-def _covers(one: Tensor, other: Tensor) -> bool:
+def _covers(one: CheckedTensor, other: CheckedTensor) -> bool:
     if one.layout is None:
         return one.start <= other.start and other.end <= one.end
     return _bytes_of(one) == _bytes_of(other)
@@ -359,14 +359,14 @@ class History:
         self._track_reads = track_reads
         self._bytes: dict[int, Bytes] = {}
         self._producers: dict[tuple[int, int], tuple[int | None, Owner | None]] = {}
-        self._buffers: list[Buffer] = []
+        self._buffers: list[CheckedBuffer] = []
         """Those of open scopes, by their starts."""
         self._scopes: list[list[Owner]] = [[]]
         self._tasks = 0
         self._order: Order = []
 
     # ------------------------------------------------------------ submits
-    def plan(self, name: str, place: str, tensors: Sequence[Tensor]) -> Plan:
+    def plan(self, name: str, place: str, tensors: Sequence[CheckedTensor]) -> CheckedPlan:
         """Return what a submit would do, and change nothing.
 
         Raises
@@ -379,9 +379,9 @@ class History:
             raise hazard
         return plan
 
-    def expect(self, name: str, place: str, tensors: Sequence[Tensor]) -> Plan:
+    def expect(self, name: str, place: str, tensors: Sequence[CheckedTensor]) -> CheckedPlan:
         """Return what a submit would do, right or wrong."""
-        task = Task(self._tasks, len(self._order), name, place)
+        task = CheckedTask(self._tasks, len(self._order), name, place)
         producers: dict[int, None] = {}
         keeps: dict[Owner, None] = {}
         for one in tensors:
@@ -397,21 +397,21 @@ class History:
             if self._track_reads and waits and one.tag in _WRITES and one.data:
                 known = self._bytes.get(one.memory)
                 producers |= dict.fromkeys(known.readers(one) if known and one.nbytes else ())
-        return Plan(task, list(tensors), Lineage(self._order, producers), list(keeps))
+        return CheckedPlan(task, list(tensors), Lineage(self._order, producers), list(keeps))
 
-    def hazards(self, plan: Plan) -> Iterator[HazardError]:
+    def hazards(self, plan: CheckedPlan) -> Iterator[HazardError]:
         """Yield what is wrong with a submit."""
         task, tensors, lineage, _ = plan
         used = [one for one in tensors if one.tag != L.NO_DEP]
         for one in used:
             if self._is_given_back(one):
-                yield _after_scope(Use(task, one))
+                yield _after_scope(CheckedUse(task, one))
         for one in used:
             known = self._bytes.get(one.memory)
             for use in known.before(one, lineage) if known and one.data and one.nbytes else ():
-                yield _race(use, Use(task, one))
+                yield _race(use, CheckedUse(task, one))
 
-    def add(self, plan: Plan, provided: Sequence[tuple[int, int]]) -> None:
+    def add(self, plan: CheckedPlan, provided: Sequence[tuple[int, int]]) -> None:
         """Note a task that was submitted, and the buffers that it was provided with: tensor, address."""
         task, tensors, lineage, keeps = plan
         self._tasks += 1
@@ -431,7 +431,7 @@ class History:
         for one in tensors:
             if one.tag == L.NO_DEP or not one.start or not one.nbytes:
                 continue
-            use = Use(task, one)
+            use = CheckedUse(task, one)
             known = self._bytes.setdefault(one.memory, Bytes(self._track_reads))
             known.add(use, lineage)
             if one.tag in _WRITES:
@@ -489,19 +489,19 @@ class History:
                     self._bytes[HOST].forget(buffer.start, buffer.end)
 
     def _provide(self, owner: Owner, start: int, end: int) -> int:
-        buffer = Buffer(next(_numbers) & L.LOW_HALF, start, end, owner)
+        buffer = CheckedBuffer(next(_numbers) & L.LOW_HALF, start, end, owner)
         owner.buffers.append(buffer)
         insort(self._buffers, buffer, key=_start_of)
         return buffer.number
 
-    def _buffer_of(self, tensor: Tensor) -> Buffer | None:
+    def _buffer_of(self, tensor: CheckedTensor) -> CheckedBuffer | None:
         at = bisect_right(self._buffers, tensor.start, key=_start_of) - 1
         if at < 0 or tensor.memory != HOST:
             return None
         buffer = self._buffers[at]
         return buffer if tensor.end <= buffer.end and tensor.start < buffer.end else None
 
-    def _is_given_back(self, one: Tensor) -> bool:
+    def _is_given_back(self, one: CheckedTensor) -> bool:
         """Say whether a tensor is in memory of the rings that no open scope has."""
         if one.memory != HOST or not one.nbytes:
             return False
@@ -512,7 +512,7 @@ class History:
 
 
 # ---------------------------------------------------------------- messages
-def _race(earlier: Use, later: Use) -> HazardError:
+def _race(earlier: CheckedUse, later: CheckedUse) -> HazardError:
     first, second = earlier.tensor, later.tensor
     nbytes = f"{min(first.end, second.end) - max(first.start, second.start)}"
     if first.layout or second.layout:
@@ -546,7 +546,7 @@ def _race(earlier: Use, later: Use) -> HazardError:
     return HazardError(message, kind=f"{what} after {of}", tasks=tasks, places=places)
 
 
-def _after_scope(use: Use, owner: Owner | None = None) -> HazardError:
+def _after_scope(use: CheckedUse, owner: Owner | None = None) -> HazardError:
     """Return the error for memory given back before a task uses it, or, with its owner, meanwhile."""
     does = f"{_DOES[use.tensor.tag]} {use.tensor.nbytes} bytes"
     if owner is None:
@@ -704,7 +704,7 @@ def _events(trace: Timeline) -> Iterator[tuple[int, int]]:
     yield from zip(whats[order].tolist(), which[order].tolist(), strict=True)
 
 
-def _tensors_of(trace: Timeline, number: int) -> tuple[list[Tensor], dict[int, int]]:
+def _tensors_of(trace: Timeline, number: int) -> tuple[list[CheckedTensor], dict[int, int]]:
     """Return the tensors of a task, and the addresses of those that the runtime has provided."""
     made, provided = [], {}
     rows = trace.arguments_of(number).tolist()

@@ -61,7 +61,7 @@ def file_of_variable() -> str | None:
     return name if _opened_by_variable == 1 else f"{name}.{_opened_by_variable}"
 
 
-class Recorder:
+class TraceRecorder:
     """Takes traces of one engine, one after the other.
 
     `describe` returns what is to be told of the Worker in the file: its names of functions and workers.

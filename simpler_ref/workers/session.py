@@ -23,7 +23,7 @@ from ..errors import ControlError, TaskError, WorkerLostError
 from ..jit import layout as L
 from ..system.regions import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
-from ..trace.recorder import Recorder
+from ..trace.recorder import TraceRecorder
 from .child_traces import ChildTraces
 from .kinds import NestedWorker, WorkerKind
 from .manager import WorkerManager, worker_name
@@ -103,7 +103,7 @@ class Session:
         self.pid = os.getpid()
         self.endpoints = RemoteWorkers()
         described = weakref.WeakMethod(self._described)  # a recorder does not keep its Worker
-        self.recorder = Recorder(engine, lambda: (described() or dict)())
+        self.recorder = TraceRecorder(engine, lambda: (described() or dict)())
         self.caller = L.NONE
         """Index of the callable that runs calls."""
         self.call_names: dict[int, str] = {}

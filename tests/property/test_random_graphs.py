@@ -22,14 +22,14 @@ from simpler_ref.check.model import (
     OUTPUT,
     OUTPUT_EXISTING,
     SUB,
+    ModelTensor,
     Refused,
-    Tensor,
     host_tensors,
 )
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
-from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
+from ..support import DEADLINE_S, Arg, Driver, ModelMember, wait_until
 from .reference import Reference
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
@@ -108,15 +108,15 @@ class Program:
             members = members[: len(pool)]
         plain, wire = [], []
         for args, more, scalars, place in members:
-            tensors = [Tensor(4, 0x1000, 8)] * more
+            tensors = [ModelTensor(4, 0x1000, 8)] * more
             for tag, (where, i), nbytes, child in args:
                 known = self.slabs if where == "slab" and self.slabs else ADDRESSES
                 data = 0 if where == "none" else known[i % len(known)]
-                tensors.append(Tensor(tag, data, nbytes, child and data != 0))
+                tensors.append(ModelTensor(tag, data, nbytes, child and data != 0))
             worker = pool[place] if place < len(pool) else -1
             plain.append((tensors, scalars, worker))
             given = tuple(Arg(t.tag, t.data, t.nbytes, t.child_memory) for t in tensors)
-            wire.append(Member(given, tuple(scalars), worker))
+            wire.append(ModelMember(given, tuple(scalars), worker))
         words = {"callable": callable_index, "kind": kind, "config": config}
 
         def of_engine():

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from simpler_ref import ContinuousTensor, DataType, Rows
 from simpler_ref import TensorArgType as T
-from simpler_ref.check.model import SUB, Tensor
+from simpler_ref.check.model import SUB, ModelTensor
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import make_tensor
@@ -230,7 +230,7 @@ class OnReference:
 
     def submit(self, members, group):
         plain = [
-            ([Tensor(int(tag), one.data, one.nbytes()) for one, tag in tensors], scalars, -1)
+            ([ModelTensor(int(tag), one.data, one.nbytes()) for one, tag in tensors], scalars, -1)
             for tensors, scalars in members
         ]
         given = [one for tensors, _ in members for one, _ in tensors]

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from simpler_ref import ContinuousTensor, TaskArgs, TensorArgType
 from simpler_ref.jit import layout as L
 from simpler_ref.orch.checked import _tensor_of
-from simpler_ref.trace.history import HOST, History, Lineage, Tensor, share
+from simpler_ref.trace.history import HOST, CheckedTensor, History, Lineage, share
 
 
 def tensor(tag, start, end):
-    return Tensor(tag, HOST, start, end)
+    return CheckedTensor(tag, HOST, start, end)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -43,7 +43,7 @@ from .files import (
     tensor_entry,
     write_all,
 )
-from .run import Tensor
+from .run import RunTensor
 
 _ARGS = np.dtype(CoreArgsStorage)
 _WAVE = np.dtype(
@@ -248,17 +248,17 @@ def _counted(run: ChipRun, event_type: int, hardware: bool) -> str:
 
 
 # ---------------------------------------------------------------- what launches have
-def _tensor(launch: Any, i: int) -> Tensor:
+def _tensor(launch: Any, i: int) -> RunTensor:
     wire = launch["args"]["tensors"][i]
     shape = tuple(wire["shapes"][: int(wire["ndims"])].tolist())
     dtype = DataType(int(wire["dtype"]))
     tag, item = _TAGS[ArgDirection(int(launch["directions"][i]))], get_element_size(dtype)
     nbytes = item * int(np.prod(shape, dtype=np.int64))
     strides, marked = row_major(shape, 1), bool(wire["padding"][1])
-    return Tensor(i, tag, int(wire["data"]), nbytes, marked, dtype.name, item, shape, strides)
+    return RunTensor(i, tag, int(wire["data"]), nbytes, marked, dtype.name, item, shape, strides)
 
 
-def _tensors(launch: Any) -> Iterator[Tensor]:
+def _tensors(launch: Any) -> Iterator[RunTensor]:
     yield from (_tensor(launch, i) for i in range(int(launch["args"]["tensor_count"])))
 
 

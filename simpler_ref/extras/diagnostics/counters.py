@@ -14,7 +14,7 @@ import time
 from typing import NamedTuple
 
 
-class Event(NamedTuple):
+class PerfEvent(NamedTuple):
     """A counter of the processor, by the numbers of ``perf_event_open``."""
 
     name: str
@@ -22,19 +22,19 @@ class Event(NamedTuple):
     config: int
 
 
-CYCLES = Event("cycles", 0, 0)
-_INSTRUCTIONS = Event("instructions", 0, 1)
-_BRANCHES, _BRANCH_MISSES = Event("branches", 0, 4), Event("branch_misses", 0, 5)
-_REFERENCES, _MISSES = Event("cache_references", 0, 2), Event("cache_misses", 0, 3)
-_FRONTEND, _BACKEND = Event("stalled_frontend", 0, 7), Event("stalled_backend", 0, 8)
+CYCLES = PerfEvent("cycles", 0, 0)
+_INSTRUCTIONS = PerfEvent("instructions", 0, 1)
+_BRANCHES, _BRANCH_MISSES = PerfEvent("branches", 0, 4), PerfEvent("branch_misses", 0, 5)
+_REFERENCES, _MISSES = PerfEvent("cache_references", 0, 2), PerfEvent("cache_misses", 0, 3)
+_FRONTEND, _BACKEND = PerfEvent("stalled_frontend", 0, 7), PerfEvent("stalled_backend", 0, 8)
 HARDWARE = {
     1: (_INSTRUCTIONS, _BRANCHES, _BRANCH_MISSES),
     2: (_INSTRUCTIONS, _FRONTEND, _BACKEND),
-    4: (_REFERENCES, _MISSES, Event("bus_cycles", 0, 6)),
-    5: (Event("l1d_reads", 3, 0), Event("l1d_read_misses", 3, 1 << 16)),
-    6: (_BRANCH_MISSES, _BACKEND, Event("context_switches", 1, 3)),
-    7: (Event("dtlb_reads", 3, 3), Event("dtlb_read_misses", 3, 3 | 1 << 16)),
-    8: (Event("llc_reads", 3, 2), Event("llc_read_misses", 3, 2 | 1 << 16)),
+    4: (_REFERENCES, _MISSES, PerfEvent("bus_cycles", 0, 6)),
+    5: (PerfEvent("l1d_reads", 3, 0), PerfEvent("l1d_read_misses", 3, 1 << 16)),
+    6: (_BRANCH_MISSES, _BACKEND, PerfEvent("context_switches", 1, 3)),
+    7: (PerfEvent("dtlb_reads", 3, 3), PerfEvent("dtlb_read_misses", 3, 3 | 1 << 16)),
+    8: (PerfEvent("llc_reads", 3, 2), PerfEvent("llc_read_misses", 3, 2 | 1 << 16)),
 }
 SOFTWARE = (
     *("sw_minor_faults", "sw_major_faults"),
@@ -47,7 +47,7 @@ _USER_ONLY = 1 << 5 | 1 << 6
 """Neither the kernel nor a hypervisor is counted: that needs no rights."""
 
 
-def _open(event: Event) -> int:
+def _open(event: PerfEvent) -> int:
     """Begin to count for the calling thread; return the descriptor.
 
     Raises

@@ -29,7 +29,7 @@ import numpy as np
 from ...jit import layout as L
 from ...model.config import CallConfig
 from ...trace import tables
-from .run import READS, WRITES, Edge, FlaggedRun, Step, Task, Tensor
+from .run import READS, WRITES, Edge, FlaggedRun, RunTask, RunTensor, Step
 
 FILES = {
     "enable_l2_swimlane": "l2_swimlane_records.json",
@@ -250,7 +250,7 @@ def _orchestrator_phases(run: FlaggedRun) -> list[Entry]:
 
 # ---------------------------------------------------------------- deps.json
 def dependency_task(
-    task: int, scope: str, function: int, tensors: Iterable[tuple[Tensor, int]]
+    task: int, scope: str, function: int, tensors: Iterable[tuple[RunTensor, int]]
 ) -> Entry:
     """Return the entry of a task; its tensors come with the numbers of their buffers."""
     return {
@@ -297,7 +297,7 @@ def _dependencies(run: FlaggedRun) -> dict[str, Any]:
     }
 
 
-def _edge(producer: Task, task: Task, edge: Edge) -> Entry:
+def _edge(producer: RunTask, task: RunTask, edge: Edge) -> Entry:
     """Return an edge: to the task that provided the memory, or to the last one that wrote it."""
     mine = task.tensors[edge.tensor]
     creator = edge.is_memory or producer.is_buffer
@@ -318,7 +318,7 @@ def _edge(producer: Task, task: Task, edge: Edge) -> Entry:
     return found
 
 
-def _written(producer: Task, edge: Edge) -> Tensor | None:
+def _written(producer: RunTask, edge: Edge) -> RunTensor | None:
     """Return the tensor through which a task is the producer of an edge."""
     for one in producer.tensors.values():
         if one.tag in WRITES and one.address <= edge.address < one.address + max(1, one.nbytes):
@@ -343,7 +343,7 @@ def manifest(level: int, entries: list[Entry], dropped: int) -> dict[str, Any]:
     }
 
 
-def tensor_entry(task: int, function: int, tensor: Tensor, stage: str) -> Entry:
+def tensor_entry(task: int, function: int, tensor: RunTensor, stage: str) -> Entry:
     """Return the entry of a tensor, without bytes; `task` and `function` are numbers."""
     entry = blank_entry(task, function, tensor.index, stage)
     entry["role"] = "inout" if tensor.tag == "INOUT" else "input" if stage == BEFORE else "output"
@@ -424,7 +424,7 @@ def _tensors_noted(run: FlaggedRun) -> Iterator[Entry]:
                 yield tensor_entry(*ids, tensor, AFTER)
 
 
-def _dumped(run: FlaggedRun) -> Iterator[tuple[Task, int, int, int]]:
+def _dumped(run: FlaggedRun) -> Iterator[tuple[RunTask, int, int, int]]:
     """Yield what workers have noted of arguments: the task, and the operand and values of the note."""
     for worker in range(run.workers):
         for what, number, first, second in run.of_worker(worker, L.NOTED_DUMPED).tolist():

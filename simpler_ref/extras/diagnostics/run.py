@@ -28,7 +28,7 @@ BLOCK = 1 << 16
 
 
 @dataclass(slots=True)
-class Tensor:
+class RunTensor:
     """A tensor of a task."""
 
     index: int
@@ -77,7 +77,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(slots=True)
-class Task:
+class RunTask:
     """A task of the run."""
 
     number: int
@@ -86,7 +86,7 @@ class Task:
     function: int = 0
     is_buffer: bool = False
     submitted: int = 0
-    tensors: dict[int, Tensor] = field(default_factory=dict)
+    tensors: dict[int, RunTensor] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
 
     @property
@@ -96,7 +96,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Buffer:
+class RunBuffer:
     """Memory that tensors share, from one time that it was handed out to the next."""
 
     address: int
@@ -110,7 +110,7 @@ class Step(NamedTuple):
 
     what: str
     """submit, reclaim, held, scope, span."""
-    task: Task | None
+    task: RunTask | None
     first: int
     """Of held: the ring. Of a scope: its depth. Of a span: when it began."""
     second: int
@@ -157,8 +157,8 @@ class FlaggedRun:
         begun = np.flatnonzero(orch["what"] == L.NOTED_RUN | 1 << 8)
         self._orch = orch[begun[-1] :] if len(begun) else np.empty(0, NOTE)
         self.first = int(self._orch["task"][0]) if len(begun) else 1
-        self.tasks: dict[int, Task] = {}
-        self.buffers: list[Buffer] = []
+        self.tasks: dict[int, RunTask] = {}
+        self.buffers: list[RunBuffer] = []
         self._known: dict[int, int] = {}
         self.steps: list[Step] = []
         self._walk()
@@ -185,7 +185,7 @@ class FlaggedRun:
         task = self.tasks.get(number)
         return -1 if task is None else task.id
 
-    def function_of(self, task: Task) -> int:
+    def function_of(self, task: RunTask) -> int:
         """Return the number of a task's function; -1 if it is not known."""
         return self._functions.get(task.function, -1)
 
@@ -228,10 +228,10 @@ class FlaggedRun:
             elif kind in (L.NOTED_SUBMIT, L.NOTED_PLAYED):
                 self.steps.append(Step("span", None, time, value))
 
-    def _task(self, number: int) -> Task:
+    def _task(self, number: int) -> RunTask:
         task = self.tasks.get(number)
         if task is None:
-            task = self.tasks[number] = Task(number)
+            task = self.tasks[number] = RunTask(number)
         return task
 
     def _note_tensor(self, number: int, operand: int, address: int, nbytes: int) -> None:
@@ -241,7 +241,7 @@ class FlaggedRun:
             dtype, item = DataType(kind).name, L.DTYPE_SIZES[kind]
         index, tag = operand & 0xFFFF, TAGS[operand >> 16 & 0xF]
         marked = bool(operand >> 21 & 1)
-        tensor = Tensor(index, tag, address, nbytes, marked, dtype, item)
+        tensor = RunTensor(index, tag, address, nbytes, marked, dtype, item)
         self._task(number).tensors[index] = tensor
 
     def _note_shape(self, number: int, operand: int, first: int, second: int) -> None:
@@ -260,7 +260,7 @@ class FlaggedRun:
         tensor.strides = row_major(tensor.shape, 1)
 
     # ------------------------------------------------------------ buffers
-    def _place(self, task: Task) -> None:
+    def _place(self, task: RunTask) -> None:
         """Say in which buffer each tensor of a task lies: in that of the tensor that began there before.
 
         An OUTPUT is new, and so is a buffer from `alloc`: these have versions of their own.
@@ -271,7 +271,7 @@ class FlaggedRun:
             if found is None or tensor.tag == "OUTPUT":
                 version = 0 if found is None else self.buffers[found].version + 1
                 found = self._known[low] = len(self.buffers)
-                self.buffers.append(Buffer(low, version, tensor.dtype, 0))
+                self.buffers.append(RunBuffer(low, version, tensor.dtype, 0))
             buffer = self.buffers[found]
             buffer.elements = max(buffer.elements, tensor.nbytes // tensor.item)
             tensor.buffer = found

@@ -23,7 +23,7 @@ _Scene = TypeVar("_Scene", bound="type[SceneTestCase]")
 _CONFIG = frozenset(CallConfig._NAMES)
 
 
-class Outcome(NamedTuple):
+class CaseOutcome(NamedTuple):
     """How a case went."""
 
     times_s: list[float]
@@ -123,7 +123,7 @@ class SceneTestCase:
             count = 1 if self.programs().signatures else 0
         return Worker(level=3, device_ids=options.devices_for(count), **more)
 
-    def run_case(self, case: Case, options: RunOptions) -> Outcome:
+    def run_case(self, case: Case, options: RunOptions) -> CaseOutcome:
         """Run a case, as many rounds as wanted, and compare what comes out of each."""
         builder = self.generate_args(case.params)
         if not isinstance(builder, TaskArgsBuilder):
@@ -143,8 +143,8 @@ class SceneTestCase:
                 times.append(time.perf_counter() - start)
                 wrong = [] if options.skip_golden else deviations(arrays, golden, *case.tolerances)
                 if wrong:
-                    return Outcome(times, wrong)
-        return Outcome(times, [])
+                    return CaseOutcome(times, wrong)
+        return CaseOutcome(times, [])
 
     def _prepared(self, worker: Worker) -> Callable[[SceneArgs, CallConfig], Any]:
         """Register the callables; return what runs them."""
