@@ -31,15 +31,24 @@ extensions = [
     "rule_coverage",
     "rule_links",
     "state_machine",
+    "trace_example",
     "waiting_states",
     "words",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
 
 html_theme = "furo"
 html_title = f"simpler_ref {release}"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        *(f"sidebar/{part}.html" for part in ("brand", "search", "scroll-start", "navigation")),
+        "versions.html",  # what publish.py has put beside these pages
+        "sidebar/scroll-end.html",
+    ]
+}
 pygments_dark_style = "github-dark"
 html_copy_source = False
 html_show_sphinx = False

@@ -75,9 +75,9 @@ class Figures:
         return "own" if self.peers[peer]["own"] else self.peers[peer]["workers"]
 
     # ------------------------------------------------------------ drawings
-    def bars(self, workload):
-        """Return a drawing: a bar for each peer, on a logarithmic axis."""
-        rows = self.taken(workload)
+    def bars(self, workload, *chosen):
+        """Return a drawing: a bar for each peer, or for those chosen, on a logarithmic axis."""
+        rows = [one for one in self.taken(workload) if not chosen or one[0] in chosen]
         if not rows:
             return "<p>No figures.</p>"
         unit = rows[0][1]["unit"]
@@ -318,6 +318,7 @@ def spread_out(wanted, gap, top, bottom):
 
 DRAWN = {
     "bars": lambda figures, names: "\n".join(map(figures.bars, names)),
+    "some": lambda figures, names: figures.bars(*names),  # a workload, and peers
     "lines": lambda f, _: f.lines(),
 }
 WRITTEN = {
