@@ -166,6 +166,7 @@ def endpoints(count=2, sub_workers=1, secure=False, silence_s=None, arena_size=N
         **more,
     )
     with Worker(fleet=spec, endpoints=count, **options) as worker:
+        worker.start()  # or the tasks of the first run would seem to last as long as that
         yield worker
 
 

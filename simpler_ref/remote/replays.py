@@ -8,6 +8,7 @@ Rule     SPEED-LIST-1, SPEED-LIST-5, SPEED-REPLAY-12
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -58,16 +59,16 @@ class PlacedGraph(Graph):
         of_endpoints = any(is_remote(handle) for handle, _ in self._handles)
         self._steps: list[Step] = recorder.steps if of_endpoints else []
         self._listed: ListedGraph | None = None
-        self._task_s = 0.0
-        """About how long its tasks last; 0 before it has run."""
-        self._is_unlisted = self._went_by_lists = False
-        """Whether it cannot go by lists, and went by lists the last time."""
+        self._task_s = self._unlisted_s = math.inf
+        """About how long its tasks last, and how long when they made no lists; infinite before that."""
+        self._went_by_lists = False
+        """Whether it did the last time."""
 
     def _run(self, bound: TaskArgs | None, start: int) -> RunTiming:
         self._prepare_lists()
         timing = super()._run(bound, start)
         seconds = timing.host_wall_ns / 1e9
-        self._task_s = self._task_s or seconds / max(1, self.tasks)
+        self._task_s = min(self._task_s, seconds / max(1, self.tasks))  # the first may start sessions
         if self._listed is None or not self._went_by_lists:
             return timing
         self._listed.note_run(seconds)
@@ -89,7 +90,7 @@ class PlacedGraph(Graph):
         options = life.options
         if options.check or options.track_reads:
             return  # a list has only the order that follows from its data
-        if not self._steps or not self._task_s:
+        if not self._steps or self._task_s == math.inf:
             return
         assert isinstance(life.endpoints, Endpoints)
         for dropped in life.endpoints.take_dropped_lists():
@@ -98,14 +99,14 @@ class PlacedGraph(Graph):
                     life.registry.discard(dropped, life.installer, life.running)
         if self._listed is not None and not self._listed.is_possible:
             self._listed = None
-        if self._listed is None and not self._is_unlisted:
+        if self._listed is None and self._task_s < self._unlisted_s / 2:
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise
                 self._listed = ListedGraph.of(
                     life.endpoints, self._steps, self._words(), provided, self._task_s
                 )
-                self._is_unlisted = self._listed is None
+                self._unlisted_s = self._task_s if self._listed is None else math.inf
         if self._listed is not None:
             with suppress(CallableError, ControlError):  # so this replay goes task by task
                 self._listed.register(life.registry.is_live, self._add_callable)
