@@ -145,7 +145,7 @@ def _has_gaps(layout: Layout) -> bool:
 
 
 Form = tuple[int, int, "Layout | None"]
-"""Bytes, and `below` and `layout` of a `CheckedTensor`; it counts from its lowest byte if it has no layout."""
+"""Bytes, and `below` and `layout` of a `CheckedTensor`; without layout it counts from its lowest byte."""
 
 
 class CheckedUse(NamedTuple):
