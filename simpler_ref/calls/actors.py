@@ -240,7 +240,8 @@ def _call(
     found = _objects.get(number)
     if found is None:
         return ended(None, _gone(kind, number))
-    return NESTED.submit(_task_of(type(found.value), kind, name), (None, number, *args), kwargs)
+    task = _task_of(found.value.__class__, kind, name)
+    return NESTED.submit(task, (None, number, *args), kwargs)
 
 
 @functools.lru_cache
