@@ -22,7 +22,7 @@ INTEGER = struct.Struct("<qq")
 """A signed integer and its kind."""
 NUMBER = struct.Struct("<dq")
 """A 64-bit float and its kind."""
-_WORD = struct.Struct("<Qq")
+WORD = struct.Struct("<Qq")
 _SINGLE = struct.Struct("<f4xq")
 
 
@@ -92,7 +92,7 @@ def scalar_wire(value: Any) -> bytes:
     if isinstance(value, (BoundInt, BoundFloat)):
         return value.word
     if isinstance(value, ScalarBits):
-        return _WORD.pack(value, L.RAW)
+        return WORD.pack(value, L.RAW)
     if isinstance(value, (np.ndarray, ctypes._SimpleCData)) or hasattr(value, "data_ptr"):
         return _wire_of_content(value)
     if isinstance(value, (Float32, np.float32)):
@@ -110,7 +110,7 @@ def scalar_wire(value: Any) -> bytes:
         raise OverflowError(f"scalar {value} does not fit 64 bits")
     if number < 1 << 63:
         return INTEGER.pack(number, L.SIGNED)
-    return _WORD.pack(number, L.UNSIGNED)
+    return WORD.pack(number, L.UNSIGNED)
 
 
 def _wire_of_content(value: Any) -> bytes:

@@ -12,7 +12,7 @@ Rule     REMOTE-COPY-1, REMOTE-COPY-2, REMOTE-COPY-3, REMOTE-COPY-4, REMOTE-COPY
 from __future__ import annotations
 
 import enum
-import hashlib
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,11 +23,23 @@ import numpy as np
 
 from ..errors import RemoteError, TaskError, TransferError, WorkerLostError
 from ..jit import layout as L
-from ..system.types import Array
+from ..system.types import Array, address_of
 from .fail_points import fail_point
-from .fields import POSITIVE, InFrame, Many, Message, Positive, ShortText, Uint64
+from .fields import (
+    POSITIVE,
+    TEXT,
+    Blob,
+    Many,
+    Message,
+    Positive,
+    Reader,
+    ShortText,
+    Uint64,
+    refusal,
+)
 from .limits import (
     MAX_TENSORS,
+    MOST_IN_FRAME,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
@@ -71,13 +83,13 @@ class CopiedTensor(NamedTuple):
     of a call's array, or of a tensor which the TASK describes as bytes; see `layouts`.
     """
 
-    key: Uint64 = 0
+    key: int = 0
     """0: the tensor is no copy."""
-    reads: Uint64 = 0
-    makes: Uint64 = 0
-    source: ShortText = ""
-    layout: ShortText = ""
-    data: InFrame = b""
+    reads: int = 0
+    makes: int = 0
+    source: str = ""
+    layout: str = ""
+    data: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,59 @@ class ComingCopy:
     nbytes: Positive
 
 
+class _CopiedTensors:
+    """Many `CopiedTensor`s: a row of numbers for each, then the texts that rows name by their places,
+    then their bytes: so that a task with a hundred of them is read in one step.
+    """
+
+    _ROW = struct.Struct("<QQQHHI")
+    _TEXTS = Many(TEXT, 2 * MAX_TENSORS + 1)
+
+    def write(self, value: Sequence[CopiedTensor], where: str) -> bytes:
+        """Return the bytes of a sequence."""
+        texts = {"": 0}
+        try:
+            rows = [
+                self._ROW.pack(
+                    key,
+                    reads,
+                    makes,
+                    texts.setdefault(source, len(texts)),
+                    texts.setdefault(layout, len(texts)),
+                    len(data),
+                )
+                for key, reads, makes, source, layout, data in value
+            ]
+        except struct.error as error:
+            raise refusal(where, str(error)) from None
+        data = b"".join([one.data for one in value if one.data])
+        beside = self._TEXTS.write(list(texts)[1:], where) + _DATA.write(data, where)
+        return _ROWS.write(b"".join(rows), where) + beside
+
+    def read(self, reader: Reader, where: str) -> tuple[CopiedTensor, ...]:
+        """Return the sequence of the next bytes."""
+        raw = _ROWS.read(reader, where)
+        if len(raw) % self._ROW.size:
+            raise refusal(where, f"{len(raw)} bytes are no rows of {self._ROW.size}")
+        rows = list(self._ROW.iter_unpack(raw))
+        texts = "", *self._TEXTS.read(reader, where)
+        data = _DATA.read(reader, where)
+        made: list[CopiedTensor] = []
+        at = 0
+        for key, reads, makes, source, layout, nbytes in rows:
+            if max(source, layout) >= len(texts) or nbytes > len(data) - at:
+                raise refusal(where, f"row {len(made)} names a text or bytes that are not there")
+            its = data[at : at + nbytes] if nbytes else b""
+            made.append(CopiedTensor(key, reads, makes, texts[source], texts[layout], its))
+            at += nbytes
+        if at != len(data):
+            raise refusal(where, f"{len(data) - at} bytes are of no tensor")
+        return tuple(made)
+
+
+_ROWS = Blob(MAX_TENSORS * _CopiedTensors._ROW.size)
+_DATA = Blob(MOST_IN_FRAME)
+CopiedTensors = Annotated[Sequence[CopiedTensor], _CopiedTensors()]
 _COMING_COPY = Message("OPEN_COPIES.copies", ComingCopy)
 
 
@@ -108,15 +173,18 @@ class WantedCopies:
     error: ShortText = ""
 
 
-COPIED_TENSOR = Message("RUN.tensors", CopiedTensor)
 OPEN_COPIES = Message("OPEN_COPIES", ComingCopies)
 WANTED_COPIES = Message("OPEN_COPIES answer", WantedCopies)
 
 
+_U64 = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+"""Odd, so that versions of a tensor have windows with keys unlike each other's."""
+
+
 def window_key(key: int, version: int) -> int:
     """Return the key of the window with a version of a tensor."""
-    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")
-    return int.from_bytes(hashlib.blake2b(octets, digest_size=8).digest(), "little") or 1
+    return (key + version * _STEP) & _U64 or 1
 
 
 # ---------------------------------------------------------------- the states of a version
@@ -182,13 +250,20 @@ class _Copy:
     the memory, or 0. `story` has what happened to it last.
     """
 
-    __slots__ = ("is_in_frame", "memory", "state", "story", "version", "window")
+    __slots__ = (
+        *("address", "is_in_frame", "memory", "nbytes", "state", "story", "version", "window"),
+    )
 
-    def __init__(self, memory: Array) -> None:
-        self.memory = memory
+    def __init__(self, memory: Array, is_in_frame: bool = False) -> None:
         self.state, self.version, self.window = CopyState.GONE, 0, 0
-        self.is_in_frame = False
+        self.put_at(memory)
+        self.is_in_frame = is_in_frame
         self.story: deque[tuple[str, int]] = deque(maxlen=_MOST_TOLD)
+
+    def put_at(self, memory: Array) -> None:
+        """Have it in some memory."""
+        self.memory, self.address, self.nbytes = memory, address_of(memory), memory.nbytes
+        self.is_in_frame = False
 
     def told(self) -> str:
         """Return the story, as errors tell it."""
@@ -298,8 +373,7 @@ class Copies:
             for one in tensors:
                 if one.data and not self._is_here(ComingCopy(one.key, one.reads, len(one.data))):
                     self._drop_coming([(one.key, one.reads)])  # a transfer of it was cut short
-                    coming = _Copy(np.frombuffer(one.data, np.uint8))
-                    coming.is_in_frame = True
+                    coming = _Copy(np.frombuffer(one.data, np.uint8), is_in_frame=True)
                     self._step("put", one.key, coming, one.reads)
                     self._coming[one.key, one.reads] = coming
 
@@ -352,33 +426,27 @@ class Copies:
                 f"use: {error}"
             ) from None
 
-    def _take(
-        self,
-        tensors: Sequence[CopiedTensor],
-        sizes: Sequence[int],
-    ) -> list[int]:
-        wanted = {
-            one.key: (one, nbytes)
-            for one, nbytes in zip(tensors, sizes, strict=True)
-            if one.key and one.reads
-        }
+    def _take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         lacking: dict[str, list[tuple[CopiedTensor, _Copy]]] = {}
-        for one, nbytes in wanted.values():
-            copy = self._lacked(one, nbytes)
-            if copy is not None:
-                lacking.setdefault(one.source, []).append((one, copy))
+        with self._lock:
+            wanted = {one.key: (one, size) for one, size in zip(tensors, sizes, strict=True)}
+            for one, nbytes in wanted.values():
+                if one.reads and one.key:
+                    copy = self._lacked(one, nbytes)
+                    if copy is not None:
+                        lacking.setdefault(one.source, []).append((one, copy))
         for source, several in lacking.items():
             self._fetch(source, several)
-        addresses = []
-        for one, nbytes in zip(tensors, sizes, strict=True):
-            if not one.key:
-                addresses.append(0)
-                continue
-            copy = self._of(one.key, nbytes)
-            if one.makes:
-                self._require_not_later(copy, one.makes - 1)
-            addresses.append(int(copy.memory.ctypes.data))
         with self._lock:
+            addresses = []
+            for one, nbytes in zip(tensors, sizes, strict=True):
+                if not one.key:
+                    addresses.append(0)
+                    continue
+                copy = self._of(one.key, nbytes)
+                if one.makes:
+                    self._require_not_later(copy, one.makes - 1)
+                addresses.append(copy.address)
             for one in tensors:
                 if one.key and one.makes:
                     self._step("change", one.key, self._copies[one.key])
@@ -445,19 +513,17 @@ class Copies:
 
     def _lacked(self, one: CopiedTensor, nbytes: int) -> _Copy | None:
         """Return the copy whose version a task reads if that has to be fetched."""
-        with self._lock:
-            came = self._has_come(one)
+        came = self._has_come(one)
         copy = self._of(one.key, nbytes)
-        with self._lock:
-            self._require_not_later(copy, one.reads)
-            if copy.version == one.reads:
-                self._counts["stored" if came else "hits"] += 1
-                return None
-            if not one.source or one.source == self._mover.address:
-                raise RemoteError(
-                    f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
-                )
-            self._step("change", one.key, copy)
+        self._require_not_later(copy, one.reads)
+        if copy.version == one.reads:
+            self._counts["stored" if came else "hits"] += 1
+            return None
+        if not one.source or one.source == self._mover.address:
+            raise RemoteError(
+                f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
+            )
+        self._step("change", one.key, copy)
         return copy
 
     def _has_come(self, one: CopiedTensor) -> bool:
@@ -477,8 +543,7 @@ class Copies:
     def _fetch(self, source: str, several: Sequence[tuple[CopiedTensor, _Copy]]) -> None:
         """Fetch versions, all at once."""
         spans = [
-            Span(window_key(one.key, one.reads), copy.memory.ctypes.data, copy.memory.nbytes)
-            for one, copy in several
+            Span(window_key(one.key, one.reads), copy.address, copy.nbytes) for one, copy in several
         ]
         try:
             self._mover.fetch_all(source, spans)
@@ -495,30 +560,22 @@ class Copies:
                 self._step("keep", one.key, copy, one.reads)
 
     def _of(self, key: int, nbytes: int) -> _Copy:
-        """Return a copy whose memory tasks see; two that read it may both be about to make room."""
+        """Return a copy whose memory tasks see."""
         copy = self._copies.get(key)
-        memory = None
-        if copy is None or copy.is_in_frame:
-            memory = self.empty(max(1, nbytes))
-        with self._lock:
-            copy = self._copies.get(key)
-            if copy is None:
-                assert memory is not None
-                copy = self._copies[key] = _Copy(memory)
-                self._step("make room", key, copy)
-            self._require_size(copy, nbytes)
-            if copy.is_in_frame:
-                assert memory is not None
-                memory[:] = copy.memory
-                copy.memory, copy.is_in_frame = memory, False
-            return copy
+        if copy is None:
+            copy = self._copies[key] = _Copy(self.empty(max(1, nbytes)))
+            self._step("make room", key, copy)
+        self._require_size(copy, nbytes)
+        if copy.is_in_frame:
+            memory = self.empty(copy.nbytes)
+            memory[:] = copy.memory
+            copy.put_at(memory)
+        return copy
 
     @staticmethod
     def _require_size(copy: _Copy, nbytes: int) -> None:
-        if copy.memory.nbytes != max(1, nbytes):
-            raise ValueError(
-                f"a tensor of {nbytes} bytes is said to be one of {copy.memory.nbytes} bytes"
-            )
+        if copy.nbytes != (nbytes or 1):
+            raise ValueError(f"a tensor of {nbytes} bytes is said to be one of {copy.nbytes} bytes")
 
     @staticmethod
     def _require_not_later(copy: _Copy, version: int) -> None:
@@ -547,9 +604,7 @@ class Copies:
         copy.story.append((name, version))
         if event.access:
             copy.window = window_key(key, version)
-            memory = copy.memory
-            window = Window(copy.window, memory.ctypes.data, memory.nbytes, event.access)
-            self._mover.offer(window)
+            self._mover.offer(Window(copy.window, copy.address, copy.nbytes, event.access))
 
     def validate(self) -> None:
         """Assert what holds of all copies whenever no thread is in the middle of something; for tests."""

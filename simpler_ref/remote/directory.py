@@ -20,6 +20,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -49,6 +50,7 @@ REQUEST_BYTES = 100_000
 _MOST_WORK = 1 << 12
 """Of numpy's search for a byte that two arrays share; beyond that they count as sharing some."""
 _FEW = 64
+_START = attrgetter("start")
 Name = Hashable
 """What tensors are known by: the span of one that has all of its bytes; else the layout, too. A value of
 a call, which has no address, is known by the slot of that."""
@@ -197,45 +199,40 @@ class Held:
             self.makers.append(Made(maker, self.version, self.version, is_blind, task))
 
 
-@dataclass(slots=True)
 class Use:
     """What a task does with a tensor: `rights` are TENSOR_READ and TENSOR_WRITE.
 
     `start` is 0 if the runtime provides the memory. `index` is that of the tensor among the task's.
-    `layout` is that of one with gaps. A use of the value of a call has the call's `slot`.
+    `layout` is that of one with gaps. A use of the value of a call has the call's `slot`. `name` is what
+    the tensor is known by.
     """
 
-    index: int
-    start: int
-    nbytes: int
-    rights: int
-    wire: bytes
-    layout: Layout | None = None
-    slot: int = 0
+    __slots__ = (
+        *("index", "layout", "name", "nbytes", "reads", "rights", "slot", "start", "wire"),
+        "writes",
+    )
 
-    @property
-    def name(self) -> Name:
-        """What the tensor is known by."""
-        if self.slot:
-            return self.slot
-        if self.layout is None:
-            return self.start, self.nbytes
-        return self.start, self.nbytes, span_of(self.layout)[0], *self.layout
+    def __init__(
+        self,
+        index: int,
+        start: int,
+        nbytes: int,
+        rights: int,
+        wire: bytes,
+        layout: Layout | None = None,
+        slot: int = 0,
+    ) -> None:
+        self.index, self.start, self.nbytes, self.wire = index, start, nbytes, wire
+        self.rights, self.layout, self.slot = rights, layout, slot
+        self.reads, self.writes = bool(rights & L.TENSOR_READ), bool(rights & L.TENSOR_WRITE)
+        self.name: Name = slot or (start, nbytes)
+        if layout is not None:
+            self.name = start, nbytes, span_of(layout)[0], *layout
 
     @property
     def size(self) -> int:
         """The bytes of its elements."""
         return self.nbytes if self.layout is None else size_of(self.layout)
-
-    @property
-    def reads(self) -> bool:
-        """Whether the task reads it."""
-        return bool(self.rights & L.TENSOR_READ)
-
-    @property
-    def writes(self) -> bool:
-        """Whether the task writes it."""
-        return bool(self.rights & L.TENSOR_WRITE)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -408,8 +405,8 @@ class Directory:
         """
         placed = Placed(where, uses, handle)
         fresh: dict[Name, Held] = {}
-        for i, use in enumerate(uses):
-            self._require_apart(use, uses[:i])
+        self._require_apart(uses)
+        for use in uses:
             held = None
             if use.start:
                 held = self._current(use) or fresh.get(use.name)
@@ -421,19 +418,23 @@ class Directory:
             placed.tensors[use.index] = held
         return placed
 
-    def _require_apart(self, use: Use, before: Iterable[Use]) -> None:
-        if not use.start or not use.nbytes:
-            return
-        for other in before:
-            if not (use.writes or other.writes) or not other.start or other.name == use.name:
+    def _require_apart(self, uses: Sequence[Use]) -> None:
+        """Refuse tensors of one task that share some bytes."""
+        open_ones: list[Use] = []
+        for use in sorted(uses, key=_START):
+            if not use.start or not use.nbytes:
                 continue
-            if other.shares(use):
-                both = f"{other.index} and {use.index}"
-                raise ValueError(
-                    f"{f'arrays {both} of the call' if self._is_under_way else f'tensors {both}'} share "
-                    "some bytes, and are not the same, and an endpoint would get a copy of each: give it "
-                    "one that has all of the bytes"
-                )
+            open_ones = [one for one in open_ones if one.start + one.nbytes > use.start]
+            for other in open_ones:
+                if (use.writes or other.writes) and other.name != use.name and other.shares(use):
+                    first, second = sorted((use.index, other.index))
+                    both = f"{first} and {second}"
+                    raise ValueError(
+                        f"{f'arrays {both} of the call' if self._is_under_way else f'tensors {both}'} "
+                        "share some bytes, and are not the same, and an endpoint would get a copy of "
+                        "each: give it one that has all of the bytes"
+                    )
+            open_ones.append(use)
 
     def plans(self, placed: Placed, count: int) -> list[CopyPlan]:
         """Return what the endpoint is told of each of a task's `count` tensors."""

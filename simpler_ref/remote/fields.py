@@ -214,7 +214,8 @@ class Text:
 
 Octets = Annotated[bytes, Blob()]
 InFrame = Annotated[bytes, Blob(MOST_INLINE_KEPT)]
-ShortText = Annotated[str, Text(MAX_STRING_BYTES)]
+TEXT = Text(MAX_STRING_BYTES)
+ShortText = Annotated[str, TEXT]
 
 
 class Many:

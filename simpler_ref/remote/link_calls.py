@@ -356,7 +356,7 @@ class CallTasks(TaskReader):
         # of a key that several arrays have, each in a layout of its own, the bytes travel once
         plans = {one.key: (one, array) for one, array in zip(plan.tensors, arrays, strict=True)}
         for one, array in plans.values():
-            if self.memory.lacks(one, array.view.nbytes):
+            if array.view.nbytes and self.memory.lacks(one):
                 source = array.view if array.is_whole else array.view.copy("C")
                 beside.packed.append(source)
                 beside.add(one.key, one.reads, address_of(source), source.nbytes)

@@ -353,22 +353,22 @@ class RunTasks(TaskReader):
         self, plan: Plan, layouts: Sequence[str], short: dict[int, bytes]
     ) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies, with those that travel in the frame."""
-        mover_of = self._link.mover_of
+        sources = {one.source for one in plan.tensors}
+        movers = {one: self._link.mover_of(one) for one in sources}
         return [
-            CopiedTensor(
-                *(one.key, one.reads, one.makes, mover_of(one.source), layout),
-                short.pop(one.key, b""),
-            )
-            for one, layout in zip(plan.tensors, layouts, strict=True)
+            CopiedTensor(key, reads, makes, movers[source], layout, short.pop(key, b""))
+            for (key, reads, makes, source), layout in zip(plan.tensors, layouts, strict=True)
         ]
 
     def _missing(self, plan: Plan, wires: Sequence[bytes]) -> Missing:
         """Return the versions that a task reads, the parent has and the session has not."""
         missing = Missing()
         for one, wire in zip(plan.tensors, wires, strict=True):
-            nbytes = bytes_of(wire)
-            if one.key not in missing.short and self._memory.lacks(one, nbytes):
-                missing.add(one.key, one.reads, int.from_bytes(wire[:SHAPE_AT], "little"), nbytes)
+            if self._memory.lacks(one) and one.key not in missing.short:
+                nbytes = bytes_of(wire)
+                if nbytes:
+                    at = int.from_bytes(wire[:SHAPE_AT], "little")
+                    missing.add(one.key, one.reads, at, nbytes)
         return missing
 
 

@@ -352,6 +352,10 @@ class _Way:
 
     def __init__(self, parts: Sequence[Part], sizes: Sequence[int], raw: bytes) -> None:
         self.parts = parts
+        self.wires = [
+            [(one, _octets(sizes[one], tag)) for one, tag in part.tags.items()] for part in parts
+        ]
+        """Of each part: its tensors, and what their bytes are behind the address."""
         self.room: dict[int, int] = {}
         """By endpoint: the bytes that it needs, as it keeps what it has to the end of a replay."""
         for place in {one.place for one in parts}:
@@ -490,12 +494,11 @@ class ListedGraph:
             + (variables[i + 1] & _BITS).to_bytes(8, "little")
             for i in self._scalars[:: L.SCALAR_WORDS]
         ]
+        heads = {i: start.to_bytes(SHAPE_AT, "little") for i, start in starts.items()}
         word = orch._require_handle("Graph.run", way.handle, (), orch._next_level, L.NEXT_LEVEL)
         for number, part in enumerate(way.parts):
             args = TaskArgs()
-            args._tensors = [
-                _octets(starts[one], self._names[one].nbytes, tag) for one, tag in part.tags.items()
-            ]
+            args._tensors = [heads[one] + rest for one, rest in way.wires[number]]
             args._scalars = [scalar_wire(number), *scalars]
             orch._handle = way.handle
             orch._send(word | (part.place + 1) << L.WORD_WORKER, [args], None)
@@ -518,8 +521,9 @@ class ListedGraph:
         return starts
 
 
-def _octets(address: int, nbytes: int, tag: TensorArgType) -> bytes:
-    return bytes(ContinuousTensor(address, (nbytes,), DataType.UINT8)._tagged(tag))
+def _octets(nbytes: int, tag: TensorArgType) -> bytes:
+    """Return a tensor of bytes without its address."""
+    return bytes(ContinuousTensor(0, (nbytes,), DataType.UINT8)._tagged(tag))[SHAPE_AT:]
 
 
 def _endpoints_for(step: SubmitStep, word: int, endpoints: Endpoints) -> list[int]:

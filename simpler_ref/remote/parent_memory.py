@@ -166,11 +166,9 @@ class ParentMemory:
         for one, _address in coming.values():
             self._held[one.key] = one.version
 
-    def lacks(self, one: CopyPlan, nbytes: int) -> bool:
+    def lacks(self, one: CopyPlan) -> bool:
         """Say whether a task reads a version that the parent has and the session has not."""
-        return bool(
-            one.reads and not one.source and nbytes and self._held.get(one.key) != one.reads
-        )
+        return bool(one.reads and not one.source and self._held.get(one.key) != one.reads)
 
     def forget(self, keys: Sequence[int]) -> None:
         """Forget tensors that nobody names any more."""

@@ -18,7 +18,7 @@ from ..errors import TaskError
 from ..jit import layout as L
 from ..jit.kernel import INTERPRETED
 from ..model.arguments import TaskArgs
-from ..model.scalars import ScalarBits, scalar_wire
+from ..model.scalars import WORD
 from ..model.tensor import ContinuousTensor
 from ..model.wire import (
     CHILD_MEMORY_AT,
@@ -458,7 +458,7 @@ def _copied(wire: bytes, rights: int) -> bytes:
 
 
 def _append(args: TaskArgs, plan: Plan) -> None:
-    args._scalars = [*args._scalars, *(scalar_wire(ScalarBits(one)) for one in plan.words())]
+    args._scalars = [*args._scalars, *[WORD.pack(one, L.RAW) for one in plan.words()]]
 
 
 def _take_addresses(args: TaskArgs, sent: TaskArgs) -> None:

@@ -22,6 +22,7 @@ from ..model.arguments import TaskArgs
 from ..model.config import RuntimeEnv
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
+from ..model.wire import SHAPE_AT
 from ..system.polling import wait_readable
 from ..system.types import Array
 from ..workers.reports import cut_utf8, describe_exception
@@ -271,7 +272,12 @@ class SessionTasks:
             zip(wire.tensor_metadata, wire.remote_desc, strict=True)
         ):
             if addresses[i]:
-                args.add_tensor(copy_at(addresses[i], tensor, task.tensors[i].layout), tags[i])
+                layout = task.tensors[i].layout
+                if layout or tags[i] is not _READ:
+                    args.add_tensor(copy_at(addresses[i], tensor, layout), tags[i])
+                else:
+                    at = addresses[i].to_bytes(SHAPE_AT, "little")
+                    args._tensors.append(at + task.read.wires[i])
                 continue
             desc = beside.desc
             if desc is None:

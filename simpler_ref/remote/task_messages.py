@@ -26,11 +26,19 @@ from ..engine.view.mailbox import ReceivedArgs, digest_in, env_beside, identity_
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
-from ..model.enums import DataType
+from ..model.enums import DataType, TensorArgType
 from ..model.tensor import ContinuousTensor, DescribedTensor
-from ..model.wire import CHILD_MEMORY_AT, TENSOR, Layout, bytes_of, has_layout, layout_number
+from ..model.wire import (
+    CHILD_MEMORY_AT,
+    SHAPE_AT,
+    TENSOR,
+    Layout,
+    bytes_of,
+    has_layout,
+    layout_number,
+)
 from .buffers import RemoteAddressSpace
-from .copies import COPIED_TENSOR, MOST_DROPPED, CopiedTensor
+from .copies import MOST_DROPPED, CopiedTensor, CopiedTensors
 from .fields import (
     POSITIVE,
     Blob,
@@ -60,7 +68,7 @@ from .tasks import (
 MOST_BEFORE = 64
 """Tasks that one may wait for, and that a session has at once: the entries of a link's mailbox."""
 MOST_KEPT = 256
-MOST_KEPT_BYTES = 4096
+MOST_KEPT_BYTES = 1 << 14
 """Of a task that is read once if it is repeated."""
 
 
@@ -77,7 +85,7 @@ class Run(NamedTuple):
     kinds: Annotated[bytes, Blob(MAX_SCALARS)] = b""
     env: Annotated[bytes, Blob(MAX_STRING_BYTES)] = b""
     run: Uint64 = 0
-    tensors: Annotated[Sequence[CopiedTensor], Many(COPIED_TENSOR, MAX_TENSORS)] = ()
+    tensors: CopiedTensors = ()
     dropped: Annotated[Sequence[int], Many(POSITIVE, MOST_DROPPED)] = ()
     after: Annotated[Sequence[int], Many(POSITIVE, MOST_BEFORE)] = ()
     call: Octets = b""
@@ -209,9 +217,13 @@ class TaskMaker:
 
     def make(self, args: ReceivedArgs, wires: list[bytes], words: list[int], kinds: bytes) -> Run:
         """Return the message of a task, without what it says of copies and of other tasks."""
-        if any(wire[CHILD_MEMORY_AT] & L.TENSOR_INLINE for wire in wires):
-            return self._make(args, wires, words, kinds)  # the bytes are elsewhere
-        key = (identity_in(args._box), kinds, *wires, struct.pack(f"<{len(words)}Q", *words))
+        names = []
+        for wire in wires:
+            access = wire[CHILD_MEMORY_AT]
+            if access & L.TENSOR_INLINE:
+                return self._make(args, wires, words, kinds)  # the bytes are elsewhere
+            names.append(wire[SHAPE_AT:] if access & L.TENSOR_COPIED else wire)
+        key = (identity_in(args._box), kinds, *names, struct.pack(f"<{len(words)}Q", *words))
         made = self._made.get(key)
         if made is None:
             if len(self._made) >= MOST_KEPT:
@@ -267,11 +279,15 @@ def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
 
 # ---------------------------------------------------------------- the session's side
 class ReadTask(NamedTuple):
-    """What the documents' TASK says, the bytes of each tensor, and whether it has a configuration."""
+    """What the documents' TASK says, the bytes of each tensor, and whether it has a configuration.
+
+    `wires` are the tensors as inputs, without their addresses.
+    """
 
     task: TaskPayloadWire
     sizes: list[int]
     is_configured: bool
+    wires: list[bytes]
 
 
 class ReceivedTask(NamedTuple):
@@ -308,8 +324,10 @@ def read_task(raw: bytes) -> ReadTask:
 
 def _read(raw: bytes) -> ReadTask:
     task = decode_task_payload(raw)
-    sizes = [one.nbytes() for one in task.args.tensor_metadata]
-    return ReadTask(task, sizes, task.config != CallConfig())
+    tensors = task.args.tensor_metadata
+    wires = [one._tagged(TensorArgType.INPUT)[SHAPE_AT:] for one in tensors]
+    is_configured = task.config != CallConfig()
+    return ReadTask(task, [one.nbytes() for one in tensors], is_configured, wires)
 
 
 _read_small = lru_cache(maxsize=256)(_read)

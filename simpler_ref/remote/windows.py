@@ -6,7 +6,6 @@ import ctypes
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .chunks import CHUNK, Header, Kind
@@ -22,7 +21,6 @@ VERBS = {Kind.READ: "read", Kind.WRITE: "written"}
 MOST_SENDERS = 4096
 
 
-@dataclass(frozen=True)
 class Window:
     """Memory that others may reach: whoever has the key may read or write it, as `access` says.
 
@@ -36,20 +34,36 @@ class Window:
         Read 1, write 2, both 3.
     """
 
-    key: int
-    address: int
-    nbytes: int
-    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    __slots__ = ("_newest", "access", "address", "key", "nbytes")
 
-    def __post_init__(self) -> None:
-        if not 0 < self.key < U64:
-            raise ValueError(f"the key of a window is a u64 other than 0, not {self.key}")
-        if self.address <= 0 or self.nbytes <= 0 or self.address + self.nbytes > U64:
-            raise ValueError(
-                f"a window is memory: {self.nbytes} bytes at address {self.address:#x} are none"
-            )
-        if not 1 <= self.access <= REMOTE_BUFFER_ACCESS_READ_WRITE:
-            raise ValueError(f"the access of a window is 1, 2 or 3, not {self.access}")
+    def __init__(
+        self, key: int, address: int, nbytes: int, access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    ) -> None:
+        if not 0 < key < U64:
+            raise ValueError(f"the key of a window is a u64 other than 0, not {key}")
+        if address <= 0 or nbytes <= 0 or address + nbytes > U64:
+            raise ValueError(f"a window is memory: {nbytes} bytes at address {address:#x} are none")
+        if not 1 <= access <= REMOTE_BUFFER_ACCESS_READ_WRITE:
+            raise ValueError(f"the access of a window is 1, 2 or 3, not {access}")
+        self.key, self.address, self.nbytes, self.access = key, address, nbytes, access
+        self._newest: dict[int, int] | None = None
+        """The last transfer of each sender, once there is one."""
+
+    def chunk(self, header: Header) -> memoryview:
+        """Return the memory of a chunk."""
+        return bytes_at(self.address + header.offset + header.at, header.size)
+
+    def is_over(self, header: Header) -> bool:
+        """Say whether a transfer is over, of which chunks were still under way.
+
+        They may arrive behind those of the transfer that repeats it, over another connection.
+        """
+        known = self._newest = self._newest or {}
+        newest = max(known.pop(header.sender, 0), header.transfer)
+        if len(known) >= MOST_SENDERS:
+            del known[next(iter(known))]
+        known[header.sender] = newest
+        return header.transfer < newest
 
 
 class Span(NamedTuple):
@@ -83,32 +97,6 @@ def bytes_at(address: int, nbytes: int) -> memoryview:
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
 
-class _Offered:
-    """A window that is offered."""
-
-    def __init__(self, window: Window) -> None:
-        self.window = window
-        self.memory = bytes_at(window.address, window.nbytes)
-        self._newest: dict[int, int] = {}
-        """The last transfer of each sender."""
-
-    def write(self, header: Header, data: memoryview) -> None:
-        """Copy a chunk into it."""
-        start = header.offset + header.at
-        self.memory[start : start + header.size] = data
-
-    def is_over(self, header: Header) -> bool:
-        """Say whether a transfer is over, of which chunks were still under way.
-
-        They may arrive behind those of the transfer that repeats it, over another connection.
-        """
-        newest = max(self._newest.pop(header.sender, 0), header.transfer)
-        if len(self._newest) >= MOST_SENDERS:
-            del self._newest[next(iter(self._newest))]
-        self._newest[header.sender] = newest
-        return header.transfer < newest
-
-
 class Windows:
     """The windows that are offered, and every access to them.
 
@@ -118,7 +106,7 @@ class Windows:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._offered: dict[int, _Offered] = {}
+        self._offered: dict[int, Window] = {}
 
     def offer(self, window: Window) -> None:
         """Let others reach a window."""
@@ -127,7 +115,7 @@ class Windows:
                 raise ValueError(
                     f"{name_of(window.key)} is offered already: give it a key of its own"
                 )
-            self._offered[window.key] = _Offered(window)
+            self._offered[window.key] = window
 
     def withdraw(self, key: int) -> None:
         """Let nobody reach a window any more; one that is not offered is left as it is."""
@@ -142,9 +130,7 @@ class Windows:
     def read(self, header: Header, take: Callable[[memoryview], Any]) -> None:
         """Hand the bytes of a chunk to a function that copies them."""
         with self._lock:
-            found = self._find(header, Kind.READ)
-            start = header.offset + header.at
-            take(found.memory[start : start + header.size])
+            take(self._find(header, Kind.READ).chunk(header))
 
     def write(self, header: Header, data: memoryview) -> bool:
         """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""
@@ -154,18 +140,17 @@ class Windows:
                 raise Refusal(f"a chunk of {header.size} bytes is announced, {len(data)} have come")
             if found.is_over(header):
                 return False
-            found.write(header, data)
+            found.chunk(header)[:] = data
             return True
 
-    def _find(self, header: Header, kind: Kind) -> _Offered:
+    def _find(self, header: Header, kind: Kind) -> Window:
         name = name_of(header.key)
         if header.key not in self._offered:
             raise (NotOffered if kind == Kind.READ else Refusal)(
                 f"{name} is not offered, or not any more: what offered it has failed or is over; what "
                 "the program exports, it releases only after the tasks that use it"
             )
-        found = self._offered[header.key]
-        window = found.window
+        window = self._offered[header.key]
         if not window.access & NEEDS[kind]:
             raise Refusal(
                 f"{name} may not be {VERBS[kind]}: export the memory with access to be {VERBS[kind]}"
@@ -178,4 +163,4 @@ class Windows:
             )
         if header.at % CHUNK or header.at >= header.nbytes:
             raise Refusal(f"no chunk of {header.nbytes} bytes begins at byte {header.at}")
-        return found
+        return window

@@ -981,8 +981,8 @@ FAULTS = (
         Patch("remote/copies.py", "        if copy.version > version:\n", "        if False:\n"),
         Patch(
             "remote/copies.py",
-            '    octets = key.to_bytes(8, "little") + version.to_bytes(8, "little")\n',
-            '    octets = key.to_bytes(8, "little")\n',
+            "    return (key + version * _STEP) & _U64 or 1\n",
+            "    return key\n",
         ),
     ),
     fault(
