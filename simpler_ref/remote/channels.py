@@ -93,19 +93,37 @@ class Channel:
             self.close()
             raise
 
-    def fetch_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
-        """Copy ranges of windows into memory."""
-        self._run(firsts, self._ask_for_chunk, Kind.DATA, self._taker(firsts, memories))
+    def fetch_all(self, several: dict[Header, tuple[bytes, list[memoryview]]]) -> None:
+        """Copy ranges of windows into memory, or several windows at once into as many memories.
 
-    def store_all(self, firsts: Sequence[Header], memories: Sequence[memoryview]) -> None:
-        """Copy memory into ranges of windows."""
-        source = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
+        The first header of each has what names several windows, and the memories.
+        """
+        into = {first.transfer: one for first, one in several.items()}
+
+        def ask(header: Header) -> None:
+            names, memories = into[header.transfer]
+            self._send(header.encode(), *([names] if len(memories) > 1 else []))
+
+        def take(header: Header) -> None:
+            _, memories = into[header.transfer]
+            if len(memories) == 1:
+                memories = [memories[0][header.at : header.at + header.size]]
+            sizes = [self._part(memory) for memory in memories]
+            self._drop()
+            if sizes != [len(memory) for memory in memories]:
+                raise Lost(f"it answered with {sum(sizes)} bytes in place of {header.size}")
+
+        self._run(list(several), ask, Kind.DATA, take)
+
+    def store_all(self, several: dict[Header, memoryview]) -> None:
+        """Copy memory into ranges of windows, of each of which there is the first header."""
+        source = {first.transfer: memory for first, memory in several.items()}
 
         def ask(header: Header) -> None:
             data = source[header.transfer][header.at : header.at + header.size]
             self._send(header.encode(), data)
 
-        self._run(firsts, ask, Kind.WRITTEN, lambda header: None)
+        self._run(list(several), ask, Kind.WRITTEN, lambda header: None)
 
     def ask(self, first: Header, question: bytes) -> bytes:
         """Ask a question, and return the answer."""
@@ -120,22 +138,6 @@ class Channel:
             self._socket.send_multipart(parts)
         except self._zmq.Again:
             raise Lost(CONNECTION_LOST) from None
-
-    def _taker(
-        self, firsts: Sequence[Header], memories: Sequence[memoryview]
-    ) -> Callable[[Header], None]:
-        """Return what copies a chunk that has come into the memory of its transfer."""
-        into = {first.transfer: memory for first, memory in zip(firsts, memories, strict=True)}
-
-        def take(header: Header) -> None:
-            size = self._rest(into[header.transfer][header.at : header.at + header.size])
-            if size != header.size:
-                raise Lost(f"it answered with {size} bytes in place of {header.size}")
-
-        return take
-
-    def _ask_for_chunk(self, header: Header) -> None:
-        self._send(header.encode())
 
     def _run(
         self,
@@ -191,11 +193,9 @@ class Channel:
                 return raw
             self._wait()
 
-    def _rest(self, into: memoryview) -> int:
-        """Receive the second part of a message into memory; return its size."""
-        size: int = self._socket.recv_into(into) if self._socket.rcvmore else 0
-        self._drop()
-        return size
+    def _part(self, into: memoryview) -> int:
+        """Receive the next part of a message into memory; return its size."""
+        return int(self._socket.recv_into(into)) if self._socket.rcvmore else 0
 
     def _second_part(self) -> bytes:
         part: bytes = self._socket.recv() if self._socket.rcvmore else b""

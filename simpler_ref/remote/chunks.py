@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 VERSION = 1
@@ -22,7 +23,11 @@ CREDIT = 8
 """How many chunks may be under way over one line, or smaller ones with as many bytes."""
 MOST_ASKED = 32
 """How many of any size."""
+GROUP = 1 << 18
+"""The most bytes of windows that are read together, and how many."""
+MOST_TOGETHER = 256
 
+_WINDOW = struct.Struct("<QQ")
 _HEADER = struct.Struct("<4sHHQQQQQQ")
 HEADER_BYTES = _HEADER.size
 
@@ -31,6 +36,8 @@ class Kind(enum.IntEnum):
     """What a message is: READ, WRITE and ASK are requests, the others answers."""
 
     READ = 1
+    """With key 0 several small windows are read: the second part has the key and the size of each, and
+    each is a part of the answer."""
     WRITE = 2
     DATA = 3
     WRITTEN = 4
@@ -103,3 +110,24 @@ def decode(raw: bytes) -> Header:
             f"install the same version of simpler_ref on both"
         )
     return Header(*fields)
+
+
+def encode_windows(several: Iterable[tuple[int, int]]) -> bytes:
+    """Return the second part of a READ: key and size of each window."""
+    return b"".join([_WINDOW.pack(*one) for one in several])
+
+
+def decode_windows(header: Header, raw: bytes) -> list[Header]:
+    """Return the READ of each window in the second part of one.
+
+    Raises
+    ------
+    ValueError
+        These are no windows, or too many, or have other bytes than the header says.
+    """
+    if not raw or len(raw) % _WINDOW.size or len(raw) > MOST_TOGETHER * _WINDOW.size:
+        raise ValueError(f"{len(raw)} bytes name no windows, or too many")
+    found = [header._replace(key=key, nbytes=size) for key, size in _WINDOW.iter_unpack(raw)]
+    if header.key or header.at or not sum(one.nbytes for one in found) == header.nbytes <= CHUNK:
+        raise ValueError(f"the windows have not the {header.nbytes} bytes that the header says")
+    return found

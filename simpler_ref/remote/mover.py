@@ -23,7 +23,17 @@ import numpy as np
 
 from ..errors import TransferError
 from .channels import Channel, Lost
-from .chunks import CHUNK, NOBODY, Header, Kind, decode
+from .chunks import (
+    CHUNK,
+    GROUP,
+    MOST_TOGETHER,
+    NOBODY,
+    Header,
+    Kind,
+    decode,
+    decode_windows,
+    encode_windows,
+)
 from .connection import prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_server
@@ -133,11 +143,20 @@ class Mover:
         self._fetch(f"fetch {len(several)} windows from {address}", address, 0, several)
 
     def _fetch(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
-        memories = [memory_of(one.memory, one.nbytes, writable=True) for one in several]
+        memories = {id(one): memory_of(one.memory, one.nbytes, writable=True) for one in several}
         began = time.monotonic_ns()
+        groups = [[one] for one in several] if offset else grouped(several)
         with self._transfer(doing, address) as (line, number):
-            firsts = self._firsts(Kind.READ, number, offset, several)
-            line.fetch_all(firsts, memories)
+            firsts = self._firsts(Kind.READ, number, offset, groups)
+            line.fetch_all(
+                {
+                    first: (
+                        encode_windows((one.key, one.nbytes) for one in group),
+                        [memories[id(one)] for one in group],
+                    )
+                    for first, group in zip(firsts, groups, strict=True)
+                }
+            )
         self._note_moved(address, False, several, began)
 
     def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
@@ -159,17 +178,22 @@ class Mover:
         memories = [memory_of(one.memory, one.nbytes, writable=False) for one in several]
         began = time.monotonic_ns()
         with self._transfer(doing, address) as (line, number):
-            line.store_all(self._firsts(Kind.WRITE, number, offset, several), memories)
+            firsts = self._firsts(Kind.WRITE, number, offset, [[one] for one in several])
+            line.store_all(dict(zip(firsts, memories, strict=True)))
         self._note_moved(address, True, several, began)
 
     def _firsts(
-        self, kind: Kind, number: int, offset: int, several: Sequence[Span]
+        self, kind: Kind, number: int, offset: int, groups: Sequence[Sequence[Span]]
     ) -> list[Header]:
         """Return the first header of each transfer; `number` is that of the first."""
-        numbers = [number, *itertools.islice(self._numbers, len(several) - 1)]
+        numbers = [number, *itertools.islice(self._numbers, len(groups) - 1)]
         return [
-            Header(kind, self._sender, mine, one.key, offset, one.nbytes, 0)
-            for mine, one in zip(numbers, several, strict=True)
+            Header(
+                *(kind, self._sender, mine, group[0].key if len(group) == 1 else 0, offset),
+                sum(one.nbytes for one in group),
+                0,
+            )
+            for mine, group in zip(numbers, groups, strict=True)
         ]
 
     def _note_moved(self, address: str, stored: bool, several: Sequence[Span], began: int) -> None:
@@ -323,8 +347,11 @@ class Mover:
             except ValueError as error:
                 raise Refusal(str(error)) from None
             fail_point("moving")
-            if header.kind == Kind.READ and len(parts) == 1:
-                self._read(peer, header)
+            if header.kind == Kind.READ and len(parts) <= 2:
+                several = [header]
+                if len(parts) == 2:
+                    several = decode_windows(header, parts[1].bytes)
+                self._windows.read(several, self._replier(peer, header))
             elif header.kind == Kind.WRITE and len(parts) == 2:
                 if self._windows.write(header, parts[1].buffer):
                     self._served["served_in"] += (
@@ -347,13 +374,10 @@ class Mover:
         except Exception as error:  # which may not end the service of all others
             self._refuse(peer, header, f"{type(error).__name__}: {error}")
 
-    def _read(self, peer: bytes, header: Header) -> None:
-        self._windows.read(header, self._replier(peer, header))
-
-    def _replier(self, peer: bytes, header: Header) -> Callable[[memoryview], None]:
-        def send(data: memoryview) -> None:
+    def _replier(self, peer: bytes, header: Header) -> Callable[[list[memoryview]], None]:
+        def send(data: list[memoryview]) -> None:
             self._served["served_out"] += header.size  # before the other side can see that it came
-            self._reply(peer, header.answer(Kind.DATA), data)
+            self._reply(peer, header.answer(Kind.DATA), *data)
 
         return send
 
@@ -385,6 +409,19 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
         library.mallopt(M_TRIM_THRESHOLD, 2 * MOST_FROM_HEAP)
+
+
+def grouped(several: Sequence[Span]) -> list[list[Span]]:
+    """Return windows in groups of which each is read at once, unless it is one that may be long."""
+    groups: list[list[Span]] = []
+    left = room = 0
+    for one in several:
+        if one.nbytes > left or not room:
+            groups.append([])
+            left, room = GROUP, MOST_TOGETHER
+        groups[-1].append(one)
+        left, room = left - one.nbytes, room - 1
+    return groups
 
 
 def require_place(key: int, offset: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .chunks import CHUNK, Header, Kind
@@ -127,10 +127,10 @@ class Windows:
         with self._lock:
             self._offered.clear()
 
-    def read(self, header: Header, take: Callable[[memoryview], Any]) -> None:
-        """Hand the bytes of a chunk to a function that copies them."""
+    def read(self, several: Sequence[Header], take: Callable[[list[memoryview]], Any]) -> None:
+        """Hand the bytes of chunks to a function that copies them."""
         with self._lock:
-            take(self._find(header, Kind.READ).chunk(header))
+            take([self._find(header, Kind.READ).chunk(header) for header in several])
 
     def write(self, header: Header, data: memoryview) -> bool:
         """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""

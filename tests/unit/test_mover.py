@@ -10,10 +10,10 @@ import zmq
 
 from simpler_ref import TransferError
 from simpler_ref.remote import channels, chunks
-from simpler_ref.remote.chunks import CHUNK, CREDIT, Header, Kind
+from simpler_ref.remote.chunks import CHUNK, CREDIT, GROUP, MOST_TOGETHER, Header, Kind
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.mover import Mover, Window, new_key
-from simpler_ref.remote.windows import Refusal, Windows, name_of
+from simpler_ref.remote.windows import Refusal, Span, Windows, name_of
 from tests.mover_peer import KEY, NBYTES, Peer
 from tests.support import wait_until
 
@@ -117,6 +117,25 @@ def test_bytes_that_are_moved_are_those_of_the_window_and_no_others(pair, nbytes
     assert not memory[7 + nbytes :].any()
 
 
+def test_small_windows_are_read_together_and_long_ones_alone(pair):
+    here, there = pair
+    sizes = [5, GROUP - 5, 1, 3 * CHUNK, 7, *[1] * (MOST_TOGETHER + 1)]
+    memories = [numbers(size, size) for size in sizes]
+    into = [np.zeros(size + 1, np.uint8) for size in sizes]
+    spans = [
+        Span(offer(there, memory, READ), its, its.nbytes - 1)
+        for memory, its in zip(memories, into, strict=True)
+    ]
+    here.fetch_all(there.address, spans)
+    for its, memory in zip(into, memories, strict=True):
+        assert np.array_equal(its[:-1], memory) and not its[-1]
+    assert there.counters()["served_chunks"] == 1 + 1 + 3 + 2
+    there.withdraw(spans[-1].key)
+    with pytest.raises(TransferError, match="not offered") as refused:
+        here.fetch_all(there.address, spans)
+    assert refused.value.refused
+
+
 @pytest.mark.parametrize("group", [None, new_pair()], ids=["open", "CURVE"])
 def test_several_threads_fetch_and_store_at_once(open_mover, group):
     here, there = open_mover(group), open_mover(group)
@@ -192,11 +211,12 @@ def test_a_window_can_be_withdrawn_during_a_transfer(pair, direction, monkeypatc
     serve, at = getattr(there._windows, step), 4 * CHUNK
     kept = []
 
-    def withdraw_first(header, *rest):
+    def withdraw_first(asked, *rest):
+        (header,) = asked if direction == "fetch" else (asked,)
         if header.at == at:
             there.withdraw(key)
             kept.append(memory.copy())
-        return serve(header, *rest)
+        return serve(asked, *rest)
 
     monkeypatch.setattr(there._windows, step, withdraw_first)
     ours = np.ones(nbytes, np.uint8)
@@ -222,7 +242,7 @@ def test_to_withdraw_waits_for_the_chunk_that_is_copied():
         threads.append(withdrawal)
 
     threads = []
-    windows.read(header, take)
+    windows.read([header], take)
     threads[0].join()
 
 
@@ -289,6 +309,7 @@ def dealer(context, address, group=None):
 
 REQUEST = Header(Kind.READ, 1, 3, KEY, 0, 100, 0)
 STORE = REQUEST._replace(kind=Kind.WRITE)
+MANY = REQUEST._replace(key=0)
 GARBAGE = {
     "nothing": [b""],
     "a short header": [REQUEST.encode()[:-1]],
@@ -298,6 +319,10 @@ GARBAGE = {
     "an unknown kind": [REQUEST._replace(kind=77).encode()],
     "an answer": [REQUEST._replace(kind=Kind.DATA).encode(), bytes(100)],
     "data that nobody wants": [REQUEST.encode(), b"x"],
+    "windows that are none": [MANY.encode(), b"x"],
+    "more windows than bytes": [MANY.encode(), chunks.encode_windows([(KEY, 100), (KEY, 1)])],
+    "windows and one more": [REQUEST.encode(), chunks.encode_windows([(KEY, 100)])],
+    "too many windows": [MANY.encode(), chunks.encode_windows([(KEY, 1)] * (MOST_TOGETHER + 1))],
     "no data": [STORE.encode()],
     "too little data": [STORE.encode(), bytes(99)],
     "too much data": [STORE.encode(), bytes(101)],
