@@ -417,7 +417,7 @@ class Tasks(RunTasks):
         return self.read(args)
 
     def read(self, args):
-        play, home = self._link.play, self._memory
+        play, home = self._frames.play, self._memory
         plan, index = play.jobs[int.from_bytes(args._box, "little")]
         home.begin(plan.run)
         if plan.goes_home:
@@ -436,7 +436,17 @@ class Tasks(RunTasks):
                 del short[one.key]
         play.moved += len(short)
         message = message_of(task, index, plan, self.copied(plan, [""] * len(wires), short))
-        return RunTask(self._link, message, coming)
+        return RunTask(self, message, coming)
+
+
+class Movers:
+    """Where the movers of the sessions of a play are."""
+
+    def __init__(self, play):
+        self._play = play
+
+    def __getitem__(self, number):
+        return self._play.of_link[number].address.encode()
 
 
 class FakeLink:
@@ -451,10 +461,8 @@ class FakeLink:
         self.is_waiting = False
         self.losses = [0]
         self.tasks = LinkTasks(self, play.homes[where])
-        self.kind = Tasks(self, play.homes[where], None)
-        self.digests = {b""}
+        self.kind = Tasks(self, play.homes[where], None, Movers(play), self.losses)
         self._order = Order(1, where)
-        self.mover_of = play._mover_of
         self.most_ahead = 0
         self.session_id = SESSION
 
@@ -740,9 +748,6 @@ class Play:
         else:
             return True
         return False
-
-    def _mover_of(self, source):
-        return "" if not source else self.of_link[source - 1].address
 
     def session_at(self, address):
         found = self.sessions[address]

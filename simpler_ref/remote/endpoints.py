@@ -50,7 +50,7 @@ from .layouts import layout_text
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
-from .parent_memory import ADDRESS_BYTES, Homing
+from .parent_memory import ADDRESS_BYTES, Homing, mover_of
 from .parent_tensors import ParentTensors
 from .queues import Queues
 from .records import peer_of
@@ -609,7 +609,8 @@ class Endpoints(RemoteWorkers):
         """Return which endpoint is meant by what traces name a mover by."""
         told = {}
         for link in self._links():
-            if hasattr(link, "movers") and (address := link.mover_of(link.number + 1)):
+            movers = getattr(link, "movers", None)
+            if movers is not None and (address := mover_of(movers, link.number + 1)):
                 told[str(peer_of(address))] = link.number
         return told
 

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from ctypes import memmove
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,10 +43,12 @@ from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .limits import MOST_INLINE
+from .link_frames import LinkFrames
 from .link_tasks import LinkTask, TaskReader
 from .mover import new_key
 from .parent_memory import Missing, ParentMemory
 from .requests import Registration
+from .spec import RemoteWorkerSpec
 from .task_messages import (
     ANY_SUB_WORKER,
     CALL,
@@ -59,10 +61,6 @@ from .task_messages import (
     Run,
     TakenValue,
 )
-
-if TYPE_CHECKING:
-    from .link import Link
-
 
 MOST_KEPT = 256 << 20
 """Bytes of values that an endpoint keeps, if its calls have four times as many for values."""
@@ -216,15 +214,15 @@ class CallTask(LinkTask):
         self._arrays, self._beside = arrays, beside
         self._answer: CallOutcome
 
-    def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
+    def post(self, frames: LinkFrames, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; what it reads is there from now on."""
         message, memory, values = self._message, self._calls.memory, self._calls.values
         forgotten = values.take_dropped(MOST_DROPPED - len(message.dropped))
         raw = RUN.encode(message._replace(dropped=[*message.dropped, *forgotten]))
         if ticket is not None:
-            link.mailbox.note_sent(ticket)
+            frames.mailbox.note_sent(ticket)
         del self._message
-        sequence = link.post(OwnFrameType.RUN, raw, OwnFrameType.OUTCOME)
+        sequence = frames.post(OwnFrameType.RUN, raw, OwnFrameType.OUTCOME)
         memory.forget([*message.dropped, *self._beside.pieces])
         for key, value in self._beside.values.items():
             values.add(key, *value)
@@ -257,13 +255,15 @@ class CallTasks(TaskReader):
     Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-KEEP-1
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link, self.memory = link, link.memory
-        mailbox = link.mailbox
+    def __init__(
+        self, frames: LinkFrames, memory: ParentMemory, spec: RemoteWorkerSpec, number: int
+    ) -> None:
+        self._frames, self.memory, self._spec, self._number = frames, memory, spec, number
+        mailbox = frames.mailbox
         self._mem = mailbox.engine.mem
         self._call = CallWords(mailbox)
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
-        size = link.spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
+        size = spec.worker.get("values_size", MOST_KEPT * PART_KEPT)
         self.values = KnownValues(self._mem, min(MOST_KEPT, size // PART_KEPT))
         self._layouts = Layouts(mailbox.engine.mem)
         self._digests: dict[int, tuple[int, bytes]] = {}
@@ -275,7 +275,7 @@ class CallTasks(TaskReader):
 
     def note_loss(self, error: TransferError) -> None:
         """Give the session up, so that the call is lost, and may be run again."""
-        self._link.give_up(str(error))
+        self._frames.give_up(str(error))
 
     # ------------------------------------------------------------ one call
     def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
@@ -300,7 +300,7 @@ class CallTasks(TaskReader):
 
     def _require_mine(self, plan: Plan) -> None:
         """Refuse a call for one sub worker of an endpoint that is lost."""
-        if plan.only is not None and plan.only[0] != self._link.number:
+        if plan.only is not None and plan.only[0] != self._number:
             raise TaskError(
                 f"the call is for sub worker {plan.only[1]} of endpoint {plan.only[0]}, which is lost"
             )
@@ -310,11 +310,10 @@ class CallTasks(TaskReader):
 
         Rule     CALL-FAR-2
         """
-        link = self._link
         data = data_of(self._mem, key)
         function: Function = pickle.loads(Payload.from_bytes(data).body)
         ways = [one for one in (function.by_name, function.serialized) if one]
-        if function.by_name and not link.spec.serialized:
+        if function.by_name and not self._spec.serialized:
             ways.remove(function.serialized)
         if not ways:
             raise TypeError(
@@ -322,10 +321,10 @@ class CallTasks(TaskReader):
                 f"refers to something that cannot be pickled ({function.why_not})"
             )
         for command in ways:
-            one = Registration((link.number,), command)
+            one = Registration((self._number,), command)
             try:
-                link.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command, settles=False)
-                link.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command, settles=False)
+                self._frames.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
+                self._frames.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
             except ControlError:
                 if command is ways[-1]:
                     raise
@@ -440,7 +439,7 @@ class CallTasks(TaskReader):
 
         Rule     CALL-FAR-5, CALL-FAR-6
         """
-        agreed = self._link.spec.serialized
+        agreed = self._spec.serialized
         if answer.kind == L.VALUE_ERROR:
             parts = answer.text.decode(errors="replace"), answer.trace.decode(errors="replace")
             report = outcomes.report_block(*parts, answer.exception if agreed else b"")
@@ -477,7 +476,7 @@ class CallTasks(TaskReader):
     def tell_to_forget(self, keys: Iterable[int]) -> None:
         """Have the session forget values."""
         for key in keys:
-            self._link.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(key)))
+            self._frames.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(key)))
 
     def forget_unneeded(self) -> None:
         """Have the session forget the values that nobody needs any more.

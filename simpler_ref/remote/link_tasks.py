@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
 from ..errors import TaskError, TransferError
@@ -32,11 +32,9 @@ from .directory import Plan
 from .fail_points import fail_point
 from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
 from .limits import BUSY_NS, TASKS
-from .parent_memory import Coming, Missing, ParentMemory
+from .link_frames import LinkFrames
+from .parent_memory import Coming, Missing, ParentMemory, mover_of
 from .task_messages import RUN, Run, TaskMaker, layouts_in
-
-if TYPE_CHECKING:
-    from .link import Link
 
 
 class LinkTask(ABC):
@@ -59,7 +57,7 @@ class LinkTask(ABC):
         self.in_frame: Sequence[CopiedTensor] = ()
 
     @abstractmethod
-    def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
+    def post(self, frames: LinkFrames, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
 
     @abstractmethod
@@ -114,21 +112,11 @@ class _Sent(NamedTuple):
     task: LinkTask | None = None
 
 
-def require_done(link: Link, done: CompletionPayload) -> None:
-    """Raise what a task of a link's session has failed with."""
-    if not done.error_code:
-        return
-    if done.error_code == SOURCE_LOST:
-        link.losses[0] += 1
-    text, trace = split_report(done.error_message)
-    raise TaskError(f"{link.place.name}: {text}", remote_traceback=trace)
-
-
 class LinkTasks:
     """The tasks of one session, in the order in which it gets them."""
 
-    def __init__(self, link: Link, memory: ParentMemory) -> None:
-        self._link, self._memory = link, memory
+    def __init__(self, frames: LinkFrames, memory: ParentMemory) -> None:
+        self._frames, self._memory = frames, memory
         self._sent: deque[_Sent] = deque()
 
     def run(self, kind: TaskReader, args: ReceivedArgs) -> None:
@@ -142,7 +130,7 @@ class LinkTasks:
 
     def _run(self, kind: TaskReader, args: ReceivedArgs) -> None:
         begun = time.monotonic_ns()
-        ticket = self._link.mailbox.ticket(0)
+        ticket = self._frames.mailbox.ticket(0)
         while self._sent and self._sent[0].ticket != ticket:
             self._drop()  # the run was cancelled before its turn
         task = self._sent[0].task if self._sent else None
@@ -161,8 +149,8 @@ class LinkTasks:
             begun = time.monotonic_ns()
             self._sent.appendleft(self._post(ticket, task))
         self._send_until_answered(kind, type(args), self._sent[0].sequence)
-        self._settle(task, self._link.mailbox.task_number)
-        words = self._link.words
+        self._settle(task, self._frames.mailbox.task_number)
+        words = self._frames.words
         words[TASKS] += 1
         words[BUSY_NS] += time.monotonic_ns() - begun
         task.end()
@@ -177,7 +165,7 @@ class LinkTasks:
 
         `number` is that of the task in a trace, unless it was sent in vain.
         """
-        frame = self._link.receive(self._sent[0].sequence, number)
+        frame = self._frames.receive(self._sent[0].sequence, number)
         self._sent.popleft()
         task.take(self._memory, frame.payload)
 
@@ -195,10 +183,10 @@ class LinkTasks:
         self, kind: TaskReader, args: type[ReceivedArgs], sequence: int
     ) -> None:
         """Send the tasks that come, until the answer to a frame is here, or there is no room."""
-        link = self._link
+        frames = self._frames
         place = self._send_ahead(kind, args)
-        while place is not None and not link.has_answer(sequence):
-            link.wait_for_answer_or_task(*place)
+        while place is not None and not frames.has_answer(sequence):
+            frames.wait_for_answer_or_task(*place)
             place = self._send_ahead(kind, args)
 
     def _send_ahead(self, kind: TaskReader, args: type[ReceivedArgs]) -> tuple[int, int] | None:
@@ -206,7 +194,7 @@ class LinkTasks:
 
         Returns the place of that one, or where the next one will be, if there is room.
         """
-        mailbox = self._link.mailbox
+        mailbox = self._frames.mailbox
         for distance in range(max(1, len(self._sent)), mailbox.depth):
             place = mailbox.place(distance)  # before the look whether it is there
             ticket = mailbox.ticket_behind(distance)
@@ -269,12 +257,12 @@ class LinkTasks:
                 raise
             for one in self._sent:
                 if one.task is not None:
-                    self._link.wait_for_answer_to(one.sequence)
+                    self._frames.wait_for_answer_to(one.sequence)
             self._store(task)
 
     def _post(self, ticket: int | None, task: LinkTask, after: Sequence[int] = ()) -> _Sent:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        sent = _Sent(ticket, task.post(self._link, ticket, after), task)
+        sent = _Sent(ticket, task.post(self._frames, ticket, after), task)
         task.in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
         self._memory.note(task.in_frame, True)
         if task.in_frame:  # what was sent is not needed any more
@@ -288,16 +276,16 @@ class LinkTasks:
 class RunTask(LinkTask):
     """A task of a run, and its message."""
 
-    def __init__(self, link: Link, message: Run, coming: Coming) -> None:
+    def __init__(self, tasks: RunTasks, message: Run, coming: Coming) -> None:
         super().__init__(message.run, message.tensors, coming)
-        self._link, self._message = link, message
+        self._tasks, self._message = tasks, message
         self._done: CompletionPayload
 
-    def post(self, link: Link, ticket: int | None, after: Sequence[int]) -> int:
+    def post(self, frames: LinkFrames, ticket: int | None, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame."""
         raw = RUN.encode(self._message._replace(after=after))
         del self._message
-        return link.post(OwnFrameType.RUN, raw)
+        return frames.post(OwnFrameType.RUN, raw)
 
     def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read its COMPLETION."""
@@ -308,23 +296,41 @@ class RunTask(LinkTask):
 
     def end(self) -> None:
         """Raise what it has failed with."""
-        require_done(self._link, self._done)
+        self._tasks.require_done(self._done)
 
 
 class RunTasks(TaskReader):
-    """The tasks of runs."""
+    """The tasks of runs.
 
-    def __init__(self, link: Link, memory: ParentMemory, maker: TaskMaker) -> None:
-        self._link, self._memory, self._maker = link, memory, maker
+    `movers` and `losses` are those of the link. No task of a callable that is not `known` to the session
+    is sent ahead.
+    """
+
+    def __init__(
+        self, frames: LinkFrames, memory: ParentMemory, maker: TaskMaker, movers: Any, losses: Any
+    ) -> None:
+        self._frames, self._memory, self._maker = frames, memory, maker
+        self._movers, self._losses = movers, losses
+        self.known: set[bytes] = set()
+        """Digests of callables."""
 
     def note_loss(self, error: TransferError) -> None:
         """Count it, unless it is the session of this link that is lost."""
-        self._link.end_if_lost()
-        self._link.losses[0] += 1
+        self._frames.end_if_lost()
+        self._losses[0] += 1
+
+    def require_done(self, done: CompletionPayload) -> None:
+        """Raise what a task has failed with."""
+        if not done.error_code:
+            return
+        if done.error_code == SOURCE_LOST:
+            self._losses[0] += 1
+        text, trace = split_report(done.error_message)
+        raise TaskError(f"{self._frames.place.name}: {text}", remote_traceback=trace)
 
     def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | Bringing | None:
         """Return a task that can go ahead: one of a callable that the session knows."""
-        if digest_in(args._box) not in self._link.digests:
+        if digest_in(args._box) not in self.known:
             return None
         return self.read(args)
 
@@ -332,13 +338,13 @@ class RunTasks(TaskReader):
         """Return a task, with what the session needs for it."""
         wires, scalars, kinds = call_words(args)
         if not wires and not scalars:
-            return RunTask(self._link, self._maker.make(args, wires, scalars, b""), {})
+            return RunTask(self, self._maker.make(args, wires, scalars, b""), {})
         words, named = (
             [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars],
             list(kinds[: len(scalars)]),
         )
         if not any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
-            return RunTask(self._link, self._maker.make(args, wires, words, bytes(named)), {})
+            return RunTask(self, self._maker.make(args, wires, words, bytes(named)), {})
         plan, memory = Plan.take(words, named), self._memory
         memory.begin(plan.run)
         if plan.goes_home:
@@ -347,14 +353,14 @@ class RunTasks(TaskReader):
         missing = self._missing(plan, wires)
         tensors = self.copied(plan, layouts_in(args, wires), missing.short)
         told = message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
-        return RunTask(self._link, told, missing.coming)
+        return RunTask(self, told, missing.coming)
 
     def copied(
         self, plan: Plan, layouts: Sequence[str], short: dict[int, bytes]
     ) -> list[CopiedTensor]:
         """Return what the session is told of a task's copies, with those that travel in the frame."""
         sources = {one.source for one in plan.tensors}
-        movers = {one: self._link.mover_of(one) for one in sources}
+        movers = {one: mover_of(self._movers, one) for one in sources}
         return [
             CopiedTensor(key, reads, makes, movers[source], layout, short.pop(key, b""))
             for (key, reads, makes, source), layout in zip(plan.tensors, layouts, strict=True)
@@ -372,4 +378,4 @@ class RunTasks(TaskReader):
         return missing
 
 
-__all__ = ["LinkTask", "LinkTasks", "RunTasks", "TaskReader", "require_done"]
+__all__ = ["LinkTask", "LinkTasks", "RunTasks", "TaskReader"]

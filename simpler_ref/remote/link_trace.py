@@ -9,10 +9,12 @@ import json
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from ..errors import TransferError
 from .frames import OwnFrameType
+from .link_frames import LinkFrames
+from .parent_memory import ParentMemory
 from .records import (
     PIECE,
     RECORDS,
@@ -26,9 +28,6 @@ from .records import (
     clock_note,
 )
 
-if TYPE_CHECKING:
-    from .link import Link
-
 log = logging.getLogger("simpler_ref")
 
 MOST_BYTES = 1 << 34
@@ -40,8 +39,8 @@ MOST_PIECES = 8
 class LinkTrace:
     """The trace of one session, and the file into which its records come."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, frames: LinkFrames, memory: ParentMemory) -> None:
+        self._frames, self._memory = frames, memory
         self._lock = threading.Lock()
         """Held while a piece comes: the thread that sends signs of life fetches some, too."""
         self._file: BinaryIO | None = None
@@ -104,18 +103,17 @@ class LinkTrace:
                 self._file.flush()
             except (OSError, ValueError, TransferError) as error:
                 self._why = str(error)
-                name = self._link.place.name
+                name = self._frames.place.name
                 log.warning("the records of %s in %s end here: %s", name, self._file.name, error)
 
     def _fetch(self, file: BinaryIO) -> int:
         """Fetch the next piece, and note the clock that it tells; return its bytes."""
         question = RECORDS.encode(RecordsRequest(self._came))
         asked_ns = time.monotonic_ns()
-        memory = self._link.memory
-        raw = memory.mover.ask(memory.address, self._key, question)
+        raw = self._memory.mover.ask(self._memory.address, self._key, question)
         came_ns = time.monotonic_ns()
         piece = RECORDS_ANSWER.decode(raw)
-        self._link.note(clock_note(asked_ns, piece.time_ns, came_ns))
+        self._frames.note(clock_note(asked_ns, piece.time_ns, came_ns))
         self._came += len(piece.data)
         most = MOST_BYTES if self._size is None else min(MOST_BYTES, self._size)
         if self._came > most or (self._size is not None and not piece.data):
@@ -137,4 +135,4 @@ class LinkTrace:
 
     def _ask(self, detail: TraceDetail) -> TraceAnswer:
         raw = TRACE.encode(TraceRequest(detail))
-        return TRACE_ANSWER.decode(self._link.exchange(OwnFrameType.TRACE, raw).payload)
+        return TRACE_ANSWER.decode(self._frames.exchange(OwnFrameType.TRACE, raw).payload)

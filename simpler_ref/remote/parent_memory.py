@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import string_at
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import RemoteError, TransferError
 from .copies import (
@@ -34,6 +35,14 @@ ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
 Coming = dict[int, tuple[ComingCopy, int]]
 """By key: a version that is to be stored, and from which address."""
+
+
+def mover_of(movers: Any, source: int) -> str:
+    """Return where an endpoint's mover is; `source` is its number plus one, or 0.
+
+    `movers` has a row for each worker of the pool.
+    """
+    return bytes(movers[source - 1]).split(b"\0", 1)[0].decode() if source else ""
 
 
 # ---------------------------------------------------------------- bringing home

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import memmove, string_at
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from ..callables.identity import CallableHandle
 from ..errors import ControlError, RemoteError, TaskError, tell
@@ -22,9 +22,6 @@ from ..model.arguments import TaskArgs
 from ..model.wire import SHAPE_AT, TAG_AT, RemoteWire, replaced
 from ..workers.manager import log as logger
 from .directory import HOME, Spans, Use, uses_of
-
-if TYPE_CHECKING:
-    from .placing import PlacingOrchestrator
 
 Submit = Callable[[list[TaskArgs], list[int]], None]
 
@@ -145,12 +142,12 @@ class Log:
 
 
 class Recovery:
-    """Notes the tasks of an orchestrator, and has them run again after a loss.
+    """Notes the tasks of a `PlacingOrchestrator`, and has them run again after a loss.
 
     All of it happens on the thread that submits, while no task runs.
     """
 
-    def __init__(self, orch: PlacingOrchestrator, log: Log) -> None:
+    def __init__(self, orch: Any, log: Log) -> None:
         self._orch, self._log = orch, log
         self._endpoints = orch._endpoints
         self._losses = self._endpoints.losses()
@@ -254,7 +251,7 @@ class Recovery:
             That is not for the loss of an endpoint, or the tasks cannot run again.
         """
         log, endpoints = self._log, self._endpoints
-        outcomes = self._orch._view.failed_tasks()
+        outcomes: dict[int, bool] | None = self._orch._view.failed_tasks()
         places = {number: [place] for number, place in log.moves}
         places |= {task.number: list(task.places) for task in log.tasks}
         if outcomes is None or not outcomes.keys() <= places.keys():

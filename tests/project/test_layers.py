@@ -123,15 +123,11 @@ def test_an_extra_imports_no_other():
     assert {(a, b) for a, b in pairs if a.split(".")[1] != b.split(".")[1]} == set()
 
 
-CIRCLES = {"remote"}
-"""Folders in which modules import each other for types, or when they are called."""
-
-
 def test_no_modules_of_a_folder_import_each_other_even_late():
     graph: dict[str, set[str]] = {}
     for module, target in (*arrows(late=False), *arrows(late=True)):
         folder = module.split(".")[0]
-        if module != target and folder == target.split(".")[0] and folder not in CIRCLES:
+        if module != target and folder == target.split(".")[0]:
             graph.setdefault(module, set()).add(target)
     assert list(TopologicalSorter(graph).static_order())
 

@@ -17,6 +17,7 @@ from simpler_ref.remote import records
 from simpler_ref.remote.connection import prepare
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.link import WHY_BYTES, Link
+from simpler_ref.remote.link_frames import LinkFrames
 from tests import far_side
 from tests.endpoints import INOUT, program
 from tests.raw_session import session
@@ -44,11 +45,13 @@ def test_a_connection_that_has_ended_is_told_apart_from_a_silent_one(monkeypatch
     monkeypatch.setattr(os, "_exit", sys.exit)
     for ago_s, why in ((0.3, "the connection has ended"), (1.8, "was silent for 2.0 s")):
         link = Link(0)
-        link.spec, link.place, link.why = RemoteWorkerSpec(), Mock(), np.zeros(WHY_BYTES, np.uint8)
-        link.place.name, link.place.why.return_value = "endpoint 0", ""
-        link._heard, link._stopping = time.monotonic() - ago_s, False
+        link.why = np.zeros(WHY_BYTES, np.uint8)
+        frames = LinkFrames(RemoteWorkerSpec(), 0, None, None, link._say)
+        frames.place = Mock()
+        frames.place.name, frames.place.why.return_value = "endpoint 0", ""
+        frames._heard = time.monotonic() - ago_s
         with pytest.raises(SystemExit):
-            link.give_up("")
+            frames.give_up("")
         assert link.last_words() == f"endpoint 0: {why}"
 
 

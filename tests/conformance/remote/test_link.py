@@ -16,7 +16,7 @@ from simpler_ref import (
     WorkerStartError,
 )
 from simpler_ref.errors import RemoteError
-from simpler_ref.remote import link
+from simpler_ref.remote import link_frames
 from simpler_ref.remote.frames import FrameType, ReadyState, decode_completion
 from simpler_ref.remote.hosting import read_manifest
 from simpler_ref.remote.manifest import to_line
@@ -170,8 +170,10 @@ def test_versions_that_differ_are_refused_by_name():
 @pytest.mark.long
 @pytest.mark.spec("REMOTE-LINK-8")
 def test_a_link_refuses_a_session_that_answers_for_another(monkeypatch):
-    real = link.decode_hello
-    monkeypatch.setattr(link, "decode_hello", lambda b: dataclasses.replace(real(b), endpoint_id=8))
+    real = link_frames.decode_hello
+    monkeypatch.setattr(
+        link_frames, "decode_hello", lambda b: dataclasses.replace(real(b), endpoint_id=8)
+    )
     made = Program(1)
     with made.worker as worker, pytest.raises(WorkerStartError, match="another session"):
         worker.init()

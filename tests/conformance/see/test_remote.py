@@ -470,13 +470,11 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
             assert key == 5
             return records.RECORDS_ANSWER.encode(records.RecordsAnswer(9, bytes(next(left))))
 
-        link = SimpleNamespace(
-            exchange=answer,
-            memory=SimpleNamespace(address="", mover=SimpleNamespace(ask=ask)),
-            note=lambda _: None,
-            place=SimpleNamespace(name="x"),
+        frames = SimpleNamespace(
+            exchange=answer, note=lambda _: None, place=SimpleNamespace(name="x")
         )
-        trace = link_trace.LinkTrace(link)
+        memory = SimpleNamespace(address="", mover=SimpleNamespace(ask=ask))
+        trace = link_trace.LinkTrace(frames, memory)
         asked = json.dumps({"file": str(tmp_path / "a"), "detail": "all"}).encode()
         assert json.loads(trace.answer(asked)) == {"why": ""}
         if why.startswith("140"):

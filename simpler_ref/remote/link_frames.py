@@ -1,0 +1,407 @@
+"""The frames between a link and its session, and how a link notices the end of that.
+
+The main thread sends and receives. A second thread sends signs of life, and ends the process when the
+session is lost, whatever the main thread does: to the engine a lost endpoint is a lost worker.
+
+Rule     REMOTE-LINK-1, REMOTE-LINK-3, REMOTE-LINK-6, REMOTE-LINK-8, REMOTE-FAIL-3, REMOTE-FAIL-4,
+         REMOTE-FAIL-6, REMOTE-HEALTH-1, REMOTE-HEALTH-2, SPEED-WAIT-14
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..engine.view.mailbox import MailboxView
+from ..errors import ControlError, RemoteError
+from ..system.cores import run_on
+from .connection import Order, has_message, prepare, zmq
+from .fail_points import fail_point
+from .frames import (
+    EVERY_FEATURE,
+    TASK_FRAMES,
+    UNANSWERED,
+    ControlName,
+    Frame,
+    FrameType,
+    HelloPayload,
+    OwnFrameType,
+    ReadyState,
+    decode_control_reply,
+    decode_hello,
+    encode_control,
+    encode_hello,
+    split_report,
+)
+from .keys import KeyPair, new_pair, secure_client
+from .limits import (
+    BYTES_RECEIVED,
+    BYTES_SENT,
+    CLOCK_OFFSET,
+    FRAME_HEADER_BYTES,
+    FRAMES_RECEIVED,
+    FRAMES_SENT,
+    HEALTH,
+    PID,
+    ROUND_TRIP,
+    SESSION,
+)
+from .manifest import Manifest
+from .records import Note, frame_word, moved_word
+from .session_frames import profile
+from .spec import RemoteWorkerSpec
+from .waiting_thread import WaitingThread
+
+LOST = 75
+"""Exit status of a link whose session was lost."""
+BEAT_S = 0.2
+STOP_S = 5.0
+STATUS_S = 0.1
+"""How long to wait for the exit status of a session whose connections have ended."""
+SOON_MS = 1
+"""How long a link waits for an answer before it also looks out for tasks that it is given meanwhile."""
+_ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
+    **dict.fromkeys(TASK_FRAMES, FrameType.COMPLETION),
+    FrameType.CONTROL: FrameType.CONTROL_REPLY,
+}
+"""What answers a frame; others are answered by frames of their own type."""
+
+
+class LinkFrames:
+    """The frames of one link and its session, which it has its fleet start.
+
+    Parameters
+    ----------
+    spec, number
+        What the program has asked for, and the endpoint's id.
+    mailbox
+        The link's.
+    words
+        Counters in shared memory, in the order of `COUNTERS`.
+    say
+        Told why the process ends, before it does.
+
+    Attributes
+    ----------
+    place : Place
+        Where the session is.
+    session_id : int
+        The session's number, which only its parent knows.
+    is_stopping : bool
+        Whether the session is about to end as it should.
+    on_beat : Callable
+        Called with each sign of life, by the second thread.
+    """
+
+    place: Any = None
+
+    def __init__(
+        self,
+        spec: RemoteWorkerSpec,
+        number: int,
+        mailbox: MailboxView,
+        words: Any,
+        say: Callable[[str], None],
+    ) -> None:
+        self._spec, self._number, self._say = spec, number, say
+        self.mailbox, self.words = mailbox, words
+        self.is_stopping = False
+        self.on_beat: Callable[[], None] = lambda: None
+        self._notes: deque[Note] = deque()
+        self._sockets: list[Any] = []
+        self._lock, self._ending = threading.Lock(), threading.Lock()
+        self._watcher: threading.Thread | None = None
+        self._unanswered: dict[int, FrameType | OwnFrameType] = {}
+        """The numbers of frames whose answers have not come, and what answers them."""
+        self._answers: dict[int, Frame] = {}
+        """Answers that nobody has asked for yet."""
+
+    # ------------------------------------------------------------ start and end
+    def start(self, group: KeyPair | None) -> None:
+        """Have the fleet start a session, and greet it."""
+        module, spec = zmq(), self._spec
+        self._pair = new_pair() if spec.secure else None
+        session = self.session_id = secrets.randbits(63) | 1
+        manifest = spec.manifest(session, self._number, self._pair, group)
+        deadline = time.monotonic() + spec.start_timeout_s
+        self._start_session(manifest)
+        found = self.place.announcement
+        self._order, self._beats = Order(session, self._number), Order(session, self._number)
+        self._context = module.Context()
+        self._frames = self._dealer(stopped_s=0.0)  # the other has the heartbeats
+        self._health = self._dealer()
+        self._sockets += self._frames, self._health
+        monitors = [
+            one.get_monitor_socket(module.EVENT_DISCONNECTED)
+            for one in (self._frames, self._health)
+        ]
+        self._frames.connect(found.frames)
+        self._health.connect(found.health)
+        self._greet(session, deadline, manifest)
+        self._heard = time.monotonic()
+        fail_point("greeted")
+        self.words[SESSION], self.words[PID] = session, found.pid
+        self._wake, self._woken = os.pipe()
+        self._bell, self._ring = os.pipe()
+        self._lookout = WaitingThread(self.mailbox.look_out, lambda: os.write(self._ring, b"\0"))
+        self._watcher = threading.Thread(
+            target=self._watch, args=(monitors,), name="simpler-link", daemon=True
+        )
+        self._watcher.start()
+
+    def _start_session(self, manifest: Manifest) -> None:
+        """Have the fleet start a session, then run on the core on which its frames are passed on."""
+        placement = self.mailbox.engine.placement
+        run_on(placement.cores.mask)  # which the session takes over
+        self.place = self._spec.fleet.start(manifest, self._number)
+        fail_point("started")
+        core = placement.core_for_frames(manifest.before)
+        if core is not None:
+            run_on((core,))
+
+    def _dealer(self, **how: float) -> Any:
+        socket = self._context.socket(zmq().DEALER)
+        prepare(socket, self._spec.silence_s, **how)
+        if self._pair is not None:
+            secure_client(socket, self._pair, self.place.announcement.key)
+        return socket
+
+    def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
+        """Exchange HELLOs: the session is ready, and is the one that was started."""
+        hello = HelloPayload(
+            session,
+            self._number,
+            comm_profile=profile(),
+            feature_flags=EVERY_FEATURE,
+            ready_state=ReadyState.NOT_READY,
+        )
+        self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
+        while not self._frames.poll(BEAT_S * 1000):
+            why = self.place.why()
+            if why or time.monotonic() > deadline:
+                late = f"did not answer HELLO within {manifest.start_timeout_s} s"
+                raise RemoteError(f"{self.place.name} {why or late}")
+        answer = decode_hello(self._order.decode(self._frames.recv()).payload)
+        if answer.comm_profile != profile() or answer.ready_state != ReadyState.READY:
+            raise RemoteError(
+                f"{self.place.name} is {answer.comm_profile!r} and {answer.ready_state.name}, this is "
+                f"{profile()!r}: install the same version on both"
+            )
+        if (answer.session_id, answer.endpoint_id) != (session, self._number):
+            raise RemoteError(f"{self.place.name} answers for another session: {answer}")
+
+    def stop(self) -> None:
+        """End the session: SHUTDOWN, then its process."""
+        if self._watcher is not None:
+            os.close(self._woken)
+            self._watcher.join()
+            self._lookout.end(self.mailbox.end_look_out)
+            os.close(self._bell)
+            os.close(self._ring)
+            with self._lock, suppress(zmq().Again):  # it has ended
+                self._frames.send(self._order.encode(FrameType.SHUTDOWN))
+            self.place.wait(STOP_S)
+        if self.place is not None:
+            self.place.stop(STOP_S)
+        for socket in self._sockets:
+            socket.close(linger=0)
+
+    def _watch(self, monitors: Sequence[Any]) -> None:
+        """Send signs of life, and end this process when the session is lost."""
+        module = zmq()
+        poller = module.Poller()
+        for one in (*monitors, self._health, self._wake):
+            poller.register(one, module.POLLIN)
+        asked = 0.0
+        while not self.is_stopping:
+            now = time.monotonic()
+            if now - asked >= BEAT_S:
+                if self.place.why():
+                    self.give_up("")
+                asked, asked_ns = now, time.time_ns()
+                try:
+                    self._health.send(self._beats.encode(FrameType.HEALTH))
+                except module.Again:
+                    self.give_up("")
+            ready = dict(poller.poll(BEAT_S * 1000))
+            if self.is_stopping:
+                break
+            self.on_beat()
+            if self._health in ready:
+                self._note_health(asked_ns)
+            if any(one in ready for one in monitors):
+                self.give_up("")
+        for one in monitors:
+            one.close()
+        os.close(self._wake)
+
+    def _note_health(self, asked_ns: int) -> None:
+        now = time.time_ns()
+        frame = self._beats.decode(self._health.recv())
+        self._heard = time.monotonic()
+        trip = now - asked_ns
+        self.words[ROUND_TRIP] = trip
+        self.words[CLOCK_OFFSET] = int.from_bytes(frame.payload, "little") - asked_ns - trip // 2
+        self.words[HEALTH] += 1
+
+    def give_up(self, why: str) -> None:
+        """End this process, unless it is being stopped: the engine fails what the endpoint has.
+
+        The thread that comes first says why: what it does then ends the connection for the other one.
+        """
+        if self.is_stopping:
+            return
+        self._ending.acquire()  # for good
+        ended = self.place.why()
+        if not ended:
+            self.place.wait(STATUS_S)  # its status comes after the end of its connections
+            ended = self.place.why()
+        silence_s = self._spec.silence_s
+        if time.monotonic() - self._heard < silence_s / 2:  # signs of life come every 0.2 s
+            unsaid = "the connection has ended"
+        else:
+            unsaid = f"was silent for {silence_s} s"
+        text = f"{self.place.name}: {why or ended or unsaid}"
+        self._say(text)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.place.stop(0)
+        os._exit(LOST)
+
+    def end_if_lost(self) -> None:
+        """End this process if that of its session has ended."""
+        self.place.wait(STATUS_S)
+        if self.place.why():
+            self.give_up("")
+
+    # ------------------------------------------------------------ frames
+    def exchange(self, kind: FrameType | OwnFrameType, payload: bytes) -> Frame:
+        """Send a frame, and return the answer."""
+        return self.receive(self.post(kind, payload))
+
+    def post(
+        self,
+        kind: FrameType | OwnFrameType,
+        payload: bytes,
+        answered_by: FrameType | OwnFrameType | None = None,
+    ) -> int:
+        """Send a frame, and return its number; `answered_by` is what answers it unlike others alike."""
+        words, order = self.words, self._order
+        with self._lock:
+            raw = order.encode(kind, payload)
+            if kind not in UNANSWERED:
+                self._unanswered[order.sent] = answered_by or _ANSWERS.get(kind, kind)
+            fail_point("encoded")
+            if self.mailbox.is_traced:
+                self._note_frame(kind, order.sent, 0, len(raw), sent=True)
+            self._send(raw)
+            fail_point("sent")
+            words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
+            return order.sent
+
+    def receive(self, asked: int, task: int = 0) -> Frame:
+        """Wait for the answer to a frame; others that come before it are kept.
+
+        `task` is the number of the task, in a trace, that the answer is about.
+        """
+        self.wait_for_answer_to(asked, task)
+        return self._answers.pop(asked)
+
+    def wait_for_answer_to(self, asked: int, task: int = 0) -> None:
+        """Wait for the answer to a frame, and keep it."""
+        while asked not in self._answers:
+            self._take_answer(asked, task)
+
+    def has_answer(self, asked: int) -> bool:
+        """Say whether the answer to a frame is here, without waiting."""
+        while asked not in self._answers and has_message(self._frames):
+            self._take_answer(asked, 0)
+        return asked in self._answers
+
+    def wait_for_answer_or_task(self, frame: int, filled: int) -> None:
+        """Wait for an answer; if none comes soon, also for a task in a frame: see `MailboxView.place`."""
+        module = zmq()
+        frames = self._frames, module.POLLIN
+        if not module.zmq_poll([frames], SOON_MS):
+            self._lookout.arm(frame, filled)
+            module.zmq_poll([frames, (self._bell, module.POLLIN)], -1)
+        if self._lookout.has_rung():
+            os.read(self._bell, 1)
+
+    def _take_answer(self, asked: int, task: int) -> None:
+        """Wait for an answer, and keep it."""
+        words, order = self.words, self._order
+        with self._lock:
+            try:
+                frame = order.decode(self._frames.recv())
+                number = int.from_bytes(frame.payload[:8], "little")
+                kind = frame.header.frame_type
+                expected = self._unanswered.pop(number, None)
+                if expected is None:
+                    raise ValueError(f"{kind.name}.sequence: {number} is not waited for")
+                if kind != expected:
+                    raise ValueError(f"remote_wire: frame.type: not {expected.name}")
+            except ValueError as error:
+                self.give_up(str(error))
+                raise
+            self._answers[number] = frame
+        fail_point("answered")
+        if self.mailbox.is_traced:
+            nbytes = FRAME_HEADER_BYTES + len(frame.payload)
+            self._note_frame(kind, number, task if number == asked else 0, nbytes, sent=False)
+            self.note_all()
+        words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
+
+    def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
+        word = frame_word(kind, number, self.session_id, sent=sent)
+        self.mailbox.note(word, task, time.monotonic_ns(), nbytes)
+
+    def note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
+        """Note a tensor that was moved between this machine and the endpoint, if a trace is taken."""
+        if self.mailbox.is_traced:
+            word = moved_word(address, stored=stored)
+            self.note((word, nbytes, began, time.monotonic_ns()))
+
+    def note(self, note: Note) -> None:
+        """Note something in the trace that is being taken; for any thread.
+
+        The journal is the main thread's, which takes up what others note.
+        """
+        self._notes.append(note)
+        if threading.current_thread() is threading.main_thread():
+            self.note_all()
+
+    def note_all(self) -> None:
+        """Put what other threads have noted into the journal."""
+        while self._notes:
+            self.mailbox.note(*self._notes.popleft())
+
+    def _send(self, raw: bytes) -> None:
+        try:
+            self._frames.send(raw)
+        except zmq().Again:
+            if self._watcher is not None:
+                self.give_up("")
+            raise RemoteError(f"the connection to {self.place.name} has ended") from None
+
+    def ask(self, name: ControlName, payload: bytes) -> bytes:
+        """Have the session carry out a request; return the result.
+
+        Raises
+        ------
+        ControlError
+            It has refused; with the traceback there.
+        """
+        frame = self.exchange(FrameType.CONTROL, encode_control(name, 1, payload))
+        reply = decode_control_reply(frame.payload)
+        if reply.error_code:
+            text, trace = split_report(reply.error_message)
+            raise ControlError(text, remote_traceback=trace)
+        return reply.result_bytes
