@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ..engine.view.mailbox import MailboxView
@@ -149,8 +150,9 @@ class LinkFrames:
         fail_point("greeted")
         self.words[SESSION], self.words[PID] = session, found.pid
         self._wake, self._woken = os.pipe()
-        self._bell, self._ring = os.pipe()
-        self._lookout = WaitingThread(self.mailbox.look_out, lambda: os.write(self._ring, b"\0"))
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK)
+        ring = partial(os.eventfd_write, self._bell, 1)
+        self._lookout = WaitingThread(self.mailbox.look_out, ring)
         self._watcher = threading.Thread(
             target=self._watch, args=(monitors,), name="simpler-link", daemon=True
         )
@@ -204,7 +206,6 @@ class LinkFrames:
             self._watcher.join()
             self._lookout.end(self.mailbox.end_look_out)
             os.close(self._bell)
-            os.close(self._ring)
             with self._lock, suppress(zmq().Again):  # it has ended
                 self._frames.send(self._order.encode(FrameType.SHUTDOWN))
             self.place.wait(STOP_S)
@@ -332,8 +333,8 @@ class LinkFrames:
         if not module.zmq_poll([frames], SOON_MS):
             self._lookout.arm(frame, filled)
             module.zmq_poll([frames, (self._bell, module.POLLIN)], -1)
-        if self._lookout.has_rung():
-            os.read(self._bell, 1)
+            with suppress(BlockingIOError):  # whatever rings it has had until now
+                os.eventfd_read(self._bell)
 
     def _take_answer(self, asked: int, task: int) -> None:
         """Wait for an answer, and keep it."""
