@@ -308,7 +308,7 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
     leaves = SideBySide(
         lambda: stream, Copies(None, None), FailedTasks(), ThreadPoolExecutor(1), lambda: None
     )
-    read = ReadTask(TaskPayloadWire(b""), [], False)
+    read = ReadTask(TaskPayloadWire(b""), [], False, [])
     for sequence, after in ((1, ()), (2, ()), (3, (1,))):
         task = ReceivedTask(sequence, Run(b"", after=after), read, ())
         leaves.begin(leaves.leaf(task, InnerCallable("handle", far_side.bump)))
@@ -334,7 +334,7 @@ def test_a_task_that_waits_for_room_has_values_forgotten_once():
     stream = SimpleNamespace(submit=submit, ended=0)
     copies = SimpleNamespace(drop=dropped.extend, take=take, lacks_any=bool, settle=lambda *_: None)
     leaves = SideBySide(lambda: stream, copies, FailedTasks(), ThreadPoolExecutor(1), lambda: None)
-    read = ReadTask(TaskPayloadWire(b""), [], False)
+    read = ReadTask(TaskPayloadWire(b""), [], False, [])
     for sequence, keys in ((1, ()), (2, (7,))):
         task = ReceivedTask(sequence, Run(b"", dropped=keys), read, ())
         leaves.begin(leaves.leaf(task, InnerCallable("handle", far_side.bump)))
