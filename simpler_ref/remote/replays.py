@@ -68,7 +68,9 @@ class PlacedGraph(Graph):
         self._prepare_lists()
         timing = super()._run(bound, start)
         seconds = timing.host_wall_ns / 1e9
-        self._task_s = min(self._task_s, seconds / max(1, self.tasks))  # the first may start sessions
+        self._task_s = min(
+            self._task_s, seconds / max(1, self.tasks)
+        )  # the first may start sessions
         if self._listed is None or not self._went_by_lists:
             return timing
         self._listed.note_run(seconds)
