@@ -29,6 +29,8 @@ class Peer(NamedTuple):
     """It lives from round to round: it compiles at first, and sleeps while it is not asked."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables it is started with."""
+    oldest: tuple[int, int] = (3, 10)
+    """The oldest Python that has it."""
 
 
 INFERRED = "inferred from what tasks read and write"
@@ -46,6 +48,9 @@ PEERS: dict[str, Peer] = {
     "own_threads": Peer("simpler_ref, threads", "threads", INFERRED, OWN, ("threads",), own=True),
     "own_calls": Peer("simpler_ref, calls", "processes", FUTURES, CALLS, ("futures",), own=True),
     "own_map": Peer("simpler_ref, map", "processes", WAITING, CALLS, ("map",), own=True),
+    "own_executor": Peer(
+        "simpler_ref, executor", "processes", WAITING, "run_futures.py", ("simpler_ref",), own=True
+    ),
     "own_python_again": Peer(
         "simpler_ref, run again", "processes", INFERRED, OWN, ("again",), own=True
     ),
@@ -143,6 +148,21 @@ PEERS: dict[str, Peer] = {
     "futures": Peer("ProcessPoolExecutor", "processes", WAITING, "run_futures.py", ("processes",)),
     "futures_threads": Peer(
         "ThreadPoolExecutor", "threads", WAITING, "run_futures.py", ("threads",)
+    ),
+    "futures_interpreters": Peer(
+        "InterpreterPoolExecutor",
+        "threads",
+        WAITING,
+        "run_futures.py",
+        ("interpreters",),
+        oldest=(3, 14),
+    ),
+    "executorlib": Peer(
+        "executorlib",
+        "processes",
+        WAITING,
+        "run_executorlib.py",
+        packages=("executorlib", *NUMBERS),
     ),
     "mpire": Peer("mpire", "processes", WAITING, "run_mpire.py", packages=("mpire", *NUMBERS)),
     "loky": Peer("loky", "processes", WAITING, "run_loky.py", packages=("loky", *NUMBERS)),

@@ -61,6 +61,8 @@ class Environments:
         SkippedError
             Something cannot be installed or compiled.
         """
+        if sys.version_info < peer.oldest:
+            raise SkippedError(f"only Python {peer.oldest[0]}.{peer.oldest[1]} and later have it")
         if peer.runner.endswith(".cpp"):
             return [str(self._program(peer)), *peer.arguments]
         return [str(self._python(peer)), str(RUNNERS / peer.runner), *peer.arguments]

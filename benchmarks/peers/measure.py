@@ -68,6 +68,8 @@ class Taken:
     """Why a figure is missing."""
     spent: dict[str, float] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
+    memories: list[float] = field(default_factory=list)
+    """Of each start, the bytes of the processes that it started, by workers."""
     stolen: list[float] = field(default_factory=list)
     """For each value, which share of the cores' time the host of a virtual machine had meanwhile."""
     session: Session | None = None
@@ -283,6 +285,7 @@ class Visit:
             except (LateError, BrokenError) as why:
                 raise NoStartError(f"it does not start: {why}") from None
             self._taken.starts.append(self._session.start_s)
+            self._taken.memories.append(self._session.started_bytes / WORKERS)
             self._taken.versions = self._session.versions
         return self._session
 

@@ -62,6 +62,8 @@ def make_report(taken: Mapping[str, Taken], around: Around, effort: Effort) -> R
         described |= {"own": peer.own, "versions": one.versions, "skipped": one.skipped}
         if one.starts:
             described["start_s"] = summarise(one.starts).median
+        if any(one.memories):
+            described["worker_mib"] = summarise(one.memories).median / (1 << 20)
         report["peers"][name] = described
         for figure in TITLES:
             entry = _entry(figure, one, ground.median, effort.quick)
@@ -217,7 +219,8 @@ def one_line(peer: Mapping[str, Any]) -> str:
     if peer["skipped"]:
         return f"skipped: {peer['skipped']}"
     versions = ", ".join(f"{name} {version}" for name, version in peer["versions"].items())
-    return f"{versions}; {peer.get('start_s', 0.0):.1f} s from its start until it is warm"
+    text = f"{versions}; {peer.get('start_s', 0.0):.1f} s from its start until it is warm"
+    return f"{text}, {peer['worker_mib']:.0f} MiB a worker" if "worker_mib" in peer else text
 
 
 def _rank(entry: Mapping[str, Any]) -> float:

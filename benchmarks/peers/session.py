@@ -66,6 +66,8 @@ class Session:
             self.close(patience_s=0.0)
             raise
         self.start_s = time.perf_counter() - begin
+        self.started_bytes = sum(one.memory_full_info().pss for one in self._family())
+        """Memory of the processes that the runner has started; what several share is divided."""
         self.versions: dict[str, str] = ready["versions"]
         self.seconds_per_spin: float = ready["seconds_per_spin"]
 

@@ -22,7 +22,8 @@ SIZES = {"random_1e3": 1e3, "random_1e4": 1e4, "random_1e5": 1e5, "random_1e6": 
 
 # what a drawing measures, in its own units; a phone shows it about as large as it is
 WIDTH = 480
-NAMES = 192
+LETTER = 5.8
+SPAN = 226
 ROW = 20
 LEFT, RIGHT, TOP, BOTTOM = 46, 176, 10, 34
 LINES_HEIGHT = 340
@@ -83,18 +84,18 @@ class Figures:
         unit = rows[0][1]["unit"]
         values = [entry["median"] for _, entry in rows]
         ticks = decades(min(values) / 2, max(values))
-        span = WIDTH - NAMES - 62
+        names = 10 + LETTER * max(len(self.title(peer)) for peer, _ in rows)
         height = ROW * len(rows) + 30
 
         def x(value):
-            return NAMES + span * math.log10(value / ticks[0]) / math.log10(ticks[-1] / ticks[0])
+            return names + SPAN * math.log10(value / ticks[0]) / math.log10(ticks[-1] / ticks[0])
 
         shown = [f"{number(entry['median'])} {unit}" for _, entry in rows]
         words = "; ".join(
             f"{self.title(p)} {text}" for (p, _), text in zip(rows, shown, strict=True)
         )
         parts = [
-            f'<svg class="peers" viewBox="0 0 {WIDTH} {height}" role="img" '
+            f'<svg class="peers" viewBox="0 0 {names + SPAN + 62:.0f} {height}" role="img" '
             f'aria-label="{escape(words)}">'
         ]
         for tick in ticks:
@@ -105,10 +106,10 @@ class Figures:
             top = ROW * i + 4
             end = x(entry["median"])
             parts.append(
-                f'<text class="name" x="{NAMES - 6}" y="{top + 11}">{escape(self.title(peer))}</text>'
+                f'<text class="name" x="{names - 6:.1f}" y="{top + 11}">{escape(self.title(peer))}</text>'
             )
             parts.append(
-                f'<rect class="{self.kind(peer)}" x="{NAMES}" y="{top}" width="{end - NAMES:.1f}" '
+                f'<rect class="{self.kind(peer)}" x="{names:.1f}" y="{top}" width="{end - names:.1f}" '
                 f'height="{ROW - 6}"/>'
             )
             parts.append(f'<text class="value" x="{end + 4:.1f}" y="{top + 11}">{shown[i]}</text>')
@@ -290,14 +291,18 @@ class Figures:
         return words
 
     def versions(self):
-        """Return a table of the peers: how they work, versions, time to start."""
-        rows = ["| | workers | order | versions | start, s |", "| --- | --- | --- | --- | ---: |"]
+        """Return a table of the peers: how they work, versions, time to start, memory of a worker."""
+        rows = [
+            "| | workers | order | versions | start, s | MiB a worker |",
+            "| --- | --- | --- | --- | ---: | ---: |",
+        ]
         for one in self.peers.values():
             versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
             start = f"{one['start_s']:.1f}" if "start_s" in one else "–"
+            memory = f"{one['worker_mib']:.0f}" if "worker_mib" in one else "–"
             rows.append(
                 f"| {one['title']} | {one['workers']} | {one['order']} | "
-                f"{versions or 'skipped: ' + one['skipped']} | {start} |"
+                f"{versions or 'skipped: ' + one['skipped']} | {start} | {memory} |"
             )
         return "\n".join(rows)
 

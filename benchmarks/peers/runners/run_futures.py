@@ -1,19 +1,32 @@
-"""concurrent.futures: a pool of processes, or of threads."""
+"""concurrent.futures: a pool of processes, threads or interpreters; and our executor in its place."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from serve import WORKERS, DagPeer, by_levels, serve, versions
 
 
+def opened():
+    """Return the pool that the command line names."""
+    if sys.argv[1] == "simpler_ref":
+        from simpler_ref.adapters.executor import Executor
+
+        return Executor(WORKERS)
+    kind = {
+        "processes": "ProcessPoolExecutor",
+        "threads": "ThreadPoolExecutor",
+        "interpreters": "InterpreterPoolExecutor",
+    }[sys.argv[1]]
+    return getattr(concurrent.futures, kind)(WORKERS)
+
+
 @contextmanager
 def start():
-    """Give the pool that the command line names, its workers started."""
-    kind = {"processes": ProcessPoolExecutor, "threads": ThreadPoolExecutor}[sys.argv[1]]
-    with kind(WORKERS) as pool:
+    """Give the pool, its workers started."""
+    with opened() as pool:
 
         def each(calls):
             futures = [pool.submit(function, *arguments) for function, arguments in calls]
