@@ -44,9 +44,9 @@ html_css_files = ["pages.css"]
 templates_path = ["_templates"]
 html_sidebars = {
     "**": [
-        *(f"sidebar/{part}.html" for part in ("brand", "search", "scroll-start", "navigation")),
+        "sidebar/brand.html",
         "versions.html",  # what publish.py has put beside these pages
-        "sidebar/scroll-end.html",
+        *(f"sidebar/{part}.html" for part in ("search", "scroll-start", "navigation", "scroll-end")),
     ]
 }
 pygments_dark_style = "github-dark"
