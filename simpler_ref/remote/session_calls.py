@@ -6,7 +6,6 @@ Only the session's main thread comes here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -269,7 +268,7 @@ class CallWork(Work):
                 self._copies.data(key) if room.takes(nbytes) else b""
                 for key, nbytes in written.items()
             ]
-            outcome = replace(outcome, written=data)
+            outcome = outcome._replace(written=data)
         return self._ended(outcome)
 
     def failure(self, outcome: int, error: BaseException | None) -> End:

@@ -18,7 +18,6 @@ import ctypes
 import struct
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
@@ -112,8 +111,7 @@ class FrameCapacity:
         return fits
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes: in the frame, or so many in a window, or in a copy, that has a key.
 
     A value with a key is kept by the session, which may have it already; then it need not come again.
@@ -127,8 +125,7 @@ class Piece:
 PIECE = Message("CALL.piece", Piece)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call; see `calls.forms` for its codes. Its arrays are the tensors of the RUN, in their order.
 
     Attributes
@@ -156,8 +153,7 @@ class Call:
     values: Annotated[Sequence[Piece], Many(PIECE, MAX_TENSORS)] = ()
 
 
-@dataclass(frozen=True)
-class CallOutcome:
+class CallOutcome(NamedTuple):
     """What became of a call.
 
     Attributes
@@ -185,8 +181,7 @@ class CallOutcome:
     written: Annotated[Sequence[bytes], Many(Blob(MOST_INLINE_KEPT), MAX_TENSORS)] = ()
 
 
-@dataclass(frozen=True)
-class TakenValue:
+class TakenValue(NamedTuple):
     """The window of a value that the parent has by now."""
 
     key: Positive

@@ -311,11 +311,11 @@ def test_the_outcome_of_a_call_has_these_bytes():
 def test_values_with_keys_may_be_in_frames_and_only_so_much_else():
     most = limits.MOST_INLINE_KEPT
     kept = task_messages.Piece(b"v" * most, 9, most)
-    call = dataclasses.replace(CALL, values=(kept, task_messages.Piece(b"", 9, 70000)))
+    call = CALL._replace(values=(kept, task_messages.Piece(b"", 9, 70000)))
     assert task_messages.CALL.decode(task_messages.CALL.encode(call)) == call
     longer = task_messages.Piece(b"v" * (most + 1), 9, 1)
     with pytest.raises(ValueError, match="too long"):
-        task_messages.CALL.encode(dataclasses.replace(call, values=(longer,)))
+        task_messages.CALL.encode(call._replace(values=(longer,)))
 
 
 @pytest.mark.spec("REMOTE-TASK-14")
