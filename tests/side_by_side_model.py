@@ -87,7 +87,7 @@ class Served(copy_model.Served):
         target = InnerCallable("handle", self._run_one)
         self._dispatcher = SimpleNamespace(find=lambda _digest: target)
         self._has_several = True
-        shared = of.copies, self._failed, self.fetchers
+        shared = of.copies, self._failed, lambda: self.fetchers
         self._beside = SideBySide(lambda: self.sub_workers, *shared, lambda: None)
 
     def _wait(self, for_frames):

@@ -15,7 +15,8 @@ import enum
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -246,18 +247,19 @@ _MOST_TOLD = 8
 class _Copy:
     """A copy: its memory, and what is in it.
 
-    `is_in_frame`: its memory is the frame that it came in, which tasks do not see. `version` is that in
-    the memory, or 0. `story` has what happened to it last.
+    `is_in_frame`: its memory is the frame that it came in, which tasks do not see. `is_fetched`: it was,
+    and no task has taken it yet. `version` is that in the memory, or 0. `story` has what happened last.
     """
 
     __slots__ = (
-        *("address", "is_in_frame", "memory", "nbytes", "state", "story", "version", "window"),
+        *("address", "is_fetched", "is_in_frame", "memory", "nbytes", "state", "story", "version"),
+        "window",
     )
 
     def __init__(self, memory: Array, is_in_frame: bool = False) -> None:
         self.state, self.version, self.window = CopyState.GONE, 0, 0
         self.put_at(memory)
-        self.is_in_frame = is_in_frame
+        self.is_in_frame, self.is_fetched = is_in_frame, False
         self.story: deque[tuple[str, int]] = deque(maxlen=_MOST_TOLD)
 
     def put_at(self, memory: Array) -> None:
@@ -268,6 +270,19 @@ class _Copy:
     def told(self) -> str:
         """Return the story, as errors tell it."""
         return ", ".join(f"{event} {version or ''}".rstrip() for event, version in self.story)
+
+
+@contextmanager
+def _of_task(sizes: Sequence[int], tensors: Sequence[CopiedTensor]) -> Iterator[None]:
+    """Say of what has no room how many bytes the tensors of its task have."""
+    try:
+        yield
+    except MemoryError as error:
+        total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
+        raise MemoryError(
+            f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
+            f"use: {error}"
+        ) from None
 
 
 class _Value(NamedTuple):
@@ -282,9 +297,8 @@ class Copies:
     """The copies of one session, and the values that it keeps.
 
     What the parent stores comes into memory of its own, and is no copy before a task takes it: so it may
-    come while other tasks run. `open` and `take` may therefore be called on other threads than all else;
-    `take` where something has to be fetched on one thread at a time, and for tasks of which none uses a
-    copy that another one writes.
+    come while other tasks run. `open` and `fetch` may therefore be called on other threads than all else;
+    what is fetched is for tasks of which none uses a copy that another one writes.
 
     `empty` returns memory that the inner Worker's tasks see, or raises `MemoryError`.
     """
@@ -390,9 +404,17 @@ class Copies:
         """Return the bytes of a copy."""
         return self._copies[key].memory.tobytes()
 
-    def lacks_any(self, tensors: Sequence[CopiedTensor]) -> bool:
-        """Say whether a task reads a version that has to be fetched."""
-        return any(one.reads and not self._has(one.key, one.reads) for one in tensors)
+    def lacking(self, tensors: Sequence[CopiedTensor]) -> list[str]:
+        """Return from where versions have to be fetched that a task reads."""
+        if not tensors:
+            return []
+        here = self._mover.address
+        sources = {
+            one.source: None
+            for one in tensors
+            if one.source and one.source != here and not self._has(one.key, one.reads)
+        }
+        return list(sources)
 
     def _has(self, key: int, version: int) -> bool:
         copy = self._copies.get(key)
@@ -400,11 +422,28 @@ class Copies:
             return True
         return (key, version) in self._coming
 
-    def take(
-        self,
-        tensors: Sequence[CopiedTensor],
-        sizes: Sequence[int],
-    ) -> list[int]:
+    def fetch(self, source: str, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> None:
+        """Fetch the versions that a task reads and one endpoint has.
+
+        On any thread, but from one endpoint on one thread at a time.
+
+        Raises
+        ------
+        MemoryError
+            There is no room for them.
+        """
+        lacking = []
+        with self._lock, _of_task(sizes, tensors):
+            for one, nbytes in zip(tensors, sizes, strict=True):
+                if one.source == source and one.reads and not self._has(one.key, one.reads):
+                    copy = self._of(one.key, nbytes)
+                    self._step("change", one.key, copy)
+                    lacking.append((one, copy))
+        by_key = {one.key: (one, copy) for one, copy in lacking}
+        if by_key:
+            self._fetch(source, list(by_key.values()))
+
+    def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
 
         Those that it writes are no longer in the reach of others; `settle` says how it has ended. All of
@@ -417,28 +456,14 @@ class Copies:
         """
         if not tensors:
             return []
-        try:
-            return self._take(tensors, sizes)
-        except MemoryError as error:
-            total = sum({one.key: size for one, size in zip(tensors, sizes, strict=True)}.values())
-            raise MemoryError(
-                f"the tensors of the task have {total} bytes, and do not all fit beside what else is in "
-                f"use: {error}"
-            ) from None
-
-    def _take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
-        lacking: dict[str, list[tuple[CopiedTensor, _Copy]]] = {}
-        with self._lock:
+        for source in self.lacking(tensors):
+            self.fetch(source, tensors, sizes)
+        with self._lock, _of_task(sizes, tensors):
+            addresses = []
             wanted = {one.key: (one, size) for one, size in zip(tensors, sizes, strict=True)}
             for one, nbytes in wanted.values():
                 if one.reads and one.key:
-                    copy = self._lacked(one, nbytes)
-                    if copy is not None:
-                        lacking.setdefault(one.source, []).append((one, copy))
-        for source, several in lacking.items():
-            self._fetch(source, several)
-        with self._lock:
-            addresses = []
+                    self._require_here(one, nbytes)
             for one, nbytes in zip(tensors, sizes, strict=True):
                 if not one.key:
                     addresses.append(0)
@@ -511,20 +536,19 @@ class Copies:
         """Forget all values, while there is still the memory that they are in: the session ends."""
         self._values.clear()
 
-    def _lacked(self, one: CopiedTensor, nbytes: int) -> _Copy | None:
-        """Return the copy whose version a task reads if that has to be fetched."""
+    def _require_here(self, one: CopiedTensor, nbytes: int) -> None:
+        """Refuse a version that a task reads and that is not here."""
         came = self._has_come(one)
         copy = self._of(one.key, nbytes)
         self._require_not_later(copy, one.reads)
-        if copy.version == one.reads:
-            self._counts["stored" if came else "hits"] += 1
-            return None
-        if not one.source or one.source == self._mover.address:
+        if copy.version != one.reads:
             raise RemoteError(
                 f"version {one.reads} of the tensor is not at this endpoint, which had it: it is lost"
             )
-        self._step("change", one.key, copy)
-        return copy
+        if copy.is_fetched:  # which was counted
+            copy.is_fetched = False
+        else:
+            self._counts["stored" if came else "hits"] += 1
 
     def _has_come(self, one: CopiedTensor) -> bool:
         """Make what the parent has stored the copy, if it is the version that a task reads."""
@@ -557,6 +581,7 @@ class Copies:
         with self._lock:
             for one, copy in several:
                 self._counts["fetched"] += 1
+                copy.is_fetched = True
                 self._step("keep", one.key, copy, one.reads)
 
     def _of(self, key: int, nbytes: int) -> _Copy:

@@ -457,22 +457,26 @@ class ListedGraph:
         return all(self._endpoints.has_all(way.room) for way in self.ways)
 
     def note_run(self, seconds: float) -> None:
-        """Note how long a replay took: each placement is tried, then the fastest one stays.
+        """Note how long a replay took."""
+        self.way.note_run(seconds)
+
+    def register(self, is_live: Callable[[Any], bool], add_callable: Callable[..., Any]) -> None:
+        """Have endpoints know the list of the next replay, between two runs, if they are all there.
+
+        Of the placements that have room each is tried, then the fastest one stays.
 
         Rule     SPEED-LIST-2
         """
-        self.way.note_run(seconds)
-        untried = [way for way in self.ways if way.runs < TRIES]
-        self.way = untried[0] if untried else min(self.ways, key=lambda way: way.best_s)
-
-    def register(self, is_live: Callable[[Any], bool], add_callable: Callable[..., Any]) -> None:
-        """Have endpoints know the list of the next replay, between two runs, if they are all there."""
-        way = self.way
-        if not is_live(way.handle) and self._has_room():
+        able = [way for way in self.ways if self._has_room(way)]
+        if not able:
+            return
+        untried = [way for way in able if way.runs < TRIES]
+        way = self.way = untried[0] if untried else min(able, key=lambda way: way.best_s)
+        if not is_live(way.handle):
             add_callable(way.handle, way.registration, pickle.dumps(way.registration))
 
-    def _has_room(self) -> bool:
-        return all(self._endpoints.takes_list(*one) for one in self.way.room.items())
+    def _has_room(self, way: _Way) -> bool:
+        return all(self._endpoints.takes_list(*one) for one in way.room.items())
 
     def submit(self, orch: Any, variables: Sequence[int]) -> bool:
         """Submit a replay; return False if it has to be made task by task.
@@ -481,7 +485,7 @@ class ListedGraph:
         """
         way = self.way
         starts = self._starts(variables)
-        if starts is None or not self._has_room() or way.handle not in orch._next_level:
+        if starts is None or not self._has_room(way) or way.handle not in orch._next_level:
             return False
         try:
             first = self._endpoints.keep(max(1, self._room))

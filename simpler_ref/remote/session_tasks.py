@@ -126,7 +126,7 @@ class SessionTasks:
             inner._stream,
             copies,
             self._failed,
-            ThreadPoolExecutor(1, "simpler-fetch"),
+            partial(ThreadPoolExecutor, 1, "simpler-fetch"),
             partial(os.eventfd_write, self._bell, 1),
         )
         self._descriptors = *frames.descriptors(), self._bell

@@ -6,7 +6,7 @@ worker, its time limit, its value, its error. Other tasks are runs of it, and ru
 
 Work starts when none of that before it, which has not ended, runs alone, is named by its frame, uses
 memory that it writes, or writes memory that it uses. So what shares memory runs in the order in which it
-came, and all else side by side. What is read from another endpoint is fetched on a thread of its own, in
+came, and all else side by side. What is read from another endpoint is fetched on a thread for that, in
 that order, too: work waits only for earlier work, here and elsewhere. If its tensors do not fit beside
 those of others, it waits until one of these has ended.
 """
@@ -14,6 +14,7 @@ those of others, it waits until one of these has ended.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as Promise
@@ -75,7 +76,8 @@ class Work(ABC):
         self.sequence, self.told = sequence, told
         self.tensors, self.sizes = tensors, sizes
         self.waits_for: set[int] = set()
-        self.coming: Promise[list[int]] | None = None
+        self.coming: list[Promise[None]] = []
+        """What fetches its tensors, from each endpoint that has some."""
         self.future: Future | None = None
 
     @abstractmethod
@@ -157,6 +159,10 @@ class _Users:
         """That they read."""
 
 
+def _are_done(several: Sequence[Promise[None]]) -> bool:
+    return all(one.done() for one in several)
+
+
 class SideBySide:
     """The work of a session.
 
@@ -168,8 +174,8 @@ class SideBySide:
         The session's copies of tensors.
     failed
         Notes which tasks have failed.
-    fetcher
-        The thread that fetches tensors.
+    new_fetcher
+        Returns a thread that fetches tensors: there is one for each endpoint that has had some.
     ring
         Wakes the main thread if it waits for something else than a call.
 
@@ -183,11 +189,12 @@ class SideBySide:
         stream_of: Callable[[], Any],
         copies: Copies,
         failed: FailedTasks,
-        fetcher: Executor,
+        new_fetcher: Callable[[], Executor],
         ring: Callable[[], None],
     ) -> None:
         self._stream_of, self._copies, self._failed = stream_of, copies, failed
-        self._fetcher, self._ring_bell = fetcher, ring
+        self._fetchers: defaultdict[str, Executor] = defaultdict(new_fetcher)
+        self._ring_bell = ring
         self._callees: dict[InnerCallable, Task] = {}
         self._users: dict[int, _Users] = {}
         self._ends: list[End] = []
@@ -268,7 +275,8 @@ class SideBySide:
 
         Rule     REMOTE-AHEAD-5
         """
-        self._fetcher.shutdown(wait=False, cancel_futures=True)
+        for fetcher in self._fetchers.values():
+            fetcher.shutdown(wait=False, cancel_futures=True)
         for one in self._under_way.values():
             if one.future is not None:
                 one.future.cancel()
@@ -319,9 +327,12 @@ class SideBySide:
             if told.dropped:  # once: they may come anew while this waits for room
                 copies.drop(told.dropped)
                 one.told = told._replace(dropped=())
-            if len(self._under_way) > 1 and copies.lacks_any(one.tensors):
-                one.coming = self._fetcher.submit(copies.take, one.tensors, one.sizes)
-                one.coming.add_done_callback(self._ring)
+            sources = copies.lacking(one.tensors) if len(self._under_way) > 1 else ()
+            for source in sources:
+                fetcher = self._fetchers[source]
+                one.coming.append(fetcher.submit(copies.fetch, source, one.tensors, one.sizes))
+                one.coming[-1].add_done_callback(self._ring)
+            if sources:
                 return
             addresses = copies.take(one.tensors, one.sizes)
         except MemoryError as error:
@@ -335,7 +346,7 @@ class SideBySide:
     def _wait_for_room(self, one: Work, error: BaseException) -> None:
         """Prepare work once other work has ended; if none runs, it never fits."""
         under_way = self._under_way.values()
-        if any(other.future is not None or other.coming is not None for other in under_way):
+        if any(other.future is not None or other.coming for other in under_way):
             self._roomless.append(one)
         else:
             self._end(one, one.failure(L.TASK_FAILURE, error))
@@ -343,7 +354,7 @@ class SideBySide:
     def has_news(self) -> bool:
         """Say whether tensors have been fetched for work that has not started."""
         under_way = list(self._under_way.values())
-        return any(one.coming is not None and one.coming.done() for one in under_way)
+        return any(one.coming and _are_done(one.coming) for one in under_way)
 
     def _ring(self, _promise: Any) -> None:
         """Wake the main thread, wherever it waits."""
@@ -369,15 +380,15 @@ class SideBySide:
         if one.future is not None:
             if one.future.done():
                 self._settle(one, one.end_of(one.future))
-        elif one.coming is not None and one.coming.done():
-            coming, one.coming = one.coming, None
-            error = coming.exception()
-            if error is None:
-                self._start(one, coming.result())
-            elif isinstance(error, MemoryError):
-                self._wait_for_room(one, error)
+        elif one.coming and _are_done(one.coming):
+            errors = [error for it in one.coming if (error := it.exception()) is not None]
+            one.coming = []
+            if not errors:
+                self._prepare(one)
+            elif isinstance(errors[0], MemoryError):
+                self._wait_for_room(one, errors[0])
             else:
-                self._end(one, one.failure(outcome_of(error), error))
+                self._end(one, one.failure(outcome_of(errors[0]), errors[0]))
 
     def _settle(self, one: Work, end: End) -> None:
         fail_point("ran")

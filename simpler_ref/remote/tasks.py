@@ -8,22 +8,33 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES
 from ..model.config import CallConfig
 from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from .buffers import RemoteAddressSpace, identity_of, is_live, require_span
-from .fields import Blob, Exactly, Reader, Text, octets, refusal, require_payload
+from .fields import (
+    Blob,
+    Exactly,
+    Int32,
+    Message,
+    Number,
+    Reader,
+    Text,
+    Uint64,
+    octets,
+    refusal,
+    require_payload,
+)
 from .limits import MAX_INLINE_PAYLOAD_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
 
 _COUNTS = struct.Struct("<II")
 _TENSOR = struct.Struct("<Q5IIIB7s")
-_DESCRIPTOR = struct.Struct("<Ii9Q")
 _NO_BYTES = bytes(7)
 _CHILD_AT, _END = 33, 34
 """Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
-_DIGEST = Exactly(CALLABLE_HASH_DIGEST_BYTES)
 _KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
 _PREFIX = Text(MAX_STRING_BYTES, errors="surrogateescape")
 """A path, whose bytes need not be UTF-8."""
@@ -41,16 +52,16 @@ class RemoteTensorDesc:
     """
 
     address_space: RemoteAddressSpace
-    owner_endpoint_id: int = 0
-    buffer_id: int = 0
-    offset: int = 0
-    nbytes: int = 0
-    remote_addr: int = 0
-    rkey_or_token: int = 0
-    generation: int = 0
-    inline_payload_offset: int = 0
-    inline_payload_len: int = 0
-    flags: int = 0
+    owner_endpoint_id: Int32 = 0
+    buffer_id: Uint64 = 0
+    offset: Uint64 = 0
+    nbytes: Uint64 = 0
+    remote_addr: Uint64 = 0
+    rkey_or_token: Uint64 = 0
+    generation: Uint64 = 0
+    inline_payload_offset: Uint64 = 0
+    inline_payload_len: Uint64 = 0
+    flags: Annotated[int, Number("Q", 0, 0)] = 0
 
 
 @dataclass(frozen=True)
@@ -74,17 +85,8 @@ class RemoteTaskArgsWire:
     inline_payload: bytes = b""
 
 
-@dataclass(frozen=True)
-class TaskPayloadWire:
-    """A task: which callable, with which configuration and arguments."""
-
-    callable_digest: bytes
-    config: CallConfig = field(default_factory=CallConfig)
-    args: RemoteTaskArgsWire = field(default_factory=RemoteTaskArgsWire)
-
-
 # ---------------------------------------------------------------- configuration
-def _write_config(config: CallConfig) -> bytes:
+def _write_config(config: CallConfig, where: str) -> bytes:
     """Return the fields of a configuration one by one, as `CallConfigWire` has them."""
     _require_config(config)
     knobs = [getattr(config, name) for name in CallConfig._FIELDS]
@@ -143,8 +145,6 @@ def decode_continuous_tensor(reader: Reader, where: str = "tensor") -> Continuou
 
 # ---------------------------------------------------------------- descriptors
 def _check_desc(desc: RemoteTensorDesc, arena: int, where: str) -> None:
-    if desc.flags:
-        raise refusal(f"{where}.flags", f"{desc.flags:#x} is not 0")
     if desc.address_space != RemoteAddressSpace.HOST_INLINE:
         _check_handle(desc, where)
         return
@@ -177,26 +177,7 @@ def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> byte
         raise refusal(f"{where}.present", f"{sidecar.present!r} contradicts desc={desc!r}")
     if desc is None:
         return b"\0"
-    if desc.address_space not in _SPACES:
-        raise refusal(
-            f"{where}.address_space", f"{desc.address_space!r} is not a RemoteAddressSpace"
-        )
-    try:
-        raw = _DESCRIPTOR.pack(
-            desc.address_space,
-            desc.owner_endpoint_id,
-            desc.buffer_id,
-            desc.offset,
-            desc.nbytes,
-            desc.remote_addr,
-            desc.rkey_or_token,
-            desc.generation,
-            desc.inline_payload_offset,
-            desc.inline_payload_len,
-            desc.flags,
-        )
-    except struct.error:
-        raise refusal(where, f"{desc} has a field that is no number, or too large for it") from None
+    raw = _DESC.write(desc, where)
     _check_desc(desc, arena, where)
     return b"\1" + raw
 
@@ -213,16 +194,10 @@ def _read_sidecar(reader: Reader, where: str) -> RemoteTensorSidecar:
 
 def decode_remote_tensor_desc(reader: Reader, where: str = "descriptor") -> RemoteTensorDesc:
     """Return the descriptor of the next bytes."""
-    at = reader.at
-    space, *numbers, flags = _DESCRIPTOR.unpack(reader.take(_DESCRIPTOR.size, where))
-    if space not in _SPACES:
-        raise refusal(f"{where}.address_space at byte {at}", f"{space} is not a RemoteAddressSpace")
-    if flags:
-        raise refusal(f"{where}.flags at byte {reader.at - 8}", f"{flags:#x} is not 0")
-    return RemoteTensorDesc(_SPACES[space], *numbers)
+    return _DESC.read(reader, where)
 
 
-_SPACES = {space.value: space for space in RemoteAddressSpace}
+_DESC = Message("TASK.args.remote_desc", RemoteTensorDesc)
 
 
 # ---------------------------------------------------------------- arguments
@@ -311,36 +286,40 @@ def decode_remote_task_args(data: bytes) -> RemoteTaskArgsWire:
 
 
 # ---------------------------------------------------------------- tasks
-def encode_task_payload(payload: TaskPayloadWire) -> bytes:
-    """Return the payload of a TASK.
+class _Config:
+    """A configuration, field by field."""
 
-    Raises
-    ------
-    ValueError
-        Its configuration or its arguments cannot travel.
-    """
-    raw = (
-        _DIGEST.write(payload.callable_digest, "TASK.callable_digest")
-        + _write_config(payload.config)
-        + encode_remote_task_args(payload.args)
-    )
-    require_payload(len(raw), "TASK")
-    return raw
+    write = staticmethod(_write_config)
+
+    @staticmethod
+    def read(reader: Reader, where: str) -> CallConfig:
+        """Return the configuration of the next bytes."""
+        return decode_call_config(reader)
 
 
-def decode_task_payload(data: bytes) -> TaskPayloadWire:
-    """Return the task of a TASK.
+class _Args:
+    """Arguments of a task."""
 
-    Raises
-    ------
-    ValueError
-        These bytes are no task.
-    """
-    raw = octets(data, "TASK")
-    require_payload(len(raw), "TASK")
-    reader = Reader(raw)
-    digest = _DIGEST.read(reader, "TASK.callable_digest")
-    config = decode_call_config(reader)
-    args = _read_args(reader)
-    reader.end("TASK")
-    return TaskPayloadWire(digest, config, args)
+    @staticmethod
+    def write(value: RemoteTaskArgsWire, where: str) -> bytes:
+        """Return the bytes of arguments."""
+        return encode_remote_task_args(value)
+
+    @staticmethod
+    def read(reader: Reader, where: str) -> RemoteTaskArgsWire:
+        """Return the arguments of the next bytes."""
+        return _read_args(reader)
+
+
+@dataclass(frozen=True)
+class TaskPayloadWire:
+    """A task: which callable, with which configuration and arguments."""
+
+    callable_digest: Annotated[bytes, Exactly(CALLABLE_HASH_DIGEST_BYTES)]
+    config: Annotated[CallConfig, _Config()] = field(default_factory=CallConfig)
+    args: Annotated[RemoteTaskArgsWire, _Args()] = field(default_factory=RemoteTaskArgsWire)
+
+
+TASK = Message("TASK", TaskPayloadWire)
+encode_task_payload = TASK.encode
+decode_task_payload = TASK.decode

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -305,9 +304,7 @@ def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_b
         return SimpleNamespace(cancel=lambda: cancelled.append(number), done=lambda: False)
 
     submitted, stream = [], SimpleNamespace(submit=submit)
-    leaves = SideBySide(
-        lambda: stream, Copies(None, None), FailedTasks(), ThreadPoolExecutor(1), lambda: None
-    )
+    leaves = SideBySide(lambda: stream, Copies(None, None), FailedTasks(), None, lambda: None)
     read = ReadTask(TaskPayloadWire(b""), [], False, [])
     for sequence, after in ((1, ()), (2, ()), (3, (1,))):
         task = ReceivedTask(sequence, Run(b"", after=after), read, ())
@@ -332,8 +329,10 @@ def test_a_task_that_waits_for_room_has_values_forgotten_once():
         return future
 
     stream = SimpleNamespace(submit=submit, ended=0)
-    copies = SimpleNamespace(drop=dropped.extend, take=take, lacks_any=bool, settle=lambda *_: None)
-    leaves = SideBySide(lambda: stream, copies, FailedTasks(), ThreadPoolExecutor(1), lambda: None)
+    copies = SimpleNamespace(
+        drop=dropped.extend, take=take, lacking=lambda _: [], settle=lambda *_: None
+    )
+    leaves = SideBySide(lambda: stream, copies, FailedTasks(), None, lambda: None)
     read = ReadTask(TaskPayloadWire(b""), [], False, [])
     for sequence, keys in ((1, ()), (2, (7,))):
         task = ReceivedTask(sequence, Run(b"", dropped=keys), read, ())

@@ -143,6 +143,27 @@ def test_where_an_endpoint_has_no_room_for_a_list_it_goes_task_by_task():
             assert goes_by_lists(worker, graph)
 
 
+@pytest.mark.spec("SPEED-LIST-2", "SPEED-LIST-4")
+def test_where_one_placement_has_no_room_the_other_is_taken():
+    with endpoints(2, arena_size=1 << 20) as worker:
+        handle = worker.register(list_programs.copy_anywhere)
+        pairs = [[worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2)] for _ in range(2)]
+
+        def orchestrate(orch, args, config):
+            for x, y in pairs * 3:
+                orch.submit_sub(handle, make_args((x, INPUT), (y, INOUT)))
+
+        graph = worker.record(orchestrate)
+        graph.run()
+        graph.run()
+        assert {part.place for part in graph._listed.way.parts} == {0, 1}
+        worker.remote_malloc(worker=1, nbytes=(1 << 20) - (1 << 10))
+        pairs[0][0][:] = 3
+        assert goes_by_lists(worker, graph)
+        assert pairs[0][1].tolist() == [3] * COUNT
+        assert {part.place for part in graph._listed.way.parts} == {0}
+
+
 @pytest.mark.spec("SPEED-LIST-4")
 @pytest.mark.parametrize("whose", ["program", "endpoints"])
 def test_where_all_buffers_together_have_no_room_it_goes_task_by_task(whose):
