@@ -71,7 +71,7 @@ setup(
         ),
         Extension(
             "simpler_ref.calls._quick",
-            [f"simpler_ref/calls/src/{source}.c" for source in ("quick", "inside")],
+            [f"simpler_ref/calls/src/{source}.c" for source in ("quick", "inside", "places")],
             depends=["simpler_ref/calls/src/python_abi.h"],
             extra_compile_args=FLAGS,  # what it refers to is in the interpreter that loads it
         ),

@@ -4,7 +4,7 @@
                   (depth first, from the keys that are wanted)
     blocks        pieces of that order, each of which should take a few milliseconds: one call
     a call        `_run`: the steps of its block, and the futures of the blocks whose values they need
-    its value     a list: what other blocks need, or the program
+    its value     what other blocks need, or the program: a list, unless it is one
 
 The engine sees the futures and has a block wait for those that it needs. The program refers to a future
 as long as blocks that need it are to be submitted; the engine does, until these have ended. So values
@@ -53,19 +53,21 @@ _SECONDS_OF_A_BYTE = 1e-8
 _UNDER_WAY = 32
 """How many blocks for each worker are submitted ahead."""
 _MOST_KINDS = 4096
+_ALONE = -1
+"""In the place of a value's number in the list of a block: it has no other one."""
 _MOST_FUTURES = 48
 """How many futures a block has as its arguments; of more blocks the program asks for the values."""
 
 
 # ---------------------------------------------------------------- in a worker
-def _run(data: bytes, more: bytes | None, *inputs: list[Any]) -> list[Any]:
-    """Do the steps of a block, and return the values that others need."""
+def _run(data: bytes, more: bytes | None, *inputs: Any) -> Any:
+    """Do the steps of a block, and return the values that others need; one as it is, without a list."""
     values, sources, steps, outputs, (address, shape) = pickle.loads(data)
     if more is not None:
         values.update(pickle.loads(more))
     for numbers, found in zip(sources, inputs, strict=True):
         for place, number in numbers:
-            values[number] = found[place]
+            values[number] = _taken(found, place)
     noted: dict[int, list[float]] = {}
     for number, kind, function, args, refs in steps:
         start = time.perf_counter()
@@ -85,7 +87,13 @@ def _run(data: bytes, more: bytes | None, *inputs: list[Any]) -> list[Any]:
     table = view_memory(address, shape, np.dtype(float))[here.mailbox.worker]
     for kind, row in noted.items():
         table[kind] += row
-    return [values[number] for number in outputs]
+    found = [values.pop(number) for number in outputs]
+    return found[0] if len(found) == 1 else found
+
+
+def _taken(found: Any, place: int) -> Any:
+    """Return a value out of those of a block."""
+    return found if place == _ALONE else found[place]
 
 
 def _size(value: Any) -> int:
@@ -278,7 +286,7 @@ class _Run:
         if type(node) is DataNode:
             return node.value
         block, place = self._made[key]
-        return block.result()[place]
+        return _taken(block.result(), place)
 
     # ------------------------------------------------------------ blocks
     def _submit_all(self, order: list[Any]) -> None:
@@ -317,7 +325,7 @@ class _Run:
         while len(taken) > _MOST_FUTURES:
             block, places = taken.popitem()
             found = block.result()
-            made.update({number: found[place] for place, number in places})
+            made.update({number: _taken(found, place) for place, number in places})
         outputs = [
             number
             for number, (key, _) in enumerate(part)
@@ -329,7 +337,7 @@ class _Run:
         block = self._stream.submit(self._task, (data, more, *taken), {})
         self._under_way.append(block)
         for place, number in enumerate(outputs):
-            self._made[part[number][0]] = block, place
+            self._made[part[number][0]] = block, place if len(outputs) > 1 else _ALONE
         self._forget()
 
     def _step(

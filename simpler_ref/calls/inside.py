@@ -33,7 +33,7 @@ import numpy as np
 
 from ..callables.runnable import refuse_unrun, require_runnable
 from ..engine.memory import Engine
-from ..engine.view.blocks import Blocks, data_of, retries_of
+from ..engine.view.blocks import Block, Blocks, data_of, retries_of
 from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
 from ..errors import HazardError
 from ..jit import layout as L
@@ -42,12 +42,14 @@ from ..jit.kernel import FAIL_POINTS
 from ..model.scalars import INTEGER
 from ..model.tensor import share_bytes
 from ..model.wire import RIGHTS, TAG_AT, TENSOR_BYTES
-from ..system.types import Array
+from ..system.types import Array, address_of
 from ..system.values import items
+from ..workers import loop
 from ..workers.containment import Origin
 from ..workers.guard import MOST_COPIED, Guard, Input, look, pieces
-from . import outcomes, quick
+from . import outcomes, places, quick
 from .arrays import ReceivedArrays
+from .borrowed import Borrowed
 from .call_errors import LIMIT_SIGNAL
 from .compiled import Code
 from .current import here, local, take_calls_of_tasks
@@ -132,12 +134,18 @@ class Inside:
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
+        is_process = loop.in_worker == os.getpid()
+        self._borrowed = Borrowed(self._mem, self._blocks) if is_process else None
+        self._places = None
+        if places.are_possible():
+            self._places = places.Places(self._mem, mailbox.worker + 1, self._blocks)
         self._functions: dict[int, _Function] = {}
         self._plain: dict[int, Callable[..., Any]] = {}
         self._arrays = ReceivedArrays(mailbox.engine)
         self._addresses: dict[int, int] = {}
         self._origin = Origin()
         here.mailbox = mailbox
+        self._make: Callable[..., None]
 
     def __reduce__(self) -> NoReturn:
         """Refuse: a task that refers to a Worker with threads refers to this, too, and to all memory."""
@@ -145,8 +153,10 @@ class Inside:
 
     def leaf(self) -> Callable[[ReceivedArgs], None]:
         """Return what the worker's loop calls: `run`, or what runs the usual calls quicker."""
-        functions = self._plain, self.run, self._finish, self._arrays.maker
-        return quick.run_inside(self._mem, self._start, *functions, self._origin.here)
+        finish = self._finish, self._finish_placed
+        functions = self._plain, self.run, *finish, self._read, self._settle, self._arrays.maker
+        run, self._make = quick.run_inside(self._mem, self._start, *functions, self._origin.here)
+        return run
 
     def run(self, args: ReceivedArgs) -> None:
         """Run a call, and leave its value where the future finds it; see `answer_failure`, too."""
@@ -159,16 +169,23 @@ class Inside:
         positional, named = self._arguments(form, wires, words, kinds)
         if code is not None and not form.inner:
             self._learn(code, form, wires, positional)
-        self._finish(self._made(form, function, positional, named))
+        self._call_it(form, function, positional, named)
+        del positional, named
+        self._settle()
 
-    def _made(
+    def _settle(self) -> None:
+        """Let a call end, with what it has got and may keep."""
+        if self._borrowed is not None:
+            self._borrowed.settle()
+
+    def _call_it(
         self,
         form: Form,
         function: Callable[..., Any],
         positional: list[Any],
         named: dict[str, Any],
-    ) -> Any:
-        return function(*positional, **named)
+    ) -> None:
+        self._make(function, tuple(positional), named)
 
     def _finish(self, result: Any) -> None:
         """Leave what a call has returned; a child of the task, which returns as well, ends."""
@@ -177,6 +194,23 @@ class Inside:
         if result is not None:
             refuse_unrun(result)
             self._answer(outcomes.encode(result))
+            if self._places is not None and type(result) is np.ndarray:
+                self._places.add(result.nbytes)
+
+    def _finish_placed(self, result: Array, block: int) -> None:
+        """Answer with an array in a place of its own, which is given away."""
+        self._origin.require()
+        assert self._places is not None, "there was a place"
+        data = self._blocks.data_of(block)
+        at = address_of(result) - self._places.address_in(block)
+        if result.flags.forc and (head := outcomes.array_head(result, at)):
+            data[: len(head)] = head
+            self._blocks.give(block, self._call.slot)
+            self._call.answer(L.VALUE_BLOCK, block)
+        else:
+            self._answer(outcomes.encode(result))
+            self._blocks.release(block)
+        self._places.add(result.nbytes)
 
     def _load(self, key: int, data: memoryview) -> _Function:
         """Return the function of a task, which keeps its time limit."""
@@ -204,7 +238,7 @@ class Inside:
     def _answer(self, outcome: outcomes.Outcome) -> None:
         word = outcome.word
         if outcome.kind >= L.VALUE_BLOCK:
-            block = self._blocks.take(outcome.nbytes, self._call.slot)
+            block = self._take(outcome.nbytes)
             if FAIL_POINTS:
                 die_here(self._mem, self._start, FAIL_TOOK_BLOCK)
             outcomes.write(outcome.parts, block.data)
@@ -213,8 +247,17 @@ class Inside:
             word = block.offset
         self._call.answer(outcome.kind, word)
 
+    def _take(self, nbytes: int) -> Block:
+        try:
+            return self._blocks.take(nbytes, self._call.slot)
+        except MemoryError:
+            if self._places is None or not self._places.leave():
+                raise
+            return self._blocks.take(nbytes, self._call.slot)
+
     def answer_failure(self, error: BaseException) -> None:
         """Leave what a call has raised."""
+        self._settle()
         try:
             self._answer(outcomes.encode_error(error))
         except MemoryError:
@@ -259,12 +302,18 @@ class Inside:
         first = len(words) - 1 - -(-size // L.WORD)
         return np.array(words[first:-1], np.int64).tobytes()[:size]
 
+    def _read(self, block: int) -> Any:
+        """Return the value in a block: what a call has returned."""
+        if self._borrowed is not None:
+            return self._borrowed.value(block)
+        return outcomes.decode_block(self._blocks.data_of(block))[0]
+
     def _value(self, word: int, kind: int) -> Any:
         """Return the value of a word, or that of a call."""
         if kind & L.FETCHED:
             kind ^= L.FETCHED
             if kind == L.VALUE_BLOCK:
-                return outcomes.decode_block(data_of(self._mem, word))[0]
+                return self._read(word)
             return outcomes.decode_word(kind, word)
         return float_of(word) if kind == L.FLOAT64 else word
 
@@ -447,13 +496,13 @@ class GuardedInside(Inside):
         require_unchanged((self._arrays.array(one, False) for one in wires), names, sums)
         return positional, named
 
-    def _made(
+    def _call_it(
         self,
         form: Form,
         function: Callable[..., Any],
         positional: list[Any],
         named: dict[str, Any],
-    ) -> Any:
+    ) -> None:
         values = [*positional, *named.values()]
         names = _names(positional, named)
         remedy = "Annotate it with InOut"
@@ -466,7 +515,7 @@ class GuardedInside(Inside):
         seen = look(inputs, others)
         made = function(*positional, **named)
         self._guard.require_unchanged(seen)
-        return made
+        self._finish(made)
 
 
 def _names(positional: list[Any], named: dict[str, Any]) -> list[str]:

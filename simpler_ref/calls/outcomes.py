@@ -2,7 +2,7 @@
 
 Small values become one word and a kind. Everything else becomes a block of memory, whose parts begin at
 multiples of 64 bytes: a head (how many parts follow, and the size of each), a pickle, and the arrays that
-the pickle refers to.
+the pickle refers to. A value that is an array needs no pickle: its head tells its type and shape.
 
 An exception is rebuilt from its state, not by calling its class: `__init__` may have any signature. The
 state has three parts: `args`; what its classes keep outside of `__dict__` (the fields of built-in
@@ -13,6 +13,7 @@ Rule     CALL-FAIL-3
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import pickle
@@ -71,6 +72,13 @@ _DOUBLE, _WORD = struct.Struct("d"), struct.Struct("q")
 _HEAD = struct.Struct("qq")
 """The first words of a head: how many parts follow, and the size of the pickle."""
 _HEAD_ALONE = struct.Struct(f"qq{ALIGNMENT - 16}x")
+_MOST_DIMS, _NAME = 16, 16
+_ARRAY_HEAD = struct.Struct(f"qqq{_NAME}s{_MOST_DIMS}q")
+"""The head of an array: _IS_ARRAY, where its elements begin, how many dimensions it has (inverted: the
+first index runs fastest), its type and shape."""
+_IS_ARRAY = -1
+ARRAY_AT = -(-_ARRAY_HEAD.size // ALIGNMENT) * ALIGNMENT
+"""In bytes: the elements of an array begin there in its block, or behind it."""
 _JOINED_BELOW = 4096
 """In bytes: writing a shorter pickle together with its head is faster."""
 _U64 = (1 << 64) - 1
@@ -102,7 +110,36 @@ def encode(value: object) -> Outcome:
         return _TRUE if value else _FALSE
     if kind is np.float64 or kind is np.int64 or kind is np.bool_:
         return Outcome(_NUMPY_KINDS[kind], encode(value.item()).word)  # type: ignore[attr-defined]
+    if kind is np.ndarray:
+        array: Any = value
+        if head := array_head(array):
+            raw = array.T if array.flags.fnc else array
+            return Outcome(BLOCK, 0, (head, raw), ARRAY_AT + raw.nbytes)
     return _block(BLOCK, *_pickle(value))
+
+
+def array_head(value: Array, at: int = ARRAY_AT) -> bytes:
+    """Return the head of an array whose elements begin there in its block.
+
+    Nothing if its type needs more words, or it has too many dimensions.
+    """
+    dtype, dims, shape = value.dtype, value.ndim, value.shape
+    if dtype.isbuiltin != 1 or dtype.hasobject or dims > _MOST_DIMS:
+        return b""
+    name = dtype.str.encode()
+    form = ~dims if value.flags.fnc else dims
+    rest = shape + (0,) * (_MOST_DIMS - dims)
+    return _ARRAY_HEAD.pack(_IS_ARRAY, at, form, name, *rest) if len(name) <= _NAME else b""
+
+
+_dtype_named = functools.lru_cache(maxsize=256)(lambda name: np.dtype(name.rstrip(b"\0").decode()))
+
+
+def _array_in(memory: Any) -> Array:
+    """Return the array in a block that has one as its value."""
+    _, at, form, name, *shape = _ARRAY_HEAD.unpack_from(memory)
+    dims, order = (~form, "F") if form < 0 else (form, "C")
+    return _view(memory[at:], tuple(shape[:dims]), _dtype_named(name), order)
 
 
 def _block(kind: int, text: bytes, buffers: Sequence[Array] = ()) -> Outcome:
@@ -297,6 +334,8 @@ def decode_word(kind: int, word: int) -> Any:
 def size_of(memory: memoryview) -> int:
     """Return how many bytes `write` has written into a block."""
     count, size = _HEAD.unpack_from(memory)
+    if count == _IS_ARRAY:
+        return int(memory[_WORD.size : 2 * _WORD.size].cast("q")[0] + _array_in(memory).nbytes)
     end = _align(_WORD.size * (1 + count)) + size
     for size in struct.unpack_from(f"{count - 1}q", memory, _HEAD.size):
         end = _align(end) + size
@@ -319,6 +358,11 @@ def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
         The value cannot be rebuilt in this process.
     """
     count, size = _HEAD.unpack_from(memory)
+    if count == _IS_ARRAY:
+        array = _array_in(memory)
+        if keep is None or array.nbytes < COPIED_BELOW:
+            return array.copy("K"), False
+        return _array_in(_lasting(memory, keep)), True
     end = _align(_WORD.size * (1 + count)) + size
     text = memory[end - size : end]
     if count == 1:
@@ -326,9 +370,7 @@ def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
     sizes = struct.unpack_from(f"{count - 1}q", memory, _HEAD.size)
     kept = keep is not None and max(sizes) >= COPIED_BELOW
     if kept:
-        block = np.asarray(memory).view(_Block).view()  # numpy skips a base over a plain array
-        block.keep = keep
-        memory = memoryview(block)
+        memory = _lasting(memory, keep)
     buffers: list[Any] = []
     for size in sizes:
         start = _align(end)
@@ -336,6 +378,13 @@ def decode_block(memory: memoryview, keep: object = None) -> tuple[Any, bool]:
         part = memory[start:end]
         buffers.append(part if kept and size >= COPIED_BELOW else bytearray(part))
     return _unpickle(text, buffers), kept
+
+
+def _lasting(memory: memoryview, keep: object) -> memoryview:
+    """Return memory that something is kept with, as long as arrays refer to it."""
+    block = np.asarray(memory).view(_Block).view()  # numpy skips a base over a plain array
+    block.keep = keep
+    return memoryview(block)
 
 
 def _unpickle(text: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:

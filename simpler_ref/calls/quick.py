@@ -242,10 +242,13 @@ def run_inside(
     functions: dict[int, Callable[..., Any]],
     run: Callable[[ReceivedArgs], None],
     finish: Callable[[Any], None],
+    finish_placed: Callable[[Array, int], None],
+    read: Callable[[int], Any],
+    settle: Callable[[], None],
     maker: Callable[[bytes, bool], Callable[[], Array]],
     here: ctypes.c_bool,
-) -> Callable[[ReceivedArgs], None]:
-    """Return what runs a call in a worker.
+) -> tuple[Callable[[ReceivedArgs], None], Callable[..., None]]:
+    """Return what runs a call in a worker, and what makes one that is not usual, and answers.
 
     Parameters
     ----------
@@ -253,25 +256,30 @@ def run_inside(
         The engine's memory, and the first word of the worker.
     functions : dict
         The functions of usual calls, by their keys; others come to it.
-    run, finish : Callable
-        Run a call that is not usual; leave the value of one, if it is no number.
+    run, finish, finish_placed : Callable
+        Run a call that is not usual; leave the value of one, if it is no number, and if it is an array in
+        a place of its own; see `places`.
+    read, settle : Callable
+        Returns the value in a block; called after each call that had one as its argument.
     maker : Callable
         Returns what makes arrays of a tensor; see `ReceivedArrays`.
     here : ctypes.c_bool
         False in a process that a task has forked, which answers nothing; see `Origin`.
     """
-    if not _is_possible():
-        return run
+    if not is_possible():
+        return run, lambda function, args, names: finish(function(*args, **names))
     numbers = [
         *(mem.ctypes.data, worker, *CALL_PLACES),
         *(L.HALF, L.KEY_BITS, forms.CODE_BITS),
         *(forms.NONE, forms.TRUE, forms.FALSE, forms.VALUE, forms.ARRAY, forms.READ_ARRAY),
         *(L.SIGNED, L.FLOAT64, L.FETCHED),
-        *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT),
+        *(L.VALUE_NONE, L.VALUE_BOOL, L.VALUE_INT, L.VALUE_FLOAT, L.VALUE_BLOCK),
         ctypes.addressof(here),
     ]
-    objects = functions, run, finish, maker, float, int, None, True, False
-    made: Callable[[ReceivedArgs], None] = _made("inside", _words(numbers), objects)
+    used = functions, run, finish, finish_placed, read, settle, np.ndarray, maker
+    objects = *used, float, int, None, True, False
+    made: tuple[Callable[[ReceivedArgs], None], Callable[..., None]]
+    made = _made("inside", _words(numbers), objects)
     return made
 
 
@@ -289,13 +297,14 @@ class _Sizes(NamedTuple):
 
 
 @functools.cache
-def _library() -> ctypes.PyDLL:
+def library() -> ctypes.PyDLL:
+    """Return the library."""
     return ctypes.PyDLL(str(LIBRARY))
 
 
 @functools.cache
 def _sizes(source: str) -> _Sizes:
-    words = (ctypes.c_int64 * len(_Sizes._fields)).in_dll(_library(), f"simpler_ref_{source}_sizes")
+    words = (ctypes.c_int64 * len(_Sizes._fields)).in_dll(library(), f"simpler_ref_{source}_sizes")
     return _Sizes(*words)
 
 
@@ -303,14 +312,15 @@ def _made(source: str, numbers: bytes, objects: tuple[Any, ...]) -> Any:
     """Return what a source makes of numbers and objects."""
     sizes = _sizes(source)
     assert (len(numbers), len(objects)) == (sizes.numbers, sizes.objects)
-    make = _library()[f"simpler_ref_{source}"]
+    make = library()[f"simpler_ref_{source}"]
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.py_object] * 2
     return make(numbers, objects)
 
 
 @functools.cache
-def _is_possible() -> bool:
+def is_possible() -> bool:
+    """Say whether native code can do all that."""
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     return has_gil and not kernel.INTERPRETED and LIBRARY.exists()
 
@@ -342,4 +352,4 @@ def make(
     tasks: dict[Any, Task],
 ) -> Quick | Slow:
     """Return the usual calls of a stream."""
-    return Quick(session, mutex, fetching, tasks) if _is_possible() else Slow(session.engine)
+    return Quick(session, mutex, fetching, tasks) if is_possible() else Slow(session.engine)

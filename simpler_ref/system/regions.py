@@ -32,7 +32,7 @@ import numpy as np
 
 from ..jit.layout import round_up
 from .signals import in_one_piece, signals_blocked
-from .types import Array
+from .types import Array, address_of
 
 PAGE = mmap.PAGESIZE
 _ALIGN = 1 << 21
@@ -45,6 +45,7 @@ _WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
+_MADV_DONTNEED = 4
 _MADV_REMOVE = 9
 _MADV_DONTFORK = 10
 _MADV_HUGEPAGE = 14
@@ -233,6 +234,35 @@ def give_back(address: int, nbytes: int) -> None:
         _libc.madvise(first, end - first, _MADV_REMOVE)
 
 
+def copy_on_write(array: Array) -> int | None:
+    """Map the region that begins with an array once more, and return where; None if that is impossible.
+
+    What is written there is private to this process, and others' writes are seen in other pages.
+    """
+    region = _regions.get(address_of(array))
+    with descriptors() as found:
+        if region is None or region not in found:
+            return None
+        kind = mmap.MAP_PRIVATE | _MAP_NORESERVE
+        try:
+            address = _mmap(0, region.size, _WRITABLE, kind, found[region])
+        except OSError:
+            return None
+    hide(address, address + region.size)
+    return address
+
+
+def forget_private(address: int, nbytes: int) -> None:
+    """Drop what was written to whole pages of such a mapping: they are those of the region again."""
+    _libc.madvise(address, nbytes, _MADV_DONTNEED)
+
+
+def make_private(address: int, nbytes: int) -> None:
+    """Put whole pages that are private to this process, and zero, in the place of shared ones."""
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED | _MAP_NORESERVE
+    _mmap(address, nbytes, _WRITABLE, kind)
+
+
 def default_size(least: int, most: int) -> int:
     """Return how large memory is of which only touched pages count: as large as the machine's.
 
@@ -242,6 +272,22 @@ def default_size(least: int, most: int) -> int:
         return least
     there = os.sysconf("SC_PHYS_PAGES") * PAGE
     return min(max(least, round_up(there, 1 << 30)), most)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT, _LARGEST_KEPT = 64 << 20, 32 << 20
+"""In bytes: the free memory at the end of the heap that stays, and the largest part made there."""
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep what it frees for what it allocates next, unless the user has chosen.
+
+    New pages cost more than most that a task does with them: the arrays that it makes and drops.
+    """
+    is_users = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if not is_users and hasattr(_libc, "mallopt"):
+        _libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        _libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
 
 
 # ---------------------------------------------------------------- mapping it
@@ -358,6 +404,8 @@ def is_private(array: Any) -> bool:
 
     It takes a microsecond; to look through the mappings takes a thousand.
     """
+    if _hidden and any(low <= address_of(array) < high for low, high in _hidden):
+        return True
     owner = array
     while isinstance(owner, np.ndarray):
         if owner.flags.owndata:
@@ -368,6 +416,15 @@ def is_private(array: Any) -> bool:
     return isinstance(owner, bytes | bytearray)
 
 
+_hidden: list[tuple[int, int]] = []
+"""Where arrays of this process are private, though others see that memory, or see it in other places."""
+
+
+def hide(low: int, high: int) -> None:
+    """Let no array count as shared that is between two addresses."""
+    _hidden.append((low, high))
+
+
 def shared_mappings() -> list[tuple[int, int, str]]:
     """Return (start, end, identity) of this process's shared, writable mappings, sorted."""
     found = []
@@ -376,7 +433,12 @@ def shared_mappings() -> list[tuple[int, int, str]]:
             span, mode, offset, device, inode, *_ = line.split(maxsplit=5)
             if mode[3] == "s" and mode[1] == "w":
                 start, end = (int(part, 16) for part in span.split("-"))
-                found.append((start, end, f"{device} {inode} {int(offset, 16) - start}"))
+                identity = f"{device} {inode} {int(offset, 16) - start}"
+                for low, high in sorted(_hidden):
+                    if start <= low < end:
+                        found.append((start, low, identity))
+                        start = min(high, end)
+                found.append((start, end, identity))
     return found
 
 

@@ -32,6 +32,7 @@ from ..jit import layout as L
 from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
 from ..jit.kernel import FAIL_POINTS
 from ..system import extras
+from ..system.regions import keep_freed_memory
 from ..system.signals import do_nothing
 from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
 from .kinds import WorkerKind
@@ -136,6 +137,7 @@ def become_worker(inherited: Sequence[int]) -> None:
     """Make a freshly forked process a worker: no Ctrl-C, no stdin, no inherited descriptors."""
     global in_worker
     in_worker = os.getpid()
+    keep_freed_memory()
     signal.signal(signal.SIGINT, do_nothing)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for fd in inherited:

@@ -1,5 +1,5 @@
-/* A call in its worker without Python around it: the usual ones, whose arguments are numbers, constants, such
- * values of other calls, and arrays that were seen before. All else is left to inside.py. */
+/* A call in its worker without Python around it: the usual ones, whose arguments are numbers, constants, values
+ * of other calls, and arrays that were seen before. All else is left to inside.py. */
 #include "python_abi.h"
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ struct numbers {
     int64_t code_none, code_true, code_false, code_value, code_array, code_read_array;
     int64_t is_signed, is_double;          /* kinds of scalars */
     int64_t fetched;                       /* with it, a scalar has the kind of a value: what a call has returned */
-    int64_t none, boolean, integer, floating; /* kinds of values */
+    int64_t none, boolean, integer, floating, block; /* kinds of values */
     const volatile char *here;             /* 0 in a process that a task has forked */
 };
 
@@ -29,6 +29,10 @@ enum {
     FUNCTIONS, /* by their keys */
     RUN,       /* runs a call that is not usual */
     FINISH,    /* answers with a value that is not a number */
+    FINISH_PLACED, /* answers with an array, and the block that it is in */
+    READ,          /* returns the value in a block */
+    SETTLE,        /* lets a call end that had such a value as its argument */
+    ARRAY_TYPE,
     FIND,      /* returns the method that makes a view of the array of a tensor */
     FLOAT_TYPE,
     INT_TYPE,
@@ -45,10 +49,13 @@ struct view {
     PyObject *make; /* none in an empty place */
 };
 
+int64_t give_away(PyObject *value); /* in places.c */
+
 struct inside {
     struct numbers n;
     PyObject *o[OBJECTS]; /* of a tuple, which `run` keeps */
     int64_t epoch;
+    int has_read; /* the call has the value of a block among its arguments */
     struct view views[TABLE];
 };
 
@@ -104,6 +111,14 @@ static PyObject *maker(struct inside *s, const int64_t *tensor, int64_t code) {
     return make;
 }
 
+static PyObject *call_with_number(PyObject *function, int64_t number) {
+    PyObject *args = PyTuple_New(1), *value = NULL;
+    if (args != NULL && PyTuple_SetItem(args, 0, PyLong_FromLongLong(number)) == 0)
+        value = PyObject_CallObject(function, args);
+    Py_DecRef(args);
+    return value;
+}
+
 /* Return an argument; NULL with an exception, or without one if it is not usual. */
 static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor, const int64_t **word,
                           const uint8_t **kind) {
@@ -118,7 +133,12 @@ static PyObject *argument(struct inside *s, int64_t code, const int64_t **tensor
             return PyFloat_FromDouble(number);
         if (is == (s->n.fetched | s->n.none))
             return new_reference(s->o[NONE]);
-        return is == (s->n.fetched | s->n.boolean) ? new_reference(s->o[bits ? TRUE : FALSE]) : NULL;
+        if (is == (s->n.fetched | s->n.boolean))
+            return new_reference(s->o[bits ? TRUE : FALSE]);
+        if (is != (s->n.fetched | s->n.block))
+            return NULL;
+        s->has_read = 1;
+        return call_with_number(s->o[READ], bits);
     }
     if (code == s->n.code_array || code == s->n.code_read_array) {
         PyObject *make = maker(s, *tensor, code);
@@ -190,15 +210,28 @@ static PyObject *finish(struct inside *s, PyObject *value) {
         Py_DecRef(value);
         return new_reference(s->o[NONE]);
     }
-    PyObject *args = PyTuple_New(1);
+    int64_t block = (PyObject *)value->type == s->o[ARRAY_TYPE] ? give_away(value) : 0;
+    PyObject *args = PyTuple_New(block ? 2 : 1);
     if (args == NULL) {
         Py_DecRef(value);
         return NULL;
     }
     PyTuple_SetItem(args, 0, value);
-    PyObject *nothing = PyObject_CallObject(s->o[FINISH], args);
+    if (block)
+        PyTuple_SetItem(args, 1, PyLong_FromLongLong(block));
+    PyObject *nothing = PyObject_CallObject(s->o[block ? FINISH_PLACED : FINISH], args);
     Py_DecRef(args);
     return nothing;
+}
+
+/* call(function, args, names): make a call that `run` has left to Python, and answer. */
+static PyObject *call(PyObject *self, PyObject *const *given, intptr_t count) {
+    struct inside *s = of(self);
+    PyObject *value = count == 3 ? PyObject_Call(given[0], given[1], given[2]) : NULL;
+    if (value == NULL || *s->n.here)
+        return value == NULL ? NULL : finish(s, value);
+    Py_DecRef(value);
+    return new_reference(s->o[NONE]);
 }
 
 /* run(args): run the call in the worker's current frame. */
@@ -208,6 +241,7 @@ static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
     if (epoch != s->epoch)
         forget(s);
     s->epoch = epoch;
+    s->has_read = 0;
     const int64_t *frame = s->n.memory + s->n.worker + s->n.memory[s->n.worker + s->n.at];
     PyObject *args = arguments(s, (const char *)(frame + s->n.mailbox), &key);
     if (args == NULL && PyErr_Occurred() != NULL)
@@ -228,8 +262,14 @@ static PyObject *run(PyObject *self, PyObject *const *given, intptr_t count) {
         Py_DecRef(value);
         return new_reference(s->o[NONE]);
     }
-    if (function != NULL)
-        return value == NULL ? NULL : finish(s, value);
+    if (function != NULL) {
+        PyObject *nothing = value == NULL ? NULL : finish(s, value);
+        if (nothing != NULL && s->has_read) {
+            Py_DecRef(nothing);
+            nothing = PyObject_CallObject(s->o[SETTLE], NULL);
+        }
+        return nothing;
+    }
     PyErr_Clear();
     PyObject *slow = PyTuple_New(count);
     if (slow == NULL)
@@ -247,9 +287,10 @@ static void release(PyObject *capsule) {
     free(s);
 }
 
-static PyMethodDef method = {"run", run, METH_FASTCALL, NULL};
+static PyMethodDef methods[] = {{"run", run, METH_FASTCALL, NULL}, {"call", call, METH_FASTCALL, NULL}};
 
-/* Return `run` for one worker; or NULL with an exception. As in quick.c, the objects are its module. */
+/* Return `run` and `call` for one worker; or NULL with an exception. As in quick.c, the objects are their
+ * module. */
 EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
     const char *packed = PyBytes_AsString(numbers);
     struct inside *s = packed == NULL ? NULL : calloc(1, sizeof *s);
@@ -259,9 +300,10 @@ EXPORT PyObject *simpler_ref_inside(PyObject *numbers, PyObject *objects) {
     for (int i = 0; i < OBJECTS; i++)
         s->o[i] = PyTuple_GetItem(objects, i);
     PyObject *self = PyCapsule_New(s, NULL, release);
-    PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(&method, self, objects);
-    if (self != NULL)
-        Py_DecRef(self);
+    PyObject *made = self == NULL ? NULL : PyTuple_New(2);
+    for (int i = 0; made != NULL && i < 2; i++)
+        PyTuple_SetItem(made, i, PyCFunction_NewEx(&methods[i], self, objects));
+    Py_DecRef(self);
     return made;
 }
 

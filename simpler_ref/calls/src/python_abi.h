@@ -1,4 +1,4 @@
-/* The part of Python's stable ABI that quick.c uses. Declared here, so that building needs no headers of
+/* The part of Python's stable ABI that is used here. Declared here, so that building needs no headers of
  * Python, and one build serves every version. Interpreters without the GIL have other objects: quick.py
  * does not load the library there. */
 #ifndef SIMPLER_REF_PYTHON_ABI_H
@@ -13,6 +13,18 @@ typedef struct PyObject {
     intptr_t references;
     struct PyObject *type;
 } PyObject;
+
+/* An array of numpy: the beginning of PyArrayObject, the same since numpy 1.7; quick.py tries it. */
+struct array {
+    PyObject head;
+    char *data;
+    int dims;
+    const intptr_t *shape;
+    const intptr_t *strides;
+    PyObject *base;
+    PyObject *dtype;
+    int flags;
+};
 
 typedef PyObject *(*PyCFunctionFast)(PyObject *self, PyObject *const *args, intptr_t count);
 
@@ -34,6 +46,7 @@ void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
 void PyErr_Clear(void);
 PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
+PyObject *PyObject_Call(PyObject *callable, PyObject *args, PyObject *names);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
 PyObject *PyBytes_FromStringAndSize(const char *bytes, intptr_t size);
 char *PyBytes_AsString(PyObject *bytes);
@@ -53,6 +66,9 @@ long long PyLong_AsLongLongAndOverflow(PyObject *number, int *overflow);
 PyObject *PyFloat_FromDouble(double number);
 double PyFloat_AsDouble(PyObject *number);
 void *PyType_GetSlot(PyObject *type, int slot);
+
+/* Say whether there is one reference. The upper bits may have flags. */
+static inline int is_alone(const PyObject *object) { return (uint32_t)object->references == 1; }
 
 static inline PyObject *new_reference(PyObject *object) {
     Py_IncRef(object);

@@ -15,18 +15,6 @@
 enum { MOST_ARGUMENTS = 15, MOST_DIMS = 6, TABLE = 1024, PROBES = 4 };
 enum { TENSOR_WORDS = 5, SCALAR_WORDS = 2, MOST_WORDS = MOST_ARGUMENTS * TENSOR_WORDS + 2 * SCALAR_WORDS };
 
-/* An array of numpy: the beginning of PyArrayObject, the same since numpy 1.7; quick.py tries it. */
-struct array {
-    PyObject head;
-    char *data;
-    int dims;
-    const intptr_t *shape;
-    const intptr_t *strides;
-    PyObject *base;
-    PyObject *dtype;
-    int flags;
-};
-
 /* A layout, as quick.py packs it: what an array must have, and what its tensor has then. */
 struct layout {
     int64_t epoch;         /* in which its number means it */

@@ -306,10 +306,10 @@ def test_without_the_native_part_all_calls_work(monkeypatch, tmp_path):
     try:
         with monkeypatch.context() as patch:
             patch.setattr(quick.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
-            quick._is_possible.cache_clear()
-            assert not quick._is_possible(), "nor without the GIL"
+            quick.is_possible.cache_clear()
+            assert not quick.is_possible(), "nor without the GIL"
         monkeypatch.setattr(quick, "LIBRARY", tmp_path / "_quick.so")
-        quick._is_possible.cache_clear()
+        quick.is_possible.cache_clear()
         with sr.Worker(num_sub_workers=1) as w:
             w.start()
             assert isinstance(w._life.stream._quick, quick.Slow)
@@ -319,7 +319,7 @@ def test_without_the_native_part_all_calls_work(monkeypatch, tmp_path):
             assert [same(one).result() for one in (1, "a", None)] == [1, "a", None]
             assert same(x).result().tolist() == [3, 3, 3]
     finally:
-        quick._is_possible.cache_clear()
+        quick.is_possible.cache_clear()
 
 
 @native_only

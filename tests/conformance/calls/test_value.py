@@ -82,6 +82,139 @@ def test_an_argument_that_is_returned_comes_back_as_a_copy(w):
     assert not x.any()
 
 
+def arange(n, *, dtype=np.int64, order="C"):
+    """Return a square of numbers, each time the same."""
+    return np.arange(n * n, dtype=dtype).reshape(n, n, order=order)
+
+
+LARGE = 200
+SHAPES = {
+    "square": lambda n: arange(n),
+    "columns first": lambda n: arange(n, order="F"),
+    "transposed": lambda n: arange(n).T,
+    "reshaped": lambda n: arange(n).reshape(2, -1),
+    "beginning": lambda n: arange(n)[: n // 2],
+    "end": lambda n: arange(n)[n // 2 :],
+    "every other": lambda n: arange(n)[:, ::2],
+    "swapped": lambda n: arange(n, dtype=">i4"),
+    "dates": lambda n: arange(n).astype("M8[s]"),
+    "records": lambda n: np.zeros(n * n, [("a", int), ("b", "S3")]),
+    "many axes": lambda n: arange(n).reshape((1,) * 17 + (n, n)),
+    "in a list": lambda n: [arange(n), arange(n) + 1],
+}
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+@pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
+def test_arrays_that_tasks_make_one_after_another_are_copies_of_their_own(w, make):
+    right, futures = make(LARGE), [w.submit(make, LARGE) for _ in range(12)]
+    for future in futures:
+        found = future.result()
+        for got, one in (
+            zip(found, right, strict=True) if isinstance(right, list) else [(found, right)]
+        ):
+            assert (got == one).all() and (got.dtype, got.shape) == (one.dtype, one.shape)
+            assert got.flags.writeable and got.flags.aligned
+            got[...] = got[:1]  # the values of other calls stay
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_an_array_that_a_task_keeps_is_not_that_of_its_value(w):
+    def keep(n, then=lambda found: found):
+        sr.local.kept = arange(n)
+        return then(sr.local.kept)
+
+    def change():
+        sr.local.kept += 1
+
+    task = sr.task(workers=0)
+    for then in (lambda found: found, lambda found: found[:9], lambda found: found.T):
+        for _ in range(6):
+            value = task(keep)(LARGE, then).result()
+            task(change)().result()
+            assert (value == then(arange(LARGE))).all()
+
+
+@sr.task
+def add_to(given, number=1):
+    """Return the sum of an array, which is written then, with that of what it gets once more."""
+    before = given.sum()
+    given += number
+    return int(before), given
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+@pytest.mark.parametrize("n", [10, LARGE, 600])
+def test_a_task_may_write_what_another_has_returned(w, n):
+    right = int(arange(n).sum())
+    value = w.submit(arange, n)
+    for number in (0, 1):
+        for before, written in (add_to(value, number).result() for _ in range(4)):
+            assert before == right and (written == arange(n) + number).all()
+    twice = sr.task(lambda one, other: (add_to.py_func(one), other.sum()))
+    assert twice(value, value).result()[1] == right, "each is a copy"
+    within = sr.task(lambda given: add_to.py_func(given["x"])[0])
+    assert [within({"x": value}).result() for _ in range(3)] == [right] * 3
+
+    def fails(given):
+        given[...] = 0
+        raise ValueError(given)
+
+    assert isinstance(w.submit(fails, value).exception(), ValueError)
+    assert (value.result() == arange(n)).all() and add_to(value).result()[0] == right
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_a_task_may_keep_what_another_has_returned(w):
+    def keep(given):
+        sr.local.kept = given
+        given[0, 0] = 5
+
+    def kept():
+        return int(sr.local.kept.sum())
+
+    task, right = sr.task(workers=0), int(arange(600).sum())
+    for _ in range(3):
+        value = w.submit(arange, 600)
+        task(keep)(value).result()
+        assert task(lambda one: int(one.sum()))(value).result() == right
+        del value
+        gc.collect()
+        for _ in range(8):
+            w.submit(np.ones, (600, 600)).result()
+        assert task(kept)().result() == right + 5
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_a_process_that_a_task_forks_has_its_arrays_for_itself():
+    def fork(n):
+        array, (out, into) = arange(n), os.pipe()
+        child = os.fork()
+        if child == 0:
+            same = (array == arange(n)).all()
+            array[:] = 0
+            more = np.zeros((n, n), int)
+            more += 1
+            os.write(into, bytes([bool(same)]))
+            os._exit(0)
+        os.waitpid(child, 0)
+        right = os.read(out, 1) == b"\1"
+        os.close(out), os.close(into)
+        return array if right else None
+
+    with sr.Worker(num_sub_workers=1) as w:
+        for _ in range(6):
+            assert (w.submit(fork, LARGE).result() == arange(LARGE)).all()
+
+
+@pytest.mark.spec("CALL-VALUE-4")
+@pytest.mark.parametrize("mode", [{}, {"child_mode": "thread"}], ids=str)
+def test_arrays_of_many_sizes_leave_room_for_one_another(mode):
+    with sr.Worker(num_sub_workers=1, values_size=1 << 22, **mode) as w:
+        for size in [*range(1 << 16, 1 << 21, 1 << 17)] * 2:
+            assert w.submit(np.ones, size, np.uint8).result().all()
+
+
 @pytest.mark.spec("CALL-VALUE-4")
 def test_values_that_nobody_keeps_take_no_memory():
     with sr.Worker(num_sub_workers=2, child_mode="thread", values_size=1 << 22) as w:

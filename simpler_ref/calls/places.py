@@ -1,0 +1,145 @@
+"""Places for the arrays that tasks make: one that is returned stays where it was made, and is not copied.
+
+A value of a call is a block of memory that the program sees (`outcomes`). To copy a large array there
+takes as long as to make it; and memory that is new in a worker takes several times as long, since the
+system has to clear it. So a worker has numpy make arrays in blocks at once, if they are as large as
+arrays that were values before:
+
+    a call returns an array  ──▶ it is copied into a block, and there is one more *place* of its size
+    numpy makes an array     ──▶ in a place of such a size, if one is free (`src/places.c`); a temporary
+                                 one leaves the place to the next, which has its pages already
+    a call returns an array  ──▶ in a place, and nothing else refers to it: the block is the value, and
+                                 another block becomes a place
+
+The head of the outcome comes before the array, whose memory is whole pages. That is also for processes
+that a task forks: they have the array in memory of their own, as they would any other one. Nor does
+such an array count as shared, though others could see its memory.
+
+There are no places with interpreted kernels, in interpreters without the GIL, in worker threads, and in
+workers of a Worker that a task has made: these may have arrays of that task, in its places.
+
+Rule     CALL-VALUE-2, CALL-VALUE-4
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from typing import Any
+
+from ..engine.view.blocks import HEAD, Blocks, span_of_part
+from ..jit import layout as L
+from ..system import regions
+from ..system.types import Array, address_of
+from ..workers import loop
+from . import outcomes, quick
+
+_FROM = 1 << 16
+"""In bytes: smaller arrays are copied. `src/places.c` knows it as SMALLEST."""
+_BEFORE = outcomes.ARRAY_AT + regions.PAGE - 1
+_SET_HANDLER, _GET_HANDLER = 304, 305
+"""Of numpy's table of functions, since numpy 1.22."""
+
+
+def are_possible() -> bool:
+    """Say whether this process can have places."""
+    is_worker = loop.in_worker == os.getpid()
+    return is_worker and quick.is_possible() and not quick.library().simpler_ref_has_places()
+
+
+class Places:
+    """The places of one worker process, which are its numpy's from now on.
+
+    Parameters
+    ----------
+    mem : Array
+        The engine's memory.
+    party : int
+        Whose blocks they are; see `Blocks`.
+    blocks : Blocks
+        Those.
+    """
+
+    def __init__(self, mem: Array, party: int, blocks: Blocks) -> None:
+        self._mem, self._blocks, self._start = mem, blocks, address_of(mem)
+        library = quick.library()
+        make, set_handler, get_handler = library.simpler_ref_handler, *_numpys_functions()
+        make.restype = get_handler.restype = set_handler.restype = ctypes.py_object
+        make.argtypes = ctypes.py_object, ctypes.c_size_t, ctypes.c_size_t
+        first, end = (self._start + at for at in span_of_part(mem, party))
+        set_handler(make(get_handler(), first, end))
+        regions.hide(first, end)
+        self._wants, self._add = library.simpler_ref_wants_place, library.simpler_ref_add_place
+        self._remove, self._used = (
+            library.simpler_ref_remove_place,
+            library.simpler_ref_array_place,
+        )
+        self._wants.argtypes = (ctypes.c_size_t,)
+        self._add.argtypes = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int64
+        self._add.restype = self._remove.restype = ctypes.c_int64
+        self._used.argtypes = ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)
+        self._used.restype = ctypes.c_size_t
+        self._pid = os.getpid()
+        self._for_child: list[tuple[int, bytes]] = []
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._for_child.clear,
+            after_in_child=self._in_child,
+        )
+
+    def add(self, nbytes: int) -> None:
+        """Have one more place for arrays of a size, unless there are enough, or no room."""
+        size = (nbytes + regions.PAGE - 1) & -regions.PAGE
+        if nbytes < _FROM or not self._wants(size):
+            return
+        try:
+            block = self._blocks.take(outcomes.ARRAY_AT + regions.PAGE + size).offset
+        except MemoryError:
+            return
+        memory = (self.address_in(block) + _BEFORE) & -regions.PAGE
+        unneeded = self._add(memory, size, block)
+        if unneeded:
+            self._blocks.release(unneeded)
+
+    def address_in(self, block: int) -> int:
+        """Return where the bytes of a block begin."""
+        return self._start + (block + HEAD) * L.WORD
+
+    def leave(self) -> bool:
+        """Give up all free places, for want of room; say whether there were any."""
+        found = False
+        while block := self._remove():
+            self._blocks.release(block)
+            found = True
+        return found
+
+    # ------------------------------------------------------------ forks
+    def _before_fork(self) -> None:
+        """Keep what the arrays in places have now: the task has them, and so has its copy."""
+        size = ctypes.c_size_t()
+        self._for_child.clear()
+        for number in range(_MOST if os.getpid() == self._pid else 0):
+            memory = self._used(number, size)
+            if memory:
+                self._for_child.append((memory, ctypes.string_at(memory, size.value)))
+
+    def _in_child(self) -> None:
+        for memory, content in self._for_child:
+            regions.make_private(memory, len(content))
+            ctypes.memmove(memory, content, len(content))
+        self._for_child.clear()
+
+
+_MOST = 16
+"""How many places there are at most."""
+
+
+def _numpys_functions() -> tuple[Any, Any]:
+    """Return what sets numpy's handler of memory, and what gets it."""
+    table_of = ctypes.pythonapi.PyCapsule_GetPointer
+    table_of.restype, table_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    numpys = importlib.import_module("numpy._core._multiarray_umath")
+    table = (ctypes.c_size_t * (_GET_HANDLER + 1)).from_address(table_of(numpys._ARRAY_API, None))
+    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
+    return set_handler, ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])
