@@ -46,7 +46,10 @@ html_sidebars = {
     "**": [
         "sidebar/brand.html",
         "versions.html",  # what publish.py has put beside these pages
-        *(f"sidebar/{part}.html" for part in ("search", "scroll-start", "navigation", "scroll-end")),
+        *(
+            f"sidebar/{part}.html"
+            for part in ("search", "scroll-start", "navigation", "scroll-end")
+        ),
     ]
 }
 pygments_dark_style = "github-dark"

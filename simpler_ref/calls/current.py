@@ -98,8 +98,9 @@ def current() -> Any:
 
     One that this thread or coroutine has opened comes before those of others. A task has only those.
     """
-    if here.nested is not None:
-        return _first_stream(_own()) or here.nested
+    nested = here.nested
+    if nested is not None:
+        return (_first_stream(_own()) if _of_context.get() else None) or nested
     if not opened:
         return None
     innermost = opened[-1]

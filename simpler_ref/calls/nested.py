@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import pickle
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,12 @@ from .call_errors import Unretrieved
 from .futures import Future
 from .outcomes import ENDS_LOOPS
 from .sending import signature_of
-from .signatures import Mode
+from .signatures import Mode, Signature
 from .tasks import Task
 
-_UNCHANGING = {
-    *(type(None), bool, int, float, complex, str, bytes, range),
-    *(np.bool_, np.int64, np.float64),
-}
+_UNCHANGING = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, range, np.bool_, np.int64, np.float64)
+)
 
 
 class NestedStream:
@@ -46,11 +45,29 @@ class NestedStream:
         TypeError, ValueError
             The arguments do not fit the task's parameters; an array that it writes is read-only.
         """
-        bound, names = task.signature.flatten(task.signature.bind(args, kwargs))
-        values = [_as_argument(parameter.name, parameter.mode, one) for parameter, one in bound]
-        first_named = len(values) - len(names)
-        named = dict(zip(names, values[first_named:], strict=True))
-        return ended(*_outcome(task.run, values[:first_named], named))
+        given: Sequence[Any] = args
+        if (
+            kwargs
+            or len(args) != task.signature.taken_as_given
+            or not _UNCHANGING.issuperset(map(type, args))
+        ):
+            given, kwargs = _received(task.signature, args, kwargs)
+        # No function of its own for this: with a frame less, a recursion can be deeper. The traceback of
+        # an error has this frame, which must not have the future: it would not die, and nobody would log
+        # an error that nobody asks for.
+        try:
+            value = final(task.run(*given, **kwargs))
+        except Terminated:
+            raise
+        except (
+            *ENDS_LOOPS,
+            SystemExit,
+        ) as ends:  # which must end neither a loop nor the whole task
+            text = f"a call in this task: {describe_exception(ends)}"
+            return ended(None, _caused(TaskError(text), ends))
+        except Exception as error:
+            return ended(None, error)
+        return ended(value, None)
 
     def task_of(self, function: Any) -> Task:
         """Return a task for a plain function."""
@@ -95,22 +112,14 @@ class _Results:
     cancel = close
 
 
-def _outcome(
-    function: Any, args: list[Any], kwargs: dict[str, Any]
-) -> tuple[Any, Exception | None]:
-    """Return what a function returns, or raises.
-
-    The traceback has this frame and those that called it, and they must not have the future: it would not
-    die, and nobody would log an error that nobody asks for.
-    """
-    try:
-        return final(function(*args, **kwargs)), None
-    except Terminated:
-        raise
-    except (*ENDS_LOOPS, SystemExit) as error:  # which must end neither a loop nor the whole task
-        return None, _caused(TaskError(f"a call in this task: {describe_exception(error)}"), error)
-    except Exception as error:
-        return None, error
+def _received(
+    signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that a task gets by position, and those that it gets by name."""
+    bound, names = signature.flatten(signature.bind(args, kwargs))
+    values = [_as_argument(parameter.name, parameter.mode, one) for parameter, one in bound]
+    first_named = len(values) - len(names)
+    return values[:first_named], dict(zip(names, values[first_named:], strict=True))
 
 
 def _caused(error: Exception, cause: BaseException) -> Exception:

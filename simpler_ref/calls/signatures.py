@@ -93,15 +93,18 @@ class Signature:
         In the function's order.
     converted : dict
         The types that `bind` converts numbers to, by the places of their parameters.
+    taken_as_given : int
+        How many arguments by position `bind` returns as they are; -1: none.
     """
 
-    __slots__ = ("_bind", "_convert", "converted", "parameters")
+    __slots__ = ("_bind", "_convert", "converted", "parameters", "taken_as_given")
 
     def __init__(self, parameters: tuple[Parameter, ...], bind: Callable[..., tuple[Any, ...]]):
         self.parameters = parameters
         self._bind = bind
         self._convert: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
         self.converted: dict[int, type] = {}
+        self.taken_as_given = len(parameters) if self.is_plain else -1
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, fills_in: bool = False) -> Signature:
@@ -171,7 +174,7 @@ class Signature:
     ) -> Signature:
         """Return the signature of a function whose numbers `bind` converts, to the types in `wanted`."""
         made = Signature(self.parameters, self._bind)
-        made._convert, made.converted = convert, wanted
+        made._convert, made.converted, made.taken_as_given = convert, wanted, -1
         return made
 
     @property
