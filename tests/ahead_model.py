@@ -31,7 +31,6 @@ class Task(NamedTuple):
     uses: list[tuple[Callable, int]]
     owner: int = -1
     members: int = 0  # of a group, 0 for a task of its own
-    kind: int = L.SUB
 
     @property
     def producers(self) -> list[int]:
@@ -88,7 +87,6 @@ class AheadModel:
         program: Sequence[Task],
         *,
         workers=2,
-        next_level=0,
         depth=2,
         window=8,
         scoped=False,
@@ -96,9 +94,9 @@ class AheadModel:
         coarse=False,
         **mishaps: int,
     ):
-        self.driver = Driver(depth=depth, sub=workers, next_level=next_level, window=window)
+        self.driver = Driver(depth=depth, sub=workers, window=window)
         self.driver.mem[L.DEFER_NS] = 0
-        self.all = range(next_level + workers)
+        self.all = range(workers)
         self.program, self.scoped, self.coarse = program, scoped, coarse
         self.works: list[Work] = []
         self.slots: list[int] = []
@@ -200,9 +198,9 @@ class AheadModel:
                 written.append(key)
         if task.members:
             rest = [member() for _ in range(task.members - 1)]
-            slot = driver.submit_group(member(*args), *rest, kind=task.kind)
+            slot = driver.submit_group(member(*args), *rest)
         else:
-            slot = driver.submit(*args, kind=task.kind, owner=task.owner)
+            slot = driver.submit(*args, owner=task.owner)
         self.works.append(Work(frozenset(producers), task.members))
         self.slots.append(slot)
         assert driver.id(slot) == number
@@ -229,7 +227,6 @@ class AheadModel:
 
     def dispatch(self):
         mem, x = self.driver.mem, self.driver.x
-        x.dispatch(mem, L.NEXT_LEVEL)
         x.dispatch(mem, L.SUB)
         if mem[L.UNCOLLECTED]:
             x.set_idle(mem)
@@ -316,14 +313,6 @@ class AheadModel:
     def _refuse(self, number):
         self.works[number] = self.works[number]._replace(refused=True)
 
-    # ------------------------------------------------------------ for plays that look more closely
-    def run_pass(self):
-        """Run a whole pass."""
-        self.driver.run_pass()
-
-    def look(self, rng):
-        """Look at everything after a step."""
-
     # ------------------------------------------------------------ what must hold
     def state(self, number):
         """Return the state of a task, FREE if it is gone."""
@@ -378,11 +367,11 @@ class AheadModel:
         driver.settle()
         driver.reclaim()
         assert driver.live() == 0, f"{driver.live()} tasks are never let go"
-        left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.AFFINITY, L.AFFINITY + 1)
+        left = (L.BUSY, L.UNCOLLECTED, L.RETIRING, L.CONSUMED_HEAD, L.AFFINITY + L.SUB)
         assert [int(mem[word]) for word in left] == [0] * len(left)
-        assert driver.ready_queue(L.SUB) == driver.ready_queue(L.NEXT_LEVEL) == []
+        assert driver.ready_queue(L.SUB) == []
         if not self.cancelled:  # hints at tasks that were cancelled may stay
-            assert all(mem[L.CANDIDATES_HEAD + k] == mem[L.CANDIDATES_TAIL + k] for k in range(2))
+            assert mem[L.CANDIDATES_HEAD + L.SUB] == mem[L.CANDIDATES_TAIL + L.SUB]
         for worker in self.all:
             assert driver.given(worker) == L.NONE
             if worker not in self.dead:

@@ -218,31 +218,6 @@ def pop_ready(mem, kind):
     return slot
 
 
-@entry(WORDS, INT)
-def produce(mem, count):
-    """Push 1 … count, each with a word that belongs to it, beside a thread in `consume`."""
-    for i in range(1, count + 1):
-        while queues.wiring_full(mem):
-            pause()
-        mem[int(mem[L.A_SLOTS]) + (i & 0xFFFF)] = -i
-        queues.push_wiring(mem, i)
-    return L.OK
-
-
-@entry(WORDS, INT)
-def consume(mem, count):
-    """Pop that many; return how many came in order and with their word."""
-    right = 0
-    for i in range(1, count + 1):
-        got = queues.pop_wiring(mem)
-        while got == L.NONE:
-            pause()
-            got = queues.pop_wiring(mem)
-        if got == i and mem[int(mem[L.A_SLOTS]) + (i & 0xFFFF)] == -i:
-            right += 1
-    return right
-
-
 # ---------------------------------------------------------------- atomics, alone and against each other
 @entry(BYTES)
 def sum_of_words(wire):

@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import sys
 import threading
 import time
@@ -186,41 +185,6 @@ def test_open_and_close_many_times_takes_no_more_of_anything(rounds):
     assert process.memory_info().rss - rss < (4 << 20) + rounds * (64 << 10)
     assert len(process.memory_maps(False)) - maps < rounds / 2
     assert process.children(recursive=True) == []
-
-
-@rounds(15, 200)
-def test_closing_at_the_worst_moment_stops_the_workers_all_the_same(monkeypatch, rounds):
-    """Nobody has to be killed: a stop is never lost, whatever the worker is just doing."""
-    import simpler_ref.workers.fork_server as fork_server
-
-    reports = []
-    handle_death = fork_server._Server.handle_death
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-    def handle_and_tell(self, pidfd):
-        _, pid = self.workers[pidfd]
-        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        theirs.send(bytes([info.si_status, info.si_code == os.CLD_EXITED]))
-        handle_death(self, pidfd)
-
-    monkeypatch.setattr(fork_server._Server, "handle_death", handle_and_tell)
-    rng = np.random.default_rng(7)
-    for _ in range(rounds):
-        with Worker(level=3, num_sub_workers=2, heap_ring_size=1 << 16, task_window=256) as w:
-            nothing = w.register(lambda: None)
-
-            def graph(orch, args, config):
-                for _ in range(rng.integers(4)):
-                    orch.submit_sub(args)
-
-            w.run(graph, nothing)
-            until = time.perf_counter() + rng.uniform(0, 150e-6)
-            while time.perf_counter() < until:
-                pass
-        reports += [ours.recv(2) for _ in range(2)]
-    ours.close()
-    theirs.close()
-    assert set(reports) == {bytes([0, True])}
 
 
 # ---------------------------------------------------------------- more than one

@@ -114,36 +114,19 @@ def test_when_the_program_is_killed_at_any_moment_everybody_ends(rounds):
     wait_until(lambda: segments() <= named)
 
 
-class Terminal:
-    """A program that leads a process group: with a busy worker and an idle one, whose pids it tells."""
-
-    def __init__(self, then):
-        self.then, self.pids, self.ready = then, shared_words(2), Gate()
-
-    def program(self):
-        os.setsid()
-        with Bench(workers=2) as bench:
-            self.pids[:] = bench.pids
-            self.then(self, bench)
-
-    def __enter__(self):
-        self.fork = Fork(self.program).__enter__()
-        self.ready.wait()
-        return self
-
-    def __exit__(self, *error):
-        self.fork.__exit__(*error)
-        self.ready.__exit__()
-
-
 def test_a_program_that_becomes_another_one_takes_its_workers_with_it():
-    def become(terminal, bench):
-        terminal.ready.open(1)
-        os.execvp("sleep", ["sleep", "1000"])
+    pids, ready = shared_words(2), Gate()
 
-    with Terminal(become) as terminal:
-        assert all(dies(pid) for pid in terminal.pids.tolist())
-        assert psutil.Process(terminal.fork.pid).name() == "sleep"
+    def program():
+        with Bench(workers=2) as bench:
+            pids[:] = bench.pids
+            ready.open(1)
+            os.execvp("sleep", ["sleep", "1000"])
+
+    with ready, Fork(program) as fork:
+        ready.wait()
+        assert all(dies(pid) for pid in pids.tolist())
+        assert psutil.Process(fork.pid).name() == "sleep"
 
 
 # ---------------------------------------------------------------- a start that fails

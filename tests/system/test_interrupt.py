@@ -17,11 +17,13 @@ import simpler_ref.workers.fork_server
 from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 
+from ..conformance.worker_manager.test_ctrl import SILENT, Memory
 from ..support import Gate, wait_until
 from .programs import (
     DEADLINE_S,
     Concurrently,
     Program,
+    dies,
     in_a_fork,
     interrupt_after,
     signals_as_of_a_profiler,
@@ -121,26 +123,6 @@ def test_ctrl_c_while_an_exception_unwinds_comes_out_with_it():
     in_a_fork(program)
 
 
-def test_a_handler_that_does_not_raise_disturbs_no_run():
-    def program():
-        seen = []
-        signal.signal(signal.SIGINT, lambda *_: seen.append(1))
-        with Bench() as b:
-
-            def terminate():
-                b.started.wait()
-                for n in range(5):
-                    press_ctrl_c()
-                    wait_until(lambda n=n: len(seen) > n)
-                b.go.open()
-
-            with Concurrently(terminate):
-                b.w.run(b.graph)
-            assert b.marks[1] == 10
-
-    in_a_fork(program)
-
-
 def test_ctrl_c_while_the_workers_start_leaves_no_process():
     def program():
         simpler_ref.workers.fork_server.GRACE_S = 0.1
@@ -185,6 +167,27 @@ def test_ctrl_c_while_close_waits_kills_who_it_waits_for():
             w.close()
         w.close()
         assert psutil.Process().children() == []
+
+    in_a_fork(program)
+
+
+def test_a_second_ctrl_c_in_a_request_gives_the_worker_up():
+    def program():
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        w = Worker(level=3, py_control_timeout_s=1000)
+        for _ in range(2):
+            w.add_next_level(Memory())
+        with w:
+            w.start()
+            for _ in range(3):
+                pid = w._session.manager.pids[1]
+                signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+                try:
+                    w.malloc(SILENT, worker_id=1)
+                except KeyboardInterrupt:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert dies(pid)
+                assert w.malloc(8, worker_id=1) == 16
 
     in_a_fork(program)
 

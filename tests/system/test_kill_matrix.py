@@ -38,8 +38,6 @@ UNDONE = ("received", "calling", "called", "before_done")
 """Points at which a task has not been answered."""
 DONE = ("done", "parked")
 """Points at which it has."""
-AMONG = {"called": 0, "before_done": 0, "done": 1, "received": 1, "calling": 1}
-"""Points that a worker passes as it ends its first task, and which of its tasks is lost there."""
 STARTING = ("before_ready", "ready")
 CONTROL = ("control", "before_control_done", "control_done")
 
@@ -83,8 +81,6 @@ class Rig:
     label: str
     pinned = True
     depth = 1
-    can_wait = True
-    """Whether a task of it can wait for the test."""
 
     def __init__(self, members: int):
         self.members = members
@@ -93,8 +89,6 @@ class Rig:
         self.w = self.make(members)
         self.w.init()
         self.task = self.w.register(self.old())
-        waits = self.depth > 1 and self.can_wait
-        self.hold = self.w.register(hold) if waits else None
         self.late_target = self.late()
         self.late_handle = None
 
@@ -256,7 +250,6 @@ class CustomRig(Rig):
 
 class ChipRig(Rig):
     label = "chip_worker"
-    can_wait = False
 
     def make(self, members):
         return Worker(level=3, device_ids=list(range(members)), mailbox_depth=self.depth)
@@ -294,8 +287,6 @@ def deeper(rig_type: type[Rig], depth: int) -> type[Rig]:
 SUBS = [SubRig, LeafRig]
 KINDS = [*SUBS, CustomRig, ChipRig]
 KINDS += [deeper(kind, 2) for kind in KINDS]
-SEVERAL_TASKS = [deeper(kind, 3) for kind in (*SUBS, CustomRig)]
-"""A chip's kernels cannot wait for the test."""
 
 TURNS = itertools.count()
 
@@ -358,40 +349,17 @@ def test_a_task_that_was_answered_is_done_whatever_becomes_of_its_worker(rig_typ
         rig.assert_replaced(victim, pid)
 
 
-@act(SEVERAL_TASKS, tuple(AMONG))
-def test_of_the_tasks_a_worker_was_given_those_not_ended_are_lost(rig_type, point):
-    with rig_type.started(1) as rig:
-        pid = rig.pid(0)
-        lost = AMONG[point]
-
-        def graph(orch, _args, _config):
-            rig.submit(orch, rig.hold, 0, to(rig.rows, 0))
-            for row in (1, 2):
-                rig.submit(orch, rig.task, 0, to(rig.rows, row))
-            start = rig.words_of(0)
-            wait_until(lambda: rig.rows[0, HELD] and rig.mem[start + L.W_GIVEN] == 3)
-            rig.mem[start + L.W_FAIL] = NUMBER[point]
-            rig.rows[0, GO] = 1
-
-        with pytest.raises(WorkerLostError) as info:
-            rig.w.run(graph)
-        place = rf"{rig.label} 0\b.*\(pid {pid}\), task {lost} \(.*\)"
-        assert_words(info.value, place, "killed by SIGKILL")
-        assert_lost(info.value, lost, 0, pid)
-        assert rig.marks[:3].tolist() == [1, 0, 0]
-        rig.assert_replaced(0, pid)
-
-
-@act(SEVERAL_TASKS[:2])
+@act([deeper(kind, 3) for kind in SUBS])
 def test_a_worker_dies_that_was_given_a_task_before_it_is_ready(rig_type):
     with rig_type(2) as rig:
+        held = rig.w.register(hold)
         rig.mem[L.SPIN_NS] = 10**10  # a worker that sleeps is given no such task
         rig.w.start()
         rig.register_late()
         victims = []
 
         def graph(orch, _args, _config):
-            rig.submit(orch, rig.hold, 0, to(rig.rows, 0, T.INOUT))
+            rig.submit(orch, held, 0, to(rig.rows, 0, T.INOUT))
             wait_until(lambda: rig.rows[0, HELD])
             victims.append(int(rig.mem[rig.words_of(0) + L.W_GIVEN] != 0))
             rig.mem[rig.words_of(victims[0]) + L.W_FAIL] = NUMBER["waiting"]
@@ -429,26 +397,6 @@ def test_a_worker_dies_between_clearing_a_park_word_and_waking_the_scheduler(rig
 
         rig.w.run(graph)
         rig.assert_works()
-
-
-@act(KINDS, UNDONE + DONE)
-def test_of_a_group_the_members_of_other_workers_are_done_or_skipped(rig_type, point):
-    with rig_type.started(3) as rig:
-        victim, pids = 1, [rig.pid(m) for m in range(3)]
-        rig.arm(victim, point)
-        if point in UNDONE:
-            with pytest.raises(WorkerLostError) as info:
-                rig.w.run(rig.all())
-            place = rf"{rig.label} {victim}.*{pids[victim]}"
-            assert_words(info.value, place, r"task 0 \(.*\), member \d", "SIGKILL")
-            assert_lost(info.value, 0, victim, pids[victim])
-        else:
-            rig.w.run(rig.all())
-            assert rig.marks[:3].tolist() == [1, 1, 1]
-            wait_until(lambda: rig.known_dead(victim))
-        assert rig.marks[:3].max() <= 1, "a member ran twice"
-        rig.assert_works()
-        assert [rig.pid(m) == pids[m] for m in range(3)] == [True, False, True]
 
 
 # ---------------------------------------------------------------- in its life
@@ -495,9 +443,8 @@ def test_a_registration_is_all_or_nothing(rig_type, point, victim):
             assert_words(info.value, "REGISTER_PARTIAL_FAILURE", f"pid {pid}", "SIGKILL")
             assert isinstance(info.value.__cause__, WorkerLostError)
             if isinstance(rig, CustomRig):
-                kept = 1 if rig.hold is None else 2
                 others = [m for m in range(3) if m != victim]
-                assert rig.known[others].tolist() == [kept] * 2, "they did not forget it"
+                assert rig.known[others].tolist() == [1, 1], "they did not forget it"
         wait_until(lambda: rig.known_dead(victim))
         rig.register_late()  # with those that live
         rig.assert_replaced(victim, pid)

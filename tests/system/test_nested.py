@@ -15,7 +15,7 @@ from simpler_ref import TensorArgType as T
 from simpler_ref.jit import layout as L
 
 from ..support import Gate, make_args, sample, wait_until
-from .programs import Concurrently, Fork, dies, in_a_fork, terminate
+from .programs import Concurrently, dies, in_a_fork, terminate
 from .workers import pass_on, shared_words
 
 MARK, WAIT = range(2)
@@ -134,20 +134,6 @@ def works_again(tree):
         assert "SIGKILL" in str(error) or "have died" in str(error)
         return False
     return True
-
-
-def test_when_the_top_is_killed_the_whole_tree_ends():
-    started = Gate()
-
-    def program():
-        with Tree(started) as tree:
-            tree.w.run(tree.task(WAIT))
-
-    with started, Fork(program) as fork:
-        started.wait()
-        fork.kill()
-        assert fork.wait() == -signal.SIGKILL
-        assert fork.everybody_ends()
 
 
 @pytest.mark.parametrize("victim", sample(VICTIMS[::-1], 2))

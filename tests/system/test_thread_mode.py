@@ -1,6 +1,5 @@
 """Workers that are threads: Ctrl-C, the start, the end, and exceptions that are raised elsewhere."""
 
-import contextlib
 import logging
 import signal
 import threading
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import simpler_ref.workers.threads
-from simpler_ref import Worker, WorkerLostError, WorkerStartError
+from simpler_ref import Worker, WorkerStartError
 
 from ..support import wait_until
 from .programs import in_a_fork
@@ -19,20 +18,6 @@ from .workers import assert_works, mark, only
 
 def thread_worker(subs=2, **config):
     return Worker(level=3, num_sub_workers=subs, child_mode="thread", **config)
-
-
-def test_a_task_that_leaves_its_thread_by_force_loses_its_task_alone():
-    """The worst a leaf can do to its thread: an asynchronous exception that comes too late for it."""
-    with thread_worker(1) as w:
-        marks = w.share(np.zeros(4, np.int64))
-        ok = w.register(mark)
-        w.start()
-        manager = w._session.manager
-        for _ in range(5):
-            manager._terminate(0)
-            with contextlib.suppress(WorkerLostError):
-                assert_works(w, ok, marks)
-            assert_works(w, ok, marks)
 
 
 def test_a_second_ctrl_c_ends_a_task_at_its_next_line():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simpler_ref.jit import layout as L
 
 from ..kernels import kernels as k
-from ..support import Driver, Member, ignores, reads
+from ..support import Driver, ignores
 
 pytestmark = pytest.mark.kernels
 KEY = 0x7000_0000
@@ -28,14 +28,6 @@ def try_big(driver, tensors, members=0):
 def body(driver, slot):
     """Return where a task keeps its arguments."""
     return int(driver.mem[slot + L.S_BODY])
-
-
-@pytest.mark.parametrize("tensors", [0, 1, 5, 6, 7, 12, 32, 33, 64, 65, 100, 128, 375])
-def test_arguments_of_any_number_are_kept_word_for_word(driver, tensors):
-    slots = [driver.submit(*[ignores(KEY + 8 * (i + k)) for k in range(tensors)]) for i in range(3)]
-    for i, slot in enumerate(slots):
-        addresses = driver.argument_words(slot)[:: L.TENSOR_WORDS]
-        assert addresses == [KEY + 8 * (i + k) for k in range(tensors)]
 
 
 def fill_with_big_tasks(driver, tensors):
@@ -85,39 +77,6 @@ def test_a_body_that_does_not_fit_changes_nothing_and_goes_in_when_one_is_reclai
 
 
 # ---------------------------------------------------------------- groups
-def members_of(driver, slot):
-    """Return (tensors, scalars, worker) of each member, as they stand in the body."""
-    tensors, scalars = driver.counts(slot)
-    at = body(driver, slot) + -(-tensors // L.MASK_TENSORS) + 5 * tensors
-    at += L.SCALAR_WORDS * scalars
-    rows = driver.mem[at : at + L.MEMBER_WORDS * int(driver.mem[slot + L.S_MEMBERS])]
-    return [(c & 0xFFFFFFFF, c >> 32, w - 1) for c, w in rows.reshape(-1, L.MEMBER_WORDS).tolist()]
-
-
-@pytest.mark.parametrize(
-    ("size", "tensors"),
-    [(1, 0), (1, 6), (2, 5), (2, 6), (3, 1), (7, 32), (12, 33), (30, 1), (30, 375)],
-)
-def test_a_group_keeps_the_arguments_of_all_members_one_after_the_other(make_driver, size, tensors):
-    driver = make_driver(sub=size)
-    producers = [driver.alloc(8) for _ in range(0 if tensors == 375 else 2)]
-    given = [
-        Member(
-            tuple(ignores(KEY + 8 * (m * tensors + i)) for i in range(tensors)),
-            tuple(range(m % 3)),
-            m if m % 2 else -1,
-        )
-        for m in range(size)
-    ]
-    inputs = [reads(driver.address(slot)) for slot in producers]
-    given[0] = given[0]._replace(args=(*inputs, *given[0].args))
-    addresses = [arg.data for one in given for arg in one.args]
-    for slot in [driver.submit_group(*given) for _ in range(2)]:
-        words = driver.argument_words(slot)
-        assert words[: 5 * len(addresses) : L.TENSOR_WORDS] == addresses
-        assert words[5 * len(addresses) :] == [value for one in given for value in one.scalars]
-        wanted = [(len(one.args), len(one.scalars), one.worker) for one in given]
-        assert (members_of(driver, slot), driver.producers(slot)) == (wanted, producers)
 
 
 @pytest.mark.parametrize("window", [64, 100_000])

@@ -1,17 +1,15 @@
 """The queues between the actors, against lists."""
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
 
 from ..kernels import kernels as k
-from ..support import DEADLINE_S, small_engine, unmap
+from ..support import small_engine, unmap
 
 pytestmark = pytest.mark.kernels
 
@@ -30,16 +28,6 @@ def test_the_wiring_queue_holds_its_capacity_and_says_when_it_is_full(engine):
         assert k.wiring_full(mem)
         taken = [k.pop_wiring(mem) for _ in range(L.WIRING_CAPACITY)]
         assert taken == list(range(2, L.WIRING_CAPACITY + 2))
-
-
-def test_a_thread_that_pops_while_another_pushes_gets_everything_once_and_whole():
-    count = 2_000 if INTERPRETED else 200_000  # many times the capacity when compiled
-    roomy = small_engine(window=1 << 14)
-    with ThreadPoolExecutor(2) as threads:
-        pushing = threads.submit(k.produce, roomy.mem, count)
-        popping = threads.submit(k.consume, roomy.mem, count)
-        assert (pushing.result(DEADLINE_S), popping.result(DEADLINE_S)) == (L.OK, count)
-    unmap(roomy)
 
 
 # ---------------------------------------------------------------- ready

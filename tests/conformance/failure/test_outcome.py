@@ -10,7 +10,7 @@ from simpler_ref import TaskError, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TaskState
 from tests.spec_rules import tables
-from tests.support import make_args, member, reads, stopped, wait_until, writes
+from tests.support import make_args, reads, stopped, wait_until, writes
 
 ROWS = {row[0]: row[1:] for row in tables("FAIL-OUTCOME")[0]}
 
@@ -49,17 +49,6 @@ def test_the_run_raises_the_exception_of_the_table(outcome, leaf):
         with pytest.raises(TaskError) as caught:
             w.run(lambda orch, *_: orch.submit_sub(handle))
         assert type(caught.value) is getattr(simpler_ref, ROWS[outcome][2])
-
-
-@pytest.mark.spec("FAIL-OUTCOME-3")
-def test_a_member_that_is_skipped_is_not_what_the_run_raises(driver):
-    group = driver.submit_group(member(), member())
-    driver.settle()
-    first, second = driver.members(group)
-    driver.answer_and_settle(second, outcome=L.SKIPPED)
-    assert (driver.mem[L.RUN_ERROR], driver.state(group)) == (L.SUCCESS, TaskState.RUNNING)
-    driver.answer_and_settle(first, ValueError("no"))
-    assert (driver.mem[L.RUN_ERROR], driver.state(group)) == (L.TASK_FAILURE, TaskState.FAILED)
 
 
 @pytest.mark.spec("FAIL-OUTCOME-3")

@@ -1,14 +1,12 @@
 """FAIL-TYPE: exceptions."""
 
 import builtins
-import os
-import signal
 from concurrent import futures
 
 import pytest
 
 import simpler_ref
-from simpler_ref import RemoteTraceback, TaskError, Worker, WorkerLostError, errors
+from simpler_ref import RemoteTraceback, TaskError, Worker, errors
 from tests.spec_rules import tables
 
 KINDS = [(name, bases) for name, bases, _ in tables("FAIL-TYPE")[0]]
@@ -51,16 +49,3 @@ def test_a_task_error_says_which_task_where_and_why():
         assert error.remote_traceback.count('  File "') == 1 and len(caught.traceback) == 2
         assert isinstance(error.__cause__, RemoteTraceback)
         assert error.__cause__.text == error.remote_traceback
-
-
-@pytest.mark.spec("FAIL-TYPE-2")
-@pytest.mark.parametrize(
-    ("leaf", "status"),
-    [(lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL), (lambda: os._exit(3), 3)],
-)
-def test_a_lost_worker_has_the_status_it_ended_with(leaf, status):
-    with Worker(3, num_sub_workers=1) as w:
-        handle = w.register(leaf)
-        with pytest.raises(WorkerLostError) as caught:
-            w.run(lambda orch, *_: orch.submit_sub(handle))
-        assert caught.value.status == status

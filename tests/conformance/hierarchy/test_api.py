@@ -10,10 +10,8 @@ import pytest
 
 from simpler_ref import RunTiming, Worker, callable_identity, task_interface
 from simpler_ref.jit import layout as L
-from simpler_ref.native_chip import ChipCallable
 from simpler_ref.orchestrator import Orchestrator
 from simpler_ref.task_interface import TensorArgType as T
-from tests.chip_kernels import add_core
 from tests.spec_rules import tables
 from tests.support import make_args
 
@@ -108,14 +106,3 @@ def test_a_timing_unpacks_to_two_times_and_has_them_in_microseconds():
     assert (*nothing, nothing.tasks, nothing.edges, nothing.ring_peak_bytes) == (0, 0, 0, 0, ())
     with pytest.raises(AttributeError):
         timing.tasks = 5
-
-
-@pytest.mark.spec("HIER-API-4")
-def test_the_time_on_chips_is_that_of_the_run():
-    with Worker(2, device_id=0) as w:
-        arrays = [w.share(np.ones(100, np.float32)) for _ in range(3)]
-        handle = w.register(ChipCallable.from_kernel(add_core()))
-        args = make_args(*((array, T.INOUT) for array in arrays))
-        for _ in range(2):
-            timing = w.run(handle, args)
-            assert 0 < timing.device_wall_ns < timing.host_wall_ns

@@ -13,7 +13,7 @@ from simpler_ref.stepping import Stepper
 from simpler_ref.task_interface import MailboxState, TaskState
 from simpler_ref.task_interface import TensorArgType as T
 from tests.chip_kernels import add_core
-from tests.support import COMPLETED, CONSUMED, FREE, PENDING, READY, RUNNING, make_args
+from tests.support import COMPLETED, FREE, PENDING, READY, RUNNING, make_args
 
 pytestmark = pytest.mark.kernels
 
@@ -68,20 +68,6 @@ def test_a_task_moves_from_submit_to_free_by_one_step_after_another(stepper):
     stepper.begin_run()
     pair(stepper)
     assert stepper.live_tasks() == [0, 1]
-
-
-@pytest.mark.spec("HIER-STEP-1")
-def test_a_task_that_outlives_its_scope_is_consumed_by_its_end_and_reclaimed_by_the_orch_thread(
-    stepper,
-):
-    with stepper.orch.scope():
-        stepper.orch.submit_sub(stepper.register(lambda args: None))
-        assert stepper.scope.tasks() == [0]
-    stepper.run_pass()
-    stepper.workers[0].serve()
-    stepper.collect()
-    assert (stepper.state(0), stepper.consumed_list()) == (CONSUMED, [0])
-    assert (stepper.reclaim(), stepper.state(0)) == (1, FREE)
 
 
 @pytest.mark.spec("HIER-STEP-1")

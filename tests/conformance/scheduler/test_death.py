@@ -96,20 +96,6 @@ def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
         assert in_time[0], f"the death was not known after {FEW_S} s"
 
 
-@pytest.mark.spec("SCHED-DEATH-1", "SCHED-COMPLETE-1")
-@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
-def test_what_a_worker_had_answered_before_it_died_counts(driver, error):
-    slot = driver.start()
-    worker = driver.worker_of(slot)
-    driver.post_done(worker, error)
-    driver.kill(worker)
-    driver.settle()
-    assert driver.state(slot) == (FAILED if error else COMPLETED)
-    assert driver.mem[L.RUN_ERROR] == (L.TASK_FAILURE if error else 0)
-    assert not driver.usable(worker)
-    assert driver.mem[L.BUSY] == 0
-
-
 # ---------------------------------------------------------------- the others
 @pytest.mark.spec("SCHED-DEATH-2")
 def test_a_dead_worker_gets_no_further_task_and_the_others_go_on(make_driver):

@@ -1,13 +1,12 @@
 """SCHED-DISPATCH: to a worker."""
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import COMPLETED, DEADLINE_S, PENDING, READY, RUNNING, reads, updates, writes
+from tests.support import COMPLETED, DEADLINE_S, PENDING, READY, RUNNING, reads, writes
 
 KEY = 0x7000_0000
 FOREVER_NS = 1 << 60
@@ -49,28 +48,6 @@ def test_a_worker_has_one_task_at_a_time(driver):
     assert driver.given(first) == slots[0]
     driver.settle()
     assert driver.given(first) == slots[2]
-
-
-@pytest.mark.spec("SCHED-DISPATCH-3")
-@pytest.mark.parametrize("seed", range(5))
-def test_when_nothing_moves_no_idle_worker_is_left_beside_a_ready_task(make_driver, seed):
-    rng = random.Random(seed)
-    sizes = {L.NEXT_LEVEL: rng.randint(0, 3), L.SUB: rng.randint(1, 3)}
-    driver = make_driver(sub=sizes[L.SUB], next_level=sizes[L.NEXT_LEVEL])
-    kinds = [L.NEXT_LEVEL] * sizes[L.NEXT_LEVEL] + [L.SUB] * sizes[L.SUB]
-    for _ in range(60):
-        if driver.live() < 40:
-            kind, key = rng.choice(kinds), KEY + 8 * rng.randrange(6)
-            driver.submit(rng.choice([reads, writes, updates])(key), kind=kind)
-        busy = [w for w in range(len(kinds)) if driver.given(w)]
-        if busy and rng.random() < 0.6:
-            worker = rng.choice(busy)
-            if driver.mailbox_state(worker)[0] == L.TASK_READY:
-                driver.post_done(worker)
-        if driver.run_pass() == 0:
-            for kind in sizes:
-                idle = [w for w, k in enumerate(kinds) if k == kind and not driver.given(w)]
-                assert not (idle and driver.ready_queue(kind))
 
 
 def fall_asleep(driver, *workers):

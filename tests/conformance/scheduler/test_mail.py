@@ -165,27 +165,6 @@ def test_counts_that_fit_are_accepted_and_indices_checked_against_them(tensors, 
 
 
 @pytest.mark.kernels
-@pytest.mark.spec("SCHED-MAIL-5", "FLOW-VIEW-1")
-def test_random_arguments_come_back_from_the_frame_that_they_were_encoded_into(driver_of_one):
-    driver, draw = driver_of_one, random.Random(7)
-    for _ in range(40):
-        tensors = [
-            updates(KEY + 4096 * i, nbytes=draw.randrange(1, 999), child_memory=draw.random() < 0.5)
-            for i in range(draw.randrange(20))
-        ]
-        scalars = [draw.getrandbits(64) for _ in range(draw.randrange(20))]
-        slot = driver.start(*tensors, scalars=scalars, owner=0)
-        view = received(driver.mailbox(0).tobytes())
-        assert (view.tensor_count(), view.scalar_count()) == (len(tensors), len(scalars))
-        found = [view.tensor(i) for i in range(len(tensors))]
-        assert [(one.data, one.nbytes(), one.child_memory) for one in found] == [
-            (one.data, one.nbytes, one.child_memory) for one in tensors
-        ]
-        assert [view.scalar(i) for i in range(len(scalars))] == scalars
-        driver.finish(slot)
-
-
-@pytest.mark.kernels
 @pytest.mark.spec("SCHED-MAIL-10", "FLOW-ARGS-4", "FLOW-VIEW-3")
 def test_whatever_a_frame_says_decode_refuses_it_or_notes_what_lies_in_the_mailbox():
     draw = random.Random(11)

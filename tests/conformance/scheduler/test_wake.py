@@ -429,21 +429,6 @@ def test_an_idle_worker_uses_no_cpu():
 
 
 # ---------------------------------------------------------------- a submit without a pass
-@pytest.mark.spec("SCHED-WAKE-7")
-@pytest.mark.kernels
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED], ids=["Orch thread", "Scheduler"])
-def test_an_uncollected_answer_is_announced_in_whatever_frame_it_stands(make_driver, depth, word):
-    driver = make_driver(sub=1, depth=depth)
-    for _ in range(2 * depth + 1):
-        driver.submit_and_settle()
-        driver.mem[word] = L.STANDBY
-        driver.x.announce_uncollected(driver.mem, 0)
-        assert driver.mem[word] == L.STANDBY, "it has not answered yet"
-        driver.post_done(0)
-        driver.x.announce_uncollected(driver.mem, 0)
-        assert driver.mem[word] == 0
-        driver.settle()
 
 
 @pytest.mark.spec("SCHED-WAKE-7")

@@ -6,7 +6,6 @@ The expected values are derived here, in a few lines, from the tables of the rul
 import hashlib
 import struct
 
-import numpy as np
 import pytest
 
 from simpler_ref import CallConfig, Worker
@@ -24,7 +23,6 @@ from simpler_ref.callables.payloads import serialize
 from simpler_ref.errors import CallableError
 from simpler_ref.native_chip import ChipCallable, CoreCallable
 from simpler_ref.task_interface import ArgDirection as D
-from simpler_ref.workers.kinds import SubWorker
 
 
 def u32(*values):
@@ -174,26 +172,3 @@ def test_a_frame_has_the_digest_and_no_number(driver):
         assert box[16:1068] == CallConfig().to_bytes(), "else every frame is the same"
         assert box[1068:1072] + box[1104:1112] == bytes(12)
         driver.finish(slot)
-
-
-def adding(seen, i):
-    return lambda: seen.__setitem__(i, seen[i] + 1)
-
-
-@pytest.mark.spec("FLOW-ID-5")
-def test_workers_that_number_their_callables_differently_run_the_same_ones(mode):
-    """The next-level pool was made with a callable unregistered later, the digests stay."""
-    w = Worker(3, num_sub_workers=1, child_mode=mode)
-    w.add_next_level(SubWorker())
-    with w:
-        seen = w.share(np.zeros(10, np.int64))
-        handles = [w.register(adding(seen, i)) for i in range(5)]  # known from the birth
-        w.start()
-        for i in (0, 3):
-            w.unregister(handles[i])
-        handles += [w.register(adding(seen, i)) for i in range(5, 10)]
-        live = [i for i in range(10) if i not in (0, 3)]
-
-        for submit in ("submit_sub", "submit_next_level"):
-            w.run(lambda orch, *_, s=submit: [getattr(orch, s)(handles[i]) for i in live])
-        assert seen.tolist() == [2 * (i in live) for i in range(10)]

@@ -128,15 +128,6 @@ def same_as(expected):
 
 
 # ---------------------------------------------------------------- what travels
-@pytest.mark.spec("FLOW-SCALAR-1")
-def test_the_blob_has_the_64_bits_and_nothing_else(driver):
-    wire = b"".join(make_args(scalars=ALL)._scalars)
-    slot = driver.x.submit_task(driver.mem, L.SUB << L.WORD_KIND, len(ALL) << 32, 0, wire)
-    driver.run_pass()
-    box, used = driver.mailbox(driver.worker_of(slot)).tobytes(), 8 + 8 * len(ALL)
-    bits = [scalar_to_uint64(value) for value in ALL]
-    assert box[L.MAILBOX_OFF_ARGS :][:used] == struct.pack(f"<ii{len(ALL)}Q", 0, len(ALL), *bits)
-    assert not any(box[L.MAILBOX_OFF_ARGS + used : L.MAILBOX_OFF_ERROR_MSG])
 
 
 KERNEL = """

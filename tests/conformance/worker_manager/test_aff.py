@@ -4,7 +4,7 @@ import pytest
 
 from simpler_ref import ContinuousTensor, DataType, TaskArgs
 from simpler_ref.jit import layout as L
-from tests.support import COMPLETED, FAILED, READY, RUNNING, member
+from tests.support import COMPLETED, FAILED, READY, RUNNING
 
 from .own import calling, orch_words
 
@@ -62,21 +62,6 @@ def test_tasks_for_a_worker_that_died_fail_and_the_others_go_on(make_driver):
     other = driver.submit_and_settle(kind=NEXT, owner=0)
     assert [driver.state(s) for s in slots] == [FAILED] * 4
     assert (driver.state(other), driver.mem[L.AFFINITY + NEXT]) == (RUNNING, 0)
-
-
-@pytest.mark.spec("WM-AFF-5")
-def test_a_cancelled_run_ends_also_with_tasks_for_a_busy_worker(make_driver):
-    driver = make_driver(sub=0, next_level=2)
-    busy, *waiting = (driver.submit(kind=NEXT, owner=0) for _ in range(4))
-    driver.settle()
-    driver.submit_group(member(), member(), kind=NEXT)
-    driver.finish_run(cancel=True)
-    driver.settle()
-    assert driver.mem[L.FAILED_COUNT] == len(waiting) + 1, "the group as well"
-    assert driver.state(busy) == RUNNING
-    driver.answer_and_settle(0)
-    driver.reclaim()
-    assert driver.live() == 0
 
 
 @pytest.mark.spec("WM-AFF-6")

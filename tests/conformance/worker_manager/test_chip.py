@@ -137,35 +137,6 @@ def test_a_tensor_in_a_chips_memory_is_used_where_it_is():
         assert (y == 8 * x + x).all()
 
 
-@pytest.mark.spec("CHIP-MEM-6")
-def test_memory_of_another_chip_fails_the_task_and_names_both():
-    with Worker(3, device_ids=[4, 9], child_mode="thread") as w:
-        ones, result = full(w, 1), full(w, 7)
-        there = [w.malloc(4 * N, chip) for chip in range(2)]
-        for chip in range(2):
-            w.copy_to(there[chip], ones.ctypes.data, 4 * N, chip)
-        add, foreign = w.register(adding()), device(there[1])
-
-        def submit(orch, operand_out_chip, _):
-            tensor, out, chip = operand_out_chip
-            orch.submit_next_level(add, sum_of(ones, tensor, out), worker=chip)
-
-        words = f"chip_worker 0 .*address {there[1]:#x} belongs to device 9, this is device 4"
-        for tensor, out in ((foreign, result), (ones, foreign)):
-            with pytest.raises(TaskError, match=words):
-                w.run(submit, (tensor, out, 0))
-        for name, args in (
-            ("copy_to", (there[1], ones.ctypes.data, 4 * N)),
-            ("copy_from", (ones.ctypes.data, there[1], 4 * N)),
-            ("free", (there[1],)),
-        ):
-            with pytest.raises(ControlError, match="belongs to device 9, this is device 4"):
-                getattr(w, name)(*args, 0)
-        assert (result == 7).all()
-        w.run(submit, (foreign, result, 1))
-        assert (result == 2).all(), "what was there has not been written"
-
-
 # ---------------------------------------------------------------- a task that fails
 @pytest.mark.spec("WM-CHIP-5")
 def test_a_chip_that_fails_a_task_says_which_and_why_and_runs_the_next(mode):

@@ -112,19 +112,6 @@ def test_a_task_that_needs_a_claimed_worker_waits_for_its_release(make_driver, w
     assert driver.state(slot) == RUNNING
 
 
-@pytest.mark.spec("WM-CLAIM-2", "SCHED-WAKE-1")
-@pytest.mark.parametrize("word", [L.PARK_ORCH, L.PARK_SCHED])
-def test_a_release_wakes_whoever_sleeps_if_a_task_is_ready(make_driver, word):
-    driver = make_driver(sub=1)
-    for ready in (False, True):
-        assert claim(driver) == L.OK
-        if ready:
-            driver.submit_and_settle()
-        driver.mem[word] = L.ACTIVE
-        release(driver)
-        assert (driver.mem[word] == 0, driver.x.has_work(driver.mem)) == (ready, ready)
-
-
 # ---------------------------------------------------------------- not in time
 @pytest.mark.spec("WM-CLAIM-3")
 def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):

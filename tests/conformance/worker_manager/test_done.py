@@ -3,7 +3,6 @@
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
@@ -12,11 +11,9 @@ from tests.support import (
     COMPLETED,
     FAILED,
     RUNNING,
-    Gate,
     make_args,
     member,
     reads,
-    wait_until,
     writes,
 )
 
@@ -120,31 +117,6 @@ def test_a_member_that_has_started_is_let_finish(three):
     assert (three.mailbox_state(1), three.given(1)) == ((L.TASK_READY, 0), three.group)
     answer(three, 1, 2)
     assert three.state(three.group) == FAILED
-
-
-@pytest.mark.spec("WM-DONE-3")
-def test_members_that_run_when_another_fails_finish_before_the_run_raises(mode):
-    with Worker(3, num_sub_workers=2, child_mode=mode) as w, Gate() as here, Gate() as go:
-        done = w.share(np.zeros(1, np.int64))
-
-        def body(args):
-            if args.scalar(0) == 0:
-                here.wait()
-                raise ValueError("early")
-            here.open(1)
-            go.wait()
-            done[0] = 1
-
-        submit = submit_members(w.register(body), 2)
-
-        def orch_fn(orch, *_):
-            submit(orch)
-            wait_until(lambda: w._session.engine.mem[L.RUN_ERROR])
-            go.open()
-
-        with pytest.raises(TaskError, match="early"):
-            w.run(orch_fn)
-        assert done[0] == 1
 
 
 # ---------------------------------------------------------------- a worker that dies

@@ -136,26 +136,3 @@ def test_nothing_can_be_added_to_a_level_2_worker():
     for add in (w.add_next_level, w.add_sub):
         with pytest.raises(RuntimeError, match="level 2"):
             add(Calculator(None))
-
-
-@pytest.mark.spec("WM-KIND-2")
-def test_what_an_object_holds_is_there_in_its_process(memory):
-    class Holds:
-        def __init__(self):
-            self.shared = memory.share(np.zeros(2, np.int64))
-            self.lock = threading.Lock()
-            self.read, self.write = os.pipe()
-
-        def run(self, callable, view, config):
-            with self.lock:
-                self.shared[:] = 7
-            os.write(self.write, b"done")
-
-    mine = Holds()
-    try:
-        with over(mine) as w:
-            run_next_level(w, w.register(lambda: None))
-        assert (mine.shared.tolist(), os.read(mine.read, 10)) == ([7, 7], b"done")
-    finally:
-        os.close(mine.read)
-        os.close(mine.write)

@@ -1,18 +1,17 @@
 """WM-LOOP: the life of a worker."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerStartError
+from simpler_ref import TaskArgs, Worker, WorkerStartError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import serve_mailbox
 from tests.support import DEADLINE_S, RUNNING, wait_until
 
-from .own import Calls, calling
+from .own import Calls
 
 
 # ---------------------------------------------------------------- ready
@@ -31,64 +30,7 @@ def test_a_worker_that_said_init_done_is_idle_and_gets_its_first_task(make_drive
     assert driver.mailbox_state(0) == (L.IDLE, 0), "and never INIT_DONE again"
 
 
-@pytest.mark.spec("WM-LOOP-1")
-def test_the_start_waits_until_every_worker_is_ready():
-    class Starts(Calls):
-        def start(self):
-            ready[self.number] += 1
-
-    with Worker(3) as memory:
-        ready, w = memory.share(np.zeros(3, np.int64)), Worker(3)
-        for number in range(3):
-            w.add_next_level(Starts(number))
-        with w:
-            w.start()
-            assert ready.tolist() == [1, 1, 1]
-
-
-# ---------------------------------------------------------------- one at a time
-@pytest.mark.spec("SCHED-DISPATCH-2")
-def test_a_worker_runs_one_task_at_a_time_to_its_end():
-    with Worker(3, num_sub_workers=2) as w:
-        inside = w.share(np.zeros(1 << 16, np.int64))
-        most = w.share(np.zeros(1, np.int64))
-
-        def body():
-            place = threading.get_native_id() % (1 << 16)
-            inside[place] += 1
-            most[0] = max(most[0], inside[place])
-            sum(range(500))
-            inside[place] -= 1
-
-        handle = w.register(body)
-        w.run(lambda orch, *_: [orch.submit_sub(handle) for _ in range(100)])
-        assert most[0] == 1
-
-
 # ---------------------------------------------------------------- errors
-@pytest.mark.spec("WM-LOOP-3")
-@pytest.mark.parametrize(("mode", "pool"), [("process", "sub"), ("thread", "next_level")])
-def test_an_exception_is_reported_and_the_worker_serves_the_next_task(mode, pool):
-    with calling(1, num_sub_workers=1, child_mode=mode) as w:
-        done = w.share(np.zeros(1, np.int64))
-
-        def body():
-            done[0] += 1
-            if done[0] % 2:
-                raise LookupError("not there")
-
-        handle = w.register(body if pool == "sub" else lambda *_: body())
-
-        def orch_fn(orch, *_):
-            getattr(orch, f"submit_{pool}")(handle)
-
-        label = {"sub": "sub_worker", "next_level": "next_level_worker"}[pool]
-        for _ in range(3):
-            with pytest.raises(TaskError, match=f"{label} 0.*LookupError: not there") as caught:
-                w.run(orch_fn)
-            assert "in body" in caught.value.remote_traceback
-            w.run(orch_fn)
-        assert done[0] == 6
 
 
 @pytest.mark.spec("WM-LOOP-3")

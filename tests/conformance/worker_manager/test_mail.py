@@ -125,20 +125,6 @@ def test_the_sub_commands_have_their_numbers():
     assert (L.CONTROL_REQUEST, L.CONTROL_DONE) == (4, 5)
 
 
-@pytest.mark.spec("WM-MAIL-3")
-def test_a_payload_is_announced_with_name_and_size():
-    """What a registration in a running Worker leaves in the mailbox."""
-    with Worker(3, num_sub_workers=1) as w:
-        w.start()
-        handle, mem = w.register(lambda args: None), w._session.engine.mem
-        start = 8 * (int(mem[L.A_WORKERS]) + L.W_MAILBOX)
-        box = mem.view(np.uint8)[start : start + L.MAILBOX_SIZE].tobytes()
-        assert struct.unpack_from("<Q", box, 16)[0] > 16, "the envelope alone has 16 bytes"
-        name = box[1072:1104]
-        assert b"\0" in name and name.rstrip(b"\0")
-        assert box[1104:1136] == handle.digest
-
-
 @pytest.mark.spec("WM-MAIL-4")
 def test_after_a_control_request_a_frame_is_complete_again(one):
     one.engine.view.write_config(1, packed(7))

@@ -4,7 +4,6 @@ import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, Worker
@@ -16,13 +15,10 @@ from tests.support import (
     READY,
     RUNNING,
     Gate,
-    make_args,
     member,
     updates,
     wait_until,
 )
-
-from .own import calling
 
 NEXT = L.NEXT_LEVEL
 
@@ -228,25 +224,3 @@ def test_a_group_fails_when_it_cannot_have_its_workers_any_more(make_driver, wai
     driver.settle()
     assert (driver.state(group), int(driver.mem[L.RUN_ERROR])) == (FAILED, L.ENDPOINT_FAILURE)
     assert driver.state(busy) == RUNNING
-
-
-@pytest.mark.spec("WM-PLACE-1")
-def test_groups_that_overlap_in_their_workers_do_not_lock_each_other():
-    """Groups that want the same workers in opposite order, with singles for one worker between."""
-    with calling(3, child_mode="thread") as w:
-        count = w.share(np.zeros((3, 60), np.int64))
-
-        def note(number, args, config):
-            count[args.scalar(1), args.scalar(0)] += 1
-
-        handle = w.register(note)
-
-        def orch_fn(orch, *_):
-            for i in range(0, 60, 4):
-                for k, workers in enumerate([(0, 1), (1, 0), (2, -1), (-1, 1)]):
-                    members = [make_args(scalars=[i + k, m]) for m in range(2)]
-                    orch.submit_next_level_group(handle, members, workers=list(workers))
-                    orch.submit_next_level(handle, make_args(scalars=[i + k, 2]), worker=k % 3)
-
-        w.run(orch_fn)
-        assert (count == 1).all()

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError, leaf
+from simpler_ref import TaskError, Worker, WorkerLostError, WorkerStartError
 from simpler_ref.native_chip import ChipCallable
 from simpler_ref.task_interface import ContinuousTensor, DataType
 from simpler_ref.task_interface import TensorArgType as T
@@ -29,24 +28,10 @@ from .own import run_sub
 
 @pytest.fixture(scope="module")
 def spawned():
-    """Give a started Worker whose worker a fresh interpreter has made, with callables it was given."""
-
-    class Adder:
-        by = 4
-
-        def add(self, args):
-            args.tensor(0).numpy()[:] += self.by
-
-    @leaf
-    def double(x):
-        for i in range(x.size):
-            x[i] *= 2
-
+    """Give a started Worker whose worker a fresh interpreter has made."""
     with spawning() as w:
-        every = w.share(np.arange(6, dtype=np.int32))[::2]
-        early = [w.register(one) for one in (Adder().add, double, lambda: every.__imul__(-1))]
         w.start()
-        yield SimpleNamespace(w=w, every=every, early=early)
+        yield w
 
 
 def spawning(level=3, **options):
@@ -276,8 +261,8 @@ def array_of_its_own():
 def test_arrays_shared_by_other_means_are_refused_as_arguments_and_so_are_their_addresses(
     spawned, monkeypatch
 ):
-    mine, out = array_of_its_own(), spawned.w.share(np.zeros(1, np.int32))
-    handle = spawned.w.register(lambda: out.__iadd__(1))
+    mine, out = array_of_its_own(), spawned.share(np.zeros(1, np.int32))
+    handle = spawned.register(lambda: out.__iadd__(1))
     by_hand = ContinuousTensor.make(mine.ctypes.data, mine.shape, DataType.INT32)
     ways = (
         lambda orch: orch.submit_sub(handle, make_args((mine, T.INOUT))),
@@ -292,8 +277,8 @@ def test_arrays_shared_by_other_means_are_refused_as_arguments_and_so_are_their_
                 way(orch)
         orch.submit_sub(handle)
 
-    spawned.w.run(orch_fn)
-    spawned.w.record(orch_fn).run()
+    spawned.run(orch_fn)
+    spawned.record(orch_fn).run()
     assert out[0] == 2
     with Worker(3, num_sub_workers=1) as w:
         make_args((mine, T.INOUT))  # a forked worker would see it
@@ -323,7 +308,7 @@ def test_a_callable_that_refers_to_such_an_array_is_refused_not_run(spawned):
         mine[0] = 1
 
     with pytest.raises(Exception, match="an array that the callable refers to"):
-        spawned.w.register(change)
+        spawned.register(change)
     assert mine[0] == 0
 
 

@@ -1,16 +1,15 @@
 """WM-STOP: the end of the workers."""
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker
+from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import DEADLINE_S, wait_until
+from tests.support import DEADLINE_S
 
 from .own import Calls
 
@@ -81,34 +80,7 @@ def test_close_after_a_failure_leaves_no_process_and_no_thread(nothing_is_left, 
     w.close()  # not forgotten, and yet nothing of it is left
 
 
-@pytest.mark.spec("WM-STOP-1")
-def test_workers_that_wait_asleep_are_stopped():
-    with Worker(3, num_sub_workers=3) as w:
-        handle = w.register(lambda: None)
-        w.run(lambda orch, *_: orch.submit_sub_group(handle, [TaskArgs()] * 3))
-        mem = w._session.engine.mem
-        first = int(mem[L.A_WORKERS]) + L.W_PARKED
-        wait_until(lambda: all(mem[first + i * L.WORKER_WORDS] for i in range(3)))
-        pids = w.worker_pids()
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-
-
 # ---------------------------------------------------------------- D20
-REQUESTS = {
-    "task": (L.TASK_READY, L.TASK_DONE, "finish_and_receive"),
-    "control": (L.CONTROL_REQUEST, L.CONTROL_DONE, "finish_control_and_receive"),
-}
-
-
-@pytest.mark.spec("SCHED-MAIL-9")
-@pytest.mark.parametrize("what", REQUESTS)
-def test_a_request_to_stop_during_a_task_or_request_is_obeyed_after_the_answer(one, what):
-    ready, answer, finish = REQUESTS[what]
-    one.x.post(one.mem, 0, ready, 0)
-    one.k.request_stop(one.mem, 0)
-    assert (one.mailbox_state(0), getattr(one.k, finish)(one.mem, 0, 1)) == ((ready, 0), L.STOP)
-    assert one.mailbox_state(0) == (answer, 1), "the answer can be collected"
-    assert one.word(0, L.W_SHUTDOWN) == 1
 
 
 @pytest.mark.spec("SCHED-MAIL-9")
