@@ -1,7 +1,7 @@
 """``python -m tests.preemption.program SEED SECONDS``: random runs until the time is up, then close.
 
 On stdout it says which threads and processes it has, again when they change; the harness gets in their
-way (`rounds.py`). A line on stdin makes it say what state its engine is in, also if it hangs.
+way (`rounds.py`). It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -28,13 +28,6 @@ from .permission import allow_tracing
 from .shapes import MAIN, MONITOR, RINGS, SCHEDULER, SERVER, WORKER, Shape, shape_of
 
 NEVER_NS = 1 << 60
-OF_THE_ENGINE = """NEXT_TASK_ID LIVE SCOPE_DEPTH WIRING_PUSHED WIRING_TAKEN BUSY UNCOLLECTED
-    COMPLETED_COUNT FAILED_COUNT RUN_ERROR CANCEL CONSUMED_HEAD DEATHS DEATHS_SEEN PASS_LOCK PARK_ORCH
-    PARK_SCHED ORCH_PASSES ORCH_CORE WATCHING STOPPING READY_ORDER PREDISPATCH_AFTER RETURNED_COUNT"""
-OF_A_POOL = "READY_HEAD READY_TAIL AFFINITY DEFERRED_SINCE STUCK_SINCE CANDIDATES_HEAD"
-OF_A_POOL += " CANDIDATES_TAIL"
-OF_A_WORKER = """W_SHUTDOWN W_DEATH W_CLAIM W_PARKED W_AT W_HEAD W_TAIL W_GIVEN W_USABLE W_COLLECTED
-    W_UNTOLD"""
 
 
 def sleep_for_ever() -> None:
@@ -90,36 +83,10 @@ def parties(worker: Worker) -> dict[str, list[int]]:
     return found
 
 
-def listen(worker: Worker) -> None:
-    """Answer the harness; end when it has ended."""
+def end_with_the_harness() -> None:
     while os.read(0, 4096):
-        os.write(2, describe(worker).encode())
-        faulthandler.dump_traceback()
+        pass
     os._exit(99)
-
-
-def describe(worker: Worker) -> str:
-    """Return the words that say why a run does not go on."""
-    runtime = worker._session
-    if runtime is None:
-        return "the Worker is closed\n"
-    mem = runtime.engine.mem
-    lines = [", ".join(f"{name} {mem[getattr(L, name)]}" for name in OF_THE_ENGINE.split())]
-    for name in OF_A_POOL.split():
-        at = getattr(L, name)
-        lines.append(f"{name} {mem[at : at + 2].tolist()}")
-    for number in range(int(mem[L.WORKERS])):
-        w = int(mem[L.A_WORKERS]) + number * int(mem[L.WORKER_STRIDE])
-        said = ", ".join(f"{name} {mem[w + getattr(L, name)]}" for name in OF_A_WORKER.split())
-        blocks = [w + frame * L.WORKER_WORDS for frame in range(int(mem[L.DEPTH]))]
-        boxes = [int(mem[at + L.W_MAILBOX + L.MAIL_STATE]) for at in blocks]
-        waits = [[int(mem[at + w]) for w in (L.W_WAITS, L.W_SKIP, L.W_ENDED)] for at in blocks]
-        lines.append(f"worker {number}: {said}, mailboxes {boxes}, waits, skip and ended {waits}")
-    slots = int(mem[L.A_SLOTS])
-    for slot in range(slots, slots + int(mem[L.SLOTS_USED]) * L.SLOT_WORDS, L.SLOT_WORDS):
-        if mem[slot + L.S_STATE] != L.FREE and len(lines) < 300:
-            lines.append(f"slot {slot}: {mem[slot : slot + L.S_INLINE].tolist()}")
-    return "\n".join(lines) + "\n"
 
 
 # ---------------------------------------------------------------- the program
@@ -135,7 +102,7 @@ def main(seed: int, seconds: float) -> int:
         stage = Stage(worker, shape)
         stage.prepare()
         worker._session.engine.mem[L.PARK_NS] = NEVER_NS
-        threading.Thread(target=listen, args=[worker], daemon=True).start()
+        threading.Thread(target=end_with_the_harness, daemon=True).start()
         known = parties(worker)
         say("parties", known)
         until = time.monotonic() + seconds
@@ -149,7 +116,7 @@ def main(seed: int, seconds: float) -> int:
                 stage.play(act, rng)
             except Wrong as wrong:
                 say("wrong", f"act {acts}: {wrong}")
-                os.write(2, describe(worker).encode())
+                os.write(2, f"{worker.top()}\n".encode())
                 return 1
             acts += 1
         say("closing", acts)
