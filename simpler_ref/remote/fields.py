@@ -340,12 +340,15 @@ class Message(Generic[T]):
 
     def write(self, value: T, where: str) -> bytes:
         """Return the bytes of a message within another one."""
-        parts = [
-            one.write(value)
-            if isinstance(one, _Numbers)
-            else one[1].write(getattr(value, one[0]), one[2])
-            for one in self._fields
-        ]
+        try:
+            parts = [
+                one.write(value)
+                if isinstance(one, _Numbers)
+                else one[1].write(getattr(value, one[0]), one[2])
+                for one in self._fields
+            ]
+        except ValueError as error:
+            raise self._within(error, where) from None
         if self._check is not None:
             self._check(value, where)
         return b"".join(parts) + (_NONE if self._reserved else b"")
@@ -353,18 +356,25 @@ class Message(Generic[T]):
     def read(self, reader: Reader, where: str) -> T:
         """Return the message of the next bytes."""
         values: list[Any] = []
-        for one in self._fields:
-            if isinstance(one, _Numbers):
-                values += one.read(reader)
-            else:
-                _, kind, path = one
-                values.append(kind.read(reader, path))
+        try:
+            for one in self._fields:
+                if isinstance(one, _Numbers):
+                    values += one.read(reader)
+                else:
+                    _, kind, path = one
+                    values.append(kind.read(reader, path))
+        except ValueError as error:
+            raise self._within(error, where) from None
         value = self._made(*values)
         if self._reserved:
             _RESERVED.read(reader, f"{self._name}.reserved")
         if self._check is not None:
             self._check(value, where)
         return value
+
+    def _within(self, error: ValueError, where: str) -> ValueError:
+        """Return the error about a field, with what the message is called here."""
+        return ValueError(str(error).replace(f" {self._name}.", f" {where}.", 1))
 
 
 def require_payload(size: int, where: str) -> None:

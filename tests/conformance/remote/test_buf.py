@@ -70,7 +70,7 @@ def test_a_field_whose_value_means_nothing_is_refused(message, words, at, form, 
 def test_an_import_of_what_is_no_export_or_for_more_access_is_refused():
     _, encode, _ = MESSAGES["import_request"]
     wrong = dataclasses.replace(EXPORTED, export_id=0)
-    refuse("EXPORT_BUFFER result.export_id", encode, wire.ImportBufferRequest(4, 1, wrong))
+    refuse("IMPORT_BUFFER.export_desc.export_id", encode, wire.ImportBufferRequest(4, 1, wrong))
     to_read = dataclasses.replace(EXPORTED, access_flags=wire.REMOTE_BUFFER_ACCESS_READ)
     for access in (wire.REMOTE_BUFFER_ACCESS_WRITE, wire.REMOTE_BUFFER_ACCESS_READ_WRITE):
         words = f"{access} is asked for, 1 is exported"

@@ -170,8 +170,7 @@ def test_descriptors_of_nobody_and_in_each_space_are_written_and_others_refused(
         args = dataclasses.replace(args_with(None), remote_desc=(wrong,))
         refuse(where + ".present: (True|False) contr", wire.encode_remote_task_args, args)
     for space in (0, 5, None):
-        wrong = dataclasses.replace(BUFFER, address_space=space)
-        both_refuse("TASK.args.remote_desc.address_space", wrong)
+        both_refuse(where + ".address_space", dataclasses.replace(BUFFER, address_space=space))
     for value in (-1, 1 << 64, None):
         wrong = args_with(dataclasses.replace(BUFFER, remote_addr=value))
         refuse(where, wire.encode_remote_task_args, wrong)
