@@ -16,7 +16,7 @@ import math
 import pickle
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -273,12 +273,21 @@ def _missing(
 
 # ---------------------------------------------------------------- parts
 class Part:
-    """Tasks that an endpoint runs as one, and what they do with each tensor together."""
+    """Tasks that an endpoint runs as one, and what they do with each tensor together.
+
+    Those that are `left` there by the parts before it need not be named; see `leave`.
+    """
 
     def __init__(self, place: int) -> None:
         self.place = place
         self.tasks: list[GraphTask] = []
         self.tags: dict[int, TensorArgType] = {}
+        self.left: set[int] = set()
+
+    @property
+    def named(self) -> list[int]:
+        """The tensors that its task has."""
+        return [one for one in self.tags if one not in self.left]
 
     def add(self, task: GraphTask) -> None:
         """Add a task, behind those that are in it."""
@@ -328,12 +337,36 @@ def parts_of(tasks: Sequence[GraphTask], places: Sequence[int], most: int) -> li
     return [*closed, *opened.values()]
 
 
+def leave(parts: Sequence[Part], programs: Collection[int], tokens: Mapping[int, int]) -> None:
+    """Note which tensors need not be named, since no other endpoint uses them before or after a part.
+
+    So of a tensor that an endpoint changes again and again, nobody is told until another one needs it.
+    Those of the program are always named. The parts of an endpoint that leave something are ordered by a
+    tensor that all of them change: `tokens` has one for each endpoint.
+
+    Rule     SPEED-LIST-3
+    """
+    uses: defaultdict[int, list[Part]] = defaultdict(list)
+    for part in parts:
+        for tensor in part.tags.keys() - set(programs):
+            uses[tensor].append(part)
+    for tensor, its in uses.items():
+        for before, part, after in zip(its, its[1:], [*its[2:], its[-1]], strict=False):
+            if before.place == part.place == after.place:
+                part.left.add(tensor)
+    places = {part.place for part in parts if part.left}
+    for part in parts:
+        if part.place in places:
+            part.tags[tokens[part.place]] = TensorArgType.INOUT
+
+
 def list_of(parts: Sequence[Part], sizes: Sequence[int]) -> TaskList:
     """Return the parts as a message; `sizes` are the bytes of tensors."""
     callables: dict[bytes, int] = {}
     made = []
     for part in parts:
-        index = {tensor: i for i, tensor in enumerate(part.tags)}
+        left = sorted(part.left)
+        index = {tensor: i for i, tensor in enumerate([*part.named, *left])}
         tasks = [
             ListTask(
                 callables.setdefault(task.digest, len(callables)),
@@ -342,8 +375,8 @@ def list_of(parts: Sequence[Part], sizes: Sequence[int]) -> TaskList:
             )
             for task in part.tasks
         ]
-        made.append(ListPart([sizes[one] for one in part.tags], tasks))
-    return TaskList(list(callables), made)
+        made.append(ListPart(part.named, left, tasks))
+    return TaskList(list(callables), sizes, made)
 
 
 # ---------------------------------------------------------------- replays
@@ -353,7 +386,7 @@ class _Way:
     def __init__(self, parts: Sequence[Part], sizes: Sequence[int], raw: bytes) -> None:
         self.parts = parts
         self.wires = [
-            [(one, _octets(sizes[one], tag)) for one, tag in part.tags.items()] for part in parts
+            [(one, _octets(sizes[one], part.tags[one])) for one in part.named] for part in parts
         ]
         """Of each part: its tensors, and what their bytes are behind the address."""
         self.room: dict[int, int] = {}
@@ -400,20 +433,23 @@ class ListedGraph:
         self._endpoints = endpoints
         self._names, self._scalars = list(reader.names), reader.scalars
         self._programs = [i for i, one in enumerate(self._names) if reader.is_programs(one)]
-        sizes = [one.nbytes for one in self._names]
-        buffers = [one for i, one in enumerate(sizes) if i not in set(self._programs)]
-        rounded = [L.round_up(one, L.HEAP_ALIGN) for one in buffers]
-        *self._offsets, self._room = itertools.accumulate(rounded, initial=0)
         seats = {
             place: endpoints.sub_workers_of(place)
             for place in sorted({place for one in tasks for place in one.allowed})
         }
+        sizes = [one.nbytes for one in self._names]
+        tokens = {place: len(sizes) + i for i, place in enumerate(seats)}
+        sizes = self._sizes = [*sizes, *[L.WORD] * len(tokens)]
+        self._buffers = [i for i in range(len(sizes)) if i not in set(self._programs)]
+        rounded = [L.round_up(sizes[one], L.HEAP_ALIGN) for one in self._buffers]
+        *self._offsets, self._room = itertools.accumulate(rounded, initial=0)
         if len(self._scalars) > 2 * L.SCALAR_WORDS * MOST_SCALARS:
             raise NotListed
         most = max(1, int(PART_S / task_s))
         self.ways = []
         for places in placements(tasks, sizes, seats):
             parts = parts_of(tasks, places, most)
+            leave(parts, self._programs, tokens)
             raw = LIST.encode(list_of(parts, sizes))
             if len(raw) <= MOST_BYTES and len(parts) < len(tasks):
                 self.ways.append(_Way(parts, sizes, raw))
@@ -491,8 +527,7 @@ class ListedGraph:
             first = self._endpoints.keep(max(1, self._room))
         except MemoryError:  # in rings, scopes that have ended make room
             return False
-        buffers = [i for i in range(len(self._names)) if i not in starts]
-        starts |= {i: first + at for i, at in zip(buffers, self._offsets, strict=True)}
+        starts |= {i: first + at for i, at in zip(self._buffers, self._offsets, strict=True)}
         scalars = [
             (variables[i] & _BITS).to_bytes(8, "little")
             + (variables[i + 1] & _BITS).to_bytes(8, "little")
@@ -506,8 +541,8 @@ class ListedGraph:
             args._scalars = [scalar_wire(number), *scalars]
             orch._handle = way.handle
             orch._send(word | (part.place + 1) << L.WORD_WORKER, [args], None)
-        for i in buffers:  # nobody reads them after that
-            self._endpoints.tensors.directory.give_back(starts[i], self._names[i].nbytes)
+        for i in self._buffers:  # nobody reads them after that
+            self._endpoints.tensors.directory.give_back(starts[i], self._sizes[i])
         return True
 
     def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:

@@ -31,6 +31,7 @@ from ..model.wire import (
 )
 from ..system.types import Array
 from .fields import (
+    U32,
     U64,
     Exactly,
     Many,
@@ -108,17 +109,22 @@ class ListTask:
 
 @dataclass(frozen=True)
 class ListPart:
-    """Tasks that are run at once; `tensors` are the bytes of each tensor."""
+    """Tasks that are run at once.
 
-    tensors: Annotated[Sequence[int], Many(U64, MAX_TENSORS)]
+    `tensors` are the numbers of its task's, `left` of those that parts before it have left there.
+    """
+
+    tensors: Annotated[Sequence[int], Many(U32, MAX_TENSORS)]
+    left: Annotated[Sequence[int], Many(U32, MAX_TENSORS)]
     tasks: Annotated[Sequence[ListTask], Many(Message("LIST.tasks", ListTask), MOST_TASKS)]
 
 
 @dataclass(frozen=True)
 class TaskList:
-    """The tasks of a graph, by the digests of their callables."""
+    """The tasks of a graph, by the digests of their callables, and the bytes of its tensors."""
 
     callables: Annotated[Sequence[bytes], Many(Exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS)]
+    sizes: Annotated[Sequence[int], Many(U64, MOST_TASKS)]
     parts: Annotated[Sequence[ListPart], Many(Message("LIST.parts", ListPart), MOST_TASKS)]
 
 
@@ -126,11 +132,14 @@ def _require_consistent(one: TaskList, where: str) -> None:
     """Refuse numbers of what a list does not have, and tensors of another size than the part's."""
     for i, part in enumerate(one.parts):
         path = f"{where}.parts[{i}].tasks"
+        numbers = [*part.tensors, *part.left]
+        for number in numbers:
+            _require_below(number, len(one.sizes), f"{where}.parts[{i}].tensors")
         for task in part.tasks:
             _require_below(task.callable, len(one.callables), f"{path}.callable")
             for use in task.uses:
-                _require_below(use.tensor, len(part.tensors), f"{path}.uses.tensor")
-                nbytes, room = use.form.nbytes(), part.tensors[use.tensor]
+                _require_below(use.tensor, len(numbers), f"{path}.uses.tensor")
+                nbytes, room = use.form.nbytes(), one.sizes[numbers[use.tensor]]
                 if nbytes != room:
                     raise refusal(
                         f"{path}.uses", f"a tensor of {nbytes} bytes is said to have {room}"
@@ -162,13 +171,12 @@ class _Variables:
         first = self.of_scalar(self.scalars + 1)
         return self.layouts.setdefault(layout, first + len(self.layouts))
 
-    def values(self, args: TaskArgs, orch: Any) -> Array:
-        """Return all of them for a run; the first scalar is none of the replay's."""
+    def values(self, addresses: Sequence[bytes], scalars: Sequence[bytes], orch: Any) -> Array:
+        """Return all of them for a run."""
         wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self.layouts]
         if wires:
             orch._give_numbers([wires])
-        addresses = b"".join(wire[:SHAPE_AT] for wire in args._tensors)
-        raw = addresses + b"".join(args._scalars[1 : 1 + self.scalars])
+        raw = b"".join([*addresses, *scalars[: self.scalars]])
         numbers = np.array([*map(layout_number, wires)], np.int64)
         return np.concatenate([np.frombuffer(raw, np.int64), numbers])
 
@@ -176,10 +184,12 @@ class _Variables:
 class _Part:
     """A part as a program; see `jit.program`."""
 
-    def __init__(self, part: ListPart) -> None:
+    def __init__(self, part: ListPart, sizes: Sequence[int]) -> None:
         bound = [scalar.bound for task in part.tasks for scalar in task.scalars]
-        self._sizes = part.tensors
-        self._variables = _Variables(len(part.tensors), max(bound, default=0))
+        self._named, self._left = part.tensors, part.left
+        self._sizes = [sizes[one] for one in part.tensors]
+        count = len(part.tensors) + len(part.left)
+        self._variables = _Variables(count, max(bound, default=0))
         writer = ProgramWriter()
         for one in part.tasks:
             self._write(writer, one)
@@ -206,17 +216,28 @@ class _Part:
         counts = counts_of(len(tensors), len(scalars))
         writer.submit(0, counts, b"".join([*tensors, *scalars]), (), patches, -1)
 
-    def play(self, orch: Any, args: TaskArgs, words: Sequence[int]) -> None:
-        """Submit its tasks; `words` are those that their callables have now."""
-        sizes, scalars = [bytes_of(wire) for wire in args._tensors], len(args._scalars) - 1
-        if sizes != list(self._sizes) or scalars < self._variables.scalars:
+    def play(
+        self, orch: Any, args: TaskArgs, words: Sequence[int], known: dict[int, bytes]
+    ) -> None:
+        """Submit its tasks.
+
+        `words` are those that their callables have now; `known` has the addresses of the tensors that
+        the parts of this replay have named.
+        """
+        sizes, scalars = [bytes_of(wire) for wire in args._tensors], args._scalars[1:]
+        if sizes != self._sizes or len(scalars) < self._variables.scalars:
             raise ValueError(
-                f"a part of a list has tensors of {list(self._sizes)} bytes and "
-                f"{self._variables.scalars} scalars, its task {sizes} and {scalars}"
+                f"a part of a list has tensors of {self._sizes} bytes and {self._variables.scalars} "
+                f"scalars, its task {sizes} and {len(scalars)}"
             )
+        given = [wire[:SHAPE_AT] for wire in args._tensors]
+        known.update(zip(self._named, given, strict=True))
+        if not known.keys() >= set(self._left):
+            raise ValueError("a part of a list uses tensors that no part before it has left here")
+        given += [known[one] for one in self._left]
         self._program[self._places] = words
         rewind(self._program)
-        orch._play(self._program, self._variables.values(args, orch))
+        orch._play(self._program, self._variables.values(given, scalars, orch))
 
 
 class PlayedList:
@@ -227,7 +248,9 @@ class PlayedList:
 
     def __init__(self, one: TaskList, find: Callable[[bytes], CallableHandle]) -> None:
         self._find, self._digests = find, one.callables
-        self._parts = [_Part(part) for part in one.parts]
+        self._parts = [_Part(part, one.sizes) for part in one.parts]
+        self._known: dict[int, bytes] = {}
+        """The addresses of tensors that parts have left here for others."""
 
     def __call__(self, orch: Any, args: TaskArgs, config: Any) -> None:
         """Run a part."""
@@ -241,4 +264,4 @@ class PlayedList:
             )
             for one in set(part.callables)
         }
-        part.play(orch, args, [words[one] for one in part.callables])
+        part.play(orch, args, [words[one] for one in part.callables], self._known)

@@ -50,23 +50,30 @@ def test_parts_do_what_the_graph_does_one_task_after_the_other(seed):
     places = [rng.choice(task.allowed) for task in tasks]
     most = rng.choice([1, 3, 100])
     parts = listing.parts_of(tasks, places, most)
-    right, home = dict(enumerate(sizes)), dict(enumerate(sizes))
+    programs, tokens = range(4), {place: len(sizes) + place for place in range(4)}
+    listing.leave(parts, programs, tokens)
+    right, home, there = dict(enumerate(sizes)), dict(enumerate(sizes)), {}
     carry_out(tasks, right)
     for part in parts:
-        assert len(part.tasks) <= most
-        reads = {tensor for tensor, tag in part.tags.items() if tag in READS}
-        there = {tensor: home[tensor] if tensor in reads else "garbage" for tensor in part.tags}
-        carry_out(part.tasks, there)
-        home.update((one, there[one]) for one, tag in part.tags.items() if tag in WRITES)
-        assert all(there[one] == home[one] for one in part.tags), "a tag says less than is done"
-    assert home == right
-    told = LIST.decode(LIST.encode(listing.list_of(parts, sizes)))
+        assert len(part.tasks) <= most and not part.left & {*programs}
+        mine, last = there.setdefault(part.place, {}), tokens[part.place]
+        named = [one for one in part.named if one != last]
+        assert last in part.named or not any(one.left for one in parts if one.place == part.place)
+        reads = {tensor for tensor in named if part.tags[tensor] in READS}
+        mine |= {tensor: home[tensor] if tensor in reads else "garbage" for tensor in named}
+        carry_out(part.tasks, mine)
+        home.update((one, mine[one]) for one in named if part.tags[one] in WRITES)
+        assert all(mine[one] == home[one] for one in named), "a tag says less than is done"
+    assert all(home[one] == right[one] for one in programs)
+    ends = {one: there[part.place][one] for part in parts for one in part.tags if one < len(sizes)}
+    assert ends == {one: right[one] for one in ends}
+    told = LIST.decode(LIST.encode(listing.list_of(parts, [*sizes, *[8] * 4])))
     for part, one in zip(parts, told.parts, strict=True):
-        assert one.tensors == tuple(sizes[tensor] for tensor in part.tags)
+        assert one.tensors == tuple(part.named) and {*one.left} == part.left
         assert [told.callables[task.callable] for task in one.tasks] == [
             task.digest for task in part.tasks
         ]
-        names = list(part.tags)
+        names = [*one.tensors, *one.left]
         assert [[names[use.tensor] for use in task.uses] for task in one.tasks] == [
             [use.tensor for use in task.uses] for task in part.tasks
         ]

@@ -45,10 +45,10 @@ USE = ListUse(1, TensorArgType.INOUT, FORM, "[1]")
 USE_RAW = struct.pack("<II", 1, TensorArgType.INOUT) + FORM_RAW + blob(b"[1]")
 TASK = ListTask(0, (USE,), (ListScalar(9, L.RAW, 2),))
 TASK_RAW = struct.pack("<II", 0, 1) + USE_RAW + struct.pack("<IQII", 1, 9, L.RAW, 2)
-PART = ListPart((8, 24), (TASK,))
-PART_RAW = struct.pack("<IQQI", 2, 8, 24, 1) + TASK_RAW
-WHOLE = TaskList((DIGEST,), (PART,))
-WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<I", 1) + PART_RAW
+PART = ListPart((1,), (0,), (TASK,))
+PART_RAW = struct.pack("<5I", 1, 1, 1, 0, 1) + TASK_RAW
+WHOLE = TaskList((DIGEST,), (24, 8), (PART,))
+WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<IQQI", 2, 24, 8, 1) + PART_RAW
 
 
 @pytest.mark.spec("REMOTE-LIST-1")
@@ -64,7 +64,7 @@ def test_a_list_is_a_callable_whose_payload_has_version_two():
     )
     with pytest.raises(CallableError, match="not the callable its digest"):
         dispatcher.prepare(command)
-    empty = LIST.encode(TaskList((), ()))
+    empty = LIST.encode(TaskList((), (), ()))
     dispatcher.prepare(replace(command, payload=empty, digest=hashlib.sha256(empty).digest()))
     with pytest.raises(CallableError, match="payload version 3"):
         dispatcher.prepare(replace(command, payload_version=3))
@@ -82,8 +82,9 @@ def test_a_list_in_a_message():
     ("wrong", "text"),
     [
         (replace(PART, tasks=(replace(TASK, callable=1),)), r"callable: 1 is not one of 1"),
-        (replace(PART, tensors=(24,)), r"uses.tensor: 1 is not one of 1"),
-        (replace(PART, tensors=(8, 8)), r"a tensor of 24 bytes is said to have 8"),
+        (replace(PART, tensors=()), r"uses.tensor: 1 is not one of 1"),
+        (replace(PART, left=(2,)), r"tensors: 2 is not one of 2"),
+        (replace(PART, tensors=(0,), left=(1,)), r"a tensor of 24 bytes is said to have 8"),
     ],
 )
 def test_a_list_that_contradicts_itself_is_refused(wrong, text):
@@ -97,8 +98,11 @@ def test_a_task_that_does_not_fit_its_part_is_refused_and_the_next_runs():
         copy = at(worker, list_programs.copy_to, 0)
         form = ContinuousTensor.make(0, (COUNT,), DataType.FLOAT32)
         uses = [ListUse(i, tag, form) for i, tag in enumerate((INPUT, INOUT))]
-        part = ListPart((4 * COUNT,) * 2, (ListTask(0, uses),))
-        raw = LIST.encode(TaskList((copy.digest,), (part,)))
+        parts = (
+            ListPart((0, 1), (), (ListTask(0, uses),)),
+            ListPart((0,), (2,), (ListTask(0, uses),)),
+        )
+        raw = LIST.encode(TaskList((copy.digest,), (4 * COUNT,) * 3, parts))
         digest = hashlib.sha256(raw)
         handle = CallableHandle(
             f"sha256:{digest.hexdigest()}",
@@ -121,7 +125,11 @@ def test_a_task_that_does_not_fit_its_part_is_refused_and_the_next_runs():
             args = make_args(*tensors, scalars=[number])
             worker.run(lambda orch, *_: orch.submit_next_level(handle, args))
 
-        for wrong in (partial(run, (x, INPUT)), partial(run, (x, INPUT), (y, INOUT), number=1)):
+        for wrong in (
+            partial(run, (x, INPUT)),
+            partial(run, (x, INPUT), number=1),
+            partial(run, (x, INPUT), (y, INOUT), number=2),
+        ):
             with pytest.raises(TaskError, match="part"):
                 wrong()
         run((x, INPUT), (y, INOUT))
