@@ -38,7 +38,7 @@ from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .orch.words import Configs
-from .remote.callable_target import RemoteCallable, by_name
+from .remote.callables import RemoteCallable, by_name
 from .remote.endpoints import Endpoints
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods

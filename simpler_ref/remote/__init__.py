@@ -1,6 +1,6 @@
 """Level 3 Workers on other machines: what a program needs for them."""
 
-from .callable_target import RemoteCallable
+from .callables import RemoteCallable
 from .fleets import Fleet, ProcessFleet
 from .host_fleet import HostFleet
 from .references import RemoteBufferExport, RemoteBufferHandle, RemoteTaskArgs, RemoteTensorRef

@@ -1,15 +1,22 @@
 """Commands about callables: to register one, to name one by its digest; chip callables on their way.
 
-Rule     REMOTE-CALL-1, REMOTE-CALL-2, REMOTE-CALL-3, REMOTE-CALL-4
+Rule     REMOTE-CALL-1, REMOTE-CALL-2, REMOTE-CALL-3, REMOTE-CALL-4, REMOTE-REG-2, REMOTE-COPY-11
 """
 
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES, CallableKind
+from ..callables.identity import (
+    CALLABLE_HASH_DIGEST_BYTES,
+    CallableKind,
+    build_python_import_descriptor,
+    compute_callable_hashid,
+    parse_python_import_target,
+)
 from .fields import VERSION, Blob, Exactly, Message, Octets, Uint64, refusal
 from .limits import MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES, MAX_STAGED_BLOB_TOKEN_BYTES
 
@@ -112,3 +119,41 @@ def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
 _CHIP = Message("CHIP_CALLABLE", RemoteChipCallablePayload, _check_chip, reserved=True)
 encode_remote_chip_callable_payload = _CHIP.encode
 decode_remote_chip_callable_payload = _CHIP.decode
+
+
+class RemoteCallable:
+    """A function that endpoints import: ``RemoteCallable("module:qualname")``.
+
+    Attributes
+    ----------
+    target : str
+        What it was made from.
+    hashid : str
+        Its identity, see `get_inner_handle`.
+
+    Raises
+    ------
+    CallableError
+        HASHID_DESCRIPTOR_MISMATCH: not exactly one colon, or a part that no import has.
+    """
+
+    __slots__ = ("descriptor", "hashid", "target")
+
+    def __init__(self, target: str) -> None:
+        self.target = str(target)
+        self.descriptor = build_python_import_descriptor(*parse_python_import_target(self.target))
+        self.hashid = compute_callable_hashid(self.descriptor)
+
+    def __repr__(self) -> str:
+        return f"RemoteCallable({self.target!r})"
+
+
+def by_name(target: Any) -> Any:
+    """Return the `RemoteCallable` of what a module has by its name; of anything else, itself."""
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
+    found: Any = sys.modules.get(str(module))
+    if module == "__main__":
+        return target
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return RemoteCallable(f"{module}:{name}") if found is target else target

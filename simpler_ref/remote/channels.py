@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .chunks import CHUNK, CREDIT, MOST_ASKED, NOBODY, Header, Kind, decode
 from .connection import prepare, zmq
 from .keys import KeyPair, secure_client
-from .windows import Refusal
+from .windows import CHUNK, CREDIT, MOST_ASKED, NOBODY, Header, Kind, Refusal, decode
 
 QUICK_S = 0.1
 """A chunk that comes sooner leaves room for another one beside it."""

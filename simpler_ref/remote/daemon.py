@@ -20,8 +20,7 @@ from ..errors import RemoteError
 from ..system.values import tcp_address
 from .connection import prepare, zmq
 from .dispatcher import ANY_MODULE
-from .fleets import session_command
-from .hosting import SessionProcess, read_manifest
+from .fleets import SessionProcess, read_manifest, session_command
 from .keys import KeyPair, secure_server
 from .manifest import Manifest, to_line
 

@@ -35,15 +35,15 @@ from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
 from ..workers.remote_workers import RemoteWorkers
-from .callable_target import RemoteCallable
 from .callables import (
     ChipCallableBlobLocation,
+    RemoteCallable,
     RemoteChipCallablePayload,
     RemoteRegistryTarget,
     encode_register_callable_command,
     encode_remote_chip_callable_payload,
 )
-from .directory import uses_of
+from .directory import Queues, uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .keys import KeyPair, new_pair
 from .layouts import layout_text
@@ -52,7 +52,6 @@ from .link import LATE_BYTES, WHY_BYTES, Link
 from .memory import EndpointMemory, exchange
 from .parent_memory import ADDRESS_BYTES, Homing, mover_of
 from .parent_tensors import ParentTensors
-from .queues import Queues
 from .records import peer_of
 from .recovery import Gone, Log
 from .references import RemoteBufferHandle

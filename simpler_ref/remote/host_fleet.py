@@ -15,8 +15,7 @@ from ..errors import RemoteError
 from ..system.values import filled, flag, tcp_address, texts
 from .connection import prepare, zmq
 from .daemon import ANNOUNCED, ENDED, REFUSED, START, STOP
-from .fleets import Fleet
-from .hosting import Place, reached_at
+from .fleets import Fleet, Place, reached_at
 from .keys import KeyPair, read_pair, secure_client
 from .manifest import Announcement, Manifest, from_line, to_line
 

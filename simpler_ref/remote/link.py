@@ -40,7 +40,6 @@ from .buffers import (
     decode_export_buffer_result,
     encode_export_buffer_result,
 )
-from .chunks import CHUNK
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .keys import KeyPair
@@ -48,10 +47,11 @@ from .limits import SESSION
 from .link_calls import CallTasks
 from .link_frames import LinkFrames
 from .link_tasks import LinkTasks, RunTasks, TaskReader
-from .link_trace import LinkTrace
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
+from .traces import LinkTrace
+from .windows import CHUNK
 
 log = logging.getLogger("simpler_ref")
 

@@ -34,8 +34,12 @@ from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
 from ..system.types import Array, address_of
-from .callable_target import RemoteCallable, by_name
-from .callables import RemoteRegistryTarget, encode_register_callable_command
+from .callables import (
+    RemoteCallable,
+    RemoteRegistryTarget,
+    by_name,
+    encode_register_callable_command,
+)
 from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from .directory import CopyPlan, Plan
 from .dispatcher import PAYLOAD_VERSION

@@ -23,21 +23,29 @@ import numpy as np
 
 from ..errors import TransferError
 from .channels import Channel, Lost
-from .chunks import (
+from .connection import prepare, zmq
+from .fail_points import fail_point
+from .keys import KeyPair, secure_server
+from .windows import (
     CHUNK,
     GROUP,
     MOST_TOGETHER,
     NOBODY,
+    U64,
     Header,
     Kind,
+    NotOffered,
+    Refusal,
+    Span,
+    Window,
+    Windows,
+    bytes_at,
     decode,
     decode_windows,
     encode_windows,
+    name_of,
+    new_key,
 )
-from .connection import prepare, zmq
-from .fail_points import fail_point
-from .keys import KeyPair, secure_server
-from .windows import U64, NotOffered, Refusal, Span, Window, Windows, bytes_at, name_of, new_key
 
 __all__ = ["Mover", "Window", "new_key"]
 

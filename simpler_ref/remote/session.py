@@ -56,8 +56,8 @@ from .manifest import Announcement, Manifest
 from .mover import Mover
 from .session_frames import SessionFrames
 from .session_tasks import FRAMES, SessionTasks
-from .session_trace import SessionTrace
 from .stores import Stores
+from .traces import SessionTrace
 
 if TYPE_CHECKING:
     from ..worker import Worker

@@ -926,7 +926,7 @@ FAULTS = (
         "A part of a list goes on with what another one has yet to write.",
         "tests/unit/test_listing.py::test_parts_do_what_the_graph_does_one_task_after_the_other",
         Patch(
-            "remote/listing.py",
+            "remote/replays.py",
             "        if mine is not None and (ending or not mine.has_room(task, most)):\n",
             "        ending = []\n        if mine is not None and not mine.has_room(task, most):\n",
         ),
@@ -936,7 +936,7 @@ FAULTS = (
         "A part of a list does not say that it reads what one of its tasks changes.",
         "tests/unit/test_listing.py::test_parts_do_what_the_graph_does_one_task_after_the_other",
         Patch(
-            "remote/listing.py",
+            "remote/replays.py",
             "            reads = any(use.reads for use in mine) if before is None else before in READS\n",
             "            reads = all(use.reads for use in mine) if before is None else False\n",
         ),

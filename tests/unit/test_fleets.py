@@ -9,8 +9,7 @@ import pytest
 
 from simpler_ref.errors import RemoteError
 from simpler_ref.remote import fleets
-from simpler_ref.remote.fleets import ProcessFleet
-from simpler_ref.remote.hosting import reached_at, read_manifest
+from simpler_ref.remote.fleets import ProcessFleet, reached_at, read_manifest
 from simpler_ref.remote.manifest import Announcement, to_line
 from simpler_ref.version import __version__
 
@@ -116,7 +115,7 @@ def test_an_interrupted_start_leaves_nothing(fleet, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simpler_ref.remote.hosting.SessionProcess.announced", interrupted)
+    monkeypatch.setattr("simpler_ref.remote.fleets.SessionProcess.announced", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fleet.start(manifest(silent=True, stays=True), 0)
 

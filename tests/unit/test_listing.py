@@ -6,7 +6,7 @@ import pytest
 
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
-from simpler_ref.remote import listing
+from simpler_ref.remote import replays
 from simpler_ref.remote.lists import LIST, READS, WRITES
 from tests.support import sample
 
@@ -28,11 +28,11 @@ def drawn(rng, length, places, arrays=4):
             uses.append((made[-1], MAKE))
         rng.shuffle(uses)
         found = [
-            listing.GraphUse(one, tag, ContinuousTensor.make(0, (sizes[one],), DataType.UINT8), "")
+            replays.GraphUse(one, tag, ContinuousTensor.make(0, (sizes[one],), DataType.UINT8), "")
             for one, tag in uses
         ]
         allowed = rng.sample(range(places), rng.randint(1, places))
-        tasks.append(listing.GraphTask(number.to_bytes(32, "little"), found, (), allowed))
+        tasks.append(replays.GraphTask(number.to_bytes(32, "little"), found, (), allowed))
     return tasks, sizes
 
 
@@ -49,9 +49,9 @@ def test_parts_do_what_the_graph_does_one_task_after_the_other(seed):
     tasks, sizes = drawn(rng, rng.randint(2, 30), rng.randint(1, 4))
     places = [rng.choice(task.allowed) for task in tasks]
     most = rng.choice([1, 3, 100])
-    parts = listing.parts_of(tasks, places, most)
+    parts = replays.parts_of(tasks, places, most)
     programs, tokens = range(4), {place: len(sizes) + place for place in range(4)}
-    listing.leave(parts, programs, tokens)
+    replays.leave(parts, programs, tokens)
     right, home, there = dict(enumerate(sizes)), dict(enumerate(sizes)), {}
     carry_out(tasks, right)
     for part in parts:
@@ -67,7 +67,7 @@ def test_parts_do_what_the_graph_does_one_task_after_the_other(seed):
     assert all(home[one] == right[one] for one in programs)
     ends = {one: there[part.place][one] for part in parts for one in part.tags if one < len(sizes)}
     assert ends == {one: right[one] for one in ends}
-    told = LIST.decode(LIST.encode(listing.list_of(parts, [*sizes, *[8] * 4])))
+    told = LIST.decode(LIST.encode(replays.list_of(parts, [*sizes, *[8] * 4])))
     for part, one in zip(parts, told.parts, strict=True):
         assert one.tensors == tuple(part.named) and {*one.left} == part.left
         assert [told.callables[task.callable] for task in one.tasks] == [
@@ -81,6 +81,6 @@ def test_parts_do_what_the_graph_does_one_task_after_the_other(seed):
 
 def test_a_part_has_no_more_tensors_than_a_task_may_have():
     tasks, _ = drawn(random.Random(1), 400, 1)
-    parts = listing.parts_of(tasks, [0] * len(tasks), len(tasks))
+    parts = replays.parts_of(tasks, [0] * len(tasks), len(tasks))
     assert len(parts) > 1
-    assert all(len(one.tags) <= listing.MOST_TENSORS for one in parts)
+    assert all(len(one.tags) <= replays.MOST_TENSORS for one in parts)

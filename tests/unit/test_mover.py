@@ -9,11 +9,21 @@ import pytest
 import zmq
 
 from simpler_ref import TransferError
-from simpler_ref.remote import channels, chunks
-from simpler_ref.remote.chunks import CHUNK, CREDIT, GROUP, MOST_TOGETHER, Header, Kind
+from simpler_ref.remote import channels, windows
 from simpler_ref.remote.keys import new_pair, secure_client
 from simpler_ref.remote.mover import Mover, Window, new_key
-from simpler_ref.remote.windows import Refusal, Span, Windows, name_of
+from simpler_ref.remote.windows import (
+    CHUNK,
+    CREDIT,
+    GROUP,
+    MOST_TOGETHER,
+    Header,
+    Kind,
+    Refusal,
+    Span,
+    Windows,
+    name_of,
+)
 from tests.mover_peer import KEY, NBYTES, Peer
 from tests.support import wait_until
 
@@ -320,9 +330,9 @@ GARBAGE = {
     "an answer": [REQUEST._replace(kind=Kind.DATA).encode(), bytes(100)],
     "data that nobody wants": [REQUEST.encode(), b"x"],
     "windows that are none": [MANY.encode(), b"x"],
-    "more windows than bytes": [MANY.encode(), chunks.encode_windows([(KEY, 100), (KEY, 1)])],
-    "windows and one more": [REQUEST.encode(), chunks.encode_windows([(KEY, 100)])],
-    "too many windows": [MANY.encode(), chunks.encode_windows([(KEY, 1)] * (MOST_TOGETHER + 1))],
+    "more windows than bytes": [MANY.encode(), windows.encode_windows([(KEY, 100), (KEY, 1)])],
+    "windows and one more": [REQUEST.encode(), windows.encode_windows([(KEY, 100)])],
+    "too many windows": [MANY.encode(), windows.encode_windows([(KEY, 1)] * (MOST_TOGETHER + 1))],
     "no data": [STORE.encode()],
     "too little data": [STORE.encode(), bytes(99)],
     "too much data": [STORE.encode(), bytes(101)],
@@ -346,7 +356,7 @@ def test_what_is_no_request_is_refused_logged_once_and_changes_nothing(open_move
             with caplog.at_level(logging.WARNING, "simpler_ref"):
                 stranger.send_multipart(message)
                 header, why = stranger.recv_multipart()
-            assert chunks.decode(header).kind == Kind.REFUSED
+            assert windows.decode(header).kind == Kind.REFUSED
             assert why
         assert [record.name for record in caplog.records] == ["simpler_ref"]
         assert why.decode() in caplog.text and np.array_equal(memory, before)
@@ -398,7 +408,7 @@ def test_answers_to_other_transfers_are_not_taken(open_mover):
         def answer(*answers):
             fetching = Waiting(here.fetch, address, KEY, 0, into, 10)
             peer, request = router.recv_multipart()
-            asked = chunks.decode(request)
+            asked = windows.decode(request)
             for change, data in answers:
                 header = asked._replace(**{"kind": Kind.DATA, **change(asked)})
                 router.send_multipart([peer, header.encode(), data])

@@ -22,8 +22,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from ...errors import RemoteError, describe_status
-from ...remote.fleets import Fleet, session_command, this_python
-from ...remote.hosting import SessionProcess, read_manifest
+from ...remote.fleets import Fleet, SessionProcess, read_manifest, session_command, this_python
 from ...remote.manifest import Manifest, to_line
 from ...system.polling import wait_readable
 from ...system.values import positive_seconds

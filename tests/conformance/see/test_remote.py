@@ -16,7 +16,7 @@ import pytest
 from simpler_ref import RemoteCallable, RemoteWorkerSpec, Trace, Worker, WorkerLostError
 from simpler_ref.errors import TransferError
 from simpler_ref.jit import layout as L
-from simpler_ref.remote import link_trace, records
+from simpler_ref.remote import records, traces
 from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.keys import new_pair
 from simpler_ref.remote.mover import Mover
@@ -286,7 +286,7 @@ def test_nothing_is_received_before_it_was_sent_whatever_the_clocks_say(copied):
 @pytest.mark.spec("SEE-REMOTE-4")
 def test_an_endpoint_that_cannot_be_traced_is_told_of_by_what_its_parent_has(tmp_path, monkeypatch):
     refusal = records.TraceAnswer(0, error="no room for a file")
-    monkeypatch.setattr(link_trace.LinkTrace, "_ask", lambda *_: refusal)
+    monkeypatch.setattr(traces.LinkTrace, "_ask", lambda *_: refusal)
     path = str(tmp_path / "a.trace")
     with program(1) as one, one.worker.trace(path):
         one.run((far_side.nothing, None))
@@ -456,7 +456,7 @@ def test_an_endpoints_trace_that_is_wrong_or_names_one_above_is_told_of(copied):
 
 @pytest.mark.spec("SEE-REMOTE-6")
 def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr(link_trace, "MOST_BYTES", 100)
+    monkeypatch.setattr(traces, "MOST_BYTES", 100)
 
     def answer(kind, raw):
         asked = records.TRACE.decode(raw)
@@ -474,7 +474,7 @@ def test_no_more_comes_than_the_session_has_announced_or_a_disk_should_hold(tmp_
             exchange=answer, note=lambda _: None, place=SimpleNamespace(name="x")
         )
         memory = SimpleNamespace(address="", mover=SimpleNamespace(ask=ask))
-        trace = link_trace.LinkTrace(frames, memory)
+        trace = traces.LinkTrace(frames, memory)
         asked = json.dumps({"file": str(tmp_path / "a"), "detail": "all"}).encode()
         assert json.loads(trace.answer(asked)) == {"why": ""}
         if why.startswith("140"):
@@ -491,7 +491,7 @@ def test_records_that_end_before_the_trace_does_are_told_of(tmp_path, monkeypatc
     def refuse(self, file):
         raise ValueError(said)
 
-    monkeypatch.setattr(link_trace.LinkTrace, "_fetch", refuse)  # links are forked from here
+    monkeypatch.setattr(traces.LinkTrace, "_fetch", refuse)  # links are forked from here
     path = str(tmp_path / "a.trace")
     with program(1) as one:
         with one.worker.trace(path):

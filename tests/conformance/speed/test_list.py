@@ -18,7 +18,7 @@ from simpler_ref import (
     Worker,
     WorkerLostError,
 )
-from simpler_ref.remote import listing
+from simpler_ref.remote import replays
 from tests import far_side, list_programs
 from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
 from tests.list_programs import (
@@ -102,8 +102,8 @@ def test_placements_are_tried_and_the_fastest_stays(w):
         assert y.tolist() == [number] * COUNT
         used.append(graph._listed.way)
     ways = graph._listed.ways
-    tried = listing.TRIES * len(ways)
-    assert all(one.runs >= listing.TRIES for one in ways)
+    tried = replays.TRIES * len(ways)
+    assert all(one.runs >= replays.TRIES for one in ways)
     assert all(one.best_s <= min(way.best_s for way in ways) for one in used[tried:])
 
 
