@@ -25,18 +25,18 @@ from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote.connection import Order
 from simpler_ref.remote.copies import ComingCopy, Copies
 from simpler_ref.remote.directory import HOME, CopyPlan, Plan, uses_of
-from simpler_ref.remote.frames import FrameType, decode_completion
+from simpler_ref.remote.frames import OwnFrameType
 from simpler_ref.remote.limits import (
     COUNTERS,
     REMOTE_BUFFER_ACCESS_READ,
     REMOTE_BUFFER_ACCESS_WRITE,
 )
-from simpler_ref.remote.link_tasks import Bringing, LinkTasks, RunTask, RunTasks
+from simpler_ref.remote.link_tasks import Bringing, LinkTask, LinkTasks, RunTasks
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide
-from simpler_ref.remote.task_messages import FailedTasks, Run
+from simpler_ref.remote.task_messages import DONE, FailedTasks, Run
 from simpler_ref.remote.tasks import (
     RemoteTaskArgsWire,
     RemoteTensorSidecar,
@@ -291,7 +291,7 @@ class Served(SessionTasks):
     def __init__(self, play, of):
         self._session_id, self._has_several = SESSION, False
         self._frames = self._inner = self
-        self._failed, self._copies = FailedTasks(), of.copies
+        self._failed, self._copies, self._bare = FailedTasks(), of.copies, set()
         self._dispatcher = SimpleNamespace(find=lambda _digest: "target")
         self._beside = SideBySide(None, of.copies, self._failed, None, None)
         self.play, self.of = play, of
@@ -322,11 +322,9 @@ class Served(SessionTasks):
         self.play.actors.point()
         self._require_alive()
         self.outbox.append((kind, payload))
-        if kind == FrameType.COMPLETION:
-            done = decode_completion(payload)
-            assert (
-                self.play.lost or done.error_code != L.TASK_FAILURE or "Fault" in done.error_message
-            )
+        if kind == OwnFrameType.DONE:
+            done = DONE.decode(payload)
+            assert self.play.lost or done.outcome != L.TASK_FAILURE or b"Fault" in done.text
 
     def has_frame(self):
         return bool(self.inbox)
@@ -436,7 +434,7 @@ class Tasks(RunTasks):
                 del short[one.key]
         play.moved += len(short)
         message = message_of(task, index, plan, self.copied(plan, [""] * len(wires), short))
-        return RunTask(self, message, coming)
+        return LinkTask(self, message, coming)
 
 
 class Movers:

@@ -53,11 +53,11 @@ class OwnFrameType(enum.IntEnum):
     """Frames beyond version 1 of the protocol; only this package has them."""
 
     RUN = 64
-    """A TASK and what a mailbox has beside it, or the call of a function, which an OUTCOME answers."""
+    """A TASK and what a mailbox has beside it, or the call of a function; DONE answers it."""
     COUNTERS = 65
     """What the session has moved and holds, as JSON after a u64 sequence; asked without a payload."""
-    OUTCOME = 68
-    """The value of a call, or its error."""
+    DONE = 68
+    """What became of a RUN: the value of a call, or an error."""
     VALUE_TAKEN = 69
     """The parent has a value that a call has returned; not answered."""
     TRACE = 70
@@ -65,7 +65,7 @@ class OwnFrameType(enum.IntEnum):
 
 
 TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN
-"""Those of tasks, which a COMPLETION answers, if they are no calls."""
+"""Those of tasks and calls."""
 UNANSWERED = (OwnFrameType.VALUE_TAKEN,)
 EVERY_FEATURE = (1 << 64) - 1
 """What HELLOs say of features: all are there, since both sides have the same version of this package."""
@@ -313,10 +313,14 @@ _HEADROOM = 16
 
 def report_of(error: BaseException) -> str:
     """Return an exception's type, text and traceback, as much as an answer takes."""
-    text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES // 2).decode()
+    return cut_report(describe_exception(error), format_traceback(error))
+
+
+def cut_report(text: str, trace: str) -> str:
+    """Return as much of an exception's text and traceback as an answer takes."""
+    text = cut_utf8(text, MAX_ERROR_BYTES // 2).decode()
     room = MAX_ERROR_BYTES - len(text.encode()) - 1
-    lines = cut_traceback(format_traceback(error), room - _HEADROOM)
-    return f"{text}\n{lines.decode(errors='replace')}"
+    return f"{text}\n{cut_traceback(trace, room - _HEADROOM).decode(errors='replace')}"
 
 
 def split_report(text: str) -> tuple[str, str]:

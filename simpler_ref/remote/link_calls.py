@@ -56,11 +56,9 @@ from .spec import RemoteWorkerSpec
 from .task_messages import (
     ANY_SUB_WORKER,
     CALL,
-    OUTCOME,
-    RUN,
     VALUE_TAKEN,
     Call,
-    CallOutcome,
+    Done,
     Piece,
     Run,
     TakenValue,
@@ -208,49 +206,25 @@ class _Beside(Missing):
 
 
 class CallTask(LinkTask):
-    """A call, and its message."""
+    """A call: its arrays, and what travels beside it."""
 
     def __init__(
         self, calls: CallTasks, message: Run, arrays: Sequence[_Array], beside: _Beside
     ) -> None:
-        super().__init__(message.run, [one.told for one in arrays], beside.coming)
-        self._calls, self._message = calls, message
-        self._arrays, self._beside = arrays, beside
-        self._answer: CallOutcome
+        super().__init__(calls, message, beside.coming)
+        self.arrays, self._calls, self._beside = arrays, calls, beside
 
-    def post(self, frames: LinkFrames, ticket: int | None, after: Sequence[int]) -> int:
+    def post(self, frames: LinkFrames, memory: ParentMemory, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; what it reads is there from now on."""
-        message, memory, values = self._message, self._calls.memory, self._calls.values
-        forgotten = values.take_dropped(MOST_DROPPED - len(message.dropped))
-        raw = RUN.encode(message._replace(dropped=[*message.dropped, *forgotten]))
-        if ticket is not None:
-            frames.mailbox.note_sent(ticket)
-        del self._message
-        sequence = frames.post(OwnFrameType.RUN, raw, OwnFrameType.OUTCOME)
-        memory.forget([*message.dropped, *self._beside.pieces])
+        dropped, values = self.message.dropped, self._calls.values
+        forgotten = values.take_dropped(MOST_DROPPED - len(dropped))
+        self.message = self.message._replace(dropped=[*dropped, *forgotten])
+        sequence = super().post(frames, memory, after)
+        memory.forget([*dropped, *self._beside.pieces])
         for key, value in self._beside.values.items():
             values.add(key, *value)
         self._calls.tell_to_forget(self._beside.passing)
         return sequence
-
-    def take(self, memory: ParentMemory, answer: bytes) -> None:
-        """Read its OUTCOME; what a failed call reads may never have come to the session."""
-        self._answer = OUTCOME.decode(answer)
-        succeeded = self._answer.kind != L.VALUE_ERROR
-        memory.note([one for one in self.tensors if one.makes], succeeded)
-        if not succeeded:
-            memory.forget([one.key for one in self.tensors])
-
-    def end(self) -> None:
-        """Have what was written come home, and leave the value where the future finds it."""
-        if self._answer.kind != L.VALUE_ERROR:
-            self._calls.bring(self._arrays, self._answer.written)
-        self._calls.leave(self._answer)
-
-    def drop(self) -> None:
-        """Have the session forget what it has returned."""
-        if self._answer.value.key:
-            self._calls.tell_to_forget([self._answer.value.key])
 
 
 class CallTasks(TaskReader):
@@ -258,6 +232,8 @@ class CallTasks(TaskReader):
 
     Rule     CALL-FAR-1, CALL-FAR-2, CALL-FAR-3, CALL-KEEP-1
     """
+
+    are_calls = True
 
     def __init__(
         self, frames: LinkFrames, memory: ParentMemory, spec: RemoteWorkerSpec, number: int
@@ -413,7 +389,18 @@ class CallTasks(TaskReader):
         return memoryview(np.array(words[first:-1], np.int64).tobytes())[:size]
 
     # ------------------------------------------------------------ what it has made
-    def bring(self, arrays: Sequence[_Array], short: Sequence[bytes]) -> None:
+    def end(self, task: CallTask) -> None:
+        """Have what was written come home, and leave the value where the future finds it."""
+        if task.done.outcome == L.SUCCESS:
+            self._bring(task.arrays, task.done.written)
+        self._leave(task.done)
+
+    def drop(self, task: CallTask) -> None:
+        """Have the session forget what it has returned."""
+        if task.done.value.key:
+            self.tell_to_forget([task.done.value.key])
+
+    def _bring(self, arrays: Sequence[_Array], short: Sequence[bytes]) -> None:
         """Have what was written come home: all of it, or nothing if the endpoint is lost meanwhile.
 
         What is short has come with the answer.
@@ -438,13 +425,13 @@ class CallTasks(TaskReader):
     def _fetch(self, key: int, address: int, nbytes: int) -> None:
         self.memory.mover.fetch(self.memory.address, key, 0, address, nbytes)
 
-    def leave(self, answer: CallOutcome) -> None:
+    def _leave(self, answer: Done) -> None:
         """Leave what the session has answered where the future finds it.
 
         Rule     CALL-FAR-5, CALL-FAR-6
         """
         agreed = self._spec.serialized
-        if answer.kind == L.VALUE_ERROR:
+        if answer.outcome != L.SUCCESS:
             parts = answer.text.decode(errors="replace"), answer.trace.decode(errors="replace")
             report = outcomes.report_block(*parts, answer.exception if agreed else b"")
             self._answer(L.VALUE_ERROR, memoryview(report))

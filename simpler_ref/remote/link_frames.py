@@ -27,7 +27,6 @@ from .connection import Order, has_message, prepare, zmq
 from .fail_points import fail_point
 from .frames import (
     EVERY_FEATURE,
-    TASK_FRAMES,
     UNANSWERED,
     ControlName,
     Frame,
@@ -69,7 +68,7 @@ STATUS_S = 0.1
 SOON_MS = 1
 """How long a link waits for an answer before it also looks out for tasks that it is given meanwhile."""
 _ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
-    **dict.fromkeys(TASK_FRAMES, FrameType.COMPLETION),
+    OwnFrameType.RUN: OwnFrameType.DONE,
     FrameType.CONTROL: FrameType.CONTROL_REPLY,
 }
 """What answers a frame; others are answered by frames of their own type."""
@@ -287,18 +286,13 @@ class LinkFrames:
         """Send a frame, and return the answer."""
         return self.receive(self.post(kind, payload))
 
-    def post(
-        self,
-        kind: FrameType | OwnFrameType,
-        payload: bytes,
-        answered_by: FrameType | OwnFrameType | None = None,
-    ) -> int:
-        """Send a frame, and return its number; `answered_by` is what answers it unlike others alike."""
+    def post(self, kind: FrameType | OwnFrameType, payload: bytes) -> int:
+        """Send a frame, and return its number."""
         words, order = self.words, self._order
         with self._lock:
             raw = order.encode(kind, payload)
             if kind not in UNANSWERED:
-                self._unanswered[order.sent] = answered_by or _ANSWERS.get(kind, kind)
+                self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
             fail_point("encoded")
             if self.mailbox.is_traced:
                 self._note_frame(kind, order.sent, 0, len(raw), sent=True)

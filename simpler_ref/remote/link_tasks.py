@@ -30,46 +30,55 @@ from ..model.wire import SHAPE_AT, TENSOR, bytes_of
 from .copies import SOURCE_LOST, CopiedTensor
 from .directory import Plan
 from .fail_points import fail_point
-from .frames import CompletionPayload, OwnFrameType, decode_completion, split_report
+from .frames import OwnFrameType
 from .limits import BUSY_NS, TASKS
 from .link_frames import LinkFrames
 from .parent_memory import Coming, Missing, ParentMemory, mover_of
-from .task_messages import RUN, Run, TaskMaker, layouts_in
+from .task_messages import DONE, RUN, Done, Run, TaskMaker, layouts_in
 
 
-class LinkTask(ABC):
+class LinkTask:
     """A task or a call, as its mailbox has it.
 
     Attributes
     ----------
+    reader : TaskReader
+        Who has read it.
     run : int
         The run that it is of; 0 if it has no copies.
     tensors : sequence of CopiedTensor
         What the session is told of its copies.
     coming : Coming
         What has to be stored before it.
-    in_frame : sequence of CopiedTensor
-        The versions that it has brought along.
+    done : Done
+        What became of it.
     """
 
-    def __init__(self, run: int, tensors: Sequence[CopiedTensor], coming: Coming) -> None:
-        self.run, self.tensors, self.coming = run, tensors, coming
-        self.in_frame: Sequence[CopiedTensor] = ()
+    done: Done
 
-    @abstractmethod
-    def post(self, frames: LinkFrames, ticket: int | None, after: Sequence[int]) -> int:
+    def __init__(self, reader: TaskReader, message: Run, coming: Coming) -> None:
+        self.reader, self.run, self.tensors = reader, message.run, message.tensors
+        self.coming, self.message = coming, message
+        self._in_frame: Sequence[CopiedTensor] = ()
+
+    def post(self, frames: LinkFrames, memory: ParentMemory, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
+        raw = RUN.encode(self.message._replace(after=after))
+        del self.message
+        sequence = frames.post(OwnFrameType.RUN, raw)
+        self._in_frame = [CopiedTensor(one.key, one.reads) for one in self.tensors if one.data]
+        memory.note(self._in_frame, True)
+        if self._in_frame:  # what was sent is not needed any more
+            self.tensors = [one._replace(data=b"") for one in self.tensors]
+        return sequence
 
-    @abstractmethod
     def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read the answer, and note what the session has after that."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Leave what it has made; raise what it has failed with."""
-
-    def drop(self) -> None:  # noqa: B027 (most have made nothing)
-        """Let what it has made go: it was cancelled before its turn."""
+        self.done = DONE.decode(answer)
+        has_failed = self.done.outcome != L.SUCCESS
+        memory.note(self.tensors, not has_failed)
+        if has_failed:  # which may be why it has not kept what came
+            memory.doubt(self._in_frame)
 
 
 class Bringing:
@@ -88,6 +97,9 @@ class Bringing:
 class TaskReader(ABC):
     """Reads the tasks of one kind."""
 
+    are_calls = False
+    """Whether what was sent ahead may have begun, as the engine sees it."""
+
     @abstractmethod
     def read(self, args: ReceivedArgs) -> LinkTask | Bringing:
         """Return a task whose turn it is; it may fail."""
@@ -99,6 +111,13 @@ class TaskReader(ABC):
     @abstractmethod
     def note_loss(self, error: TransferError) -> None:
         """Note that something could not be moved because somebody is lost."""
+
+    @abstractmethod
+    def end(self, task: Any) -> None:
+        """Leave what a task has made; raise what it has failed with."""
+
+    def drop(self, task: Any) -> None:  # noqa: B027 (most have made nothing)
+        """Let what a task has made go: it was cancelled before its turn."""
 
 
 class _Sent(NamedTuple):
@@ -153,7 +172,7 @@ class LinkTasks:
         words = self._frames.words
         words[TASKS] += 1
         words[BUSY_NS] += time.monotonic_ns() - begun
-        task.end()
+        task.reader.end(task)
 
     def settle_all(self) -> None:
         """Wait for what was sent ahead in vain: of a cancelled run."""
@@ -176,7 +195,7 @@ class LinkTasks:
             self._sent.popleft()
         else:
             self._settle(task)
-            task.drop()
+            task.reader.drop(task)
 
     # ------------------------------------------------------------ ahead of time
     def _send_until_answered(
@@ -262,41 +281,12 @@ class LinkTasks:
 
     def _post(self, ticket: int | None, task: LinkTask, after: Sequence[int] = ()) -> _Sent:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
-        sent = _Sent(ticket, task.post(self._frames, ticket, after), task)
-        task.in_frame = [CopiedTensor(one.key, one.reads) for one in task.tensors if one.data]
-        self._memory.note(task.in_frame, True)
-        if task.in_frame:  # what was sent is not needed any more
-            task.tensors = [one._replace(data=b"") for one in task.tensors]
-        return sent
+        if ticket is not None and task.reader.are_calls:
+            self._frames.mailbox.note_sent(ticket)
+        return _Sent(ticket, task.post(self._frames, self._memory, after), task)
 
 
 # ---------------------------------------------------------------- tasks of runs
-
-
-class RunTask(LinkTask):
-    """A task of a run, and its message."""
-
-    def __init__(self, tasks: RunTasks, message: Run, coming: Coming) -> None:
-        super().__init__(message.run, message.tensors, coming)
-        self._tasks, self._message = tasks, message
-        self._done: CompletionPayload
-
-    def post(self, frames: LinkFrames, ticket: int | None, after: Sequence[int]) -> int:
-        """Send it, and return the number of its frame."""
-        raw = RUN.encode(self._message._replace(after=after))
-        del self._message
-        return frames.post(OwnFrameType.RUN, raw)
-
-    def take(self, memory: ParentMemory, answer: bytes) -> None:
-        """Read its COMPLETION."""
-        self._done = decode_completion(answer)
-        memory.note(self.tensors, not self._done.error_code)
-        if self._done.error_code:
-            memory.doubt(self.in_frame)
-
-    def end(self) -> None:
-        """Raise what it has failed with."""
-        self._tasks.require_done(self._done)
 
 
 class RunTasks(TaskReader):
@@ -319,13 +309,14 @@ class RunTasks(TaskReader):
         self._frames.end_if_lost()
         self._losses[0] += 1
 
-    def require_done(self, done: CompletionPayload) -> None:
+    def end(self, task: Any) -> None:
         """Raise what a task has failed with."""
-        if not done.error_code:
+        done: Done = task.done
+        if done.outcome == L.SUCCESS:
             return
-        if done.error_code == SOURCE_LOST:
+        if done.outcome == SOURCE_LOST:
             self._losses[0] += 1
-        text, trace = split_report(done.error_message)
+        text, trace = (raw.decode(errors="replace") for raw in (done.text, done.trace))
         raise TaskError(f"{self._frames.place.name}: {text}", remote_traceback=trace)
 
     def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | Bringing | None:
@@ -338,13 +329,13 @@ class RunTasks(TaskReader):
         """Return a task, with what the session needs for it."""
         wires, scalars, kinds = call_words(args)
         if not wires and not scalars:
-            return RunTask(self, self._maker.make(args, wires, scalars, b""), {})
+            return LinkTask(self, self._maker.make(args, wires, scalars, b""), {})
         words, named = (
             [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars],
             list(kinds[: len(scalars)]),
         )
         if not any(TENSOR.unpack(wire)[-1] & L.TENSOR_COPIED for wire in wires):
-            return RunTask(self, self._maker.make(args, wires, words, bytes(named)), {})
+            return LinkTask(self, self._maker.make(args, wires, words, bytes(named)), {})
         plan, memory = Plan.take(words, named), self._memory
         memory.begin(plan.run)
         if plan.goes_home:
@@ -353,7 +344,7 @@ class RunTasks(TaskReader):
         missing = self._missing(plan, wires)
         tensors = self.copied(plan, layouts_in(args, wires), missing.short)
         told = message._replace(run=plan.run, tensors=tensors, dropped=plan.dropped)
-        return RunTask(self, told, missing.coming)
+        return LinkTask(self, told, missing.coming)
 
     def copied(
         self, plan: Plan, layouts: Sequence[str], short: dict[int, bytes]
@@ -378,4 +369,4 @@ class RunTasks(TaskReader):
         return missing
 
 
-__all__ = ["LinkTask", "LinkTasks", "RunTasks", "TaskReader"]
+__all__ = ["Bringing", "LinkTask", "LinkTasks", "RunTasks", "TaskReader"]

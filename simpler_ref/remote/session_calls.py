@@ -23,20 +23,20 @@ from ..model.wire import Layout
 from ..system.types import Array, address_of
 from .copies import CopiedTensor, Copies
 from .dispatcher import AGREE, Dispatcher
-from .frames import OwnFrameType
 from .layouts import read_layout, size_of
 from .limits import MOST_INLINE
 from .mover import new_key
-from .side_by_side import End, Work
+from .side_by_side import Work
 from .task_messages import (
     ANY_SUB_WORKER,
     CALL,
-    OUTCOME,
     Call,
-    CallOutcome,
+    Done,
     FrameCapacity,
     Piece,
     Run,
+    failure_of,
+    reported,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class SessionCalls:
         return task
 
     # ------------------------------------------------------------ outcomes
-    def outcome(self, future: Future, sequence: int, room: FrameCapacity) -> CallOutcome:
+    def outcome(self, future: Future, sequence: int, room: FrameCapacity) -> Done:
         """Return what a call has returned or raised, without unpickling it if it is where it was left."""
         stream = self._stream_of()
         raw = stream.raw_outcome(future)
@@ -144,27 +144,27 @@ class SessionCalls:
             return self._value_outcome(stream, future, sequence, room)
         kind, word = raw
         if kind == L.VALUE_ERROR:
-            failed = _failure(data_of(stream._mem, word), sequence)
+            failed = reported(data_of(stream._mem, word), sequence)
             future.exception()  # it was asked for
             return failed
         if kind != L.VALUE_BLOCK:
-            return CallOutcome(sequence, kind, word & _U64)
+            return Done(sequence, L.SUCCESS, kind, word & _U64)
         return self._block_outcome(stream, stream.hold(word), sequence, room)
 
     def _value_outcome(
         self, stream: Stream, future: Future, sequence: int, room: FrameCapacity
-    ) -> CallOutcome:
+    ) -> Done:
         """Return a value that the future has by now, since something else needed the room."""
         outcome = outcomes.encode(future.result())
         if outcome.kind != L.VALUE_BLOCK:
-            return CallOutcome(sequence, outcome.kind, outcome.word & _U64)
+            return Done(sequence, L.SUCCESS, outcome.kind, outcome.word & _U64)
         block = bytearray(outcome.nbytes)
         outcomes.write(outcome.parts, memoryview(block))
         return self._block_outcome(stream, stream.put(block), sequence, room)
 
     def _block_outcome(
         self, stream: Stream, lease: Lease, sequence: int, room: FrameCapacity
-    ) -> CallOutcome:
+    ) -> Done:
         """Return a value that is a block: a long one is kept until the parent says so."""
         kind = L.VALUE_BLOCK
         if not self._dispatcher.takes_pickles:
@@ -174,11 +174,11 @@ class SessionCalls:
         travels = room.takes(block.nbytes)
         data = bytes(block) if travels else b""
         if block.nbytes <= MOST_INLINE and travels:
-            return CallOutcome(sequence, kind, 0, Piece(data))
+            return Done(sequence, L.SUCCESS, kind, 0, Piece(data))
         key = new_value_key()
         address = 0 if travels else address_of(np.frombuffer(block, np.uint8))
         self._copies.keep(key, lease, block.nbytes, address=address)
-        return CallOutcome(sequence, kind, 0, Piece(data, key, block.nbytes))
+        return Done(sequence, L.SUCCESS, kind, 0, Piece(data, key, block.nbytes))
 
 
 class CallWork(Work):
@@ -251,52 +251,30 @@ class CallWork(Work):
         found = self._held.get(piece.key, piece.data)
         return found if isinstance(found, Lease) else outcomes.decode_block(memoryview(found))[0]
 
-    def end_of(self, future: Future) -> End:
+    def end_of(self, future: Future) -> Done:
         """Return how it has ended, with what it has returned, raised and written."""
         room = FrameCapacity()
         try:
             outcome = self._calls.outcome(future, self.sequence, room)
         except Exception as error:
-            outcome = failure_of(error, self.sequence)
+            return failure_of(error, self.sequence)
         written = {
             one.key: size
             for one, size in zip(self.told.tensors, self.sizes, strict=False)
             if one.makes
         }
-        if written and outcome.kind != L.VALUE_ERROR:
+        if written and outcome.outcome == L.SUCCESS:
             data = [
                 self._copies.data(key) if room.takes(nbytes) else b""
                 for key, nbytes in written.items()
             ]
             outcome = outcome._replace(written=data)
-        return self._ended(outcome)
+        return outcome
 
-    def failure(self, outcome: int, error: BaseException | None) -> End:
-        """Return the end of what could not be begun."""
-        assert error is not None, "calls wait for none that may fail"
-        return self._ended(failure_of(error, self.sequence))
-
-    def _ended(self, outcome: CallOutcome) -> End:
+    def forget(self) -> None:
+        """Forget its items."""
         if self._call.items.key:
             self._copies.drop([self._call.items.key])
-        return end_of_call(outcome)
-
-
-def end_of_call(outcome: CallOutcome) -> End:
-    """Return the end of a call."""
-    fate = L.TASK_FAILURE if outcome.kind == L.VALUE_ERROR else L.SUCCESS
-    return End(outcome.sequence, fate, OwnFrameType.OUTCOME, OUTCOME.encode(outcome))
-
-
-def failure_of(error: BaseException, sequence: int) -> CallOutcome:
-    """Return the outcome of a call that could not be made, or whose value cannot be sent."""
-    return _failure(memoryview(outcomes.error_block(error)), sequence)
-
-
-def _failure(report: memoryview, sequence: int) -> CallOutcome:
-    text, trace, exception = outcomes.read_report(report)
-    raw = text.encode(errors="replace"), trace.encode(errors="replace")
-    return CallOutcome(sequence, L.VALUE_ERROR, 0, Piece(), *raw, exception)
 
 
 def _refusal(what: str) -> CallableError:

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..calls.futures import Future
-from ..jit import layout as L
 from ..model.arguments import TaskArgs
 from ..model.config import RuntimeEnv
 from ..model.enums import TensorArgType
@@ -30,7 +28,7 @@ from .buffers import RemoteAddressSpace
 from .copies import OPEN_COPIES, WANTED_COPIES, Copies, WantedCopies, outcome_of
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
-from .frames import TASK_FRAMES, Frame, OwnFrameType
+from .frames import TASK_FRAMES, Frame, FrameType, OwnFrameType, cut_report, encode_completion
 from .limits import (
     MAX_STRING_BYTES,
     REMOTE_BUFFER_ACCESS_READ,
@@ -38,17 +36,20 @@ from .limits import (
     REMOTE_BUFFER_ACCESS_WRITE,
 )
 from .manifest import Manifest
-from .session_calls import SessionCalls, end_of_call, failure_of
+from .session_calls import SessionCalls
 from .session_frames import SessionFrames
-from .side_by_side import End, SideBySide, Work, completion
+from .side_by_side import SideBySide, Work
 from .stores import Stores
 from .task_messages import (
+    DONE,
     VALUE_TAKEN,
+    Done,
     FailedTasks,
     ReceivedTask,
     Run,
     add_scalars,
     copy_at,
+    failure_of,
     read_run,
     receive_task,
 )
@@ -71,21 +72,13 @@ class AloneWork(Work):
 
     is_alone = True
 
-    def __init__(self, task: ReceivedTask, target: Any, run: Callable[..., End]) -> None:
+    def __init__(self, task: ReceivedTask, target: Any, run: Callable[..., Done]) -> None:
         super().__init__(task.sequence, task.told, task.tensors, task.read.sizes)
         self._task, self._target, self._run = task, target, run
 
-    def submit(self, addresses: Sequence[int]) -> End:
+    def submit(self, addresses: Sequence[int]) -> Done:
         """Run it, with its copies at some addresses."""
         return self._run(self._task, self._target, addresses)
-
-    def end_of(self, future: Future) -> End:
-        """Return how it has ended, which `submit` has."""
-        raise AssertionError(future)
-
-    def failure(self, outcome: int, error: BaseException | None) -> End:
-        """Return the end of what could not be begun."""
-        return completion(self.sequence, outcome, error)
 
 
 class SessionTasks:
@@ -119,6 +112,8 @@ class SessionTasks:
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
         self._dispatcher, self._copies, self._stores = dispatcher, copies, stores
         self._failed = FailedTasks()
+        self._bare: set[int] = set()
+        """The numbers of TASKs, which are answered as the documents say."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         """Wakes this thread when tensors of a task have been fetched."""
         self._calls = SessionCalls(inner._stream, dispatcher, copies)
@@ -146,7 +141,9 @@ class SessionTasks:
         if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
             self._copies.drop([VALUE_TAKEN.decode(frame.payload).key])
             return
-        sequence, told = frame.header.sequence, Run(b"")
+        sequence = frame.header.sequence
+        if frame.header.frame_type == FrameType.TASK:
+            self._bare.add(sequence)
         try:
             told = read_run(frame)
             if told.run:
@@ -155,14 +152,19 @@ class SessionTasks:
         except BaseException as error:
             if self._frames.over:
                 raise
-            end = completion(sequence, outcome_of(error), error)
-            if told.call:
-                end = end_of_call(failure_of(error, sequence))
-            self._failed.note(sequence, end.outcome)
-            self._tell(end)
+            done = failure_of(error, sequence, outcome_of(error))
+            self._failed.note(done)
+            self._tell(done)
 
-    def _tell(self, end: End) -> None:
-        self._frames.send(end.kind, end.payload)
+    def _tell(self, done: Done) -> None:
+        """Answer a RUN, or a TASK as the documents have it."""
+        if done.sequence in self._bare:
+            self._bare.remove(done.sequence)
+            text = cut_report(done.text.decode(), done.trace.decode()) if done.text else ""
+            told = encode_completion(done.sequence, done.outcome, text)
+            self._frames.send(FrameType.COMPLETION, told)
+        else:
+            self._frames.send(OwnFrameType.DONE, DONE.encode(done))
         fail_point("completed")
 
     def answer_all(self) -> bool:
@@ -215,7 +217,7 @@ class SessionTasks:
             return self._beside.leaf(task, target)
         return AloneWork(task, target, self._run)
 
-    def _run(self, task: ReceivedTask, target: Any, addresses: Sequence[int]) -> End:
+    def _run(self, task: ReceivedTask, target: Any, addresses: Sequence[int]) -> Done:
         """Run a task, and return its end."""
         told, sequence = task.told, task.sequence
         try:
@@ -230,11 +232,11 @@ class SessionTasks:
             del kept
             for put_back in after:
                 put_back()
-            return completion(sequence, L.SUCCESS)
+            return Done(sequence)
         except BaseException as error:
             if self._frames.over:
                 raise
-            return completion(sequence, outcome_of(error), error)
+            return failure_of(error, sequence, outcome_of(error))
 
     # ------------------------------------------------------------ their tensors
     def open_copies(self, key: int, question: bytes) -> bytes:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as Promise
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..callables.runnable import refuse_unrun
 from ..calls.futures import Future
@@ -32,27 +32,20 @@ from ..workers.kinds import as_leaf
 from .copies import CopiedTensor, Copies, outcome_of
 from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .frames import FrameType, OwnFrameType, encode_completion, report_of
-from .task_messages import FailedTasks, ReceivedTask, Run, add_scalars, copy_at, read_task
+from .task_messages import (
+    Done,
+    FailedTasks,
+    ReceivedTask,
+    Run,
+    add_scalars,
+    copy_at,
+    failure_of,
+    read_task,
+)
 from .waiting_thread import WaitingThread
 
 SOON_NS = 1_000_000
 """How long a session waits for the end of a call before it also looks out for frames."""
-
-
-class End(NamedTuple):
-    """How a task or a call has ended: the number of its frame, its outcome, and the frame that tells."""
-
-    sequence: int
-    outcome: int
-    kind: FrameType | OwnFrameType
-    payload: bytes
-
-
-def completion(sequence: int, outcome: int, error: BaseException | None = None) -> End:
-    """Return the end of a task."""
-    text = "" if error is None else report_of(error)
-    return End(sequence, outcome, FrameType.COMPLETION, encode_completion(sequence, outcome, text))
 
 
 class Work(ABC):
@@ -81,16 +74,19 @@ class Work(ABC):
         self.future: Future | None = None
 
     @abstractmethod
-    def submit(self, addresses: Sequence[int]) -> Future | End:
+    def submit(self, addresses: Sequence[int]) -> Future | Done:
         """Give it to a sub worker, with its copies at some addresses; or run it, if it runs alone."""
 
-    @abstractmethod
-    def end_of(self, future: Future) -> End:
+    def end_of(self, future: Future) -> Done:
         """Return how it has ended, before its copies are settled."""
+        try:
+            future.result()
+        except Exception as error:
+            return failure_of(error, self.sequence)
+        return Done(self.sequence)
 
-    @abstractmethod
-    def failure(self, outcome: int, error: BaseException | None) -> End:
-        """Return the end of what could not be begun."""
+    def forget(self) -> None:  # noqa: B027 (most have nothing)
+        """Forget what only it has, once it has ended."""
 
 
 class LeafArgs(TaskArgs):
@@ -133,18 +129,6 @@ class LeafWork(Work):
         args = self.told.task, self.told.kinds, tuple(addresses), layouts
         found: Future = self._stream.submit(self._callee, args, {})
         return found
-
-    def end_of(self, future: Future) -> End:
-        """Return how it has ended."""
-        try:
-            future.result()
-        except Exception as error:
-            return self.failure(L.TASK_FAILURE, error)
-        return completion(self.sequence, L.SUCCESS)
-
-    def failure(self, outcome: int, error: BaseException | None) -> End:
-        """Return the end of what could not be begun."""
-        return completion(self.sequence, outcome, error)
 
 
 class _Users:
@@ -197,7 +181,7 @@ class SideBySide:
         self._ring_bell = ring
         self._callees: dict[InnerCallable, Task] = {}
         self._users: dict[int, _Users] = {}
-        self._ends: list[End] = []
+        self._ends: list[Done] = []
         self._under_way: dict[int, Work] = {}
         """What has not ended, by the numbers of the frames."""
         self._ready: list[Work] = []
@@ -243,7 +227,7 @@ class SideBySide:
         if not work.waits_for:
             self._prepare(work)
 
-    def ends(self) -> Iterator[End]:
+    def ends(self) -> Iterator[Done]:
         """Return how work has ended that is no longer under way."""
         if self.has_calls:
             self._seen = self._stream_of().ended
@@ -321,7 +305,7 @@ class SideBySide:
         """Have what work reads, and start it; while others are under way it is fetched on a thread."""
         copies, told = self._copies, one.told
         if self._failed.has_any(told.after):
-            self._end(one, one.failure(L.SKIPPED, None))
+            self._end(one, failure_of(None, one.sequence, L.SKIPPED))
             return
         try:
             if told.dropped:  # once: they may come anew while this waits for room
@@ -339,7 +323,7 @@ class SideBySide:
             self._wait_for_room(one, error)
             return
         except Exception as error:
-            self._end(one, one.failure(outcome_of(error), error))
+            self._fail(one, error)
             return
         self._start(one, addresses)
 
@@ -349,7 +333,7 @@ class SideBySide:
         if any(other.future is not None or other.coming for other in under_way):
             self._roomless.append(one)
         else:
-            self._end(one, one.failure(L.TASK_FAILURE, error))
+            self._fail(one, error)
 
     def has_news(self) -> bool:
         """Say whether tensors have been fetched for work that has not started."""
@@ -368,9 +352,9 @@ class SideBySide:
             found = one.submit(addresses)
         except Exception as error:
             self._copies.settle(one.tensors, False)
-            self._end(one, one.failure(L.TASK_FAILURE, error))
+            self._fail(one, error)
             return
-        if isinstance(found, End):
+        if isinstance(found, Done):
             self._settle(one, found)
         else:
             one.future = found
@@ -388,19 +372,23 @@ class SideBySide:
             elif isinstance(errors[0], MemoryError):
                 self._wait_for_room(one, errors[0])
             else:
-                self._end(one, one.failure(outcome_of(errors[0]), errors[0]))
+                self._fail(one, errors[0])
 
-    def _settle(self, one: Work, end: End) -> None:
+    def _settle(self, one: Work, end: Done) -> None:
         fail_point("ran")
         self._copies.settle(one.tensors, end.outcome == L.SUCCESS)
         fail_point("settled")
         self._end(one, end)
 
-    def _end(self, one: Work, end: End) -> None:
+    def _fail(self, one: Work, error: BaseException) -> None:
+        self._end(one, failure_of(error, one.sequence, outcome_of(error)))
+
+    def _end(self, one: Work, end: Done) -> None:
         """Note how work has ended, and go on with what waits for it."""
         sequence = one.sequence
         del self._under_way[sequence]
-        self._failed.note(sequence, end.outcome)
+        one.forget()
+        self._failed.note(end)
         self._ends.append(end)
         for other in list(self._under_way.values()):
             if sequence in other.waits_for:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
+from ..calls import outcomes
 from ..engine.view.mailbox import ReceivedArgs, digest_in, env_beside, identity_in
 from ..jit import layout as L
 from ..model.arguments import TaskArgs
@@ -153,15 +154,15 @@ class Call(NamedTuple):
     values: Annotated[Sequence[Piece], Many(PIECE, MAX_TENSORS)] = ()
 
 
-class CallOutcome(NamedTuple):
-    """What became of a call.
+class Done(NamedTuple):
+    """What became of a task or a call.
 
     Attributes
     ----------
-    sequence : int
-        Of the RUN.
+    sequence, outcome : int
+        Of the RUN; 0 if it has succeeded, else an error code.
     kind, word : int
-        Of the value; if `kind` is that of an error the three texts say which.
+        Of the value of a call.
     value : Piece
         Of a value that is more than a word: its block.
     text, trace, exception : bytes
@@ -172,7 +173,8 @@ class CallOutcome(NamedTuple):
     """
 
     sequence: Uint64
-    kind: Uint32
+    outcome: Uint32 = L.SUCCESS
+    kind: Uint32 = 0
     word: Uint64 = 0
     value: Annotated[Piece, PIECE] = Piece()
     text: Octets = b""
@@ -188,7 +190,7 @@ class TakenValue(NamedTuple):
 
 
 CALL = Message("CALL", Call)
-OUTCOME = Message("OUTCOME", CallOutcome)
+DONE = Message("DONE", Done)
 VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue)
 
 
@@ -273,6 +275,20 @@ def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
 
 
 # ---------------------------------------------------------------- the session's side
+def failure_of(error: BaseException | None, sequence: int, outcome: int = L.TASK_FAILURE) -> Done:
+    """Return what became of a task or a call that has failed, or was skipped if there is no error."""
+    if error is None:
+        return Done(sequence, outcome)
+    return reported(memoryview(outcomes.error_block(error)), sequence, outcome)
+
+
+def reported(report: memoryview, sequence: int, outcome: int = L.TASK_FAILURE) -> Done:
+    """Return the same from the block of an error."""
+    text, trace, exception = outcomes.read_report(report)
+    raw = text.encode(errors="replace"), trace.encode(errors="replace")
+    return Done(sequence, outcome, 0, 0, Piece(), *raw, exception)
+
+
 class ReadTask(NamedTuple):
     """What the documents' TASK says, the bytes of each tensor, and whether it has a configuration.
 
@@ -354,10 +370,10 @@ class FailedTasks:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque(maxlen=MOST_BEFORE)
 
-    def note(self, number: int, outcome: int) -> None:
+    def note(self, done: Done) -> None:
         """Note how a task has ended."""
-        if outcome != L.SUCCESS:
-            self._numbers.append(number)
+        if done.outcome != L.SUCCESS:
+            self._numbers.append(done.sequence)
 
     def has_any(self, numbers: Sequence[int]) -> bool:
         """Say whether one of some tasks has not succeeded."""

@@ -48,7 +48,7 @@ FRAMES = {
     7: "SHUTDOWN",
     64: "TASK",
     65: "COUNTERS",
-    68: "OUTCOME",
+    68: "DONE",
     69: "VALUE_TAKEN",
     70: "TRACE",
 }

@@ -45,7 +45,7 @@ QUICK_NS = 1000
 """A wait that is shorter is not worth a line."""
 TASK_FRAMES = (2, 64)
 """TASK and RUN."""
-COMPLETION = 5
+ANSWERS = {5: "COMPLETION", 68: "DONE"}
 """The type of a frame that says that a task has ended."""
 
 
@@ -770,7 +770,7 @@ class TracedTask:
         if self.worker < 0 or not self.begun:
             return []
         for row in trace.frames_about(self.number):
-            kind = "COMPLETION" if row["type"] == COMPLETION else "TASK"
+            kind = ANSWERS.get(int(row["type"]), "TASK")
             place = trace.side(int(row["lane"]))
             where = f" at {place}" if place else ""
             how = "sent" if row["sent"] else "received"

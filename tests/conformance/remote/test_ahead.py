@@ -31,14 +31,14 @@ from simpler_ref.remote.copies import (
     window_key,
 )
 from simpler_ref.remote.dispatcher import InnerCallable
-from simpler_ref.remote.frames import FrameType, OwnFrameType, decode_completion
+from simpler_ref.remote.frames import FrameType, OwnFrameType
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide
-from simpler_ref.remote.task_messages import RUN, FailedTasks, ReadTask, ReceivedTask, Run
+from simpler_ref.remote.task_messages import DONE, RUN, FailedTasks, ReadTask, ReceivedTask, Run
 from simpler_ref.remote.tasks import (
     RemoteTaskArgsWire,
     TaskPayloadWire,
@@ -387,9 +387,9 @@ def test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_fo
         client.send(*after(first))
         client.send(*after(first + 1))
         client.send(*after(first - 1))
-        ends = [decode_completion(client.hear().payload) for _ in range(4)]
+        ends = [DONE.decode(client.hear().payload) for _ in range(4)]
     assert [one.sequence for one in ends] == list(range(first, first + 4))
-    assert [one.error_code for one in ends] == [
+    assert [one.outcome for one in ends] == [
         *(L.TASK_FAILURE, L.SKIPPED, L.SKIPPED, L.TASK_FAILURE),
     ]
     assert L.SKIPPED == 3

@@ -281,7 +281,7 @@ CALL = task_messages.Call(
 
 @pytest.mark.spec("REMOTE-TASK-9")
 def test_a_call_has_these_bytes():
-    assert (OwnFrameType.OUTCOME, OwnFrameType.VALUE_TAKEN) == (68, 69)
+    assert (OwnFrameType.DONE, OwnFrameType.VALUE_TAKEN) == (68, 69)
 
     def words(*values):
         return b"".join(one.to_bytes(8, "little") for one in values)
@@ -296,15 +296,15 @@ def test_a_call_has_these_bytes():
 
 
 @pytest.mark.spec("REMOTE-TASK-10")
-def test_the_outcome_of_a_call_has_these_bytes():
+def test_the_end_of_a_task_or_a_call_has_these_bytes():
     value = task_messages.Piece(b"v", 6, 1)
-    made = task_messages.CallOutcome(4, 2, 1, value, b"t", b"", b"e", (b"w", b""))
+    made = task_messages.Done(4, 3, 2, 1, value, b"t", b"", b"e", (b"w", b""))
 
-    expected = (4).to_bytes(8, "little") + (2).to_bytes(4, "little") + (1).to_bytes(8, "little")
+    expected = struct.pack("<QIIQ", 4, 3, 2, 1)
     expected += blob(b"v") + (6).to_bytes(8, "little") + (1).to_bytes(8, "little")
     expected += blob(b"t") + blob(b"") + blob(b"e")
     expected += (2).to_bytes(4, "little") + blob(b"w") + blob(b"")
-    written_as(task_messages.OUTCOME, made, expected)
+    written_as(task_messages.DONE, made, expected)
 
 
 @pytest.mark.spec("REMOTE-TASK-9")

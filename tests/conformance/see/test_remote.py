@@ -159,7 +159,7 @@ def test_the_page_json_and_the_table_are_of_the_whole(traced, tmp_path):
     assert any(
         "524288 bytes from endpoint 0 to endpoint 1" in texts[i] for i in np.flatnonzero(there)
     )
-    assert any("COMPLETION received" in line for line in about["journeys"]["2"])
+    assert any("DONE received" in line for line in about["journeys"]["2"])
 
     traced.write_chrome(tmp_path / "a.json")
     events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
@@ -296,7 +296,7 @@ def test_an_endpoint_that_cannot_be_traced_is_told_of_by_what_its_parent_has(tmp
     assert problem.startswith("endpoint 0: it was not traced: no room for a file")
     assert problem in trace.summary()
     told = trace.task(1).why()
-    assert "TASK sent" in told and "COMPLETION received" in told
+    assert "TASK sent" in told and "DONE received" in told
 
 
 @pytest.mark.long
@@ -505,7 +505,7 @@ def test_records_that_end_before_the_trace_does_are_told_of(tmp_path, monkeypatc
 STEPS = (
     *("began on endpoint 1", "TASK sent", "TASK received at endpoint 1"),
     *("524288 bytes from endpoint 0", "a run of 1 task begins there", "the run has ended there"),
-    *("COMPLETION sent at endpoint 1", "COMPLETION received", "ended after"),
+    *("DONE sent at endpoint 1", "DONE received", "ended after"),
 )
 
 
