@@ -315,7 +315,7 @@ class Part:
     def has_room(self, task: GraphTask, most: int) -> bool:
         """Say whether one more task fits."""
         tensors = self.tags.keys() | {use.tensor for use in task.uses}
-        return len(self.tasks) < most and len(tensors) <= MOST_TENSORS
+        return len(self.tasks) < most and len(tensors) < MOST_TENSORS  # one may be a token
 
 
 _TAGS = {
