@@ -29,7 +29,7 @@ from simpler_ref.check.model import (
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 
-from ..support import DEADLINE_S, Arg, Driver, ModelMember, wait_until
+from ..support import DEADLINE_S, Arg, Driver, Member, wait_until
 from .reference import Reference
 
 STATES = ["FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED"]
@@ -116,7 +116,7 @@ class Program:
             worker = pool[place] if place < len(pool) else -1
             plain.append((tensors, scalars, worker))
             given = tuple(Arg(t.tag, t.data, t.nbytes, t.child_memory) for t in tensors)
-            wire.append(ModelMember(given, tuple(scalars), worker))
+            wire.append(Member(given, tuple(scalars), worker))
         words = {"callable": callable_index, "kind": kind, "config": config}
 
         def of_engine():

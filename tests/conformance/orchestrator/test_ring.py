@@ -228,7 +228,7 @@ class Pair:
         self.fifo = fifo  # entries that the FIFO of an empty ring has room for
         self.most = [0] * rings  # alive at once since the ring was empty
         self.peak = 0  # alive at once in all rings
-        self.reference = [reference.Ring(self.word(r, L.R_BASE), ROOM) for r in range(rings)]
+        self.reference = [reference.ModelRing(self.word(r, L.R_BASE), ROOM) for r in range(rings)]
         self.live = {}  # reference task → slot
         self.ids = 0
 
@@ -263,7 +263,7 @@ class Pair:
         return L.WOULD_BLOCK if full else None
 
     def adopt(self, slot, index, size):
-        task = reference.Task(self.ids, index, "FREE")
+        task = reference.ModelTask(self.ids, index, "FREE")
         self.ids += 1
         ring = self.reference[index]
         address = ring.claim(task, ring.place(size), size)
