@@ -82,6 +82,7 @@ def project(tmp_path):
             "simpler_ref/ring.py": texts.get("code", CODE),
             "simpler_ref/far.py": texts.get("far_code", FAR_CODE),
             "docs/page.md": texts.get("page", "Rings as in ENG-RING-1.\n"),
+            "tests/unit/test_it.py": texts.get("unit", ""),
         }
         for name, text in files.items():
             path = tmp_path / name
@@ -94,20 +95,6 @@ def project(tmp_path):
 
 def test_a_project_in_which_all_fits_is_not_complained_of(project):
     assert spec_rules.complaints(project()) == []
-
-
-def test_rules_are_read_with_text_origin_and_place(project):
-    ring, _ = spec_rules.read_groups(project()).values()
-    assert [rule[:3] for rule in ring.rules] == [
-        ("ENG-RING-1", "A ring is round.", "§5"),
-        ("ENG-RING-2", "A ring has one size.", "§5; FACTS 1"),
-    ]
-    lines = ENGINE.splitlines()
-    assert [lines[rule.line - 1][:16] for rule in ring.rules] == [
-        "**ENG-RING-1** A",
-        "**ENG-RING-2** A",
-    ]
-    assert (ring.title, ring.lines) == ("rings", 11)
 
 
 def test_a_rule_leads_to_its_code_and_its_tests(project):
@@ -204,6 +191,24 @@ ONE_FAULT["a reference from code"] = (
     {"code": CODE.replace("ENG-RING-1, ", "ENG-RING-1, ENG-RING-3, ")},
     "simpler_ref/ring.py:8 names ENG-RING-3, which is no rule",
 )
+UNIT = '@pytest.mark.spec("ENG-RING-7")\ndef test_it(): ...\n'
+ONE_FAULT["a test that cites an unknown rule, wherever it is"] = (
+    {"unit": UNIT},
+    "tests/unit/test_it.py::test_it cites ENG-RING-7, which is no rule",
+)
+ONE_FAULT["a rule without a test in the file of its group"] = (
+    {"tests": TESTS.replace('"ENG-RING-2", ', ""), "unit": UNIT.replace("RING-7", "RING-2")},
+    "ENG-RING-2 (spec/engine.md:16) has no test in tests/conformance/engine/test_ring.py",
+)
+ONE_FAULT["a rule that no code names"] = (
+    {"code": '"""ENG-RING-1."""\n'},
+    "no docstring of simpler_ref/ names ENG-RING-2",
+)
+for short in ("ENG-RING-1, -2", "ENG-RING-1 to -2", "ENG-RING-1, ENG-RING"):
+    ONE_FAULT[f"an id of code that is not whole: {short}"] = (
+        {"code": CODE.replace("ENG-RING-1, ENG-RING-2", short)},
+        "simpler_ref/ring.py:8 has ",
+    )
 for name in ("ENG-RING-1 to -3", "ENG-RING-1, -2, -3", "ENG-RING-1, -3", "ENG-RING-3"):
     ONE_FAULT[f"a reference from a rule: {name}"] = (
         {"engine": ENGINE.replace("Words.", f"See {name}.")},
@@ -227,52 +232,17 @@ def test_ids_and_groups_that_cannot_be_read_are_refused(project):
             spec_rules.complaints(root)
 
 
-def add_unit_test(root, rule):
-    (root / "tests/unit").mkdir()
-    text = f'@pytest.mark.spec("{rule}")\ndef test_it(): ...\n'
-    (root / "tests/unit/test_it.py").write_text(text)
-
-
-def test_a_test_that_cites_an_unknown_rule_is_found_wherever_it_is(project):
-    root = project()
-    add_unit_test(root, "ENG-RING-7")
-    assert found(root, "tests/unit/test_it.py::test_it cites ENG-RING-7, which is no rule")
-
-
-def test_a_rule_without_a_test_in_the_file_of_its_group_is_found(project):
-    root = project(tests=TESTS.replace('"ENG-RING-2", ', ""))
-    add_unit_test(root, "ENG-RING-2")
-    assert found(root, "ENG-RING-2", "engine.md:16", "has no test in", "engine/test_ring.py")
-
-
-def test_a_group_without_a_file_of_tests_is_found(project):
-    root = project()
-    (root / "tests/conformance/engine/test_far.py").unlink()
-    lines = spec_rules.unmirrored(root)
-    assert lines == ["ENG-FAR has no file tests/conformance/engine/test_far.py"]
-
-
-def test_files_and_folders_of_tests_without_rules_are_found(project):
+def test_files_without_rules_and_groups_without_a_file_are_found(project):
     root = project()
     (root / "tests/conformance/engine/test_near.py").write_text("")
     (root / "tests/conformance/motor").mkdir()
     (root / "tests/conformance/motor/helpers.py").write_text("")
-    assert spec_rules.complaints(root) == [
+    (root / "tests/conformance/engine/test_far.py").unlink()
+    assert spec_rules.unmirrored(root) == [
+        "ENG-FAR has no file tests/conformance/engine/test_far.py",
         "tests/conformance/engine/test_near.py is the file of no group",
         "tests/conformance/motor is the folder of no file of rules",
     ]
-
-
-def test_a_rule_that_no_code_names_is_found(project):
-    root = project(code=CODE.replace("ENG-RING-1, ENG-RING-2", "ENG-RING-1"))
-    (root / "simpler_ref/ring.py").write_text('"""ENG-RING-1."""\n')
-    assert found(root, "no docstring of simpler_ref/ names ENG-RING-2")
-
-
-@pytest.mark.parametrize("short", ["ENG-RING-1, -2", "ENG-RING-1 to -2", "ENG-RING-1, ENG-RING"])
-def test_code_has_the_whole_id_of_each_rule(project, short):
-    root = project(code=CODE.replace("ENG-RING-1, ENG-RING-2", short))
-    assert found(root, "simpler_ref/ring.py:8 has ", "instead of whole ids")
 
 
 def test_rules_are_named_in_comments_in_c(project):
@@ -285,21 +255,6 @@ def test_rules_are_named_in_comments_in_c(project):
         (2, "turn", {"ENG-RING-1", "ENG-RING-2"}, ()),
         (6, "ring.c", {"ENG-RING-1"}, ()),
     ]
-
-
-def test_code_is_named_by_class_and_function(project):
-    places = {place.name: place.names for place in spec_rules.read_code(project())}
-    assert places == {
-        "far.py": {"ENG-FAR-1"},
-        "ring.py": {"ENG-RING-2"},
-        "Ring.size": {"ENG-RING-1", "ENG-RING-2"},
-    }
-
-
-def test_a_quote_may_be_broken_into_lines_and_leave_the_origin_out(project):
-    page = "So it is:\n\n> **ENG-RING-1** A ring\n> is round.\n\n"
-    page += "**ENG-RING-2** A ring has one size. *(§5; FACTS 1)*\n"
-    assert spec_rules.complaints(project(page=page)) == []
 
 
 ASKED = [({}, True), ({"args": ["tests"]}, True), ({"args": ["tests/conformance"]}, True)]

@@ -243,27 +243,6 @@ def test_copies_stay_while_calls_use_an_array(w, tmp_path):
     assert moved(w) - before <= 4  # y where x is, or both to the other one; y again for the total
 
 
-@pytest.mark.spec("CALL-FAR-4")
-def test_what_the_program_or_another_view_has_written_is_seen(w, tmp_path):
-    x = w.zeros(100, np.float64)
-    for k in range(10):
-        x[:] = k
-        assert (total(x).result(), total(x[10:20]).result()) == (100 * k, 10 * k)
-    x[:] = 0
-    gate = tmp_path / "gate"
-    held, totals = [wait_for(x, str(gate)) for _ in range(2)], []
-    for k in range(1, 6):
-        fill(x[10 * k : 10 * k + 20], float(k))
-        totals.append((total(x), total(x[::3]), total(x[15:35])))
-    gate.touch()
-    expected = np.zeros(100)
-    for k, found in enumerate(totals, 1):
-        expected[10 * k : 10 * k + 20] = k
-        wanted = [expected.sum(), expected[::3].sum(), expected[15:35].sum()]
-        assert [one.result() for one in found] == wanted
-    assert [one.result() for one in held] == [0, 0]
-
-
 @pytest.mark.spec("CALL-FAR-1", "CALL-FAR-4")
 def test_a_call_that_waits_is_cancelled_and_keeps_no_copy(w, tmp_path):
     gate = tmp_path / "gate"

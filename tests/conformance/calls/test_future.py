@@ -1,6 +1,5 @@
 """CALL-FUTURE: futures."""
 
-import asyncio
 import concurrent.futures
 import gc
 import pickle
@@ -65,21 +64,6 @@ def test_a_timeout_ends_the_wait_and_not_the_call_and_one_that_is_none_is_refuse
 
 
 @pytest.mark.spec("CALL-FUTURE-1")
-def test_wait_and_as_completed_take_them(gate):
-    held, quick = wait_at(gate, "held"), add(1, 2)
-    done, waiting = concurrent.futures.wait(
-        [held, quick], timeout=30, return_when=concurrent.futures.FIRST_COMPLETED
-    )
-    assert done == {quick} and waiting == {held}
-    finished = concurrent.futures.as_completed([held, quick], timeout=30)
-    assert next(finished) is quick
-    gate[0] = 1
-    assert next(finished).result() == "held"
-    numbers = [add(i, 0) for i in range(50)]
-    assert sum(one.result() for one in concurrent.futures.as_completed(numbers)) == 1225
-
-
-@pytest.mark.spec("CALL-FUTURE-1")
 def test_callbacks_are_called_once_with_the_future(w):
     told, seen = threading.Event(), []
 
@@ -98,20 +82,6 @@ def test_callbacks_are_called_once_with_the_future(w):
     assert ended.wait(30)
     with pytest.raises(ValueError, match="boom"):
         failed.result()
-
-
-@pytest.mark.spec("CALL-FUTURE-1")
-def test_a_coroutine_awaits_them(w):
-    async def program():
-        numbers = await asyncio.gather(*(add(i, i) for i in range(20)))
-        try:
-            await boom()
-        except ValueError as error:
-            return numbers, str(error)
-
-    numbers, text = asyncio.run(program())
-    assert numbers == [2 * i for i in range(20)]
-    assert "boom" in text
 
 
 @pytest.mark.spec("CALL-FUTURE-4")

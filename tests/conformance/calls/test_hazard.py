@@ -92,17 +92,6 @@ def test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for(s):
 
 
 # ---------------------------------------------------------------- what is kept
-@pytest.mark.spec("CALL-HAZARD-4")
-def test_a_write_supersedes_what_it_covers_and_nothing_else(s):
-    for i in range(4):
-        s.submit(f"part {i}", writes(AT + 8 * i))
-    s.submit("reader", reads(AT + 24))
-    s.submit("whole", writes(AT, nbytes=24))
-    assert s.kinds(reads(AT, nbytes=32)) == {"whole": NEEDS, "part 3": NEEDS}
-    assert s.kinds(writes(AT, nbytes=32)) == {"whole": ORDER, "part 3": ORDER, "reader": ORDER}
-    s.submit("left", writes(AT, nbytes=16))
-    s.submit("right", writes(AT + 16))
-    assert s.kinds(reads(AT)) == {"whole": NEEDS, "left": NEEDS}, "only one at a time"
 
 
 @pytest.mark.spec("CALL-HAZARD-4")
@@ -205,12 +194,3 @@ def test_a_search_may_be_repeated(s):
         assert s.kinds((T.INPUT, x[0, :1])) == {"one": NEEDS}
         assert s.kinds((T.INPUT, x[0, :3])) == {"one": NEEDS, "two": NEEDS, "three": NEEDS}
         assert s.kinds((T.INPUT, x[0, :3:2])) == {"one": NEEDS, "three": NEEDS}
-
-
-@pytest.mark.spec("CALL-HAZARD-1")
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_task_does_not_wait_for_itself(s, order):
-    uses = [reads(AT, nbytes=32), writes(AT + 8, nbytes=16), updates(AT + 16, nbytes=32)][::order]
-    task = s.submit("task", *uses)
-    assert (task.conflicts, s.kinds(*uses)) == ({}, {"task": NEEDS})
-    assert s.kinds(writes(AT)) == s.kinds(writes(AT + 40)) == {"task": ORDER}

@@ -56,12 +56,6 @@ def named_only(a, *, b=2):
 
 
 @sr.task
-def append(item, to=[]):  # noqa: B006
-    to.append(item)
-    return to
-
-
-@sr.task
 def look():
     return runs_of_python[0]
 
@@ -238,9 +232,6 @@ def test_arrays_of_which_a_part_is_outside_shared_memory_are_refused_each_time(w
     for array in 2 * outside:
         with pytest.raises(ValueError, match="workers cannot see this array"):
             update(array, 1)
-
-
-values = [0, -1 << 63, 2.5, float("-inf"), None, True, False, "text", 1 << 70, np.int64(3), [1, 2]]
 
 
 @pytest.mark.spec("CALL-QUICK-3")

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls.sending import guards_of, name_of
+from simpler_ref.calls.sending import name_of
 
 from .tasks import fill_at, have_others_run, update
 
@@ -411,24 +411,6 @@ def test_a_function_defined_anew_is_seen_by_those_that_call_it():
         assert w.submit(names["outer"], 1).result() == 101
         names["helper"] = operator.neg
         assert w.submit(names["outer"], 1).result() == -1
-
-
-@pytest.mark.spec("CALL-SENT-2")
-@pytest.mark.parametrize(
-    ("kind", "guards"),
-    [
-        ("a lambda", True),
-        ("a closure", True),
-        ("a recursive closure", True),
-        ("a lambda that refers to another", True),
-        ("a lambda with a default", True),
-        ("a closure over a list", False),
-        ("a closure that counts", False),
-        ("a method of an object", False),
-    ],
-)
-def test_functions_that_refer_to_nothing_that_can_change_are_kept_by_workers(kind, guards):
-    assert (guards_of(KINDS[kind](), {}) is not None) == guards
 
 
 # ---------------------------------------------------------------- by name

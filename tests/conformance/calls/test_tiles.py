@@ -36,19 +36,6 @@ def test_tiles_without_halo_cover_each_element_once_in_c_order(shape, data):
 
 
 @pytest.mark.spec("CALL-TILES-1")
-def test_an_int_cuts_the_first_axis_and_the_last_tile_may_be_smaller():
-    array = np.arange(20).reshape(5, 4)
-    tiles = Tiles(array, 2)
-    assert [tile.tolist() for tile in tiles] == [
-        array[:2].tolist(),
-        array[2:4].tolist(),
-        array[4:].tolist(),
-    ]
-    assert (tiles.grid, Tiles(array, (None, 3)).grid) == ((3,), (1, 2))
-    assert [tile.shape for tile in Tiles(array, (None, 3))] == [(5, 3), (5, 1)]
-
-
-@pytest.mark.spec("CALL-TILES-1")
 def test_a_tile_is_found_by_its_number_or_its_place_in_the_grid():
     array = np.arange(30).reshape(5, 6)
     tiles = Tiles(array, (2, 2))

@@ -81,18 +81,6 @@ def test_a_consumer_never_waits_for_an_alloc_but_keeps_its_slab(driver, releases
     assert driver.held(1) == 0
 
 
-@pytest.mark.spec("ORCH-ALLOC-6")
-def test_an_alloc_of_zero_bytes_is_a_task_without_slab_and_key(driver):
-    slot = driver.alloc(0)
-    assert (driver.state(slot), driver.id(slot)) == (COMPLETED, 0)
-    assert (driver.id(driver.alloc(8)), driver.address(slot)) == (1, 0)
-    assert (driver.held(0), driver.map_count(), driver.refs(slot)) == (1024, 1, (1, 1))
-    task = driver.submit(updates(0))
-    assert driver.producers(task) == []
-    driver.close_scope()
-    assert driver.live() == 1  # the task; both allocs are gone
-
-
 @pytest.mark.spec("ORCH-ALLOC-7")
 @pytest.mark.parametrize("claim", ["alloc", "auto"])
 def test_a_reader_behind_another_producer_keeps_the_slab(driver, claim):

@@ -17,7 +17,6 @@ from simpler_ref import (
     HazardError,
     In,
     RemoteWorkerSpec,
-    TaskArgs,
     TaskError,
     Worker,
 )
@@ -318,46 +317,6 @@ def test_replays_work_and_their_arguments_must_not_share_memory(w):
 
 
 # ---------------------------------------------------------------- programs without hazards
-@pytest.mark.spec("ORCH-CHECK-9")
-def test_a_program_without_hazards_leaves_the_same_graph():
-    with ByHand(check=True) as checked, ByHand() as plain:
-        for one in (checked, plain):
-            orch, handle = one.orch, one.sub
-            buffer = orch.alloc(100, "uint8")
-            orch.submit_sub(handle, make_args((buffer, T.INOUT)))
-            with orch.scope():
-                output = ContinuousTensor.make(0, (50,), DataType.UINT8)
-                task = make_args((buffer, T.INOUT), (output, T.OUTPUT))
-                orch.submit_sub(handle, task)
-                orch.submit_sub_group(handle, [make_args((task.tensor(1), T.INOUT)), TaskArgs()])
-                orch.submit_sub_many(handle, [buffer], [T.INOUT], [np.array([1, 2.5])])
-            orch.submit_sub(handle)
-        assert checked.picture() == plain.picture()
 
 
 # ---------------------------------------------------------------- views with gaps
-@pytest.fixture
-def table(w):
-    return w.share(np.zeros((8, 8)))
-
-
-VIEWS = {
-    "columns": lambda x: (x[:, 0], x[:, 1]),
-    "reversed steps": lambda x: (x[::-1, ::-2], x[::-1, 6::-2]),
-    "tiles": lambda x: (x[:4, :4], x[2:6, 4:]),
-    "parts": lambda x: (x.view(complex).real, x.view(complex).imag),
-    "a row and a column": lambda x: (x[3], x[:, 3]),
-    "reversed": lambda x: (x[::-1], x),
-    "one element": lambda x: (x[1::3, 5], x.reshape(-1)[37:38]),
-}
-
-
-@pytest.mark.spec("ORCH-CHECK-9")
-@pytest.mark.parametrize("name", VIEWS)
-def test_views_are_reported_if_and_only_if_they_share_a_byte(w, table, name):
-    one, other = VIEWS[name](table)
-    shared = np.shares_memory(one, other)
-    for first, second in ((one, other), (other, one)):
-        with pytest.raises(HazardError, match=r"\d+ bytes") if shared else nullcontext():
-            w.run(submits(w, [(first, T.INPUT)], [(second, T.OUTPUT_EXISTING)]))
-        w.run(submits(w, [(first, T.INPUT)], [(second, T.INPUT)]))

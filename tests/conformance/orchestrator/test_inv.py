@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simpler_ref import Worker, WorkerLostError
 from simpler_ref.jit import layout as L
@@ -31,39 +29,7 @@ from tests.support import (
 )
 from tests.system.programs import Fork
 
-
 # ---------------------------------------------------------------- one writer
-def orch_words(driver):
-    """Return every word that belongs to the Orch thread: rings and scopes, FIFOs, map."""
-    mem = driver.mem
-    fifos = [mem[int(mem[L.A_FIFO + ring]) :][:128] for ring in range(int(mem[L.RINGS]))]
-    return np.concatenate([mem[L.RING_BLOCK : L.SCHED], *fifos, mem[mem[L.A_MAP] : mem[L.A_SLOTS]]])
-
-
-@pytest.mark.spec("ORCH-INV-1")
-@pytest.mark.kernels
-@given(data=st.data())
-def test_a_scheduler_pass_leaves_rings_map_and_scopes_as_they_were(data):
-    driver, steps = Driver(), ["submit", "submit", "open", "close", "alloc", "done"]
-    for step in data.draw(st.lists(st.sampled_from(steps), min_size=1, max_size=12)):
-        if step == "submit":
-            tags = data.draw(st.lists(st.sampled_from(list(T)), max_size=3))
-            driver.submit(auto(100), *[Arg(tag, 64 * (i + 1)) for i, tag in enumerate(tags)])
-        elif step == "alloc":
-            driver.alloc(100)
-        elif step == "open":
-            driver.open_scope()
-        elif step == "close" and driver.mem[L.SCOPE_DEPTH] > 1:
-            driver.close_scope()
-        elif step == "done":
-            for worker in filter(driver.given, range(2)):
-                driver.post_done(worker, data.draw(st.sampled_from([None, ValueError("no")])))
-        before = orch_words(driver)
-        driver.settle()
-        assert (orch_words(driver) == before).all()
-        if driver.mem[L.RUN_ERROR]:
-            break
-    driver.close()
 
 
 @pytest.mark.spec("ORCH-INV-1")

@@ -9,7 +9,7 @@ import pytest
 from simpler_ref import ContinuousTensor, DataType, Rows, TaskArgs, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.support import DEADLINE_S, auto, key, make_args, reads, wait_until, writes
+from tests.support import DEADLINE_S, key, make_args, wait_until
 from tests.system.programs import in_a_fork
 
 KIB = 1024
@@ -91,29 +91,6 @@ def test_a_refused_call_changes_no_word_of_the_engine_and_no_argument(other):
         wires = [[*args._tensors, *args._scalars] for args in (MANY, LARGE)]
         assert run(w, body).tasks == 2
         assert [[*args._tensors, *args._scalars] for args in (MANY, LARGE)] == wires
-
-
-@pytest.mark.spec("ORCH-MISUSE-1")
-@pytest.mark.parametrize(("depth", "fails"), [(0, True), (1, False), (3, True)])
-def test_a_refused_kernel_call_changes_no_word(make_driver, depth, fails):
-    driver = make_driver(heap=8 * KIB, window=8)
-    for _ in range(depth):
-        driver.open_scope()
-    for size in (3000, 0, 700):
-        driver.submit(auto(size), writes(64 * size + 64), reads(64))
-    if fails:
-        driver.settle()
-        driver.answer_and_settle(0, ValueError("no"))
-    large, many = [auto(8 * KIB), auto(1)], [writes(64)] * 375
-    before = driver.words()
-    assert max(driver.try_submit(large), driver.try_submit(many, range(3))) < 0
-    assert driver.try_alloc(8 * KIB + 1) < 0
-    assert driver.changed_since(before) == []
-    while driver.try_submit([writes(64)]) >= 0:  # until it is full
-        pass
-    before = driver.words()
-    assert max(driver.try_submit([writes(128), auto(1)]), driver.try_alloc(1)) < 0
-    assert driver.changed_since(before) == []
 
 
 # ---------------------------------------------------------------- arrays

@@ -2,7 +2,6 @@
 
 import pytest
 
-from simpler_ref.jit import layout as L
 from tests.support import COMPLETED, CONSUMED, FREE, RUNNING, auto, reads, updates
 
 
@@ -67,14 +66,3 @@ def test_a_consumed_producer_counts_as_absent(driver):
     assert (driver.producers(consumer), driver.refs(producer)) == ([], (1, 2))
     driver.reclaim()
     driver.finish(consumer)
-
-
-@pytest.mark.spec("ORCH-PIN-3")
-def test_a_pin_is_refused_from_the_threshold_on(driver):
-    slot = driver.alloc(8)
-    for total in range(4):
-        for released in range(6):
-            word = total | released << 32
-            driver.mem[slot + L.S_FANOUT] = word
-            taken = driver.x.acquire_ref(driver.mem, slot)
-            assert (taken, driver.mem[slot + L.S_FANOUT]) == (released < total + 1, word + taken)

@@ -134,15 +134,6 @@ def test_other_memory_tags_and_sizes_do_not_count(tracking):
     assert driver.edges(again) == []
 
 
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-MAP-4")
-def test_without_the_option_nothing_is_noted(make_driver):
-    driver = make_driver()
-    driver.submit(reads(AT))
-    assert driver.edges(driver.submit(updates(AT))) == []
-    assert driver.mem[L.ACCESS_COUNT] == 0
-
-
 # ---------------------------------------------------------------- runs
 def wait_and_copy(gate):
     def copy(args):

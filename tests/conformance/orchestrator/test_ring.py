@@ -88,26 +88,6 @@ def test_allocations_are_rounded_up_to_the_heap_alignment(nbytes, before):
     assert claim.heap_ptr % L.HEAP_ALIGN == 0
 
 
-@pytest.mark.spec("ORCH-RING-5")
-def test_a_slab_that_does_not_fit_the_end_starts_at_zero_and_brings_the_end_back():
-    ring = small_ring()
-    first, second = ring.alloc(5 * KIB), ring.alloc(2 * KIB)
-    ring.release(first.slot)
-    third = ring.alloc(2 * KIB)  # 1 KiB is left before the end
-    assert third.heap_ptr == ring.heap_base(0)
-    assert ring.heap_held(0) == 2 * KIB + 1 * KIB + 2 * KIB
-    ring.release(second.slot)
-    assert ring.heap_held(0) == 1 * KIB + 2 * KIB
-    fourth = ring.alloc(5 * KIB)
-    assert fourth.heap_ptr == third.heap_ptr + 2 * KIB
-    with pytest.raises(RingFullError):
-        ring.alloc(1)
-    ring.release(third.slot)
-    assert ring.heap_held(0) == 5 * KIB
-    ring.release(fourth.slot)
-    assert ring.heap_held(0) == 0
-
-
 @pytest.mark.spec("ORCH-RING-6")
 @pytest.mark.parametrize(("size", "following"), [(1, ROOM), (5 * KIB, 4 * KIB), (ROOM, 1)])
 def test_a_live_task_without_bytes_does_not_park_the_ring(size, following):

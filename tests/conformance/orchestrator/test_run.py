@@ -85,17 +85,6 @@ def test_in_a_with_block_the_first_use_initialises(use):
 
 
 @pytest.mark.spec("ORCH-RUN-2")
-def test_workers_are_added_in_the_with_block_and_before_init():
-    with Worker(4, num_sub_workers=0) as w:
-        inner = Worker(3, num_sub_workers=1)
-        leaf = inner.register(nothing)
-        middle = w.register(lambda orch, args, config: orch.submit_sub(leaf))
-        w.add_worker(inner)
-        w.init()
-        assert w.run(lambda orch, *_: orch.submit_next_level(middle, TaskArgs())).tasks == 1
-
-
-@pytest.mark.spec("ORCH-RUN-2")
 def test_threads_that_use_it_first_at_once_find_one_memory():
     with Worker(3, num_sub_workers=1) as w, ThreadPoolExecutor(4) as threads:
         gate = threading.Barrier(4)

@@ -46,17 +46,6 @@ def test_changing_the_task_args_after_submit_changes_nothing_for_the_task(w):
     assert seen.tolist() == [1, 1, 42]
 
 
-@pytest.mark.spec("ORCH-SUBMIT-2")
-def test_the_slot_stores_callable_and_arguments(driver):
-    slot = driver.submit(reads(8192), writes(4096, nbytes=24), scalars=[5, 2**64 - 1], callable=3)
-    assert driver.counts(slot) == (2, 2)
-    words = driver.argument_words(slot)
-    assert ([words[0], words[5]], words[10:]) == ([8192, 4096], [5, -1])
-    driver.settle()
-    box, start = driver.mailbox(driver.worker_of(slot)), L.MAILBOX_OFF_DIGEST
-    assert bytes(box[start : start + 32]) == driver.digest(3)
-
-
 @pytest.mark.spec("ORCH-SUBMIT-3")
 def test_the_workers_function_sees_no_tag(w):
     handle = w.register(lambda args: args.tag(0))
@@ -150,9 +139,3 @@ def test_bytes_that_are_not_what_was_announced_are_refused_and_change_nothing(dr
     if what.startswith(("an element", "six", "dimensions", "more bytes", "no tensor")):
         assert driver.k.alloc_buffer(driver.mem, BYTES[what][-1]) == L.ILLEGAL
     assert driver.changed_since(before) == []
-
-
-@pytest.mark.spec("ORCH-MISUSE-1")
-def test_bytes_that_are_what_was_announced_are_taken(driver):
-    assert submit_bytes(driver, 1 | 1 << 32, 0, TENSOR + SCALAR) >= 0
-    assert submit_bytes(driver, 2 | 2 << 32, 2, GROUP) >= 0

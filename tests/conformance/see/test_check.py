@@ -26,16 +26,22 @@ WHOLE = json.loads(VECTORS.read_text())
 
 @pytest.fixture
 def judged(tmp_path):
-    """Return a function that has a case of the vectors, changed by a function, checked."""
+    """Return a function that has a case checked."""
 
-    def judge(name, change=lambda case: None):
-        case = copy.deepcopy(next(case for case in WHOLE["cases"] if case["name"] == name))
-        change(case)
+    def judge(case):
         path = tmp_path / "trace.json"
-        path.write_text(json.dumps({"format": 1, "cases": [case]}))
+        path.write_text(json.dumps(run(case)))
         return check(path)
 
     return judge
+
+
+def run(*cases):
+    return {"format": 1, "cases": list(cases)}
+
+
+def vector(name):
+    return copy.deepcopy(next(case for case in WHOLE["cases"] if case["name"] == name))
 
 
 def after(step, **changes):
@@ -47,6 +53,14 @@ def after(step, **changes):
             said[key] = {**said[key], **value} if key != "error" else value
 
     return change
+
+
+def state(step, **states):
+    return after(step, states=states)
+
+
+def running(step, **rows):
+    return after(step, running=rows)
 
 
 def row(worker=0, mailbox="TASK_READY", member=None, skip=False):
@@ -81,132 +95,62 @@ def overtaken(case):
     then["running"] = {"mine1": [row()]}
 
 
-def unharmed(case):
-    then = case["steps"][6]["then"]
-    then["states"]["mine"] = "READY"
-
-
 READY, DONE = "TASK_READY", "TASK_DONE"
 WRONG = [
-    (
-        "the life of a task",
-        after(1, states={"a": "READY"}),
-        "ORCH-STATE-2",
-        "a is READY, not PENDING",
-    ),
-    ("the life of a task", after(2, states={"a": "PENDING"}), "SCHED-DISPATCH-1", "a is PENDING"),
-    ("the life of a task", after(3, states={"a": "PENDING"}), "ORCH-STATE-1", "not RUNNING"),
-    (
-        "the life of a task",
-        after(3, states={"a": "COMPLETED"}),
-        "SCHED-COMPLETE-1",
-        "a is COMPLETED",
-    ),
-    (
-        "the life of a task",
-        after(3, running={"a": [row()]}),
-        "SCHED-MAIL-2",
-        "TASK_READY, not TASK_DONE",
-    ),
+    ("the life of a task", state(1, a="READY"), "ORCH-STATE-2", "a is READY, not PENDING"),
+    ("the life of a task", state(2, a="PENDING"), "SCHED-DISPATCH-1", "a is PENDING"),
+    ("the life of a task", state(3, a="PENDING"), "ORCH-STATE-1", "not RUNNING"),
+    ("the life of a task", state(3, a="COMPLETED"), "SCHED-COMPLETE-1", "a is COMPLETED"),
+    ("the life of a task", running(3, a=[row()]), "SCHED-MAIL-2", "TASK_READY, not TASK_DONE"),
     ("the life of a task", after(4, refs={"a": [1, 0]}), "ORCH-STATE-4", "[1, 0], not [1, 1]"),
-    (
-        "the life of a task",
-        after(4, running={"a": [row()]}),
-        "SCHED-DISPATCH-2",
-        "a is with a worker",
-    ),
-    ("the life of a task", after(5, states={"a": "CONSUMED"}), "ORCH-SCOPE-7", "not FREE"),
-    ("the scope ends first", after(5, states={"a": "FREE"}), "ORCH-STATE-3", "not CONSUMED"),
-    ("the scope ends first", after(6, states={"a": "CONSUMED"}), "SCHED-CONSUME-2", "not FREE"),
-    ("a chain on one worker", after(2, states={"b": "READY"}), "SCHED-READY-1", "b is READY"),
-    ("a chain on one worker", after(4, states={"b": "READY"}), "SCHED-WIRE-2", "b is READY"),
-    ("a chain on one worker", after(5, states={"b": "PENDING"}), "SCHED-COMPLETE-2", "not READY"),
+    ("the life of a task", running(4, a=[row()]), "SCHED-DISPATCH-2", "a is with a worker"),
+    ("the life of a task", state(5, a="CONSUMED"), "ORCH-SCOPE-7", "not FREE"),
+    ("the scope ends first", state(5, a="FREE"), "ORCH-STATE-3", "not CONSUMED"),
+    ("the scope ends first", state(6, a="CONSUMED"), "SCHED-CONSUME-2", "not FREE"),
+    ("a chain on one worker", state(2, b="READY"), "SCHED-READY-1", "b is READY"),
+    ("a chain on one worker", state(4, b="READY"), "SCHED-WIRE-2", "b is READY"),
+    ("a chain on one worker", state(5, b="PENDING"), "SCHED-COMPLETE-2", "not READY"),
     ("a chain on one worker", without(6, "b"), "SCHED-DISPATCH-3", "b could start on sub worker 0"),
-    (
-        "a producer that was done before",
-        after(9, states={"a": "COMPLETED"}),
-        "ORCH-STATE-3",
-        "CONSUMED",
-    ),
-    (
-        "a buffer is kept by its reader",
-        after(1, states={"buffer": "PENDING"}),
-        "ORCH-ALLOC-2",
-        "buffer",
-    ),
-    ("first in, first out", after(3, states={"c": "RUNNING"}), "SCHED-READY-3", "c is RUNNING"),
-    ("first in, first out", after(3, states={"b": "RUNNING"}), "SCHED-DISPATCH-2", "b is RUNNING"),
-    (
-        "failure travels downstream",
-        after(6, states={"d": "FAILED"}),
-        "SCHED-POISON-2",
-        "d is FAILED",
-    ),
-    (
-        "failure travels downstream",
-        after(6, states={"c": "PENDING"}),
-        "SCHED-POISON-1",
-        "not FAILED",
-    ),
+    ("a producer that was done before", state(9, a="COMPLETED"), "ORCH-STATE-3", "CONSUMED"),
+    ("a buffer is kept by its reader", state(1, buffer="PENDING"), "ORCH-ALLOC-2", "buffer"),
+    ("first in, first out", state(3, c="RUNNING"), "SCHED-READY-3", "c is RUNNING"),
+    ("first in, first out", state(3, b="RUNNING"), "SCHED-DISPATCH-2", "b is RUNNING"),
+    ("failure travels downstream", state(6, d="FAILED"), "SCHED-POISON-2", "d is FAILED"),
+    ("failure travels downstream", state(6, c="PENDING"), "SCHED-POISON-1", "not FAILED"),
     ("two failures", after(4, error=None), "ORCH-FAIL-1", "error is none, not TASK_FAILURE of b"),
-    ("a group starts as a whole", after(4, states={"g": "RUNNING"}), "WM-PLACE-1", "g is RUNNING"),
-    ("a group starts as a whole", after(4, states={"later": "RUNNING"}), "WM-PLACE-3", "later is"),
+    ("a group starts as a whole", state(4, g="RUNNING"), "WM-PLACE-1", "g is RUNNING"),
+    ("a group starts as a whole", state(4, later="RUNNING"), "WM-PLACE-3", "later is"),
     ("a group starts as a whole", without(6, "g"), "WM-PLACE-1", "g could start, all its members"),
-    (
-        "a group ends once",
-        after(4, running={"g": members(READY, DONE, READY)}),
-        "SCHED-DISPATCH-2",
-        "1",
-    ),
-    ("a group ends once", after(4, running={"g": members(READY)}), "WM-DONE-1", "member 2 of g"),
-    (
-        "a group ends once",
-        after(4, states={"g": "COMPLETED"}),
-        "SCHED-COMPLETE-1",
-        "g is COMPLETED",
-    ),
-    (
-        "a member fails",
-        after(4, running={"g": members(READY, None, READY)}),
-        "WM-DONE-3",
-        "member 0",
-    ),
-    ("a member fails", after(8, states={"g": "COMPLETED"}), "WM-DONE-2", "not FAILED"),
+    ("a group ends once", running(4, g=members(READY, DONE, READY)), "SCHED-DISPATCH-2", "1"),
+    ("a group ends once", running(4, g=members(READY)), "WM-DONE-1", "member 2 of g"),
+    ("a group ends once", state(4, g="COMPLETED"), "SCHED-COMPLETE-1", "g is COMPLETED"),
+    ("a member fails", running(4, g=members(READY, None, READY)), "WM-DONE-3", "member 0"),
+    ("a member fails", state(8, g="COMPLETED"), "WM-DONE-2", "not FAILED"),
     (
         "members for workers of their own",
         exchanged,
         "WM-PLACE-2",
         "member 1 of g is for another worker",
     ),
-    ("a task for one worker", after(4, states={"mine": "RUNNING"}), "WM-AFF-1", "mine is RUNNING"),
-    (
-        "a task for one worker",
-        after(1, running={"busy": [row(0)]}),
-        "WM-AFF-1",
-        "busy could start on",
-    ),
+    ("a task for one worker", state(4, mine="RUNNING"), "WM-AFF-1", "mine is RUNNING"),
+    ("a task for one worker", running(1, busy=[row(0)]), "WM-AFF-1", "busy could start on"),
     (
         "tasks for one worker and for any take turns",
         overtaken,
         "SCHED-DISPATCH-3",
         "any1 could start",
     ),
-    ("an idle worker dies", after(7, states={"c": "RUNNING"}), "SCHED-DEATH-2", "not FAILED"),
-    (
-        "a group that cannot be placed any more",
-        after(6, states={"g": "READY"}),
-        "WM-PLACE-5",
-        "not FAILED",
-    ),
+    ("an idle worker dies", state(7, c="RUNNING"), "SCHED-DEATH-2", "not FAILED"),
+    ("a group that cannot be placed any more", state(6, g="READY"), "WM-PLACE-5", "not FAILED"),
     (
         "the worker of a task dies before it starts",
-        unharmed,
+        state(6, mine="READY"),
         "WM-AFF-5",
         "mine is READY, not FAILED",
     ),
-    ("a worker dies in a task", after(5, states={"a": "RUNNING"}), "SCHED-DEATH-1", "a is RUNNING"),
-    ("nobody is left", after(6, states={"b": "READY"}), "SCHED-DEATH-2", "b is READY, not FAILED"),
-    ("a cancel", after(6, states={"ready": "READY"}), "SCHED-CANCEL-1", "ready is READY"),
+    ("a worker dies in a task", state(5, a="RUNNING"), "SCHED-DEATH-1", "a is RUNNING"),
+    ("nobody is left", state(6, b="READY"), "SCHED-DEATH-2", "b is READY, not FAILED"),
+    ("a cancel", state(6, ready="READY"), "SCHED-CANCEL-1", "ready is READY"),
 ]
 
 
@@ -223,7 +167,8 @@ def test_every_trace_of_the_vectors_is_right():
 @pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.parametrize(("name", "change", "rule", "text"), WRONG)
 def test_a_finding_says_step_difference_and_rule(judged, name, change, rule, text):
-    found = judged(name, change)[0]
+    change(case := vector(name))
+    found = judged(case)[0]
     assert (found.case, found.rule) == (name, rule)
     assert text in found.text
     assert (
@@ -257,10 +202,6 @@ def test_rules_have_the_words_of_the_specification():
 
 
 # ---------------------------------------------------------------- choices
-def run(*cases):
-    return {"format": 1, "cases": list(cases)}
-
-
 def submit(task, *reads, writes=None, **more):
     tensors = [{"tag": "INPUT", "data": data, "nbytes": 8} for data in reads]
     if writes:
@@ -301,23 +242,11 @@ def after_a_producer(*consumers, then, busy=False):
     return trace(*steps, sub=2)
 
 
-@pytest.fixture
-def found(tmp_path):
-    """Return a function that has a case checked and returns the rules that it breaks."""
-
-    def find(case):
-        path = tmp_path / "trace.json"
-        path.write_text(json.dumps({"format": 1, "cases": [case]}))
-        return [finding.rule for finding in check(path)]
-
-    return find
-
-
 @pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.parametrize("first", ["x", "y"])
-def test_of_tasks_that_become_ready_together_either_may_be_first(found, first):
+def test_of_tasks_that_become_ready_together_either_may_be_first(judged, first):
     consumers = submit("x", "0x7000"), submit("y", "0x7000")
-    assert found(after_a_producer(*consumers, then=[{first: [row()]}], busy=True)) == []
+    assert judged(after_a_producer(*consumers, then=[{first: [row()]}], busy=True)) == []
 
 
 GROUP = {"do": "submit", "task": "g", "pool": "SUB"}
@@ -326,7 +255,7 @@ GROUP["members"] = [{"tensors": submit("", "0x7000")["tensors"]}, {}]
 
 @pytest.mark.spec("SEE-CHECK-1")
 @pytest.mark.parametrize("order", [(GROUP, "x"), ("x", GROUP)])
-def test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it(found, order):
+def test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it(judged, order):
     """But once that has waited although it could start, the group was before it."""
     consumers = [submit("x", "0x7000") if one == "x" else one for one in order]
     alone, both = {"x": [row()]}, {"g": [row(0, member=0), row(1, member=1)]}
@@ -336,7 +265,7 @@ def test_a_group_may_be_before_a_task_that_became_ready_with_it_or_after_it(foun
         for judgement, several in cases.items():
             for then in several:
                 case = after_a_producer(*consumers, then=then, busy=cases is busy)
-                assert bool(found(case)) == (judgement == "wrong"), then
+                assert bool(judged(case)) == (judgement == "wrong"), then
 
 
 # ---------------------------------------------------------------- what a Stepper writes
@@ -385,19 +314,10 @@ def test_what_a_stepper_does_is_recorded_and_right(stepper):
     stepper.run_pass()
     path, (first, second) = recorded(stepper)
     assert check(path) == []
-    assert [first["steps"][i]["do"] for i in range(-4, 0)] == [
-        "pass",
-        "submit",
-        "reclaim",
-        "finish",
-    ]
+    assert [one["do"] for one in first["steps"][-4:]] == ["pass", "submit", "reclaim", "finish"]
     assert first["steps"][-3]["then"]["refused"] == "FAILED"
-    assert {step.get("outcome") for step in first["steps"]} == {
-        None,
-        "SUCCESS",
-        "TASK_FAILURE",
-        "SKIPPED",
-    }
+    outcomes = {step.get("outcome") for step in first["steps"]}
+    assert outcomes == {None, "SUCCESS", "TASK_FAILURE", "SKIPPED"}
     assert [step["do"] for step in second["steps"][5:]] == ["pass", "die", "finish", "pass"]
     assert second["steps"][-1]["then"]["error"]["outcome"] == "ENDPOINT_FAILURE"
 
@@ -449,7 +369,7 @@ def places(value, path=()):
 def test_a_file_in_which_anything_is_something_else_is_judged_or_refused(tmp_path):
     rng, path, refused = random.Random(3), tmp_path / "trace.json", 0
     for _ in range(600):
-        whole = {"format": 1, "cases": [copy.deepcopy(rng.choice(WHOLE["cases"]))]}
+        whole = run(copy.deepcopy(rng.choice(WHOLE["cases"])))
         *way, last = rng.choice([*places(whole)][1:])
         at = whole
         for name in way:
@@ -476,29 +396,17 @@ def test_a_file_in_which_anything_is_something_else_is_judged_or_refused(tmp_pat
         (b"[" * 100_000, "it is nested too deeply"),
         (b"1" * 5000, "file is 1111|it is not JSON: Exceeds the limit"),
         (b'{"format": 2, "cases": []}', r"file.format is 2, not a number from 1 to 1"),
-        (json.dumps(run({"kind": "ring"})).encode(), r"file.cases\[0\] has no 'name'"),
-        (
-            json.dumps(run(trace(({"do": "sing"}, {}, {})))).encode(),
-            r"steps\[0\].do is 'sing', not one",
-        ),
-        (json.dumps(run(trace(({"do": "pass"}, {"q": "READY"}, {})))).encode(), "no task 'q' was"),
-        (
-            json.dumps(run(trace((submit("t", worker=7), {}, {})))).encode(),
-            "there is no worker 7, only 1",
-        ),
-        (
-            json.dumps(run(trace(({"do": "close_scope"}, {}, {})))).encode(),
-            "no scope is open but that",
-        ),
-        (
-            json.dumps(run(trace(({"do": "pass", "x": 1}, {}, {})))).encode(),
-            r"steps\[0\] has 'x'; its keys",
-        ),
+        ({"kind": "ring"}, r"file.cases\[0\] has no 'name'"),
+        (trace(({"do": "sing"}, {}, {})), r"steps\[0\].do is 'sing', not one"),
+        (trace(({"do": "pass"}, {"q": "READY"}, {})), "no task 'q' was"),
+        (trace((submit("t", worker=7), {}, {})), "there is no worker 7, only 1"),
+        (trace(({"do": "close_scope"}, {}, {})), "no scope is open but that"),
+        (trace(({"do": "pass", "x": 1}, {}, {})), r"steps\[0\] has 'x'; its keys"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_the_place(tmp_path, capsys, raw, text):
     path = tmp_path / "trace.json"
-    path.write_bytes(raw)
+    path.write_bytes(raw if isinstance(raw, bytes) else json.dumps(run(raw)).encode())
     with pytest.raises(TraceError, match=text):
         check(path)
     assert main([str(path)]) == 2

@@ -59,14 +59,6 @@ def test_the_collector_writes_whenever_a_quarter_has_filled(driver, tmp_path):
 
 
 @pytest.mark.spec("SEE-FILE-4")
-def test_it_has_names_and_lines(chained):
-    assert chained.about["workers"] == ["sub_worker 0", "sub_worker 1"]
-    assert "increase" in chained.about["functions"].values()
-    first = f"{chain.__code__.co_filename}:{chain.__code__.co_firstlineno + 3}"
-    assert chained.task(1).line == chained.task(3).line == first != chained.task(5).line
-
-
-@pytest.mark.spec("SEE-FILE-4")
 def test_the_file_of_a_killed_program_is_read_as_far_as_it_goes(path):
     with Fork(lambda: fill_and_die(path)) as program:
         assert program.wait() == -signal.SIGKILL

@@ -27,17 +27,6 @@ def parts(mem, number):
 
 
 @pytest.mark.spec("SEE-NOTE-2")
-def test_each_party_writes_notes_of_four_words_into_its_own_journal(driver):
-    mem = driver.mem
-    assert L.NOTE_WORDS * L.WORD == 32
-    workers = int(mem[L.WORKERS])
-    for number in range(L.JOURNALS_OF_WORKERS + workers):
-        k.note(mem, number, L.NOTED_WOKE | number << 8, 5, 70, number)
-    for number in range(L.JOURNALS_OF_WORKERS + workers):
-        assert parts(mem, number) == [(L.NOTED_WOKE | number << 8, 5, 70, number)]
-
-
-@pytest.mark.spec("SEE-NOTE-2")
 def test_workers_note_function_outcome_and_times_of_tasks_and_members(traced, mode):
     def build(orch, handle, x):
         chain(orch, handle, x)

@@ -16,18 +16,6 @@ def names(trace):
 
 
 @pytest.mark.spec("SEE-ON-1")
-def test_a_worker_with_a_file_is_traced_until_it_is_closed(path):
-    with Worker(level=3, num_sub_workers=2, trace=path, child_mode="thread") as w:
-        handle, x = w.register(increase), w.zeros(8, np.int64)
-        for _ in range(2):
-            w.run(lambda orch, args, config: chain(orch, handle, x))
-    trace = Trace.open(path)
-    assert (len(trace.tasks), len(trace.runs), trace.is_whole) == (10, 2, True)
-    assert (trace.runs["end"] > trace.runs["begin"]).all()
-    assert (trace.tasks["run"].tolist(), trace.find(0, 1).number) == ([0] * 5 + [1] * 5, 6)
-
-
-@pytest.mark.spec("SEE-ON-1")
 def test_a_block_is_traced_and_nothing_else(path, tmp_path):
     with Worker(num_sub_workers=1) as w:
         x = w.zeros(4)
