@@ -16,7 +16,6 @@ import pytest
 import simpler_ref
 from simpler_ref.engine import memory
 from simpler_ref.jit import layout as L
-from simpler_ref.jit import slots
 from simpler_ref.jit.slots import EVENTS
 from simpler_ref.jit.waiting import STATES
 from tests import spec_rules
@@ -151,13 +150,6 @@ def test_the_drawing_has_an_arrow_and_words_for_every_step_of_the_state_machine(
     for event in EVENTS:
         assert picture.count(f">{event.name}</text>") == len(event.before)
     assert len(drawing.table().splitlines()) == 2 + len(EVENTS)
-
-
-def test_an_event_that_is_new_is_drawn_and_listed(drawing, monkeypatch):
-    more = slots.Event("jump", (L.PENDING,), L.RUNNING, "Orch", ("a.b",), "never", "refused")
-    monkeypatch.setattr(drawing, "EVENTS", (*EVENTS, more))
-    assert drawing.draw().count(">jump</text>") == 1
-    assert drawing.table().splitlines()[-1].startswith("| jump | PENDING | RUNNING | Orch |")
 
 
 def test_the_drawing_of_waiting_has_every_word_on_which_a_kernel_of_an_engine_sleeps(extension):

@@ -350,12 +350,6 @@ def test_an_example_agrees_with_numpy_and_says_what_it_did(command):
         assert re.search(f"^{line}", out, re.MULTILINE), out
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", RUNS)
-def test_every_example_runs_for_a_stranger(command):
-    assert output_for_a_stranger(*command.split())
-
-
 # ---------------------------------------------------------------- wrong options
 REFUSED = {
     "gaussian_process.py --size=20000": "--size 20000 is too large: there are 12933 images",

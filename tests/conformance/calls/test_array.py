@@ -51,40 +51,6 @@ def test_arrays_of_any_type_are_arguments(w, array):
     np.testing.assert_array_equal(other, array)
 
 
-VIEWS = {
-    "tile": lambda x: x[2:5, 3:7],
-    "steps": lambda x: x[::3, 1::2],
-    "backwards": lambda x: x[::-1, ::-2],
-    "transposed": lambda x: x.T,
-    "row": lambda x: x[4],
-    "column": lambda x: x[:, 4],
-    "diagonal": lambda x: np.lib.stride_tricks.as_strided(x, (8,), (88,)),
-    "broadcast": lambda x: np.broadcast_to(x[0], (3, 10)),
-}
-
-
-@pytest.mark.spec("CALL-ARRAY-1")
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_views_arrive_as_they_are(w, view):
-    x = w.share(np.arange(80, dtype=np.float64).reshape(8, 10))
-    mine = view(x)
-    dtype, shape, strides, contents = describe(mine).result()
-    assert (dtype, shape, strides) == (mine.dtype, mine.shape, mine.strides)
-    np.testing.assert_array_equal(contents, mine)
-
-
-@pytest.mark.spec("CALL-ARRAY-1")
-def test_ids_may_come_back(w):
-    for i in range(60):
-        x = w.empty((i % 7 + 1,), np.float64)
-        x[:] = i
-        assert float(w.submit(np.sum, x).result()) == i * (i % 7 + 1)
-        del x
-    base = w.share(np.arange(100.0))
-    for i in range(0, 100, 10):
-        assert describe(base[i : i + 10]).result()[3][0] == i
-
-
 BASE = np.arange(6.0)
 
 

@@ -20,7 +20,6 @@ from tests.support import (
     Gate,
     Member,
     auto,
-    inside,
     key,
     make_args,
     reads,
@@ -165,24 +164,6 @@ def test_parts_can_be_put_together_one_by_one():
     scope.scope_end()
     assert (keys.lookup(4096), slots.state(task).name) == (INVALID, "FREE")
     assert Scheduler().run_pass() == 0
-
-
-@pytest.mark.spec("ORCH-API-5")
-def test_rings_and_live_tasks_can_be_read_while_a_run_goes_on(w):
-    def orch_fn(orch, args, config):
-        ring = orch.ring
-        bases = [ring.heap_base(i) for i in range(4)]
-        assert all(not inside(a, 1, b, 1 << 16) for i, a in enumerate(bases) for b in bases[:i])
-        for depth in range(ring.ring_count()):
-            assert ring.heap_size(depth) == 1 << 16
-            assert ring.heap_top(depth) == ring.heap_tail(depth) == 0
-            assert orch.live_tasks() == depth
-            buffer = orch.alloc(1000 * (depth + 1), "uint8")
-            assert inside(buffer.data, buffer.nbytes(), bases[depth], 1 << 16)
-            assert (ring.heap_top(depth), ring.heap_tail(depth)) == (1024 * (depth + 1), 0)
-            orch.scope_begin()
-
-    assert w.run(orch_fn).tasks == 4
 
 
 @pytest.mark.spec("ORCH-API-5")

@@ -119,23 +119,6 @@ def tasks(arena):
     return made
 
 
-@pytest.mark.spec("ORCH-ARRAY-4")
-def test_memory_is_used_again_when_its_tasks_have_ended(arena, tasks):
-    tasks.submitted, tasks.running = 5, [3]
-    early = arena.empty(1 << 14, np.uint8)
-    place = early.ctypes.data
-    del early  # no task was submitted meanwhile
-    used = arena.empty(1 << 14, np.uint8)
-    assert used.ctypes.data == place
-    tasks.submitted, tasks.running = 7, [3, 6]
-    del used
-    others = [arena.empty(1 << 14, np.uint8) for _ in range(3)]
-    assert place not in [one.ctypes.data for one in others]
-    tasks.running = [3]
-    assert arena.empty(1 << 14, np.uint8).ctypes.data == place
-    assert not tasks.waited
-
-
 @pytest.mark.spec("ORCH-ARRAY-2", "ORCH-ARRAY-4")
 def test_who_finds_no_room_waits_for_tasks(arena, tasks):
     used = arena.empty(1 << 16, np.uint8)

@@ -73,22 +73,6 @@ def hazard_of(w, orch_fn):
 
 
 # ---------------------------------------------------------------- races
-@pytest.mark.spec("ORCH-CHECK-1")
-@pytest.mark.parametrize(
-    ("first", "second", "kind"),
-    [
-        ((0, T.INPUT), (0, T.INOUT), "write after read"),
-        ((0, T.INPUT), (0, T.OUTPUT_EXISTING), "write after read"),
-        ((0, T.OUTPUT_EXISTING), (0, T.OUTPUT_EXISTING), "write after write"),
-        ((0, T.INOUT), (0, T.OUTPUT), "write after write"),
-        ((0, T.INOUT), (4, T.INOUT), "write after write"),
-        ((4, T.INPUT), (0, T.INOUT), "write after read"),
-        ((0, T.INOUT), (4, T.INPUT), "read after write"),
-    ],
-)
-def test_a_task_that_shares_bytes_with_an_earlier_one_is_reported(w, x, first, second, kind):
-    error = hazard_of(w, submits(w, *[[(x[at:], tag)] for at, tag in (first, second)]))
-    assert (error.kind, error.tasks) == (kind, (0, 1))
 
 
 @pytest.mark.spec("ORCH-CHECK-1")
@@ -129,23 +113,6 @@ def test_the_error_names_both_tasks_what_they_do_and_where_they_were_submitted(w
     assert "OUTPUT_EXISTING of 128 bytes" in text and "INOUT in both tasks" in text
     assert f"{here}:{line}" in error.places[0] and f"{here}:{line + 1}" in error.places[1]
     assert all(place in text for place in error.places)
-
-
-@pytest.mark.spec("ORCH-CHECK-1")
-def test_a_refused_submit_has_not_happened(w, x):
-    counts = []
-
-    def orch_fn(orch, args, config):
-        orch.submit_sub(w.look, make_args((x, T.INPUT)))
-        again = make_args((x, T.INOUT), (ContinuousTensor.make(0, (4,), DataType.UINT8), T.OUTPUT))
-        before = list(again._tensors)
-        with pytest.raises(HazardError):
-            orch.submit_sub(w.look, again)
-        assert again._tensors == before
-        counts.append(orch._view.next_task_id)
-        orch.submit_sub(w.look, make_args((x, T.INPUT)))
-
-    assert (w.run(orch_fn).tasks, counts) == (2, [1])
 
 
 # ---------------------------------------------------------------- memory of scopes

@@ -118,29 +118,6 @@ def test_a_ring_that_stays_full_tells_for_whom_its_oldest_memory_is_kept():
     ]
 
 
-@pytest.mark.spec("SEE-HANG-1")
-def test_the_report_comes_once_until_a_task_ends(waiting):
-    """`Watch` is asked as by a thread that waits; the tasks are those of a run in which nothing moves."""
-    w, waits, good, other, (x, _) = waiting
-    gates = w.zeros((2, 1), np.int64)
-
-    def orchestrate(orch, args, config):
-        for gate in gates:
-            chain(orch, waits, good, gate, x, 1)
-        look = w._life.session.watch().look
-        for gate in gates:
-            ended = w.progress()[0]
-            for _ in range(4):
-                look()
-            gate[0] = 1
-            while w.progress()[0] < ended + 2:
-                pass
-
-    with heard(other) as told:
-        w.run(orchestrate)
-    assert [len(one) for one in told.reports] == [6, 4]
-
-
 @pytest.mark.spec("SEE-HANG-1", "SEE-HANG-4")
 @pytest.mark.parametrize("asks", [True, False], ids=["result", "callback"])
 def test_calls_that_keep_a_thread_waiting_are_named_by_their_functions(asks, caplog, default):

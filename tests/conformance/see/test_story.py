@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import signal
-import sys
 import traceback
 
 import numpy as np
@@ -141,19 +140,6 @@ def test_python_prints_the_story_which_changes_nothing_of_a_tasks_exception(w):
         printed = "".join(traceback.format_exception(error))
         assert printed.count(story) == 1
         assert printed.count("Traceback (most recent call last)") == 2
-
-
-@pytest.mark.spec("SEE-STORY-3")
-def test_a_checked_worker_names_the_line_of_a_call():
-    with Worker(num_sub_workers=1, check=True, child_mode="thread") as w:
-        x = w.zeros(8, np.int64)
-        for _ in range(2):
-            bump(x).result()
-            line, failed = sys._getframe().f_lineno, refuse(x)
-            with pytest.raises(KeyError) as caught:
-                failed.result()
-            assert f"\n  submitted at {__file__}:{line}" in origin_of(caught.value).story
-            w.run(lambda orch, args, config: None)
 
 
 @pytest.mark.spec("SEE-STORY-3")
