@@ -128,20 +128,15 @@ def choose(tmp_path, monkeypatch):
     return choose
 
 
-def test_the_latest_run_is_compared_with_the_one_before_it_of_its_machine(choose):
-    old, new = choose(machines_run("x", 1), machines_run("y", 2), machines_run("x", 3))
-    assert (old["datetime"][:10], new["datetime"][:10]) == ("2025-01-01", "2025-01-03")
-
-
-def test_with_one_run_of_this_machine_the_working_tree_is_measured(choose):
-    old, new = choose(machines_run("here", 1))
-    assert (old["datetime"][:10], new) == ("2025-01-01", ("now", None))
-
-
-def test_without_a_run_of_this_machine_the_previous_release_is_measured_in_turns(choose):
+def test_the_latest_run_is_compared_with_one_before_it_or_what_is_there_is_measured(choose):
+    """With that of its machine, the working tree, or the previous release, in turns."""
     assert choose() == ("turns", ("v1", None, 3))
     assert choose(machines_run("elsewhere", 1), rows="chain") == ("turns", ("v1", "chain", 3))
+    old, new = choose(machines_run("here", 1))
+    assert (old["datetime"][:10], new) == ("2025-01-01", ("now", None))
     assert choose(machines_run("here", 2), before="abc") == ("turns", ("abc", None, 3))
+    old, new = choose(machines_run("x", 1), machines_run("y", 2), machines_run("x", 3))
+    assert (old["datetime"][:10], new["datetime"][:10]) == ("2025-01-01", "2025-01-03")
 
 
 def test_the_release_or_commit_before_is_found(tmp_path, monkeypatch):

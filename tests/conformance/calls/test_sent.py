@@ -349,15 +349,12 @@ def wanted_of(kind, executor):
 
 
 def first_calls():
-    """Return each start method with each way, and kinds: a fifth often, of fresh interpreters one."""
+    """Return each start method with each way, and some kinds: of slow fresh interpreters one."""
     kinds = list(KINDS)
     for start in MODES:
         for i, way in enumerate(WAYS):
-            some, others = kinds[i :: len(WAYS)], kinds
-            if start == "spawn":  # two seconds each
-                some, others = kinds[9 * i : 9 * i + 1], some
-            yield pytest.param(start, way, some, id=f"{start}, {way}, some")
-            yield pytest.param(start, way, others, id=f"{start}, {way}", marks=pytest.mark.long)
+            some = kinds[9 * i : 9 * i + 1] if start == "spawn" else kinds[i :: len(WAYS)]
+            yield pytest.param(start, way, some, id=f"{start}, {way}")
 
 
 @pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5")

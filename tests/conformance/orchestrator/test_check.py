@@ -216,15 +216,7 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
 
 # ---------------------------------------------------------------- all kinds of submits
 @pytest.mark.spec("ORCH-CHECK-9")
-def test_no_dep_members_of_a_group_and_memory_of_other_workers_are_not_compared(w, x):
-    w.run(submits(w, [(x, T.NO_DEP)], [(x, T.INOUT)], [(x, T.NO_DEP)]))
-
-    def group(orch, *_):
-        orch.submit_sub_group(w.look, [make_args((x, T.INOUT)), make_args((x[1:], T.INOUT))])
-        orch.submit_sub_group(w.look, [make_args((x[2:], T.INOUT))])
-
-    assert hazard_of(w, group).tasks == (0, 1)
-
+def test_memory_of_other_workers_is_not_compared():
     def prepare(worker):
         for _ in range(2):
             worker.add_next_level(Nothing())
