@@ -7,13 +7,10 @@ import functools
 import importlib
 import inspect
 import math
-import multiprocessing
 import operator
-import pickle
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numba
@@ -324,28 +321,16 @@ def w(mode):
         yield made
 
 
-@pytest.fixture(scope="module")
-def executors():
-    """Give an executor of the standard library with processes, and one with a thread."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, fresh) as processes, ThreadPoolExecutor(1) as threads:
-        assert processes.submit(abs, -1).result() == threads.submit(abs, -1).result() == 1
-        yield {"fork": processes, "spawn": processes, "thread": threads}
-
-
-def wanted_of(kind, executor):
-    """Return what an executor gives, or plain calls with a copy each if it cannot send what it has to."""
+def wanted_of(kind, mode):
+    """Return what plain calls give: with a copy each, or in threads of the very object."""
     make = {
         "a task": lambda: a_task.py_func,
         "a method that is a task": lambda: functools.partial(
             Simulation.as_task.py_func, Simulation(6)
         ),
     }.get(kind, KINDS[kind])
-    function, items = make(), ITEMS.get(kind, [2, 3])
-    try:
-        return [executor.submit(function, item).result() for item in items]
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return [make()(item) for item in items]
+    one = make()
+    return [(one if mode == "thread" else make())(item) for item in ITEMS.get(kind, [2, 3])]
 
 
 def first_calls():
@@ -359,17 +344,17 @@ def first_calls():
 
 @pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5")
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_callable_gives_what_an_executor_gives(w, mode, kind, executors):
-    wanted = wanted_of(kind, executors[mode])
+def test_each_kind_of_callable_gives_what_plain_calls_give(w, mode, kind):
+    wanted = wanted_of(kind, mode)
     for way, run in WAYS.items():
         assert all(map(same, run(w, KINDS[kind](), ITEMS.get(kind, [2, 3])), wanted)), way
 
 
 @pytest.mark.spec("CALL-SENT-1", "CALL-SENT-2", "CALL-SENT-5")
 @pytest.mark.parametrize(("start", "way", "kinds"), list(first_calls()))
-def test_the_first_calls_of_a_worker_give_the_same(start, way, kinds, executors):
+def test_the_first_calls_of_a_worker_give_the_same(start, way, kinds):
     for kind in kinds:
-        wanted, function = wanted_of(kind, executors[start]), KINDS[kind]()
+        wanted, function = wanted_of(kind, start), KINDS[kind]()
         with sr.Worker(num_sub_workers=1, **MODES[start]) as made:
             found = WAYS[way](made, function, ITEMS.get(kind, [2, 3]))
         assert all(map(same, found, wanted)), kind

@@ -7,7 +7,7 @@ import pytest
 
 from simpler_ref import DataType
 from simpler_ref.jit import layout as L
-from tests.support import COMPLETED, CONSUMED, auto, inside, reads, updates, writes
+from tests.support import COMPLETED, CONSUMED, auto, inside, reads, updates
 
 
 @pytest.mark.spec("ORCH-ALLOC-1", "ORCH-ALLOC-6", "ORCH-SCOPE-1")
@@ -47,17 +47,6 @@ def test_an_alloc_is_completed_and_has_let_go_from_the_start_and_is_never_dispat
         assert (driver.run_pass(), driver.ready_queue(), driver.worker_of(slot)) == (0, [], -1)
 
 
-@pytest.mark.spec("ORCH-ALLOC-3")
-def test_the_address_leads_to_the_alloc_until_another_task_writes(driver):
-    slot = driver.alloc(100)
-    address = driver.address(slot)
-    assert driver.lookup(address) == slot
-    reader = driver.submit(reads(address))
-    assert (driver.producers(reader), driver.lookup(address)) == ([slot], slot)
-    writer = driver.submit(writes(address))
-    assert driver.lookup(address) == writer
-
-
 @pytest.mark.spec("ORCH-ALLOC-5")
 @pytest.mark.parametrize("releases", list(permutations(["scope", "first", "second"])), ids=" ".join)
 def test_a_consumer_never_waits_for_an_alloc_but_keeps_its_slab(driver, releases):
@@ -81,7 +70,7 @@ def test_a_consumer_never_waits_for_an_alloc_but_keeps_its_slab(driver, releases
     assert driver.held(1) == 0
 
 
-@pytest.mark.spec("ORCH-ALLOC-7")
+@pytest.mark.spec("ORCH-ALLOC-3", "ORCH-ALLOC-7")
 @pytest.mark.parametrize("claim", ["alloc", "auto"])
 def test_a_reader_behind_another_producer_keeps_the_slab(driver, claim):
     driver.open_scope()

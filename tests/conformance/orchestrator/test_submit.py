@@ -77,9 +77,11 @@ def test_a_task_takes_one_reference_for_the_innermost_scope_only(driver):
     assert (driver.refs(inner), driver.refs(outer)) == ((1, 1), (1, 0))
 
 
-@pytest.mark.spec("ORCH-SUBMIT-6")
-def test_submit_queues_one_entry_and_writes_no_producers_list(driver):
+@pytest.mark.spec("ORCH-SUBMIT-6", "ORCH-SUBMIT-7")
+def test_submit_queues_one_entry_writes_no_producers_list_and_returns_the_slot(driver):
     producers = [driver.submit(writes(4096)), driver.submit(writes(8192))]
+    assert [driver.lookup(4096), driver.lookup(8192)] == producers
+    assert [driver.id(slot) for slot in producers] == [0, 1]
     assert driver.wiring_queue() == producers
     consumer = driver.submit(reads(4096), updates(8192))
     assert driver.wiring_queue() == [*producers, consumer]
@@ -88,13 +90,6 @@ def test_submit_queues_one_entry_and_writes_no_producers_list(driver):
     assert [driver.consumers(producer) for producer in producers] == [[], []]
     driver.run_pass()
     assert [driver.consumers(producer) for producer in producers] == [[consumer], [consumer]]
-
-
-@pytest.mark.spec("ORCH-SUBMIT-7")
-def test_the_engines_submit_returns_the_claimed_slot(driver):
-    slots = [driver.submit(writes(4096)), driver.submit(auto(8))]
-    assert [driver.id(slot) for slot in slots] == [0, 1]
-    assert [driver.lookup(4096), driver.lookup(driver.address(slots[1]))] == slots
 
 
 def submit_bytes(driver, counts, members, wire):
