@@ -67,7 +67,6 @@ def same(a, b) -> bool:
     return a == b
 
 
-# ---------------------------------------------------------------- small values
 class Colour(enum.IntEnum):
     RED = 1
 
@@ -150,7 +149,6 @@ def test_arrays_that_come_back_are_independent(n):
     assert not any(np.shares_memory(x, y) for x, y in itertools.combinations(several, 2))
 
 
-# ---------------------------------------------------------------- the block
 class Keep:
     pass
 

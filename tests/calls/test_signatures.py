@@ -153,7 +153,6 @@ def test_a_default_that_is_an_array_is_passed():
     assert bound[0] is bound[1] is array and bound[2] is MISSING
 
 
-# ---------------------------------------------------------------- types
 PROGRAM = """
 from __future__ import annotations
 import numpy as np

@@ -147,7 +147,6 @@ def test_groups_keep_their_members():
     assert_plain(through(group), f"BaseExceptionGroup: {group}")
 
 
-# ---------------------------------------------------------------- users' exceptions
 class Coded(Exception):
     def __init__(self, code, *, text):
         super().__init__(text)
@@ -324,7 +323,6 @@ def test_what_cannot_be_sent_of_an_exception_is_left_out_and_said(kind, args, va
     assert encode_error(original).nbytes < limit
 
 
-# ---------------------------------------------------------------- other levels
 def test_the_traceback_of_an_error_of_a_level_below_names_all_places():
     inner = through(ValueError("boom"), where="level 3 sub worker 1, task 2 (f)", task=2, pid=4)
     outer = through(inner)

@@ -167,7 +167,6 @@ def test_the_drawing_of_waiting_has_every_word_on_which_a_kernel_of_an_engine_sl
         assert f">{shown}</text>" in drawing.draw() and one.woken_by in drawing.table()
 
 
-# ---------------------------------------------------------------- what examples import
 PUBLIC_MODULES = (
     *("worker", "orchestrator", "task_interface", "callable_identity", "remote_l3_protocol"),
     *("errors", "native_chip", "remote", "stepping", "extras.ray_fleet", "extras.scenes"),
@@ -229,7 +228,6 @@ def test_every_field_of_a_slot_that_the_documents_have_is_in_the_table():
     assert fields >= DOCUMENTED | {"fanout_mu"}
 
 
-# ---------------------------------------------------------------- docstrings
 GROUPS = spec_rules.read_groups()
 
 
@@ -243,7 +241,6 @@ def test_a_docstring_names_its_rules_last():
                 assert spec_rules.mentioned("\n\n".join(before), GROUPS) == set(), (path, node)
 
 
-# ---------------------------------------------------------------- the build
 @pytest.mark.long  # as make docs does
 @pytest.mark.timeout(DEADLINE_S)
 def test_the_pages_build_without_a_warning(tmp_path):

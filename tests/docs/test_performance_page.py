@@ -37,7 +37,6 @@ def test_figures_and_pages_write_numbers_alike(page, monkeypatch):
         assert page.number(value) == number(value)
 
 
-# ---------------------------------------------------------------- the README
 def test_the_figures_of_the_readme_are_those_of_the_page():
     """Rounded to two digits; whoever saves new figures for the page writes them there, too."""
     saved = json.loads((DOCS / "_data/peers.json").read_text())

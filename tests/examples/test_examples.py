@@ -260,7 +260,6 @@ def test_a_failing_step_of_the_gaussian_process_shows_the_worker_s_traceback():
     assert "the kernel matrix is not positive definite (row 1)" in done.stderr
 
 
-# ---------------------------------------------------------------- streaming
 def test_streaming_needs_no_more_than_its_rings_and_equals_numpy():
     batches, ring_mib = 12, 1
     out = output_of("streaming.py", f"--batches={batches}", f"--ring-mib={ring_mib}")
@@ -275,7 +274,6 @@ def test_streaming_needs_no_more_than_its_rings_and_equals_numpy():
     assert re.search(r"^equal to numpy, bit by bit +yes$", out, re.M)
 
 
-# ---------------------------------------------------------------- all others
 NUMBER = r"([\d.e+-]+)"
 RUNS = {
     "chips_vector_add.py --size=10001 --blocks=3": (
@@ -350,7 +348,6 @@ def test_an_example_agrees_with_numpy_and_says_what_it_did(command):
         assert re.search(f"^{line}", out, re.MULTILINE), out
 
 
-# ---------------------------------------------------------------- wrong options
 REFUSED = {
     "gaussian_process.py --size=20000": "--size 20000 is too large: there are 12933 images",
     "gaussian_process.py --size=0": "argument --size: 0 is not a positive number",

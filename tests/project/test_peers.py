@@ -23,7 +23,6 @@ finally:
     del sys.path[:2]
 
 
-# ---------------------------------------------------------------- METG
 def overhead(cost, cores=2, ramp=1.0):
     """Return the efficiency of a runtime whose tasks cost so much besides their work."""
     return lambda length: metg.efficiency(1, length, cores, (length + cost * ramp) / cores)

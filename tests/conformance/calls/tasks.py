@@ -9,6 +9,8 @@ import pytest
 
 import simpler_ref as sr
 
+from ...far_calls import add, fill, total  # noqa: F401 (calls of this machine are of the same tasks)
+
 without_worker = pytest.mark.parametrize("w", [None], indirect=True, ids=["without a Worker"])
 """Of tests that need the Worker of their file to be closed."""
 
@@ -30,23 +32,8 @@ def opened(endpoints=2, subs=1, fleet=None, options=None, **more):
 
 
 @sr.task
-def add(a, b):
-    return a + b
-
-
-@sr.task
 def same(value):
     return value
-
-
-@sr.task
-def total(x: sr.In):
-    return float(x.sum())
-
-
-@sr.task
-def fill(x: sr.Out, value):
-    x[...] = value
 
 
 @sr.task

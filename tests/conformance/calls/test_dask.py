@@ -222,7 +222,6 @@ def test_callbacks_and_the_progress_bar_see_every_task(w, capsys):
     assert w.dask_get(graph, "y", cache={"x": 1}) == 2
 
 
-# ---------------------------------------------------------------- where
 inside = []
 
 

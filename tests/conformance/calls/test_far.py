@@ -458,7 +458,6 @@ def test_when_all_endpoints_stay_lost_calls_say_so(tmp_path):
         assert add(1, 2).result() == 3
 
 
-# ---------------------------------------------------------------- what is refused
 @pytest.mark.spec("CALL-FAR-11")
 def test_arrays_that_share_some_bytes_are_refused_if_one_is_written(w):
     x = w.share(np.arange(10.0))
@@ -536,7 +535,6 @@ def test_a_lost_endpoint_fails_what_it_was_sent_or_it_runs_again(tmp_path, retri
         assert add(1, 2).result() == 3
 
 
-# ---------------------------------------------------------------- random programs
 @pytest.mark.spec("CALL-FAR-3", "CALL-FAR-4")
 def test_random_programs_do_what_they_do_in_sequence(w):
     for seed in range(2):

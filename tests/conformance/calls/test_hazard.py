@@ -91,9 +91,6 @@ def test_a_writer_waits_until_all_have_ended_that_a_failed_one_waits_for(s):
     assert s.can_start() == [writer]
 
 
-# ---------------------------------------------------------------- what is kept
-
-
 @pytest.mark.spec("CALL-HAZARD-4")
 @pytest.mark.parametrize("use", [reads, updates], ids=["reads", "updates"])
 def test_accesses_that_are_over_are_dropped(s, use):

@@ -189,7 +189,6 @@ def test_libraries_have_as_many_threads_as_is_said():
             assert variable == "2" and threads <= {2}
 
 
-# ---------------------------------------------------------------- scikit-learn
 @pytest.mark.spec("CALL-JOBLIB-1")
 @pytest.mark.slow("scikit-learn is imported; workers come from a fresh interpreter")
 def test_scikit_learn_gives_what_it_gives_without():

@@ -121,7 +121,6 @@ def test_endpoints_forget_what_nobody_needs(both, size):
     assert grown("values_dropped")[0] >= 55, "calls tell them"
 
 
-# ---------------------------------------------------------------- how long
 @pytest.mark.spec("CALL-KEEP-4")
 @pytest.mark.parametrize(
     "size, by_size", [(BESIDE, False), pytest.param(IN_FRAME, True, marks=pytest.mark.long)]
@@ -205,7 +204,6 @@ def test_who_dies_while_values_move_is_replaced_and_nothing_is_wrong(point, tmp_
         assert nothing_is_kept(w)
 
 
-# ---------------------------------------------------------------- random programs
 @pytest.mark.spec("CALL-KEEP-1", "CALL-KEEP-3")
 @pytest.mark.parametrize("limits", sample(product((450_000, 1 << 20, 1 << 28), (None, 1, 3)), 1))
 def test_random_programs_of_long_values_do_what_they_do_in_sequence(monkeypatch, limits):

@@ -118,7 +118,6 @@ def test_wrong_arguments_are_refused_at_the_call(w):
     assert not taken and w.progress() == before
 
 
-# ---------------------------------------------------------------- chunks
 @pytest.mark.spec("CALL-MAP-2")
 def test_items_that_take_no_time_travel_in_few_calls_and_long_ones_alone(w):
     def calls_for(*items, **options):

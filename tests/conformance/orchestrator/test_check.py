@@ -72,9 +72,6 @@ def hazard_of(w, orch_fn):
     return caught.value
 
 
-# ---------------------------------------------------------------- races
-
-
 @pytest.mark.spec("ORCH-CHECK-1")
 def test_what_waits_directly_through_others_or_by_a_drain_is_not_reported(w, x):
     y, z = w.empty(WORDS), w.empty(WORDS)
@@ -92,7 +89,6 @@ def test_what_waits_directly_through_others_or_by_a_drain_is_not_reported(w, x):
     assert error.tasks == (0, 1)
 
 
-# ---------------------------------------------------------------- the error
 @pytest.mark.spec("ORCH-CHECK-1")
 def test_the_error_names_both_tasks_what_they_do_and_where_they_were_submitted(w, x):
     lines = []
@@ -214,7 +210,6 @@ def test_a_task_that_writes_its_input_at_an_endpoint_of_a_fleet_fails_unless_it_
             assert y.tolist() == [7] * 4
 
 
-# ---------------------------------------------------------------- all kinds of submits
 @pytest.mark.spec("ORCH-CHECK-9")
 def test_memory_of_other_workers_is_not_compared():
     def prepare(worker):
@@ -273,9 +268,3 @@ def test_replays_work_and_their_arguments_must_not_share_memory(w):
     assert table[:, 0].tolist() == [8, 16, 17]
     with pytest.raises(ValueError, match="tensors 0 and 1 of args share memory"):
         graph.run(make_args((table[1], T.INPUT), (table[1], T.INPUT)))
-
-
-# ---------------------------------------------------------------- programs without hazards
-
-
-# ---------------------------------------------------------------- views with gaps

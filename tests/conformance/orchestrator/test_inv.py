@@ -29,8 +29,6 @@ from tests.support import (
 )
 from tests.system.programs import Fork
 
-# ---------------------------------------------------------------- one writer
-
 
 @pytest.mark.spec("ORCH-INV-1")
 @pytest.mark.parametrize("name", ORCH_CALLS)
@@ -51,7 +49,6 @@ def test_a_call_on_orch_from_another_thread_raises_and_changes_nothing(w, name):
     assert w.run(orch_fn).tasks == 0
 
 
-# ---------------------------------------------------------------- tags
 @pytest.mark.spec("ORCH-INV-2")
 @pytest.mark.kernels
 def test_submits_that_differ_in_tags_alone_store_the_same_bytes():
@@ -138,7 +135,6 @@ def test_a_worker_process_writes_its_own_words_and_wakes_and_nothing_else(driver
         assert changed <= own, sorted(changed - own)
 
 
-# ---------------------------------------------------------------- blocking
 @pytest.mark.spec("ORCH-INV-4")
 def test_a_submit_returns_whatever_workers_and_scheduler_are_doing():
     """The pass is taken, no worker answers, nothing is wired: only room could make a submit wait."""

@@ -32,7 +32,6 @@ def other():
         yield made
 
 
-# ---------------------------------------------------------------- nothing changed
 def stale_handle(w):
     handle = w.register(lambda: "stale")
     w.unregister(handle)

@@ -110,10 +110,6 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     assert driver.states(new_reader, writer) == [FAILED, RUNNING]
 
 
-# ---------------------------------------------------------------- what counts
-
-
-# ---------------------------------------------------------------- runs
 def wait_and_copy(gate):
     def copy(args):
         gate.wait()
@@ -220,7 +216,6 @@ def slow_copy(args):
     args.tensor(1).numpy()[:] = args.tensor(0).numpy()
 
 
-# ---------------------------------------------------------------- the option
 @pytest.mark.spec("ORCH-READS-1")
 def test_the_option_is_a_flag_that_children_do_not_share():
     with pytest.raises(TypeError, match="track_reads"):

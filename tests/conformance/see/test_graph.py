@@ -164,7 +164,6 @@ def test_a_hazard_is_found_without_running():
         assert str(graph) == "task 0: increase(INPUT t0 int64[8])\n"
 
 
-# ---------------------------------------------------------------- endpoints
 def anywhere(handle, x, fixed):
     """Return an orchestration function with buffers, outputs, tiles, scopes and many at once."""
 

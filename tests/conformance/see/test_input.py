@@ -25,7 +25,6 @@ def w(request):
         yield made
 
 
-# ---------------------------------------------------------------- tasks that write what they must not
 def poke(address, nbytes=1):
     octets = (ctypes.c_ubyte * nbytes).from_address(address)
     octets[:] = [one ^ 0xFF for one in octets]
@@ -174,7 +173,6 @@ def test_without_the_check_nothing_is_compared(path):
     assert Trace.open(path).races() == []
 
 
-# ---------------------------------------------------------------- large tensors
 @sr.task
 def poke_two(x: sr.In, first, last):
     poke(x.ctypes.data + first)
@@ -282,7 +280,6 @@ def test_what_is_apart_from_no_dep_tensors_is_compared_and_the_next_run_begins_a
         w.run(lambda orch, *_: orch.submit_sub(poking, make((x, T.INPUT))))
 
 
-# ---------------------------------------------------------------- traces
 @pytest.mark.spec("SEE-INPUT-1")
 def test_a_trace_has_the_writes_of_runs_and_of_calls(path, mode):
     with Worker(3, num_sub_workers=1, check=True, trace=path, child_mode=mode) as w:

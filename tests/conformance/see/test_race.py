@@ -44,7 +44,6 @@ WHOLE, LEFT, RIGHT = np.s_[:], np.s_[:, :5], np.s_[:, 4:]
 """LEFT and RIGHT share a column."""
 
 
-# ---------------------------------------------------------------- planted faults
 def given_back(orch, handle, x):
     with orch.scope():
         buffer = orch.alloc((8,), np.int64)
@@ -165,7 +164,6 @@ def test_runs_among_calls_are_compared_also_views_with_gaps_and_calls_are_not(pa
     assert told == {("data", 0, "INOUT", "INOUT")}
 
 
-# ---------------------------------------------------------------- against all pairs
 def random_tasks(rng):
     places = [WHOLE, 1, np.s_[0:4], np.s_[2:6], np.s_[:, 2], LEFT, RIGHT]
     tags = [T.INPUT, T.INPUT, T.INOUT, T.OUTPUT_EXISTING]

@@ -195,7 +195,6 @@ def test_a_chunk_that_is_lost_tells_which_items_it_had():
         assert lines[-1].startswith(f"  items 3 to 5 of map of vanish, called at {__file__}:")
 
 
-# ---------------------------------------------------------------- Python 3.10
 @pytest.mark.spec("SEE-STORY-3")
 def test_without_notes_the_cause_has_the_story_once_also_after_more_is_told(monkeypatch):
     monkeypatch.setattr("simpler_ref.errors._PRINTS_NOTES", False)

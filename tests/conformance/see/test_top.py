@@ -160,7 +160,6 @@ def test_a_worker_that_has_died_is_lost():
         assert w.top().workers == (Row("sub_worker 0", pid, "lost"),)
 
 
-# ---------------------------------------------------------------- what belongs together
 class Changing:
     """An engine's words, which change to those of the next situation after so many reads each."""
 
@@ -377,7 +376,6 @@ def test_a_forked_process_neither_answers_nor_keeps_the_socket():
             assert not names_of(us)
 
 
-# ---------------------------------------------------------------- several Workers
 @pytest.mark.spec("SEE-TOP-1")
 def test_workers_of_workers_are_below_them(mode):
     with Worker(level=4, num_sub_workers=1, child_mode=mode) as w:
