@@ -15,9 +15,8 @@ import pytest
 from simpler_ref import TaskArgs, TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
-from tests.segments import segments
 from tests.support import Gate, key, make_args, no_passes, wait_until
-from tests.system.programs import Concurrently, Fork, Program
+from tests.system.programs import Concurrently, Fork
 
 
 def is_empty(orch):
@@ -311,21 +310,6 @@ def test_a_terminals_ctrl_c_reaches_the_workers_as_well_and_none_of_them_minds(c
 
 
 # ---------------------------------------------------------------- the end
-PROGRAM = """
-w = Worker(3, num_sub_workers=2, heap_ring_size=1 << 16)
-w.init()
-h = w.register(lambda: None)
-w.run(lambda orch, *_: orch.submit_sub(h))
-"""
-
-
-@pytest.mark.spec("ORCH-RUN-9")
-def test_a_program_that_ends_without_close_leaves_nothing():
-    named = segments()
-    with Program(PROGRAM) as program:
-        assert program.finish() == (0, "", "")
-        assert program.everybody_ends()
-    wait_until(lambda: segments() <= named)
 
 
 def ignored_by_programs():
