@@ -1,6 +1,6 @@
 """Compiles the parts of the package that are C; all else stands in pyproject.toml.
 
-None of the four is a Python extension module: they are loaded by ctypes and by the dynamic linker,
+None of them is a Python extension module: they are loaded by ctypes and by the dynamic linker,
 so one build serves every Python version.
 """
 
@@ -13,6 +13,11 @@ SOURCES = {
     "_runtime": ["runtime", "run", "pool", "callable", "arena", "records"],
     "_launch_all": ["launch_all"],
 }
+CALLED_BY_PYTHON = {
+    "jit._entry": ["jit/src/entry"],
+    "calls._quick": [f"calls/src/{source}" for source in ("quick", "inside", "places")],
+}
+PYTHON_ABI = "simpler_ref/jit/src"
 LINKED_WITH = {"_runtime": "_shim"}
 HEADERS = {
     "include": [
@@ -69,11 +74,15 @@ setup(
             )
             for name, sources in SOURCES.items()
         ),
-        Extension(
-            "simpler_ref.calls._quick",
-            [f"simpler_ref/calls/src/{source}.c" for source in ("quick", "inside", "places")],
-            depends=["simpler_ref/calls/src/python_abi.h"],
-            extra_compile_args=FLAGS,  # what it refers to is in the interpreter that loads it
+        *(
+            Extension(
+                f"simpler_ref.{name}",
+                [f"simpler_ref/{source}.c" for source in sources],
+                include_dirs=[PYTHON_ABI],
+                depends=[f"{PYTHON_ABI}/python_abi.h"],
+                extra_compile_args=FLAGS,  # what they refer to is in the interpreter that loads them
+            )
+            for name, sources in CALLED_BY_PYTHON.items()
         ),
     ],
 )

@@ -16,9 +16,10 @@ After ``import simpler_ref as sr``:
 interface of the documents of a hierarchical task runtime, on the same engine.
 """
 
+from typing import TYPE_CHECKING
+
 from .apart import map as map
 from .callables.identity import CallableHandle
-from .callables.leaves import leaf
 from .calls.current import local
 from .calls.futures import Future
 from .calls.signatures import In, InOut, Out
@@ -47,24 +48,39 @@ from .model.arguments import TaskArgs
 from .model.config import CallConfig
 from .model.enums import DataType, TensorArgType
 from .model.tensor import ContinuousTensor
-from .native_chip import ChipCallable, ChipError, ChipWorker, CoreCallable
 from .orch.columns import Rows
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph
-from .remote import (
-    ProcessFleet,
-    RemoteBufferHandle,
-    RemoteCallable,
-    RemoteTaskArgs,
-    RemoteTensorRef,
-    RemoteWorkerSpec,
-    get_inner_handle,
-)
 from .system import extras as _extras
-from .trace import Trace
+from .system.lazy import names_from as _names_from
 from .version import __version__
 from .worker import RunTiming, Worker
 from .workers.kinds import WorkerKind
+
+if TYPE_CHECKING:
+    from .callables.leaves import leaf
+    from .native_chip import ChipCallable, ChipError, ChipWorker, CoreCallable
+    from .remote import (
+        ProcessFleet,
+        RemoteBufferHandle,
+        RemoteCallable,
+        RemoteTaskArgs,
+        RemoteTensorRef,
+        RemoteWorkerSpec,
+        get_inner_handle,
+    )
+    from .trace import Trace
+
+__getattr__ = _names_from(
+    globals(),
+    {
+        ".callables.leaves": "leaf",
+        ".native_chip": "ChipCallable ChipError ChipWorker CoreCallable",
+        ".remote": "ProcessFleet RemoteBufferHandle RemoteCallable RemoteTaskArgs RemoteTensorRef "
+        "RemoteWorkerSpec get_inner_handle",
+        ".trace": "Trace",
+    },
+)
 
 __all__ = [
     "CallConfig",

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
 
 from .callables.identity import CallableHandle
-from .callables.leaves import Leaf
+from .callables.options import CompiledCallable
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
 from .callables.runnable import require_runnable
@@ -470,7 +470,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         """Return what the registry has of a callable for workers of this machine."""
         life = self._life
         life.require_taker(chip)
-        if isinstance(target, Leaf):
+        if isinstance(target, CompiledCallable):
             target.compile()  # before the workers are forked, if its types are known
         handle, target, payload = life.registry.describe(
             target, chip, self.platform, self.runtime or ""

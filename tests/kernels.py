@@ -12,7 +12,6 @@ import inspect
 from importlib import import_module
 
 import numpy as np
-from numba.core.extending import _Intrinsic
 
 from simpler_ref.jit import atomics, mailbox, queues
 from simpler_ref.jit import kernel as _kernel
@@ -63,9 +62,7 @@ def _find(modules, name):
     own = [one for m, one in found.items() if getattr(one, "__module__", "") == m.__name__]
     if len(own) != 1:
         raise AttributeError(f"{len(own)} kernels have the name {name!r}")
-    if not isinstance(own[0], _Intrinsic):
-        return own[0], list(inspect.signature(own[0]).parameters)
-    return own[0], list(inspect.signature(own[0]._defn).parameters)[1:]  # without numba's own
+    return own[0], list(inspect.signature(own[0]).parameters)
 
 
 def _bind(modules, name):
@@ -73,14 +70,12 @@ def _bind(modules, name):
     kernel, parameters = _find(modules, name)
     if INTERPRETED:
         return kernel, parameters
-    if isinstance(kernel, _Intrinsic):  # which only compiled code can call
+    if kernel.__module__ == atomics.__name__:  # an instruction, of which there is no code
         names, scope = ", ".join(parameters), {"kernel": kernel, "__name__": atomics.__name__}
         exec(f"def {name}({names}): return kernel({names})", scope)
-        plain = scope[name]
-    else:
-        plain = kernel.py_func
+        kernel = scope[name]
     signature = [TYPES.get(parameter, INT) for parameter in parameters]
-    (made,) = _kernel.bind([_kernel.entry(*signature, nogil=True)(plain)])
+    (made,) = _kernel.bind([_kernel.entry_of(kernel, *signature, nogil=True)])
     return made, parameters
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numba
@@ -58,7 +58,7 @@ from ..model.scalars import ScalarBits
 from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS
 from ..model.wire import SCALAR_BYTES, counts_of, element_words
 from ..system.types import Array
-from ..system.values import flag
+from .options import OPTIONS, CompiledCallable, require_options
 from .runnable import require_runnable
 
 if TYPE_CHECKING:
@@ -83,14 +83,11 @@ _NUMBER_TYPES = frozenset(_NUMBERS.values())
 _ANY = (inspect.Parameter.empty, np.ndarray)
 """Annotations that leave the type to the first argument."""
 _FLOATS = (types.float64, types.float32)
-OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
-"""Those of `numba.njit` that compiled tasks may have."""
-_FAST = ("fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc")
 _MOST_ORDERS = 32
 """Combinations of orders of a leaf's arrays for which workers find code without Python."""
 
 
-class Leaf:
+class Leaf(CompiledCallable):
     """A function that workers run compiled; made by `leaf`.
 
     Called like the function it is made from, it runs here, compiled as well.
@@ -282,25 +279,6 @@ def leaf(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         raise TypeError(f"leaf has no option {unknown.pop()!r}")
     require_options(options)
     return Leaf(function, options)
-
-
-def require_options(options: Mapping[str, Any]) -> None:
-    """Refuse values that `numba.njit` would refuse at the first call, or take for others.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The error names the option.
-    """
-    for name, value in options.items():
-        if name == "error_model":
-            if value not in ("python", "numpy"):
-                raise ValueError(f"error_model={value!r:.60}: it is 'python' or 'numpy'")
-        elif name == "fastmath" and isinstance(value, (set, dict)):
-            if unknown := set(value).difference(_FAST):
-                raise ValueError(f"fastmath has no {unknown.pop()!r}; it has {', '.join(_FAST)}")
-        elif (name, type(value)) not in (("parallel", dict), ("boundscheck", type(None))):
-            flag(name, value)
 
 
 def _rebuild(

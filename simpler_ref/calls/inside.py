@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -51,7 +51,6 @@ from . import outcomes, places, quick
 from .arrays import ReceivedArrays
 from .borrowed import Borrowed
 from .call_errors import LIMIT_SIGNAL
-from .compiled import Code
 from .current import here, local, take_calls_of_tasks
 from .forms import (
     ARRAY,
@@ -69,7 +68,10 @@ from .nested import NESTED, final
 from .packing import load
 from .sending import How, Payload, number_in, received
 
-_Function: TypeAlias = tuple[int, Callable[..., Any], Code | None]
+if TYPE_CHECKING:
+    from .compiled import Code
+
+_Function: TypeAlias = tuple[int, Callable[..., Any], "Code | None"]
 """The number of a payload, what a worker calls for it, and what that is compiled to."""
 _KIND = "write before start"
 _NO_SUM = -1

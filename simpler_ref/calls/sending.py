@@ -40,7 +40,7 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from cloudpickle import cloudpickle
@@ -54,13 +54,15 @@ from ..model.enums import DataType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import TAG_AT, with_tag
 from ..workers.session import Session
-from .compiled import Code
 from .futures import Lease, Leases
 from .orch_lock import OrchLock
 from .packing import CallPlan
 from .quick import Quick, Slow
 from .signatures import Signature
 from .tasks import Task, find, find_imported, known
+
+if TYPE_CHECKING:
+    from .compiled import Code
 
 MOST_LASTING = 4096
 MOST, MOST_PART, MOST_BYTES = 256, 4, 1 << 28
@@ -199,8 +201,12 @@ def received(payload: Payload) -> Received:
             raise AttributeError(f"module {module!r} of this worker has no {name!r}")
     if isinstance(target, Task):
         return Received(target.run, timeout, target.code)
-    code = None if options is None else Code(target, options)
-    return Received(target if code is None else code.run, timeout, code)
+    if options is None:
+        return Received(target, timeout, None)
+    from .compiled import Code
+
+    code = Code(target, options)
+    return Received(code.run, timeout, code)
 
 
 # ---------------------------------------------------------------- by name

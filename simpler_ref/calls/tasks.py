@@ -15,15 +15,17 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from ..callables.leaves import OPTIONS, require_options
+from ..callables.options import OPTIONS, require_options
 from ..callables.runnable import require_runnable
 from ..jit import layout as L
 from ..system.values import flag, positive_seconds, text, whole
-from .compiled import Code
 from .current import current
 from .signatures import Parameter, Signature
+
+if TYPE_CHECKING:
+    from .compiled import Code
 
 _MOST_S = 1e9
 _serials = itertools.count(os.getpid() << 32)
@@ -141,6 +143,8 @@ def _remake(
     """Return a task in a worker, or at an endpoint."""
     code, signature = None, Signature.like(parameters)
     if options is not None:
+        from .compiled import Code
+
         code, signature = Code(function, options), signature.filled_by(function)
     made = Task(function, signature, timeout, retries, code)
     made._call_it(name)
@@ -245,6 +249,8 @@ def task(
         require_runnable("task", target)
         signature, code = _parameters_of(target, fills_in=compiled), None
         if compiled:
+            from .compiled import Code
+
             code = Code(target, options)
             signature = code.signature(signature)
         made = Task(target, signature, timeout, retries, code, chosen)

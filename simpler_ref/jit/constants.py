@@ -119,6 +119,7 @@ RESOLVE = -3
 CONTROL = -4
 COMPILED = -5  # a task for a compiled leaf: W_LEAF has its address
 MISMATCH = -6  # the compiled leaf in W_LEAF takes other arguments than those in the mailbox
+RAISED = -8  # the compiled leaf has raised an error, whose address W_LEAF has
 MALFORMED = -7  # what the mailbox says of its arguments is wrong; see `mailbox.decode`
 
 # many submits

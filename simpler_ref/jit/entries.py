@@ -148,28 +148,26 @@ def call_and_pass(mem, callable_word, counts, wire):
     return slot
 
 
-@entry(INT, INT, INT, INT, INT, INT, nogil=False)
-def call_from_c(memory, size, callable_word, counts, words, count):
-    """Submit a call as `call_and_pass` does, for C: the engine's memory and `words` are addresses.
+@entry(WORDS, INT, INT, WORDS, nogil=False)
+def call_from_c(mem, callable_word, counts, words):
+    """Submit a call as `call_and_pass` does, for C.
 
     Returns  the slot; or, with nothing changed, WOULD_BLOCK, also if there is no stream, or another error
     """
-    mem = words_at(memory, size)
     if mem[L.STREAM] != L.CALLS:
         return L.WOULD_BLOCK
-    slot = calls.submit_call(mem, callable_word, counts, words_at(words, count))
+    slot = calls.submit_call(mem, callable_word, counts, words)
     if slot >= 0:
         schedule.pass_after_submit(mem)
     return slot
 
 
-@entry(INT, INT, INT, INT, nogil=False)
-def read_outcome_from_c(memory, size, slot, outcome):
+@entry(WORDS, INT, INT, nogil=False)
+def read_outcome_from_c(mem, slot, outcome):
     """Write the kind and the word of a call's value to an address.
 
     Returns  1; or 0 if the call has not ended; or 2 if it has failed, or its value is more than a word
     """
-    mem = words_at(memory, size)
     if mem[L.STREAM] == 0 or not schedule.has_settled(mem, slot):
         return 0
     kind = mem[slot + L.S_KIND]
@@ -179,12 +177,6 @@ def read_outcome_from_c(memory, size, slot, outcome):
     words[0] = kind
     words[1] = mem[slot + L.S_VALUE]
     return 1
-
-
-@entry(INT, INT, INT, nogil=False)
-def drop_from_c(memory, size, slot):
-    calls.drop(words_at(memory, size), slot)
-    return L.OK
 
 
 @entry(WORDS, INT, INT, INT, INT, nogil=True)

@@ -1,22 +1,26 @@
 """Calling compiled leaves: functions of which a kernel knows only the address of their code.
 
 A leaf takes the addresses of an args blob and of the layouts, and returns OK, or another number if it was
-compiled for other arguments. It has the calling convention of compiled functions, so an exception that it
-raises propagates through the calling kernel to Python.
+compiled for other arguments. It has the calling convention of numba's functions: for an exception that it
+raises, the calling kernel keeps numba's address (`atomics.run_leaf`), and `raise_error` raises it.
+
+Only who has compiled code imports this module, and with it numba; kernels do not.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core import cgutils, types
+from numba.core import callconv, cgutils, types
 from numba.core.typing.templates import signature
 from numba.extending import intrinsic
 
 from . import layout as L
-from .kernel import INT, INTERPRETED, WORDS
+from .kernel import INTERPRETED
 
 KINDS_FROM_ARGS = L.WORD * (L.W_KINDS - L.W_MAILBOX - L.MAIL_COUNTS)
 """Bytes from the args blob of a task to the kinds of its scalars."""
@@ -26,9 +30,6 @@ IN_C_ORDER, IN_FORTRAN_ORDER, IN_NO_ORDER = range(3)
 """How the elements of an array follow each other: as those of a contiguous one, or in no such way."""
 
 if INTERPRETED:
-
-    def address_of(mem, i):
-        return mem.__array_interface__["data"][0] + 8 * int(i)
 
     def _is_compiled(*_):
         raise NotImplementedError("interpreted tasks are called by Python, and it has no pointers")
@@ -41,14 +42,9 @@ else:
     from numba import carray
     from numba.np import arrayobj
 
-    from .atomics import instruction
+    from .instructions import INT, call_code, instruction
 
     _I64 = ir.IntType(64)
-
-    @instruction(INT, WORDS, INT)
-    def address_of(context, builder, word):
-        """Return the address of a word."""
-        return builder.ptrtoint(word, _I64)
 
     @instruction(types.voidptr, INT)
     def pointer(context, builder, address):
@@ -156,15 +152,30 @@ else:
     @instruction(INT, INT, INT, INT)
     def call_leaf(context, builder, leaf, args, layouts):
         """Call the leaf at an address with the args blob at another; propagate its exceptions."""
-        takes = (INT, INT)
-        kind = context.call_conv.get_function_type(INT, takes)
-        function = builder.inttoptr(leaf, kind.as_pointer())
-        status, answer = context.call_conv.call_function(
-            builder, function, INT, takes, [args, layouts]
-        )
+        status, answer = call_code(context, builder, leaf, args, layouts)
         with cgutils.if_unlikely(builder, status.is_error):
             context.call_conv.return_status_propagate(builder, status)
         return answer
+
+    @instruction(types.void, INT)
+    def _propagate(context, builder, error):
+        """Raise an error, of which numba has the description at an address."""
+        pointer = builder.inttoptr(error, callconv.excinfo_ptr_t)
+        status = context.call_conv._get_return_status(builder, callconv.RETCODE_USEREXC, pointer)
+        context.call_conv.return_status_propagate(builder, status)
+
+
+@functools.cache
+def _raiser() -> Callable[[int], None]:
+    def raise_error(error):
+        _propagate(error)
+
+    return numba.njit("void(int64)")(raise_error)
+
+
+def raise_error(error: int) -> None:
+    """Raise the error that a leaf has raised."""
+    _raiser()(error)
 
 
 def address_of_leaf(compiled: Any) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from . import layout as L
 from .atomics import (
+    address_of,
     coarse_ns,
     exchange,
     futex_wake,
@@ -17,6 +18,7 @@ from .atomics import (
     load_sc,
     now_ns,
     pause,
+    run_leaf,
     store,
     unlikely,
 )
@@ -37,7 +39,6 @@ from .fail_points import (
 )
 from .journal import journal_of_worker, note_ran, note_request, note_span
 from .kernel import kernel
-from .leaves import address_of, call_leaf
 from .mailbox import (
     STATE_MASK,
     copy_words,
@@ -411,9 +412,10 @@ def finish_and_receive(mem, worker, error):
 def run_leaves(mem, worker):
     """Run the compiled leaf of the task received, and those of the tasks that follow (worker side).
 
-    An exception that a leaf raises leaves this kernel with W_LEAF set: its task is not answered yet.
+    An exception of Python's that a leaf raises is left to the caller, with W_LEAF set.
 
-    Returns  the first result of `receive` other than COMPILED; or MISMATCH, with the task not answered
+    Returns  the first result of `receive` other than COMPILED; or, with the task not answered, MISMATCH,
+             or RAISED with W_LEAF set
     Rule     SPEED-LEAF-1, WM-DONE-3
     """
     w = worker_at(mem, worker)
@@ -422,7 +424,10 @@ def run_leaves(mem, worker):
     while local == L.COMPILED:
         fail_point(mem, w, FAIL_CALLING)
         args = address_of(mem, w + int(mem[w + L.W_AT]) + L.W_MAILBOX + L.MAIL_COUNTS)
-        if call_leaf(int(mem[w + L.W_LEAF]), args, layouts) != L.OK:
+        code = run_leaf(mem, w + L.W_LEAF, int(mem[w + L.W_LEAF]), args, layouts)
+        if code == L.RAISED:
+            return code
+        if code != L.OK:
             mem[w + L.W_LEAF] = 0
             return L.MISMATCH
         mem[w + L.W_LEAF] = 0

@@ -238,7 +238,9 @@ W_AT = WORKER.word(
     read="worker; Scheduler as hint, when it has seen it asleep",
     order="own; `W_PARKED`",
 )
-W_LEAF = WORKER.word("address of the compiled leaf that runs, else 0")
+W_LEAF = WORKER.word(
+    "address of the compiled leaf that runs, or of the error that it has raised; else 0"
+)
 W_BACK_OFF = WORKER.word("ns it spins before it offers its core")
 W_HOME = WORKER.word("number + 1 of the core it goes to if it shares another; 0: none")
 W_MOVED = WORKER.word("when it last moved, ns")

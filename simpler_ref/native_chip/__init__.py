@@ -1,29 +1,42 @@
 """Chips behind a `runtime.so`: the L2 ABI, a simulated chip, and its callables."""
 
+from typing import TYPE_CHECKING
+
+from ..system.lazy import names_from as _names_from
 from .abi import ChipError, ChipStatus, ChipStorageTaskArgs
 from .callables import ChipCallable, CoreCallable
 from .chip_worker import ChipWorker, default_runtime
-from .domain_kernels import (
-    barrier,
-    domain_base,
-    domain_rank,
-    domain_size,
-    get,
-    notify,
-    peer,
-    put,
-    wait,
-)
 from .domains import MAX_RANKS
-from .kernels import (
-    In,
-    InOut,
-    KernelArgument,
-    KernelCompileError,
-    Out,
-    Scalar,
-    compile_kernel,
-    core_kernel,
+
+if TYPE_CHECKING:
+    from .domain_kernels import (
+        barrier,
+        domain_base,
+        domain_rank,
+        domain_size,
+        get,
+        notify,
+        peer,
+        put,
+        wait,
+    )
+    from .kernels import (
+        In,
+        InOut,
+        KernelArgument,
+        KernelCompileError,
+        Out,
+        Scalar,
+        compile_kernel,
+        core_kernel,
+    )
+
+__getattr__ = _names_from(
+    globals(),
+    {  # these import the compiler
+        ".domain_kernels": "barrier domain_base domain_rank domain_size get notify peer put wait",
+        ".kernels": "In InOut KernelArgument KernelCompileError Out Scalar compile_kernel core_kernel",
+    },
 )
 
 COMM_MAX_RANK_NUM = MAX_RANKS

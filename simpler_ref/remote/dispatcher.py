@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..callables.identity import CallableHandle, CallableKind, parse_python_import_descriptor
-from ..callables.leaves import Leaf
+from ..callables.options import CompiledCallable
 from ..callables.payloads import load_payload
 from ..errors import CallableError
 from ..model.arguments import TaskArgs
@@ -45,7 +45,7 @@ class InnerCallable(NamedTuple):
         """Whether sub workers run it by Python."""
         from ..native_chip.callables import ChipCallable
 
-        return not isinstance(self.target, Leaf | ChipCallable)
+        return not isinstance(self.target, CompiledCallable | ChipCallable)
 
     def submit(self, orch: Any, args: TaskArgs, config: Any) -> None:
         """Submit it, as the orchestration function of a run."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.identity import CallableHandle, TargetNamespace
-from ..callables.leaves import Leaf
+from ..callables.options import CompiledCallable
 from ..engine.view import View
 from ..errors import TaskError
 from ..jit import layout as L
@@ -215,7 +215,7 @@ class PlacingOrchestrator(Orchestrator):
 
     # ------------------------------------------------------------ submits
     def _guards(self, word: int) -> bool:
-        is_compiled = isinstance(self._session.registry.target(self._handle), Leaf)
+        is_compiled = isinstance(self._session.registry.target(self._handle), CompiledCallable)
         return super()._guards(word) and (INTERPRETED or not is_compiled)
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..callables.identity import TargetNamespace
-from ..callables.leaves import Leaf
+from ..callables.options import CompiledCallable
 from ..callables.payloads import read_payload
 from ..callables.runnable import takes_arguments
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
@@ -156,9 +156,11 @@ class SubWorker(WorkerKind):
             return run
         if self._guard is not None:
             return self._guard.around(
-                installed.run_task if isinstance(installed, Leaf) else as_leaf(installed)
+                installed.run_task
+                if isinstance(installed, CompiledCallable)
+                else as_leaf(installed)
             )
-        if not isinstance(installed, Leaf):
+        if not isinstance(installed, CompiledCallable):
             return as_leaf(installed)
         engine, worker = self._mailbox.engine, self._mailbox.worker
 
@@ -171,7 +173,7 @@ class SubWorker(WorkerKind):
 
     def address(self, installed: Any) -> int:
         """Return the address of a compiled leaf, BY_KEY for calls, else 0."""
-        if isinstance(installed, Leaf):
+        if isinstance(installed, CompiledCallable):
             return 0 if self._check else installed.address
         return L.BY_KEY if _takes_calls(installed) else 0
 

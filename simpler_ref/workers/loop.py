@@ -237,7 +237,9 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                         if again:
                             beginning.restore()
                             again = False
-                        if local == _COMPUTING and mem[leaf_word]:  # a leaf has raised it
+                        if (
+                            local in (_COMPUTING, L.RAISED) and mem[leaf_word]
+                        ):  # a leaf has raised it
                             frame = mailbox.served
                             local = _RUNNING
                             mem[leaf_word] = 0
@@ -306,6 +308,10 @@ def _loop(mailbox: MailboxView, callables: LocalCallables, origin: Origin, in_th
                             break
                         if in_thread:
                             mem[thread_word] = 0
+                    elif local == L.RAISED:
+                        from ..jit.leaves import raise_error  # with the compiler, as for the leaf
+
+                        raise_error(int(mem[leaf_word]))
                     elif local == L.CONTROL:
                         for error in map(obey, (mailbox,), (callables,)):  # noqa: B007
                             local = _OBEYED

@@ -90,7 +90,7 @@ CALLERS = {
         *("ring_alloc", "ring_release", "ring_reset", "map_lookup", "map_insert", "map_erase"),
         *("drop_call", "hold_block", "has_settled", "want_orch", "settle_deaths", "strand"),
         *("drop_forgotten", "cancel_call", "cancel_calls", "take_failed", "hand_on", "forgive_all"),
-        *("call_from_c", "read_outcome_from_c", "drop_from_c"),
+        *("call_from_c", "read_outcome_from_c"),
         *("begin_trace", "end_trace", "ask_collector", "note_submit"),
         "note_of_orch",
     ),

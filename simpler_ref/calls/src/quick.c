@@ -44,9 +44,9 @@ struct plan {
 struct numbers {
     int64_t memory, size;
     const int64_t *epoch; /* how often layouts were forgotten */
-    int64_t (*call)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
-    int64_t (*read_outcome)(int64_t, int64_t, int64_t, int64_t);
-    int64_t (*drop)(int64_t, int64_t, int64_t);
+    int64_t (*call)(const int64_t *); /* kernels: see entry.c */
+    int64_t (*read_outcome)(const int64_t *);
+    int64_t (*drop)(const int64_t *);
     int64_t first_slot, slot_words, slots;
     uintptr_t seen[2][2]; /* memory that all workers see */
     int64_t half;         /* bits of a half word: of the count of tensors */
@@ -195,12 +195,16 @@ static void drop_later(struct quick *q, PyObject *future) {
     set_part(future, q->n.at_slot, q->o[ZERO]); /* a finalizer may take the future back */
 }
 
+static void drop_call(const struct quick *q, int64_t slot) {
+    q->n.drop((int64_t[]){q->n.memory, q->n.size, slot});
+}
+
 /* Drop some calls whose futures have died, so that these do not become more and more. */
 static void drop(struct quick *q, intptr_t most) {
     for (; most > 0 && q->dropped != NULL; most--) {
         int64_t slot = q->n.first_slot + (q->dropped - q->entries) * q->n.slot_words;
         q->dropped = q->dropped->next;
-        q->n.drop(q->n.memory, q->n.size, slot);
+        drop_call(q, slot);
     }
 }
 
@@ -338,13 +342,13 @@ static int submit(struct quick *q, const PyObject *stream, const struct plan *pl
     int64_t tensors = counts & ((INT64_C(1) << q->n.half) - 1), numbers = counts >> q->n.half;
     int64_t length = tensors * TENSOR_WORDS + numbers * SCALAR_WORDS;
     drop(q, 2);
-    int64_t slot = q->n.call(q->n.memory, q->n.size, q->word, counts, (int64_t)words, length);
+    int64_t slot = q->n.call((int64_t[]){q->n.memory, q->n.size, q->word, counts, (int64_t)words, length});
     if (slot < 0)
         return 0;
     if (enter(q, slot, future))
         return 1;
     PyErr_Clear();
-    q->n.drop(q->n.memory, q->n.size, slot);
+    drop_call(q, slot);
     return -1;
 }
 
@@ -423,7 +427,7 @@ static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *valu
         set_part(future, q->n.at_value, value);
         set_part(future, q->n.at_slot, q->o[ZERO]);
         set_part(future, q->n.at_stream, q->o[NONE]);
-        q->n.drop(q->n.memory, q->n.size, slot);
+        drop_call(q, slot);
     }
     return is_given;
 }
@@ -434,7 +438,7 @@ static bool give(struct quick *q, PyObject *future, int64_t slot, PyObject *valu
  */
 static int64_t take_value(struct quick *q, PyObject *future) {
     int64_t slot = q->dead == NULL ? 0 : slot_of(q, future), outcome[2];
-    int64_t found = slot > 0 ? q->n.read_outcome(q->n.memory, q->n.size, slot, (int64_t)outcome) : 2;
+    int64_t found = slot > 0 ? q->n.read_outcome((int64_t[]){q->n.memory, q->n.size, slot, (int64_t)outcome}) : 2;
     if (found != 1)
         return found;
     PyObject *value = value_of(q, outcome[0], outcome[1]);

@@ -1,6 +1,6 @@
-/* The part of Python's stable ABI that is used here. Declared here, so that building needs no headers of
+/* The part of Python's stable ABI that the C sources use. Declared here, so that building needs no headers of
  * Python, and one build serves every version. Interpreters without the GIL have other objects: quick.py
- * does not load the library there. */
+ * does not load its library there. */
 #ifndef SIMPLER_REF_PYTHON_ABI_H
 #define SIMPLER_REF_PYTHON_ABI_H
 
@@ -43,10 +43,14 @@ void Py_DecRef(PyObject *object); /* this and the one above: of NULL, too */
 PyObject *PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module);
 PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructor)(PyObject *));
 void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
+extern PyObject *PyExc_TypeError;
 void PyErr_Clear(void);
 PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
 PyObject *PyObject_Call(PyObject *callable, PyObject *args, PyObject *names);
+void PyErr_SetString(PyObject *type, const char *text);
+void *PyEval_SaveThread(void);
+void PyEval_RestoreThread(void *thread);
 PyObject *PyObject_CallObject(PyObject *callable, PyObject *args);
 PyObject *PyBytes_FromStringAndSize(const char *bytes, intptr_t size);
 char *PyBytes_AsString(PyObject *bytes);
