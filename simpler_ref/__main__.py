@@ -2,6 +2,7 @@
 
 ``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
 ``python -m simpler_ref top PID`` shows what a running process does, see `workers/top_command.py`.
+``python -m simpler_ref compile`` puts compiled kernels into the package, for images and wheels.
 ``python -m simpler_ref check FILE`` judges a scheduler trace by the rules, see `check/checker.py`.
 
 Rule     SPEED-WAIT-1
@@ -25,13 +26,18 @@ def main(arguments: list[str]) -> int:
         from .workers.top_command import main as show_top
 
         return show_top(arguments[1:])
+    if arguments == ["compile"]:
+        from .jit.entries import pack
+
+        print(pack())
+        return 0
     if arguments[:1] == ["check"]:
         from .check.checker import main as check_trace
 
         return check_trace(arguments[1:])
     if len(arguments) > 1 or not all(word.isdigit() for word in arguments):
         print(
-            "usage: python -m simpler_ref [number of workers | trace FILE | top PID | check FILE]",
+            "usage: python -m simpler_ref [workers | trace FILE | top PID | check FILE | compile]",
             file=sys.stderr,
         )
         return 2

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 
 from .errors import RemoteError, WorkerStartError
 from .remote.daemon import Daemon
-from .remote.dispatcher import ANY_MODULE
 from .remote.fleets import read_manifest
 from .remote.keys import read_pair, write_pair
+from .remote.limits import ANY_MODULE
 from .remote.manifest import Announcement, to_line
 
 FROM_SSH = "ssh"

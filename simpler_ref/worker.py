@@ -14,10 +14,9 @@ import inspect
 import os
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
 
 from .callables.identity import CallableHandle
 from .callables.options import CompiledCallable
@@ -30,27 +29,21 @@ from .calls.methods import CallMethods
 from .errors import CallableError
 from .model.arguments import TaskArgs
 from .model.config import CallConfig
-from .native_chip.kind import ChipChild
 from .orch import runs
 from .orch.domains import CommDomainHandle, Domains, domains_of
-from .orch.dry import graph_of
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph, record
 from .orch.runs import OrchFunction, RunTiming
 from .orch.words import Configs
 from .remote.callables import RemoteCallable, by_name
-from .remote.endpoints import Endpoints
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
-from .remote.placing import PlacingOrchestrator
-from .remote.references import RemoteTaskArgs, RemoteTensorRef
-from .remote.replays import PlacedGraph, StepRecorder
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
 from .system import extras
 from .system.cores import PlacedWorker, Placement
+from .system.lazy import names_from
 from .system.signals import signals_blocked
 from .system.values import flag
-from .trace.graphs import TaskGraph
 from .workers import processes, tracing
 from .workers.life import Life
 from .workers.memory import MemoryMethods, MemoryUsers
@@ -59,6 +52,18 @@ from .workers.reports import without_own_frames
 from .workers.session import Session
 from .workers.top import Top
 from .workers.top_command import complete
+
+if TYPE_CHECKING:
+    from .remote.references import RemoteTaskArgs, RemoteTensorRef
+    from .trace.graphs import TaskGraph
+
+__getattr__ = names_from(
+    globals(),
+    {
+        ".remote.references": "RemoteTaskArgs RemoteTensorRef",
+        ".trace.graphs": "TaskGraph",
+    },
+)
 
 G = TypeVar("G")
 P = ParamSpec("P")
@@ -142,7 +147,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "let tasks make what they need at first use, and keep it in local"
             )
         chips = options.device_ids if options.level <= 3 else ()
-        self._take_up(Life(options, first, [ChipChild(one, options.runtime) for one in chips]))
+        self._take_up(Life(options, first, _chips(chips, options.runtime)))
         if endpoints is not None:
             self._add_fleet(*endpoints)
 
@@ -279,11 +284,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session.arena.in_use.users = MemoryUsers(life, session.engine)
             life.endpoints.prepare(session.arena.zeros)
             configs = Configs(session.engine)
-            session.orch = (
-                PlacingOrchestrator(session, configs, life.endpoints)
-                if isinstance(life.endpoints, Endpoints)
-                else Orchestrator(session, configs)
-            )
+            session.orch = life.endpoints.make_orchestrator(session, configs, Orchestrator)
             life.stream = self._make_stream(session)
             if target := tracing.file_of(life):
                 tracing.begin(life, session, *target)
@@ -477,8 +478,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         )
         if life.options.start_method == "spawn":
             require_serialised(handle.name, payload)
-        if isinstance(life.endpoints, Endpoints):
-            life.endpoints.require_not_there(handle)
+        life.endpoints.require_not_there(handle)
         return handle, target, payload
 
     def _add_callable(self, handle: CallableHandle, target: Any, payload: bytes) -> CallableHandle:
@@ -573,9 +573,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Exception
             Whatever `orch_fn` raised.
         """
-        how: dict[str, Any] = {}
-        if isinstance(self._life.endpoints, Endpoints):
-            how = {"write": StepRecorder, "make": partial(PlacedGraph, self._add_callable)}
+        how = self._life.endpoints.recording(self._add_callable)
         function, knobs = self._require_function("record", orch_fn, config)
         return self._listen(
             lambda session: record(self._life, session, function, args, knobs, **how)
@@ -601,6 +599,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             See `record`.
         """
         function, knobs = self._require_function("graph", orch_fn, config)
+        from .orch.dry import graph_of
+
         return self._listen(lambda session: graph_of(session, function, args, knobs))
 
     def _listen(self, listen: Callable[[Session], G]) -> G:
@@ -714,6 +714,14 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             for worker in manager.present()
         )
         return replace(placed, workers=workers)
+
+
+def _chips(numbers: Sequence[int], runtime: Any) -> list[Any]:
+    if not numbers:
+        return []
+    from .native_chip.kind import ChipChild
+
+    return [ChipChild(one, runtime) for one in numbers]
 
 
 if Worker.__doc__ is not None:  # python -OO

@@ -12,7 +12,6 @@ import itertools
 import os
 import pickle
 import struct
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +46,7 @@ def serialize(target: Callable[..., Any]) -> bytes:
         Serializer(buffer).dump(target)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:MOST_WHY]
-        return BY_REGISTRATION + uuid.uuid4().bytes + why.encode(errors="replace")
+        return BY_REGISTRATION + os.urandom(16) + why.encode(errors="replace")
     return buffer.getvalue()
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import (
     calls,
     claims,
     journal,
+    kernel,
     mailbox,
     program,
     ring,
@@ -299,11 +301,7 @@ class Entries:
 
     def __init__(self, module: Mapping[str, Any]) -> None:
         self._announced = False
-        found = {
-            name: function
-            for name, function in module.items()
-            if hasattr(function, "entry_signature")
-        }
+        found = _found_in(module)
         compiled = bind(list(found.values()), lambda: self._announce(len(found)))
         for name, function in zip(found, compiled, strict=True):
             setattr(self, name, function)
@@ -321,6 +319,15 @@ class Entries:
 
     def __getattr__(self, name: str) -> Entry:  # for type checkers: every attribute is an entry
         raise AttributeError(name)
+
+
+def _found_in(module: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in module.items() if hasattr(one, "entry_signature")}
+
+
+def pack() -> Path:
+    """Put the compiled entries of this module into the package; return the file."""
+    return kernel.pack(list(_found_in(globals()).values()))
 
 
 _bound: dict[str, Entries] = {}

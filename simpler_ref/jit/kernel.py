@@ -169,7 +169,7 @@ class _Compiled:
 
         code = compiler.compile_entries(self._entries)
         try:
-            cache.write(self.name, self.file(code))
+            cache.write(self.name, self._file(code))
         except (OSError, MemoryError) as error:
             reason = f"{type(error).__name__}: {error}"
             cache.tell(
@@ -179,8 +179,16 @@ class _Compiled:
             )
         return code
 
-    def file(self, code: bytes) -> bytes:
-        """Return the contents of a file with code."""
+    def pack(self) -> Path:
+        """Put the code into the package, in place of that of other sources; return the file."""
+        contents = self._file(self.read() or self.compile())
+        for old in _HERE.glob("kernels-*.nbc"):
+            old.unlink()
+        path = _HERE / self.name
+        path.write_bytes(contents)
+        return path
+
+    def _file(self, code: bytes) -> bytes:
         return hashlib.sha256(self._key + code).digest() + code
 
     def bind(self, code: bytes) -> list[Callable[..., int]]:
@@ -217,6 +225,11 @@ def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:
 def entry_of(kernel: F, *signature: str, nogil: bool) -> F:
     """Make a kernel one that Python calls, as it is; see `entry`."""
     return entry(*signature, nogil=nogil)(kernel)
+
+
+def pack(functions: Sequence[Callable[..., Any]]) -> Path:
+    """Put the code of some entries into the package, where `bind` finds it first; return the file."""
+    return _Compiled(cast(Sequence[Entry], functions)).pack()
 
 
 def bind(functions: Sequence[F], announce: Callable[[], None] = lambda: None) -> list[F]:

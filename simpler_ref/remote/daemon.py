@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from ..errors import RemoteError
 from ..system.values import tcp_address
 from .connection import prepare, zmq
-from .dispatcher import ANY_MODULE
 from .fleets import SessionProcess, read_manifest, session_command
 from .keys import KeyPair, secure_server
+from .limits import ANY_MODULE
 from .manifest import Manifest, to_line
 
 log = logging.getLogger("simpler_ref")

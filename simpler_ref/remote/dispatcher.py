@@ -26,10 +26,10 @@ from .callables import (
     RemoteRegistryTarget,
     decode_remote_chip_callable_payload,
 )
+from .limits import ANY_MODULE
 from .lists import LIST, LIST_VERSION, PlayedList
 
 PAYLOAD_VERSION = 1
-ANY_MODULE = "*"
 AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized"
 """What a refusal of something pickled suggests."""
 

@@ -42,3 +42,4 @@ COUNTERS = (
 """What a link counts; `busy_ns` is the time of its tasks, each from its turn on, once all is stored."""
 SESSION, TASKS, FRAMES_SENT, FRAMES_RECEIVED, BYTES_SENT, BYTES_RECEIVED = range(6)
 HEALTH, ROUND_TRIP, CLOCK_OFFSET, PID, BUSY_NS = range(6, 11)
+ANY_MODULE = "*"

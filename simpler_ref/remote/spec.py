@@ -17,7 +17,7 @@ from ..system.cores import find_cores
 from ..system.values import filled, flag, seconds, text, texts, whole
 from ..version import __version__
 from ..workers.options import MOST_WORKERS, chips, require_options
-from .dispatcher import ANY_MODULE
+from .limits import ANY_MODULE
 from .manifest import Manifest
 
 if TYPE_CHECKING:

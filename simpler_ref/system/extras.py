@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "simpler_ref.extras"
@@ -19,6 +18,8 @@ def load(name: str) -> Any:
     ModuleNotFoundError
         It is not there; the cause says what is missing.
     """
+    from importlib.metadata import entry_points
+
     try:
         return next(iter(entry_points(group=GROUP, name=name))).load()
     except (StopIteration, ModuleNotFoundError) as error:

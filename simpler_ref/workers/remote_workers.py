@@ -38,6 +38,17 @@ class RemoteWorkers:
         """Return which of them is meant by what traces name a mover by."""
         return {}
 
+    def make_orchestrator(self, session: Any, configs: Any, usual: Any) -> Any:
+        """Return what submits tasks."""
+        return usual(session, configs)
+
+    def recording(self, add_callable: Any) -> dict[str, Any]:
+        """Return how graphs are recorded, for `orch.recording.record`."""
+        return {}
+
+    def require_not_there(self, handle: Any) -> None:
+        """Refuse a callable for workers of this machine that is one of theirs."""
+
     def make_stream(self, session: Any, register: Any, add_callable: Any) -> Any:
         """Return the stream of the calls that they run."""
         raise AssertionError("they run no calls")

@@ -1,5 +1,6 @@
 """Compiled kernels are kept on disk and never outlive the sources they were made from."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -36,24 +37,65 @@ def python(program):
 # ---------------------------------------------------------------- starting up
 START = """
 import sys
-import numba.core.compiler as c
-def refuse(*_, **__):
-    raise AssertionError("compiled")
-c.CompilerBase.compile_extra = refuse
+import numpy
+before = set(sys.modules)
 import simpler_ref
-print([name for name in sys.modules if "scipy" in name and "linalg" in name])
-from simpler_ref import Worker
-def work(args):
-    pass
-with Worker(3, num_sub_workers=1) as w:
-    handle = w.register(work)
-    w.run(lambda orch, *_: orch.submit_sub(handle))
-print([name for name in sys.modules if name.startswith("scipy.linalg")])
+print(sorted(sys.modules.keys() - before))
+with simpler_ref.Worker(num_sub_workers=1) as w:
+    w.zeros(1)
+    assert w.submit(divmod, 7, 2).result() == (3, 1)
+print(sorted(sys.modules.keys() - before))
 from multiprocessing import resource_tracker
 print(resource_tracker._resource_tracker._pid)
 """
+UNUSED = {
+    "numba",
+    "scipy",
+    "sklearn",
+    "zmq",
+    "joblib",
+    "dask",
+    "ray",
+    "email",
+    "importlib.metadata",
+}
+UNUSED |= {f"simpler_ref.{name}" for name in ("native_chip", "callables.leaves", "jit.compiler")}
+UNUSED |= {f"simpler_ref.{name}" for name in ("remote.session", "remote.link", "trace.reader")}
 
 
-def test_a_second_process_compiles_nothing_and_does_without_scipy_and_a_tracker_of_names():
+def test_a_start_that_finds_its_kernels_imports_and_does_only_what_it_uses():
     python("from simpler_ref.jit.entries import entries; entries()")
-    assert python(START) == "[]\n[]\nNone\n"
+    imported, used, tracker = python(START).splitlines()
+    assert len(ast.literal_eval(imported)) < 230
+    assert len(ast.literal_eval(used)) < 270
+    assert not UNUSED.intersection(ast.literal_eval(used))
+    assert tracker == "None"
+
+
+# ---------------------------------------------------------------- kernels that come with the package
+@pytest.mark.spec("SPEED-KEEP-1")
+@pytest.mark.parametrize("change", [None, "sources", "damage"])
+def test_kernels_that_come_with_the_package_are_used_if_they_are_of_its_sources(
+    change, package, tmp_path
+):
+    here = f"import sys; sys.path.insert(0, {str(package.parent)!r})\n"
+    (path,) = python(f"{here}from simpler_ref.__main__ import main; main(['compile'])").split()
+    if change == "sources":
+        with open(package / "jit" / "layout.py", "a") as file:
+            file.write("# another layout")
+    elif change == "damage":
+        Path(path).write_bytes(Path(path).read_bytes()[:-1])
+    program = f"""{here}
+import logging, os
+sys.modules["numba"] = None
+os.environ["XDG_CACHE_HOME"] = {str(tmp_path / "caches")!r}
+from simpler_ref.jit.entries import entries
+logging.disable()
+sys.stderr = None
+try:
+    entries()
+    print("found")
+except ImportError as error:
+    print(error.name)
+"""
+    assert python(program) == ("numba\n" if change else "found\n")

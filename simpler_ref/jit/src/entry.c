@@ -5,16 +5,6 @@
 
 enum { MOST_WORDS = 24 };
 
-/* An array of numpy after its head: the beginning of PyArrayObject, the same since numpy 1.7; see kernel.py. */
-struct array {
-    int64_t data;
-    int dims;
-    const intptr_t *shape;
-    const intptr_t *strides;
-    PyObject *base;
-    PyObject *dtype;
-};
-
 /* A kernel, as kernel.py packs it. */
 struct entry {
     int64_t (*kernel)(const int64_t *words);
@@ -27,10 +17,9 @@ struct entry {
 EXPORT const int64_t simpler_ref_most_words = MOST_WORDS;
 
 static const struct array *array_of(const struct entry *entry, const PyObject *object) {
-    const char *end = (const char *)object + entry->head_size;
-    if (((const PyObject *const *)end)[-1] != entry->array_type)
+    const struct array *array = (const void *)((const char *)object + entry->head_size - sizeof(PyObject));
+    if (array->head.type != entry->array_type)
         return NULL;
-    const struct array *array = (const struct array *)end;
     if (array->dims != 1 || array->dtype != entry->dtype)
         return NULL;
     return array->strides[0] == sizeof(int64_t) || array->shape[0] <= 1 ? array : NULL;
@@ -50,7 +39,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, intptr_t count) {
             const struct array *array = array_of(entry, args[i]);
             if (array == NULL)
                 return refuse("a kernel takes an array of 64-bit words here");
-            *word++ = array->data;
+            *word++ = (int64_t)array->data;
             *word++ = array->shape[0];
         } else if (*kind == 'b') {
             *word = (int64_t)PyBytes_AsString(args[i]);
