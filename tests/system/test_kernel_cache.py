@@ -95,7 +95,7 @@ sys.stderr = None
 try:
     entries()
     print("found")
-except ImportError as error:
-    print(error.name)
+except ImportError:
+    print("compiles")
 """
-    assert python(program) == ("numba\n" if change else "found\n")
+    assert python(program) == ("compiles\n" if change else "found\n")
