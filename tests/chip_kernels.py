@@ -151,15 +151,6 @@ int32_t twice(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
     return device->launch(device, 0, 0, second, 3, 0, 0);
 }
 
-/* 200 launches without a barrier: more than are kept at once. */
-int32_t many(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
-{
-    for (int i = 0; i < 200; i++)
-        if (device->barrier(device) ||
-            device->launch(device, 0, 0, args->tensors_, args->tensor_count_, 0, 0))
-            return 1;
-    return 0;
-}
 """
 
 

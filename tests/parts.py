@@ -59,7 +59,7 @@ PARTS = {
         "deaths, signals, forks and limits of processes, again and again", 20, ("system",)
     ),
     "kills": Part(
-        "every kind of worker killed at every fail point",
+        "workers killed at every fail point",
         15,
         ("system/test_kill_matrix.py",),
         marks="",

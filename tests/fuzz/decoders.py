@@ -17,22 +17,18 @@ from simpler_ref import callable_identity as ci
 from simpler_ref.callable_identity import (
     CallableHandle,
     CallableKind,
-    CallableKindName,
     TargetNamespace,
-    TargetNamespaceName,
 )
 from simpler_ref.callables import identity, payloads
 from simpler_ref.engine.view.mailbox import MailboxView
-from simpler_ref.errors import CallableError, TaskError
+from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
-from simpler_ref.jit import program as P
 from simpler_ref.model.tensor import ReadOnlyTensor
 from simpler_ref.native_chip import ChipCallable, CoreCallable
-from simpler_ref.orch.columns import Batch
-from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType, TensorArgType
+from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import LocalCallables, obey
-from simpler_ref.workers.reports import read_error, write_error
+from simpler_ref.workers.reports import read_error
 
 from ..remote_messages import MESSAGES, VALID
 from ..support import received, small_engine, unmap
@@ -82,20 +78,6 @@ def check_config(raw):
     config = attempt(lambda: CallConfig.from_bytes(raw), ValueError)
     if config is not REFUSED:
         assert config.to_bytes() == raw
-
-
-def check_config_fields(fields):
-    config = CallConfig(**fields)
-    raw = attempt(config.to_bytes, ValueError)
-    if raw is not REFUSED:
-        assert repr(CallConfig.from_bytes(raw)) == repr(config)
-
-
-config_fields = st.fixed_dictionaries(
-    {},
-    optional={name: numbers | st.floats() | texts | st.none() for name in CallConfig._FIELDS}
-    | {"output_prefix": st.one_of(texts, texts, st.binary(max_size=4), st.none())},
-)
 
 
 # ---------------------------------------------------------------- tensors and the mailbox
@@ -359,50 +341,11 @@ def check_submit(request):
     mem[:] = before
 
 
-# ---------------------------------------------------------------- errors on their way up
-class Spoken(Exception):
-    """Says what it was made to say."""
-
-
-def check_error_words(pair):
-    text, deep = pair
-    box, trace = bytearray(L.MAILBOX_SIZE), bytearray(8 * (L.WORKER_WORDS - L.W_TRACE))
-    error = TaskError(text) if deep else Spoken(text)
-    write_error(memoryview(box), memoryview(trace), error)
-    assert not any(box[: L.MAILBOX_OFF_ERROR_MSG])
-    size = int.from_bytes(trace[:8], "little")
-    assert size <= len(trace) - 8
-    message, lines = read_error(bytes(box[L.MAILBOX_OFF_ERROR_MSG :]), bytes(trace[8 : 8 + size]))
-    whole = text if deep else f"Spoken: {text}"
-    whole = whole.replace("\0", "\\0").encode(errors="replace").decode()
-    assert whole.startswith(message)
-    assert message == whole or len(message.encode()) > L.MAILBOX_ERROR_MSG_SIZE - 5
-    assert not lines if deep else len(text) > 500 or "Spoken" in lines
-
-
-def check_error_bytes(pair):
-    message, trace = pair
-    text, lines = read_error(message, trace)
-    assert isinstance(text, str) and isinstance(lines, str)
-    assert len(text) + len(lines) <= len(message) + len(trace)
-
-
 # ---------------------------------------------------------------- callables: envelopes, hashids, handles
 def check_envelope(raw):
     payload = attempt(lambda: payloads.parse_python_callable_payload(raw), CallableError)
     if payload is not REFUSED:
         assert payloads.pack_payload(payload) == raw
-
-
-def check_staged(request):
-    payload, command, (size, _, _), name, digest = request
-    with payloads.staged(payload) as staged:
-        named = staged if name is None else name.decode("latin-1").replace("\0", "?")
-        found = attempt(lambda: payloads.read_payload(named, size, command, digest), CallableError)
-    if found is not REFUSED and command == L.CTRL_REGISTER and name is None:
-        assert found == payload
-    elif found is not REFUSED and name is None:
-        assert (found, payload) == (len, PAYLOAD)
 
 
 GOOD = "sha256:" + "0123456789abcdef" * 4
@@ -418,30 +361,6 @@ def check_hashid(hashid):
     digest = attempt(lambda: ci.hashid_to_digest(hashid), CallableError)
     if digest is not REFUSED:
         assert (len(digest), "sha256:" + digest.hex()) == (32, hashid)
-
-
-@st.composite
-def handle_parts(draw):
-    return (
-        draw(st.one_of(hashids, st.just(GOOD))),
-        draw(st.one_of(st.integers(1, 3), numbers, texts, st.sampled_from(CallableKindName))),
-        draw(st.one_of(st.integers(1, 3), numbers, st.none())),
-        draw(texts),
-    )
-
-
-def check_handle(parts):
-    handle = attempt(lambda: CallableHandle(*parts), CallableError, ValueError)
-    if handle is REFUSED:
-        return
-    hashid, kind, namespace, name = parts
-    assert (handle.hashid, handle.name) == (hashid, name)
-    assert handle.kind is CallableKindName(kind)
-    assert handle.target_namespace is TargetNamespaceName(namespace)
-    rebuild, wire = handle.__reduce__()
-    assert rebuild(*wire) is handle
-    for name in ("name", "_token"):
-        assert attempt(lambda name=name: setattr(handle, name, 1), AttributeError) is REFUSED
 
 
 KNOWN = CallableHandle(GOOD, CallableKind.PYTHON_IMPORT, TargetNamespace.LOCAL_PYTHON, "known")
@@ -475,78 +394,6 @@ def check_chip_blob(raw):
         assert made.to_bytes() == raw
 
 
-# ---------------------------------------------------------------- columns
-arrays = st.sampled_from(
-    [
-        *(np.zeros((), np.int64), np.zeros(3), np.zeros((3, 2), np.complex64)),
-        *(np.zeros((3, 2), ">f4"), np.array([None, 1, "x"], object)),
-        *(np.array([0, 1, 2], np.uint8), np.array([1 << 63, (1 << 64) - 1, 0], np.uint64)),
-        *(np.zeros((0, 3)), np.zeros((3, 1, 1, 1, 1, 1, 1)), np.zeros((6, 4)).T),
-    ]
-)
-anything = st.one_of(numbers, st.floats(), texts, st.none(), st.booleans(), st.binary(max_size=3))
-columns = st.one_of(
-    arrays,
-    anything,
-    st.lists(anything, max_size=4),
-    st.sampled_from(TensorArgType),
-    tensors().map(lambda wire: ContinuousTensor._from_wire(wire)),
-    st.lists(tensors().map(lambda wire: ContinuousTensor._from_wire(wire)), max_size=4),
-)
-batches = st.fixed_dictionaries(
-    {"tensors": st.one_of(st.lists(columns, max_size=3), anything), "tags": st.just([])},
-    optional={
-        "scalars": st.one_of(st.lists(columns, max_size=3), columns),
-        "count": st.one_of(anything, st.integers(0, 4)),
-        "workers": st.one_of(columns, st.lists(numbers, max_size=3)),
-    },
-).flatmap(
-    lambda parts: st.builds(
-        lambda tags: {**parts, "tags": tags},
-        st.one_of(
-            st.lists(
-                st.one_of(st.sampled_from(TensorArgType), columns),
-                min_size=len(parts["tensors"]) if isinstance(parts["tensors"], list) else 0,
-                max_size=len(parts["tensors"]) if isinstance(parts["tensors"], list) else 3,
-            ),
-            anything,
-        ),
-    )
-)
-
-
-def check_batch(parts):
-    batch = attempt(lambda: Batch(**parts), TypeError, ValueError, OverflowError)
-    if batch is REFUSED:
-        return
-    assert batch.size >= 0
-    if isinstance(parts.get("workers"), (list, np.ndarray)):
-        assert batch.workers.tolist() == list(parts["workers"])
-    if isinstance(parts.get("count"), int):
-        assert batch.size == parts["count"]
-    program, places = batch.program(0)
-    check_program(program, places)
-
-
-def check_program(program, places):
-    """Check that a bulk's program stays within itself and its places."""
-    repeat, op = program[P.PROGRAM_OPS :], program[P.PROGRAM_OPS + P.OP_REPEAT_WORDS :]
-    assert repeat[P.OP_TIMES] == len(places)
-    counts, size = int(op[P.OP_COUNTS]), int(op[P.OP_KIND]) >> 8
-    tensors, scalars = counts & 0xFFFFFFFF, counts >> 32
-    patches = int(op[P.OP_PATCHES])
-    assert (
-        size
-        == len(op)
-        == P.OP_ARGS + 5 * tensors + L.SCALAR_WORDS * scalars + P.PATCH_WORDS * patches
-    )
-    end = size - patches * P.PATCH_WORDS
-    for k in range(patches):
-        target = int(op[end + k * P.PATCH_WORDS + P.PATCH_AT])
-        assert target & 0xFFFFFFFF < end
-        assert 0 <= target >> 32 < places.shape[1]
-
-
 # ---------------------------------------------------------------- messages of remote workers
 def remote_target(name):
     """Return the target of one kind of message."""
@@ -562,19 +409,13 @@ def remote_target(name):
 
 TARGETS = {
     "config": Target(edited(configs()), check_config),
-    "config fields": Target(config_fields, check_config_fields),
     "tensor": Target(edited_in_place(tensors()), check_tensor),
     "mailbox": Target(damaged_mailboxes(), check_mailbox),
     "request": Target(requests(), check_request),
     "submit": Target(submits(), check_submit),
-    "error words": Target(st.tuples(texts, st.booleans()), check_error_words),
-    "error bytes": Target(st.tuples(st.binary(), st.binary()), check_error_bytes),
     "envelope": Target(edited(st.just(PAYLOAD)), check_envelope),
-    "staged payload": Target(requests(), check_staged),
     "hashid": Target(hashids, check_hashid),
-    "handle": Target(handle_parts(), check_handle),
     "handle that travelled": Target(handle_wires(), check_handle_wire),
     "chip blob": Target(edited(st.just(CHIP)), check_chip_blob),
-    "columns": Target(batches, check_batch),
     **{f"remote {name}": remote_target(name) for name in VALID},
 }

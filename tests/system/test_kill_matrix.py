@@ -1,5 +1,6 @@
-"""Every kind of worker is killed at every fail point: the right error, no hang, nothing left behind.
+"""Workers are killed at every fail point: the right error, no hang, nothing left behind.
 
+They are sub workers, with compiled tasks or not, or of a kind of one's own.
 Fail points exist only where ``SIMPLER_REF_FAIL_POINTS=1`` was set before the import. `make test` runs a
 sample of this file with interpreted kernels: each act at each of its points, on the kinds of workers in
 turn. `make test-long` has all combinations.
@@ -67,7 +68,7 @@ HELD, GO = 6, 7
 
 
 def to(marks, index, tag=T.NO_DEP) -> TaskArgs:
-    """Return arguments for `mark`: a row of its own, for a chip copies what it is given."""
+    """Return arguments for `mark`, which counts in a row."""
     args = TaskArgs()
     args.add_tensor(marks[index], tag)
     args.add_scalar(0)
@@ -248,44 +249,13 @@ class CustomRig(Rig):
         return w
 
 
-class ChipRig(Rig):
-    label = "chip_worker"
-
-    def make(self, members):
-        return Worker(level=3, device_ids=list(range(members)), mailbox_depth=self.depth)
-
-    def old(self):
-        return chip_callable("old")
-
-    def late(self):
-        return chip_callable("late")
-
-
-@functools.cache
-def chip_callable(name: str):
-    from simpler_ref import task_interface as t
-    from simpler_ref.native_chip import ChipCallable, CoreCallable, compile_kernel
-
-    source = """
-        #include "simpler_kernel.h"
-        int32_t simpler_kernel(const SimplerCoreArgs *args)
-        {
-            if (args->block_idx == 0)
-                ((int64_t *)args->tensors[0].data)[args->scalars[0]] += 1;
-            return 0;
-        }
-    """
-    core = CoreCallable.build([t.ArgDirection.INOUT, t.ArgDirection.SCALAR], compile_kernel(source))
-    return ChipCallable.from_kernel(core, config_name=name)
-
-
 def deeper(rig_type: type[Rig], depth: int) -> type[Rig]:
     """Return the same kind of rig, whose workers can be given several tasks at once."""
     return type(f"{rig_type.__name__}{depth}", (rig_type,), {"depth": depth})
 
 
 SUBS = [SubRig, LeafRig]
-KINDS = [*SUBS, CustomRig, ChipRig]
+KINDS = [*SUBS, CustomRig]
 KINDS += [deeper(kind, 2) for kind in KINDS]
 
 TURNS = itertools.count()

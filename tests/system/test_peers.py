@@ -1,8 +1,6 @@
 """``make bench-peers`` with small sizes and only what is installed already."""
 
-import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,49 +68,3 @@ def test_wrong_options_are_explained(folder, options, complaint):
     assert done.returncode == 2
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
-
-
-# ---------------------------------------------------------------- runners that misbehave
-@pytest.fixture
-def session(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("peers.session")
-
-
-READY = 'print(\'{"versions": {}, "seconds_per_spin": 1.0}\', flush=True)'
-
-
-def start(session, tmp_path, *lines):
-    program = [sys.executable, "-c", "\n".join(["import sys, time", *lines])]
-    return session.Session(program, os.environ, tmp_path / "log", timeout_s=30.0)
-
-
-def test_a_runner_that_does_not_answer_is_ended_with_all_it_started(session, tmp_path):
-    runner = start(
-        session,
-        tmp_path,
-        "import subprocess",
-        "sleep = [sys.executable, '-c', 'import time; time.sleep(1000)']",
-        "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True)",
-        READY,
-        "time.sleep(1000)",
-    )
-    try:
-        with pytest.raises(session.LateError, match=r"no answer within 0\.2 s"):
-            runner.ask("chain", 0.2)
-        family = runner._family()
-        assert len(family) == 2
-    finally:
-        runner.close(patience_s=0.0)
-    assert [one for one in family if one.is_running()] == []
-
-
-def test_a_runner_that_ends_is_reported_with_its_log(session, tmp_path):
-    with pytest.raises(session.BrokenError):
-        start(session, tmp_path, "sys.exit(3)")
-    with (
-        start(session, tmp_path, READY, "sys.exit('out of luck')") as runner,
-        pytest.raises(session.BrokenError, match="it has ended; see log"),
-    ):
-        runner.ask("chain", 30.0)
-    assert "out of luck" in (tmp_path / "log").read_text()

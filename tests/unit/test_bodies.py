@@ -3,12 +3,9 @@
 import struct
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from simpler_ref.jit import layout as L
 
-from ..kernels import kernels as k
 from ..support import Driver, ignores
 
 pytestmark = pytest.mark.kernels
@@ -90,33 +87,3 @@ def test_a_group_too_large_for_any_block_is_refused_and_changes_nothing(make_dri
     size = (room if window == 64 else largest_block) // (5 * MOST) + 1
     assert (try_big(driver, MOST, size), driver.changed_since(before)) == (L.TOO_MANY_ARGS, [])
     assert window > 64 or try_big(driver, MOST, size - 20) >= 0
-
-
-# ---------------------------------------------------------------- what goes to one worker
-FITS = L.MAILBOX_ARGS_CAPACITY // 8 - 1
-COUNTS = st.tuples(st.integers(0, 400), st.integers(0, 2000))
-
-
-def fits(tensors, scalars):
-    return 5 * tensors + scalars <= FITS
-
-
-@given(tensors=st.integers(0, 400), scalars=st.integers(0, 2000))
-@example(375, FITS - 5 * 375)
-@example(375, FITS - 5 * 375 + 1)
-@example(0, FITS)
-@example(0, FITS + 1)
-def test_a_task_fits_its_mailbox_by_what_it_has_in_all(tensors, scalars):
-    assert k.fits_mailbox(b"", tensors | scalars << 32, 0) == fits(tensors, scalars)
-
-
-@given(members=st.lists(COUNTS, min_size=1, max_size=6))
-@example([(375, FITS - 5 * 375)] * 6)
-@example([(375, 0), (375, FITS - 5 * 375 + 1)])
-@example([(0, FITS + 1), (0, 0)])
-def test_a_group_fits_if_each_of_its_members_does(members):
-    tensors, scalars = (sum(column) for column in zip(*members, strict=True))
-    table = b"".join(struct.pack("<iiQ", *counts, 0) for counts in members)
-    wire = bytes(8 * (5 * tensors + L.SCALAR_WORDS * scalars)) + table
-    answer = k.fits_mailbox(wire, tensors | scalars << 32, len(members))
-    assert answer == all(fits(*counts) for counts in members)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simpler_ref.engine.view.layouts import Layouts, loops_of
+from simpler_ref.engine.view.layouts import Layouts
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import TensorArgType as T
@@ -130,20 +130,6 @@ def test_views_of_any_strides_that_share_a_byte_overlap(layouts, shapes, item):
         assert k.overlap(layouts._mem, *at[0], *at[1])
     if k.covers(layouts._mem, *at[0], *at[1]):
         assert octets(other) <= octets(one)
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "run", "loops"),
-    [
-        *(((4, 8), (64, 8), 256, []), ((8, 4), (8, 64), 256, []), ((4, 8), (-64, -8), 256, [])),
-        *(((4, 4), (64, 8), 32, [(4, 64)]), ((4, 4), (128, 16), 8, [(4, 128), (4, 16)])),
-        *(((1, 5, 1), (1000, 24, 8), 8, [(5, 24)]), ((7, 3), (0, 8), 24, [])),
-        *(((4, 8), (16, 8), 0, []), ((3, 3), (8, 8), 0, [])),
-        *(((2,) * 7, (6400, 3200, 1600, 800, 400, 200, 100), 0, []), ((), (), 8, [])),
-    ],
-)
-def test_the_bytes_of_a_view_are_runs_in_loops(shape, strides, run, loops):
-    assert loops_of(shape, strides, 8) == (run, loops)
 
 
 # ---------------------------------------------------------------- grids and cells

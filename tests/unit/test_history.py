@@ -30,19 +30,6 @@ def test_a_lineage_has_what_can_be_reached_in_any_order_of_questions(seed):
             assert (place in lineage) == reached[task, place]
 
 
-def test_a_lineage_looks_at_no_task_before_the_one_asked_for():
-    asked = []
-
-    class Order(list):
-        def __getitem__(self, place):
-            asked.append(place)
-            return super().__getitem__(place)
-
-    order = Order([(), *((task - 1,) for task in range(1, 100))])
-    lineage = Lineage(order, [99])
-    assert 95 in lineage and 97 in lineage and min(asked) == 96
-
-
 def test_a_plan_changes_nothing_until_it_is_added_and_then_all_hazards_are_told():
     history = History()
     for _ in range(2):

@@ -84,13 +84,3 @@ def test_areas_follow_each_other_and_each_has_room(window, rings, next_level, su
     shared = [L.A_WORKERS, L.A_CALLABLES, L.A_WIRING, *[L.A_FIFO + r for r in range(rings)]]
     for area, need in needs.items():
         assert geometry[area] + need <= private if area in shared else geometry[area] >= private
-
-
-def test_an_engine_starts_with_every_structure_empty(engine):
-    words = [L.NEXT_TASK_ID, L.LIVE, L.SCOPE_DEPTH, L.MAP_COUNT, L.BUSY, L.RUN_ERROR, L.PASS_LOCK]
-    assert engine.mem[words].tolist() == [0] * len(words)
-    assert engine.mem[L.WORKERS] == 2
-    rings = engine.mem[L.RING_BLOCK :][: 4 * L.LINE].reshape(4, L.LINE)
-    assert engine.heap.ctypes.data % 1024 == 0
-    assert (rings[:, L.R_BASE] - engine.heap.ctypes.data).tolist() == [i << 16 for i in range(4)]
-    assert rings[:, L.R_SIZE].tolist() == [1 << 16] * 4

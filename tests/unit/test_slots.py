@@ -10,7 +10,6 @@ from simpler_ref.jit import slots
 from simpler_ref.task_interface import TaskState as S
 
 from ..kernels import kernels as k
-from ..support import reads, writes
 
 
 @pytest.mark.parametrize("event", range(len(slots.EVENTS)), ids=[one.name for one in slots.EVENTS])
@@ -75,15 +74,3 @@ def test_the_counts_hold_more_consumers_than_tasks_can_live(driver):
     driver.mem[slot + L.S_FANOUT] = many | many << 32
     assert k.acquire_ref(driver.mem, slot) and not k.release_ref(driver.mem, slot)
     assert driver.refs(slot) == (many + 1, many + 1)
-
-
-def test_a_slot_comes_back_as_if_it_were_new(driver):
-    driver.open_scope()
-    first = driver.submit(writes(0x7000_0000), reads(0x7000_0400), scalars=[1, 2, 3])
-    driver.close_scope()
-    driver.finish(first)
-    driver.reclaim()
-    again = driver.submit()
-    assert (again, driver.state(again), driver.refs(again)) == (first, S.PENDING, (1, 0))
-    assert (driver.counts(again), driver.edges(again)) == ((0, 0), [])
-    assert (driver.consumers(again), driver.worker_of(again), driver.id(again)) == ([], -1, 1)

@@ -9,7 +9,7 @@ import pytest
 from simpler_ref.native_chip import ChipCallable, ChipStatus, ChipWorker
 from simpler_ref.task_interface import CallConfig
 from tests import chip_kernels as K
-from tests.chip_kernels import ADD, D, host_args, numbers, orchestration
+from tests.chip_kernels import ADD, host_args, numbers, orchestration
 
 from .conftest import refused
 
@@ -45,14 +45,6 @@ def test_blocks_may_wait_for_each_other_when_there_is_a_thread_for_each(chip):
         here = np.zeros(1, np.int32)
         chip.run_args(0, host_args(here), CallConfig(block_dim=blocks))
         assert here[0] == blocks
-
-
-@pytest.mark.spec("CHIP-RUN-5")
-def test_a_function_launches_as_often_as_it_likes(chip):
-    chip.prepare(0, orchestration("many", [D.INOUT], [(0, K.mark_core())]))
-    seen = np.zeros(48, np.int32)
-    chip.run_args(0, host_args(seen))
-    assert (seen == 200).all()
 
 
 @pytest.mark.spec("CHIP-RUN-3")

@@ -32,15 +32,6 @@ def test_after_a_cancel_a_task_that_is_or_becomes_ready_fails_and_is_not_dispatc
         assert (driver.state(slot), driver.worker_of(slot)) == (FAILED, -1)
 
 
-@pytest.mark.spec("SCHED-CANCEL-1")
-def test_a_cancel_stops_tasks_of_both_types_though_workers_are_idle(make_driver):
-    driver = make_driver(sub=2, next_level=2)
-    slots = [driver.submit(kind=kind) for kind in (L.SUB, L.NEXT_LEVEL) for _ in range(3)]
-    driver.x.request_cancel(driver.mem)
-    driver.settle()
-    assert (driver.states(*slots), driver.mem[L.BUSY]) == ([FAILED] * 6, 0)
-
-
 @pytest.mark.spec("SCHED-CANCEL-2")
 @pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
 def test_running_tasks_finish_as_usual(cancelled, error):

@@ -31,12 +31,6 @@ FEW_S = 5.0
 """A guard: how long a task waits to hear of a death that happens at once."""
 
 
-def error_of(driver):
-    """Return the run's error as (outcome, task, worker, detail)."""
-    words = [L.RUN_ERROR, L.ERROR_TASK, L.ERROR_WORKER, L.ERROR_DETAIL]
-    return tuple(driver.mem[words].tolist())
-
-
 # ---------------------------------------------------------------- a worker dies in a task
 @pytest.mark.spec("SCHED-DEATH-1")
 @pytest.mark.parametrize(

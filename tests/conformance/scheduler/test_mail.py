@@ -29,7 +29,6 @@ from tests.support import (
 )
 
 KEY = 0x7000_0000
-FOREVER_NS = 1 << 60
 
 
 # ---------------------------------------------------------------- the layout

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, auto, reads, updates, writes
+from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, updates, writes
 
 KEY = 0x7000_0000
 
@@ -32,25 +32,6 @@ def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_fan_in(make
         assert (driver.wire(), driver.fanin(consumer)) == (consumer, 1)
         assert driver.state(consumer) == PENDING
     assert sorted(driver.consumers(producer)) == sorted(consumers)
-
-
-@pytest.mark.spec("SCHED-WIRE-2", "SCHED-POISON-2", "ORCH-ALLOC-7")
-@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["COMPLETED", "FAILED"])
-def test_a_task_kept_for_its_memory_alone_is_neither_waited_for_nor_poison(make_driver, error):
-    driver = make_driver(sub=4)
-    owner = driver.submit(auto(8), writes(KEY))
-    slab = driver.address(owner)
-    driver.answer_task(driver.start(writes(slab)))
-    reader = driver.submit(reads(slab))
-    of_both = driver.start(reads(slab), reads(KEY))
-    assert driver.state(reader) == RUNNING
-    assert driver.state(of_both) == PENDING, "it reads something else of the owner"
-    assert driver.refs(owner)[0] == 3
-    driver.answer_task(owner, error)
-    driver.settle()
-    assert driver.states(reader, of_both) == [RUNNING, FAILED if error else RUNNING]
-    assert driver.finish_everything()
-    assert driver.state(reader) == COMPLETED
 
 
 @pytest.mark.spec("SCHED-WIRE-2")

@@ -52,18 +52,6 @@ def expected_chip(target, arch, on, runtime):
 
 
 @pytest.mark.spec("FLOW-ID-1")
-@pytest.mark.parametrize("payload", [b"", b"x", bytes(range(256)) * 9])
-def test_the_descriptor_of_a_serialised_callable(payload):
-    assert build_python_serialized_descriptor(payload) == u32(1, 2, 1, 1) + text(sha(payload))
-
-
-@pytest.mark.spec("FLOW-ID-1")
-@pytest.mark.parametrize("module, name", [("os.path", "join"), ("a", "B.c"), ("grüße", "ß")])
-def test_the_descriptor_of_an_imported_callable(module, name):
-    assert build_python_import_descriptor(module, name) == u32(1, 3) + text(module) + text(name)
-
-
-@pytest.mark.spec("FLOW-ID-1")
 @pytest.mark.parametrize("directions", [(), (D.IN,), (D.SCALAR, D.IN, D.OUT, D.INOUT)])
 def test_the_descriptor_of_a_chip_callable(directions):
     target = chip(directions=directions)

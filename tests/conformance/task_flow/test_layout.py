@@ -1,7 +1,6 @@
 """FLOW-LAYOUT: tensors that DataType, contiguous memory and five dimensions cannot describe."""
 
 import pickle
-import struct
 
 import numpy as np
 import pytest
@@ -305,24 +304,6 @@ def test_calls_number_their_arrays_anew_once_numbers_are_forgotten(mode):
 
 
 # ---------------------------------------------------------------- bytes, dependencies
-@pytest.mark.spec("FLOW-LAYOUT-3")
-def test_on_the_wire_it_has_the_number_of_its_layout_and_its_bytes():
-    with Worker(3, num_sub_workers=1, child_mode="thread") as w:
-        x, found = w.share(values("f8", 4, 6)), []
-        view = x[::-1, ::2]
-
-        def keep(args):
-            found.append(bytes(args._box[L.MAILBOX_OFF_ARGS :][: L.WORD + 40]))
-
-        handle = w.register(keep)
-        w.run(lambda orch, *_: orch.submit_sub(handle, make_args((view, T.INPUT))))
-        counts, wire = found[0][:8], found[0][8:]
-        assert counts == (1).to_bytes(8, "little")
-        number = int.from_bytes(wire[8:12], "little")
-        assert w._session.engine.layouts.read(number) == (view.dtype, (4, 3), (-48, 16))
-        extent = 3 * 48 + 2 * 16 + 8
-        fields = view.ctypes.data, number, extent, 255, 255
-        assert wire == struct.pack("<QQQ4xIB7x", *fields)
 
 
 @pytest.mark.spec("FLOW-LAYOUT-3")

@@ -43,14 +43,6 @@ def _spring():
     return lambda: None
 
 
-@pytest.mark.spec("FLOW-PAYLOAD-1")
-@pytest.mark.parametrize("payload", [b"", b"abc", bytes(1000)])
-def test_the_envelope_is_laid_out_as_in_the_table(payload):
-    raw = pack_payload(payload)
-    assert raw == b"SPYC" + struct.pack("<BBHQ", 1, 1, 0, len(payload)) + payload
-    assert parse_python_callable_payload(raw) == payload
-
-
 @pytest.mark.spec("FLOW-PAYLOAD-1", "FLOW-REG-2")
 def test_a_registration_in_a_running_worker_stages_the_envelope(monkeypatch):
     data = bytes(np.random.default_rng(1).integers(0, 256, 3_000_000, np.uint8))

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from simpler_ref.jit import layout as L
-from tests.support import DEADLINE_S, FAILED, READY, RUNNING, member, wait_until
+from tests.support import DEADLINE_S, FAILED, READY, RUNNING, wait_until
 
 FOREVER_NS = 10**13
 
@@ -96,22 +96,6 @@ def test_a_claimed_worker_gets_no_task_until_it_is_released(driver):
     assert driver.worker_of(slots[1]) == 0
 
 
-@pytest.mark.spec("WM-CLAIM-2")
-@pytest.mark.parametrize("what", ["group", "for one worker"])
-def test_a_task_that_needs_a_claimed_worker_waits_for_its_release(make_driver, what):
-    driver = make_driver(sub=0, next_level=2)
-    assert claim(driver) == L.OK
-    if what == "group":
-        slot = driver.submit_group(member(), member(), kind=L.NEXT_LEVEL)
-    else:
-        slot = driver.submit(kind=L.NEXT_LEVEL, owner=0)
-    driver.settle()
-    assert driver.state(slot) == READY
-    release(driver)
-    driver.settle()
-    assert driver.state(slot) == RUNNING
-
-
 # ---------------------------------------------------------------- not in time
 @pytest.mark.spec("WM-CLAIM-3")
 def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
@@ -126,16 +110,6 @@ def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
 
 
 # ---------------------------------------------------------------- death
-@pytest.mark.spec("WM-CLAIM-4")
-@pytest.mark.parametrize("buried", [False, True])
-def test_a_claim_on_a_dead_worker_ends_at_once(driver, buried):
-    driver.kill(0)
-    if buried:
-        driver.settle()
-    assert claim(driver, timeout_ns=FOREVER_NS) == L.ILLEGAL
-    assert not driver.usable(0) or not buried
-    driver.settle()
-    assert not driver.usable(0)
 
 
 @pytest.mark.spec("WM-CLAIM-4")

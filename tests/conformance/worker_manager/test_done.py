@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from simpler_ref import TaskArgs, TaskError, Worker, WorkerLostError
+from simpler_ref import TaskArgs, Worker, WorkerLostError
 from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
@@ -82,19 +82,6 @@ def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, wor
     assert (error_text(three), three.mem[L.ERROR_MEMBER]) == ("ValueError: first", failed)
     assert three.mem[L.ERROR_WORKER] == worker
     assert three.mem[L.FAILED_COUNT] == 2, "the group and its consumer"
-
-
-@pytest.mark.spec("WM-DONE-2")
-def test_the_error_names_the_member_and_its_worker():
-    with Worker(3, num_sub_workers=3) as w:
-
-        def body(args):
-            if args.scalar(0) == 1:
-                raise ValueError("not me")
-
-        handle = w.register(body)
-        with pytest.raises(TaskError, match=r"sub_worker \d.*task 0.*member 1.*ValueError: not me"):
-            w.run(submit_members(handle, 3))
 
 
 # ---------------------------------------------------------------- members that need not start

@@ -12,45 +12,13 @@ from tests.support import make_args
 from .own import calling, run_sub
 
 
-class CallsArgs:
-    def run(self, callable, view, config):
-        callable(view)
-
-
 @pytest.mark.spec("WM-MODE-1")
 def test_process_is_the_default_and_anything_but_the_two_is_refused():
     assert Worker(3).child_mode == Worker(4, child_mode=None).child_mode == "process"
+    assert Worker(3, child_mode="Thread").child_mode == "thread", "whatever the letters"
     for bad in ("fork", "", 1, "Processes"):
         with pytest.raises(ValueError, match=f"child_mode={bad!r}: it is 'process' or 'thread'"):
             Worker(3, child_mode=bad)
-
-
-@pytest.mark.spec("WM-MODE-1")
-def test_a_mode_may_have_capital_letters():
-    assert Worker(3, child_mode="PROCESS").child_mode == "process"
-    assert Worker(3, child_mode="Thread").child_mode == "thread"
-
-
-@pytest.mark.spec("WM-MODE-1")
-def test_all_workers_of_a_worker_follow_its_mode(mode):
-    w = Worker(3, num_sub_workers=2, child_mode=mode)
-    w.add_next_level(CallsArgs())
-    w.add_sub(CallsArgs())
-    with w:
-        pids = w.share(np.zeros(4, np.int64))
-        handle = w.register(lambda args: pids.__setitem__(args.scalar(0), os.getpid()))
-
-        def orch_fn(orch, *_):
-            orch.submit_sub_group(handle, [make_args(scalars=[i]) for i in range(3)])
-            orch.submit_next_level(handle, make_args(scalars=[3]))
-
-        w.run(orch_fn)
-        if mode == "thread":
-            assert set(pids.tolist()) == {os.getpid()}
-            assert w.worker_pids() == []
-        else:
-            assert len(set(pids.tolist())) == 4
-            assert sorted(pids.tolist()) == sorted(w.worker_pids())
 
 
 def program(mode):

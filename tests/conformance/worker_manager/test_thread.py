@@ -3,11 +3,10 @@
 import os
 import threading
 
-import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker
-from tests.support import DEADLINE_S, make_args
+from tests.support import DEADLINE_S
 
 from .own import run_sub
 
@@ -28,20 +27,6 @@ def test_one_thread_of_this_process_serves_all_tasks_of_a_worker(w):
     assert [seen.count(place) for place in places] == [20, 20]
     assert {pid for pid, _ in places} == {os.getpid()}
     assert threading.get_ident() not in {thread for _, thread in places}
-
-
-@pytest.mark.spec("WM-THREAD-1")
-def test_a_task_sees_the_memory_of_the_process_as_it_is(w):
-    state, private = {"count": 0}, np.zeros(3)
-
-    def body(args):
-        state["count"] += 1
-        private[args.scalar(0)] = state["count"]
-
-    handle = w.register(body)
-    for i in range(3):
-        run_sub(w, handle, make_args(scalars=[i]))
-    assert (state, private.tolist()) == ({"count": 3}, [1, 2, 3])
 
 
 @pytest.mark.spec("WM-THREAD-2")

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import socket
-import struct
 import threading
 from pathlib import Path
 
@@ -259,14 +258,6 @@ def test_arguments_that_cannot_be_are_refused_and_nothing_is_joined(name):
             chip.comm_destroy(comm)
     with pytest.raises(ChipError, match="not open"):
         chip.comm_init(0, 1, name)
-
-
-@pytest.mark.spec("CHIP-ARGS-1")
-def test_arguments_that_are_not_there_are_refused_by_a_rank_as_well(name):
-    with ChipWorker(0) as chip:
-        chip.comm_alloc_windows(chip.comm_init(0, 1, name), 1)
-        with pytest.raises(ChipError, match="arguments of -1 tensors and 1 scalars in 8 bytes"):
-            chip.run(0, struct.pack("<ii", -1, 1))
 
 
 # ---------------------------------------------------------------- failure

@@ -223,13 +223,6 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_the_run(chip, tmp_path)
 
 
 @pytest.mark.spec("FLAG-CHIP-1")
-def test_a_run_that_is_refused_leaves_no_folder(chip, files):
-    with pytest.raises(ChipError, match="takes 1 tensors"):
-        chip.run_args(0, host_args(), files.config(**ALL))
-    assert not files.folder.exists()
-
-
-@pytest.mark.spec("FLAG-CHIP-1")
 @pytest.mark.parametrize("room", [280, 400, 3000])
 def test_where_there_is_no_room_for_records_the_run_fails_and_says_so(chip, files, room):
     args, limits = host_args(np.zeros(BLOCKS, np.int32)), resource.getrlimit(resource.RLIMIT_FSIZE)
