@@ -432,16 +432,35 @@ class Copies:
         MemoryError
             There is no room for them.
         """
-        lacking = []
+        lacking: dict[int, tuple[int, _Copy]] = {}
         with self._lock, _of_task(sizes, tensors):
             for one, nbytes in zip(tensors, sizes, strict=True):
                 if one.source == source and one.reads and not self._has(one.key, one.reads):
                     copy = self._of(one.key, nbytes)
                     self._step("change", one.key, copy)
-                    lacking.append((one, copy))
-        by_key = {one.key: (one, copy) for one, copy in lacking}
-        if by_key:
-            self._fetch(source, list(by_key.values()))
+                    lacking[one.key] = one.reads, copy
+        if not lacking:
+            return
+        try:
+            self._mover.fetch_all(
+                source,
+                [
+                    Span(window_key(key, version), copy.address, copy.nbytes)
+                    for key, (version, copy) in lacking.items()
+                ],
+            )
+        except TransferError as error:
+            if not error.refused:
+                raise SourceLost(str(error)) from error
+            versions = ", ".join(str(version) for version, _ in lacking.values())
+            raise RemoteError(
+                f"version {versions} of the tensor is no longer at the endpoint that has made it: {RACE}"
+            ) from error
+        with self._lock:
+            for key, (version, copy) in lacking.items():
+                self._counts["fetched"] += 1
+                copy.is_fetched = True
+                self._step("keep", key, copy, version)
 
     def take(self, tensors: Sequence[CopiedTensor], sizes: Sequence[int]) -> list[int]:
         """Return the address of each copy that a task gets, once the versions that it reads are there.
@@ -563,26 +582,6 @@ class Copies:
         self._copies[one.key] = came
         self._step("take", one.key, came, one.reads)
         return True
-
-    def _fetch(self, source: str, several: Sequence[tuple[CopiedTensor, _Copy]]) -> None:
-        """Fetch versions, all at once."""
-        spans = [
-            Span(window_key(one.key, one.reads), copy.address, copy.nbytes) for one, copy in several
-        ]
-        try:
-            self._mover.fetch_all(source, spans)
-        except TransferError as error:
-            if not error.refused:
-                raise SourceLost(str(error)) from error
-            versions = ", ".join(str(one.reads) for one, _ in several)
-            raise RemoteError(
-                f"version {versions} of the tensor is no longer at the endpoint that has made it: {RACE}"
-            ) from error
-        with self._lock:
-            for one, copy in several:
-                self._counts["fetched"] += 1
-                copy.is_fetched = True
-                self._step("keep", one.key, copy, one.reads)
 
     def _of(self, key: int, nbytes: int) -> _Copy:
         """Return a copy whose memory tasks see."""

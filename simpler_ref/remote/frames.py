@@ -232,22 +232,12 @@ class CompletionPayload:
 _COMPLETION = Message("COMPLETION", CompletionPayload)
 
 
-_SUCCESS = bytes(8)
-"""What follows the sequence if a task has succeeded: error code 0 and no message."""
-
-
 def encode_completion(sequence: int, error_code: int, error_message: str = "") -> bytes:
     """Return the payload of a COMPLETION."""
-    if type(error_code) is int and error_code == 0 and error_message == "":
-        return U64.write(sequence, "COMPLETION.sequence") + _SUCCESS
     return _COMPLETION.encode(CompletionPayload(sequence, error_code, error_message))
 
 
-def decode_completion(data: bytes) -> CompletionPayload:
-    """Return what a COMPLETION says."""
-    if len(data) == 16 and data[8:] == _SUCCESS:
-        return CompletionPayload(int.from_bytes(data[:8], "little"), 0)
-    return _COMPLETION.decode(data)
+decode_completion = _COMPLETION.decode
 
 
 # ---------------------------------------------------------------- CONTROL and CONTROL_REPLY
