@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -66,7 +67,15 @@ class AsyncResult:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the value, or the error, is there, for at most `timeout` seconds."""
-        concurrent.futures.wait(self._futures, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for one in self._futures:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                one.exception(left)
+            except concurrent.futures.CancelledError:
+                pass
+            except concurrent.futures.TimeoutError:
+                return
 
     def ready(self) -> bool:
         """Say whether it is there."""

@@ -26,6 +26,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from ..model.tensor import ContinuousTensor, view_memory
 from ..model.visibility import is_shared
+from ..system.regions import is_private
 
 _reduce = cloudpickle.Pickler.dispatch_table[CodeType]
 
@@ -131,7 +132,7 @@ class Serializer(ByValue):
 
     def reducer_override(self, obj: Any) -> Any:
         """Pickle an array in shared memory by its address."""
-        if type(obj) is np.ndarray and obj.nbytes:
+        if type(obj) is np.ndarray and obj.nbytes and not is_private(obj):
             low, high = byte_bounds(obj)
             if is_shared(low, high - low):
                 self._require_address_to_mean_something()

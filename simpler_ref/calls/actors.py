@@ -256,11 +256,9 @@ class _Pickler(Serializer):
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how an object is pickled in another way than usual."""
-        if type(obj) is not np.ndarray:
-            return super().reducer_override(obj)
-        shared = NotImplemented if is_private(obj) else super().reducer_override(obj)
-        is_view = shared is not NotImplemented and not obj.flags.writeable
-        return (_read_only, shared) if is_view else shared
+        reduced = super().reducer_override(obj)
+        is_shared = type(obj) is np.ndarray and reduced is not NotImplemented
+        return (_read_only, reduced) if is_shared and not obj.flags.writeable else reduced
 
 
 def _read_only(make: Any, args: tuple[Any, ...]) -> Array:

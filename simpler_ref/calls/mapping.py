@@ -29,6 +29,7 @@ from ..callables.runnable import refuse_unrun
 from ..engine.memory import PARK_NS
 from ..errors import TaskError, tell
 from ..orch.checked import caller
+from ..system.regions import is_private
 from ..system.values import integer, limit
 from . import outcomes
 from .current import here, is_own
@@ -54,6 +55,15 @@ _PLAIN = {type(None), bool, int, float, complex, str, bytes, *_NUMPY}
 
 _OWN_CALL = {np.ndarray, Future}
 """Values for which the stream has to look at a call itself."""
+_SMALL = 1 << 14
+"""In bytes: a larger array is not copied twice, into a chunk and with it."""
+
+
+def _is_copied(value: Any) -> bool:
+    """Say whether an argument is as good in a chunk as in a call of its own."""
+    if type(value) is np.ndarray:
+        return value.nbytes < _SMALL and not value.dtype.hasobject and is_private(value)
+    return type(value) is not Future
 
 
 # ---------------------------------------------------------------- in a worker
@@ -575,8 +585,11 @@ class Results:
 
     def _look_at(self, items: list[Any]) -> None:
         """Note what kind of items have been read."""
-        kinds = set(map(type, chain.from_iterable(items) if self._star else items))
-        self._apart = self._alone or not kinds.isdisjoint(_OWN_CALL)
+        values = list(chain.from_iterable(items)) if self._star else items
+        kinds = set(map(type, values))
+        self._apart = self._alone or (
+            not kinds.isdisjoint(_OWN_CALL) and not all(map(_is_copied, values))
+        )
         self._pickled = not kinds <= _PLAIN
 
     def _submit(self) -> _Call:
@@ -592,7 +605,7 @@ class Results:
                 self._apart = True
             else:
                 bound = self._chunks.signature.bind((sent, self._pickled), {})
-                future = self._stream.submit_bound(self._plan_of_chunks, bound)
+                future = self._stream.submit_bound(lambda: self._plan_of_chunks, bound)
                 origin = _Origin(self._of, self._taken - len(items), len(items))
                 name = self._chunks.__qualname__
                 return _Chunk(self._stream, future, origin, name)
@@ -601,17 +614,19 @@ class Results:
             future = self._stream.submit(self._task, args, {})
         else:
             bound = self._task.signature.bind(args, {})
-            future = self._stream.submit_bound(self._plan_of_single, bound)
+            future = self._stream.submit_bound(lambda: self._plan_of_single, bound)
         return _Call(future, _Origin(self._of, self._taken - len(items)))
 
+    @functools.cached_property
     def _plan_of_chunks(self) -> CallPlan:
-        """Return the plan of the calls that have several items."""
+        """What is known of the calls that have several items."""
         payload, _ = self._stream.sent(self._chunks)
         payload = payload._replace(reads=self._payload.reads)
         return self._stream.functions.plan(self._chunks, payload, lasts=False)
 
+    @functools.cached_property
     def _plan_of_single(self) -> CallPlan:
-        """Return the plan of the calls that have one item, of the function as it was."""
+        """What is known of the calls that have one item, of the function as it was."""
         return self._stream.functions.plan(self._task, self._alone_payload, lasts=False)
 
 

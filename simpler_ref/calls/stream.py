@@ -119,6 +119,8 @@ class Stream:
         self._watched: dict[int, Future] = {}
         self._watcher: threading.Thread | None = None
         self._watching = threading.Lock()
+        self._has_unseen = False
+        """Whether a future is to be notified that the watcher has not looked at yet."""
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         """The results of `map` that are alive."""
         self.dropped_maps: list[Any] = []
@@ -849,9 +851,10 @@ class Stream:
 
     # ------------------------------------------------------------ those that are notified
     def watch(self, future: Future) -> None:
-        """Have a future notified when its call has ended."""
+        """Have a future notified when its call has ended, which may have been long ago."""
         with self._watching:
-            if self._watcher is None:
+            looks_already = self._watcher is not None
+            if not looks_already:
                 watcher = threading.Thread(
                     target=self._notify_all, name="simpler_ref-calls", daemon=True
                 )
@@ -859,6 +862,9 @@ class Stream:
                     watcher.start()
                     self._watcher = watcher
             self._watched[id(future)] = future
+            self._has_unseen = True
+        if looks_already and future.done():
+            self.stop_waiting()
 
     def _notify_all(self) -> None:
         """Notify futures that their calls have ended, as long as there are any that want to know.
@@ -869,6 +875,7 @@ class Stream:
             event = self.mutex.register()
             while True:
                 ended = self._engine.view.ended
+                self._has_unseen = False
                 for key, future in list(self._watched.items()):
                     if self._gone or future.done():
                         self._watched.pop(key, None)
@@ -883,7 +890,7 @@ class Stream:
                         self._watcher = None
                         self.mutex.forget(event)
                         return
-                self._wait_a_while(event, PARK_NS, ended=ended)
+                self._wait_a_while(event, PARK_NS, ended=ended, unless=lambda: self._has_unseen)
         except BaseException:
             with self._watching:
                 self._watcher = None

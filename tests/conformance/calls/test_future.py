@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
+from simpler_ref.calls import stream
 from tests.support import wait_until
 
 from .tasks import add, same, update, wait_at
@@ -82,6 +83,16 @@ def test_callbacks_are_called_once_with_the_future(w):
     assert ended.wait(30)
     with pytest.raises(ValueError, match="boom"):
         failed.result()
+
+
+@pytest.mark.spec("CALL-FUTURE-1")
+def test_one_that_has_ended_before_somebody_waits_is_told_at_once(w, monkeypatch):
+    monkeypatch.setattr(stream, "PARK_NS", 10**11)  # who waits for another end waits in vain
+    for i in range(200):
+        call = add(i, i)
+        if i % 2:
+            wait_until(call.done)
+        assert concurrent.futures.wait([call], 20) == ({call}, set())
 
 
 @pytest.mark.spec("CALL-FUTURE-4")
