@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from simpler_ref.jit.entries import entries
@@ -179,17 +178,6 @@ def test_an_example_is_as_short_as_its_counterpart_and_the_page_has_the_figures(
         assert f"counterparts/{name}.py" in PAIRS_PAGE
 
 
-def test_k_means_agrees_with_numpy():
-    rng = np.random.default_rng(0)
-    truth = np.array([[1, 1], [9, 1], [1, 9], [9, 9]])
-    points = truth[rng.integers(4, size=20_000)] + rng.standard_normal((20_000, 2))
-    centres = truth + 2.0
-    for _ in range(10):
-        nearest = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
-        centres = np.array([points[nearest == one].mean(0) for one in range(4)])
-    assert output_of("k_means.py") == f"{centres.round(1).tolist()}\n"
-
-
 # ---------------------------------------------------------------- the Gaussian process
 @pytest.mark.parametrize(
     "sizes", sample([(400, 64, 2), (300, 100, 1), (90, 256, 3), (1500, 128, 2)], 1)
@@ -327,21 +315,19 @@ RUNS = {
 }
 """Commands, and lines that they print; each compares its result with that of numpy."""
 QUICK = (
-    *("word_count", "image_filter", "scene_vector_add", "gaussian_process", "nested_workers"),
-    *("compiled_leaves", "recorded_graph", "chips_vector_add"),
+    *("scene_vector_add", "nested_workers", "compiled_leaves", "recorded_graph"),
+    "chips_vector_add",
 )
 """Of many examples, those that `make test` runs."""
 
 
-def sampled(commands):
-    """Return parameters: `make test` takes the quick examples."""
-    return [
+@pytest.mark.parametrize(
+    "command",
+    [
         one if one.partition(".")[0] in QUICK else pytest.param(one, marks=pytest.mark.long)
-        for one in commands
-    ]
-
-
-@pytest.mark.parametrize("command", sampled(RUNS))
+        for one in RUNS
+    ],
+)
 def test_an_example_agrees_with_numpy_and_says_what_it_did(command):
     out = output_of(*command.split())
     for line in RUNS[command]:

@@ -12,7 +12,7 @@ from simpler_ref.engine.structures import digest_of
 from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import INVALID, Ring, RingView, Scope, TensorMap
-from simpler_ref.stepping import Mailbox, Scheduler, TaskSlots, WorkerManager, WorkerThread
+from simpler_ref.stepping import Mailbox, TaskSlots, WorkerManager
 from simpler_ref.task_interface import MailboxState, TaskState, WorkerType
 from simpler_ref.task_interface import TensorArgType as T
 from tests.spec_rules import ROOT
@@ -146,24 +146,6 @@ def test_a_scheduler_and_a_manager_work_without_a_worker():
     assert [manager.slots.state(task).name for task in tasks] == ["CONSUMED", "READY", "CONSUMED"]
     manager.stop()
     assert {one.mailbox.read_state().name for one in manager.threads} == {"SHUTDOWN"}
-
-
-@pytest.mark.spec("ORCH-API-4")
-@pytest.mark.kernels
-def test_parts_can_be_put_together_one_by_one():
-    slots = TaskSlots(sub=1)
-    scheduler, worker = Scheduler(slots), WorkerThread(len, slots)
-    keys, scope = TensorMap(slots), Scope(slots)
-    worker.start()
-    scope.scope_begin()
-    task = slots.submit(make_args((key(4096), T.OUTPUT_EXISTING)))
-    assert (keys.lookup(4096), scope.tasks(), scheduler.wire()) == (task, [task], task)
-    worker.dispatch(task)
-    worker.serve()
-    assert (worker.poll(), slots.state(task).name) == ([task], "COMPLETED")
-    scope.scope_end()
-    assert (keys.lookup(4096), slots.state(task).name) == (INVALID, "FREE")
-    assert Scheduler().run_pass() == 0
 
 
 @pytest.mark.spec("ORCH-API-5")

@@ -163,23 +163,6 @@ def test_tasks_of_a_run_read_arrays_that_the_program_has_dropped(mode, depth):
 
 
 @pytest.mark.spec("ORCH-ARRAY-2")
-def test_arguments_and_graphs_keep_their_arrays():
-    with Worker(level=3, num_sub_workers=1) as w:
-        handle, result = w.register(copy), w.zeros(6)
-        given = make_args((w.share(np.arange(6.0)), T.INPUT), (result, T.INOUT))
-
-        def orch_fn(orch, args, config):
-            for one in (args, given):
-                orch.submit_sub(handle, make_args((one.tensor(0), T.INPUT), (result, T.INOUT)))
-
-        graph = w.record(orch_fn, make_args((w.share(np.ones(6)), T.INPUT)))
-        others = [w.full(6, 9) for _ in range(5)]
-        graph.run()
-        assert result.tolist() == [0, 1, 2, 3, 4, 5]
-        del others
-
-
-@pytest.mark.spec("ORCH-ARRAY-2")
 def test_large_arrays_that_are_gone_give_their_memory_back_once_no_task_may_use_them(monkeypatch):
     monkeypatch.setattr(shared_arrays, "_MOST_FREE", 0)
     nbytes = 8 << 20
