@@ -539,11 +539,8 @@ FAULTS = (
     fault(
         "window-of-ids",
         "With several rings, too, ids may be ahead of the oldest task of a ring by `task_window` only.",
-        (
-            f"{ORCH}/test_window.py::"
-            "test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it",
-            f"{ORCH}/test_window.py::test_a_task_that_runs_on_holds_none_of_its_ring_up",
-        ),
+        f"{ORCH}/test_window.py::"
+        "test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it",
         Patch(
             "engine/memory.py",
             "        one_ring = ring_depth == 1 and task_window is not None\n",

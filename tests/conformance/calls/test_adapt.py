@@ -159,9 +159,7 @@ def test_a_worker_is_a_pool(w):
     assert found.ready() and found.successful() and found.get() == [1]
     pool.starmap_async(divmod, [(1, 0)], error_callback=noted.append).wait()
     pool.map_async(abs, [], callback=noted.append)
-    deadline = time.monotonic() + 30
-    while len(noted) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(noted) == 3)
     assert (
         [type(one) for one in noted].count(ZeroDivisionError) == 1 and [1] in noted and [] in noted
     )

@@ -15,6 +15,7 @@ import pytest
 
 import simpler_ref as sr
 
+from ...system.programs import Fork
 from .tasks import total, update, wait_at
 
 
@@ -468,23 +469,15 @@ print(len(seen) <= os.cpu_count(), list(sr.map(nested, [3])))
 
 
 @pytest.mark.spec("CALL-STREAM-5")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_results_in_any_order_are_refused_in_a_forked_process(w):
-    results, child = w.map_unordered(time.sleep, [0.3, 0.3], chunksize=1), os.fork()
-    if not child:
-        status = 1
-        try:
-            with pytest.raises(RuntimeError, match="forked"):
-                next(results)
-            status = 0
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + 20
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.01)
-    assert ended[1] == 0
+    results = w.map_unordered(time.sleep, [0.3, 0.3], chunksize=1)
+
+    def ask():
+        with pytest.raises(RuntimeError, match="forked"):
+            next(results)
+
+    with Fork(ask) as child:
+        assert child.wait() == 0
     assert list(results) == [None, None]
 
 

@@ -14,6 +14,7 @@ import simpler_ref as sr
 from simpler_ref.engine.view import blocks
 from tests.support import shared_pages
 
+from ...system.programs import Fork
 from .tasks import MODES, fill, same, update
 
 
@@ -334,12 +335,9 @@ def check_points(w, main, unit):
 
 @pytest.mark.spec("CALL-VALUE-4")
 def test_a_forked_process_that_drops_a_value_leaves_it_to_the_program(w):
-    kept, child = [same(np.full(1 << 18, 7, np.float32)).result()], os.fork()
-    if child == 0:
-        kept.clear()
-        gc.collect()
-        os._exit(0)
-    os.waitpid(child, 0)
+    kept = [same(np.full(1 << 18, 7, np.float32)).result()]
+    with Fork(lambda: (kept.clear(), gc.collect())) as child:
+        assert child.wait() == 0
     others = [same(np.full(1 << 18, i, np.float32)).result() for i in range(4)]
     assert (kept[0] == 7).all() and [int(one[0]) for one in others] == [0, 1, 2, 3]
 

@@ -6,7 +6,7 @@ from simpler_ref import RingFullError, Worker
 from simpler_ref.engine.memory import Engine
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Ring
-from tests.support import Driver, Gate, auto, inside
+from tests.support import Driver, auto, inside
 
 
 @pytest.mark.spec("ORCH-WINDOW-1")
@@ -38,26 +38,6 @@ def test_a_buffer_that_stays_alive_holds_nothing_up_that_fits_beside_it(rings, n
     with Worker(3, ring_depth=rings, task_window=64, alloc_timeout_s=0) as w:
         for _ in range(2):
             assert w.run(orch_fn).tasks == many + 1
-
-
-@pytest.mark.spec("ORCH-WINDOW-6")
-def test_a_task_that_runs_on_holds_none_of_its_ring_up():
-    with Gate() as go, Worker(3, num_sub_workers=2, task_window=8) as w:
-        wait, nothing = w.register(go.wait), w.register(lambda: None)
-
-        def orch_fn(orch, args, config):
-            for _ in range(3):
-                orch.scope_begin()
-            orch.submit_sub(wait)
-            try:
-                for _ in range(200):
-                    with orch.scope():
-                        orch.submit_sub(nothing)
-                assert orch.ring.slot_state(0).state.name in ("READY", "RUNNING")
-            finally:
-                go.open()
-
-        assert w.run(orch_fn).tasks == 201
 
 
 @pytest.mark.spec("ORCH-WINDOW-2")

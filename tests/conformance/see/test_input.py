@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,6 +13,7 @@ from simpler_ref import HazardError, TaskError, Trace, Worker, leaf
 from simpler_ref import TensorArgType as T
 from simpler_ref.workers.guard import MOST_COPIED, PIECE
 
+from ...support import wait_until
 from .conftest import make
 
 
@@ -207,9 +207,7 @@ def test_what_a_task_may_write_through_another_tensor_is_not_compared(w):
 
 
 def wait_for(flags, number):
-    deadline = time.monotonic() + 20
-    while flags[number] == 0 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: flags[number])
 
 
 def signal_and_wait(args):

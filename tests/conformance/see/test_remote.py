@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +26,7 @@ from tests.conformance.see.conftest import main, make
 from tests.conformance.see.test_page import contents
 from tests.endpoints import INOUT, Tower, program
 from tests.raw_session import session
+from tests.support import wait_until
 
 TASKS = (2, 64)
 
@@ -319,12 +319,9 @@ def test_what_had_come_of_a_lost_endpoint_stays(tmp_path):
     assert sorted(trace.whole.within.tolist())[-4:] == [1, 3, 4, 5]
 
 
-def until_there(path, is_there, timeout_s=60):
+def until_there(path, is_there):
     """Wait until a file has what is expected, while the trace goes on."""
-    end = time.monotonic() + timeout_s
-    while not (os.path.getsize(path) and is_there(Trace.open(path))):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until(lambda: os.path.getsize(path) and is_there(Trace.open(path)))
 
 
 @pytest.mark.spec("SEE-REMOTE-4")
