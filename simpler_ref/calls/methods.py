@@ -146,8 +146,7 @@ class CallMethods:
         Parameters
         ----------
         *arrays : ndarray
-            Shared arrays, or views of them: afterwards no call reads or writes any of their bytes. That
-            is a call behind those, for which a worker has to be free.
+            Shared arrays, or views of them: afterwards no call reads or writes any of their bytes.
         timeout : float | None
             In seconds.
 
@@ -167,8 +166,13 @@ class CallMethods:
         if not isinstance(stream, Stream):
             return
         if arrays:
-            stream.submit(_nothing, arrays, {}).result(limit_s)
-        elif not stream.wait_for_submitted(limit_s, later=True):
+            behind = stream.submit(_nothing, arrays, {})
+            has_ended = stream.wait_for_turn(behind, limit_s)
+            if has_ended and behind.done():  # it fails with who should have written them
+                behind.result()
+        else:
+            has_ended = stream.wait_for_submitted(limit_s, later=True)
+        if not has_ended:
             raise concurrent.futures.TimeoutError(
                 f"calls have not ended within {timeout} s; they go on"
             )

@@ -485,6 +485,29 @@ class Stream:
             self.mutex.forget(event)
         return True
 
+    def wait_for_turn(self, future: Future, timeout_s: float | None) -> bool:
+        """Wait until a call waits for no other one, only for a worker; return whether that is so.
+
+        With sums of arrays it has to end: the program would change these next.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._sums is not None:
+            return self.wait(future, deadline)
+        view, event = self._engine.view, self.mutex.register()
+        try:
+            while True:
+                ended, slot = view.ended, future._slot
+                if not slot or not view.is_pending(slot):
+                    return True
+                rest_ns = PARK_NS
+                if deadline is not None:
+                    rest_ns = min(int((deadline - time.monotonic()) * 1e9), PARK_NS)
+                    if rest_ns <= 0:
+                        return False
+                self._wait_a_while(event, rest_ns, ended=ended)
+        finally:
+            self.mutex.forget(event)
+
     def _finish(self) -> None:
         """End the stream; what a signal has cut short may have left a call that no future refers to."""
         view = self._engine.view

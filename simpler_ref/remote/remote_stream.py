@@ -7,6 +7,7 @@ else, hazards and futures above all, is as with workers of this machine.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
@@ -18,6 +19,7 @@ from ..callables.pickling import for_endpoints
 from ..calls import outcomes
 from ..calls.call_errors import CallErrors
 from ..calls.forms import key_of
+from ..calls.futures import Future
 from ..calls.sending import Guards, How, Payload, guards_of_task, payload_of
 from ..calls.stream import Stream
 from ..calls.tasks import Task
@@ -66,6 +68,11 @@ class RemoteStream(Stream):
         target = Registration((), b"")
         add(handle, target, pickle.dumps(target))
         self._handle = handle
+
+    def wait_for_turn(self, future: Future, timeout_s: float | None) -> bool:
+        """Wait until a call has ended: an endpoint may have it while it waits for others."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return self.wait(future, deadline)
 
     # ------------------------------------------------------------ what is known before
     def _word_of_calls(self) -> int:

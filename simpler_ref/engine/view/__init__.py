@@ -374,6 +374,10 @@ class View:
             return self.call(slot).key & L.CALL_KEY
         return L.NONE
 
+    def is_pending(self, slot: int) -> bool:
+        """Say whether a call waits for others."""
+        return self._word(slot + L.S_STATE) == L.PENDING
+
     def is_under_way(self, slot: int, task: int) -> bool:
         """Say whether a call has neither ended nor failed, whatever its slot is used for by now."""
         word = self._word

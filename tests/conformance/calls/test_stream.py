@@ -496,6 +496,40 @@ def test_an_error_of_theirs_that_nobody_asks_for_is_logged(tmp_path):
 
 
 # ---------------------------------------------------------------- wait
+@sr.task
+def add_one(x: sr.InOut):
+    x += 1
+
+
+@pytest.mark.spec("CALL-STREAM-9")
+def test_the_program_waits_for_an_array_while_all_workers_do_something_else(w, gate):
+    @sr.task
+    def until_set(gate):
+        while not gate[0]:
+            time.sleep(0.001)
+
+    x, waiting = w.zeros(4), [until_set(gate) for _ in range(2)]
+    w.wait(x)
+    one = add_one(x)
+    with pytest.raises(concurrent.futures.TimeoutError, match=r"within 0\.01 s"):
+        w.wait(x, timeout=0.01)
+    gate[0] = 1
+    w.wait(x)
+    assert one.done() and (x == 1).all()
+    assert [each.result() for each in waiting] == [None, None]
+
+
+@pytest.mark.spec("CALL-STREAM-9")
+def test_the_program_may_write_an_array_that_it_has_waited_for():
+    with sr.Worker(num_sub_workers=1, check=True) as w:
+        x = w.zeros(4)
+        for number in range(20):
+            add_one(x)
+            w.wait(x)
+            x[:] = number
+        w.wait()
+
+
 @pytest.mark.spec("CALL-STREAM-9")
 def test_the_program_waits_for_an_array_or_for_all_calls(w):
     @sr.task
