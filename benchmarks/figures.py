@@ -104,6 +104,12 @@ FIGURES: dict[str, Figure] = {
     "map_values": Figure("calls", "map of 10⁵ no-op items, 2 workers", target=1.0),
     "map_lists": Figure("calls", "the same, each item a list"),
     "map_tiles": Figure("calls", "map over 10⁴ tiles of an array, 2 workers"),
+    "executor_stream": Figure("calls", "Executor.submit of 10⁴ no-ops, 2 workers"),
+    "executor_alone": Figure("calls", "… one after another"),
+    "pool_alone": Figure("calls", "Pool.apply, one after another"),
+    "actor_stream": Figure("calls", "10⁴ no-op calls of an actor"),
+    "actor_alone": Figure("calls", "… one after another"),
+    "call_nested": Figure("calls", "10⁵ calls of a recursion in a task", target=10.0),
     # cost per task by number of tasks
     "held_1e3": Figure("size", "10³ tasks, all held"),
     "held_1e4": Figure("size", "10⁴ tasks, all held"),

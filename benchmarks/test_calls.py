@@ -1,4 +1,4 @@
-"""What a call of a task costs: in a stream, on its own, as one of many in a map."""
+"""What a call of a task costs: in a stream, on its own, as one of many in a map, otherwise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from simpler_ref import In, Worker, task
 
 ROUNDS = 7
 CALLS, ALONE, ITEMS, TILES = 10_000, 2000, 100_000, 10_000
+LEAVES = 50_000
+NESTED = 2 * LEAVES - 1
 
 
 @task
@@ -24,6 +26,22 @@ def nothing_of(tile: In):
 @task(compiled=True)
 def compiled(value):
     """Return None, without the interpreter."""
+
+
+@task
+def tree(leaves):
+    """Return how many leaves there are, by a call for each of them, and for each pair of branches."""
+    if leaves == 1:
+        return 1
+    left, right = tree(leaves // 2), tree(leaves - leaves // 2)
+    return left.result() + right.result()
+
+
+class Idle:
+    """Has a method that returns None."""
+
+    def nothing(self, value):
+        """Return None."""
 
 
 def stream(worker: Worker) -> None:
@@ -62,6 +80,40 @@ def tiles(worker: Worker) -> None:
         pass
 
 
+def executor_stream(worker: Worker) -> None:
+    with worker.executor() as executor:
+        for future in [executor.submit(nothing.py_func, i) for i in range(CALLS)]:
+            future.result()
+
+
+def executor_alone(worker: Worker) -> None:
+    with worker.executor() as executor:
+        for i in range(ALONE):
+            executor.submit(nothing.py_func, i).result()
+
+
+def pool_alone(worker: Worker) -> None:
+    with worker.pool() as pool:
+        for i in range(ALONE):
+            pool.apply(nothing.py_func, (i,))
+
+
+def actor_stream(worker: Worker) -> None:
+    with worker.actor(Idle) as idle:
+        for future in [idle.nothing(i) for i in range(CALLS)]:
+            future.result()
+
+
+def actor_alone(worker: Worker) -> None:
+    with worker.actor(Idle) as idle:
+        for i in range(ALONE):
+            idle.nothing(i).result()
+
+
+def nested(worker: Worker) -> None:
+    tree(LEAVES).result()
+
+
 def calls(run: Callable[[Worker], None], operations: int) -> tuple[Callable[[], float], int]:
     """Return a round: a new Worker that has done it once, and the time of doing it again."""
 
@@ -85,6 +137,12 @@ def test_calls(record):
             "map_values": calls(values, ITEMS),
             "map_lists": calls(lists, ITEMS),
             "map_tiles": calls(tiles, TILES),
+            "executor_stream": calls(executor_stream, CALLS),
+            "executor_alone": calls(executor_alone, ALONE),
+            "pool_alone": calls(pool_alone, ALONE),
+            "actor_stream": calls(actor_stream, CALLS),
+            "actor_alone": calls(actor_alone, ALONE),
+            "call_nested": calls(nested, NESTED),
         },
         rounds=ROUNDS,
     )
