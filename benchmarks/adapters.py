@@ -1,4 +1,4 @@
-"""Programs for joblib, scikit-learn and dask on our workers and on their own, in turns; prints times.
+"""Programs for joblib, scikit-learn, dask and executors on our workers and on their own, in turns.
 
 Everything runs in one process with two workers. The shortest of several times counts: other programs can
 only make it longer. Starting workers and making data are not part of it. `memory` is what the workers
@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -28,6 +29,7 @@ import simpler_ref as sr
 WORKERS = 2
 ROUNDS = 7
 ITEMS = 10_000
+ALONE = 1000
 TASKS = 100_000
 WIDTH = 8
 
@@ -45,6 +47,26 @@ def total(*values):
 def busy():
     """Compute for about ten milliseconds."""
     return sum(range(300_000))
+
+
+# ---------------------------------------------------------------- executors
+def alone(executor: Executor) -> None:
+    for i in range(ALONE):
+        executor.submit(same, i).result()
+
+
+def stream(executor: Executor) -> None:
+    for future in [executor.submit(same, i) for i in range(ITEMS)]:
+        future.result()
+
+
+def beside_executors(w: sr.Worker) -> None:
+    """Show what a call costs that is submitted to an executor."""
+    with w.executor() as own, ProcessPoolExecutor(WORKERS) as other:
+        for title, run, count in (("one by one", alone, ALONE), ("in a stream", stream, ITEMS)):
+            works = {"Worker.executor": partial(run, own), "ProcessPool": partial(run, other)}
+            shortest(works, 1)
+            show(f"Executor.submit, {title}", shortest(works), count)
 
 
 # ---------------------------------------------------------------- joblib
@@ -165,6 +187,7 @@ def main() -> None:
     )
     with sr.Worker(num_sub_workers=WORKERS) as w:
         w.start()
+        beside_executors(w)
         for name, (graph, keys) in graphs().items():
             get = {
                 "dask_get": w.dask_get,

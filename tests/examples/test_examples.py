@@ -309,6 +309,7 @@ RUNS = {
     "paged_attention.py --steps=6 --sequences=3 --heads=2 --length=40": (
         rf" *5 +\d+ +\d+ +\d+ +\d+ +{NUMBER} ms +{NUMBER}$",
     ),
+    "divide_and_conquer.py": (r"the integral is 0\.503982, from 863 intervals$",),
     "many_in_a_call.py --tiles=6 --tile=9": (
         r"distance \d+ of 54 letters, 36 tasks, 60 edges; equal to numpy: yes$",
     ),

@@ -48,6 +48,7 @@ def test_the_sources_compile_without_a_warning():
     sources = sorted(map(str, package.glob("*/src/*.c")))
     assert {"quick.c", "shim.c"} <= {source.rpartition("/")[2] for source in sources}
     strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
-    command = ["cc", *strict, f"-I{INCLUDE_DIR}", *sources]
+    folders = f"-I{INCLUDE_DIR}", f"-I{package / 'jit' / 'src'}"
+    command = ["cc", *strict, *folders, *sources]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
