@@ -20,11 +20,6 @@ def add(a, b):
     return a + b
 
 
-@sr.task
-def update(y: sr.InOut, x: sr.In):
-    y += x
-
-
 # ---------------------------------------------------------------- the program forks
 def in_child(w, futures):
     """See what a forked process may do with the program's calls."""

@@ -6,41 +6,8 @@ import mmap
 import pytest
 
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.schema import Record, name_words
-
 
 # ---------------------------------------------------------------- words
-def test_a_record_hands_out_places_one_after_the_other():
-    record = Record("bench")
-    record.line("tools", "Ann", "Bob", "lock")
-    words = {"SAW": record.word("a saw"), "NAILS": record.word("nails", words=3), "SIZE": 7}
-    words["TACKS"] = words["NAILS"]
-    assert record.line("wood", "Bob", "Ann", "own") == 8
-    record.skip(2)
-    words["PLANK"] = record.word("a plank", read="Cy", rare=True)
-    words["GLUE"] = record.word("glue", hint="Dan")
-    record.parties("Cy", order="fork")
-    words["DUST"] = record.word("dust")
-    name_words(words)
-    assert words == {
-        "SAW": 0,
-        "NAILS": 1,
-        "SIZE": 7,
-        "TACKS": 1,
-        "PLANK": 10,
-        "GLUE": 11,
-        "DUST": 12,
-    }
-    assert {type(at) for at in words.values()} == {int}, "kernels freeze plain numbers"
-    assert (record.size, record.align(), record.size) == (13, 16, 16)
-    saw, nails, plank, glue, dust = record.fields
-    assert (saw.name, nails.name, nails.also) == ("SAW", "NAILS", ("TACKS",))
-    assert (saw.written_by, saw.read_by, saw.ordering, saw.rare) == ("Ann", "Bob", "lock", False)
-    assert (plank.written_by, plank.read_by, plank.rare) == ("Bob", "Cy", True)
-    assert (glue.read_by, glue.rare) == ("Ann; Dan as hint", False)
-    assert (dust.written_by, dust.read_by, dust.ordering) == ("Cy", "Ann", "fork")
-    assert (list(nails.lines), list(plank.lines)) == ([0], [1])
-    assert [section.begins_a_line for section in record.sections] == [True, True]
 
 
 def test_areas_that_kernels_copy_as_a_whole_are_lines():

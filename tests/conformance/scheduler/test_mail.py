@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs, TaskError, Worker
-from simpler_ref.engine.view.mailbox import ReceivedArgs
 from simpler_ref.jit import layout as L
 from simpler_ref.jit.kernel import INTERPRETED
 from simpler_ref.task_interface import ContinuousTensor, DataType, MailboxState
 from simpler_ref.task_interface import TensorArgType as T
 from simpler_ref.workers.reports import write_error
-from tests.kernels import kernels
 from tests.mailbox_model import explore
 from tests.spec_rules import tables
 from tests.support import (
@@ -23,7 +21,6 @@ from tests.support import (
     DEADLINE_S,
     RUNNING,
     make_args,
-    received,
     updates,
     wait_until,
 )
@@ -131,63 +128,7 @@ def test_a_function_receives_tensors_and_scalars_in_order_and_bit_by_bit():
 
 
 # ---------------------------------------------------------------- a decoder that distrusts counts
-def received_with(tensors, scalars):
-    """Return a worker's view of a mailbox that says it holds so many tensors and scalars."""
-    return received(bytes(1104) + struct.pack("<ii", tensors, scalars))
-
-
-READS = (ReceivedArgs.__len__, ReceivedArgs.tensor_count, ReceivedArgs.scalar_count)
-READS += (lambda args: args.tensor(0), lambda args: args.scalar(0))
-READS += (lambda args: args.scalar_float(0),)
 MOST = 2**31 - 1
-
-
-@pytest.mark.spec("FLOW-ARGS-4", "FLOW-VIEW-3")
-@pytest.mark.parametrize(("tensors", "scalars"), [(0, 0), (2, 2), (375, 2), (0, 1877), (128, 128)])
-def test_counts_that_fit_are_accepted_and_indices_checked_against_them(tensors, scalars):
-    args = received_with(tensors, scalars)
-    assert (args.tensor_count(), args.scalar_count()) == (tensors, scalars)
-    assert len(args) == tensors + scalars
-    for read, count in (
-        (args.tensor, tensors),
-        (args.scalar, scalars),
-        (args.scalar_float, scalars),
-    ):
-        if count:
-            read(count - 1)
-        for index in (-1, count, 1 << 40):
-            with pytest.raises(IndexError, match=f"out of range: there are {count}"):
-                read(index)
-        for index in ("x", None, 1.5):
-            with pytest.raises(TypeError, match=f"index {index!r} is not a whole number"):
-                read(index)
-
-
-@pytest.mark.kernels
-@pytest.mark.spec("SCHED-MAIL-10", "FLOW-ARGS-4", "FLOW-VIEW-3")
-def test_whatever_a_frame_says_decode_refuses_it_or_notes_what_lies_in_the_mailbox():
-    draw = random.Random(11)
-    words = np.array([draw.getrandbits(64) for _ in range(L.WORKER_WORDS)], np.uint64)
-    words = words.view(np.int64)
-    at, noted = L.W_MAILBOX + L.MAIL_COUNTS, slice(L.W_COUNTS, L.W_SCALARS_AT + 1)
-    edges = (0, 1, 2, 374, 375, 376, 1876, 1877, 1878, MOST, -1, -MOST - 1)
-    for _ in range(3000):
-        pair = [
-            draw.choice((draw.choice(edges), draw.randrange(400), draw.randrange(-MOST, MOST)))
-            for _ in range(2)
-        ]
-        words[at] = struct.unpack("<q", struct.pack("<ii", *pair))[0]
-        before = words.copy()
-        answer = kernels.decode(words, 0)
-        tensors, scalars = pair
-        if tensors < 0 or scalars < 0 or 40 * tensors + 8 * scalars > 15016:
-            assert (answer, words[L.W_SCALARS_AT]) == (L.MALFORMED, L.MALFORMED), pair
-        else:
-            assert (answer, words[L.W_SCALARS_AT]) == (L.OK, 1112 + 40 * tensors), pair
-            assert words[L.W_SCALARS_AT] + 8 * scalars <= 16128
-        assert words[L.W_COUNTS] == words[at]
-        words[noted] = before[noted]
-        assert (words == before).all(), "it writes nothing else"
 
 
 @pytest.mark.spec("SCHED-MAIL-10")

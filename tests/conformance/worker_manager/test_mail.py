@@ -3,17 +3,14 @@
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
-from simpler_ref import CallConfig, Worker
+from simpler_ref import Worker
 from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.threads import ThreadManager
-from tests.support import DEADLINE_S, make_args
-
-from .own import calling
+from tests.support import DEADLINE_S
 
 
 @pytest.fixture
@@ -40,38 +37,6 @@ def test_a_frame_carries_the_configuration_of_its_task(one):
         slot = one.submit_and_settle(config=index)
         assert config_bytes(one) == wires[index]
         one.finish(slot)
-
-
-@pytest.mark.spec("WM-MAIL-1")
-def test_every_field_reaches_the_worker_as_it_was_at_the_submit():
-    """And a task that is submitted without a configuration has the default."""
-    wires = [CallConfig(block_dim=i).to_bytes() for i in range(20)]
-    wires += [
-        CallConfig(block_dim=9, aicpu_thread_num=1, output_prefix="ü" * 511).to_bytes(),
-        CallConfig(output_prefix="x" * 1023).to_bytes(),
-        packed(0),
-    ]
-    with calling(1) as w:
-        seen = w.share(np.zeros((len(wires), 1052), np.uint8))
-
-        def note(number, args, config):
-            seen[args.scalar(0)] = np.frombuffer(config.to_bytes(), np.uint8)
-
-        handle = w.register(note)
-
-        def orch_fn(orch, *_):
-            config = CallConfig()
-            for i in range(20):
-                config.block_dim = i
-                orch.submit_next_level(handle, make_args(scalars=[i]), config)
-            config.block_dim, config.aicpu_thread_num, config.output_prefix = 9, 1, "ü" * 511
-            orch.submit_next_level(handle, make_args(scalars=[20]), config)
-            last = CallConfig(output_prefix="x" * 1023)
-            orch.submit_next_level(handle, make_args(scalars=[21]), last)
-            orch.submit_next_level(handle, make_args(scalars=[22]))
-
-        w.run(orch_fn)
-        assert [row.tobytes() for row in seen] == wires
 
 
 @pytest.mark.spec("WM-MAIL-2")
