@@ -332,7 +332,7 @@ STAND_INS = {
 
 def _modules():
     for found in pkgutil.iter_modules(jit.__path__):
-        if found.name != "atomics":
+        if found.name not in ("atomics", "_entry"):
             yield importlib.import_module(f"{jit.__name__}.{found.name}")
 
 
