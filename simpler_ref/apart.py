@@ -15,6 +15,7 @@ from typing import Any
 from .calls import mapping
 from .calls.current import current, here, leave
 from .worker import Worker
+from .workers import processes
 
 _of_scripts: Worker | None = None
 _lock = threading.Lock()
@@ -25,6 +26,8 @@ def worker_apart(**options: Any) -> Worker:
 
     It is closed with the program, or once nothing refers to it.
     """
+    if options.get("start_method") is None and processes.why_not_fork():
+        options["start_method"] = "spawn"  # as a Worker chooses, who says so, too
     worker = Worker(**options)
     worker.init()
     if here.nested is None:  # a task uses the workers only of those that it has entered

@@ -146,6 +146,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 "initializer= is for sub workers of this machine: give num_sub_workers; at endpoints, "
                 "let tasks make what they need at first use, and keep it in local"
             )
+        self._has_only_level = bool(args) and not kwargs
         chips = options.device_ids if options.level <= 3 else ()
         self._take_up(Life(options, first, _chips(chips, options.runtime)))
         if endpoints is not None:

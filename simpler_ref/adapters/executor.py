@@ -238,7 +238,10 @@ class Executor(concurrent.futures.Executor):
         self._is_shut = True
         for one in list(self._made):
             one.cancel()
+            if isinstance(one, (Future, mapping.Results)):
+                one.be_silent()
         if self._owned is not None and (stream := self._owned._life.stream) is not None:
+            stream.dropped_maps.clear()
             stream.end(2)
             self.shutdown()
 

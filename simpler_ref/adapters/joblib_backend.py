@@ -43,11 +43,12 @@ from joblib._parallel_backends import (
     mp,
 )
 from joblib._utils import _retrieve_traceback_capturing_wrapped_call
-from joblib.externals.loky.process_executor import _ExceptionWithTraceback
+from joblib.externals.loky.process_executor import TerminatedWorkerError, _ExceptionWithTraceback
 
 from ..apart import worker_apart
 from ..calls.current import current, here
 from ..calls.futures import Future
+from ..errors import WorkerLostError
 from ..system import forks
 from ..worker import Worker
 from .shared import SharedArrays
@@ -69,6 +70,10 @@ _LIMITS = {
 def register() -> None:
     """Make the backend known to joblib."""
     register_parallel_backend(NAME, SimplerRefBackend)
+
+
+class LostError(WorkerLostError, TerminatedWorkerError):  # type: ignore[misc]
+    """A `WorkerLostError` that programs for loky expect."""
 
 
 # ---------------------------------------------------------------- in a worker
@@ -297,6 +302,8 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
 
         def ended(future: Any) -> None:
             self._under_way.discard(future)
+            if isinstance(future, Future):
+                future.be_silent()  # of several errors `Parallel` raises one
             try:
                 if callback is not None:
                     callback(future)
@@ -308,7 +315,12 @@ class SimplerRefBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore
 
     def retrieve_result_callback(self, out: Any) -> Any:
         """Return the values of a batch, or raise what it has raised."""
-        return _retrieve_traceback_capturing_wrapped_call(out.result())
+        try:
+            return _retrieve_traceback_capturing_wrapped_call(out.result())
+        except WorkerLostError as error:
+            if type(error) is WorkerLostError:
+                error.__class__ = LostError
+            raise
 
     @contextmanager
     def retrieval_context(self) -> Iterator[None]:

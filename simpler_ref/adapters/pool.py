@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ..calls.mapping import Results
+from ..errors import RemoteTraceback
 from ..worker import Worker
 from .executor import Executor, futures_of
 
@@ -110,6 +112,34 @@ class AsyncResult:
         if error is not None:
             raise error
         return value
+
+
+class _Iterator:
+    """What `Pool.imap` returns: the values, one after another; also within a time."""
+
+    def __init__(self, results: Iterator[Any]) -> None:
+        self._results = results
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._results)
+
+    def next(self, timeout: float | None = None) -> Any:
+        """Return the next value, and wait for it for at most `timeout` seconds."""
+        results = self._results
+        if timeout is None or not isinstance(results, Results):
+            return next(results)
+        results.deadline = time.monotonic() + timeout
+        try:
+            return next(results)
+        except concurrent.futures.TimeoutError as error:
+            if not isinstance(error.__cause__, RemoteTraceback):
+                raise multiprocessing.TimeoutError(f"no result within {timeout} s") from None
+            raise
+        finally:
+            results.deadline = None
 
 
 class Pool:
@@ -217,17 +247,17 @@ class Pool:
 
     def imap(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
-    ) -> Iterator[Any]:
+    ) -> _Iterator:
         """Return the values for all items, in an iterator; see `Worker.map`."""
         self._require_open()
-        return self._executor.lazily("map", func, iterable, chunksize)
+        return _Iterator(self._executor.lazily("map", func, iterable, chunksize))
 
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
-    ) -> Iterator[Any]:
+    ) -> _Iterator:
         """Return the values for all items as the calls end, in an iterator."""
         self._require_open()
-        return self._executor.lazily("map_unordered", func, iterable, chunksize)
+        return _Iterator(self._executor.lazily("map_unordered", func, iterable, chunksize))
 
     # ------------------------------------------------------------ its end
     def _require_open(self) -> None:

@@ -284,7 +284,7 @@ class Results:
         self._workers = workers
         self._chunksize = chunksize
         self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
         are_values = all(one.mode is Mode.VALUE for one in task.signature.parameters)
         has_limits = task.timeout is not None or task.retries > 0
         self._alone = not are_values or has_limits or not stream.takes_pickles
@@ -334,7 +334,7 @@ class Results:
                 for value in self._ready:  # no call before it is returned: an interrupt loses it
                     return value
             except Exception:
-                self._be_silent()
+                self.be_silent()
                 raise
             if self._asking:
                 raise ValueError(
@@ -347,8 +347,9 @@ class Results:
             finally:
                 self._asking = False
 
-    def _be_silent(self) -> None:
+    def be_silent(self) -> None:
         """Log no more errors of calls: who got one either ends there, or asks for the others."""
+        self._was_retrieved = True
         if not self._has_raised:
             self._has_raised = True
             for call in self._ahead:
@@ -483,14 +484,14 @@ class Results:
                     self._ahead.rotate(-place)
                     return
             rest_s = PARK_NS / 1e9
-            if self._deadline is not None:
-                rest_s = min(rest_s, self._deadline - time.monotonic())
+            if self.deadline is not None:
+                rest_s = min(rest_s, self.deadline - time.monotonic())
                 if rest_s <= 0:
                     return
             self._stream.wait_for_end(ended, int(rest_s * 1e9), lambda: False)
 
     def _open(self, call: _Call) -> None:
-        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
         try:
             self._ready = call.open(left)
         except concurrent.futures.TimeoutError:

@@ -36,6 +36,7 @@ class CallMethods:
     """The methods of a Worker with sub workers."""
 
     _life: Life
+    _has_only_level = False
     register: Any
     _add_callable: Any
     zeros: Any
@@ -240,13 +241,14 @@ class CallMethods:
         Raises
         ------
         RuntimeError
-            It was made to run the program at endpoints, and these have no sub workers.
+            It was made to run the program at endpoints, and these have no sub workers; or by
+            ``Worker(4)``, which is no Worker with four workers.
         """
         life = self._life
         if life.closed or life.parent_level:
             return None
         if not life.takes_calls:
-            if life.endpoints.take_functions:
+            if life.endpoints.take_functions or self._has_only_level:
                 raise self._nobody_for_calls()
             return None
         life.live()

@@ -33,7 +33,8 @@ MOST_LEVELS = 1024
 def _level(_name: str, value: Any) -> int:
     if not hasattr(value, "__index__") or not 2 <= operator.index(value) <= MOST_LEVELS:
         raise ValueError(
-            f"level {value!r:.60} not supported: a Worker has a level from 2 to {MOST_LEVELS}"
+            f"level {value!r:.60} not supported: a Worker has a level from 2 to {MOST_LEVELS}; for a "
+            "number of workers, Worker(num_sub_workers=…)"
         )
     return operator.index(value)
 

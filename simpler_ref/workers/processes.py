@@ -22,7 +22,7 @@ from ..callables.registry import Snapshot
 from ..engine.memory import Engine
 from ..model import visibility
 from ..system import forks, regions
-from ..system.forks import why_not_fork
+from ..system.forks import why_not_fork as why_not_fork
 from ..system.polling import wait_readable
 from ..system.regions import PRIVATE, covers, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked

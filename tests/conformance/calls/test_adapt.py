@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import multiprocessing
 import os
 import pickle
 import signal
@@ -176,6 +177,17 @@ def test_a_worker_is_a_pool(w):
     assert slow.ready() and w.submit(abs, -1).result() == 1
     with pytest.raises(ValueError, match="not running"):
         pool.map(abs, [1])
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
+def test_values_of_imap_are_waited_for_with_a_limit(w):
+    values = w.pool().imap(time.sleep, [0, 0.3])
+    assert values.next(timeout=30) is None
+    with pytest.raises(multiprocessing.TimeoutError, match=r"no result within 0\.01 s"):
+        values.next(0.01)
+    assert values.next() is None
+    with pytest.raises(StopIteration):
+        values.next()
 
 
 @pytest.mark.spec("CALL-ADAPT-1")

@@ -292,6 +292,13 @@ def test_an_array_of_another_open_worker_is_refused(w):
         assert w.submit(np.sum, x).result() == other.submit(np.sum, other.share(x)).result() == 3
 
 
+@pytest.mark.spec("CALL-STREAM-1")
+@pytest.mark.parametrize("level", [2, 4])
+def test_a_number_alone_makes_no_workers_and_a_call_says_so(level):
+    with sr.Worker(level), pytest.raises(RuntimeError, match=rf"as in .*num_sub_workers={level}"):
+        total(1, 2)
+
+
 # ---------------------------------------------------------------- calls that tasks make
 inner = None
 
