@@ -6,6 +6,7 @@ import signal
 import threading
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import simpler_ref as sr
 from tests.support import wait_until
 
+from ...system.programs import Concurrently
 from .tasks import add, fill, total, wait_at
 
 
@@ -217,17 +219,8 @@ def test_cancelling_a_coroutine_cancels_the_call_that_it_awaits(w, gate):
 
 # ---------------------------------------------------------------- all calls
 def opens(gate, when):
-    """Open a gate in another thread, once something is true."""
-
-    def wait_and_open():
-        try:
-            wait_until(when)
-        finally:
-            gate[0] = 1
-
-    thread = threading.Thread(target=wait_and_open)
-    thread.start()
-    return thread
+    """Open a gate on another thread, once something is true."""
+    return Concurrently(lambda: (wait_until(when), gate.fill(1)))
 
 
 @pytest.mark.spec("CALL-CANCEL-5")
@@ -243,9 +236,8 @@ def test_a_shutdown_cancels_what_has_not_begun_and_waits_for_the_rest(kind, dept
         fill(x, 1)  # nobody keeps its future
         chain.append(add(chain[-1], 1))
     many = [wait_at(gate, i) for i in range(100)]
-    opening = opens(gate, many[50].cancelled)
-    w.shutdown(cancel_futures=True)
-    opening.join()
+    with opens(gate, many[50].cancelled):
+        w.shutdown(cancel_futures=True)
     assert held.result() is None
     assert all(isinstance(error_of(one), futures.CancelledError) for one in chain)
     assert sum(one.cancelled() for one in many) >= 90 and many[-1].cancelled()
@@ -274,12 +266,11 @@ def test_a_shutdown_makes_all_calls_unless_told_otherwise_and_refuses_what_is_no
 
 @pytest.mark.spec("CALL-CANCEL-5")
 def test_a_block_that_ends_with_an_exception_does_not_make_all_calls():
-    with pytest.raises(KeyboardInterrupt), sr.Worker(num_sub_workers=2) as w:
+    with ExitStack() as later, pytest.raises(KeyboardInterrupt), sr.Worker(num_sub_workers=2) as w:
         gate = w.share(np.zeros(1, np.int32))
         held, calls = keep_busy(w, gate), [add(i, i) for i in range(1000)]
-        opening = opens(gate, calls[-1].cancelled)
+        later.enter_context(opens(gate, calls[-1].cancelled))
         raise KeyboardInterrupt
-    opening.join()
     assert [one.result() for one in held] == [0, 1]
     assert all(one.cancelled() for one in calls)
 

@@ -18,6 +18,7 @@ from simpler_ref.calls.stream import Stream
 from simpler_ref.jit.kernel import INTERPRETED
 from tests.support import wait_until
 
+from ...system.programs import Concurrently
 from .tasks import same, update
 
 native_only = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels have no address")
@@ -207,15 +208,11 @@ def test_native_code_refuses_while_another_thread_acts_as_the_orch_thread(w):
             taken.set()
             leave.wait(60)
 
-    thread = threading.Thread(target=act)
-    thread.start()
-    taken.wait(60)
-    try:
-        assert stream._quick.call(stream, same, (3,)) is None
-        assert not stream._quick.take(ended)
-    finally:
+    with Concurrently(act):
+        taken.wait(60)
+        refused = stream._quick.call(stream, same, (3,)), stream._quick.take(ended)
         leave.set()
-        thread.join()
+    assert refused[0] is None and not refused[1]
     assert stream._quick.call(stream, same, (3,)).result() == 3
     assert stream._quick.take(ended)
     assert ended.result() == 2

@@ -16,6 +16,8 @@ from tests.support import (
     PENDING,
     RUNNING,
     Gate,
+    auto,
+    ignores,
     make_args,
     overwrites,
     reads,
@@ -108,6 +110,27 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     assert driver.states(new_reader, writer) == [PENDING if wired else FAILED, PENDING]
     driver.finish(reader)
     assert driver.states(new_reader, writer) == [FAILED, RUNNING]
+
+
+@pytest.mark.kernels
+@pytest.mark.spec("ORCH-READS-1")
+def test_other_memory_tags_and_sizes_do_not_count(tracking):
+    driver = tracking(next_level=1, sub=8)
+    chip = {"kind": L.NEXT_LEVEL, "owner": 0}
+    driver.submit(reads(AT, child_memory=True), **chip)
+    driver.submit(ignores(AT), reads(AT, nbytes=0))
+    assert driver.edges(driver.submit(overwrites(AT))) == []
+    driver.submit(reads(AT))
+    assert driver.edges(driver.submit(overwrites(AT, child_memory=True), **chip)) == []
+    assert driver.edges(driver.submit(ignores(AT), overwrites(AT, nbytes=0))) == []
+    driver.open_scope()
+    slab = driver.start(auto(1024))
+    driver.finish(slab)
+    driver.submit(reads(driver.address(slab) + 8))  # which does not keep it
+    driver.close_scope()
+    driver.open_scope()
+    again = driver.submit(auto(1024))
+    assert driver.edges(again) == []
 
 
 def wait_and_copy(gate):

@@ -6,7 +6,6 @@ import logging
 import os
 import resource
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from simpler_ref import RingFullError, Worker
 from simpler_ref import TensorArgType as T
 
 from ...support import wait_until
-from ...system.programs import Fork
+from ...system.programs import Concurrently, Fork
 from .conftest import begin, bump, increase, make, wait_at_gate
 
 
@@ -223,9 +222,8 @@ def test_sigquit_is_handled_while_a_worker_is_open_that_the_main_thread_started(
         assert signal.getsignal(signal.SIGQUIT) is handler
     assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
     with opened() as w:
-        thread = threading.Thread(target=w.start)
-        thread.start()
-        thread.join()
+        with Concurrently(w.start):
+            pass
         assert signal.getsignal(signal.SIGQUIT) is signal.SIG_DFL
 
 
