@@ -215,6 +215,21 @@ def test_a_write_after_a_read_is_no_hazard_any_more_but_other_hazards_are(w):
     assert (x == 7).all()
 
 
+@pytest.mark.spec("ORCH-READS-1", "ORCH-CHECK-1")
+def test_a_writer_waits_for_who_read_before_the_last_writer_and_the_hazard_is_the_other_one(w):
+    x, y = w.share(np.arange(WORDS)), w.zeros(WORDS, np.int64)
+
+    def orch_fn(orch, *_):
+        orch.submit_sub(w.copy, make_args((x, T.INPUT), (y, T.INOUT)))
+        orch.submit_sub(w.fill, make_args((x, T.OUTPUT_EXISTING)))
+        w.gate.open(1)
+        # it is ordered after the first task, whose result it reads, and not after the second
+        orch.submit_sub(w.look, make_args((y[1:], T.INPUT), (x[1:], T.OUTPUT_EXISTING)))
+
+    with pytest.raises(HazardError, match="write after write"):
+        w.run(orch_fn)
+
+
 @pytest.mark.spec("ORCH-READS-1")
 @pytest.mark.slow("two endpoints start")
 def test_endpoints_keep_the_order_too():
