@@ -19,6 +19,7 @@ Rule     CALL-VALUE-2
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from contextlib import suppress
 from typing import Any
@@ -47,10 +48,9 @@ class Loan:
 
     def keep(self) -> None:
         """Make all pages the process's own."""
-        self.is_kept = True
-        pages = self.nbytes // regions.PAGE
-        firsts = view_memory(self.address, (pages,), np.dtype(np.uint8), strides=(regions.PAGE,))
-        firsts[...] = firsts.copy()
+        if not self.is_kept:
+            self.is_kept = True
+            regions.write_privately(self.address, self.nbytes)
 
     def __del__(self) -> None:
         with suppress(Exception):  # at the end of the interpreter
@@ -71,10 +71,13 @@ class Borrowed:
     def __init__(self, mem: Array, blocks: Blocks) -> None:
         self._mem, self._blocks = mem, blocks
         self._pid = os.getpid()
+        self._has_begun = False
         self._start: int | None = None
-        self._map = -1
-        self._loans: dict[int, weakref.ref[Loan]] = {}
-        """By their addresses."""
+        self._loans: dict[int, tuple[int, weakref.ref[Loan]]] = {}
+        """Their bytes, by their addresses; those that die among them, until pages are the blocks'."""
+        self._lock = threading.RLock()
+        """An array may die in any thread of a task, and in the middle of anything."""
+        os.register_at_fork(before=self.settle)  # the child does not hold blocks
 
     def value(self, block: int) -> Any:
         """Return the value in a block, for a task."""
@@ -86,37 +89,47 @@ class Borrowed:
 
     def settle(self) -> None:
         """Let a call end: what it still has of its arguments does not depend on blocks any more."""
-        for reference in list(self._loans.values()):
-            loan = reference()
-            if loan is not None and not loan.is_kept:
-                loan.keep()
+        if self._loans and os.getpid() == self._pid:
+            with self._lock:
+                for _, reference in list(self._loans.values()):
+                    loan = reference()
+                    if loan is not None:
+                        loan.keep()
 
     def _lend(self, block: int, content: memoryview) -> tuple[memoryview, Loan] | None:
         """Return the bytes of a block, and what lives as long as arrays over them; None: copy them."""
-        if self._map < 0:
-            self._map = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        if not self._has_begun:
+            self._has_begun = True
             self._start = regions.copy_on_write(self._mem)
         nbytes = len(content) + HEAD * L.WORD
         if self._start is None or block * L.WORD % regions.PAGE or nbytes % regions.PAGE:
             return None
         first = self._start + block * L.WORD
-        for reference in list(self._loans.values()):
-            other = reference()
-            if other and other.address < first + nbytes and first < other.address + other.nbytes:
+        for other, (size, _) in list(self._loans.items()):
+            if other < first + nbytes and first < other + size:
                 return None
         loan = Loan(self, first, nbytes)
-        self._loans[first] = weakref.ref(loan)
+        self._loans[first] = nbytes, weakref.ref(loan)
         return view_memory(first, (nbytes,), np.dtype(np.uint8)).data[-len(content) :], loan
 
     def take_back(self, loan: Loan) -> None:
-        """Make the pages of a loan those of the block again."""
+        """Make the pages of a loan those of the block again; if that fails, they are lent to nobody."""
         if os.getpid() != self._pid:  # a copy of the task, with pages of its own
             return
-        self._loans.pop(loan.address, None)
-        if loan.is_kept or self._is_written(loan.address, loan.nbytes):
-            regions.forget_private(loan.address, loan.nbytes)
+        with self._lock:
+            if loan.is_kept or _is_written(loan.address, loan.nbytes):
+                regions.forget_private(loan.address, loan.nbytes)
+            del self._loans[loan.address]
 
-    def _is_written(self, address: int, nbytes: int) -> bool:
-        pages = L.WORD * (nbytes // regions.PAGE)
-        found = np.frombuffer(os.pread(self._map, pages, L.WORD * (address // regions.PAGE)), "u8")
-        return found.nbytes < pages or bool(((found & _THERE != 0) & (found & _OF_FILE == 0)).any())
+
+def _is_written(address: int, nbytes: int) -> bool:
+    """Say whether pages are not the block's; also if the system does not tell."""
+    pages = L.WORD * (nbytes // regions.PAGE)
+    try:
+        with open("/proc/self/pagemap", "rb", 0) as table:
+            found = np.frombuffer(
+                os.pread(table.fileno(), pages, L.WORD * (address // regions.PAGE)), "u8"
+            )
+    except OSError:
+        return True
+    return found.nbytes < pages or bool(((found & _THERE != 0) & (found & _OF_FILE == 0)).any())

@@ -22,6 +22,7 @@ import ctypes
 import functools
 import os
 import signal
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -136,10 +137,12 @@ class Inside:
         self._call = CallWords(mailbox)
         self._mem = mailbox.engine.mem
         self._blocks = Blocks(self._mem, mailbox.worker + 1)
-        is_process = loop.in_worker == os.getpid()
+        is_process = (
+            loop.in_worker == os.getpid() and threading.current_thread() is threading.main_thread()
+        )
         self._borrowed = Borrowed(self._mem, self._blocks) if is_process else None
         self._places = None
-        if places.are_possible():
+        if is_process and places.are_possible():
             self._places = places.Places(self._mem, mailbox.worker + 1, self._blocks)
         self._functions: dict[int, _Function] = {}
         self._plain: dict[int, Callable[..., Any]] = {}
@@ -200,18 +203,19 @@ class Inside:
                 self._places.add(result.nbytes)
 
     def _finish_placed(self, result: Array, block: int) -> None:
-        """Answer with an array in a place of its own, which is given away."""
+        """Answer with an array in a place of its own, which is given away if most of it is in use."""
         self._origin.require()
         assert self._places is not None, "there was a place"
         data = self._blocks.data_of(block)
         at = address_of(result) - self._places.address_in(block)
-        if result.flags.forc and (head := outcomes.array_head(result, at)):
+        is_most = 3 * result.nbytes >= len(data)
+        if is_most and result.flags.forc and (head := outcomes.array_head(result, at)):
             data[: len(head)] = head
+            self._places.give(result)
             self._blocks.give(block, self._call.slot)
             self._call.answer(L.VALUE_BLOCK, block)
         else:
             self._answer(outcomes.encode(result))
-            self._blocks.release(block)
         self._places.add(result.nbytes)
 
     def _load(self, key: int, data: memoryview) -> _Function:

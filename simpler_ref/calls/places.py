@@ -32,7 +32,6 @@ from ..engine.view.blocks import HEAD, Blocks, span_of_part
 from ..jit import layout as L
 from ..system import regions
 from ..system.types import Array, address_of
-from ..workers import loop
 from . import outcomes, quick
 
 _FROM = 1 << 16
@@ -43,9 +42,8 @@ _SET_HANDLER, _GET_HANDLER = 304, 305
 
 
 def are_possible() -> bool:
-    """Say whether this process can have places."""
-    is_worker = loop.in_worker == os.getpid()
-    return is_worker and quick.is_possible() and not quick.library().simpler_ref_has_places()
+    """Say whether this worker process can have places."""
+    return quick.is_possible() and not quick.library().simpler_ref_has_places()
 
 
 class Places:
@@ -75,6 +73,8 @@ class Places:
             library.simpler_ref_remove_place,
             library.simpler_ref_array_place,
         )
+        self._give = library.simpler_ref_give_place
+        self._give.restype, self._give.argtypes = None, (ctypes.c_size_t,)
         self._wants.argtypes = (ctypes.c_size_t,)
         self._add.argtypes = ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int64
         self._add.restype = self._remove.restype = ctypes.c_int64
@@ -101,6 +101,10 @@ class Places:
         unneeded = self._add(memory, size, block)
         if unneeded:
             self._blocks.release(unneeded)
+
+    def give(self, array: Array) -> None:
+        """Give up the place of an array: its block is a value."""
+        self._give(address_of(array))
 
     def address_in(self, block: int) -> int:
         """Return where the bytes of a block begin."""

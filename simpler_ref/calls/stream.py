@@ -780,9 +780,12 @@ class Stream:
                 if kind != L.VALUE_BLOCK:
                     future._value = outcomes.decode_word(kind, word)
                     return
-                lease = self._leases.take(word)
+                is_lent = self._engine.view.has_consumers(
+                    slot
+                )  # which must not see what is written now
+                lease = None if is_lent else self._leases.take(word)
                 value, kept = outcomes.decode_block(data_of(self._mem, word), lease)
-                if kept:  # arrays of the value refer to it
+                if lease and kept:  # arrays of the value refer to it
                     lease.begin()
                 future._value = value
             except Exception as problem:

@@ -50,6 +50,7 @@ _MADV_REMOVE = 9
 _MADV_DONTFORK = 10
 _MADV_HUGEPAGE = 14
 _MADV_WIPEONFORK = 18
+_MADV_POPULATE_WRITE = 23
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -253,8 +254,22 @@ def copy_on_write(array: Array) -> int | None:
 
 
 def forget_private(address: int, nbytes: int) -> None:
-    """Drop what was written to whole pages of such a mapping: they are those of the region again."""
-    _libc.madvise(address, nbytes, _MADV_DONTNEED)
+    """Drop what was written to whole pages of such a mapping: they are those of the region again.
+
+    Raises
+    ------
+    OSError
+        The system does not drop pages that the process has locked.
+    """
+    if _libc.madvise(address, nbytes, _MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), f"{nbytes} bytes at {address:#x} keep their pages")
+
+
+def write_privately(address: int, nbytes: int) -> None:
+    """Make whole pages of such a mapping private to this process, as writing them does."""
+    if _libc.madvise(address, nbytes, _MADV_POPULATE_WRITE):  # a kernel before 5.14
+        _, pages = _array_at(address, nbytes)
+        pages[::PAGE] = pages[::PAGE].copy()
 
 
 def make_private(address: int, nbytes: int) -> None:

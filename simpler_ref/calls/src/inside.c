@@ -49,7 +49,7 @@ struct view {
     PyObject *make; /* none in an empty place */
 };
 
-int64_t give_away(PyObject *value); /* in places.c */
+int64_t block_of(PyObject *value); /* in places.c */
 
 struct inside {
     struct numbers n;
@@ -210,7 +210,7 @@ static PyObject *finish(struct inside *s, PyObject *value) {
         Py_DecRef(value);
         return new_reference(s->o[NONE]);
     }
-    int64_t block = (PyObject *)value->type == s->o[ARRAY_TYPE] ? give_away(value) : 0;
+    int64_t block = (PyObject *)value->type == s->o[ARRAY_TYPE] ? block_of(value) : 0;
     PyObject *args = PyTuple_New(block ? 2 : 1);
     if (args == NULL) {
         Py_DecRef(value);

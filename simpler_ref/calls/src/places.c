@@ -165,10 +165,13 @@ EXPORT char *simpler_ref_array_place(int number, size_t *size) {
     return places[number].memory;
 }
 
+/* Give a place away, with the array in it. */
+EXPORT void simpler_ref_give_place(char *memory) { place_at(memory)->memory = NULL; }
+
 /* ---------------------------------------------------------------- for inside.c */
-/* Return the block of an array that is a value to which nothing else refers, and give its place away; 0: it
- * is in no place, or something else refers to it. */
-int64_t give_away(PyObject *value) {
+/* Return the block of an array that is a value to which nothing else refers; 0: it is in no place, or
+ * something else refers to it. */
+int64_t block_of(PyObject *value) {
     struct array *array = (struct array *)value, *whole = array;
     if (low == high || !is_here(array->data) || !is_alone(value) || getpid() != owner)
         return 0;
@@ -180,8 +183,5 @@ int64_t give_away(PyObject *value) {
             return 0;
     }
     struct place *place = place_at(array->data);
-    if (place == NULL)
-        return 0;
-    place->memory = NULL;
-    return place->block;
+    return place == NULL ? 0 : place->block;
 }

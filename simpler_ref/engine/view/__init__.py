@@ -384,6 +384,11 @@ class View:
         waits_or_runs = word(slot + L.S_STATE) in (L.PENDING, L.READY, L.RUNNING)
         return waits_or_runs and word(slot + L.S_ID) == task
 
+    def has_consumers(self, slot: int) -> bool:
+        """Say whether calls that have not ended need what this one, which has ended, has returned."""
+        released, total = divmod(self._word(slot + L.S_FANOUT), L.FANOUT_RELEASE)
+        return total > released
+
     def outcome(self, slot: int) -> tuple[bool, int, int]:
         """Return whether a call that has ended has failed, and the kind and the word of its value."""
         word = self._word

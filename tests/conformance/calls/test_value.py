@@ -1,11 +1,13 @@
 """CALL-VALUE: arguments and values."""
 
+import builtins
 import gc
 import mmap
 import os
 import resource
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -206,6 +208,82 @@ def test_a_process_that_a_task_forks_has_its_arrays_for_itself():
     with sr.Worker(num_sub_workers=1) as w:
         for _ in range(6):
             assert (w.submit(fork, LARGE).result() == arange(LARGE)).all()
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_what_the_program_writes_into_a_result_is_not_seen_by_a_task_that_has_it(w):
+    def read(given, begins, goes_on):
+        begins[0] = 1
+        while not goes_on[0]:
+            time.sleep(0.001)
+        return int(given.sum())
+
+    read.__annotations__ = {"begins": sr.Out, "goes_on": sr.In}
+    begins, goes_on = w.share(np.zeros((2, 1)))
+    value = w.submit(arange, 600)
+    found = w.submit(read, value, begins, goes_on)
+    while not begins[0]:
+        time.sleep(0.001)
+    value.result()[...] = 0
+    goes_on[0] = 1
+    assert found.result() == arange(600).sum()
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_a_process_that_a_task_forks_keeps_what_the_task_has_got(tmp_path):
+    def fork(given, go, out):
+        if os.fork() == 0:
+            while not go.exists():
+                time.sleep(0.001)
+            out.with_suffix(".new").write_text(str(given.sum()))
+            out.with_suffix(".new").rename(out)
+            os._exit(0)
+
+    go, out = tmp_path / "go", tmp_path / "out"
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(fork, w.submit(arange, 600), go, out).result()
+        for _ in range(8):
+            w.submit(np.ones, (600, 600)).result()
+        go.touch()
+        while not out.exists():
+            time.sleep(0.001)
+    assert out.read_text() == str(arange(600).sum())
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+def test_what_a_task_writes_is_its_own_where_the_system_tells_nothing_of_pages():
+    def hide():
+        tells = builtins.open
+
+        def opens(name, *args):
+            if "pagemap" in str(name):
+                raise FileNotFoundError(name)
+            return tells(name, *args)
+
+        builtins.open = opens
+
+    with sr.Worker(num_sub_workers=1, initializer=hide) as w:
+        value = w.submit(arange, 600)
+        for _ in range(3):
+            assert add_to(value).result()[0] == arange(600).sum()
+
+
+@pytest.mark.spec("CALL-VALUE-4")
+def test_a_large_array_that_is_no_value_takes_no_room():
+    def objects():
+        made = np.empty(1 << 17, object)
+        made[0] = threading.Lock()
+        return made
+
+    with sr.Worker(num_sub_workers=1, values_size=1 << 24) as w:
+        parts = []
+        for _ in range(20):
+            w.submit(np.ones, 1 << 17).result()
+            assert isinstance(w.submit(objects).exception(), TypeError)
+            parts.append(w.submit(lambda: np.ones(1 << 17)[:5]))
+        w.wait()
+        assert len(w.submit(np.ones, 10 << 20, np.uint8).result()) == 10 << 20
+        assert all(one.result().tolist() == [1] * 5 for one in parts)
 
 
 @pytest.mark.spec("CALL-VALUE-4")
