@@ -266,12 +266,15 @@ class Executor(concurrent.futures.Executor):
         if flag("cancel_futures", cancel_futures):
             for one in list(self._made):
                 one.cancel()
+        stream = self._worker._life.stream
         if not wait:
             self._close_later()
         elif self._owned is not None:
             self._owned.close()
         elif not self._worker._life.closed:
             self._worker.wait()
+        if wait and stream is not None:
+            stream.finish_notifying()  # programs count on callbacks now
 
     def _close_later(self) -> None:
         """Close its workers once their calls have ended, in a thread, which the program waits for."""

@@ -892,6 +892,11 @@ class Stream:
         if looks_already and future.done():
             self.stop_waiting()
 
+    def finish_notifying(self) -> None:
+        """Wait until all futures whose calls have ended are notified, and callbacks have returned."""
+        while (watcher := self._watcher) not in (None, threading.current_thread()):
+            watcher.join(PARK_NS / 1e9)
+
     def _notify_all(self) -> None:
         """Notify futures that their calls have ended, as long as there are any that want to know.
 

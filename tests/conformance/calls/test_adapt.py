@@ -70,6 +70,17 @@ def test_all_items_are_submitted_at_once_and_cancelled_if_asked(w, tmp_path):
 
 
 @pytest.mark.spec("CALL-ADAPT-1")
+@pytest.mark.parametrize("make", [lambda w: w.executor(), lambda w: Executor(2)])
+def test_callbacks_are_over_when_it_is_shut_down(w, make):
+    told = []
+    executor = make(w)
+    for i in range(50):
+        executor.submit(abs, i).add_done_callback(lambda one: told.append(one.result()))
+    executor.shutdown()
+    assert len(told) == 50
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
 def test_errors_are_those_that_programs_expect(w):
     executor = w.executor()
     for lost in (executor.submit(die), executor.map(die, [1], chunksize=1)):
