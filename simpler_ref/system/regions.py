@@ -419,8 +419,10 @@ def is_private(array: Any) -> bool:
 
     It takes a microsecond; to look through the mappings takes a thousand.
     """
-    if _hidden and any(low <= address_of(array) < high for low, high in _hidden):
-        return True
+    if _hidden and isinstance(array, np.ndarray):
+        address = address_of(array)
+        if any(low <= address < high for low, high in _hidden):
+            return True
     owner = array
     while isinstance(owner, np.ndarray):
         if owner.flags.owndata:
