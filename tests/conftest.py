@@ -58,7 +58,7 @@ def pytest_sessionstart(session):
         refuse(spec_rules.complaints())
 
 
-STEPPED = {"engine", "driver", "make_driver"}
+STEPPED = {"engine", "driver", "make_driver", "one"}
 """Fixtures of tests that drive kernels step by step."""
 
 
@@ -282,3 +282,9 @@ def driver():
     made = Driver()
     yield made
     made.close()
+
+
+@pytest.fixture
+def one(make_driver):
+    """Give a `Driver` with one worker."""
+    return make_driver(sub=1)

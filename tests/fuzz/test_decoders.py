@@ -42,10 +42,3 @@ def test_tensors_that_are_read_only_or_that_a_layout_describes_say_so():
         decoders.DESCRIBED.pack_into(wire, 0, extent, ndims, dtype)
         wire[34] = L.OUTPUT
         TARGETS["submit"].check((1, 0, bytes(wire)))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", TARGETS)
-def test_so_do_very_many(name):
-    run_fixed_and_new(TARGETS[name], 20 * EXAMPLES)

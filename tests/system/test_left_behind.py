@@ -96,25 +96,6 @@ def test_the_warning_names_the_exception_its_source_and_the_last_task(interprete
     assert err.count("Traceback") == 1
 
 
-@pytest.mark.slow("waits for a child that runs on")
-def test_a_child_that_runs_on_holds_nobody_up_and_serves_nobody_later(interpreter):
-    interpreter.check("""
-        go, gone = os.pipe(), os.pipe()
-        def forks():
-            if os.fork() == 0:
-                os.read(go[0], 1)
-                os.write(gone[1], b"x")
-        with Worker(level=3, num_sub_workers=1) as w:
-            h, nothing = w.register(forks), w.register(lambda: None)
-            for _ in range(3):
-                w.run(lambda orch, *_: [orch.submit_sub(h)] + [orch.submit_sub(nothing)] * 5)
-        os.write(go[1], b"xxx")
-        count = 0
-        while count < 3:
-            count += len(os.read(gone[0], 3))
-        """)
-
-
 @pytest.mark.spec("WM-LEFT-2")
 def test_closed_descriptors_do_not_matter_to_the_next_task():
     with Worker(3, num_sub_workers=1) as w:

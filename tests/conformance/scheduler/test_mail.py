@@ -29,10 +29,6 @@ KEY = 0x7000_0000
 
 
 # ---------------------------------------------------------------- the layout
-@pytest.fixture
-def driver_of_one(make_driver):
-    """Give a driver with one worker."""
-    return make_driver(sub=1)
 
 
 @pytest.mark.spec("SCHED-MAIL-1", "SCHED-DISPATCH-1", "FLOW-ID-5")
@@ -133,8 +129,8 @@ MOST = 2**31 - 1
 
 @pytest.mark.spec("SCHED-MAIL-10")
 @pytest.mark.parametrize("pair", [(-1, 0), (0, -1), (376, 0), (MOST, MOST)])
-def test_a_worker_receives_no_task_whose_counts_are_wrong(driver_of_one, pair):
-    driver = driver_of_one
+def test_a_worker_receives_no_task_whose_counts_are_wrong(one, pair):
+    driver = one
     driver.start(updates(KEY), owner=0)
     driver.mailbox(0)[1104:1112] = np.frombuffer(struct.pack("<ii", *pair), np.uint8)
     assert driver.x.receive(driver.mem, 0) == L.MALFORMED
@@ -202,9 +198,9 @@ def test_a_message_is_cut_to_fit_and_the_traceback_stands_beside_it(driver, leng
 
 # ---------------------------------------------------------------- waiting
 @pytest.fixture
-def waiting(driver_of_one):
+def waiting(one):
     """Give a driver with one worker, and a function that starts a thread which plays it."""
-    driver = driver_of_one
+    driver = one
     driver.mem[L.SPIN_NS] = 0
     with ThreadPoolExecutor(1) as threads:
 

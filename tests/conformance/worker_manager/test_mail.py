@@ -13,12 +13,6 @@ from simpler_ref.workers.threads import ThreadManager
 from tests.support import DEADLINE_S
 
 
-@pytest.fixture
-def one(make_driver):
-    """Give a driver with one worker."""
-    return make_driver(sub=1)
-
-
 def config_bytes(driver):
     return driver.mailbox(0)[16 : 16 + 1052].tobytes()
 

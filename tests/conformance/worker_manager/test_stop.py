@@ -15,12 +15,6 @@ from .own import Calls
 
 
 @pytest.fixture
-def one(make_driver):
-    """Give a driver with one worker."""
-    return make_driver(sub=1)
-
-
-@pytest.fixture
 def nothing_is_left():
     """Give a check that no process and no thread of the test is left."""
     before = set(threading.enumerate())
