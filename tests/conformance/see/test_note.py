@@ -16,16 +16,6 @@ from .conftest import chain, increase, make, trace_of
 HEADS = ("submitted", "ready", "sent", "begun", "ended", "collected", "freed")
 
 
-def parts(mem, number):
-    """Return what a journal holds: the words of each note."""
-    at = k.journal_at(mem, number)
-    taken, pushed = int(mem[at + L.J_TAKEN]), int(mem[at + L.J_PUSHED])
-    first = at + L.JOURNAL_HEAD_WORDS
-    notes = mem[first : first + L.NOTE_WORDS * (int(mem[at + L.J_MASK]) + 1)]
-    rows = notes.reshape(-1, L.NOTE_WORDS)
-    return [tuple(rows[i & int(mem[at + L.J_MASK])].tolist()) for i in range(taken, pushed)]
-
-
 @pytest.mark.spec("SEE-NOTE-2")
 def test_workers_note_function_outcome_and_times_of_tasks_and_members(traced, mode):
     def build(orch, handle, x):
@@ -55,19 +45,6 @@ def test_compiled_tasks_are_noted_likewise(path, mode, depth):
     trace = trace_of(path, build, compiled, child_mode=mode, mailbox_depth=depth)
     assert sorted(trace.ran["task"].tolist()) == [1, 2, 3, 4, 5]
     assert {trace.function_name(int(one)) for one in trace.ran["function"]} == {"compiled"}
-
-
-@pytest.mark.spec("SEE-NOTE-3")
-def test_a_note_without_room_is_dropped_and_counted(driver):
-    mem = driver.mem
-    at = k.journal_at(mem, 0)
-    mem[at + L.J_MASK] = 3
-    for number in range(7):
-        k.note(mem, 0, L.NOTED_WOKE, number, 0, 0)
-    assert ([one[1] for one in parts(mem, 0)], mem[at + L.J_DROPPED]) == ([0, 1, 2, 3], 3)
-    mem[at + L.J_TAKEN] = 2
-    k.note(mem, 0, L.NOTED_WOKE, 9, 0, 0)
-    assert [one[1] for one in parts(mem, 0)] == [2, 3, 9] and mem[at + L.J_DROPPED] == 3
 
 
 @pytest.mark.spec("SEE-NOTE-2")

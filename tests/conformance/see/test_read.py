@@ -115,7 +115,7 @@ def test_the_command_prints_a_summary_and_writes_a_page(traced, path, tmp_path, 
     assert "--run is the run of the task of --why: give both" in capsys.readouterr().err
 
 
-@pytest.mark.spec("SEE-EXPORT-1")
+@pytest.mark.spec("SEE-EXPORT-1", "SEE-NOTE-3")
 def test_dropped_notes_are_counted_in_the_summary(path):
     with Worker(level=3, num_sub_workers=1, child_mode="thread") as w:
         handle, x = w.register(increase), w.zeros(8, np.int64)
