@@ -88,7 +88,8 @@ def _modules() -> dict[str, Any]:
     except ModuleNotFoundError:
         return modules
     for name, more in ports.MORE.items():
-        ours = {key: one for key, one in vars(modules[name]).items() if not key.startswith("__")}
+        every = vars(modules[name]).items()  # and what finds names that are imported when asked for
+        ours = {key: one for key, one in every if key == "__getattr__" or key[:2] != "__"}
         modules[name] = types.ModuleType(name, modules[name].__doc__)
         vars(modules[name]).update(ours, **more)
     modules.update(ports.modules())

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def names_from(package: dict[str, Any], modules: dict[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package.
+    """Return the `__getattr__` of a package or a module.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def names_from(package: dict[str, Any], modules: dict[str, str]) -> Callable[[st
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
-        value = package[name] = getattr(import_module(homes[name], package["__name__"]), name)
+        value = package[name] = getattr(import_module(homes[name], package["__package__"]), name)
         return value
 
     return find
