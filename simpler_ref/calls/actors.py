@@ -124,8 +124,10 @@ class Actor:
         kwargs: dict[str, Any],
     ) -> None:
         self._stream, self._order, self._kind = stream, order, kind
-        self._number = next(_numbers)
-        self._worker = self._number % stream.workers
+        number = next(_numbers)
+        self._worker = number % stream.workers
+        # a worker, where a task has a Worker with actors, has those of its own Worker as well
+        self._number = number + (os.getpid() << 32 if loop.in_worker else 0)
         self._methods: dict[str, Task] = {}
         make = [
             Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, Mode.VALUE)
@@ -222,10 +224,12 @@ class _ActorInTask:
             request = kind, number, name, args, kwargs
             if number in _objects or door is None:
                 return _call(*request)
+            pickled = _pickled(request)
             try:
-                value, error = pickle.loads(_ask(door, _pickled(request)))
+                answer = _ask(door, pickled)
             except (EOFError, OSError):
                 return ended(None, _gone(kind, number))
+            value, error = pickle.loads(answer)
             if error is not None:
                 error = outcomes.decode_error(memoryview(error), f"{kind}.{name}")
             return ended(value, error)
@@ -273,6 +277,10 @@ def _pickled(value: Any) -> bytes:
     return buffer.getvalue()
 
 
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The listener of this process, and its ends of connections of others."""
+
+
 @functools.cache
 def _door() -> _Door:
     """Open the door of this process, and return its address and the key to it; a program has none."""
@@ -280,6 +288,7 @@ def _door() -> _Door:
         return None
     address, key = f"\0simpler_ref-{os.urandom(8).hex()}", os.urandom(16)
     listener = connection.Listener(address, "AF_UNIX", authkey=key)
+    _open.add(listener)
     _start(_listen, listener)
     return address, key
 
@@ -296,6 +305,7 @@ def _listen(listener: connection.Listener) -> None:
 
 def _answer(asking: Any) -> None:
     """Call methods for a thread of another worker, until that is gone."""
+    _open.add(asking)
     with asking, suppress(OSError, EOFError):
         while True:
             request = asking.recv_bytes()
@@ -307,7 +317,7 @@ def _answer(asking: Any) -> None:
                             False  # a copy, whose owner would miss what is written
                         )
                 answer = _pickled((_call(kind, number, name, args, kwargs).result(), None))
-            except Exception as error:
+            except BaseException as error:
                 answer = pickle.dumps((None, outcomes.error_block(error)))
             asking.send_bytes(answer)
 
@@ -335,7 +345,12 @@ def _ask(door: tuple[str, bytes], request: bytes) -> bytes:
 
 
 def _forget() -> None:
-    """In a forked process: it has doors and connections of its own."""
+    """In a forked process: it has doors and connections of its own.
+
+    It must not keep others', which would wait for answers when this process's parent has died.
+    """
+    for one in list(_open):
+        one.close()
     _door.cache_clear()
     _connections.of.clear()
     _objects.clear()

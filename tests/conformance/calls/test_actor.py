@@ -1,6 +1,7 @@
 """CALL-ACTOR: objects in workers."""
 
 import os
+import signal
 import threading
 
 import numpy as np
@@ -33,12 +34,29 @@ class Counter:
     def die(self):
         die()
 
+    def fork(self):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        return child
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    def unreadable(self):
+        return Unreadable()
+
     def flags(self, arrays):
         return [(one.flags.writeable, one.sum()) for one in arrays]
 
     @staticmethod
     def double(x: sr.InOut):
         x *= 2
+
+
+class Unreadable:
+    def __reduce__(self):
+        return os.stat, ("/nowhere",)
 
 
 @sr.task
@@ -117,6 +135,49 @@ def test_one_that_is_an_argument_works_in_tasks_of_all_workers(w):
     counter.end()
     with pytest.raises(sr.WorkerLostError, match=r"Counter \d+ is gone"):
         in_other(counter, 1).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_its_end_is_seen_though_processes_live_that_it_has_forked():
+    def outlived(counter):
+        counter.add().result()
+        child = counter.fork().result()
+        try:
+            with pytest.raises(sr.WorkerLostError, match=r"Counter \d+ is gone"):
+                counter.die().result()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+    with sr.Worker(num_sub_workers=2) as w:
+        counter = w.actor(Counter, 0)
+        sr.task(workers=1 - counter._worker)(outlived)(counter).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_errors_of_methods_and_of_values_in_other_workers_are_not_its_end(w):
+    def try_all(counter):
+        with pytest.raises(sr.TaskError, match="KeyboardInterrupt"):
+            counter.interrupt().result()
+        with pytest.raises(FileNotFoundError):
+            counter.unreadable().result()
+        return counter.add().result()
+
+    counter = w.actor(Counter, 0)
+    if w._life.options.child_mode != "thread":
+        assert sr.task(workers=1 - counter._worker)(try_all)(counter).result() == 1
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_actors_of_a_worker_in_a_task_are_others_than_those_of_its_own():
+    def has_actors(mode):
+        with sr.Worker(num_sub_workers=1, child_mode=mode) as w:
+            return [w.actor(Counter, 1000).add().result() for _ in range(4)]
+
+    with sr.Worker(num_sub_workers=1) as w:
+        counters = [w.actor(Counter, i) for i in range(3)]
+        for mode in ("thread", "process"):
+            assert w.submit(has_actors, mode).result() == [1001] * 4
+        assert [one.add().result() for one in counters] == [1, 2, 3]
 
 
 @pytest.mark.spec("CALL-ACTOR-1")
