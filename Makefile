@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SHARED := -n 2 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 3
 NATIVE := setup.py $(wildcard simpler_ref/*/src/*.[ch] simpler_ref/native_chip/include/*.h)
 
-.PHONY: demo test test-long coverage mutants lint bench bench-compare bench-peers docs clean
+.PHONY: demo test test-long coverage mutants lint bench bench-compare bench-peers docs release clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml $(NATIVE)
@@ -54,10 +54,14 @@ bench-compare: $(STAMP)
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers $(ARGS)
 
+# sdist and wheel in dist/, built from the last commit and tried in empty environments: tools/release.py
+release:
+	@$(PYTHON) tools/release.py $(ARGS)
+
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) .peers .coverage-data build dist *.egg-info simpler_ref/native_chip/*.so .mypy_cache .ruff_cache .pytest_cache docs/_build
+	rm -rf $(VENV) .peers .coverage-data build dist *.egg-info simpler_ref/*/*.so simpler_ref/jit/*.nbc .mypy_cache .ruff_cache .pytest_cache docs/_build
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,10 +1,11 @@
 """Compiles the parts of the package that are C; all else stands in pyproject.toml.
 
 None of them is a Python extension module: they are loaded by ctypes and by the dynamic linker,
-so one build serves every Python version.
+so one build serves every Python version. So do the compiled kernels that wheels bring.
 """
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = "simpler_ref/native_chip"
@@ -57,8 +58,16 @@ class BuildSharedObjects(build_ext):
         super().build_extension(ext)
 
 
+class BuildWheel(bdist_wheel):
+    """Builds a wheel for a kind of machine and every Python."""
+
+    def get_tag(self):
+        """Return the versions of Python, their interface, and the kind of machine."""
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
-    cmdclass={"build_ext": BuildSharedObjects},
+    cmdclass={"build_ext": BuildSharedObjects, "bdist_wheel": BuildWheel},
     ext_modules=[
         *(
             Extension(
