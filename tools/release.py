@@ -1,7 +1,7 @@
 """Builds what is released from the last commit, and tries it where nothing else is: ``make release``.
 
     dist/simpler_ref-….tar.gz               the sources, which need a C compiler
-    dist/simpler_ref-…-py3-none-….whl       for this kind of machine and every Python, with compiled kernels
+    dist/simpler_ref-…-py3-none-….whl       for this kind of machine and every Python, with kernels
 
 Each is installed into an empty environment of every Python that is found; the wheel with no compiler on
 PATH, and no cache. There the README's programs and a sample of the tests run. PATH has, or the version
