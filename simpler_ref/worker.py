@@ -16,7 +16,17 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_type_hints
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
 
 from .callables.identity import CallableHandle
 from .callables.options import CompiledCallable
@@ -285,7 +295,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             session.arena.in_use.users = MemoryUsers(life, session.engine)
             life.endpoints.prepare(session.arena.zeros)
             configs = Configs(session.engine)
-            session.orch = life.endpoints.make_orchestrator(session, configs, Orchestrator)
+            session.orch = self._make_orchestrator(session, configs)
             life.stream = self._make_stream(session)
             if target := tracing.file_of(life):
                 tracing.begin(life, session, *target)
@@ -293,6 +303,13 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
                 if life.stream is not None:
                     enter(life.stream, life.entered)
                 life.begin(session, self)  # other threads may use it now
+
+    def _make_orchestrator(self, session: Session, configs: Configs) -> Orchestrator:
+        if not self._life.endpoints.are_there:
+            return Orchestrator(session, configs)
+        from .remote.placing import PlacingOrchestrator
+
+        return PlacingOrchestrator(session, configs, cast(Any, self._life.endpoints))
 
     def _start_as_child(self) -> None:
         """Start inside the parent's worker that runs this Worker; again after `_stop_as_child`."""
@@ -574,7 +591,11 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         Exception
             Whatever `orch_fn` raised.
         """
-        how = self._life.endpoints.recording(self._add_callable)
+        how: dict[str, Any] = {}
+        if self._life.endpoints.are_there:
+            from .remote.replays import PlacedGraph, StepRecorder
+
+            how = {"write": StepRecorder, "make": partial(PlacedGraph, self._add_callable)}
         function, knobs = self._require_function("record", orch_fn, config)
         return self._listen(
             lambda session: record(self._life, session, function, args, knobs, **how)

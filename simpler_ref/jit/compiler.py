@@ -31,10 +31,10 @@ from numba.core.typed_passes import (
 )
 from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
 
-from . import kernel
 from .instructions import INSTRUCTIONS, INT, WORDS, words_of
 
-_TYPES = {kernel.WORDS: WORDS, kernel.BYTES: WORDS, kernel.INT: INT}
+_TYPES = {"w": WORDS, "b": WORDS, "i": INT}
+"""What an entry takes, by the letters that `kernel` has for it."""
 _OPTIONS = {
     "nopython": True,
     "nogil": True,
@@ -131,10 +131,10 @@ class _Kernel(CPUDispatcher):
         self.overloads[tuple(made.signature.args)] = made._replace(type_annotation=None)
 
 
-def compile_entries(entries: Sequence[kernel.Entry]) -> bytes:
-    """Return object code of some entries, by their symbols."""
+def compile_entries(entries: Sequence[Any], kernels: Sequence[Callable[..., Any]]) -> bytes:
+    """Return object code of some entries, by their symbols; the code of `kernels` may call each other."""
     with compiler_lock.global_compiler_lock, _no_garbage_collection(), _remembered_types():
-        _know_kernels([one.py_func for one in entries])
+        _know([*kernels, *(one.py_func for one in entries)])
         unit = _Unit(_codegen(), "kernels")
         unit.enable_object_caching()
         for one in {one.symbol: one for one in entries}.values():
@@ -155,20 +155,20 @@ def _codegen() -> JITCPUCodegen:
         config.CPU_NAME, config.CPU_FEATURES = usual
 
 
-def _know_kernels(functions: Sequence[Callable[..., Any]]) -> None:
-    """Have numba compile the kernels, and some functions, where compiled code refers to them."""
+def _know(functions: Sequence[Callable[..., Any]]) -> None:
+    """Have numba compile functions where compiled code refers to them."""
     context = cpu_target.typing_context
     context.refresh()
     if not _known:
         for plain, made in INSTRUCTIONS.items():
             context.insert_global(plain, context.resolve_value_type(made))
-    for function in (*kernel.KERNELS, *functions):
+    for function in functions:
         if function not in _known and function not in INSTRUCTIONS:
             _known[function] = made = _Kernel(function)
             context.insert_global(function, types.Dispatcher(made))
 
 
-def _add(unit: _Unit, entry: kernel.Entry) -> None:
+def _add(unit: _Unit, entry: Any) -> None:
     """Add the function that Python calls: it takes the address of words, and calls a kernel with them."""
     context = cpu_target.target_context
     wanted = tuple(_TYPES[one] for one in entry.entry_signature)

@@ -167,7 +167,7 @@ class _Compiled:
         """Compile the entries, and keep the code on disk."""
         from . import compiler
 
-        code = compiler.compile_entries(self._entries)
+        code = compiler.compile_entries(self._entries, KERNELS)
         try:
             cache.write(self.name, self._file(code))
         except (OSError, MemoryError) as error:

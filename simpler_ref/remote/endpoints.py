@@ -13,7 +13,6 @@ import json
 import operator
 import pickle
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,6 +93,7 @@ class Endpoints(RemoteWorkers):
     """What a Worker does with its endpoints."""
 
     have_tensors = True
+    are_there = True
 
     def __init__(self, life: Life, take_functions: bool = False) -> None:
         self._life = life
@@ -413,18 +413,6 @@ class Endpoints(RemoteWorkers):
     def links(self) -> list[Link]:
         """Return the links whose endpoints take calls: those with sub workers."""
         return [link for link in self._links() if link.spec.worker["num_sub_workers"]]
-
-    def make_orchestrator(self, session: Any, configs: Any, usual: Any) -> Any:
-        """Return what submits tasks."""
-        from .placing import PlacingOrchestrator
-
-        return PlacingOrchestrator(session, configs, self)
-
-    def recording(self, add_callable: Any) -> dict[str, Any]:
-        """Return how graphs are recorded, for `orch.recording.record`."""
-        from .replays import PlacedGraph, StepRecorder
-
-        return {"write": StepRecorder, "make": partial(PlacedGraph, add_callable)}
 
     def make_stream(self, session: Any, register: Any, add_callable: Any) -> RemoteStream:
         """Return the stream of the calls that they run."""

@@ -16,11 +16,14 @@ class RemoteWorkers:
         Whether functions are registered for those unless said otherwise.
     have_tensors : bool
         Whether they may have made what the program's memory will have only at the end of a run.
+    are_there : bool
+        Whether there are, or may be, any.
     """
 
     sub_workers: int = 0
     take_functions = False
     have_tensors = False
+    are_there = False
 
     def reserve(self) -> None:
         """Keep places for those that join later; before the engine is made."""
@@ -36,14 +39,6 @@ class RemoteWorkers:
 
     def movers(self) -> dict[str, int]:
         """Return which of them is meant by what traces name a mover by."""
-        return {}
-
-    def make_orchestrator(self, session: Any, configs: Any, usual: Any) -> Any:
-        """Return what submits tasks."""
-        return usual(session, configs)
-
-    def recording(self, add_callable: Any) -> dict[str, Any]:
-        """Return how graphs are recorded, for `orch.recording.record`."""
         return {}
 
     def require_not_there(self, handle: Any) -> None:
