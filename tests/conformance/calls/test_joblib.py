@@ -1,6 +1,7 @@
 """CALL-JOBLIB: `Parallel` of joblib, and what uses it, on workers of this package."""
 
 import gc
+import importlib.metadata
 import multiprocessing
 import os
 import threading
@@ -228,6 +229,7 @@ def test_without_joblib_it_says_what_to_install(monkeypatch):
     def gone(name):
         raise ModuleNotFoundError("No module named 'joblib'", name="joblib")
 
-    monkeypatch.setattr(extras, "entry_points", lambda **_: [type("", (), {"load": gone})()])
+    found = [type("", (), {"load": gone})()]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: found)
     with pytest.raises(ModuleNotFoundError, match=r"pip install simpler_ref\[joblib\]"):
         extras.load.__wrapped__("joblib")
