@@ -23,7 +23,7 @@ from simpler_ref.native_chip.abi import INCLUDE_DIR
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 
 from .. import chip_kernels as K
-from .decoders import CHIP, REFUSED, Target, attempt, numbers, words
+from .decoders import CHIP, REFUSED, Target, attempt, numbers
 from .edits import NUMBERS, edited
 
 D = K.D
@@ -235,49 +235,8 @@ def check_run(request):
     chip().free(free)
 
 
-# ---------------------------------------------------------------- memory
-operations = st.lists(
-    st.one_of(
-        st.tuples(st.just("malloc"), st.sampled_from(NUMBERS[1:]) | st.integers(1, 5000)),
-        st.tuples(st.just("free"), words | st.integers(0, 20)),
-        st.tuples(st.just("to"), words | st.integers(0, 20), words | st.integers(0, 5000)),
-        st.tuples(st.just("from"), words | st.integers(0, 20), words | st.integers(0, 5000)),
-    ),
-    max_size=12,
-)
-
-
-def check_memory(steps):
-    """Device memory is handed out once, and only what is inside one piece of it is copied."""
-    live: dict[int, int] = {}
-    for what, *values in steps:
-        if what == "malloc":
-            size = min(values[0], (1 << 63) - 1)
-            at = attempt(lambda size=size: chip().malloc(size), ChipError)
-            if at is not REFUSED:
-                assert all(at + size <= a or a + n <= at for a, n in live.items())
-                live[at] = size
-            continue
-        at = values[0]
-        if at < 20 and live:
-            at = sorted(live)[at % len(live)] + (at % 3 == 2)
-        if what == "free":
-            done = attempt(lambda at=at: chip().free(at), ChipError)
-            assert (done is REFUSED) == (live.pop(at, None) is None)
-            continue
-        size = min(values[1], ROOM)
-        copy: Any = chip().copy_to if what == "to" else chip().copy_from
-        pair = (at, memory().at) if what == "to" else (memory().at, at)
-        done = attempt(lambda copy=copy, pair=pair, size=size: copy(*pair, size), ChipError)
-        inside = any(a <= at and at + size <= a + n for a, n in live.items())
-        assert (done is REFUSED) == (not inside)
-    for at in live:
-        chip().free(at)
-
-
 CHIP_TARGETS = {
     "shared object": Target(objects(), check_image),
     "prepared blob": Target(blobs(), check_prepare),
     "run": Target(views(), check_run),
-    "device memory": Target(operations, check_memory),
 }

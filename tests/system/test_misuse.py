@@ -68,9 +68,6 @@ class FakeTorchTensor:
     def element_size(self):
         return self._array.itemsize
 
-    def numel(self):
-        return self._array.size
-
     def is_contiguous(self):
         return self._array.flags.c_contiguous
 

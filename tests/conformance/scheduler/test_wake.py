@@ -18,7 +18,6 @@ from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
-    FAILED,
     READY,
     RUNNING,
     Driver,
@@ -114,25 +113,6 @@ def test_a_completion_that_nobody_collects_wakes_a_scheduler_that_is_off_duty():
         assert driver.state(slot) == RUNNING
         driver.x.announce_uncollected(driver.mem, 0)
         wait_until(lambda: driver.state(slot) == COMPLETED)
-
-
-@pytest.mark.spec("SCHED-WAKE-1", "SCHED-DEATH-2")
-@pytest.mark.kernels
-def test_a_dead_worker_wakes_the_scheduler(parked):
-    slot = parked.start()
-    parked.park()
-    parked.kill(parked.worker_of(slot))
-    wait_until(lambda: parked.state(slot) == FAILED)
-
-
-@pytest.mark.spec("SCHED-WAKE-1")
-@pytest.mark.kernels
-def test_a_submit_that_cannot_run_the_pass_itself_wakes_the_scheduler(parked):
-    parked.park()
-    assert parked.x.try_lock(parked.mem)
-    submit_and_pass(parked)
-    parked.x.unlock(parked.mem)  # whoever held it had already wired
-    wait_until(lambda: parked.mem[L.BUSY] == 1)
 
 
 @pytest.mark.spec("SCHED-WAKE-1")

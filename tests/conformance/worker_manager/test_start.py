@@ -96,10 +96,10 @@ def shared_spans(pid):
     return {int(r[0].split("-")[0], 16): tuple(r[2:5]) for r in rows if r[1] == "rw-s"}
 
 
-def said_by(path, program=None, **environment):
-    """Run the program in a file, or "-" and its text; return what it wrote to stdout and stderr."""
+def said_by(program, **environment):
+    """Run a program; return what it wrote to stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", path],
+        [sys.executable, "-W", "error", "-"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         input=program,
@@ -181,7 +181,7 @@ OPENMP = """
 @pytest.mark.slow("a program imports scikit-learn's OpenMP and starts fresh interpreters")
 def test_spawn_is_chosen_once_openmp_has_computed_and_its_tasks_do_not_hang():
     """Threads of Python, OpenBLAS, ZeroMQ and numba are no reason, nor is an OpenMP only loaded."""
-    out, err = said_by("-", textwrap.dedent(OPENMP), OPENBLAS_NUM_THREADS="2")
+    out, err = said_by(textwrap.dedent(OPENMP), OPENBLAS_NUM_THREADS="2")
     *lines, last = out.splitlines()
     assert lines == ["None False", "None False", "False", "None", "True True False"]
     assert last.startswith("a native library and libgomp are in use: ")
