@@ -1,9 +1,9 @@
-"""RUN, the message of a task: how a link makes it from a mailbox, and how a session reads it.
+"""RUN, the message of a task or a call, and DONE, which answers it.
 
 The documents' TASK says which callable runs with which configuration and arguments. A RUN has that as
 bytes, or a call, and what a mailbox has beside it: what the task does with its tensors, kinds of scalars,
-an environment, copies of the parent's tensors, and the tasks before it. A session also takes a bare TASK,
-as a RUN that says nothing more.
+an environment, copies of the parent's tensors, and the tasks before it. A link makes it from a mailbox. A
+session also takes a bare TASK, as a RUN that says nothing more, and answers that by COMPLETION.
 
 A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
 else. Bytes of more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
