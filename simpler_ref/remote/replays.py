@@ -69,7 +69,8 @@ _BITS = (1 << 64) - 1
 _CONSTANT = -1
 _CONFIGURED = L.CONFIG_MASK << L.WORD_CONFIG
 MOST_TENSORS = 128
-"""Of a part: the arguments of a task have room for them, and for what its link is told of each."""
+"""Of a part: the arguments of a task have room for them, and for what its link is told of each; and for
+a token, see `leave`."""
 MOST_SCALARS = 256
 """Of a graph: a mailbox has room for all of them, each as two kinds of number, beside so many tensors."""
 PART_S = 1.0
@@ -315,7 +316,7 @@ class Part:
     def has_room(self, task: GraphTask, most: int) -> bool:
         """Say whether one more task fits."""
         tensors = self.tags.keys() | {use.tensor for use in task.uses}
-        return len(self.tasks) < most and len(tensors) < MOST_TENSORS  # one may be a token
+        return len(self.tasks) < most and len(tensors) <= MOST_TENSORS
 
 
 _TAGS = {
