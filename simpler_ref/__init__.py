@@ -137,6 +137,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:  # for who completes names
+    return sorted({*globals(), *__all__})
+
+
 def register_joblib() -> None:
     """Make the backend "simpler_ref" known to joblib.
 

@@ -58,7 +58,7 @@ def find_pythons() -> list[Path]:
 
 
 def build(work: Path, dist: Path) -> tuple[Path, Path]:
-    """Build sources and wheel; return both files."""
+    """Build sources and wheel from the last commit, which is put into `work`; return both files."""
     archive = work / "head.tar"
     run("git", "archive", "-o", archive, "HEAD", cwd=ROOT)
     shutil.unpack_archive(archive, work / "head")
@@ -81,11 +81,11 @@ def build(work: Path, dist: Path) -> tuple[Path, Path]:
     return sdist, wheel
 
 
-def try_out(python: Path, file: Path, work: Path) -> None:
+def try_out(python: Path, file: Path, head: Path, work: Path) -> None:
     """Install a file into an empty environment, and use it there."""
     inside = environment(python, work / "venv", file)
     home = work / "home"
-    shutil.copytree(ROOT / "examples", home / "examples")
+    shutil.copytree(head / "examples", home / "examples")
     bare = {"HOME": str(home), "PATH": str(inside.parent), "LANG": "C.UTF-8"}
     took = []
     for name in PROGRAMS:
@@ -94,8 +94,8 @@ def try_out(python: Path, file: Path, work: Path) -> None:
         took.append(f"{name} {time.monotonic() - began:.1f} s")
     run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", *FOR_TESTS)
     for name in ("tests", "spec", "docs"):
-        shutil.copytree(ROOT / name, home / "tree" / name)
-    shutil.copy(ROOT / "pyproject.toml", home / "tree")
+        shutil.copytree(head / name, home / "tree" / name)
+    shutil.copy(head / "pyproject.toml", home / "tree")
     run(inside, "-m", "pytest", "-q", *SAMPLE, cwd=home / "tree", env=bare)
     print(f"{file.name}, {python.name}: {', '.join(took)}; tests passed", flush=True)
 
@@ -108,11 +108,12 @@ def main() -> None:
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        sdist, wheel = build(Path(folder), dist)
+        work = Path(folder)
+        sdist, wheel = build(work, dist)
         print(f"{sdist.name}\n{wheel.name}", flush=True)
         for python in pythons:
-            try_out(python, wheel, Path(folder) / f"wheel-{python.name}")
-        try_out(pythons[-1], sdist, Path(folder) / "sdist")
+            try_out(python, wheel, work / "head", work / f"wheel-{python.name}")
+        try_out(pythons[-1], sdist, work / "head", work / "sdist")
 
 
 if __name__ == "__main__":
