@@ -599,10 +599,14 @@ def executors(w):
     return concurrent.futures.ProcessPoolExecutor(2) if w is None else w.executor()
 
 
+@contextlib.contextmanager
 def joblib_backends(w):
     joblib = pytest.importorskip("joblib", reason="joblib is not installed")
     sr.register_joblib()
-    return joblib.parallel_config("loky" if w is None else "simpler_ref", n_jobs=2)
+    with joblib.parallel_config("loky" if w is None else "simpler_ref", n_jobs=2):
+        yield
+    if w is None:
+        joblib.externals.loky.get_reusable_executor().shutdown(wait=True)
 
 
 def dask_schedulers(w):
