@@ -238,8 +238,11 @@ def give_back(address: int, nbytes: int) -> None:
 def copy_on_write(array: Array) -> int | None:
     """Map the region that begins with an array once more, and return where; None if that is impossible.
 
-    What is written there is private to this process, and others' writes are seen in other pages.
+    What is written there is private to this process, and others' writes are seen in other pages. Limited
+    addresses are left to the user.
     """
+    if _has_limited_addresses():
+        return None
     region = _regions.get(address_of(array))
     with descriptors() as found:
         if region is None or region not in found:
@@ -278,12 +281,16 @@ def make_private(address: int, nbytes: int) -> None:
     _mmap(address, nbytes, _WRITABLE, kind)
 
 
+def _has_limited_addresses() -> bool:
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+
+
 def default_size(least: int, most: int) -> int:
     """Return how large memory is of which only touched pages count: as large as the machine's.
 
     Where the address space is limited (``ulimit -v``) it has the least size.
     """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    if _has_limited_addresses():
         return least
     there = os.sysconf("SC_PHYS_PAGES") * PAGE
     return min(max(least, round_up(there, 1 << 30)), most)
