@@ -21,6 +21,7 @@ import itertools
 import os
 import pickle
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -277,6 +278,7 @@ def _pickled(value: Any) -> bytes:
     return buffer.getvalue()
 
 
+_PAUSE_S = 0.01
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 """The listener of this process, and its ends of connections of others."""
 
@@ -299,8 +301,10 @@ def _start(function: Any, argument: Any) -> None:
 
 def _listen(listener: connection.Listener) -> None:
     while True:
-        with suppress(OSError, EOFError, AuthenticationError):
+        try:
             _start(_answer, listener.accept())
+        except (OSError, EOFError, AuthenticationError, RuntimeError):  # no descriptor, no thread
+            time.sleep(_PAUSE_S)
 
 
 def _answer(asking: Any) -> None:

@@ -168,6 +168,7 @@ class Unretrieved:
     """The error of a call, until somebody asks for it, or for that of a call that failed with it."""
 
     def __init__(self, error: BaseException, task: int, shown: list[str]) -> None:
+        self.retrieved = True  # should this be cut short
         self.task = task
         cause = error.__cause__ if isinstance(error.__cause__, RemoteTraceback) else None
         where = f"{cause.where}: " if cause is not None and cause.where else ""

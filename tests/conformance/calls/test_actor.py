@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import simpler_ref as sr
-from simpler_ref.calls import current
+from simpler_ref.calls import actors, current
 
 from .tasks import die
 
@@ -151,6 +151,27 @@ def test_its_end_is_seen_though_processes_live_that_it_has_forked():
     with sr.Worker(num_sub_workers=2) as w:
         counter = w.actor(Counter, 0)
         sr.task(workers=1 - counter._worker)(outlived)(counter).result()
+
+
+@pytest.mark.spec("CALL-ACTOR-1")
+def test_a_process_that_can_start_no_thread_answers_again_when_it_can():
+    def fails_once():
+        start = actors._start
+
+        def starts(function, argument):
+            if function is actors._answer:
+                actors._start = start
+                raise RuntimeError("can't start new thread")
+            start(function, argument)
+
+        actors._start = starts
+
+    def twice(counter):
+        return isinstance(counter.add().exception(), sr.WorkerLostError), counter.add().result()
+
+    with sr.Worker(num_sub_workers=2, initializer=fails_once) as w:
+        counter = w.actor(Counter, 0)
+        assert sr.task(workers=1 - counter._worker)(twice)(counter).result() == (True, 1)
 
 
 @pytest.mark.spec("CALL-ACTOR-1")
