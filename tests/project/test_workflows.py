@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from simpler_ref import __version__
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
@@ -57,3 +59,8 @@ def test_the_constraints_are_the_oldest_versions_that_the_package_takes():
     oldest = re.findall(r'"(\w+)>=([\d.]+)"', wanted)
     lines = (ROOT / ".github/oldest.txt").read_text().splitlines()
     assert [line for line in lines if line[:1] != "#"] == [f"{n}=={v}.*" for n, v in oldest]
+
+
+def test_the_version_has_a_section_in_the_changelog_and_is_the_one_to_cite():
+    assert f"\n## {__version__} — " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
