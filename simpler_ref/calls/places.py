@@ -81,10 +81,10 @@ class Places:
         self._used.argtypes = ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)
         self._used.restype = ctypes.c_size_t
         self._pid = os.getpid()
-        self._for_child: list[tuple[int, bytes]] = []
+        self._for_child: list[tuple[int, bytes]] | None = []
         os.register_at_fork(
             before=self._before_fork,
-            after_in_parent=self._for_child.clear,
+            after_in_parent=self._forget_child,
             after_in_child=self._in_child,
         )
 
@@ -122,17 +122,28 @@ class Places:
     def _before_fork(self) -> None:
         """Keep what the arrays in places have now: the task has them, and so has its copy."""
         size = ctypes.c_size_t()
-        self._for_child.clear()
+        self._for_child = None  # Python goes on with the fork if there is no memory for this
+        kept = []
         for number in range(_MOST if os.getpid() == self._pid else 0):
             memory = self._used(number, size)
             if memory:
-                self._for_child.append((memory, ctypes.string_at(memory, size.value)))
+                kept.append((memory, ctypes.string_at(memory, size.value)))
+        self._for_child = kept
+
+    def _forget_child(self) -> None:
+        self._for_child = []
 
     def _in_child(self) -> None:
-        for memory, content in self._for_child:
-            regions.make_private(memory, len(content))
-            ctypes.memmove(memory, content, len(content))
-        self._for_child.clear()
+        try:
+            if self._for_child is None:
+                raise MemoryError
+            for memory, content in self._for_child:
+                regions.make_private(memory, len(content))
+                ctypes.memmove(memory, content, len(content))
+        except BaseException:  # a copy of the task that went on would write into its arrays
+            os.write(2, b"simpler_ref: no memory for the arrays of a task that has forked\n")
+            os._exit(1)
+        self._forget_child()
 
 
 _MOST = 16

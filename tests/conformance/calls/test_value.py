@@ -14,6 +14,8 @@ import pytest
 
 import simpler_ref as sr
 from simpler_ref.engine.view import blocks
+from simpler_ref.jit.kernel import INTERPRETED
+from simpler_ref.system import regions
 from tests.support import shared_pages
 
 from ...system.programs import Fork
@@ -208,6 +210,27 @@ def test_a_process_that_a_task_forks_has_its_arrays_for_itself():
     with sr.Worker(num_sub_workers=1) as w:
         for _ in range(6):
             assert (w.submit(fork, LARGE).result() == arange(LARGE)).all()
+
+
+@pytest.mark.spec("CALL-VALUE-2")
+@pytest.mark.skipif(INTERPRETED, reason="interpreted workers make no arrays in blocks")
+def test_a_process_that_a_task_forks_ends_if_there_is_no_memory_for_its_arrays():
+    def refuse(address, nbytes):
+        raise MemoryError
+
+    def fork(n):
+        array = arange(n)
+        regions.make_private = refuse
+        child = os.fork()
+        if child == 0:
+            array[:] = 0
+            os._exit(0)
+        return array, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with sr.Worker(num_sub_workers=1) as w:
+        w.submit(arange, LARGE).result()
+        array, status = w.submit(fork, LARGE).result()
+    assert status == 1 and (array == arange(LARGE)).all()
 
 
 @pytest.mark.spec("CALL-VALUE-2")
