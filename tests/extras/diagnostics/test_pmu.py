@@ -60,8 +60,8 @@ def test_without_the_processors_counters_there_are_the_systems(flagged, mode, mo
 @pytest.mark.spec("FLAG-PMU-2")
 def test_the_processors_counters_are_read_where_there_are_some(flagged, monkeypatch):
     """The system's clock stands for a processor's counter: where there are none, it has this one."""
-    monkeypatch.setattr(counters, "CYCLES", counters.Event("cycles", 1, 0))
-    monkeypatch.setattr(counters, "HARDWARE", {1: (counters.Event("clock", 1, 1),)})
+    monkeypatch.setattr(counters, "CYCLES", counters.PerfEvent("cycles", 1, 0))
+    monkeypatch.setattr(counters, "HARDWARE", {1: (counters.PerfEvent("clock", 1, 1),)})
     if not counters.has_hardware(1):
         pytest.skip("this system lets nobody count")
     rows = flagged(program, increase, burn, enable_pmu=1).pmu
