@@ -32,6 +32,13 @@ class Peer(NamedTuple):
     oldest: tuple[int, int] = (3, 10)
     """The oldest Python that has it."""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether its first start on a machine is measured: of ours, that of the usual ones."""
+        if self.own:
+            return self.arguments[:1] in (("processes",), ("futures",)) and len(self.arguments) == 1
+        return self.runner.endswith(".py") and self.workers != "none"
+
 
 INFERRED = "inferred from what tasks read and write"
 BY_HAND = "edges given by hand"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ class Taken:
     """Why a figure is missing."""
     spent: dict[str, float] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
+    first_s: float = 0.0
+    """How long the first start on a machine takes, with caches that are empty; 0: not measured."""
     memories: list[float] = field(default_factory=list)
     """Of each start, the bytes of the processes that it started, by workers."""
     stolen: list[float] = field(default_factory=list)
@@ -274,20 +277,30 @@ class Visit:
 
     def _open(self) -> Session:
         if self._session is None:
-            command = self._environments.command(self._peer)
-            try:
-                self._session = Session(
-                    command,
-                    self._environments.variables(self._peer, command),
-                    self._environments.folder / f"{Path(self._peer.runner).stem}.out",
-                    START_S,
-                )
-            except (LateError, BrokenError) as why:
-                raise NoStartError(f"it does not start: {why}") from None
+            if not self._taken.starts and not self._effort.quick and self._peer.is_first:
+                self._take_first()
+            self._session = self._start()
             self._taken.starts.append(self._session.start_s)
             self._taken.memories.append(self._session.started_bytes / WORKERS)
             self._taken.versions = self._session.versions
         return self._session
+
+    def _start(self, **more: str) -> Session:
+        command = self._environments.command(self._peer)
+        out = self._environments.folder / f"{Path(self._peer.runner).stem}.out"
+        variables = self._environments.variables(self._peer, command) | more
+        try:
+            return Session(command, variables, out, START_S)
+        except (LateError, BrokenError) as why:
+            raise NoStartError(f"it does not start: {why}") from None
+
+    def _take_first(self) -> None:
+        """Start it as on a machine that has never run it: all caches are empty."""
+        with (
+            tempfile.TemporaryDirectory() as empty,
+            self._start(XDG_CACHE_HOME=empty, PYTHONPYCACHEPREFIX=empty) as session,
+        ):
+            self._taken.first_s = session.start_s
 
     def _close(self, patience_s: float | None = None) -> None:
         if self._session is not None:

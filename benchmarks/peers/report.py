@@ -62,6 +62,8 @@ def make_report(taken: Mapping[str, Taken], around: Around, effort: Effort) -> R
         described |= {"own": peer.own, "versions": one.versions, "skipped": one.skipped}
         if one.starts:
             described["start_s"] = summarise(one.starts).median
+        if one.first_s:
+            described["first_s"] = one.first_s
         if any(one.memories):
             described["worker_mib"] = summarise(one.memories).median / (1 << 20)
         report["peers"][name] = described

@@ -293,16 +293,18 @@ class Figures:
     def versions(self):
         """Return a table of the peers: how they work, versions, time to start, memory of a worker."""
         rows = [
-            "| | workers | order | versions | start, s | MiB a worker |",
-            "| --- | --- | --- | --- | ---: | ---: |",
+            "| | workers | order | versions | first start, s | start, s | MiB a worker |",
+            "| --- | --- | --- | --- | ---: | ---: | ---: |",
         ]
         for one in self.peers.values():
             versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items())
-            start = f"{one['start_s']:.1f}" if "start_s" in one else "–"
+            first, start = (
+                f"{one[name]:.1f}" if name in one else "–" for name in ("first_s", "start_s")
+            )
             memory = f"{one['worker_mib']:.0f}" if "worker_mib" in one else "–"
             rows.append(
                 f"| {one['title']} | {one['workers']} | {one['order']} | "
-                f"{versions or 'skipped: ' + one['skipped']} | {start} | {memory} |"
+                f"{versions or 'skipped: ' + one['skipped']} | {first} | {start} | {memory} |"
             )
         return "\n".join(rows)
 
