@@ -14,7 +14,8 @@ import statistics
 import numba
 import numpy as np
 
-from simpler_ref.jit.atomics import futex_wait, futex_wake, load, now_ns, pause, store
+from simpler_ref.jit import atomics
+from simpler_ref.jit.instructions import INSTRUCTIONS
 from simpler_ref.system import regions
 
 ORDER = 0  # the sample asked for; the partner sleeps on it
@@ -28,6 +29,9 @@ SAMPLES = 5
 PARK_NS = 1_000_000_000
 PATIENCE_NS = 10_000_000_000
 
+futex_wait, futex_wake = INSTRUCTIONS[atomics.futex_wait], INSTRUCTIONS[atomics.futex_wake]
+load, store = INSTRUCTIONS[atomics.load], INSTRUCTIONS[atomics.store]
+now_ns, pause = INSTRUCTIONS[atomics.now_ns], INSTRUCTIONS[atomics.pause]
 compiled = numba.njit(nogil=True, error_model="numpy", _nrt=False)  # as kernels are
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from simpler_ref.jit.kernel import INTERPRETED
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 sys.path.insert(0, str(BENCHMARKS / "peers" / "runners"))
 try:
     catalogue = importlib.import_module("peers.catalogue")
     environments = importlib.import_module("peers.environments")
+    floor = importlib.import_module("floor")
     measure = importlib.import_module("peers.measure")
     metg = importlib.import_module("peers.metg")
     report = importlib.import_module("peers.report")
@@ -33,6 +36,16 @@ def overhead(cost, cores=2, ramp=1.0):
 def test_metg_is_the_length_at_which_work_equals_overhead(cost, guess):
     found = metg.smallest_length(overhead(cost), guess, 1e-9, 1.0)
     assert found == pytest.approx(cost, rel=0.01)
+
+
+# ---------------------------------------------------------------- the floor
+@pytest.mark.skipif(INTERPRETED, reason="it is that of compiled code")
+def test_the_floor_can_be_taken():
+    taken = floor.Floor()
+    try:
+        assert taken.sample() > 0
+    finally:
+        taken.close()
 
 
 # ---------------------------------------------------------------- graphs
