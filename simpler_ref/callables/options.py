@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..system.values import flag
@@ -22,17 +22,15 @@ class CompiledCallable:
     ----------
     address : int
         Address of the code that a worker's loop calls, 0 before it is compiled.
+    compile
+        Compiles it, if the types are determined and it is not compiled yet.
+    run_task
+        Runs a task from Python.
     """
 
     address: int
-
-    def compile(self) -> None:
-        """Compile, if the types are determined and it is not compiled yet."""
-        raise NotImplementedError
-
-    def run_task(self, args: ReceivedArgs) -> None:
-        """Run a task from Python."""
-        raise NotImplementedError
+    compile: Callable[[], None]
+    run_task: Callable[[ReceivedArgs], None]
 
 
 def require_options(options: Mapping[str, Any]) -> None:

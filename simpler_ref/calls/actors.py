@@ -14,6 +14,7 @@ Rule     CALL-ACTOR-1
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import io
@@ -303,8 +304,10 @@ def _listen(listener: connection.Listener) -> None:
     while True:
         try:
             _start(_answer, listener.accept())
-        except (OSError, EOFError, AuthenticationError, RuntimeError):  # no descriptor, no thread
-            time.sleep(_PAUSE_S)
+        except (OSError, EOFError, AuthenticationError, RuntimeError) as why:
+            if getattr(why, "errno", 0) in (errno.EBADF, errno.EINVAL, errno.ENOTSOCK):
+                return  # the task has closed what is not its own: nobody can come any more
+            time.sleep(_PAUSE_S)  # there is no descriptor, or no thread
 
 
 def _answer(asking: Any) -> None:

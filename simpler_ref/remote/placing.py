@@ -461,7 +461,10 @@ class PlacingOrchestrator(Orchestrator):
     ) -> BaseException | None:
         endpoints = self._endpoints
         if failure is not None and endpoints.losses() > self._losses:
-            lost = endpoints.lost(wait_for_one=True)  # else the next run would find that out
+            dead = endpoints.lost(wait_for_one=True)  # else the next run would find that out
+            lost = [
+                one for one in dead if endpoints.has_all([one])
+            ]  # workers of this machine are not
             # a task that missed what the endpoint had may have failed before that was noticed
             if lost and isinstance(failure, TaskError) and is_of_loss(failure):
                 failure = endpoints.loss(lost[0], failure)

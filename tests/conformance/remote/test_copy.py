@@ -377,8 +377,14 @@ def test_what_was_not_made_before_its_endpoint_was_lost_is_not_lost_with_it():
 
 @pytest.mark.slow("an endpoint is lost")
 @pytest.mark.spec("REMOTE-COPY-8")
-def test_the_loss_is_the_failure_also_if_a_task_that_missed_something_has_failed_first():
+@pytest.mark.parametrize("others", [[], [2]], ids=["alone", "beside a sub worker"])
+def test_the_loss_is_the_failure_also_if_a_task_that_missed_something_has_failed_first(
+    others, monkeypatch
+):
     with opened() as two:
+        endpoints = two.worker._life.endpoints
+        lost = endpoints.lost
+        monkeypatch.setattr(endpoints, "lost", lambda **how: [*others, *lost(**how)])
         x, y = two.shared(), two.shared()
         two.handle(far_side.copy)
 
