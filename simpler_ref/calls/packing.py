@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import asarray, generic, ndarray
@@ -28,6 +28,7 @@ from .arrays import SentArrays
 from .current import here
 from .forms import (
     ARRAY,
+    CALL_KEY,
     FALSE,
     INNER_ARRAY,
     INNER_VALUE,
@@ -73,6 +74,25 @@ Packed = tuple[int, bytes, bytes, list[tuple[Future, int]], int]
 - the futures whose values the worker gets, with their slots: so the call needs them still to be there;
 - the epoch of the arrays, in which the tensors mean what they should.
 """
+
+
+class PackedElsewhere(NamedTuple):
+    """The arguments of a call that another Worker has packed, as they are here.
+
+    Attributes
+    ----------
+    arrays : sequence of (ndarray, int)
+        Those that it has, each with the tag of its tensor.
+    words, kinds : sequence of int
+        See `forms`. Values of calls are in blocks of this Worker, whose leases the caller keeps.
+    data : bytes-like
+        Names and values that are pickled, unless the words have them.
+    """
+
+    arrays: Sequence[tuple[Any, int]]
+    words: Sequence[int]
+    kinds: Sequence[int]
+    data: Any
 
 
 class CallPlan:
@@ -233,6 +253,21 @@ class Packer:
         parts.append(head)
         counts |= words + len(scalars) << L.HALF
         return counts, b"".join(parts + scalars), data, futures, epoch
+
+    def forward(self, plan: CallPlan, call: PackedElsewhere) -> Packed:
+        """Return the arguments of a call that another Worker has packed, as they travel here."""
+        epoch = self._arrays.now.epoch
+        parts = [
+            one
+            for array, tag in call.arrays
+            for one in (self._arrays.wire(array), with_tag(b"", tag))
+        ]
+        parts += plan.reads
+        counts = len(parts) >> 1 | len(call.words) << L.HALF
+        head, *others = call.words
+        words = head & ~CALL_KEY | plan.key, *others
+        scalars = [_integer(*one) for one in zip(words, call.kinds, strict=True)]
+        return counts, b"".join(parts + scalars), call.data, [], epoch
 
     def _pickle(
         self, plan: CallPlan, bound: tuple[Any, ...], names: tuple[str, ...], items: list[Any]

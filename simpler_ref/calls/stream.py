@@ -57,7 +57,7 @@ from .forms import key_of
 from .futures import Future, Lease, Leases
 from .inside import Caller, Sums
 from .orch_lock import OrchLock
-from .packing import CallPlan, Packer
+from .packing import CallPlan, Packed, PackedElsewhere, Packer
 from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 
@@ -147,13 +147,24 @@ class Stream:
 
     def submit_bound(self, plan_now: Callable[[], CallPlan], bound: tuple[Any, ...]) -> Future:
         """Submit a call whose arguments are in the order of the parameters."""
+        return self._submit_packed(plan_now, lambda plan: self._pack(plan, bound))
+
+    def forward(self, task: Task, call: PackedElsewhere) -> Future:
+        """Submit a call whose arguments another Worker has packed."""
+        plan_now, pack = self.functions.plan_of, self._packer.forward
+        return self._submit_packed(lambda: plan_now(task), lambda plan: pack(plan, call))
+
+    def _submit_packed(
+        self, plan_now: Callable[[], CallPlan], pack: Callable[[CallPlan], Packed]
+    ) -> Future:
+        """Submit a call, which is packed again whenever what that has found out may be over."""
         has_waited = False
         while True:
             if not self._open and self._come_in():
                 continue
             try:
                 plan = plan_now()
-                packed = self._pack(plan, bound)
+                packed = pack(plan)
             except MemoryError:  # no room for the function, or for one more layout
                 if has_waited:
                     raise

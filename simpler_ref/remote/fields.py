@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from operator import attrgetter, index
+from collections.abc import Callable
+from operator import index
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
 
 from .limits import MAX_FRAME_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
@@ -76,14 +75,8 @@ class Number:
     """An integer within limits."""
 
     def __init__(self, form: str, least: int, most: int) -> None:
-        self.form = form
         self._struct = struct.Struct("<" + form)
         self._least, self._most = least, most
-
-    @property
-    def is_any(self) -> bool:
-        """Whether all numbers that fit its bytes are allowed."""
-        return self._most - self._least == (1 << 8 * self._struct.size) - 1
 
     def write(self, value: Any, where: str) -> bytes:
         """Return the bytes of a value."""
@@ -95,11 +88,8 @@ class Number:
 
     def read(self, reader: Reader, where: str) -> int:
         """Return the value of the next bytes."""
-        at, raw, size = reader.at, reader.raw, self._struct.size
-        if at + size > len(raw):
-            reader.take(size, where)  # which refuses
-        number: int = self._struct.unpack_from(raw, at)[0]
-        reader.at = at + size
+        at = reader.at
+        number: int = self._struct.unpack(reader.take(self._struct.size, where))[0]
         if self._least <= number <= self._most:
             return number
         return self._require(number, f"{where} at byte {at}")
@@ -183,14 +173,7 @@ class Blob:
 
     def read(self, reader: Reader, where: str) -> bytes:
         """Return the value of the next bytes."""
-        at, raw = reader.at, reader.raw
-        first = at + 4
-        if first <= len(raw):
-            size: int = _COUNT.unpack_from(raw, at)[0]
-            if size <= self._most and first + size <= len(raw):
-                reader.at = first + size
-                return raw[first : first + size]
-        size = U32.read(reader, where)
+        at, size = reader.at, U32.read(reader, where)
         self._require(size, f"{where} at byte {at}")
         return reader.take(size, where)
 
@@ -270,34 +253,6 @@ def _kind_of(hint: Any) -> Kind:
     return kind
 
 
-class _Numbers:
-    """Fields that follow each other, and each may be any number: they are read and written at once."""
-
-    def __init__(self, fields: Sequence[tuple[str, Kind, str]]) -> None:
-        self._fields = fields
-        self._struct = struct.Struct("<" + "".join(kind.form for _, kind, _ in fields))  # type: ignore[attr-defined]
-        self._values = attrgetter(*(name for name, _, _ in fields))
-        self._are_many = len(fields) > 1
-
-    def write(self, value: Any) -> bytes:
-        """Return the bytes of what a message has there."""
-        found = self._values(value)
-        try:
-            return self._struct.pack(*found) if self._are_many else self._struct.pack(found)
-        except struct.error:  # one of them says which
-            return b"".join(
-                [kind.write(getattr(value, name), path) for name, kind, path in self._fields]
-            )
-
-    def read(self, reader: Reader) -> Sequence[int]:
-        """Return the values of the next bytes."""
-        at, end = reader.at, reader.at + self._struct.size
-        if end > len(reader.raw):
-            return [kind.read(reader, path) for _, kind, path in self._fields]
-        reader.at = end
-        return self._struct.unpack_from(reader.raw, at)
-
-
 class Message(Generic[T]):
     """The table of a message: its name, its class, and what must hold of it beyond its fields.
 
@@ -316,11 +271,7 @@ class Message(Generic[T]):
     ) -> None:
         self._name, self._made, self._check = name, made, check
         hints = get_type_hints(made, include_extras=True)
-        fields = [(field, _kind_of(hint), f"{name}.{field}") for field, hint in hints.items()]
-        together = groupby(fields, lambda one: isinstance(one[1], Number) and one[1].is_any)
-        self._fields: list[tuple[str, Kind, str] | _Numbers] = []
-        for are_numbers, several in together:
-            self._fields += [_Numbers(list(several))] if are_numbers else several
+        self._fields = [(one, _kind_of(hint), f"{name}.{one}") for one, hint in hints.items()]
         self._reserved = reserved
 
     def encode(self, payload: T) -> bytes:
@@ -341,12 +292,7 @@ class Message(Generic[T]):
     def write(self, value: T, where: str) -> bytes:
         """Return the bytes of a message within another one."""
         try:
-            parts = [
-                one.write(value)
-                if isinstance(one, _Numbers)
-                else one[1].write(getattr(value, one[0]), one[2])
-                for one in self._fields
-            ]
+            parts = [kind.write(getattr(value, one), path) for one, kind, path in self._fields]
         except ValueError as error:
             raise self._within(error, where) from None
         if self._check is not None:
@@ -355,14 +301,8 @@ class Message(Generic[T]):
 
     def read(self, reader: Reader, where: str) -> T:
         """Return the message of the next bytes."""
-        values: list[Any] = []
         try:
-            for one in self._fields:
-                if isinstance(one, _Numbers):
-                    values += one.read(reader)
-                else:
-                    _, kind, path = one
-                    values.append(kind.read(reader, path))
+            values = [kind.read(reader, path) for _, kind, path in self._fields]
         except ValueError as error:
             raise self._within(error, where) from None
         value = self._made(*values)

@@ -23,7 +23,7 @@ import numpy as np
 from ..callables.identity import CallableKind, build_python_serialized_descriptor
 from ..callables.payloads import pack_payload, serialize_for_endpoints, why_not_serialised
 from ..calls import outcomes
-from ..calls.forms import INNER_VALUE, VALUE, Form, form_of
+from ..calls.forms import key_of
 from ..calls.sending import Payload, number_in
 from ..calls.tasks import Task
 from ..engine.view.blocks import Blocks, data_of, set_value_key, value_key
@@ -269,13 +269,13 @@ class CallTasks(TaskReader):
         plan = Plan.take(words, kinds)
         self.memory.begin(plan.run)
         self._require_mine(plan)
-        form = form_of(words)
-        number, digest = self._digests.get(form.key, (0, b""))
-        if number != number_in(data_of(self._mem, form.key)):
-            digest = self._teach(form.key)
+        key = key_of(words[0])
+        number, digest = self._digests.get(key, (0, b""))
+        if number != number_in(data_of(self._mem, key)):
+            digest = self._teach(key)
         arrays = [self._array(*one) for one in zip(wires, plan.tensors, strict=True)]
         beside = _Beside()
-        message = self._message(plan, digest, form, words, kinds, arrays, beside)
+        message = self._message(plan, digest, words, kinds, arrays, beside)
         return CallTask(self, message, arrays, beside)
 
     def _require_mine(self, plan: Plan) -> None:
@@ -325,7 +325,6 @@ class CallTasks(TaskReader):
         self,
         plan: Plan,
         digest: bytes,
-        form: Form,
         words: list[int],
         kinds: list[int],
         arrays: Sequence[_Array],
@@ -339,28 +338,22 @@ class CallTasks(TaskReader):
                 source = array.view if array.is_whole else array.view.copy("C")
                 beside.packed.append(source)
                 beside.add(one.key, one.reads, address_of(source), source.nbytes)
-        codes = [*form.inner, *form.codes]
-        count = codes.count(VALUE) + codes.count(INNER_VALUE)
-        sent = slice(form.end, form.end + count)
+        items = Piece()
+        if kinds[-1] == L.PAYLOAD:
+            del kinds[-1]
+            items = beside.piece(data_of(self._mem, words.pop()))
         values = [
-            self._value(words[at], beside)
-            for at in range(form.end, form.end + count)
-            if kinds[at] == L.FETCHED | L.VALUE_BLOCK
+            self._value(word, beside)
+            for word, kind in zip(words, kinds, strict=True)
+            if kind == L.FETCHED | L.VALUE_BLOCK
         ]
-        call = Call(
-            digest,
-            ANY_SUB_WORKER if plan.only is None else plan.only[1],
-            form.named,
-            bytes(codes),
-            np.array(words[sent], np.int64).tobytes(),
-            beside.piece(self._items(words, kinds)) if form.has_items else Piece(),
-            values,
-        )
+        only = ANY_SUB_WORKER if plan.only is None else plan.only[1]
+        call = Call(digest, only, np.array(words, np.int64).tobytes(), items, values)
         tensors = [
             array.told._replace(data=beside.short.pop(array.told.key, b"")) for array in arrays
         ]
         return Run(
-            b"", kinds=bytes(kinds[sent]), run=plan.run, tensors=tensors, dropped=plan.dropped,
+            b"", kinds=bytes(kinds), run=plan.run, tensors=tensors, dropped=plan.dropped,
             call=CALL.encode(call),
         )  # fmt: skip
 
@@ -380,13 +373,6 @@ class CallTasks(TaskReader):
         if piece.key and not key:
             beside.passing.append(piece.key)
         return piece
-
-    def _items(self, words: list[int], kinds: list[int]) -> memoryview:
-        if kinds[-1] == L.PAYLOAD:
-            return data_of(self._mem, words[-1])
-        size = words[-1]
-        first = len(words) - 1 - -(-size // L.WORD)
-        return memoryview(np.array(words[first:-1], np.int64).tobytes())[:size]
 
     # ------------------------------------------------------------ what it has made
     def end(self, task: CallTask) -> None:

@@ -5,8 +5,8 @@ bytes, or a call, and what a mailbox has beside it: what the task does with its 
 an environment, copies of the parent's tensors, and the tasks before it. A link makes it from a mailbox. A
 session also takes a bare TASK, as a RUN that says nothing more, and answers that by COMPLETION.
 
-A call travels as a worker of this machine gets it: codes of its arguments, words, and one pickle of all
-else. Bytes of more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
+A call travels as a worker of this machine gets it: words, and one pickle of all that is no word. Bytes of
+more than `MOST_INLINE_KEPT` travel beside the frame, as copies of tensors do.
 
 Rule     CALL-FAR-5, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-ARGS-3, REMOTE-AHEAD-7, REMOTE-TASK-8,
          REMOTE-TASK-9, REMOTE-TASK-10, REMOTE-TASK-14
@@ -127,7 +127,7 @@ PIECE = Message("CALL.piece", Piece)
 
 
 class Call(NamedTuple):
-    """A call; see `calls.forms` for its codes. Its arrays are the tensors of the RUN, in their order.
+    """A call. Its arrays are the tensors of the RUN, in their order.
 
     Attributes
     ----------
@@ -135,20 +135,16 @@ class Call(NamedTuple):
         Of the function.
     sub_worker : int
         The only one that may run it, or `ANY_SUB_WORKER`.
-    named : int
-        How many arguments, the last ones, have names.
-    codes, words : bytes
-        A byte for each argument; eight bytes for each of those that are words, whose kinds the RUN has.
+    words : bytes
+        How it is made of all else, eight bytes each; see `calls.forms`. The RUN has their kinds.
     items : Piece
-        Names, and values that are pickled.
+        Names, and values that are pickled, unless the words have them.
     values : sequence of Piece
-        The values of calls that are more than a word, in the order of the arguments.
+        The values of calls that are more than a word, in the order of their words.
     """
 
     digest: Annotated[bytes, Exactly(32)]
     sub_worker: Int32
-    named: Uint32
-    codes: Octets
     words: Octets
     items: Annotated[Piece, PIECE] = Piece()
     values: Annotated[Sequence[Piece], Many(PIECE, MAX_TENSORS)] = ()

@@ -271,8 +271,6 @@ def test_a_text_that_is_no_layout_is_refused(text):
 CALL = task_messages.Call(
     bytes(range(32)),
     task_messages.ANY_SUB_WORKER,
-    1,
-    b"\6\4\3",
     b"\2" * 8,
     task_messages.Piece(b"abc"),
     (task_messages.Piece(b"", 9, 70000),),
@@ -287,7 +285,7 @@ def test_a_call_has_these_bytes():
         return b"".join(one.to_bytes(8, "little") for one in values)
 
     expected = bytes(range(32)) + (-1).to_bytes(4, "little", signed=True)
-    expected += (1).to_bytes(4, "little") + blob(b"\6\4\3") + blob(b"\2" * 8)
+    expected += blob(b"\2" * 8)
     expected += blob(b"abc") + words(0, 0)
     expected += (1).to_bytes(4, "little") + blob(b"") + words(9, 70000)
     written_as(task_messages.CALL, CALL, expected)
