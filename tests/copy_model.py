@@ -36,7 +36,7 @@ from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.parent_tensors import ParentTensors
 from simpler_ref.remote.session_tasks import SessionTasks
 from simpler_ref.remote.side_by_side import SideBySide
-from simpler_ref.remote.task_messages import DONE, FailedTasks, Run
+from simpler_ref.remote.task_messages import DONE, Run
 from simpler_ref.remote.tasks import (
     RemoteTaskArgsWire,
     RemoteTensorSidecar,
@@ -291,9 +291,9 @@ class Served(SessionTasks):
     def __init__(self, play, of):
         self._session_id, self._has_several = SESSION, False
         self._frames = self._inner = self
-        self._failed, self._copies, self._bare = FailedTasks(), of.copies, set()
+        self._copies, self._bare, self._callees = of.copies, set(), {}
         self._dispatcher = SimpleNamespace(find=lambda _digest: "target")
-        self._beside = SideBySide(None, of.copies, self._failed, None, None)
+        self._beside = SideBySide(None, of.copies, None, None)
         self.play, self.of = play, of
         self.inbox, self.outbox = deque(), deque()
         self.is_busy = self.check = False

@@ -87,8 +87,11 @@ class Served(copy_model.Served):
         target = InnerCallable("handle", self._run_one)
         self._dispatcher = SimpleNamespace(find=lambda _digest: target)
         self._has_several = True
-        shared = of.copies, self._failed, lambda: self.fetchers
-        self._beside = SideBySide(lambda: self.sub_workers, *shared, lambda: None)
+        fetchers = of.copies, lambda: self.fetchers
+        self._beside = SideBySide(self._stream, *fetchers, lambda: None)
+
+    def _stream(self):
+        return self.sub_workers
 
     def _wait(self, for_frames):
         while not (for_frames and self.inbox):

@@ -16,16 +16,28 @@ from typing import Any
 
 import numpy as np
 
+from ..callables.runnable import refuse_unrun
+from ..calls.futures import Future
+from ..calls.signatures import Signature
+from ..calls.tasks import Task
 from ..model.arguments import TaskArgs
-from ..model.config import RuntimeEnv
+from ..model.config import CallConfig, RuntimeEnv
 from ..model.enums import TensorArgType
 from ..model.tensor import ContinuousTensor
 from ..model.wire import SHAPE_AT
 from ..system.polling import wait_readable
 from ..system.types import Array
+from ..workers.kinds import as_leaf
 from ..workers.reports import cut_utf8, describe_exception
 from .buffers import RemoteAddressSpace
-from .copies import OPEN_COPIES, WANTED_COPIES, Copies, WantedCopies, outcome_of
+from .copies import (
+    OPEN_COPIES,
+    WANTED_COPIES,
+    CopiedTensor,
+    Copies,
+    WantedCopies,
+    outcome_of,
+)
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
 from .frames import TASK_FRAMES, Frame, FrameType, OwnFrameType, cut_report, encode_completion
@@ -44,14 +56,12 @@ from .task_messages import (
     DONE,
     VALUE_TAKEN,
     Done,
-    FailedTasks,
-    ReceivedTask,
     Run,
     add_scalars,
     copy_at,
     failure_of,
     read_run,
-    receive_task,
+    read_task,
 )
 from .waiting_thread import WaitingThread
 from .windows import Refusal
@@ -67,18 +77,60 @@ _TAGS = {
 """What tags say of rights."""
 
 
-class AloneWork(Work):
-    """A task that is a run of the inner Worker; `run` runs it."""
+class TaskWork(Work):
+    """A task of a run: `start` makes a run of it, or gives it to a sub worker as a call."""
 
-    is_alone = True
+    target: Any = None
 
-    def __init__(self, task: ReceivedTask, target: Any, run: Callable[..., Done]) -> None:
-        super().__init__(task.sequence, task.told, task.tensors, task.read.sizes)
-        self._task, self._target, self._run = task, target, run
+    def __init__(
+        self, sequence: int, told: Run, start: Callable[[TaskWork, Sequence[int]], Future | Done]
+    ) -> None:
+        self.read, self.start, self.is_alone = read_task(told.task), start, True
+        sizes = self.read.sizes
+        super().__init__(sequence, told, told.tensors or (CopiedTensor(),) * len(sizes), sizes)
 
-    def submit(self, addresses: Sequence[int]) -> Done:
-        """Run it, with its copies at some addresses."""
-        return self._run(self._task, self._target, addresses)
+    @property
+    def is_configured(self) -> bool:
+        """Whether it runs in another way than a run without a configuration."""
+        return self.read.is_configured or bool(self.told.env)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is a plain function's, and all its tensors are copies: so it can be a call."""
+        target = self.target
+        is_plain = isinstance(target, InnerCallable) and target.is_plain
+        return is_plain and not self.is_configured and all(one.key for one in self.tensors)
+
+    def submit(self, addresses: Sequence[int]) -> Future | Done:
+        """Start it, with its copies at some addresses."""
+        return self.start(self, addresses)
+
+
+class LeafArgs(TaskArgs):
+    """The arguments of a task that a sub worker runs as a call."""
+
+    __slots__ = ()
+
+    def config(self) -> CallConfig:
+        """Return the configuration: that of a run without."""
+        return CallConfig()
+
+
+class RunLeaf:
+    """What a sub worker is given for a task: it makes the arguments, and calls the function."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        self.target = target
+
+    def __call__(
+        self, raw: bytes, kinds: bytes, addresses: Sequence[int], layouts: Sequence[str]
+    ) -> None:
+        """Run a task that a frame has as `raw`, with its copies at some addresses."""
+        told, args = read_task(raw).task.args, LeafArgs()
+        for address, tensor, layout in zip(addresses, told.tensor_metadata, layouts, strict=True):
+            args.add_tensor(copy_at(address, tensor, layout))
+        add_scalars(args, told.scalars, kinds)
+        refuse_unrun(as_leaf(self.target)(args))
 
 
 class SessionTasks:
@@ -111,7 +163,7 @@ class SessionTasks:
         self._session_id, self._frames, self._inner = manifest.session_id, frames, inner
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
         self._dispatcher, self._copies, self._stores = dispatcher, copies, stores
-        self._failed = FailedTasks()
+        self._callees: dict[InnerCallable, Task] = {}
         self._bare: set[int] = set()
         """The numbers of TASKs, which are answered as the documents say."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
@@ -120,7 +172,6 @@ class SessionTasks:
         self._beside = SideBySide(
             inner._stream,
             copies,
-            self._failed,
             partial(ThreadPoolExecutor, 1, "simpler-fetch"),
             partial(os.eventfd_write, self._bell, 1),
         )
@@ -153,7 +204,7 @@ class SessionTasks:
             if self._frames.over:
                 raise
             done = failure_of(error, sequence, outcome_of(error))
-            self._failed.note(done)
+            self._beside.note(done)
             self._tell(done)
 
     def _tell(self, done: Done) -> None:
@@ -208,18 +259,30 @@ class SessionTasks:
     def _task(self, sequence: int, told: Run) -> Work:
         """Return the work that a task is: for a sub worker if there are several, else a run."""
         self._copies.put(told.tensors)
-        task = receive_task(sequence, told)
+        work = TaskWork(sequence, told, self._run)
         fail_point("decoded")
-        if self._failed.has_any(told.after):
-            return AloneWork(task, None, self._run)  # which is skipped
-        target = self._dispatcher.find(task.read.task.callable_digest)
-        if self._has_several and self._beside.takes(task, target):
-            return self._beside.leaf(task, target)
-        return AloneWork(task, target, self._run)
+        if not self._beside.skips(told):
+            work.target = self._dispatcher.find(work.read.task.callable_digest)
+            if self._has_several and work.is_leaf:
+                work.start, work.is_alone = self._call, False
+        return work
 
-    def _run(self, task: ReceivedTask, target: Any, addresses: Sequence[int]) -> Done:
+    def _call(self, task: TaskWork, addresses: Sequence[int]) -> Future:
+        """Give a task to a sub worker, as a call."""
+        function = task.target.target
+        callee = self._callees.get(task.target)
+        if callee is None:
+            callee = self._callees[task.target] = Task(RunLeaf(function), Signature.any())
+            name = getattr(function, "__qualname__", repr(function))
+            callee.__name__ = callee.__qualname__ = name
+        layouts = tuple(tensor.layout for tensor in task.tensors)
+        args = task.told.task, task.told.kinds, tuple(addresses), layouts
+        found: Future = self._inner._stream().submit(callee, args, {})
+        return found
+
+    def _run(self, task: TaskWork, addresses: Sequence[int]) -> Done:
         """Run a task, and return its end."""
-        told, sequence = task.told, task.sequence
+        told, sequence, target = task.told, task.sequence, task.target
         try:
             args, after, kept = self._arguments(task, addresses)
             config = None
@@ -256,7 +319,7 @@ class SessionTasks:
         return WANTED_COPIES.encode(WantedCopies(tuple(wanted), text))
 
     def _arguments(
-        self, task: ReceivedTask, addresses: Sequence[int]
+        self, task: TaskWork, addresses: Sequence[int]
     ) -> tuple[TaskArgs, list[Callable[[], None]], list[Any]]:
         """Return the arguments with tensors of this machine, what to do after the task, what to keep.
 

@@ -14,34 +14,18 @@ those of others, it waits until one of these has ended.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as Promise
 from typing import Any
 
-from ..callables.runnable import refuse_unrun
 from ..calls.futures import Future
-from ..calls.signatures import Signature
-from ..calls.tasks import Task
 from ..engine.memory import PARK_NS
 from ..jit import layout as L
-from ..model.arguments import TaskArgs
-from ..model.config import CallConfig
-from ..workers.kinds import as_leaf
 from .copies import CopiedTensor, Copies, outcome_of
-from .dispatcher import InnerCallable
 from .fail_points import fail_point
-from .task_messages import (
-    Done,
-    FailedTasks,
-    ReceivedTask,
-    Run,
-    add_scalars,
-    copy_at,
-    failure_of,
-    read_task,
-)
+from .task_messages import MOST_BEFORE, Done, Run, failure_of
 from .waiting_thread import WaitingThread
 
 SOON_NS = 1_000_000
@@ -89,48 +73,6 @@ class Work(ABC):
         """Forget what only it has, once it has ended."""
 
 
-class LeafArgs(TaskArgs):
-    """The arguments of a task that a sub worker runs as a call."""
-
-    __slots__ = ()
-
-    def config(self) -> CallConfig:
-        """Return the configuration: that of a run without."""
-        return CallConfig()
-
-
-class RunLeaf:
-    """What a sub worker is given for a task: it makes the arguments, and calls the function."""
-
-    def __init__(self, target: Callable[..., Any]) -> None:
-        self.target = target
-
-    def __call__(
-        self, raw: bytes, kinds: bytes, addresses: Sequence[int], layouts: Sequence[str]
-    ) -> None:
-        """Run a task that a frame has as `raw`, with its copies at some addresses."""
-        told, args = read_task(raw).task.args, LeafArgs()
-        for address, tensor, layout in zip(addresses, told.tensor_metadata, layouts, strict=True):
-            args.add_tensor(copy_at(address, tensor, layout))
-        add_scalars(args, told.scalars, kinds)
-        refuse_unrun(as_leaf(self.target)(args))
-
-
-class LeafWork(Work):
-    """A task of a run."""
-
-    def __init__(self, task: ReceivedTask, stream: Any, callee: Task) -> None:
-        super().__init__(task.sequence, task.told, task.tensors, task.read.sizes)
-        self._stream, self._callee = stream, callee
-
-    def submit(self, addresses: Sequence[int]) -> Future:
-        """Give it to a sub worker, with its copies at some addresses."""
-        layouts = tuple(tensor.layout for tensor in self.tensors)
-        args = self.told.task, self.told.kinds, tuple(addresses), layouts
-        found: Future = self._stream.submit(self._callee, args, {})
-        return found
-
-
 class _Users:
     """Which work that has not ended uses a copy: what wrote it last, and what reads it since then."""
 
@@ -156,8 +98,6 @@ class SideBySide:
         Returns the calls of the inner Worker.
     copies
         The session's copies of tensors.
-    failed
-        Notes which tasks have failed.
     new_fetcher
         Returns a thread that fetches tensors: there is one for each endpoint that has had some.
     ring
@@ -172,14 +112,14 @@ class SideBySide:
         self,
         stream_of: Callable[[], Any],
         copies: Copies,
-        failed: FailedTasks,
         new_fetcher: Callable[[], Executor],
         ring: Callable[[], None],
     ) -> None:
-        self._stream_of, self._copies, self._failed = stream_of, copies, failed
+        self._stream_of, self._copies = stream_of, copies
+        self._failed: deque[int] = deque(maxlen=MOST_BEFORE)
+        """The numbers of the last tasks that have failed, or were skipped."""
         self._fetchers: defaultdict[str, Executor] = defaultdict(new_fetcher)
         self._ring_bell = ring
-        self._callees: dict[InnerCallable, Task] = {}
         self._users: dict[int, _Users] = {}
         self._ends: list[Done] = []
         self._under_way: dict[int, Work] = {}
@@ -191,16 +131,6 @@ class SideBySide:
         self._seen = 0
         """How many calls of the stream had ended when this looked last."""
 
-    @staticmethod
-    def takes(task: ReceivedTask, target: Any) -> bool:
-        """Say whether this runs a task: a plain function's, all of whose tensors are copies."""
-        return (
-            isinstance(target, InnerCallable)
-            and target.is_plain
-            and not task.is_configured
-            and all(one.key for one in task.tensors)
-        )
-
     @property
     def is_busy(self) -> bool:
         """Whether there is work whose end was not told."""
@@ -210,10 +140,6 @@ class SideBySide:
     def has_calls(self) -> bool:
         """Whether sub workers have work."""
         return any(one.future is not None for one in list(self._under_way.values()))
-
-    def leaf(self, task: ReceivedTask, target: InnerCallable) -> LeafWork:
-        """Return the work that a task of a run is for a sub worker."""
-        return LeafWork(task, self._stream_of(), self._callee(target))
 
     def begin(self, work: Work) -> None:
         """Begin work, as soon as it may start; `ends` tells how it has ended."""
@@ -266,6 +192,15 @@ class SideBySide:
                 one.future.cancel()
 
     # ------------------------------------------------------------ order
+    def note(self, end: Done) -> None:
+        """Note how a task has ended, for those that wait for it."""
+        if end.outcome != L.SUCCESS:
+            self._failed.append(end.sequence)
+
+    def skips(self, told: Run) -> bool:
+        """Say whether a task is skipped: one that it waits for has not succeeded."""
+        return any(one in self._failed for one in told.after)
+
     def _note_uses(self, work: Work) -> set[int]:
         """Note which copies are used, and return the work to wait for."""
         if not self._under_way:
@@ -291,20 +226,10 @@ class SideBySide:
         return waits_for
 
     # ------------------------------------------------------------ one piece of work
-    def _callee(self, target: InnerCallable) -> Task:
-        found = self._callees.get(target)
-        if found is None:
-            found = Task(RunLeaf(target.target), Signature.any())
-            found.__name__ = found.__qualname__ = getattr(
-                target.target, "__qualname__", repr(target.target)
-            )
-            self._callees[target] = found
-        return found
-
     def _prepare(self, one: Work) -> None:
         """Have what work reads, and start it; while others are under way it is fetched on a thread."""
         copies, told = self._copies, one.told
-        if self._failed.has_any(told.after):
+        if self.skips(told):
             self._end(one, failure_of(None, one.sequence, L.SKIPPED))
             return
         try:
@@ -388,7 +313,7 @@ class SideBySide:
         sequence = one.sequence
         del self._under_way[sequence]
         one.forget()
-        self._failed.note(end)
+        self.note(end)
         self._ends.append(end)
         for other in list(self._under_way.values()):
             if sequence in other.waits_for:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -38,7 +37,7 @@ from ..model.wire import (
     layout_number,
 )
 from .buffers import RemoteAddressSpace
-from .copies import MOST_DROPPED, CopiedTensor, CopiedTensors
+from .copies import MOST_DROPPED, CopiedTensors
 from .fields import (
     POSITIVE,
     Blob,
@@ -297,31 +296,10 @@ class ReadTask(NamedTuple):
     wires: list[bytes]
 
 
-class ReceivedTask(NamedTuple):
-    """A task as its frame has it, and what it says of the copy of each tensor."""
-
-    sequence: int
-    told: Run
-    read: ReadTask
-    tensors: Sequence[CopiedTensor]
-
-    @property
-    def is_configured(self) -> bool:
-        """Whether it runs in another way than a run without a configuration."""
-        return self.read.is_configured or bool(self.told.env)
-
-
 def read_run(frame: Frame) -> Run:
     """Return what the frame of a task says."""
     is_bare = frame.header.frame_type == FrameType.TASK
     return Run(frame.payload) if is_bare else RUN.decode(frame.payload)
-
-
-def receive_task(sequence: int, told: Run) -> ReceivedTask:
-    """Return the task of a frame that is no call."""
-    read = read_task(told.task)
-    tensors = told.tensors or (CopiedTensor(),) * len(read.sizes)
-    return ReceivedTask(sequence, told, read, tensors)
 
 
 def read_task(raw: bytes) -> ReadTask:
@@ -355,22 +333,3 @@ def add_scalars(args: TaskArgs, scalars: Sequence[int], kinds: bytes) -> None:
             word.to_bytes(8, "little") + kind.to_bytes(8, "little")
             for word, kind in zip(scalars, kinds or bytes((L.RAW,)) * len(scalars), strict=True)
         ]
-
-
-class FailedTasks:
-    """The frames of a session's last tasks that have failed, or were skipped.
-
-    A session skips a task that waits for one of these.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: deque[int] = deque(maxlen=MOST_BEFORE)
-
-    def note(self, done: Done) -> None:
-        """Note how a task has ended."""
-        if done.outcome != L.SUCCESS:
-            self._numbers.append(done.sequence)
-
-    def has_any(self, numbers: Sequence[int]) -> bool:
-        """Say whether one of some tasks has not succeeded."""
-        return bool(numbers) and any(one in self._numbers for one in numbers)

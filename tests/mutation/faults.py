@@ -955,8 +955,8 @@ FAULTS = (
         f"{REMOTE}/test_ahead.py::"
         "test_a_session_skips_what_waits_for_a_task_that_has_failed_and_what_waits_for_that",
         Patch(
-            "remote/task_messages.py",
-            "        return bool(numbers) and any(one in self._numbers for one in numbers)\n",
+            "remote/side_by_side.py",
+            "        return any(one in self._failed for one in told.after)\n",
             "        return False\n",
         ),
     ),

@@ -30,15 +30,14 @@ from simpler_ref.remote.copies import (
     Copies,
     window_key,
 )
-from simpler_ref.remote.dispatcher import InnerCallable
 from simpler_ref.remote.frames import FrameType, OwnFrameType
 from simpler_ref.remote.limits import REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from simpler_ref.remote.link_tasks import LinkTasks
 from simpler_ref.remote.parent_memory import ParentMemory
 from simpler_ref.remote.session_frames import SessionFrames
 from simpler_ref.remote.session_tasks import SessionTasks
-from simpler_ref.remote.side_by_side import SideBySide
-from simpler_ref.remote.task_messages import DONE, RUN, FailedTasks, ReadTask, ReceivedTask, Run
+from simpler_ref.remote.side_by_side import SideBySide, Work
+from simpler_ref.remote.task_messages import DONE, RUN, Run
 from simpler_ref.remote.tasks import (
     RemoteTaskArgsWire,
     TaskPayloadWire,
@@ -294,21 +293,30 @@ def test_shutdown_goes_before_tasks_that_have_not_begun():
             one.close(linger=0)
 
 
+class Leaf(Work):
+    """A task without tensors, for a sub worker."""
+
+    def __init__(self, sequence, told, submit):
+        super().__init__(sequence, told, (), ())
+        self._submit = submit
+
+    def submit(self, _addresses):
+        return self._submit()
+
+
 @pytest.mark.spec("REMOTE-AHEAD-5")
 def test_a_session_that_ends_cancels_calls_for_tasks_that_sub_workers_have_not_begun():
     cancelled = []
 
-    def submit(_task, _args, _named):
+    def submit():
         number = len(submitted)
         submitted.append(number)
         return SimpleNamespace(cancel=lambda: cancelled.append(number), done=lambda: False)
 
-    submitted, stream = [], SimpleNamespace(submit=submit)
-    leaves = SideBySide(lambda: stream, Copies(None, None), FailedTasks(), None, lambda: None)
-    read = ReadTask(TaskPayloadWire(b""), [], False, [])
+    submitted, stream = [], SimpleNamespace()
+    leaves = SideBySide(lambda: stream, Copies(None, None), None, lambda: None)
     for sequence, after in ((1, ()), (2, ()), (3, (1,))):
-        task = ReceivedTask(sequence, Run(b"", after=after), read, ())
-        leaves.begin(leaves.leaf(task, InnerCallable("handle", far_side.bump)))
+        leaves.begin(Leaf(sequence, Run(b"", after=after), submit))
     leaves.end()
     assert (submitted, cancelled) == ([0, 1], [0, 1])
 
@@ -322,21 +330,19 @@ def test_a_task_that_waits_for_room_has_values_forgotten_once():
             raise MemoryError
         return []
 
-    def submit(_task, _args, _named):
+    def submit():
         future = SimpleNamespace(is_done=False, result=lambda: None, cancel=lambda: None)
         future.done = lambda: future.is_done
         futures.append(future)
         return future
 
-    stream = SimpleNamespace(submit=submit, ended=0)
+    stream = SimpleNamespace(ended=0)
     copies = SimpleNamespace(
         drop=dropped.extend, take=take, lacking=lambda _: [], settle=lambda *_: None
     )
-    leaves = SideBySide(lambda: stream, copies, FailedTasks(), None, lambda: None)
-    read = ReadTask(TaskPayloadWire(b""), [], False, [])
+    leaves = SideBySide(lambda: stream, copies, None, lambda: None)
     for sequence, keys in ((1, ()), (2, (7,))):
-        task = ReceivedTask(sequence, Run(b"", dropped=keys), read, ())
-        leaves.begin(leaves.leaf(task, InnerCallable("handle", far_side.bump)))
+        leaves.begin(Leaf(sequence, Run(b"", dropped=keys), submit))
     assert (len(futures), dropped) == (1, [7])
     futures[0].is_done = True
     assert [one.sequence for one in leaves.ends()] == [1]
