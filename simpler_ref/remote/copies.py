@@ -25,25 +25,8 @@ import numpy as np
 from ..errors import RemoteError, TaskError, TransferError, WorkerLostError
 from ..jit import layout as L
 from ..system.types import Array, address_of
+from . import fields, limits
 from .fail_points import fail_point
-from .fields import (
-    POSITIVE,
-    TEXT,
-    Blob,
-    Many,
-    Message,
-    Positive,
-    Reader,
-    ShortText,
-    Uint64,
-    refusal,
-)
-from .limits import (
-    MAX_TENSORS,
-    MOST_IN_FRAME,
-    REMOTE_BUFFER_ACCESS_READ,
-    REMOTE_BUFFER_ACCESS_WRITE,
-)
 from .windows import Span, Window
 
 if TYPE_CHECKING:
@@ -97,9 +80,9 @@ class CopiedTensor(NamedTuple):
 class ComingCopy:
     """A version that the parent has, and its size."""
 
-    key: Positive
-    version: Positive
-    nbytes: Positive
+    key: fields.Positive
+    version: fields.Positive
+    nbytes: fields.Positive
 
 
 class _CopiedTensors:
@@ -108,7 +91,7 @@ class _CopiedTensors:
     """
 
     _ROW = struct.Struct("<QQQHHI")
-    _TEXTS = Many(TEXT, 2 * MAX_TENSORS + 1)
+    _TEXTS = fields.Many(fields.TEXT, 2 * limits.MAX_TENSORS + 1)
 
     def write(self, value: Sequence[CopiedTensor], where: str) -> bytes:
         """Return the bytes of a sequence."""
@@ -126,16 +109,16 @@ class _CopiedTensors:
                 for key, reads, makes, source, layout, data in value
             ]
         except struct.error as error:
-            raise refusal(where, str(error)) from None
+            raise fields.refusal(where, str(error)) from None
         data = b"".join([one.data for one in value if one.data])
         beside = self._TEXTS.write(list(texts)[1:], where) + _DATA.write(data, where)
         return _ROWS.write(b"".join(rows), where) + beside
 
-    def read(self, reader: Reader, where: str) -> tuple[CopiedTensor, ...]:
+    def read(self, reader: fields.Reader, where: str) -> tuple[CopiedTensor, ...]:
         """Return the sequence of the next bytes."""
         raw = _ROWS.read(reader, where)
         if len(raw) % self._ROW.size:
-            raise refusal(where, f"{len(raw)} bytes are no rows of {self._ROW.size}")
+            raise fields.refusal(where, f"{len(raw)} bytes are no rows of {self._ROW.size}")
         rows = list(self._ROW.iter_unpack(raw))
         texts = "", *self._TEXTS.read(reader, where)
         data = _DATA.read(reader, where)
@@ -143,39 +126,41 @@ class _CopiedTensors:
         at = 0
         for key, reads, makes, source, layout, nbytes in rows:
             if max(source, layout) >= len(texts) or nbytes > len(data) - at:
-                raise refusal(where, f"row {len(made)} names a text or bytes that are not there")
+                raise fields.refusal(
+                    where, f"row {len(made)} names a text or bytes that are not there"
+                )
             its = data[at : at + nbytes] if nbytes else b""
             made.append(CopiedTensor(key, reads, makes, texts[source], texts[layout], its))
             at += nbytes
         if at != len(data):
-            raise refusal(where, f"{len(data) - at} bytes are of no tensor")
+            raise fields.refusal(where, f"{len(data) - at} bytes are of no tensor")
         return tuple(made)
 
 
-_ROWS = Blob(MAX_TENSORS * _CopiedTensors._ROW.size)
-_DATA = Blob(MOST_IN_FRAME)
+_ROWS = fields.Blob(limits.MAX_TENSORS * _CopiedTensors._ROW.size)
+_DATA = fields.Blob(limits.MOST_IN_FRAME)
 CopiedTensors = Annotated[Sequence[CopiedTensor], _CopiedTensors()]
-_COMING_COPY = Message("OPEN_COPIES.copies", ComingCopy)
+_COMING_COPY = fields.Message("OPEN_COPIES.copies", ComingCopy)
 
 
 @dataclass(frozen=True)
 class ComingCopies:
     """Versions that a task will read."""
 
-    run: Uint64
-    copies: Annotated[Sequence[ComingCopy], Many(_COMING_COPY, MAX_TENSORS)]
+    run: fields.Uint64
+    copies: Annotated[Sequence[ComingCopy], fields.Many(_COMING_COPY, limits.MAX_TENSORS)]
 
 
 @dataclass(frozen=True)
 class WantedCopies:
     """The answer: the keys of those to be stored; or why there is no room."""
 
-    keys: Annotated[Sequence[int], Many(POSITIVE, MAX_TENSORS)]
-    error: ShortText = ""
+    keys: Annotated[Sequence[int], fields.Many(fields.POSITIVE, limits.MAX_TENSORS)]
+    error: fields.ShortText = ""
 
 
-OPEN_COPIES = Message("OPEN_COPIES", ComingCopies)
-WANTED_COPIES = Message("OPEN_COPIES answer", WantedCopies)
+OPEN_COPIES = fields.Message("OPEN_COPIES", ComingCopies)
+WANTED_COPIES = fields.Message("OPEN_COPIES answer", WantedCopies)
 
 
 _U64 = (1 << 64) - 1
@@ -213,11 +198,13 @@ EVENTS = {
     "open": CopyEvent(
         (_GONE, _COMING),
         _COMING,
-        REMOTE_BUFFER_ACCESS_WRITE,
+        limits.REMOTE_BUFFER_ACCESS_WRITE,
         "the parent asks to store it, and it is not here",
     ),
     "put": CopyEvent((_GONE,), _COMING, 0, "it has come in the frame of a task that reads it"),
-    "take": CopyEvent((_COMING,), _HERE, REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"),
+    "take": CopyEvent(
+        (_COMING,), _HERE, limits.REMOTE_BUFFER_ACCESS_READ, "a task that reads it begins"
+    ),
     "make room": CopyEvent(
         (_GONE,), _CHANGING, 0, "a task that reads or makes it begins, and no version is here"
     ),
@@ -230,7 +217,7 @@ EVENTS = {
     "keep": CopyEvent(
         (_CHANGING,),
         _HERE,
-        REMOTE_BUFFER_ACCESS_READ,
+        limits.REMOTE_BUFFER_ACCESS_READ,
         "the task has succeeded, or all of it was fetched",
     ),
     "drop": CopyEvent(
@@ -536,7 +523,7 @@ class Copies:
         self._value_counts["stored"] += was_stored
         self._values[key] = _Value(value, nbytes, bool(address))
         if address:
-            self._mover.offer(Window(key, address, nbytes, REMOTE_BUFFER_ACCESS_READ))
+            self._mover.offer(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
         fail_point("kept")
 
     def find_value(self, key: int) -> Lease | bytes | None:

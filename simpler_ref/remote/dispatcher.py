@@ -19,13 +19,7 @@ from ..callables.options import CompiledCallable
 from ..callables.payloads import load_payload
 from ..errors import CallableError
 from ..model.arguments import TaskArgs
-from .callables import (
-    ChipCallableBlobLocation,
-    DigestCallableCommand,
-    RegisterCallableCommand,
-    RemoteRegistryTarget,
-    decode_remote_chip_callable_payload,
-)
+from . import callables
 from .limits import ANY_MODULE
 from .lists import LIST, LIST_VERSION, PlayedList
 
@@ -83,8 +77,8 @@ class Dispatcher:
     def find(self, digest: bytes) -> Any:
         """Return the callable of a task: an `InnerCallable` if it is one of the inner Worker."""
         for registry in (
-            RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
-            RemoteRegistryTarget.INNER_L3_WORKER,
+            callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
+            callables.RemoteRegistryTarget.INNER_L3_WORKER,
         ):
             found = self._live.get((registry, digest))
             if found is not None:
@@ -93,7 +87,7 @@ class Dispatcher:
 
     def inner_handle(self, digest: bytes) -> CallableHandle:
         """Return the handle of a callable of the inner Worker."""
-        found = self._live.get((RemoteRegistryTarget.INNER_L3_WORKER, digest))
+        found = self._live.get((callables.RemoteRegistryTarget.INNER_L3_WORKER, digest))
         if found is None:
             raise KeyError(
                 f"digest {digest.hex()} is not registered for the inner Worker of this endpoint: "
@@ -103,7 +97,7 @@ class Dispatcher:
         return handle
 
     # ------------------------------------------------------------ registration
-    def prepare(self, command: RegisterCallableCommand) -> None:
+    def prepare(self, command: callables.RegisterCallableCommand) -> None:
         """Resolve a callable, and keep it apart."""
         if command.payload_version not in (PAYLOAD_VERSION, LIST_VERSION):
             raise CallableError(
@@ -120,11 +114,11 @@ class Dispatcher:
                 f"{error} on {sockets.gethostname()}: install it there, or name its folder in PYTHONPATH "
                 "where sessions or their daemon are started"
             ) from error
-        if command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER:
+        if command.target_registry == callables.RemoteRegistryTarget.INNER_L3_WORKER:
             target = InnerCallable(self._register(target), target)
         self._prepared[key] = target
 
-    def commit(self, command: DigestCallableCommand) -> None:
+    def commit(self, command: callables.DigestCallableCommand) -> None:
         """Make a prepared callable usable."""
         key = command.target_registry, command.digest
         if key in self._live:
@@ -133,24 +127,24 @@ class Dispatcher:
             raise KeyError(f"digest {command.digest.hex()} was not prepared")
         self._live[key] = self._prepared.pop(key)
 
-    def require(self, command: DigestCallableCommand) -> None:
+    def require(self, command: callables.DigestCallableCommand) -> None:
         """Refuse a callable that is not usable: one that is needs no further preparation."""
         if (command.target_registry, command.digest) not in self._live:
             raise KeyError(f"digest {command.digest.hex()} is not registered with this endpoint")
 
-    def remove(self, command: DigestCallableCommand) -> None:
+    def remove(self, command: callables.DigestCallableCommand) -> None:
         """Forget a callable, prepared or usable; of one that is neither, nothing is to be done."""
         key = command.target_registry, command.digest
         for table in (self._prepared, self._live):
             target = table.pop(key, None)
             if (
                 target is not None
-                and command.target_registry == RemoteRegistryTarget.INNER_L3_WORKER
+                and command.target_registry == callables.RemoteRegistryTarget.INNER_L3_WORKER
             ):
                 self._unregister(target.handle)
 
     # ------------------------------------------------------------ kinds
-    def _resolve(self, command: RegisterCallableCommand) -> Any:
+    def _resolve(self, command: callables.RegisterCallableCommand) -> Any:
         if command.payload_version == LIST_VERSION:
             require_digest(command.payload, command.digest)
             return PlayedList(LIST.decode(command.payload), self.inner_handle)
@@ -164,13 +158,13 @@ class Dispatcher:
                     f"'module:function'), or {AGREE}",
                 )
             return load_payload(command.payload, False, command.digest)
-        if command.target_registry != RemoteRegistryTarget.INNER_L3_WORKER:
+        if command.target_registry != callables.RemoteRegistryTarget.INNER_L3_WORKER:
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED", "chip callables are for the inner Worker's chips"
             )
         return self._chip_callable(command)
 
-    def _import(self, command: RegisterCallableCommand) -> Any:
+    def _import(self, command: callables.RegisterCallableCommand) -> Any:
         require_digest(command.payload, command.digest)
         module, qualname = parse_python_import_descriptor(command.payload)
         if not any(
@@ -190,14 +184,14 @@ class Dispatcher:
             raise TypeError(f"{module}:{qualname} is not callable, but a {type(target).__name__}")
         return target
 
-    def _chip_callable(self, command: RegisterCallableCommand) -> Any:
+    def _chip_callable(self, command: callables.RegisterCallableCommand) -> Any:
         """Return a chip callable, whose blob is in the command or staged."""
         from ..native_chip.callables import ChipCallable
 
-        payload = decode_remote_chip_callable_payload(command.payload)
+        payload = callables.decode_remote_chip_callable_payload(command.payload)
         require_digest(payload.descriptor_bytes, command.digest)
         blob = payload.inline_blob
-        if payload.blob_location == ChipCallableBlobLocation.STAGED_BLOB:
+        if payload.blob_location == callables.ChipCallableBlobLocation.STAGED_BLOB:
             blob = self._staged(payload.staged_blob_token)
         found = hashlib.sha256(blob).digest()
         if len(blob) != payload.blob_size or found != payload.blob_sha256:

@@ -35,14 +35,7 @@ from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
 from ..workers.remote_workers import RemoteWorkers
-from .callables import (
-    ChipCallableBlobLocation,
-    RemoteCallable,
-    RemoteChipCallablePayload,
-    RemoteRegistryTarget,
-    encode_register_callable_command,
-    encode_remote_chip_callable_payload,
-)
+from . import callables
 from .directory import Queues, uses_of
 from .dispatcher import PAYLOAD_VERSION
 from .keys import KeyPair, new_pair
@@ -229,9 +222,12 @@ class Endpoints(RemoteWorkers):
             numbers = tuple(dict.fromkeys(self._link(one).number for one in workers))
         if not numbers:
             raise ValueError("workers=[…] names no endpoint: add one with add_remote_worker")
-        dispatcher = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
-        registry, blob = RemoteRegistryTarget.INNER_L3_WORKER if inner else dispatcher, b""
-        if isinstance(target, RemoteCallable):
+        dispatcher = callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
+        registry, blob = (
+            callables.RemoteRegistryTarget.INNER_L3_WORKER if inner else dispatcher,
+            b"",
+        )
+        if isinstance(target, callables.RemoteCallable):
             kind, descriptor, payload = (
                 CallableKind.PYTHON_IMPORT,
                 target.descriptor,
@@ -239,7 +235,7 @@ class Endpoints(RemoteWorkers):
             )
             name = target.target
         elif is_chip_callable(target):
-            registry = RemoteRegistryTarget.INNER_L3_WORKER
+            registry = callables.RemoteRegistryTarget.INNER_L3_WORKER
             kind, name = CallableKind.CHIP_CALLABLE, target.config_name or target.func_name
             descriptor, payload, blob = self._chip_payload(target, numbers)
         else:
@@ -251,7 +247,7 @@ class Endpoints(RemoteWorkers):
             descriptor, payload = build_python_serialized_descriptor(raw), pack_payload(raw)
         hashid = compute_callable_hashid(descriptor)
         handle = CallableHandle(hashid, kind, TargetNamespace.REMOTE_TASK_DISPATCHER, name)
-        command = encode_register_callable_command(
+        command = callables.encode_register_callable_command(
             registry, kind, handle.digest, PAYLOAD_VERSION, payload
         )
         one = Registration(numbers, command, blob)
@@ -266,12 +262,12 @@ class Endpoints(RemoteWorkers):
         )
         blob = target.to_bytes()
         digest = hashlib.sha256(blob).digest()
-        where, blobs = ChipCallableBlobLocation.INLINE_BLOB, (blob, b"")
+        where, blobs = callables.ChipCallableBlobLocation.INLINE_BLOB, (blob, b"")
         if len(blob) > MOST_INLINE_BLOB:
-            where, blobs = ChipCallableBlobLocation.STAGED_BLOB, (b"", digest)
-        payload = RemoteChipCallablePayload(descriptor, where, len(blob), digest, *blobs)
+            where, blobs = callables.ChipCallableBlobLocation.STAGED_BLOB, (b"", digest)
+        payload = callables.RemoteChipCallablePayload(descriptor, where, len(blob), digest, *blobs)
         staged = blob if len(blob) > MOST_INLINE_BLOB else b""
-        return descriptor, encode_remote_chip_callable_payload(payload), staged
+        return descriptor, callables.encode_remote_chip_callable_payload(payload), staged
 
     def _require_same(self, handle: CallableHandle, one: Registration) -> None:
         """Refuse a callable that is registered in another way already."""

@@ -11,22 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
-from .fields import (
-    I32,
-    U64,
-    VERSION,
-    Int32,
-    Message,
-    Octets,
-    OneOf,
-    ShortText,
-    Text,
-    Uint32,
-    Uint64,
-    octets,
-    refusal,
-    require_payload,
-)
+from . import fields
 from .limits import (
     FRAME_HEADER_BYTES,
     MAGIC,
@@ -125,10 +110,10 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     ValueError
         A number or the payload is too large.
     """
-    raw = octets(payload, "frame.payload")
-    require_payload(len(raw), "frame")
+    raw = fields.octets(payload, "frame.payload")
+    fields.require_payload(len(raw), "frame")
     if header.flags:
-        raise refusal("frame.flags", f"{header.flags!r} is not 0")
+        raise fields.refusal("frame.flags", f"{header.flags!r} is not 0")
     if header.frame_type not in _TYPES:
         _FRAME_TYPE.write(header.frame_type, "frame.type")
     try:
@@ -149,9 +134,9 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
 
 
 def _name_what_does_not_fit(header: FrameHeader) -> None:
-    U64.write(header.session_id, "frame.session_id")
-    I32.write(header.endpoint_id, "frame.endpoint_id")
-    U64.write(header.sequence, "frame.sequence")
+    fields.U64.write(header.session_id, "frame.session_id")
+    fields.I32.write(header.endpoint_id, "frame.endpoint_id")
+    fields.U64.write(header.sequence, "frame.sequence")
 
 
 def decode_frame_header(data: bytes) -> FrameHeader:
@@ -162,17 +147,19 @@ def decode_frame_header(data: bytes) -> FrameHeader:
     ValueError
         These bytes are no header.
     """
-    raw = octets(data, "frame")
+    raw = fields.octets(data, "frame")
     if len(raw) != FRAME_HEADER_BYTES:
-        raise refusal("frame", f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}")
+        raise fields.refusal(
+            "frame", f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}"
+        )
     magic, version, kind, session, endpoint, sequence, size, flags = _HEADER.unpack(raw)
     if magic != MAGIC:
-        raise refusal("frame.magic at byte 0", f"{magic!r} is not {MAGIC!r}")
+        raise fields.refusal("frame.magic at byte 0", f"{magic!r} is not {MAGIC!r}")
     if version != PROTOCOL_VERSION:
-        raise refusal("frame.version at byte 4", f"{version} is not {PROTOCOL_VERSION}")
+        raise fields.refusal("frame.version at byte 4", f"{version} is not {PROTOCOL_VERSION}")
     if flags:
-        raise refusal("frame.flags at byte 36", f"{flags:#x} is not 0")
-    require_payload(size, "frame.payload_bytes at byte 32")
+        raise fields.refusal("frame.flags at byte 36", f"{flags:#x} is not 0")
+    fields.require_payload(size, "frame.payload_bytes at byte 32")
     if kind not in _TYPES:
         _FRAME_TYPE.write(kind, "frame.type at byte 8")
     return FrameHeader(_TYPES[kind], session, endpoint, sequence, size)
@@ -186,18 +173,18 @@ def decode_frame(data: bytes) -> Frame:
     ValueError
         These bytes are no frame, or more than one.
     """
-    raw = octets(data, "frame")
+    raw = fields.octets(data, "frame")
     header = decode_frame_header(raw[:FRAME_HEADER_BYTES])
     payload = raw[FRAME_HEADER_BYTES:]
     if len(payload) != header.payload_bytes:
-        raise refusal(
+        raise fields.refusal(
             "frame",
             f"a payload of {header.payload_bytes} bytes is announced, {len(payload)} follow",
         )
     return Frame(header, payload)
 
 
-_FRAME_TYPE = OneOf(FrameType)
+_FRAME_TYPE = fields.OneOf(FrameType)
 _TYPES = {one.value: one for kind in (FrameType, OwnFrameType) for one in kind}
 
 
@@ -206,15 +193,15 @@ _TYPES = {one.value: one for kind in (FrameType, OwnFrameType) for one in kind}
 class HelloPayload:
     """How an endpoint presents itself."""
 
-    session_id: Uint64
-    endpoint_id: Int32
-    protocol_version: Uint32 = PROTOCOL_VERSION
-    comm_profile: ShortText = ""
-    feature_flags: Uint64 = 0
+    session_id: fields.Uint64
+    endpoint_id: fields.Int32
+    protocol_version: fields.Uint32 = PROTOCOL_VERSION
+    comm_profile: fields.ShortText = ""
+    feature_flags: fields.Uint64 = 0
     ready_state: ReadyState = ReadyState.READY
 
 
-_HELLO = Message("HELLO", HelloPayload)
+_HELLO = fields.Message("HELLO", HelloPayload)
 encode_hello = _HELLO.encode
 decode_hello = _HELLO.decode
 
@@ -224,12 +211,12 @@ decode_hello = _HELLO.decode
 class CompletionPayload:
     """How a task ended: error code 0 is success."""
 
-    sequence: Uint64
-    error_code: Int32
-    error_message: Annotated[str, Text(MAX_ERROR_BYTES, "completion error message")] = ""
+    sequence: fields.Uint64
+    error_code: fields.Int32
+    error_message: Annotated[str, fields.Text(MAX_ERROR_BYTES, "completion error message")] = ""
 
 
-_COMPLETION = Message("COMPLETION", CompletionPayload)
+_COMPLETION = fields.Message("COMPLETION", CompletionPayload)
 
 
 def encode_completion(sequence: int, error_code: int, error_message: str = "") -> bytes:
@@ -246,11 +233,11 @@ class ControlPayload:
     """A request: its name, the version of its form, and the request as bytes."""
 
     control_name: ControlName
-    control_version: Annotated[int, VERSION]
-    command_bytes: Octets = b""
+    control_version: Annotated[int, fields.VERSION]
+    command_bytes: fields.Octets = b""
 
 
-_CONTROL = Message("CONTROL", ControlPayload)
+_CONTROL = fields.Message("CONTROL", ControlPayload)
 
 
 def encode_control(
@@ -267,15 +254,15 @@ decode_control = _CONTROL.decode
 class ControlReplyPayload:
     """The answer to a request: error code 0 is success."""
 
-    sequence: Uint64
+    sequence: fields.Uint64
     control_name: ControlName
-    control_version: Uint32
-    error_code: Int32
-    error_message: Annotated[str, Text(MAX_ERROR_BYTES, "control reply error message")] = ""
-    result_bytes: Octets = b""
+    control_version: fields.Uint32
+    error_code: fields.Int32
+    error_message: Annotated[str, fields.Text(MAX_ERROR_BYTES, "control reply error message")] = ""
+    result_bytes: fields.Octets = b""
 
 
-_CONTROL_REPLY = Message("CONTROL_REPLY", ControlReplyPayload)
+_CONTROL_REPLY = fields.Message("CONTROL_REPLY", ControlReplyPayload)
 
 
 def encode_control_reply(

@@ -31,15 +31,7 @@ from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import ControlError
 from ..jit import layout as L
 from ..workers.kinds import WorkerKind
-from . import requests
-from .buffers import (
-    ALLOC,
-    IDENTITY,
-    AllocRequest,
-    copy_parts,
-    decode_export_buffer_result,
-    encode_export_buffer_result,
-)
+from . import buffers, requests
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .keys import KeyPair
@@ -241,11 +233,13 @@ class Link(WorkerKind):
             yield one.command
             return
         size = len(one.blob)
-        token = self._ask(ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)))
+        token = self._ask(
+            ControlName.ALLOC_REMOTE_BUFFER, buffers.ALLOC.encode(buffers.AllocRequest(size))
+        )
         try:
             for at in range(0, size, CHUNK):
                 data = one.blob[at : at + CHUNK]
-                payload = copy_parts(IDENTITY.decode(token), at, len(data), data)
+                payload = buffers.copy_parts(buffers.IDENTITY.decode(token), at, len(data), data)
                 self._ask(ControlName.COPY_TO_REMOTE, payload)
             yield one.naming(token)
         finally:
@@ -323,10 +317,10 @@ class Link(WorkerKind):
 
     def _where_it_is_reached(self, raw: bytes) -> bytes:
         """Return an export with the address at which others reach the session, which may not know it."""
-        found = decode_export_buffer_result(raw)
+        found = buffers.decode_export_buffer_result(raw)
         about = {
             **json.loads(found.transport_descriptor),
             "address": self.frames.place.announcement.tensors,
         }
         described = json.dumps(about).encode()
-        return encode_export_buffer_result(replace(found, transport_descriptor=described))
+        return buffers.encode_export_buffer_result(replace(found, transport_descriptor=described))

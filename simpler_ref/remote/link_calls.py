@@ -34,12 +34,8 @@ from ..jit import layout as L
 from ..model.tensor import view_memory
 from ..model.wire import SHAPE_AT
 from ..system.types import Array, address_of
-from .callables import (
-    RemoteCallable,
-    RemoteRegistryTarget,
-    by_name,
-    encode_register_callable_command,
-)
+from . import callables
+from . import task_messages as messages
 from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
 from .directory import CopyPlan, Plan
 from .dispatcher import PAYLOAD_VERSION
@@ -49,20 +45,10 @@ from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .limits import MOST_INLINE
 from .link_frames import LinkFrames
 from .link_tasks import LinkTask, TaskReader
-from .mover import new_key
 from .parent_memory import Missing, ParentMemory
 from .requests import Registration
 from .spec import RemoteWorkerSpec
-from .task_messages import (
-    ANY_SUB_WORKER,
-    CALL,
-    VALUE_TAKEN,
-    Call,
-    Done,
-    Piece,
-    Run,
-    TakenValue,
-)
+from .windows import new_key
 
 MOST_KEPT = 256 << 20
 """Bytes of values that an endpoint keeps, if its calls have four times as many for values."""
@@ -148,8 +134,8 @@ class Function(NamedTuple):
         """Return that of a task."""
         named = b""
         for target in (task, task.py_func):
-            found = by_name(target)
-            if isinstance(found, RemoteCallable):
+            found = callables.by_name(target)
+            if isinstance(found, callables.RemoteCallable):
                 named = _command(CallableKind.PYTHON_IMPORT, found.descriptor, found.descriptor)
         raw = serialize_for_endpoints(task.on(()))  # a copy: no module there has it under its name
         name: str = task.__qualname__
@@ -161,9 +147,11 @@ class Function(NamedTuple):
 
 
 def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
-    registry = RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
+    registry = callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER
     digest = sha256(descriptor).digest()
-    return encode_register_callable_command(registry, kind, digest, PAYLOAD_VERSION, payload)
+    return callables.encode_register_callable_command(
+        registry, kind, digest, PAYLOAD_VERSION, payload
+    )
 
 
 class _Array(NamedTuple):
@@ -193,23 +181,23 @@ class _Beside(Missing):
         self.passing: list[int] = []
         self.packed: list[Any] = []
 
-    def piece(self, data: memoryview, key: int = 0) -> Piece:
+    def piece(self, data: memoryview, key: int = 0) -> messages.Piece:
         """Return bytes as they travel; with a key, the session keeps them under it."""
         if self.room.takes(data.nbytes):
-            return Piece(bytes(data), key, data.nbytes if key else 0)
+            return messages.Piece(bytes(data), key, data.nbytes if key else 0)
         key = key or new_key()
         memory = np.frombuffer(data, np.uint8)
         self.packed.append(memory)
         self.coming[key] = ComingCopy(key, 1, memory.nbytes), address_of(memory)
         self.pieces.append(key)
-        return Piece(b"", key, data.nbytes)
+        return messages.Piece(b"", key, data.nbytes)
 
 
 class CallTask(LinkTask):
     """A call: its arrays, and what travels beside it."""
 
     def __init__(
-        self, calls: CallTasks, message: Run, arrays: Sequence[_Array], beside: _Beside
+        self, calls: CallTasks, message: messages.Run, arrays: Sequence[_Array], beside: _Beside
     ) -> None:
         super().__init__(calls, message, beside.coming)
         self.arrays, self._calls, self._beside = arrays, calls, beside
@@ -329,7 +317,7 @@ class CallTasks(TaskReader):
         kinds: list[int],
         arrays: Sequence[_Array],
         beside: _Beside,
-    ) -> Run:
+    ) -> messages.Run:
         """Return a call as it travels; note what moves beside it."""
         # of a key that several arrays have, each in a layout of its own, the bytes travel once
         plans = {one.key: (one, array) for one, array in zip(plan.tensors, arrays, strict=True)}
@@ -338,7 +326,7 @@ class CallTasks(TaskReader):
                 source = array.view if array.is_whole else array.view.copy("C")
                 beside.packed.append(source)
                 beside.add(one.key, one.reads, address_of(source), source.nbytes)
-        items = Piece()
+        items = messages.Piece()
         if kinds[-1] == L.PAYLOAD:
             del kinds[-1]
             items = beside.piece(data_of(self._mem, words.pop()))
@@ -347,17 +335,17 @@ class CallTasks(TaskReader):
             for word, kind in zip(words, kinds, strict=True)
             if kind == L.FETCHED | L.VALUE_BLOCK
         ]
-        only = ANY_SUB_WORKER if plan.only is None else plan.only[1]
-        call = Call(digest, only, np.array(words, np.int64).tobytes(), items, values)
+        only = messages.ANY_SUB_WORKER if plan.only is None else plan.only[1]
+        call = messages.Call(digest, only, np.array(words, np.int64).tobytes(), items, values)
         tensors = [
             array.told._replace(data=beside.short.pop(array.told.key, b"")) for array in arrays
         ]
-        return Run(
+        return messages.Run(
             b"", kinds=bytes(kinds), run=plan.run, tensors=tensors, dropped=plan.dropped,
-            call=CALL.encode(call),
+            call=messages.CALL.encode(call),
         )  # fmt: skip
 
-    def _value(self, offset: int, beside: _Beside) -> Piece:
+    def _value(self, offset: int, beside: _Beside) -> messages.Piece:
         """Return the value in a block as it travels: if the session keeps it, by its key alone.
 
         Rule     CALL-KEEP-1
@@ -367,7 +355,7 @@ class CallTasks(TaskReader):
         key = self.values.key_for(offset, data.nbytes)
         if key:
             if key in beside.values or self.values.has(key, offset, data.nbytes):
-                return Piece(b"", key, data.nbytes)
+                return messages.Piece(b"", key, data.nbytes)
             beside.values[key] = offset, data.nbytes
         piece = beside.piece(data, key)
         if piece.key and not key:
@@ -411,7 +399,7 @@ class CallTasks(TaskReader):
     def _fetch(self, key: int, address: int, nbytes: int) -> None:
         self.memory.mover.fetch(self.memory.address, key, 0, address, nbytes)
 
-    def _leave(self, answer: Done) -> None:
+    def _leave(self, answer: messages.Done) -> None:
         """Leave what the session has answered where the future finds it.
 
         Rule     CALL-FAR-5, CALL-FAR-6
@@ -453,7 +441,9 @@ class CallTasks(TaskReader):
     def tell_to_forget(self, keys: Iterable[int]) -> None:
         """Have the session forget values."""
         for key in keys:
-            self._frames.post(OwnFrameType.VALUE_TAKEN, VALUE_TAKEN.encode(TakenValue(key)))
+            self._frames.post(
+                OwnFrameType.VALUE_TAKEN, messages.VALUE_TAKEN.encode(messages.TakenValue(key))
+            )
 
     def forget_unneeded(self) -> None:
         """Have the session forget the values that nobody needs any more.

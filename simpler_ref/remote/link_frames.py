@@ -23,36 +23,11 @@ from typing import Any
 from ..engine.view.mailbox import MailboxView
 from ..errors import ControlError, RemoteError
 from ..system.cores import run_on
+from . import frames as protocol
+from . import limits
 from .connection import Order, has_message, prepare, zmq
 from .fail_points import fail_point
-from .frames import (
-    EVERY_FEATURE,
-    UNANSWERED,
-    ControlName,
-    Frame,
-    FrameType,
-    HelloPayload,
-    OwnFrameType,
-    ReadyState,
-    decode_control_reply,
-    decode_hello,
-    encode_control,
-    encode_hello,
-    split_report,
-)
 from .keys import KeyPair, new_pair, secure_client
-from .limits import (
-    BYTES_RECEIVED,
-    BYTES_SENT,
-    CLOCK_OFFSET,
-    FRAME_HEADER_BYTES,
-    FRAMES_RECEIVED,
-    FRAMES_SENT,
-    HEALTH,
-    PID,
-    ROUND_TRIP,
-    SESSION,
-)
 from .manifest import Manifest
 from .records import Note, frame_word, moved_word
 from .session_frames import profile
@@ -67,9 +42,11 @@ STATUS_S = 0.1
 """How long to wait for the exit status of a session whose connections have ended."""
 SOON_MS = 1
 """How long a link waits for an answer before it also looks out for tasks that it is given meanwhile."""
-_ANSWERS: dict[FrameType | OwnFrameType, FrameType | OwnFrameType] = {
-    OwnFrameType.RUN: OwnFrameType.DONE,
-    FrameType.CONTROL: FrameType.CONTROL_REPLY,
+_ANSWERS: dict[
+    protocol.FrameType | protocol.OwnFrameType, protocol.FrameType | protocol.OwnFrameType
+] = {
+    protocol.OwnFrameType.RUN: protocol.OwnFrameType.DONE,
+    protocol.FrameType.CONTROL: protocol.FrameType.CONTROL_REPLY,
 }
 """What answers a frame; others are answered by frames of their own type."""
 
@@ -118,9 +95,9 @@ class LinkFrames:
         self._sockets: list[Any] = []
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._watcher: threading.Thread | None = None
-        self._unanswered: dict[int, FrameType | OwnFrameType] = {}
+        self._unanswered: dict[int, protocol.FrameType | protocol.OwnFrameType] = {}
         """The numbers of frames whose answers have not come, and what answers them."""
-        self._answers: dict[int, Frame] = {}
+        self._answers: dict[int, protocol.Frame] = {}
         """Answers that nobody has asked for yet."""
 
     # ------------------------------------------------------------ start and end
@@ -147,7 +124,7 @@ class LinkFrames:
         self._greet(session, deadline, manifest)
         self._heard = time.monotonic()
         fail_point("greeted")
-        self.words[SESSION], self.words[PID] = session, found.pid
+        self.words[limits.SESSION], self.words[limits.PID] = session, found.pid
         self._wake, self._woken = os.pipe()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         ring = partial(os.eventfd_write, self._bell, 1)
@@ -176,21 +153,21 @@ class LinkFrames:
 
     def _greet(self, session: int, deadline: float, manifest: Manifest) -> None:
         """Exchange HELLOs: the session is ready, and is the one that was started."""
-        hello = HelloPayload(
+        hello = protocol.HelloPayload(
             session,
             self._number,
             comm_profile=profile(),
-            feature_flags=EVERY_FEATURE,
-            ready_state=ReadyState.NOT_READY,
+            feature_flags=protocol.EVERY_FEATURE,
+            ready_state=protocol.ReadyState.NOT_READY,
         )
-        self._send(self._order.encode(FrameType.HELLO, encode_hello(hello)))
+        self._send(self._order.encode(protocol.FrameType.HELLO, protocol.encode_hello(hello)))
         while not self._frames.poll(BEAT_S * 1000):
             why = self.place.why()
             if why or time.monotonic() > deadline:
                 late = f"did not answer HELLO within {manifest.start_timeout_s} s"
                 raise RemoteError(f"{self.place.name} {why or late}")
-        answer = decode_hello(self._order.decode(self._frames.recv()).payload)
-        if answer.comm_profile != profile() or answer.ready_state != ReadyState.READY:
+        answer = protocol.decode_hello(self._order.decode(self._frames.recv()).payload)
+        if answer.comm_profile != profile() or answer.ready_state != protocol.ReadyState.READY:
             raise RemoteError(
                 f"{self.place.name} is {answer.comm_profile!r} and {answer.ready_state.name}, this is "
                 f"{profile()!r}: install the same version on both"
@@ -206,7 +183,7 @@ class LinkFrames:
             self._lookout.end(self.mailbox.end_look_out)
             os.close(self._bell)
             with self._lock, suppress(zmq().Again):  # it has ended
-                self._frames.send(self._order.encode(FrameType.SHUTDOWN))
+                self._frames.send(self._order.encode(protocol.FrameType.SHUTDOWN))
             self.place.wait(STOP_S)
         if self.place is not None:
             self.place.stop(STOP_S)
@@ -227,7 +204,7 @@ class LinkFrames:
                     self.give_up("")
                 asked, asked_ns = now, time.time_ns()
                 try:
-                    self._health.send(self._beats.encode(FrameType.HEALTH))
+                    self._health.send(self._beats.encode(protocol.FrameType.HEALTH))
                 except module.Again:
                     self.give_up("")
             ready = dict(poller.poll(BEAT_S * 1000))
@@ -247,9 +224,11 @@ class LinkFrames:
         frame = self._beats.decode(self._health.recv())
         self._heard = time.monotonic()
         trip = now - asked_ns
-        self.words[ROUND_TRIP] = trip
-        self.words[CLOCK_OFFSET] = int.from_bytes(frame.payload, "little") - asked_ns - trip // 2
-        self.words[HEALTH] += 1
+        self.words[limits.ROUND_TRIP] = trip
+        self.words[limits.CLOCK_OFFSET] = (
+            int.from_bytes(frame.payload, "little") - asked_ns - trip // 2
+        )
+        self.words[limits.HEALTH] += 1
 
     def give_up(self, why: str) -> None:
         """End this process, unless it is being stopped: the engine fails what the endpoint has.
@@ -282,26 +261,28 @@ class LinkFrames:
             self.give_up("")
 
     # ------------------------------------------------------------ frames
-    def exchange(self, kind: FrameType | OwnFrameType, payload: bytes) -> Frame:
+    def exchange(
+        self, kind: protocol.FrameType | protocol.OwnFrameType, payload: bytes
+    ) -> protocol.Frame:
         """Send a frame, and return the answer."""
         return self.receive(self.post(kind, payload))
 
-    def post(self, kind: FrameType | OwnFrameType, payload: bytes) -> int:
+    def post(self, kind: protocol.FrameType | protocol.OwnFrameType, payload: bytes) -> int:
         """Send a frame, and return its number."""
         words, order = self.words, self._order
         with self._lock:
             raw = order.encode(kind, payload)
-            if kind not in UNANSWERED:
+            if kind not in protocol.UNANSWERED:
                 self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
             fail_point("encoded")
             if self.mailbox.is_traced:
                 self._note_frame(kind, order.sent, 0, len(raw), sent=True)
             self._send(raw)
             fail_point("sent")
-            words[FRAMES_SENT], words[BYTES_SENT] = order.sent, order.bytes_sent
+            words[limits.FRAMES_SENT], words[limits.BYTES_SENT] = order.sent, order.bytes_sent
             return order.sent
 
-    def receive(self, asked: int, task: int = 0) -> Frame:
+    def receive(self, asked: int, task: int = 0) -> protocol.Frame:
         """Wait for the answer to a frame; others that come before it are kept.
 
         `task` is the number of the task, in a trace, that the answer is about.
@@ -349,10 +330,13 @@ class LinkFrames:
             self._answers[number] = frame
         fail_point("answered")
         if self.mailbox.is_traced:
-            nbytes = FRAME_HEADER_BYTES + len(frame.payload)
+            nbytes = limits.FRAME_HEADER_BYTES + len(frame.payload)
             self._note_frame(kind, number, task if number == asked else 0, nbytes, sent=False)
             self.note_all()
-        words[FRAMES_RECEIVED], words[BYTES_RECEIVED] = order.received, order.bytes_received
+        words[limits.FRAMES_RECEIVED], words[limits.BYTES_RECEIVED] = (
+            order.received,
+            order.bytes_received,
+        )
 
     def _note_frame(self, kind: int, number: int, task: int, nbytes: int, *, sent: bool) -> None:
         word = frame_word(kind, number, self.session_id, sent=sent)
@@ -386,7 +370,7 @@ class LinkFrames:
                 self.give_up("")
             raise RemoteError(f"the connection to {self.place.name} has ended") from None
 
-    def ask(self, name: ControlName, payload: bytes) -> bytes:
+    def ask(self, name: protocol.ControlName, payload: bytes) -> bytes:
         """Have the session carry out a request; return the result.
 
         Raises
@@ -394,9 +378,9 @@ class LinkFrames:
         ControlError
             It has refused; with the traceback there.
         """
-        frame = self.exchange(FrameType.CONTROL, encode_control(name, 1, payload))
-        reply = decode_control_reply(frame.payload)
+        frame = self.exchange(protocol.FrameType.CONTROL, protocol.encode_control(name, 1, payload))
+        reply = protocol.decode_control_reply(frame.payload)
         if reply.error_code:
-            text, trace = split_report(reply.error_message)
+            text, trace = protocol.split_report(reply.error_message)
             raise ControlError(text, remote_traceback=trace)
         return reply.result_bytes

@@ -91,7 +91,7 @@ class Bringing:
         """Bring it home."""
         (one,) = self._plan.tensors
         address = int.from_bytes(self._wire[:SHAPE_AT], "little")
-        self._memory.bring(one.key, one.reads, address, bytes_of(self._wire))
+        self._memory.bring((one.key, one.reads, address, bytes_of(self._wire)))
 
 
 class TaskReader(ABC):

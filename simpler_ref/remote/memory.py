@@ -16,31 +16,10 @@ from ..model.tensor import REMOTE_FIRST, REMOTE_LAST
 from ..system.regions import has_memory
 from ..system.values import whole
 from ..workers.life import Life
-from .buffers import (
-    ALLOC,
-    IDENTITY,
-    AllocRequest,
-    BufferIdentity,
-    ExportBufferRequest,
-    ImportBufferRequest,
-    ReleaseImportRequest,
-    copy_parts,
-    decode_export_buffer_result,
-    decode_import_buffer_result,
-    encode_export_buffer_request,
-    encode_import_buffer_request,
-    encode_release_import_request,
-)
+from . import buffers, references
 from .frames import ControlName
 from .limits import SESSION
 from .link import Link
-from .references import (
-    RemoteBufferExport,
-    RemoteBufferHandle,
-    access_name,
-    access_of,
-    require_live,
-)
 from .requests import Request
 
 MOST_BYTES = 1 << 40
@@ -71,28 +50,32 @@ class EndpointMemory:
         self._held: Counter[int] = Counter()
         """By session: the bytes that were allocated there."""
 
-    def require_current(self, handle: RemoteBufferHandle, link: Link) -> None:
+    def require_current(self, handle: references.RemoteBufferHandle, link: Link) -> None:
         """Refuse memory of a session that is over, or another Worker's."""
-        require_live(handle)
+        references.require_live(handle)
         if handle.session not in self._sessions:
             raise ValueError(f"{handle!r} is another Worker's: use it with the one that it is from")
         if handle.session != int(link.words[SESSION]):
             handle.is_live = False
-            require_live(handle)
+            references.require_live(handle)
 
-    def malloc(self, worker: int, nbytes: int) -> RemoteBufferHandle:
+    def malloc(self, worker: int, nbytes: int) -> references.RemoteBufferHandle:
         """Allocate memory of an endpoint; see `Worker.remote_malloc`."""
         link = self._link(worker)
         size = whole("nbytes", nbytes, 1, MOST_BYTES)
         base = self._take_addresses(size)
         request = Request(
-            ControlName.ALLOC_REMOTE_BUFFER, ALLOC.encode(AllocRequest(size)), base, 0, size
+            ControlName.ALLOC_REMOTE_BUFFER,
+            buffers.ALLOC.encode(buffers.AllocRequest(size)),
+            base,
+            0,
+            size,
         )
-        made = IDENTITY.decode(self._ask(link, request))
+        made = buffers.IDENTITY.decode(self._ask(link, request))
         session = int(link.words[SESSION])
         self._held[session] += size
         self._sessions.add(session)
-        return RemoteBufferHandle(
+        return references.RemoteBufferHandle(
             link.number,
             made.owner_endpoint_id,
             made.buffer_id,
@@ -116,33 +99,35 @@ class EndpointMemory:
             )
         return base
 
-    def free(self, handle: RemoteBufferHandle) -> None:
+    def free(self, handle: references.RemoteBufferHandle) -> None:
         """Free memory of an endpoint; see `Worker.remote_free`."""
         link = self._own(handle, "remote_free", own=True)
-        identity = BufferIdentity(handle.owner, handle.buffer_id, handle.generation)
+        identity = buffers.BufferIdentity(handle.owner, handle.buffer_id, handle.generation)
         request = Request(
-            ControlName.FREE_REMOTE_BUFFER, IDENTITY.encode(identity), drops=handle.address
+            ControlName.FREE_REMOTE_BUFFER, buffers.IDENTITY.encode(identity), drops=handle.address
         )
         self._ask(link, request)
         self._held[handle.session] -= handle.nbytes
         handle.is_live = False
 
-    def copy_to(self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int) -> None:
+    def copy_to(
+        self, handle: references.RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
+    ) -> None:
         """Copy memory of this process to an endpoint, in parts; see `Worker.remote_copy_to`."""
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
         for at in range(0, nbytes, PART):
             data = ctypes.string_at(host_ptr + at, min(PART, nbytes - at))
-            payload = copy_parts(handle, offset + at, len(data), data)
+            payload = buffers.copy_parts(handle, offset + at, len(data), data)
             self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
 
     def copy_from(
-        self, handle: RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
+        self, handle: references.RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
     ) -> None:
         """Copy memory of an endpoint to this process, in parts; see `Worker.remote_copy_from`."""
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
         for at in range(0, nbytes, PART):
             size = min(PART, nbytes - at)
-            payload = copy_parts(handle, offset + at, size)
+            payload = buffers.copy_parts(handle, offset + at, size)
             data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
             ctypes.memmove(host_ptr + at, data, size)
 
@@ -162,12 +147,12 @@ class EndpointMemory:
 
     def export(
         self,
-        handle: RemoteBufferHandle,
+        handle: references.RemoteBufferHandle,
         offset: int,
         nbytes: int | None,
         access: str | int,
         transport_profile: str,
-    ) -> RemoteBufferExport:
+    ) -> references.RemoteBufferExport:
         """Let other endpoints import a part of a buffer; see `Worker.remote_export`."""
         link = self._own(handle, "remote_export", own=True)
         at = whole("offset", offset, 0, MOST_BYTES)
@@ -175,24 +160,24 @@ class EndpointMemory:
             raise ValueError(f"offset={at} is not in {handle!r}: give one below {handle.nbytes}")
         size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
         handle.require_within(at, size)
-        request = ExportBufferRequest(
+        request = buffers.ExportBufferRequest(
             handle.owner,
             handle.buffer_id,
             handle.generation,
             at,
             size,
-            access_of(access),
+            references.access_of(access),
             transport_profile,
         )
-        payload = encode_export_buffer_request(request)
+        payload = buffers.encode_export_buffer_request(request)
         raw = self._ask(link, Request(ControlName.EXPORT_BUFFER, payload))
-        return RemoteBufferExport(handle, decode_export_buffer_result(raw))
+        return references.RemoteBufferExport(handle, buffers.decode_export_buffer_result(raw))
 
     def take(
-        self, exported: RemoteBufferExport, worker: int, access: str | int | None
-    ) -> RemoteBufferHandle:
+        self, exported: references.RemoteBufferExport, worker: int, access: str | int | None
+    ) -> references.RemoteBufferHandle:
         """Import what another endpoint has exported; see `Worker.remote_import`."""
-        if not isinstance(exported, RemoteBufferExport):
+        if not isinstance(exported, references.RemoteBufferExport):
             raise TypeError(
                 f"remote_import expects what remote_export has returned, not {type(exported).__name__}"
             )
@@ -200,22 +185,23 @@ class EndpointMemory:
         self.require_current(owner, self._link(owner.worker))
         if link.number == owner.worker:
             raise ValueError(f"endpoint {worker} has that memory itself: use its own handle")
-        rights = found.access_flags if access is None else access_of(access)
+        rights = found.access_flags if access is None else references.access_of(access)
         if rights & ~found.access_flags:
             raise ValueError(
-                f"access={access!r} is more than was exported, {access_name(found.access_flags)!r}: "
-                "export it with that access, or leave access= out"
+                f"access={access!r} is more than was exported, "
+                f"{references.access_name(found.access_flags)!r}: export it with that access, or leave "
+                "access= out"
             )
-        request = ImportBufferRequest(link.number, rights, found)
+        request = buffers.ImportBufferRequest(link.number, rights, found)
         base = owner.address + found.offset
-        payload = encode_import_buffer_request(request)
+        payload = buffers.encode_import_buffer_request(request)
         raw = self._ask(
             link, Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes)
         )
-        made = decode_import_buffer_result(raw)
+        made = buffers.decode_import_buffer_result(raw)
         session = int(link.words[SESSION])
         self._sessions.add(session)
-        return RemoteBufferHandle(
+        return references.RemoteBufferHandle(
             link.number,
             made.owner_endpoint_id,
             made.buffer_id,
@@ -228,24 +214,24 @@ class EndpointMemory:
             import_id=made.import_id,
         )
 
-    def release(self, handle: RemoteBufferHandle) -> None:
+    def release(self, handle: references.RemoteBufferHandle) -> None:
         """Forget what was imported; see `Worker.remote_release_import`."""
         link = self._own(handle, "remote_release_import", own=False)
-        request = ReleaseImportRequest(
+        request = buffers.ReleaseImportRequest(
             link.number, handle.owner, handle.buffer_id, handle.generation, handle.import_id
         )
         self._ask(
             link,
             Request(
                 ControlName.RELEASE_IMPORT,
-                encode_release_import_request(request),
+                buffers.encode_release_import_request(request),
                 drops=handle.address,
             ),
         )
         handle.is_live = False
 
     def _own(self, handle: Any, what: str, own: bool) -> Link:
-        if not isinstance(handle, RemoteBufferHandle):
+        if not isinstance(handle, references.RemoteBufferHandle):
             raise TypeError(
                 f"{what} expects a handle from Worker.{'remote_malloc' if own else 'remote_import'}, not "
                 f"{type(handle).__name__}"

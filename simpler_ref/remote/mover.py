@@ -22,32 +22,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import TransferError
+from . import windows
 from .channels import Channel, Lost
 from .connection import prepare, zmq
 from .fail_points import fail_point
 from .keys import KeyPair, secure_server
-from .windows import (
-    CHUNK,
-    GROUP,
-    MOST_TOGETHER,
-    NOBODY,
-    U64,
-    Header,
-    Kind,
-    NotOffered,
-    Refusal,
-    Span,
-    Window,
-    Windows,
-    bytes_at,
-    decode,
-    decode_windows,
-    encode_windows,
-    name_of,
-    new_key,
-)
-
-__all__ = ["Mover", "Window", "new_key"]
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
@@ -85,7 +64,7 @@ class Mover:
         self._zmq = zmq()
         self._group = group
         self._silence_s, self._stopped_s = silence_s, stopped_s
-        self._windows = Windows()
+        self._windows = windows.Windows()
         self._sender = secrets.randbits(64)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -114,7 +93,7 @@ class Mover:
         self._thread.start()
 
     # ---------------------------------------------------------------- the interface
-    def offer(self, window: Window) -> None:
+    def offer(self, window: windows.Window) -> None:
         """Let others reach a window of this session's memory."""
         self._windows.offer(window)
 
@@ -143,23 +122,25 @@ class Mover:
             none is copied any more.
         """
         require_place(key, offset)
-        doing = f"fetch {nbytes} bytes of {name_of(key)} from {address}"
-        self._fetch(doing, address, offset, [Span(key, into, nbytes)])
+        doing = f"fetch {nbytes} bytes of {windows.name_of(key)} from {address}"
+        self._fetch(doing, address, offset, [windows.Span(key, into, nbytes)])
 
-    def fetch_all(self, address: str, several: Sequence[Span]) -> None:
+    def fetch_all(self, address: str, several: Sequence[windows.Span]) -> None:
         """Copy several windows of another session; see `fetch`. After an error some may be there."""
         self._fetch(f"fetch {len(several)} windows from {address}", address, 0, several)
 
-    def _fetch(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
+    def _fetch(
+        self, doing: str, address: str, offset: int, several: Sequence[windows.Span]
+    ) -> None:
         memories = {id(one): memory_of(one.memory, one.nbytes, writable=True) for one in several}
         began = time.monotonic_ns()
         groups = [[one] for one in several] if offset else grouped(several)
         with self._transfer(doing, address) as (line, number):
-            firsts = self._firsts(Kind.READ, number, offset, groups)
+            firsts = self._firsts(windows.Kind.READ, number, offset, groups)
             line.fetch_all(
                 {
                     first: (
-                        encode_windows((one.key, one.nbytes) for one in group),
+                        windows.encode_windows((one.key, one.nbytes) for one in group),
                         [memories[id(one)] for one in group],
                     )
                     for first, group in zip(firsts, groups, strict=True)
@@ -175,28 +156,30 @@ class Mover:
         later `store` into it. A mover stores into one window from one thread at a time.
         """
         require_place(key, offset)
-        doing = f"store {nbytes} bytes into {name_of(key)} at {address}"
-        self._store(doing, address, offset, [Span(key, source, nbytes)])
+        doing = f"store {nbytes} bytes into {windows.name_of(key)} at {address}"
+        self._store(doing, address, offset, [windows.Span(key, source, nbytes)])
 
-    def store_all(self, address: str, several: Sequence[Span]) -> None:
+    def store_all(self, address: str, several: Sequence[windows.Span]) -> None:
         """Copy into several windows of another session, without waiting for one after the other."""
         self._store(f"store {len(several)} windows at {address}", address, 0, several)
 
-    def _store(self, doing: str, address: str, offset: int, several: Sequence[Span]) -> None:
+    def _store(
+        self, doing: str, address: str, offset: int, several: Sequence[windows.Span]
+    ) -> None:
         memories = [memory_of(one.memory, one.nbytes, writable=False) for one in several]
         began = time.monotonic_ns()
         with self._transfer(doing, address) as (line, number):
-            firsts = self._firsts(Kind.WRITE, number, offset, [[one] for one in several])
+            firsts = self._firsts(windows.Kind.WRITE, number, offset, [[one] for one in several])
             line.store_all(dict(zip(firsts, memories, strict=True)))
         self._note_moved(address, True, several, began)
 
     def _firsts(
-        self, kind: Kind, number: int, offset: int, groups: Sequence[Sequence[Span]]
-    ) -> list[Header]:
+        self, kind: windows.Kind, number: int, offset: int, groups: Sequence[Sequence[windows.Span]]
+    ) -> list[windows.Header]:
         """Return the first header of each transfer; `number` is that of the first."""
         numbers = [number, *itertools.islice(self._numbers, len(groups) - 1)]
         return [
-            Header(
+            windows.Header(
                 *(kind, self._sender, mine, group[0].key if len(group) == 1 else 0, offset),
                 sum(one.nbytes for one in group),
                 0,
@@ -204,7 +187,9 @@ class Mover:
             for mine, group in zip(numbers, groups, strict=True)
         ]
 
-    def _note_moved(self, address: str, stored: bool, several: Sequence[Span], began: int) -> None:
+    def _note_moved(
+        self, address: str, stored: bool, several: Sequence[windows.Span], began: int
+    ) -> None:
         total = sum(one.nbytes for one in several)
         self._count(transfers=len(several), **{"bytes_out" if stored else "bytes_in": total})
         if self.on_moved is not None:
@@ -221,7 +206,8 @@ class Mover:
         """
         with self._transfer("ask what to move", address) as (line, number):
             return line.ask(
-                Header(Kind.ASK, self._sender, number, key, 0, len(question), 0), question
+                windows.Header(windows.Kind.ASK, self._sender, number, key, 0, len(question), 0),
+                question,
             )
 
     def counters(self) -> dict[str, int]:
@@ -257,7 +243,7 @@ class Mover:
             try:
                 yield line, next(self._numbers)
                 keep = True
-            except Refusal:
+            except windows.Refusal:
                 keep = True
                 raise
             finally:
@@ -268,7 +254,7 @@ class Mover:
         """Say what went wrong with something."""
         try:
             yield
-        except Refusal as refusal:
+        except windows.Refusal as refusal:
             self._count(refused=1)
             raise TransferError(
                 f"cannot {doing()}: it was refused: {refusal}", refused=True
@@ -321,7 +307,7 @@ class Mover:
         socket = self._context.socket(self._zmq.ROUTER)
         prepare(socket, self._silence_s, stopped_s=self._stopped_s)
         socket.rcvhwm = MOST_WAITING
-        socket.maxmsgsize = CHUNK + 1024  # CURVE adds some bytes
+        socket.maxmsgsize = windows.CHUNK + 1024  # CURVE adds some bytes
         if self._group is not None:
             secure_server(socket, self._group, {self._group.public})
         socket.bind(bind)
@@ -348,51 +334,53 @@ class Mover:
         return parts
 
     def _serve_one(self, peer: bytes, parts: list[Any]) -> None:
-        header = NOBODY
+        header = windows.NOBODY
         try:
             try:
-                header = decode(parts[0] if parts else b"")
+                header = windows.decode(parts[0] if parts else b"")
             except ValueError as error:
-                raise Refusal(str(error)) from None
+                raise windows.Refusal(str(error)) from None
             fail_point("moving")
-            if header.kind == Kind.READ and len(parts) <= 2:
+            if header.kind == windows.Kind.READ and len(parts) <= 2:
                 several = [header]
                 if len(parts) == 2:
-                    several = decode_windows(header, parts[1].bytes)
+                    several = windows.decode_windows(header, parts[1].bytes)
                 self._windows.read(several, self._replier(peer, header))
-            elif header.kind == Kind.WRITE and len(parts) == 2:
+            elif header.kind == windows.Kind.WRITE and len(parts) == 2:
                 if self._windows.write(header, parts[1].buffer):
                     self._served["served_in"] += (
                         header.size
                     )  # before the other side sees the answer
-                    self._reply(peer, header.answer(Kind.WRITTEN))
-            elif header.kind == Kind.ASK and len(parts) == 2 and self.on_ask is not None:
+                    self._reply(peer, header.answer(windows.Kind.WRITTEN))
+            elif header.kind == windows.Kind.ASK and len(parts) == 2 and self.on_ask is not None:
                 answer = self.on_ask(header.key, parts[1].bytes)
-                self._reply(peer, header.answer(Kind.ANSWER), answer)
+                self._reply(peer, header.answer(windows.Kind.ANSWER), answer)
                 return
             else:
-                raise Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
+                raise windows.Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
             self._served["served_chunks"] += 1
-        except NotOffered as refusal:  # as after a task has failed: nothing to warn of
+        except windows.NotOffered as refusal:  # as after a task has failed: nothing to warn of
             self._refuse(peer, header, str(refusal), logging.DEBUG)
-        except Refusal as refusal:
+        except windows.Refusal as refusal:
             self._refuse(peer, header, str(refusal))
         except self._zmq.ContextTerminated:
             raise
         except Exception as error:  # which may not end the service of all others
             self._refuse(peer, header, f"{type(error).__name__}: {error}")
 
-    def _replier(self, peer: bytes, header: Header) -> Callable[[list[memoryview]], None]:
+    def _replier(self, peer: bytes, header: windows.Header) -> Callable[[list[memoryview]], None]:
         def send(data: list[memoryview]) -> None:
             self._served["served_out"] += header.size  # before the other side can see that it came
-            self._reply(peer, header.answer(Kind.DATA), *data)
+            self._reply(peer, header.answer(windows.Kind.DATA), *data)
 
         return send
 
     def _reply(self, *parts: Any) -> None:
         self._router.send_multipart(parts)
 
-    def _refuse(self, peer: bytes, header: Header, why: str, level: int = logging.WARNING) -> None:
+    def _refuse(
+        self, peer: bytes, header: windows.Header, why: str, level: int = logging.WARNING
+    ) -> None:
         """Answer that a request is refused, and log it unless another chunk of the transfer was."""
         self._served["served_refused"] += 1
         if self._refused.get(peer) != header.transfer:
@@ -400,7 +388,7 @@ class Mover:
                 self._refused.clear()
             self._refused[peer] = header.transfer
             log.log(level, "the mover at %s refused a transfer: %s", self.address, why)
-        self._reply(peer, header.answer(Kind.REFUSED), why.encode())
+        self._reply(peer, header.answer(windows.Kind.REFUSED), why.encode())
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -419,14 +407,14 @@ def keep_freed_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, 2 * MOST_FROM_HEAP)
 
 
-def grouped(several: Sequence[Span]) -> list[list[Span]]:
+def grouped(several: Sequence[windows.Span]) -> list[list[windows.Span]]:
     """Return windows in groups of which each is read at once, unless it is one that may be long."""
-    groups: list[list[Span]] = []
+    groups: list[list[windows.Span]] = []
     left = room = 0
     for one in several:
         if one.nbytes > left or not room:
             groups.append([])
-            left, room = GROUP, MOST_TOGETHER
+            left, room = windows.GROUP, windows.MOST_TOGETHER
         groups[-1].append(one)
         left, room = left - one.nbytes, room - 1
     return groups
@@ -434,7 +422,7 @@ def grouped(several: Sequence[Span]) -> list[list[Span]]:
 
 def require_place(key: int, offset: int) -> None:
     """Refuse what no window can have."""
-    if not (0 <= key < U64 and 0 <= offset < U64):
+    if not (0 <= key < windows.U64 and 0 <= offset < windows.U64):
         raise ValueError(f"key and offset are of 64 bits without a sign; the offset is {offset}")
 
 
@@ -443,7 +431,7 @@ def memory_of(memory: Any, nbytes: int, writable: bool) -> memoryview:
     if nbytes <= 0:
         raise ValueError(f"a transfer has at least 1 byte, not {nbytes}")
     if isinstance(memory, int):
-        return bytes_at(memory, nbytes)
+        return windows.bytes_at(memory, nbytes)
     view = np.frombuffer(memory, np.uint8).data
     if len(view) < nbytes:
         raise ValueError(f"the memory has {len(view)} bytes, of which {nbytes} cannot be moved")

@@ -15,15 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RemoteError, TransferError
-from .copies import (
-    OPEN_COPIES,
-    RACE,
-    WANTED_COPIES,
-    ComingCopies,
-    ComingCopy,
-    CopiedTensor,
-    window_key,
-)
+from . import copies
 from .directory import CopyPlan
 from .fail_points import fail_point
 from .keys import KeyPair
@@ -33,7 +25,7 @@ from .windows import Span
 
 ADDRESS_BYTES = 128
 """Of the address of an endpoint's mover, in shared memory."""
-Coming = dict[int, tuple[ComingCopy, int]]
+Coming = dict[int, tuple[copies.ComingCopy, int]]
 """By key: a version that is to be stored, and from which address."""
 
 
@@ -56,17 +48,13 @@ class Brought(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Homing:
-    """A tensor that shall come home, if the endpoint has made a version of it from `first` to `last`.
-
-    `unless_brought`: it stays if it has come home before, since tasks may have written it there.
-    """
+    """A tensor that shall come home, if the endpoint has made a version of it from `first` to `last`."""
 
     key: int
     first: int
     last: int
     address: int
     nbytes: int
-    unless_brought: bool = False
 
 
 class Missing:
@@ -85,7 +73,7 @@ class Missing:
         if self.room.takes(nbytes):
             self.short[key] = string_at(address, nbytes)
         else:
-            self.coming[key] = ComingCopy(key, version, nbytes), address
+            self.coming[key] = copies.ComingCopy(key, version, nbytes), address
 
 
 # ---------------------------------------------------------------- the link's part
@@ -156,9 +144,9 @@ class ParentMemory:
             It has no room for them.
         """
         fail_point("opening")
-        asked = ComingCopies(run, tuple(one for one, _address in coming.values()))
-        answer = self.mover.ask(self.address, self._session, OPEN_COPIES.encode(asked))
-        told = WANTED_COPIES.decode(answer)
+        asked = copies.ComingCopies(run, tuple(one for one, _address in coming.values()))
+        answer = self.mover.ask(self.address, self._session, copies.OPEN_COPIES.encode(asked))
+        told = copies.WANTED_COPIES.decode(answer)
         if told.error:
             raise MemoryError(told.error)
         wanted = [coming[key] for key in coming if key in told.keys]
@@ -166,7 +154,10 @@ class ParentMemory:
             fail_point("storing")
             self.mover.store_all(
                 self.address,
-                [Span(window_key(one.key, one.version), at, one.nbytes) for one, at in wanted],
+                [
+                    Span(copies.window_key(one.key, one.version), at, one.nbytes)
+                    for one, at in wanted
+                ],
             )
             fail_point("stored")
 
@@ -185,7 +176,7 @@ class ParentMemory:
             for known in (self._held, self._made, self._brought):
                 known.pop(key, None)
 
-    def note(self, tensors: Sequence[CopiedTensor], succeeded: bool) -> None:
+    def note(self, tensors: Sequence[copies.CopiedTensor], succeeded: bool) -> None:
         """Note what the session has after a task."""
         for one in tensors:
             if not one.key:
@@ -198,50 +189,41 @@ class ParentMemory:
             else:
                 self._held[one.key] = one.reads
 
-    def doubt(self, tensors: Sequence[CopiedTensor]) -> None:
+    def doubt(self, tensors: Sequence[copies.CopiedTensor]) -> None:
         """Note that versions which a failed task has brought along may not have come to the store."""
         for one in tensors:
             self._held.pop(one.key, None)
 
-    def bring(self, key: int, version: int, address: int, nbytes: int) -> None:
-        """Copy a version that the session has made into the parent's memory."""
-        if not nbytes:
+    def bring(self, *several: tuple[int, int, int, int]) -> None:
+        """Copy versions that the session has made into the parent's memory.
+
+        Of each there are key, version, address and bytes.
+        """
+        spans = [Span(copies.window_key(*one[:2]), *one[2:]) for one in several if one[3]]
+        if not spans:
             return
         fail_point("bringing")
-        span = Span(window_key(key, version), address, nbytes)
         try:
-            self.mover.fetch_all(self.address, [span])
+            self.mover.fetch_all(self.address, spans)
         except TransferError as error:
             if not error.refused:
                 self.is_cut = True
                 raise
+            _, version, address, _ = several[0]
             raise RemoteError(
-                f"version {version} of the tensor at {address:#x} cannot come home: {RACE}; or the "
-                "endpoint was lost and has started anew"
+                f"version {version} of the tensor at {address:#x} cannot come home: {copies.RACE}; or "
+                "the endpoint was lost and has started anew"
             ) from None
         fail_point("brought")
-        self._brought[key] = version
-        self.brought += 1
+        self._brought.update(one[:2] for one in several)
+        self.brought += len(spans)
 
     def bring_all(self, several: Sequence[Homing]) -> bytes:
         """Bring several home, all at once if that can be; return what became of each."""
         ready = [one for one in several if self._made.get(one.key) == one.last and one.nbytes]
         if len(ready) > 1:
-            fail_point("bringing")
-            with suppress(TransferError):  # which those tell of that are brought again
-                self.mover.fetch_all(
-                    self.address,
-                    [Span(window_key(one.key, one.last), one.address, one.nbytes) for one in ready],
-                )
-                fail_point("brought")
-                for one in ready:
-                    self._brought[one.key] = one.last
-                self.brought += len(ready)
-                came = {one.key for one in ready}
-                return bytes(
-                    Brought.IS_HOME if one.key in came else self.bring_newest(one)
-                    for one in several
-                )
+            with suppress(RemoteError, TransferError):  # which those tell of that are brought again
+                self.bring(*((one.key, one.last, one.address, one.nbytes) for one in ready))
         return bytes(self.bring_newest(one) for one in several)
 
     def bring_newest(self, one: Homing) -> Brought:
@@ -249,12 +231,12 @@ class ParentMemory:
         made = self._made.get(one.key, 0)
         if made < one.first:
             return Brought.NEVER_MADE
-        if one.unless_brought and self._brought.get(one.key) == made:
+        if self._brought.get(one.key) == made:  # since when tasks may have written it there
             return Brought.IS_HOME
         if made > one.last:
             return Brought.IS_LOST
         try:
-            self.bring(one.key, made, one.address, one.nbytes)
+            self.bring((one.key, made, one.address, one.nbytes))
         except (RemoteError, TransferError):
             return Brought.IS_LOST
         return Brought.IS_HOME

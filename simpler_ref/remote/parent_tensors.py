@@ -193,14 +193,14 @@ class ParentTensors:
         come home for it, nobody knows whether it was written.
         """
         manager = self._life.live().manager
-        was_written_here = is_blind = False
+        is_blind = False
         for made in reversed(held.makers):
             if made.maker == HOME:
-                was_written_here, is_blind = True, is_blind or made.is_blind
+                is_blind = is_blind or made.is_blind
                 continue
             found = Brought.NEVER_MADE if made.task in failed else Brought.IS_LOST
             if manager is not None and made.maker not in manager.dead:
-                one = Homing(held.key, made.first, made.last, *held.span, was_written_here)
+                one = Homing(held.key, made.first, made.last, *held.span)
                 with suppress(WorkerLostError, ControlError):
                     found = Brought(self._bring(made.maker, [one])[0])
             if found == Brought.IS_HOME:

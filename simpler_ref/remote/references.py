@@ -16,18 +16,13 @@ from ..model.arguments import TaskArgs
 from ..model.enums import DataType, TensorArgType, any_dtype, find_dtype
 from ..model.tensor import RemoteTensor
 from ..system.values import sizes, whole
+from . import limits
 from .buffers import ExportBufferResult
-from .limits import (
-    MAX_INLINE_PAYLOAD_BYTES,
-    REMOTE_BUFFER_ACCESS_READ,
-    REMOTE_BUFFER_ACCESS_READ_WRITE,
-    REMOTE_BUFFER_ACCESS_WRITE,
-)
 
 ACCESS = {
-    "read": REMOTE_BUFFER_ACCESS_READ,
-    "write": REMOTE_BUFFER_ACCESS_WRITE,
-    "readwrite": REMOTE_BUFFER_ACCESS_READ_WRITE,
+    "read": limits.REMOTE_BUFFER_ACCESS_READ,
+    "write": limits.REMOTE_BUFFER_ACCESS_WRITE,
+    "readwrite": limits.REMOTE_BUFFER_ACCESS_READ_WRITE,
 }
 
 
@@ -88,7 +83,7 @@ class RemoteBufferHandle:
         *,
         address: int,
         session: int,
-        access: int = REMOTE_BUFFER_ACCESS_READ_WRITE,
+        access: int = limits.REMOTE_BUFFER_ACCESS_READ_WRITE,
         import_id: int = 0,
     ) -> None:
         self.worker, self.owner = worker, owner
@@ -195,10 +190,10 @@ class RemoteTensorRef(RemoteTensor):
             raise TypeError(
                 f"host_inline needs bytes or an array, not {type(data).__name__}"
             ) from None
-        if len(octets) > MAX_INLINE_PAYLOAD_BYTES:
+        if len(octets) > limits.MAX_INLINE_PAYLOAD_BYTES:
             raise ValueError(
-                f"{len(octets)} bytes do not travel with a task, at most {MAX_INLINE_PAYLOAD_BYTES} do: "
-                "use remote_malloc and remote_copy_to"
+                f"{len(octets)} bytes do not travel with a task, at most "
+                f"{limits.MAX_INLINE_PAYLOAD_BYTES} do: use remote_malloc and remote_copy_to"
             )
         kind = _element(DataType.UINT8 if dtype is None else dtype)
         size = L.DTYPE_SIZES[kind]

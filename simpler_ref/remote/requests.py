@@ -9,16 +9,8 @@ from bisect import bisect
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
+from . import callables
 from .buffers import IDENTITY, RemoteAddressSpace, decode_import_buffer_result
-from .callables import (
-    ChipCallableBlobLocation,
-    RemoteRegistryTarget,
-    decode_register_callable_command,
-    decode_remote_chip_callable_payload,
-    encode_digest_callable_command,
-    encode_register_callable_command,
-    encode_remote_chip_callable_payload,
-)
 from .frames import ControlName
 from .tasks import RemoteTensorDesc
 
@@ -72,33 +64,35 @@ class Registration:
 
     def naming(self, token: bytes) -> bytes:
         """Return the command for an endpoint where the blob is staged under a token."""
-        one = decode_register_callable_command(self.command)
+        one = callables.decode_register_callable_command(self.command)
         chip = replace(
-            decode_remote_chip_callable_payload(one.payload),
-            blob_location=ChipCallableBlobLocation.STAGED_BLOB,
+            callables.decode_remote_chip_callable_payload(one.payload),
+            blob_location=callables.ChipCallableBlobLocation.STAGED_BLOB,
             inline_blob=b"",
             staged_blob_token=token,
         )
-        return encode_register_callable_command(
-            *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))
+        return callables.encode_register_callable_command(
+            *astuple(replace(one, payload=callables.encode_remote_chip_callable_payload(chip)))
         )
 
     @cached_property
     def digest_command(self) -> bytes:
         """The command that names it by its digest."""
-        one = decode_register_callable_command(self.command)
-        return encode_digest_callable_command(one.target_registry, one.callable_kind, one.digest)
+        one = callables.decode_register_callable_command(self.command)
+        return callables.encode_digest_callable_command(
+            one.target_registry, one.callable_kind, one.digest
+        )
 
     @cached_property
     def digest(self) -> bytes:
         """What tasks name it by."""
-        return decode_register_callable_command(self.command).digest
+        return callables.decode_register_callable_command(self.command).digest
 
     @cached_property
     def is_inner(self) -> bool:
         """Whether it is for the inner Workers."""
-        target = decode_register_callable_command(self.command).target_registry
-        return target == RemoteRegistryTarget.INNER_L3_WORKER
+        target = callables.decode_register_callable_command(self.command).target_registry
+        return target == callables.RemoteRegistryTarget.INNER_L3_WORKER
 
 
 @dataclass(frozen=True)

@@ -25,31 +25,14 @@ from ..errors import RemoteError
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
 from ..version import __version__
-from .buffers import (
-    ALLOC,
-    COPY,
-    IDENTITY,
-    decode_export_buffer_request,
-    decode_import_buffer_request,
-    decode_release_import_request,
-    encode_export_buffer_result,
-    encode_import_buffer_result,
-)
+from . import buffers
+from . import frames as protocol
 from .callables import decode_digest_callable_command, decode_register_callable_command
 from .connection import zmq
 from .copies import Copies
 from .dispatcher import Dispatcher
 from .fail_points import fail_point
 from .fleets import INTERFACE
-from .frames import (
-    ControlName,
-    Frame,
-    FrameType,
-    OwnFrameType,
-    decode_control,
-    encode_control_reply,
-    report_of,
-)
 from .keys import KeyPair
 from .limits import SIZES
 from .manifest import Announcement, Manifest
@@ -252,21 +235,21 @@ class Session:
             frame = frames.next_frame()
             if frame is None:
                 continue
-            if frame.header.frame_type == FrameType.SHUTDOWN:
+            if frame.header.frame_type == protocol.FrameType.SHUTDOWN:
                 frames.over = "closed by its parent"
                 return
             fail_point("received")
             self._serve(frame)
 
-    def _serve(self, frame: Frame) -> None:
+    def _serve(self, frame: protocol.Frame) -> None:
         kind, send = frame.header.frame_type, self.frames.send
         if kind in FRAMES:
             self._tasks.serve(frame)
-        elif kind == FrameType.CONTROL:
+        elif kind == protocol.FrameType.CONTROL:
             self._serve_control(frame)
-        elif kind == OwnFrameType.COUNTERS:
+        elif kind == protocol.OwnFrameType.COUNTERS:
             send(kind, frame.header.sequence.to_bytes(8, "little") + self._counters())
-        elif kind == OwnFrameType.TRACE:
+        elif kind == protocol.OwnFrameType.TRACE:
             assert self._trace is not None
             send(kind, self._trace.serve(frame))
         else:
@@ -279,11 +262,11 @@ class Session:
         return json.dumps(told).encode()
 
     # ------------------------------------------------------------ requests
-    def _serve_control(self, frame: Frame) -> None:
-        name, version, code, text, result = ControlName.COMM_INIT, 0, 0, "", b""
+    def _serve_control(self, frame: protocol.Frame) -> None:
+        name, version, code, text, result = protocol.ControlName.COMM_INIT, 0, 0, "", b""
         try:
             fail_point("asked")
-            control = decode_control(frame.payload)
+            control = protocol.decode_control(frame.payload)
             name, version = control.control_name, control.control_version
             if version != 1:
                 raise ValueError(f"version {version} of {name.name} is not known, 1 is")
@@ -292,35 +275,44 @@ class Session:
         except BaseException as error:
             if self.frames.over:
                 raise
-            code, text = 1, report_of(error)
-        reply = encode_control_reply(frame.header.sequence, name, version, code, text, result)
-        self.frames.send(FrameType.CONTROL_REPLY, reply)
+            code, text = 1, protocol.report_of(error)
+        reply = protocol.encode_control_reply(
+            frame.header.sequence, name, version, code, text, result
+        )
+        self.frames.send(protocol.FrameType.CONTROL_REPLY, reply)
         fail_point("replied")
 
-    def _obey(self, name: ControlName, raw: bytes) -> bytes:
+    def _obey(self, name: protocol.ControlName, raw: bytes) -> bytes:
         stores, dispatcher = self._stores, self.dispatcher
-        if name == ControlName.PREPARE_REGISTER_CALLABLE:
+        if name == protocol.ControlName.PREPARE_REGISTER_CALLABLE:
             dispatcher.prepare(decode_register_callable_command(raw))
-        elif name == ControlName.COMMIT_REGISTER_CALLABLE:
+        elif name == protocol.ControlName.COMMIT_REGISTER_CALLABLE:
             dispatcher.commit(decode_digest_callable_command(raw))
-        elif name == ControlName.PREPARE_CALLABLE:
+        elif name == protocol.ControlName.PREPARE_CALLABLE:
             dispatcher.require(decode_digest_callable_command(raw))
-        elif name in (ControlName.ABORT_REGISTER_CALLABLE, ControlName.UNREGISTER_CALLABLE):
+        elif name in (
+            protocol.ControlName.ABORT_REGISTER_CALLABLE,
+            protocol.ControlName.UNREGISTER_CALLABLE,
+        ):
             dispatcher.remove(decode_digest_callable_command(raw))
-        elif name == ControlName.ALLOC_REMOTE_BUFFER:
-            return IDENTITY.encode(stores.alloc(ALLOC.decode(raw).nbytes))
-        elif name == ControlName.FREE_REMOTE_BUFFER:
-            stores.free(IDENTITY.decode(raw))
-        elif name == ControlName.COPY_TO_REMOTE:
-            stores.write(COPY.decode(raw))
-        elif name == ControlName.COPY_FROM_REMOTE:
-            return stores.read(COPY.decode(raw))
-        elif name == ControlName.EXPORT_BUFFER:
-            return encode_export_buffer_result(stores.export(decode_export_buffer_request(raw)))
-        elif name == ControlName.IMPORT_BUFFER:
-            return encode_import_buffer_result(stores.take(decode_import_buffer_request(raw)))
-        elif name == ControlName.RELEASE_IMPORT:
-            stores.release(decode_release_import_request(raw))
+        elif name == protocol.ControlName.ALLOC_REMOTE_BUFFER:
+            return buffers.IDENTITY.encode(stores.alloc(buffers.ALLOC.decode(raw).nbytes))
+        elif name == protocol.ControlName.FREE_REMOTE_BUFFER:
+            stores.free(buffers.IDENTITY.decode(raw))
+        elif name == protocol.ControlName.COPY_TO_REMOTE:
+            stores.write(buffers.COPY.decode(raw))
+        elif name == protocol.ControlName.COPY_FROM_REMOTE:
+            return stores.read(buffers.COPY.decode(raw))
+        elif name == protocol.ControlName.EXPORT_BUFFER:
+            return buffers.encode_export_buffer_result(
+                stores.export(buffers.decode_export_buffer_request(raw))
+            )
+        elif name == protocol.ControlName.IMPORT_BUFFER:
+            return buffers.encode_import_buffer_result(
+                stores.take(buffers.decode_import_buffer_request(raw))
+            )
+        elif name == protocol.ControlName.RELEASE_IMPORT:
+            stores.release(buffers.decode_release_import_request(raw))
         else:
             raise NotImplementedError(
                 f"an endpoint does not carry out {name.name}: domains are of the chips of one endpoint, "

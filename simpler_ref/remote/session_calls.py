@@ -27,8 +27,8 @@ from .copies import CopiedTensor, Copies
 from .dispatcher import AGREE, Dispatcher
 from .layouts import read_layout, size_of
 from .limits import MOST_INLINE
-from .mover import new_key
 from .side_by_side import Work
+from .windows import new_key
 
 if TYPE_CHECKING:
     from ..calls.stream import Stream

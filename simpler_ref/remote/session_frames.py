@@ -22,28 +22,10 @@ from typing import Any
 from ..errors import RemoteError
 from ..system.cores import threads_on
 from ..version import __version__
-from .connection import (
-    SNDMORE,
-    SOURCE,
-    Order,
-    ended_descriptor,
-    has_message,
-    prepare,
-    receive_parts,
-    zmq,
-)
+from . import connection
+from . import frames as protocol
 from .fail_points import fail_point
 from .fleets import THIS_MACHINE
-from .frames import (
-    EVERY_FEATURE,
-    Frame,
-    FrameType,
-    HelloPayload,
-    OwnFrameType,
-    ReadyState,
-    decode_hello,
-    encode_hello,
-)
 from .keys import KeyPair, new_pair, secure_server
 from .limits import PROTOCOL_VERSION
 from .manifest import Manifest
@@ -88,12 +70,12 @@ class SessionFrames:
 
     def __init__(self, manifest: Manifest, ended: int, interface: str) -> None:
         self._manifest, self._ended, self._interface = manifest, ended, interface
-        self._order = Order(manifest.session_id, manifest.endpoint_id)
-        self._beats = Order(manifest.session_id, manifest.endpoint_id)
+        self._order = connection.Order(manifest.session_id, manifest.endpoint_id)
+        self._beats = connection.Order(manifest.session_id, manifest.endpoint_id)
         self._peer = b""
         self._descriptors: set[int] = set()
         """Of the connection to the parent."""
-        self._waiting: deque[Frame] = deque()
+        self._waiting: deque[protocol.Frame] = deque()
         """Frames that have come while another one was served."""
         self.over = ""
         self.is_closing = False
@@ -105,7 +87,7 @@ class SessionFrames:
     # ------------------------------------------------------------ start and end
     def open(self, core: int | None) -> None:
         """Open the sockets, after all forks; threads that pass frames on run on `core`, if given."""
-        module = zmq()
+        module = connection.zmq()
         if self._manifest.is_secure:
             self._pair = new_pair()
         with threads_on(core):
@@ -122,9 +104,9 @@ class SessionFrames:
 
     def router(self, **how: float) -> Any:
         """Return a socket that the parent connects to, and nobody else."""
-        module = zmq()
+        module = connection.zmq()
         socket = self._context.socket(module.ROUTER)
-        prepare(socket, self._manifest.silence_s, **how)
+        connection.prepare(socket, self._manifest.silence_s, **how)
         if self._pair is not None:
             secure_server(socket, self._pair, {self._manifest.parent_key})
         socket.bind(address_at(self._interface))
@@ -137,7 +119,7 @@ class SessionFrames:
 
     def descriptors(self) -> tuple[int, int]:
         """Return where something can be read if there is a frame, and if the session ends."""
-        return self._socket.getsockopt(zmq().FD), self._wake
+        return self._socket.getsockopt(connection.zmq().FD), self._wake
 
     def watch(self) -> None:
         """Begin to answer signs of life, and to look out for the end of the parent."""
@@ -163,7 +145,7 @@ class SessionFrames:
 
     def _watch(self) -> None:
         """Answer signs of life; when the parent is gone, end the main thread, or else the process."""
-        module, monitors = zmq(), self._monitors
+        module, monitors = connection.zmq(), self._monitors
         poller = module.Poller()
         for one in (*monitors, self._health, self._ended, self._wake):
             poller.register(one, module.POLLIN)
@@ -175,7 +157,7 @@ class SessionFrames:
             if self._ended in ready and not os.read(self._ended, 1):
                 why = "its starter is gone"
             elif ended := [one for one in monitors if one in ready]:
-                if ended_descriptor(ended[0]) in self._descriptors:
+                if connection.ended_descriptor(ended[0]) in self._descriptors:
                     why = "the connection to the parent has ended"
             elif self._health in ready:
                 self._answer_health()
@@ -196,13 +178,15 @@ class SessionFrames:
     def _answer_health(self) -> None:
         sender, message = self._health.recv_multipart(copy=False)
         try:
-            self._beats.decode(message.bytes, FrameType.HEALTH)
+            self._beats.decode(message.bytes, protocol.FrameType.HEALTH)
         except ValueError as error:
             self._refuse(error)
             return
-        self._descriptors.add(message.get(SOURCE))
+        self._descriptors.add(message.get(connection.SOURCE))
         clock = time.time_ns().to_bytes(8, "little")
-        self._health.send_multipart([sender.bytes, self._beats.encode(FrameType.HEALTH, clock)])
+        self._health.send_multipart(
+            [sender.bytes, self._beats.encode(protocol.FrameType.HEALTH, clock)]
+        )
 
     # ------------------------------------------------------------ greeting
     def greet(self, deadline: float) -> None:
@@ -218,66 +202,68 @@ class SessionFrames:
             frame = self._receive_first()
             if frame is None:
                 continue
-            hello = decode_hello(frame.payload)
+            hello = protocol.decode_hello(frame.payload)
             same = hello.comm_profile == profile()
-            ready = ReadyState.READY if same else ReadyState.NOT_READY
+            ready = protocol.ReadyState.READY if same else protocol.ReadyState.NOT_READY
             ids = self._manifest.session_id, self._manifest.endpoint_id
-            mine = HelloPayload(*ids, PROTOCOL_VERSION, profile(), EVERY_FEATURE, ready)
-            self.send(FrameType.HELLO, encode_hello(mine))
+            mine = protocol.HelloPayload(
+                *ids, PROTOCOL_VERSION, profile(), protocol.EVERY_FEATURE, ready
+            )
+            self.send(protocol.FrameType.HELLO, protocol.encode_hello(mine))
             if not same:
                 raise RemoteError(f"the parent is {hello.comm_profile!r}, this is {profile()!r}")
             return
 
-    def _receive_first(self) -> Frame | None:
+    def _receive_first(self) -> protocol.Frame | None:
         """Return the HELLO of whoever becomes the parent."""
         parts = self._socket.recv_multipart(copy=False)
         try:
             if len(parts) != 2:
                 raise ValueError("remote_wire: frame: its message has not one part")
-            frame = self._order.decode(parts[1].bytes, FrameType.HELLO)
+            frame = self._order.decode(parts[1].bytes, protocol.FrameType.HELLO)
         except ValueError as error:
             self._refuse(error)
             return None
         self._peer = parts[0].bytes
-        self._descriptors.add(parts[1].get(SOURCE))
+        self._descriptors.add(parts[1].get(connection.SOURCE))
         return frame
 
     # ------------------------------------------------------------ frames
-    def send(self, kind: FrameType | OwnFrameType, payload: bytes) -> None:
+    def send(self, kind: protocol.FrameType | protocol.OwnFrameType, payload: bytes) -> None:
         """Send a frame to the parent."""
         raw = self._order.encode(kind, payload)
         if self.note is not None:  # what answers begins with the number of the frame that asked
             self.note(kind, int.from_bytes(payload[:8], "little"), len(raw), True)
-        self._socket.send(self._peer, SNDMORE)
+        self._socket.send(self._peer, connection.SNDMORE)
         self._socket.send(raw)
 
     def has_frame(self) -> bool:
         """Say whether there is a frame to be served."""
-        return bool(self._waiting) or has_message(self._socket)
+        return bool(self._waiting) or connection.has_message(self._socket)
 
-    def next_frame(self) -> Frame | None:
+    def next_frame(self) -> protocol.Frame | None:
         """Return the frame to be served next; SHUTDOWN goes before tasks that have not begun.
 
         None if there is none in a while, or one was refused.
         """
         waiting = self._waiting
-        while not waiting or has_message(self._socket):
+        while not waiting or connection.has_message(self._socket):
             frame = self._receive()
-            if frame is None or frame.header.frame_type == FrameType.SHUTDOWN:
+            if frame is None or frame.header.frame_type == protocol.FrameType.SHUTDOWN:
                 return frame
             waiting.append(frame)
             if len(waiting) > 1:
                 fail_point("queued")
         return waiting.popleft()
 
-    def _receive(self) -> Frame | None:
+    def _receive(self) -> protocol.Frame | None:
         """Return the next frame of the parent; None if there is none in time, or it was refused.
 
         A thread that sleeps in ZeroMQ is woken sooner than one that looks again and again, and leaves
         its core to those that do the work meanwhile.
         """
         try:
-            parts = receive_parts(self._socket)
+            parts = connection.receive_parts(self._socket)
         except self._again:
             return None
         try:

@@ -29,6 +29,8 @@ from ..system.polling import wait_readable
 from ..system.types import Array
 from ..workers.kinds import as_leaf
 from ..workers.reports import cut_utf8, describe_exception
+from . import limits
+from . import task_messages as messages
 from .buffers import RemoteAddressSpace
 from .copies import (
     OPEN_COPIES,
@@ -41,28 +43,11 @@ from .copies import (
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
 from .frames import TASK_FRAMES, Frame, FrameType, OwnFrameType, cut_report, encode_completion
-from .limits import (
-    MAX_STRING_BYTES,
-    REMOTE_BUFFER_ACCESS_READ,
-    REMOTE_BUFFER_ACCESS_READ_WRITE,
-    REMOTE_BUFFER_ACCESS_WRITE,
-)
 from .manifest import Manifest
 from .session_calls import SessionCalls
 from .session_frames import SessionFrames
 from .side_by_side import SideBySide, Work
 from .stores import Stores
-from .task_messages import (
-    DONE,
-    VALUE_TAKEN,
-    Done,
-    Run,
-    add_scalars,
-    copy_at,
-    failure_of,
-    read_run,
-    read_task,
-)
 from .waiting_thread import WaitingThread
 from .windows import Refusal
 
@@ -70,9 +55,9 @@ FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN)
 """Those that `SessionTasks` serves."""
 _READ = TensorArgType.INPUT
 _TAGS = {
-    REMOTE_BUFFER_ACCESS_READ: TensorArgType.INPUT,
-    REMOTE_BUFFER_ACCESS_WRITE: TensorArgType.OUTPUT_EXISTING,
-    REMOTE_BUFFER_ACCESS_READ_WRITE: TensorArgType.INOUT,
+    limits.REMOTE_BUFFER_ACCESS_READ: TensorArgType.INPUT,
+    limits.REMOTE_BUFFER_ACCESS_WRITE: TensorArgType.OUTPUT_EXISTING,
+    limits.REMOTE_BUFFER_ACCESS_READ_WRITE: TensorArgType.INOUT,
 }
 """What tags say of rights."""
 
@@ -83,9 +68,12 @@ class TaskWork(Work):
     target: Any = None
 
     def __init__(
-        self, sequence: int, told: Run, start: Callable[[TaskWork, Sequence[int]], Future | Done]
+        self,
+        sequence: int,
+        told: messages.Run,
+        start: Callable[[TaskWork, Sequence[int]], Future | messages.Done],
     ) -> None:
-        self.read, self.start, self.is_alone = read_task(told.task), start, True
+        self.read, self.start, self.is_alone = messages.read_task(told.task), start, True
         sizes = self.read.sizes
         super().__init__(sequence, told, told.tensors or (CopiedTensor(),) * len(sizes), sizes)
 
@@ -101,7 +89,7 @@ class TaskWork(Work):
         is_plain = isinstance(target, InnerCallable) and target.is_plain
         return is_plain and not self.is_configured and all(one.key for one in self.tensors)
 
-    def submit(self, addresses: Sequence[int]) -> Future | Done:
+    def submit(self, addresses: Sequence[int]) -> Future | messages.Done:
         """Start it, with its copies at some addresses."""
         return self.start(self, addresses)
 
@@ -126,10 +114,10 @@ class RunLeaf:
         self, raw: bytes, kinds: bytes, addresses: Sequence[int], layouts: Sequence[str]
     ) -> None:
         """Run a task that a frame has as `raw`, with its copies at some addresses."""
-        told, args = read_task(raw).task.args, LeafArgs()
+        told, args = messages.read_task(raw).task.args, LeafArgs()
         for address, tensor, layout in zip(addresses, told.tensor_metadata, layouts, strict=True):
-            args.add_tensor(copy_at(address, tensor, layout))
-        add_scalars(args, told.scalars, kinds)
+            args.add_tensor(messages.copy_at(address, tensor, layout))
+        messages.add_scalars(args, told.scalars, kinds)
         refuse_unrun(as_leaf(self.target)(args))
 
 
@@ -190,24 +178,24 @@ class SessionTasks:
     def serve(self, frame: Frame) -> None:
         """Serve one of `FRAMES`."""
         if frame.header.frame_type == OwnFrameType.VALUE_TAKEN:
-            self._copies.drop([VALUE_TAKEN.decode(frame.payload).key])
+            self._copies.drop([messages.VALUE_TAKEN.decode(frame.payload).key])
             return
         sequence = frame.header.sequence
         if frame.header.frame_type == FrameType.TASK:
             self._bare.add(sequence)
         try:
-            told = read_run(frame)
+            told = messages.read_run(frame)
             if told.run:
                 self._copies.begin(told.run)
             self._beside.begin((self._calls.work if told.call else self._task)(sequence, told))
         except BaseException as error:
             if self._frames.over:
                 raise
-            done = failure_of(error, sequence, outcome_of(error))
+            done = messages.failure_of(error, sequence, outcome_of(error))
             self._beside.note(done)
             self._tell(done)
 
-    def _tell(self, done: Done) -> None:
+    def _tell(self, done: messages.Done) -> None:
         """Answer a RUN, or a TASK as the documents have it."""
         if done.sequence in self._bare:
             self._bare.remove(done.sequence)
@@ -215,7 +203,7 @@ class SessionTasks:
             told = encode_completion(done.sequence, done.outcome, text)
             self._frames.send(FrameType.COMPLETION, told)
         else:
-            self._frames.send(OwnFrameType.DONE, DONE.encode(done))
+            self._frames.send(OwnFrameType.DONE, messages.DONE.encode(done))
         fail_point("completed")
 
     def answer_all(self) -> bool:
@@ -256,7 +244,7 @@ class SessionTasks:
             self._tell(end)
 
     # ------------------------------------------------------------ one task
-    def _task(self, sequence: int, told: Run) -> Work:
+    def _task(self, sequence: int, told: messages.Run) -> Work:
         """Return the work that a task is: for a sub worker if there are several, else a run."""
         self._copies.put(told.tensors)
         work = TaskWork(sequence, told, self._run)
@@ -280,7 +268,7 @@ class SessionTasks:
         found: Future = self._inner._stream().submit(callee, args, {})
         return found
 
-    def _run(self, task: TaskWork, addresses: Sequence[int]) -> Done:
+    def _run(self, task: TaskWork, addresses: Sequence[int]) -> messages.Done:
         """Run a task, and return its end."""
         told, sequence, target = task.told, task.sequence, task.target
         try:
@@ -295,11 +283,11 @@ class SessionTasks:
             del kept
             for put_back in after:
                 put_back()
-            return Done(sequence)
+            return messages.Done(sequence)
         except BaseException as error:
             if self._frames.over:
                 raise
-            return failure_of(error, sequence, outcome_of(error))
+            return messages.failure_of(error, sequence, outcome_of(error))
 
     # ------------------------------------------------------------ their tensors
     def open_copies(self, key: int, question: bytes) -> bytes:
@@ -315,7 +303,7 @@ class SessionTasks:
             if self._frames.over:
                 raise
             told = str(error) if isinstance(error, MemoryError) else ""  # the link raises one, too
-            text = cut_utf8(told or describe_exception(error), MAX_STRING_BYTES).decode()
+            text = cut_utf8(told or describe_exception(error), limits.MAX_STRING_BYTES).decode()
         return WANTED_COPIES.encode(WantedCopies(tuple(wanted), text))
 
     def _arguments(
@@ -328,7 +316,7 @@ class SessionTasks:
         The sub workers of an inner Worker with ``check=True`` see to it that a task keeps to its rights.
         """
         wire = task.read.task.args
-        rights = task.told.rights or bytes((REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(
+        rights = task.told.rights or bytes((limits.REMOTE_BUFFER_ACCESS_READ_WRITE,)) * len(
             wire.tensor_metadata
         )
         tags = [_TAGS[one] for one in rights] if self._inner.check else [_READ] * len(rights)
@@ -339,7 +327,7 @@ class SessionTasks:
             if addresses[i]:
                 layout = task.tensors[i].layout
                 if layout or tags[i] is not _READ:
-                    args.add_tensor(copy_at(addresses[i], tensor, layout), tags[i])
+                    args.add_tensor(messages.copy_at(addresses[i], tensor, layout), tags[i])
                 else:
                     at = addresses[i].to_bytes(SHAPE_AT, "little")
                     args._tensors.append(at + task.read.wires[i])
@@ -364,5 +352,5 @@ class SessionTasks:
                 address, put_back = self._stores.fetch(desc, rights[i])
                 after.append(put_back)
             args.add_tensor(ContinuousTensor(address, tensor.shapes, tensor.dtype), tags[i])
-        add_scalars(args, wire.scalars, task.told.kinds)
+        messages.add_scalars(args, wire.scalars, task.told.kinds)
         return args, after, kept

@@ -14,21 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..system.types import Array
-from .buffers import (
-    IDENTITY,
-    BufferIdentity,
-    CopyRequest,
-    ExportBufferRequest,
-    ExportBufferResult,
-    ImportBufferRequest,
-    ImportBufferResult,
-    ReleaseImportRequest,
-    RemoteAddressSpace,
-    identity_of,
-)
+from . import buffers
 from .limits import MAX_FRAME_PAYLOAD_BYTES, REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
-from .mover import Mover, Window
+from .mover import Mover
 from .tasks import RemoteTensorDesc
+from .windows import Window
 
 PROFILE = "zmq/1"
 """How exported memory is reached; the descriptor is JSON with the address of the mover."""
@@ -44,7 +34,7 @@ class _Buffer:
 class _Import:
     """What was imported: a copy here, which tasks see, and where the memory is."""
 
-    request: ReleaseImportRequest
+    request: buffers.ReleaseImportRequest
     memory: Array
     address: str
     key: int
@@ -67,26 +57,26 @@ class Stores:
         self._last_buffer = self._last_export = self._last_import = 0
 
     # ------------------------------------------------------------ buffers
-    def alloc(self, nbytes: int) -> BufferIdentity:
+    def alloc(self, nbytes: int) -> buffers.BufferIdentity:
         """Allocate a buffer."""
         memory = self._empty(nbytes)
         self._last_buffer += 1
         generation = secrets.randbits(62) | 1
         self._buffers[self._last_buffer] = _Buffer(generation, memory)
-        return BufferIdentity(self._endpoint_id, self._last_buffer, generation)
+        return buffers.BufferIdentity(self._endpoint_id, self._last_buffer, generation)
 
-    def free(self, identity: BufferIdentity) -> None:
+    def free(self, identity: buffers.BufferIdentity) -> None:
         """Free a buffer, and end its exports."""
         self._find(identity)
         for key in self._exports.pop(identity.buffer_id, ()):
             self._mover.withdraw(key)
         del self._buffers[identity.buffer_id]
 
-    def write(self, copy: CopyRequest) -> None:
+    def write(self, copy: buffers.CopyRequest) -> None:
         """Write bytes into a buffer."""
         self._span(copy)[:] = np.frombuffer(copy.data, np.uint8)
 
-    def read(self, copy: CopyRequest) -> bytes:
+    def read(self, copy: buffers.CopyRequest) -> bytes:
         """Return bytes of a buffer."""
         if copy.nbytes > MAX_FRAME_PAYLOAD_BYTES // 2:
             raise ValueError(f"{copy.nbytes} bytes do not fit an answer: read them in parts")
@@ -100,7 +90,7 @@ class Stores:
             or found.generation != identity.generation
         ):
             raise KeyError(
-                f"{identity_of(identity)} is not a live buffer of endpoint {self._endpoint_id}"
+                f"{buffers.identity_of(identity)} is not a live buffer of endpoint {self._endpoint_id}"
             )
         return found.memory
 
@@ -116,10 +106,10 @@ class Stores:
 
     def staged(self, token: bytes) -> bytes:
         """Return the blob that is staged under a token: the identity of a buffer."""
-        return self._find(IDENTITY.decode(token)).tobytes()
+        return self._find(buffers.IDENTITY.decode(token)).tobytes()
 
     # ------------------------------------------------------------ export and import
-    def export(self, request: ExportBufferRequest) -> ExportBufferResult:
+    def export(self, request: buffers.ExportBufferRequest) -> buffers.ExportBufferResult:
         """Let other endpoints read or write a part of a buffer."""
         if request.transport_profile not in ("", PROFILE):
             raise ValueError(
@@ -130,11 +120,11 @@ class Stores:
         self._mover.offer(Window(key, memory.ctypes.data, memory.nbytes, request.access_flags))
         self._exports.setdefault(request.buffer_id, []).append(key)
         self._last_export += 1
-        return ExportBufferResult(
+        return buffers.ExportBufferResult(
             request.owner_endpoint_id,
             request.buffer_id,
             request.generation,
-            RemoteAddressSpace.REMOTE_WINDOW,
+            buffers.RemoteAddressSpace.REMOTE_WINDOW,
             request.offset,
             request.nbytes,
             self._last_export,
@@ -144,7 +134,7 @@ class Stores:
             transport_descriptor=json.dumps({"address": self._mover.address}).encode(),
         )
 
-    def take(self, request: ImportBufferRequest) -> ImportBufferResult:
+    def take(self, request: buffers.ImportBufferRequest) -> buffers.ImportBufferResult:
         """Import what another endpoint has exported."""
         exported, rights = request.export_desc, request.requested_access_flags
         if request.importer_endpoint_id != self._endpoint_id:
@@ -159,11 +149,11 @@ class Stores:
         memory = self._empty(exported.nbytes)
         self._last_import += 1
         identity = exported.owner_endpoint_id, exported.buffer_id, exported.generation
-        release = ReleaseImportRequest(self._endpoint_id, *identity, self._last_import)
+        release = buffers.ReleaseImportRequest(self._endpoint_id, *identity, self._last_import)
         self._imports[self._last_import] = _Import(
             release, memory, address, exported.rkey_or_token, exported.offset, rights
         )
-        return ImportBufferResult(
+        return buffers.ImportBufferResult(
             self._endpoint_id,
             *identity,
             self._last_import,
@@ -176,7 +166,7 @@ class Stores:
             import_descriptor=exported.transport_descriptor,
         )
 
-    def release(self, request: ReleaseImportRequest) -> None:
+    def release(self, request: buffers.ReleaseImportRequest) -> None:
         """Forget what was imported."""
         found = self._imports.get(request.import_id)
         if found is None or found.request != request:
@@ -199,12 +189,12 @@ class Stores:
             found.request.generation,
         ):
             raise KeyError(
-                f"{identity_of(desc)} is not a live import of endpoint {self._endpoint_id}"
+                f"{buffers.identity_of(desc)} is not a live import of endpoint {self._endpoint_id}"
             )
         if rights & ~found.access:
             raise PermissionError(
                 f"a task that {'writes' if rights & REMOTE_BUFFER_ACCESS_WRITE else 'reads'} needs "
-                f"more than access {found.access}, with which {identity_of(desc)} was imported"
+                f"more than access {found.access}, with which {buffers.identity_of(desc)} was imported"
             )
         at = desc.offset - found.offset
         if at < 0 or at + desc.nbytes > found.memory.nbytes:

@@ -36,33 +36,13 @@ from ..model.wire import (
     has_layout,
     layout_number,
 )
+from . import fields, tasks
 from .buffers import RemoteAddressSpace
 from .copies import MOST_DROPPED, CopiedTensors
-from .fields import (
-    POSITIVE,
-    Blob,
-    Exactly,
-    InFrame,
-    Int32,
-    Many,
-    Message,
-    Octets,
-    Positive,
-    Uint32,
-    Uint64,
-)
 from .frames import Frame, FrameType
 from .layouts import as_bytes, layout_text, read_layout
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
 from .requests import Views
-from .tasks import (
-    RemoteTaskArgsWire,
-    RemoteTensorDesc,
-    RemoteTensorSidecar,
-    TaskPayloadWire,
-    decode_task_payload,
-    encode_task_payload,
-)
 
 MOST_BEFORE = 64
 """Tasks that one may wait for, and that a session has at once: the entries of a link's mailbox."""
@@ -79,18 +59,18 @@ class Run(NamedTuple):
     is a `call`, a `Call` in bytes, that is what runs, and there is no TASK.
     """
 
-    task: Octets
-    rights: Annotated[bytes, Blob(MAX_TENSORS)] = b""
-    kinds: Annotated[bytes, Blob(MAX_SCALARS)] = b""
-    env: Annotated[bytes, Blob(MAX_STRING_BYTES)] = b""
-    run: Uint64 = 0
+    task: fields.Octets
+    rights: Annotated[bytes, fields.Blob(MAX_TENSORS)] = b""
+    kinds: Annotated[bytes, fields.Blob(MAX_SCALARS)] = b""
+    env: Annotated[bytes, fields.Blob(MAX_STRING_BYTES)] = b""
+    run: fields.Uint64 = 0
     tensors: CopiedTensors = ()
-    dropped: Annotated[Sequence[int], Many(POSITIVE, MOST_DROPPED)] = ()
-    after: Annotated[Sequence[int], Many(POSITIVE, MOST_BEFORE)] = ()
-    call: Octets = b""
+    dropped: Annotated[Sequence[int], fields.Many(fields.POSITIVE, MOST_DROPPED)] = ()
+    after: Annotated[Sequence[int], fields.Many(fields.POSITIVE, MOST_BEFORE)] = ()
+    call: fields.Octets = b""
 
 
-RUN = Message("RUN", Run)
+RUN = fields.Message("RUN", Run)
 
 
 # ---------------------------------------------------------------- calls
@@ -117,12 +97,12 @@ class Piece(NamedTuple):
     A value with a key is kept by the session, which may have it already; then it need not come again.
     """
 
-    data: InFrame = b""
-    key: Uint64 = 0
-    nbytes: Uint64 = 0
+    data: fields.InFrame = b""
+    key: fields.Uint64 = 0
+    nbytes: fields.Uint64 = 0
 
 
-PIECE = Message("CALL.piece", Piece)
+PIECE = fields.Message("CALL.piece", Piece)
 
 
 class Call(NamedTuple):
@@ -142,11 +122,11 @@ class Call(NamedTuple):
         The values of calls that are more than a word, in the order of their words.
     """
 
-    digest: Annotated[bytes, Exactly(32)]
-    sub_worker: Int32
-    words: Octets
+    digest: Annotated[bytes, fields.Exactly(32)]
+    sub_worker: fields.Int32
+    words: fields.Octets
     items: Annotated[Piece, PIECE] = Piece()
-    values: Annotated[Sequence[Piece], Many(PIECE, MAX_TENSORS)] = ()
+    values: Annotated[Sequence[Piece], fields.Many(PIECE, MAX_TENSORS)] = ()
 
 
 class Done(NamedTuple):
@@ -167,26 +147,28 @@ class Done(NamedTuple):
         and the parent fetches them.
     """
 
-    sequence: Uint64
-    outcome: Uint32 = L.SUCCESS
-    kind: Uint32 = 0
-    word: Uint64 = 0
+    sequence: fields.Uint64
+    outcome: fields.Uint32 = L.SUCCESS
+    kind: fields.Uint32 = 0
+    word: fields.Uint64 = 0
     value: Annotated[Piece, PIECE] = Piece()
-    text: Octets = b""
-    trace: Octets = b""
-    exception: Octets = b""
-    written: Annotated[Sequence[bytes], Many(Blob(MOST_INLINE_KEPT), MAX_TENSORS)] = ()
+    text: fields.Octets = b""
+    trace: fields.Octets = b""
+    exception: fields.Octets = b""
+    written: Annotated[
+        Sequence[bytes], fields.Many(fields.Blob(MOST_INLINE_KEPT), MAX_TENSORS)
+    ] = ()
 
 
 class TakenValue(NamedTuple):
     """The window of a value that the parent has by now."""
 
-    key: Positive
+    key: fields.Positive
 
 
-CALL = Message("CALL", Call)
-DONE = Message("DONE", Done)
-VALUE_TAKEN = Message("VALUE_TAKEN", TakenValue)
+CALL = fields.Message("CALL", Call)
+DONE = fields.Message("DONE", Done)
+VALUE_TAKEN = fields.Message("VALUE_TAKEN", TakenValue)
 
 
 # ---------------------------------------------------------------- the link's side
@@ -242,7 +224,7 @@ class TaskMaker:
                 desc = None
             elif access & L.TENSOR_INLINE:
                 arena.append(ctypes.string_at(data, nbytes))
-                desc = RemoteTensorDesc(
+                desc = tasks.RemoteTensorDesc(
                     RemoteAddressSpace.HOST_INLINE,
                     nbytes=nbytes,
                     inline_payload_offset=used,
@@ -251,11 +233,13 @@ class TaskMaker:
                 used += nbytes
             else:
                 desc = self.views.find(data, nbytes).describe(data, nbytes)
-            sidecars.append(RemoteTensorSidecar(desc is not None, desc))
-        wire_args = RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
+            sidecars.append(tasks.RemoteTensorSidecar(desc is not None, desc))
+        wire_args = tasks.RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
         config, env = args.config(), env_beside(args._box)
         config.runtime_env = None
-        task = encode_task_payload(TaskPayloadWire(digest_in(args._box), config, wire_args))
+        task = tasks.encode_task_payload(
+            tasks.TaskPayloadWire(digest_in(args._box), config, wire_args)
+        )
         return Run(task, bytes(rights), kinds, env if any(env) else b"")
 
 
@@ -290,7 +274,7 @@ class ReadTask(NamedTuple):
     `wires` are the tensors as inputs, without their addresses.
     """
 
-    task: TaskPayloadWire
+    task: tasks.TaskPayloadWire
     sizes: list[int]
     is_configured: bool
     wires: list[bytes]
@@ -308,7 +292,7 @@ def read_task(raw: bytes) -> ReadTask:
 
 
 def _read(raw: bytes) -> ReadTask:
-    task = decode_task_payload(raw)
+    task = tasks.decode_task_payload(raw)
     tensors = task.args.tensor_metadata
     wires = [one._tagged(TensorArgType.INPUT)[SHAPE_AT:] for one in tensors]
     is_configured = task.config != CallConfig()

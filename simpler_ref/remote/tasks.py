@@ -14,20 +14,8 @@ from ..callables.identity import CALLABLE_HASH_DIGEST_BYTES
 from ..model.config import CallConfig
 from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
+from . import fields
 from .buffers import RemoteAddressSpace, identity_of, is_live, require_span
-from .fields import (
-    Blob,
-    Exactly,
-    Int32,
-    Message,
-    Number,
-    Reader,
-    Text,
-    Uint64,
-    octets,
-    refusal,
-    require_payload,
-)
 from .limits import MAX_INLINE_PAYLOAD_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
 
 _COUNTS = struct.Struct("<II")
@@ -36,9 +24,9 @@ _NO_BYTES = bytes(7)
 _CHILD_AT, _END = 33, 34
 """Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
 _KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
-_PREFIX = Text(MAX_STRING_BYTES, errors="surrogateescape")
+_PREFIX = fields.Text(MAX_STRING_BYTES, errors="surrogateescape")
 """A path, whose bytes need not be UTF-8."""
-_ARENA = Blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
+_ARENA = fields.Blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
 NO_OWNER = (0, -1)
 """What may stand for the owner of a tensor whose bytes are in the frame."""
 
@@ -52,16 +40,16 @@ class RemoteTensorDesc:
     """
 
     address_space: RemoteAddressSpace
-    owner_endpoint_id: Int32 = 0
-    buffer_id: Uint64 = 0
-    offset: Uint64 = 0
-    nbytes: Uint64 = 0
-    remote_addr: Uint64 = 0
-    rkey_or_token: Uint64 = 0
-    generation: Uint64 = 0
-    inline_payload_offset: Uint64 = 0
-    inline_payload_len: Uint64 = 0
-    flags: Annotated[int, Number("Q", 0, 0)] = 0
+    owner_endpoint_id: fields.Int32 = 0
+    buffer_id: fields.Uint64 = 0
+    offset: fields.Uint64 = 0
+    nbytes: fields.Uint64 = 0
+    remote_addr: fields.Uint64 = 0
+    rkey_or_token: fields.Uint64 = 0
+    generation: fields.Uint64 = 0
+    inline_payload_offset: fields.Uint64 = 0
+    inline_payload_len: fields.Uint64 = 0
+    flags: Annotated[int, fields.Number("Q", 0, 0)] = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,7 @@ def _write_config(config: CallConfig, where: str) -> bytes:
     return _KNOBS.pack(*knobs) + _PREFIX.write(config.output_prefix, "TASK.config.output_prefix")
 
 
-def decode_call_config(reader: Reader) -> CallConfig:
+def decode_call_config(reader: fields.Reader) -> CallConfig:
     """Return the configuration of the next bytes."""
     knobs = _KNOBS.unpack(reader.take(_KNOBS.size, "TASK.config"))
     config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
@@ -106,41 +94,41 @@ def _require_config(config: CallConfig) -> None:
     try:
         config.validate()
     except ValueError as error:
-        raise refusal("TASK.config", str(error)) from None
+        raise fields.refusal("TASK.config", str(error)) from None
 
 
 # ---------------------------------------------------------------- tensors
 def write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
     """Return the bytes of a tensor without address."""
     if not isinstance(tensor, ContinuousTensor) or isinstance(tensor, DescribedTensor):
-        raise refusal(where, f"{tensor!r} is not a contiguous tensor of a DataType")
+        raise fields.refusal(where, f"{tensor!r} is not a contiguous tensor of a DataType")
     if tensor.data:
-        raise refusal(
+        raise fields.refusal(
             f"{where}.data", f"{tensor.data:#x} is an address of this machine: it must be 0"
         )
     wire = tensor._wire
     return wire[:_CHILD_AT] + _NO_BYTES[:3] + wire[_CHILD_AT:_END] + _NO_BYTES
 
 
-def decode_continuous_tensor(reader: Reader, where: str = "tensor") -> ContinuousTensor:
+def decode_continuous_tensor(reader: fields.Reader, where: str = "tensor") -> ContinuousTensor:
     """Return the tensor without address of the next bytes."""
     at = reader.at
     raw = reader.take(_TENSOR.size, where)
     data, *sizes, ndims, dtype, child, reserved = _TENSOR.unpack(raw)
     if data:
-        raise refusal(f"{where}.data at byte {at}", f"{data:#x} is not 0")
+        raise fields.refusal(f"{where}.data at byte {at}", f"{data:#x} is not 0")
     if ndims > CONTINUOUS_TENSOR_MAX_DIMS or any(sizes[ndims:]):
         why = f"{sizes} are not {ndims} dimensions and zeros after them"
-        raise refusal(f"{where}.shapes at byte {at + 8}", why)
+        raise fields.refusal(f"{where}.shapes at byte {at + 8}", why)
     if dtype >= len(DataType):
-        raise refusal(f"{where}.dtype at byte {at + 32}", f"{dtype} is not a DataType")
+        raise fields.refusal(f"{where}.dtype at byte {at + 32}", f"{dtype} is not a DataType")
     if child > 1 or reserved != _NO_BYTES:
         why = f"child_memory {child} must be 0 or 1, and {reserved.hex()} after it must be 0"
-        raise refusal(f"{where} at byte {at + 36}", why)
+        raise fields.refusal(f"{where} at byte {at + 36}", why)
     try:
         return ContinuousTensor._from_wire(raw[:_CHILD_AT] + raw[36:37] + _NO_BYTES[:6])
     except ValueError as error:
-        raise refusal(f"{where} at byte {at}", str(error)) from None
+        raise fields.refusal(f"{where} at byte {at}", str(error)) from None
 
 
 # ---------------------------------------------------------------- descriptors
@@ -150,13 +138,13 @@ def _check_desc(desc: RemoteTensorDesc, arena: int, where: str) -> None:
         return
     handle = desc.buffer_id, desc.offset, desc.remote_addr, desc.rkey_or_token, desc.generation
     if any(handle) or desc.owner_endpoint_id not in NO_OWNER:
-        raise refusal(where, f"{desc} is inline and has a buffer: its fields must be 0")
+        raise fields.refusal(where, f"{desc} is inline and has a buffer: its fields must be 0")
     if desc.inline_payload_len != desc.nbytes:
-        raise refusal(
+        raise fields.refusal(
             where, f"{desc.inline_payload_len} bytes are inline, the tensor has {desc.nbytes}"
         )
     if desc.inline_payload_offset + desc.inline_payload_len > arena:
-        raise refusal(
+        raise fields.refusal(
             where,
             f"{desc.inline_payload_len} bytes at {desc.inline_payload_offset} are not within the inline "
             f"arena of {arena} bytes",
@@ -165,16 +153,16 @@ def _check_desc(desc: RemoteTensorDesc, arena: int, where: str) -> None:
 
 def _check_handle(desc: RemoteTensorDesc, where: str) -> None:
     if not is_live(desc):
-        raise refusal(where, f"{identity_of(desc)} is not a live owner buffer identity")
+        raise fields.refusal(where, f"{identity_of(desc)} is not a live owner buffer identity")
     if desc.inline_payload_offset or desc.inline_payload_len:
-        raise refusal(where, f"{desc} is not inline: its inline fields must be 0")
+        raise fields.refusal(where, f"{desc} is not inline: its inline fields must be 0")
     require_span(desc, where)
 
 
 def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> bytes:
     desc = sidecar.desc
     if sidecar.present != (desc is not None):
-        raise refusal(f"{where}.present", f"{sidecar.present!r} contradicts desc={desc!r}")
+        raise fields.refusal(f"{where}.present", f"{sidecar.present!r} contradicts desc={desc!r}")
     if desc is None:
         return b"\0"
     raw = _DESC.write(desc, where)
@@ -182,28 +170,28 @@ def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> byte
     return b"\1" + raw
 
 
-def _read_sidecar(reader: Reader, where: str) -> RemoteTensorSidecar:
+def _read_sidecar(reader: fields.Reader, where: str) -> RemoteTensorSidecar:
     at = reader.at
     present = reader.take(1, where)[0]
     if present > 1:
-        raise refusal(f"{where}.present at byte {at}", f"{present} is neither 0 nor 1")
+        raise fields.refusal(f"{where}.present at byte {at}", f"{present} is neither 0 nor 1")
     if not present:
         return RemoteTensorSidecar()
     return RemoteTensorSidecar(True, decode_remote_tensor_desc(reader, where))
 
 
-def decode_remote_tensor_desc(reader: Reader, where: str = "descriptor") -> RemoteTensorDesc:
+def decode_remote_tensor_desc(reader: fields.Reader, where: str = "descriptor") -> RemoteTensorDesc:
     """Return the descriptor of the next bytes."""
     return _DESC.read(reader, where)
 
 
-_DESC = Message("TASK.args.remote_desc", RemoteTensorDesc)
+_DESC = fields.Message("TASK.args.remote_desc", RemoteTensorDesc)
 
 
 # ---------------------------------------------------------------- arguments
 def _require_counts(tensors: int, scalars: int, where: str) -> None:
     if tensors > MAX_TENSORS or scalars > MAX_SCALARS:
-        raise refusal(
+        raise fields.refusal(
             where,
             f"{tensors} tensors and {scalars} scalars: at most {MAX_TENSORS} and {MAX_SCALARS} are "
             "allowed",
@@ -221,14 +209,16 @@ def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
     tensors, sidecars, scalars = args.tensor_metadata, args.remote_desc, args.scalars
     _require_counts(len(tensors), len(scalars), "TASK.args")
     if len(sidecars) != len(tensors):
-        raise refusal("TASK.args", f"{len(sidecars)} sidecars for {len(tensors)} tensors")
+        raise fields.refusal("TASK.args", f"{len(sidecars)} sidecars for {len(tensors)} tensors")
     arena = _ARENA.write(args.inline_payload, "TASK.args.inline_payload")
     size = len(arena) - 4
     try:
         words = struct.pack(f"<{len(scalars)}Q", *scalars)
     except struct.error:
         wrong = next(one for one in scalars if not _is_u64(one))
-        raise refusal("TASK.args.scalars", f"{wrong!r} is not an unsigned 64-bit number") from None
+        raise fields.refusal(
+            "TASK.args.scalars", f"{wrong!r} is not an unsigned 64-bit number"
+        ) from None
     return b"".join(
         (
             _COUNTS.pack(len(tensors), len(scalars)),
@@ -254,7 +244,7 @@ def _is_u64(value: object) -> bool:
     return True
 
 
-def _read_args(reader: Reader) -> RemoteTaskArgsWire:
+def _read_args(reader: fields.Reader) -> RemoteTaskArgsWire:
     count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size, "TASK.args"))
     _require_counts(count, scalar_count, "TASK.args")
     tensors = tuple(
@@ -277,9 +267,9 @@ def decode_remote_task_args(data: bytes) -> RemoteTaskArgsWire:
     ValueError
         These bytes are no arguments.
     """
-    raw = octets(data, "TASK.args")
-    require_payload(len(raw), "TASK.args")
-    reader = Reader(raw)
+    raw = fields.octets(data, "TASK.args")
+    fields.require_payload(len(raw), "TASK.args")
+    reader = fields.Reader(raw)
     args = _read_args(reader)
     reader.end("TASK.args")
     return args
@@ -292,7 +282,7 @@ class _Config:
     write = staticmethod(_write_config)
 
     @staticmethod
-    def read(reader: Reader, where: str) -> CallConfig:
+    def read(reader: fields.Reader, where: str) -> CallConfig:
         """Return the configuration of the next bytes."""
         return decode_call_config(reader)
 
@@ -306,7 +296,7 @@ class _Args:
         return encode_remote_task_args(value)
 
     @staticmethod
-    def read(reader: Reader, where: str) -> RemoteTaskArgsWire:
+    def read(reader: fields.Reader, where: str) -> RemoteTaskArgsWire:
         """Return the arguments of the next bytes."""
         return _read_args(reader)
 
@@ -315,11 +305,11 @@ class _Args:
 class TaskPayloadWire:
     """A task: which callable, with which configuration and arguments."""
 
-    callable_digest: Annotated[bytes, Exactly(CALLABLE_HASH_DIGEST_BYTES)]
+    callable_digest: Annotated[bytes, fields.Exactly(CALLABLE_HASH_DIGEST_BYTES)]
     config: Annotated[CallConfig, _Config()] = field(default_factory=CallConfig)
     args: Annotated[RemoteTaskArgsWire, _Args()] = field(default_factory=RemoteTaskArgsWire)
 
 
-TASK = Message("TASK", TaskPayloadWire)
+TASK = fields.Message("TASK", TaskPayloadWire)
 encode_task_payload = TASK.encode
 decode_task_payload = TASK.decode

@@ -16,25 +16,11 @@ from typing import IO, Any, BinaryIO
 
 from ..errors import TransferError
 from ..workers.reports import cut_utf8, describe_exception
+from . import records
 from .frames import Frame, OwnFrameType
 from .limits import MAX_ERROR_BYTES
 from .link_frames import LinkFrames
 from .parent_memory import ParentMemory
-from .records import (
-    PIECE,
-    RECORDS,
-    RECORDS_ANSWER,
-    TRACE,
-    TRACE_ANSWER,
-    RecordsAnswer,
-    RecordsRequest,
-    TraceAnswer,
-    TraceDetail,
-    TraceRequest,
-    clock_note,
-    frame_word,
-    moved_word,
-)
 from .session_frames import SessionFrames
 
 log = logging.getLogger("simpler_ref")
@@ -64,12 +50,12 @@ class LinkTrace:
         asked = json.loads(request)
         told: dict[str, Any]
         if "file" in asked:
-            told = {"why": self._begin(asked["file"], TraceDetail[asked["detail"].upper()])}
+            told = {"why": self._begin(asked["file"], records.TraceDetail[asked["detail"].upper()])}
         else:
             told = self._end(asked["wait_s"])
         return json.dumps(told).encode()
 
-    def _begin(self, path: str, detail: TraceDetail) -> str:
+    def _begin(self, path: str, detail: records.TraceDetail) -> str:
         self.drop()
         told = self._ask(detail)
         if told.error:
@@ -90,7 +76,7 @@ class LinkTrace:
         if self._file is None:
             return {}
         if self._size is None:
-            self._size = self._ask(TraceDetail.OFF).size
+            self._size = self._ask(records.TraceDetail.OFF).size
         deadline = time.monotonic() + wait_s
         while not self._why and self._came < self._size:
             if time.monotonic() > deadline:
@@ -107,7 +93,7 @@ class LinkTrace:
                 return
             try:
                 for _ in range(MOST_PIECES):
-                    if self._came == self._size or self._fetch(self._file) < PIECE:
+                    if self._came == self._size or self._fetch(self._file) < records.PIECE:
                         break
                 self._file.flush()
             except (OSError, ValueError, TransferError) as error:
@@ -117,12 +103,12 @@ class LinkTrace:
 
     def _fetch(self, file: BinaryIO) -> int:
         """Fetch the next piece, and note the clock that it tells; return its bytes."""
-        question = RECORDS.encode(RecordsRequest(self._came))
+        question = records.RECORDS.encode(records.RecordsRequest(self._came))
         asked_ns = time.monotonic_ns()
         raw = self._memory.mover.ask(self._memory.address, self._key, question)
         came_ns = time.monotonic_ns()
-        piece = RECORDS_ANSWER.decode(raw)
-        self._frames.note(clock_note(asked_ns, piece.time_ns, came_ns))
+        piece = records.RECORDS_ANSWER.decode(raw)
+        self._frames.note(records.clock_note(asked_ns, piece.time_ns, came_ns))
         self._came += len(piece.data)
         most = MOST_BYTES if self._size is None else min(MOST_BYTES, self._size)
         if self._came > most or (self._size is not None and not piece.data):
@@ -140,11 +126,11 @@ class LinkTrace:
     def _let_go(self) -> None:
         """Have the session end its trace, if it has not, and let the records go."""
         for _ in range(2):
-            self._ask(TraceDetail.OFF)
+            self._ask(records.TraceDetail.OFF)
 
-    def _ask(self, detail: TraceDetail) -> TraceAnswer:
-        raw = TRACE.encode(TraceRequest(detail))
-        return TRACE_ANSWER.decode(self._frames.exchange(OwnFrameType.TRACE, raw).payload)
+    def _ask(self, detail: records.TraceDetail) -> records.TraceAnswer:
+        raw = records.TRACE.encode(records.TraceRequest(detail))
+        return records.TRACE_ANSWER.decode(self._frames.exchange(OwnFrameType.TRACE, raw).payload)
 
 
 class SessionTrace:
@@ -170,8 +156,8 @@ class SessionTrace:
         """Begin a trace of the inner Worker, or end it; a second time let its records go."""
         key, size, text = 0, 0, ""
         try:
-            detail = TRACE.decode(frame.payload).detail
-            if detail != TraceDetail.OFF:
+            detail = records.TRACE.decode(frame.payload).detail
+            if detail != records.TraceDetail.OFF:
                 key = self._begin(detail)
             elif self._tracing is not None:
                 size = self._end()
@@ -181,9 +167,11 @@ class SessionTrace:
             if self._frames.over:
                 raise
             text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
-        return TRACE_ANSWER.encode(TraceAnswer(frame.header.sequence, key, size, text))
+        return records.TRACE_ANSWER.encode(
+            records.TraceAnswer(frame.header.sequence, key, size, text)
+        )
 
-    def _begin(self, detail: TraceDetail) -> int:
+    def _begin(self, detail: records.TraceDetail) -> int:
         self.drop()
         file = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -206,14 +194,18 @@ class SessionTrace:
 
     def piece(self, question: bytes) -> bytes:
         """Return the bytes of the records from one on; on the mover's thread."""
-        offset = RECORDS.decode(question).offset
+        offset = records.RECORDS.decode(question).offset
         with self._lock:
-            data = os.pread(self._file.fileno(), PIECE, offset) if self._file is not None else b""
+            data = (
+                os.pread(self._file.fileno(), records.PIECE, offset)
+                if self._file is not None
+                else b""
+            )
         if not data and self._tracing is not None:
             self._kernels.ask_collector(
                 self._mem
             )  # the next time there is what was noted until now
-        return RECORDS_ANSWER.encode(RecordsAnswer(time.monotonic_ns(), data))
+        return records.RECORDS_ANSWER.encode(records.RecordsAnswer(time.monotonic_ns(), data))
 
     def drop(self) -> None:
         """Let the records go, if there are any."""
@@ -225,13 +217,15 @@ class SessionTrace:
                 self._file = None
 
     def _note_frame(self, kind: int, number: int, nbytes: int, sent: bool) -> None:
-        word = frame_word(kind, number, self._session_id, sent=sent)
+        word = records.frame_word(kind, number, self._session_id, sent=sent)
         self._note(word, 0, time.monotonic_ns(), nbytes)
 
     def note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
         """Note a tensor that was moved, if a trace is taken; for any thread."""
         if self._tracing is not None:
-            self._note(moved_word(address, stored=stored), nbytes, began, time.monotonic_ns())
+            self._note(
+                records.moved_word(address, stored=stored), nbytes, began, time.monotonic_ns()
+            )
 
     def _note(self, what: int, task: int, time_ns: int, value: int) -> None:
         """Put a note into the journal of the thread that serves frames, which is the Orch thread, too."""

@@ -11,7 +11,7 @@ import zmq
 from simpler_ref import TransferError
 from simpler_ref.remote import channels, windows
 from simpler_ref.remote.keys import new_pair, secure_client
-from simpler_ref.remote.mover import Mover, Window, new_key
+from simpler_ref.remote.mover import Mover
 from simpler_ref.remote.windows import (
     CHUNK,
     CREDIT,
@@ -21,8 +21,10 @@ from simpler_ref.remote.windows import (
     Kind,
     Refusal,
     Span,
+    Window,
     Windows,
     name_of,
+    new_key,
 )
 from tests.mover_peer import KEY, NBYTES, Peer
 from tests.support import wait_until
