@@ -37,7 +37,7 @@ from ..system.types import Array, address_of
 from . import callables
 from . import task_messages as messages
 from .copies import MOST_DROPPED, ComingCopy, CopiedTensor, window_key
-from .directory import CopyPlan, Plan
+from .directory import Plan
 from .dispatcher import PAYLOAD_VERSION
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
@@ -154,16 +154,9 @@ def _command(kind: CallableKind, descriptor: bytes, payload: bytes) -> bytes:
     )
 
 
-class _Array(NamedTuple):
-    """An array of a call: its memory, and what the session is told of it, but for its bytes."""
-
-    view: Array
-    told: CopiedTensor
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all bytes that it spans are its own."""
-        return is_whole((self.view.dtype, self.view.shape, self.view.strides))
+def _is_whole(array: Array) -> bool:
+    """Say whether all bytes that an array spans are its own."""
+    return is_whole((array.dtype, array.shape, array.strides))
 
 
 class _Beside(Missing):
@@ -197,7 +190,7 @@ class CallTask(LinkTask):
     """A call: its arrays, and what travels beside it."""
 
     def __init__(
-        self, calls: CallTasks, message: messages.Run, arrays: Sequence[_Array], beside: _Beside
+        self, calls: CallTasks, message: messages.Run, arrays: Sequence[Array], beside: _Beside
     ) -> None:
         super().__init__(calls, message, beside.coming)
         self.arrays, self._calls, self._beside = arrays, calls, beside
@@ -257,13 +250,34 @@ class CallTasks(TaskReader):
         plan = Plan.take(words, kinds)
         self.memory.begin(plan.run)
         self._require_mine(plan)
-        key = key_of(words[0])
-        number, digest = self._digests.get(key, (0, b""))
-        if number != number_in(data_of(self._mem, key)):
-            digest = self._teach(key)
-        arrays = [self._array(*one) for one in zip(wires, plan.tensors, strict=True)]
-        beside = _Beside()
-        message = self._message(plan, digest, words, kinds, arrays, beside)
+        digest = self._digest_of(key_of(words[0]))
+        layouts = [layout_of(self._layouts, wire) for wire in wires]
+        arrays = [
+            view_memory(int.from_bytes(wire[:SHAPE_AT], "little"), shape, dtype, strides=strides)
+            for wire, (dtype, shape, strides) in zip(wires, layouts, strict=True)
+        ]
+        beside = self._beside(plan, arrays)
+        tensors = [
+            CopiedTensor(
+                *one[:3], "", layout_text(copied_layout(layout)), beside.short.pop(one.key, b"")
+            )
+            for one, layout in zip(plan.tensors, layouts, strict=True)
+        ]
+        items = messages.Piece()
+        if kinds[-1] == L.PAYLOAD:
+            del kinds[-1]
+            items = beside.piece(data_of(self._mem, words.pop()))
+        values = [
+            self._value(word, beside)
+            for word, kind in zip(words, kinds, strict=True)
+            if kind == L.FETCHED | L.VALUE_BLOCK
+        ]
+        only = messages.ANY_SUB_WORKER if plan.only is None else plan.only[1]
+        told = messages.Call(digest, only, np.array(words, np.int64).tobytes(), items, values)
+        call = messages.CALL.encode(told)
+        message = messages.Run(
+            b"", kinds=bytes(kinds), run=plan.run, tensors=tensors, dropped=plan.dropped, call=call
+        )
         return CallTask(self, message, arrays, beside)
 
     def _require_mine(self, plan: Plan) -> None:
@@ -273,16 +287,19 @@ class CallTasks(TaskReader):
                 f"the call is for sub worker {plan.only[1]} of endpoint {plan.only[0]}, which is lost"
             )
 
-    def _teach(self, key: int) -> bytes:
-        """Have the session know a function, and return its digest.
+    def _digest_of(self, key: int) -> bytes:
+        """Return the digest of a function, which the session knows by then.
 
         Rule     CALL-FAR-2
         """
         data = data_of(self._mem, key)
+        number, digest = self._digests.get(key, (0, b""))
+        if number == number_in(data):
+            return digest
         function: Function = pickle.loads(Payload.from_bytes(data).body)
         ways = [one for one in (function.by_name, function.serialized) if one]
         if function.by_name and not self._spec.serialized:
-            ways.remove(function.serialized)
+            ways = ways[:1]
         if not ways:
             raise TypeError(
                 f"{function.name} cannot be sent to an endpoint: no module has it by its name, and it "
@@ -302,48 +319,17 @@ class CallTasks(TaskReader):
         raise AssertionError
 
     # ------------------------------------------------------------ what it needs
-    def _array(self, wire: bytes, plan: CopyPlan) -> _Array:
-        dtype, shape, strides = layout = layout_of(self._layouts, wire)
-        address = int.from_bytes(wire[:SHAPE_AT], "little")
-        view = view_memory(address, shape, dtype, strides=strides)
-        text = layout_text(copied_layout(layout))
-        return _Array(view, CopiedTensor(plan.key, plan.reads, plan.makes, "", text))
-
-    def _message(
-        self,
-        plan: Plan,
-        digest: bytes,
-        words: list[int],
-        kinds: list[int],
-        arrays: Sequence[_Array],
-        beside: _Beside,
-    ) -> messages.Run:
-        """Return a call as it travels; note what moves beside it."""
+    def _beside(self, plan: Plan, arrays: Sequence[Array]) -> _Beside:
+        """Return what moves beside a call: so far, versions of its arrays."""
+        beside = _Beside()
         # of a key that several arrays have, each in a layout of its own, the bytes travel once
         plans = {one.key: (one, array) for one, array in zip(plan.tensors, arrays, strict=True)}
         for one, array in plans.values():
-            if array.view.nbytes and self.memory.lacks(one):
-                source = array.view if array.is_whole else array.view.copy("C")
+            if array.nbytes and self.memory.lacks(one):
+                source = array if _is_whole(array) else array.copy("C")
                 beside.packed.append(source)
                 beside.add(one.key, one.reads, address_of(source), source.nbytes)
-        items = messages.Piece()
-        if kinds[-1] == L.PAYLOAD:
-            del kinds[-1]
-            items = beside.piece(data_of(self._mem, words.pop()))
-        values = [
-            self._value(word, beside)
-            for word, kind in zip(words, kinds, strict=True)
-            if kind == L.FETCHED | L.VALUE_BLOCK
-        ]
-        only = messages.ANY_SUB_WORKER if plan.only is None else plan.only[1]
-        call = messages.Call(digest, only, np.array(words, np.int64).tobytes(), items, values)
-        tensors = [
-            array.told._replace(data=beside.short.pop(array.told.key, b"")) for array in arrays
-        ]
-        return messages.Run(
-            b"", kinds=bytes(kinds), run=plan.run, tensors=tensors, dropped=plan.dropped,
-            call=messages.CALL.encode(call),
-        )  # fmt: skip
+        return beside
 
     def _value(self, offset: int, beside: _Beside) -> messages.Piece:
         """Return the value in a block as it travels: if the session keeps it, by its key alone.
@@ -366,7 +352,7 @@ class CallTasks(TaskReader):
     def end(self, task: CallTask) -> None:
         """Have what was written come home, and leave the value where the future finds it."""
         if task.done.outcome == L.SUCCESS:
-            self._bring(task.arrays, task.done.written)
+            self._bring(task)
         self._leave(task.done)
 
     def drop(self, task: CallTask) -> None:
@@ -374,27 +360,30 @@ class CallTasks(TaskReader):
         if task.done.value.key:
             self.tell_to_forget([task.done.value.key])
 
-    def _bring(self, arrays: Sequence[_Array], short: Sequence[bytes]) -> None:
+    def _bring(self, task: CallTask) -> None:
         """Have what was written come home: all of it, or nothing if the endpoint is lost meanwhile.
 
         What is short has come with the answer.
 
         Rule     CALL-FAR-3
         """
-        made = {one.told.key: one for one in arrays if one.told.makes}
+        made = {
+            one.key: (one, array)
+            for one, array in zip(task.tensors, task.arrays, strict=True)
+            if one.makes
+        }
         came = []
-        for one, data in zip(made.values(), short, strict=True):
-            copy = np.frombuffer(data, np.uint8) if data else np.empty(one.view.nbytes, np.uint8)
+        for (one, array), data in zip(made.values(), task.done.written, strict=True):
+            copy = np.frombuffer(data, np.uint8) if data else np.empty(array.nbytes, np.uint8)
             if not data:
-                where = window_key(one.told.key, one.told.makes)
+                where = window_key(one.key, one.makes)
                 self._fetch(where, address_of(copy), copy.nbytes)
-            came.append((one, copy))
-        for one, copy in came:
-            view = one.view
-            if one.is_whole:
-                memmove(address_of(view), address_of(copy), view.nbytes)
+            came.append((array, copy))
+        for array, copy in came:
+            if _is_whole(array):
+                memmove(address_of(array), address_of(copy), array.nbytes)
             else:
-                view[...] = np.ndarray(view.shape, view.dtype, copy)
+                array[...] = np.ndarray(array.shape, array.dtype, copy)
 
     def _fetch(self, key: int, address: int, nbytes: int) -> None:
         self.memory.mover.fetch(self.memory.address, key, 0, address, nbytes)
