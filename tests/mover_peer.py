@@ -54,10 +54,11 @@ def say(text):
 def main(group, silence_s, middle):
     from simpler_ref.remote import mover
     from simpler_ref.remote.keys import KeyPair
+    from simpler_ref.remote.windows import Window
 
     made = mover.Mover("tcp://127.0.0.1:*", KeyPair(*group) if group else None, silence_s)
     memory = (ctypes.c_char * NBYTES)()
-    made.offer(mover.Window(KEY, ctypes.addressof(memory), NBYTES))
+    made.offer(Window(KEY, ctypes.addressof(memory), NBYTES))
     windows, served, released = made._windows, [], threading.Event()
 
     def at_the_third(serve):
