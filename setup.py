@@ -16,7 +16,7 @@ SOURCES = {
 }
 CALLED_BY_PYTHON = {
     "jit._entry": ["jit/src/entry"],
-    "calls._quick": [f"calls/src/{source}" for source in ("quick", "inside", "places")],
+    "calls._quick": [f"calls/src/{source}" for source in ("quick", "inside", "places", "touch")],
 }
 PYTHON_ABI = "simpler_ref/jit/src"
 LINKED_WITH = {"_runtime": "_shim"}

@@ -223,7 +223,7 @@ class HazardError(RuntimeError):
     ----------
     kind : str
         ``"write after read"``, ``"write after write"``, ``"read after write"``, ``"use after scope"``,
-        ``"write to INPUT"`` or ``"write before start"``.
+        ``"write to INPUT"``, ``"write before start"`` or ``"touch while written"``.
     tasks : tuple[int, ...]
         The ids of the tasks in their run, the one that was submitted last at the end.
     places : tuple[str, ...]

@@ -7,10 +7,7 @@ a group of its own, in which is what the call starts: the fork server ends the r
 reaps the process (`fork_server.py`).
 
 With ``check=True`` it is also seen whether an array changes that the call reads: while it runs, and
-between its submit and its start. Nothing waits for the program: if that fills an array again meanwhile,
-it depends on chance what calls read that were submitted before. So each call travels with a sum of every
-array that it reads, behind its other scalars (`Sums`), and the worker compares. An array has no sum if a
-call before may still write it, nor if its call may be run again: the first run may have written it.
+between its submit and its start (`checked`).
 
 Rule     CALL-COMPILED-1, CALL-FAIL-3, CALL-LIMIT-1, CALL-SENT-2, CALL-STREAM-5, CALL-VALUE-1,
          CALL-VALUE-2, CALL-VALUE-4, SEE-INPUT-1, SEE-INPUT-6, WM-LEFT-1
@@ -24,34 +21,29 @@ import os
 import signal
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from ..callables.runnable import refuse_unrun, require_runnable
-from ..engine.memory import Engine
-from ..engine.view.blocks import Block, Blocks, data_of, retries_of
+from ..engine.view.blocks import Block, Blocks, data_of
 from ..engine.view.mailbox import CallWords, MailboxView, ReceivedArgs, call_words
 from ..errors import HazardError
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_TOOK_BLOCK, FAIL_WROTE_BLOCK, die_here
 from ..jit.kernel import FAIL_POINTS
-from ..model.scalars import INTEGER
-from ..model.tensor import share_bytes
-from ..model.wire import RIGHTS, TAG_AT, TENSOR_BYTES
 from ..system.types import Array, address_of
 from ..system.values import items
 from ..workers import loop
 from ..workers.containment import Origin
-from ..workers.guard import MOST_COPIED, Guard, Input, look, pieces
+from ..workers.guard import Guard, Input, look
 from . import outcomes, places, quick
 from .arrays import ReceivedArrays
 from .borrowed import Borrowed
 from .call_errors import LIMIT_SIGNAL
+from .checked import KIND, NO_SUM, sum_of
 from .current import here, local, take_calls_of_tasks
 from .forms import (
     ARRAY,
@@ -74,10 +66,6 @@ if TYPE_CHECKING:
 
 _Function: TypeAlias = tuple[int, Callable[..., Any], "Code | None"]
 """The number of a payload, what a worker calls for it, and what that is compiled to."""
-_KIND = "write before start"
-_NO_SUM = -1
-_MANY = 128
-"""Up to so many calls that write, an array is looked for among what these write."""
 
 
 class Initializer:
@@ -394,63 +382,6 @@ def within(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- with check=True
-class Sums:
-    """The sums of the arrays of a stream's calls."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._arrays = ReceivedArrays(engine)
-        self._writers: list[tuple[int, int, list[Array]]] = []
-        """Slot and number of calls, and what they write."""
-        self._ended = 0
-        """How many calls had ended when it was last asked which of those had."""
-        self._written: list[Array] = []
-        """What the call writes that is about to be submitted."""
-
-    def add(self, counts: int, wire: bytes, key: int) -> tuple[int, bytes]:
-        """Return the arguments of a call, with a sum for each array behind them; see `Packed`."""
-        tensors = counts & L.LOW_HALF
-        self._written = []
-        self._forget_ended()
-        may_run_again = retries_of(self._engine.mem, key) > 0
-        for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES):
-            rights = RIGHTS[wire[at + TAG_AT]]
-            array = self._arrays.array(wire[at : at + TENSOR_BYTES], False)
-            if rights & L.TENSOR_WRITE:
-                self._written.append(array)
-            has_sum = rights & L.TENSOR_READ and not may_run_again and self._is_final(array)
-            wire += INTEGER.pack(_sum(array) if has_sum else _NO_SUM, L.SIGNED)
-        return counts + (tensors << L.HALF), wire
-
-    def note(self, slot: int) -> None:
-        """Note that this call was submitted."""
-        if self._written:
-            self._writers.append((slot, self._engine.view.next_task_id - 1, self._written))
-
-    def _forget_ended(self) -> None:
-        """Forget writers that have ended, if these may be half of them."""
-        view = self._engine.view
-        if 2 * (view.ended - self._ended) >= len(self._writers) > 0:
-            self._ended = view.ended
-            self._writers = [one for one in self._writers if view.is_under_way(one[0], one[1])]
-
-    def _is_final(self, array: Array) -> bool:
-        """Say whether all calls that write an array have ended."""
-        return len(self._writers) <= _MANY and not any(
-            share_bytes(array, one) and self._engine.view.is_under_way(slot, number)
-            for slot, number, written in self._writers
-            for one in written
-        )
-
-
-def _sum(array: Array) -> int:
-    """Return a sum of the bytes of an array; of some pieces if it is large."""
-    found, step = 0, max(1, -(-array.nbytes // MOST_COPIED))
-    for piece in islice(pieces(array), 0, None, step):
-        found = zlib.crc32(piece, found)
-    return found
-
-
 def require_unchanged(arrays: Iterable[Array], names: Iterable[str], sums: Sequence[int]) -> None:
     """Refuse a call, which has not begun, if the bytes of its arrays have not the sums they had.
 
@@ -460,12 +391,12 @@ def require_unchanged(arrays: Iterable[Array], names: Iterable[str], sums: Seque
         An array was written.
     """
     for array, name, before in zip(arrays, names, sums, strict=False):
-        if before not in (_NO_SUM, _sum(array)):
+        if before not in (NO_SUM, sum_of(array)):
             raise HazardError(
-                f"{_KIND}: {name} ({array.nbytes} bytes) was written after the submit of this call and "
+                f"{KIND}: {name} ({array.nbytes} bytes) was written after the submit of this call and "
                 "before its start. If the program does so, let it wait for the call's future first, or "
                 "give the call a copy; if another task does so, annotate its parameter with InOut",
-                kind=_KIND,
+                kind=KIND,
             )
 
 

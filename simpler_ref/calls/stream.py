@@ -53,9 +53,10 @@ from ..workers.session import Session
 from . import current, outcomes, quick
 from .arrays import SentArrays
 from .call_errors import CallErrors, FailureLogger, Failures, log
+from .checked import Sums
 from .forms import key_of
 from .futures import Future, Lease, Leases
-from .inside import Caller, Sums
+from .inside import Caller
 from .orch_lock import OrchLock
 from .packing import CallPlan, Packed, PackedElsewhere, Packer
 from .sending import Guards, Payload, SentFunctions, payload_of
@@ -112,7 +113,11 @@ class Stream:
         self.task_of = self.functions.task_of
         self._inherited = session.inherited
         self._checks = life.options.check
-        self._sums = Sums(session.engine) if self._checks else None
+        self._sums = (
+            Sums(session.engine, None if session.in_threads else session.arena)
+            if self._checks
+            else None
+        )
         self._word = -1
         self._failures = Failures()
         self._failure_logger: FailureLogger | None = None
@@ -192,10 +197,9 @@ class Stream:
                     future = _new_future(Future)
                     future._stream, future._slot = self, 0
                     self._quick.enter(slot, future)
-                    if self._checks:
-                        self.errors.places[slot] = caller()
                     if self._sums is not None:
-                        self._sums.note(slot)
+                        self.errors.places[slot] = place = caller()
+                        self._sums.note(slot, place)
                     return future
             self._make_room()
 
@@ -451,6 +455,8 @@ class Stream:
 
     def forget_memory(self, low: int, high: int) -> None:
         """Forget memory that is given back: a failure says nothing of what comes there."""
+        if self._sums is not None:
+            self._sums.open_ended()
         if self._open:
             with self.mutex.queue, self.mutex.lock:
                 if self._open:
@@ -494,6 +500,7 @@ class Stream:
                 self._wait_a_while(event, rest_ns, ended=submitted - 1)
         finally:
             self.mutex.forget(event)
+        self._open_ended()
         return True
 
     def wait_for_turn(self, future: Future, timeout_s: float | None) -> bool:
@@ -552,6 +559,8 @@ class Stream:
             self._open = False
             self._quick.stop()
             self._life.streaming = False
+        if self._sums is not None:
+            self._sums.open_ended()
         self._session.forget_watch()
         self._failures.forget(unnoted)
 
@@ -598,7 +607,7 @@ class Stream:
     def wait(self, future: Future, deadline: float | None) -> bool:
         """Wait until a call has ended; return whether it has, by a deadline on the monotonic clock."""
         slot = future._slot
-        if not slot or self._kernels.has_settled(self._mem, slot):
+        if not slot or self.has_settled(slot):
             return True
         event = self.mutex.register()
         try:
@@ -619,7 +628,14 @@ class Stream:
                 slot = future._slot
         finally:
             self.mutex.forget(event)
+        self._open_ended()
         return True
+
+    def _open_ended(self) -> None:
+        """With ``check=True``: let the program touch what calls have written that it has waited for."""
+        if self._sums is not None:
+            self._sums.open_ended()
+            self._sums.raise_touched()
 
     @property
     def ended(self) -> int:
@@ -687,7 +703,10 @@ class Stream:
 
     def has_settled(self, slot: int) -> bool:
         """Say whether a call has ended."""
-        return bool(self._kernels.has_settled(self._mem, slot))
+        has_settled = bool(self._kernels.has_settled(self._mem, slot))
+        if has_settled and self._sums is not None:
+            self._sums.open_ended()
+        return has_settled
 
     def is_running(self, slot: int) -> bool:
         """Say whether a worker runs a call."""

@@ -31,7 +31,7 @@ import numpy as np
 from ..jit.layout import round_up
 from ..system import regions
 from ..system.regions import PAGE
-from ..system.types import Array
+from ..system.types import Array, address_of
 from ..system.values import sizes
 
 ARENA_ALIGN = 64
@@ -229,6 +229,8 @@ class Arena:
     ----------
     nbytes : int
         Size of the region; pages are lazy.
+    align : int
+        No two arrays are in the same piece of so many bytes.
 
     Attributes
     ----------
@@ -238,8 +240,9 @@ class Arena:
         Told where memory begins and ends that may be given out again, before it is.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, align: int = ARENA_ALIGN) -> None:
         self.memory = regions.create(nbytes, huge=True)
+        self._align = align
         self.base: int = self.memory.ctypes.data
         self.size = int(self.memory.nbytes)
         self._free = [(0, self.size)]  # (offset, length), sorted, never adjacent
@@ -293,8 +296,8 @@ class Arena:
         if any(size < 0 for size in dims):
             raise ValueError(f"shape {dims} has a negative dimension")
         nbytes = math.prod(dims) * kind.itemsize
-        length = round_up(max(nbytes, 1), ARENA_ALIGN)
-        owner, stale = self._take(length)
+        length = round_up(max(nbytes, 1), self._align)
+        owner, stale = self._take(length, nbytes)
         if populate:
             self._populate(owner)
         if zero:
@@ -309,15 +312,25 @@ class Arena:
         _populated[address] = owner.nbytes
         weakref.finalize(owner, _populated.pop, address, None).atexit = False
 
-    def _take(self, length: int) -> tuple[Array, int]:
-        """Return free memory as an array, and how much of it arrays have had before."""
+    def pages_of(self, array: Array) -> tuple[int, int]:
+        """Return from where to where pages have nothing but an array, or a part of one, without gaps."""
+        first = address_of(array)
+        end = first + array.nbytes
+        holder = self._holders.get(first - self.base)
+        owner = None if holder is None else holder()
+        if isinstance(owner, np.ndarray) and owner.nbytes == array.nbytes:
+            end = round_up(end, self._align)
+        return round_up(first, PAGE), end - end % PAGE
+
+    def _take(self, length: int, nbytes: int) -> tuple[Array, int]:
+        """Return free memory as an array of some bytes, and how many of it arrays have had before."""
         since, is_full, is_over = time.monotonic(), False, False
         while True:
             if is_full:
                 self._find_lost()
             self._take_back(is_full)
             with self._lock:
-                found = self._take_free(length)
+                found = self._take_free(length, nbytes)
                 if found is not None:
                     return found
                 if self._taking_back and time.monotonic() < since + OTHERS_S:
@@ -360,12 +373,12 @@ class Arena:
             found = [one for one in self._holders.values() if one() is None]
             self._dropped.extend(one for one in found if id(one) not in known)
 
-    def _take_free(self, length: int) -> tuple[Array, int] | None:
+    def _take_free(self, length: int, nbytes: int) -> tuple[Array, int] | None:
         for i, (offset, room) in enumerate(self._free):
             if room >= length:
                 rest = [] if room == length else [(offset + length, room - length)]
                 # It dies with the last view of it. Views of a slice would keep the whole arena instead.
-                owner = np.frombuffer(self.memory.data, np.uint8, length, offset)
+                owner = np.frombuffer(self.memory.data, np.uint8, max(nbytes, 1), offset)
                 if length >= _MUCH:
                     self._dropped.with_pages = max(0, self._dropped.with_pages - length)
                 holder = self._held_by(owner, (offset, length, self.in_use.now()))

@@ -33,10 +33,11 @@ from ..callables.registry import Registry
 from ..callables.runnable import require_runnable
 from ..engine.introspection import waiting_tasks
 from ..engine.memory import PARK_NS, Engine
-from ..engine.shared_arrays import Arena
+from ..engine.shared_arrays import ARENA_ALIGN, Arena
 from ..errors import CallableTypeError, NoPythonWorkerError
 from ..model import visibility
 from ..system.cores import NO_CORE, Placement
+from ..system.regions import PAGE
 from ..system.signals import MOST_SIGNALS, until_done
 from . import top_server
 from .failures import recover
@@ -397,7 +398,7 @@ class Life:
             track_reads=options.track_reads,
             placement=self._place(),
         )
-        arena = Arena(options.arena_size)
+        arena = Arena(options.arena_size, PAGE if options.check else ARENA_ALIGN)
         arena.on_reuse = self._forget_memory
         session = Session(
             engine, arena, self.next_level, self.subs, self.registry, options, self._method

@@ -188,8 +188,8 @@ class Options:
     check: bool = option(
         False,
         "Whether a submit in a run or recording that would let tasks race for memory raises a "
-        "`HazardError`, and Python tasks get read-only arrays for INPUT; for debugging. A child Worker "
-        "has its own.",
+        "`HazardError`, Python tasks get read-only arrays for INPUT, and the program may not touch what "
+        "calls write before it has waited for them; for debugging. A child Worker has its own.",
         flag,
     )
     track_reads: bool = option(

@@ -47,6 +47,7 @@ extern PyObject *PyExc_TypeError;
 void PyErr_Clear(void);
 PyObject *PyErr_NoMemory(void);
 PyObject *PyErr_Occurred(void);
+int Py_AddPendingCall(int (*function)(void *), void *argument);
 PyObject *PyObject_Call(PyObject *callable, PyObject *args, PyObject *names);
 void PyErr_SetString(PyObject *type, const char *text);
 void *PyEval_SaveThread(void);

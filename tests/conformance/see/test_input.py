@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
+import signal
+import subprocess
+import sys
+import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,6 +17,7 @@ import pytest
 import simpler_ref as sr
 from simpler_ref import HazardError, TaskError, Trace, Worker, leaf
 from simpler_ref import TensorArgType as T
+from simpler_ref.calls import checked
 from simpler_ref.workers.guard import MOST_COPIED, PIECE
 
 from ...support import wait_until
@@ -332,7 +339,7 @@ def waiting_calls(w):
 READERS = {
     "by position": (lambda w, x: w.submit(np.sum, x), "argument 0 (512 bytes)"),
     "by name": (lambda w, x: reads_by_name(x=x), "x (512 bytes)"),
-    "updated": (lambda w, x: call_reads(w.zeros(64), x), "argument 1 (512 bytes)"),
+    "updated": (lambda w, x: call_reads(w.zeros(64), x[1::2]), "argument 1 (256"),
     "a view": (lambda w, x: w.submit(np.sum, x[::-2]), "argument 0 (256 bytes)"),
     "in a list": (lambda w, x: w.submit(len, ["text", x]), "an array within an argument (512"),
     "beside much else": (lambda w, x: w.submit(np.array_equal, bytes(5000), x), "argument 1 (512"),
@@ -367,3 +374,134 @@ def test_of_a_large_array_a_sample_is_compared(w):
         x[PIECE // 8] = 2  # the second piece
     assert [type(one.exception()) for one in (seen, unseen)] == [HazardError] * 2
     assert little.exception() is None
+
+
+# ---------------------------------------------------------------- touched while written
+@pytest.fixture(scope="module")
+def closing():
+    with Worker(num_sub_workers=2, check=True) as made:
+        made.submit(len, "").result()
+        yield made
+
+
+@sr.task(retries=1)  # so that the flag is not compared
+def _fill_when(is_open: sr.InOut, x: sr.InOut, value):
+    wait_for(is_open, 0)
+    x[:] = value
+
+
+def fill_when(is_open, x, value):
+    return _fill_when(is_open[:1], x, value)  # a part of an array, whose page is not closed
+
+
+TOUCHES = {
+    "read": lambda x: x.sum(),
+    "written": lambda x: x.fill(3),
+    "an element": lambda x: x[-1, -1],
+    "copied by ctypes": lambda x: ctypes.string_at(x.ctypes.data, 4),
+    "compared by numpy": lambda x: np.array_equal(x, x),
+}
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+@pytest.mark.parametrize("shape", [(2, 3), (600, 1000)], ids=["small", "large"])
+@pytest.mark.parametrize("name", TOUCHES)
+def test_what_a_call_writes_is_not_to_be_touched_before_it_has_ended(closing, name, shape):
+    is_open, x = closing.zeros(2), closing.zeros(shape)
+    future = fill_when(is_open, x, 7)
+    with pytest.raises(HazardError) as caught:
+        TOUCHES[name](x)
+        time.sleep(0)  # the error comes before the next line at the latest
+        pytest.fail("nothing was seen")
+    error = caught.value
+    assert error.kind == "touch while written" and f"array of shape {shape}" in str(error)
+    assert error.tasks == (closing._life.stream.number_of(future),)
+    assert f"({__file__}:" in str(error) and "result() first" in str(error)
+    is_open[:] = 1
+    assert future.result() is None
+    assert (x == 7).all()
+
+
+WAITS = {
+    "result": lambda w, future, x: future.result(),
+    "done": lambda w, future, x: wait_until(future.done),
+    "wait for the array": lambda w, future, x: w.wait(x),
+    "wait for all": lambda w, future, x: w.wait(),
+    "a run": lambda w, future, x: w.run(lambda orch, args, config: None),
+    "concurrent.futures": lambda w, future, x: concurrent.futures.wait([future]),
+}
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+@pytest.mark.parametrize("name", WAITS)
+def test_after_a_wait_the_program_uses_what_calls_have_written(closing, name):
+    is_open, x = closing.zeros(2), closing.zeros(5000)
+    future = fill_when(is_open, x, 2)
+    is_open[:] = 1
+    WAITS[name](closing, future, x)
+    x += 1
+    assert (x == 3).all()
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_what_is_beside_an_array_that_a_call_writes_is_open(closing):
+    is_open, x = closing.zeros(2), closing.zeros((4, 5000))
+    futures = [fill_when(is_open, x[1], 1), fill_when(is_open, x[3][5:], 2)]
+    x[0] = x[2] = 5
+    x[3, :5] = 6
+    is_open[:] = 1
+    for one in futures:
+        one.result()
+    assert x.sum() == 5000 * 11 + 4995 * 2 + 30
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_an_array_is_closed_until_all_calls_that_write_it_have_ended(closing):
+    first, second, x = closing.zeros(2), closing.zeros(2), closing.zeros(10)
+    futures = [fill_when(first, x, 1), fill_when(second, x, 2)]
+    first[:] = 1
+    futures[0].result()
+    with pytest.raises(HazardError, match="touch while written"):
+        x.sum()
+        time.sleep(0)
+    second[:] = 1
+    futures[1].result()
+    assert x.sum() == 20
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_a_touch_by_another_thread_is_raised_at_the_next_submit(closing):
+    is_open, x = closing.zeros(2), closing.zeros(10)
+    future = fill_when(is_open, x, 1)
+    toucher = threading.Thread(target=x.sum)
+    toucher.start()
+    toucher.join()
+    with pytest.raises(HazardError, match="touch while written"):
+        wait_until(lambda: closing.submit(len, "ab").result() != 2)
+    is_open[:] = 1
+    future.result()
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_memory_of_a_dropped_array_is_open_again(closing):
+    for _ in range(300):
+        is_open, x = closing.zeros(2), closing.zeros(100_000)
+        fill_when(is_open, x, 1)
+        is_open[:] = 1
+        del x
+    closing.wait()
+    assert not any(pages.owner is not None for pages in checked._pages.values())
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_a_fault_elsewhere_ends_the_program_as_ever():
+    program = (
+        "import simpler_ref as sr, ctypes\n"
+        "def f(x: sr.InOut): x[:] = 1\n"
+        "if __name__ == '__main__':\n"
+        "    with sr.Worker(num_sub_workers=1, check=True) as w:\n"
+        "        w.submit(f, w.zeros(9)).result()\n"
+        "        ctypes.string_at(8, 4)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGSEGV
