@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 HERE = "simpler_ref/native_chip"
 SOURCES = {
-    "_shim": ["shim", "image", "faults"],
+    "_shim": ["shim", "faults"],
     "_runtime": ["runtime", "run", "pool", "callable", "arena", "records"],
     "_launch_all": ["launch_all"],
 }
@@ -21,14 +21,8 @@ CALLED_BY_PYTHON = {
 PYTHON_ABI = "simpler_ref/jit/src"
 LINKED_WITH = {"_runtime": "_shim"}
 HEADERS = {
-    "include": [
-        "simpler_layout",
-        "simpler_l2",
-        "simpler_kernel",
-        "simpler_domain",
-        "simpler_domain_calls",
-    ],
-    "src": ["arena", "callable", "faults", "image", "pool", "records", "run"],
+    "include": ["simpler_layout", "simpler_l2", "simpler_kernel", "simpler_domain"],
+    "src": ["arena", "callable", "pool", "records", "run", "shim"],
 }
 FLAGS = ["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 LINK_FLAGS = ["-pthread", "-Wl,--no-undefined,-rpath,$ORIGIN"]

@@ -17,7 +17,7 @@ _TOP = """\
  *
  * Written by tests/layout_header.py from simpler_ref/jit/structures.py: change that, and run
  * python -m tests.layout_header. Everything is little-endian. The sizes and offsets are part
- * of the contract and are asserted below.
+ * of the contract: the sizes are asserted below, the offsets by a test.
  *
  * Rule CHIP-LAYOUT-1, CHIP-LAYOUT-4
  */
@@ -42,7 +42,8 @@ def text() -> str:
         _TOP,
         "\n".join(f"#define {name} {count}" for name, count in lengths.items()) + "\n",
         *("\n".join(_definition(one)) + "\n" for one in STRUCTURES),
-        "\n".join(line for one in STRUCTURES for line in _assertions(one)) + "\n",
+        *(f"SIMPLER_STATIC_ASSERT(sizeof({one.in_c}) == {one.size});" for one in STRUCTURES),
+        "",
         "#endif\n",
     ]
     return "\n".join(parts)
@@ -58,10 +59,11 @@ def _definition(structure: Structure) -> Iterator[str]:
     yield f"}} {structure.in_c};"
 
 
-def _assertions(structure: Structure) -> Iterator[str]:
-    yield f"SIMPLER_STATIC_ASSERT(sizeof({structure.in_c}) == {structure.size});"
-    for name, at in structure.offsets.items():
-        yield f"SIMPLER_STATIC_ASSERT(offsetof({structure.in_c}, {name}) == {at});"
+def offsets() -> Iterator[str]:
+    """Yield assertions, for a test, of where each member begins."""
+    for one in STRUCTURES:
+        for name, at in one.offsets.items():
+            yield f"SIMPLER_STATIC_ASSERT(offsetof({one.in_c}, {name}) == {at});"
 
 
 if __name__ == "__main__":

@@ -187,9 +187,7 @@ def Scalar(dtype: Any) -> KernelArgument:
     return KernelArgument(ArgDirection.SCALAR, found)
 
 
-def core_kernel(
-    **arguments: KernelArgument,
-) -> Callable[[Callable[..., Any]], CoreCallable]:
+def core_kernel(**arguments: KernelArgument) -> Callable[[Callable[..., Any]], CoreCallable]:
     """Compile a Python function to a kernel: ``@core_kernel(x=In("float32"), n=Scalar("int64"))``.
 
     The function is called once per block, on a thread of the simulated chip, with arrays over device
@@ -261,7 +259,7 @@ def _compile(
         ) from None
     stub = _STUB.format(inner=name, kernel=KERNEL_SYMBOL, raised=_RAISED)
     if PREFIX.encode() in objects:  # a symbol that it refers to
-        stub = '#include "simpler_domain_calls.h"\n' + stub
+        stub = '#define SIMPLER_CALL\n#include "simpler_domain.h"\n' + stub
     return build_shared_object({"kernel.o": objects, "stub.c": stub.encode()}, ("-lm",))
 
 

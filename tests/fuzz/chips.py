@@ -130,7 +130,7 @@ def image_check() -> Any:
     source = INCLUDE_DIR.parent / "src"
     flags = [f"-I{source}", "-ldl", *os.environ.get("FUZZ_CFLAGS", "").split()]
     path = Path(tempfile.mkdtemp(), "image.so")
-    path.write_bytes(compile_kernel('#include "image.c"', extra_flags=flags))
+    path.write_bytes(compile_kernel('#include "shim.c"', extra_flags=flags))
     library = ctypes.CDLL(str(path))
     shutil.rmtree(path.parent)
     check = library.image_check

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Element types, the bytes of one element of each, and their names. */
+/* Element types, and the bytes of one element of each. */
 enum SimplerDataType {
     SIMPLER_FLOAT32 = 0,
     SIMPLER_FLOAT16 = 1,
@@ -30,9 +30,6 @@ enum SimplerDataType {
     SIMPLER_DATA_TYPES = 12
 };
 #define SIMPLER_DTYPE_SIZES {4, 2, 4, 2, 1, 1, 2, 8, 8, 2, 4, 1}
-#define SIMPLER_DTYPE_NAMES                                                                        \
-    {"FLOAT32", "FLOAT16", "INT32", "INT16", "INT8", "UINT8", "BFLOAT16", "INT64", "UINT64",       \
-     "UINT16", "UINT32", "BOOL"}
 
 /* Direction of one argument of a callable. */
 enum SimplerArgDirection {

@@ -2,7 +2,7 @@
  *
  * Written by tests/layout_header.py from simpler_ref/jit/structures.py: change that, and run
  * python -m tests.layout_header. Everything is little-endian. The sizes and offsets are part
- * of the contract and are asserted below.
+ * of the contract: the sizes are asserted below, the offsets by a test.
  *
  * Rule CHIP-LAYOUT-1, CHIP-LAYOUT-4
  */
@@ -75,37 +75,9 @@ typedef struct SimplerCoreArgs {
 } SimplerCoreArgs;
 
 SIMPLER_STATIC_ASSERT(sizeof(SimplerContinuousTensor) == 40);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, data) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, shapes) == 8);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, ndims) == 28);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, dtype) == 32);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, child_memory) == 33);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerContinuousTensor, padding) == 34);
 SIMPLER_STATIC_ASSERT(sizeof(SimplerCallConfig) == 1052);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, block_dim) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, aicpu_thread_num) == 4);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_l2_swimlane) == 8);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dump_tensor) == 12);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_pmu) == 16);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_dep_gen) == 20);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, enable_scope_stats) == 24);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCallConfig, output_prefix) == 28);
 SIMPLER_STATIC_ASSERT(sizeof(SimplerRuntimeEnv) == 96);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerRuntimeEnv, ring_task_window) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerRuntimeEnv, ring_heap) == 32);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerRuntimeEnv, ring_dep_pool) == 64);
 SIMPLER_STATIC_ASSERT(sizeof(SimplerChipStorageTaskArgs) == 6152);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensors_) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalars_) == 5120);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, tensor_count_) == 6144);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerChipStorageTaskArgs, scalar_count_) == 6148);
 SIMPLER_STATIC_ASSERT(sizeof(SimplerCoreArgs) == 920);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, block_idx) == 0);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, block_dim) == 4);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, tensor_count) == 8);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, scalar_count) == 12);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, tensors) == 16);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, scalars) == 656);
-SIMPLER_STATIC_ASSERT(offsetof(SimplerCoreArgs, runtime_env) == 912);
 
 #endif

@@ -102,17 +102,12 @@ static bool find_gap(const Arena *arena, uint64_t size, size_t *index, uint64_t 
     return false;
 }
 
-static bool make_room(Arena *arena)
+static bool make_room(Span **spans, size_t count)
 {
-    if (arena->count < arena->room)
-        return true;
-    size_t room = arena->room ? 2 * arena->room : 64;
-    Span *live = realloc(arena->live, room * sizeof *live);
-    if (live == NULL)
-        return false;
-    arena->live = live;
-    arena->room = room;
-    return true;
+    Span *larger = realloc(*spans, (count + 1) * sizeof *larger);
+    if (larger != NULL)
+        *spans = larger;
+    return larger != NULL;
 }
 
 /* Rule CHIP-MEM-1, CHIP-MEM-2 */
@@ -120,7 +115,7 @@ uint64_t arena_malloc(Arena *arena, uint64_t size)
 {
     size_t index;
     uint64_t at, takes = rounded(size);
-    if (takes == 0 || !make_room(arena) || !find_gap(arena, takes, &index, &at))
+    if (takes == 0 || !make_room(&arena->live, arena->count) || !find_gap(arena, takes, &index, &at))
         return 0;
     memmove(&arena->live[index + 1], &arena->live[index],
             (arena->count - index) * sizeof *arena->live);
@@ -177,11 +172,9 @@ bool arena_holds(const Arena *arena, uint64_t at, uint64_t size)
 /* Rule WM-DOMAIN-4 */
 bool arena_open_window(Arena *arena, uint64_t at, uint64_t size)
 {
-    Span *windows = realloc(arena->windows, (arena->windows_count + 1) * sizeof *windows);
-    if (windows == NULL)
+    if (!make_room(&arena->windows, arena->windows_count))
         return false;
-    arena->windows = windows;
-    windows[arena->windows_count++] = (Span){at, size};
+    arena->windows[arena->windows_count++] = (Span){at, size};
     return true;
 }
 

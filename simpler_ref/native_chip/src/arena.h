@@ -26,7 +26,6 @@ typedef struct Arena {
     uint64_t lowest; /* of the run's own memory; `end` between runs */
     Span *live;      /* allocations of the user, by address */
     size_t count;
-    size_t room;
     uint64_t used;
     Span *windows; /* memory that devices share: the host's to allocate, this device's to use */
     size_t windows_count;

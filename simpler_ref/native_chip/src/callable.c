@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "image.h"
+#include "shim.h"
 
 enum { VERSION = 2, CHILD_ALIGN = 64 };
 
@@ -112,11 +112,6 @@ static Binary take_binary(Reader *in)
     return binary;
 }
 
-static bool known(const Callable *callable, int32_t func_id)
-{
-    return callable_core(callable, func_id) != NULL;
-}
-
 static void take_alignment(Reader *in)
 {
     const uint64_t size = -in->at % CHILD_ALIGN;
@@ -132,7 +127,7 @@ static void take_child(Reader *in, Callable *callable, Binary *binary)
     take_alignment(in);
     if (func_id > INT32_MAX)
         complain(in, "func_id %u is above %d", func_id, INT32_MAX);
-    else if (!in->failed && known(callable, (int32_t)func_id))
+    else if (!in->failed && callable_core(callable, (int32_t)func_id) != NULL)
         complain(in, "func_id %u is there twice", func_id);
     Core core = {.func_id = (int32_t)func_id};
     core.signature = take_signature(in, SIMPLER_CORE_MAX_TENSOR_ARGS, SIMPLER_CORE_MAX_SCALAR_ARGS);
@@ -182,12 +177,9 @@ static void take_all(Reader *in, Callable *callable, Binary **binaries)
 static bool link_one(const Binary *binary, const char *name, void **library, void **symbol,
                      char *why, size_t room)
 {
-    char text[512];
-    *library = image_load(binary->bytes, binary->size, text, sizeof text);
-    if (*library == NULL) {
-        snprintf(why, room, "%s", text);
+    *library = image_load(binary->bytes, binary->size, why, room);
+    if (*library == NULL)
         return false;
-    }
     *symbol = dlsym(*library, name);
     if (*symbol == NULL)
         snprintf(why, room, "it does not export %s", name);

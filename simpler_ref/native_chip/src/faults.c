@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "faults.h"
+#include "shim.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "faults.h"
+#include "shim.h"
 
 #define CORE_STACK (1 << 20)
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "faults.h"
+#include "shim.h"
 
 #define MAX_THREADS 64 /* that feed cores, on hardware */
 
@@ -37,15 +37,14 @@ static bool tensor_bytes(Chip *chip, const SimplerContinuousTensor *tensor, int3
     return true;
 }
 
-enum { WHAT_SIZE = 32 };
+enum { WHAT_SIZE = 64 };
 
-/* Say how many scalars a signature takes. */
-static const char *count_of_scalars(const Signature *expected, int32_t most, char text[WHAT_SIZE])
+/* Say what a signature takes. */
+static const char *describe(const Signature *expected, int32_t most, char text[WHAT_SIZE])
 {
-    if (expected->scalars > 0)
-        snprintf(text, WHAT_SIZE, "%d scalars", expected->scalars);
-    else
-        snprintf(text, WHAT_SIZE, "up to %d scalars", most);
+    const bool is_open = expected->scalars == 0;
+    snprintf(text, WHAT_SIZE, "%d tensors and %s%d scalars", expected->tensors, is_open ? "up to " : "",
+             is_open ? most : expected->scalars);
     return text;
 }
 
@@ -56,12 +55,10 @@ static int32_t check_args(Chip *chip, const Callable *callable, const SimplerChi
     if (signature_takes(expected, SIMPLER_CHIP_MAX_SCALAR_ARGS, args->tensor_count_,
                         args->scalar_count_))
         return PTO2_OK;
-    char scalars[WHAT_SIZE];
-    return chip_fail(chip, PTO2_E_ARGS,
-                     "%s takes %d tensors and %s by its signature, and got %d and %d",
-                     callable->name, expected->tensors,
-                     count_of_scalars(expected, SIMPLER_CHIP_MAX_SCALAR_ARGS, scalars),
-                     args->tensor_count_, args->scalar_count_);
+    char takes[WHAT_SIZE];
+    return chip_fail(chip, PTO2_E_ARGS, "%s takes %s by its signature, and got %d and %d", callable->name,
+                     describe(expected, SIMPLER_CHIP_MAX_SCALAR_ARGS, takes), args->tensor_count_,
+                     args->scalar_count_);
 }
 
 /* Rule CHIP-ARGS-4, CHIP-RUN-2 */
@@ -297,19 +294,16 @@ static int32_t check_launch(Run *run, const Core *core, int32_t block_dim, int32
                           (uint32_t)scalar_count <= SIMPLER_CORE_MAX_SCALAR_ARGS
                     : signature_takes(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, tensor_count, scalar_count))
         return PTO2_OK;
+    char takes[WHAT_SIZE];
     if (is_unsigned)
-        return chip_fail(run->chip, PTO2_E_ARGS,
-                         "%s launches func_id %d with %d tensors and %d scalars; a kernel takes at most "
-                         "%d and %d",
-                         run->callable->name, core->func_id, tensor_count, scalar_count,
-                         SIMPLER_CORE_MAX_TENSOR_ARGS, SIMPLER_CORE_MAX_SCALAR_ARGS);
-    char scalars[WHAT_SIZE];
+        snprintf(takes, sizeof takes, "at most %d and %d", SIMPLER_CORE_MAX_TENSOR_ARGS,
+                 SIMPLER_CORE_MAX_SCALAR_ARGS);
+    else
+        describe(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, takes);
     return chip_fail(run->chip, PTO2_E_ARGS,
-                     "%s launches func_id %d with %d tensors and %d scalars; by its signature it "
-                     "takes %d tensors and %s",
+                     "%s launches func_id %d with %d tensors and %d scalars; %s takes %s",
                      run->callable->name, core->func_id, tensor_count, scalar_count,
-                     expected->tensors,
-                     count_of_scalars(expected, SIMPLER_CORE_MAX_SCALAR_ARGS, scalars));
+                     is_unsigned ? "a kernel" : "by its signature it", takes);
 }
 
 /* A kernel gets device memory only: what is allocated, and what the run has. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "faults.h"
+#include "shim.h"
 #include "run.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -284,24 +284,22 @@ static int32_t check_device(uint64_t device, uint64_t size)
                      arena_owner(&chip.arena, device));
 }
 
-EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)
+static int32_t copy(uint64_t device, void *to, const void *from, uint64_t size, const char *what)
 {
     if (!enter())
         return PTO2_E_STATE;
     int32_t status = check_device(device, size);
-    if (status == PTO2_OK)
-        status = chip_copy(&chip, (void *)(uintptr_t)device, host, size, "copy_to");
-    return leave(status);
+    return leave(status == PTO2_OK ? chip_copy(&chip, to, from, size, what) : status);
+}
+
+EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)
+{
+    return copy(device, (void *)(uintptr_t)device, host, size, "copy_to");
 }
 
 EXPORT int32_t pto2_copy_from(void *host, uint64_t device, uint64_t size)
 {
-    if (!enter())
-        return PTO2_E_STATE;
-    int32_t status = check_device(device, size);
-    if (status == PTO2_OK)
-        status = chip_copy(&chip, host, (const void *)(uintptr_t)device, size, "copy_from");
-    return leave(status);
+    return copy(device, host, (const void *)(uintptr_t)device, size, "copy_from");
 }
 
 /* ---------------------------------------------------------------- windows that devices share */

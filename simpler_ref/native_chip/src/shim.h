@@ -1,8 +1,9 @@
-/* Faults of the processor (bad address, division by zero, …) in code that a chip runs. A process has one
- * handler for each signal, however many chips it has and however many copies of the runtime: so this is a
- * part of the shim, of which there is one, and the runtimes are linked with it. */
-#ifndef SIMPLER_FAULTS_H
-#define SIMPLER_FAULTS_H
+/* What runtimes use of the shim, of which there is one in a process: they are linked with it.
+ *
+ * Faults of the processor (bad address, division by zero, …) in code that a chip runs are here since a process has
+ * one handler for each signal, however many chips it has and however many copies of the runtime. */
+#ifndef SIMPLER_SHIM_H
+#define SIMPLER_SHIM_H
 
 #include <signal.h>
 #include <stdbool.h>
@@ -38,6 +39,16 @@ void faults_unblock(sigset_t *set);
 /* Give this thread a stack for its fault handler, unless it has one; take it away again. */
 void faults_enter_thread(void);
 void faults_leave_thread(void);
+
+/* ---------------------------------------------------------------- shared objects that are bytes in memory */
+
+/* Say whether the bytes are a complete shared object of this machine. The dynamic linker believes
+ * the headers: it would die of a file that is cut off. Otherwise `why` (of `room` bytes) says why. */
+bool image_check(const void *bytes, size_t size, char *why, size_t room);
+
+/* Load a copy of its own of a shared object: as if from a file not loaded elsewhere. Returns
+ * NULL if that fails, and `why` says why. */
+void *image_load(const void *bytes, size_t size, char *why, size_t room);
 
 #pragma GCC visibility pop
 
