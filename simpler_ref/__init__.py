@@ -51,8 +51,7 @@ from .model.tensor import ContinuousTensor
 from .orch.columns import Rows
 from .orch.orchestrator import Orchestrator
 from .orch.recording import Graph
-from .system import extras as _extras
-from .system.lazy import names_from as _names_from
+from .system import lazy as _lazy
 from .version import __version__
 from .worker import RunTiming, Worker
 from .workers.kinds import WorkerKind
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
     )
     from .trace import Trace
 
-__getattr__ = _names_from(
+__getattr__ = _lazy.names_from(
     globals(),
     {
         ".callables.leaves": "leaf",
@@ -153,4 +152,4 @@ def register_joblib() -> None:
     ModuleNotFoundError
         joblib is not installed.
     """
-    _extras.load("joblib").register()
+    _lazy.load("joblib").register()

@@ -1,7 +1,7 @@
 """``python -m simpler_ref [workers]``: what a Worker with `workers` workers, by default 1, would find.
 
-``python -m simpler_ref trace FILE`` shows a trace, see `trace/command.py`.
-``python -m simpler_ref top PID`` shows what a running process does, see `workers/top_command.py`.
+``python -m simpler_ref trace FILE`` shows a trace, see `trace/reader.py`.
+``python -m simpler_ref top PID`` shows what a running process does, see `workers/top.py`.
 ``python -m simpler_ref compile`` puts compiled kernels into the package, for images and wheels.
 ``python -m simpler_ref check FILE`` judges a scheduler trace by the rules, see `check/checker.py`.
 
@@ -19,11 +19,11 @@ from .version import __version__
 def main(arguments: list[str]) -> int:
     """Print the version and the placement, or do what a command says; return the exit code."""
     if arguments[:1] == ["trace"]:
-        from .trace.command import main as show_trace
+        from .trace.reader import main as show_trace
 
         return show_trace(arguments[1:])
     if arguments[:1] == ["top"]:
-        from .workers.top_command import main as show_top
+        from .workers.top import main as show_top
 
         return show_top(arguments[1:])
     if arguments == ["compile"]:

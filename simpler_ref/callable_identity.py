@@ -3,28 +3,25 @@
 Rule     HIER-API-1
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from .callables.identity import (
-    CALLABLE_DESCRIPTOR_SCHEMA_VERSION as CALLABLE_DESCRIPTOR_SCHEMA_VERSION,
-    CALLABLE_HASH_DIGEST_BYTES as CALLABLE_HASH_DIGEST_BYTES,
-    CallableHandle as CallableHandle,
-    CallableKind as CallableKind,
-    CallableKindName as CallableKindName,
-    TargetNamespace as TargetNamespace,
-    TargetNamespaceName as TargetNamespaceName,
-    build_chip_callable_descriptor as build_chip_callable_descriptor,
-    build_chip_signature_schema as build_chip_signature_schema,
-    build_python_import_descriptor as build_python_import_descriptor,
-    build_python_serialized_descriptor as build_python_serialized_descriptor,
-    build_signature_schema as build_signature_schema,
-    compute_callable_hashid as compute_callable_hashid,
-    hashid_to_digest as hashid_to_digest,
-    parse_python_import_target as parse_python_import_target,
-    validate_hashid as validate_hashid,
-)
-from .callables.payloads import (
-    parse_python_callable_payload as parse_python_callable_payload,
+from .system.lazy import pass_on as _pass_on
+
+if TYPE_CHECKING:
+    from .callables.identity import *
+    from .callables.payloads import *
+
+_pass_on(
+    globals(),
+    {
+        ".callables.identity": "CALLABLE_DESCRIPTOR_SCHEMA_VERSION CALLABLE_HASH_DIGEST_BYTES "
+        "CallableHandle CallableKind CallableKindName TargetNamespace TargetNamespaceName "
+        "build_chip_callable_descriptor build_chip_signature_schema "
+        "build_python_import_descriptor build_python_serialized_descriptor "
+        "build_signature_schema compute_callable_hashid hashid_to_digest "
+        "parse_python_import_target validate_hashid",
+        ".callables.payloads": "parse_python_callable_payload",
+    },
 )
 
 CALLABLE_KIND_CHIP = CallableKind.CHIP_CALLABLE

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from .system import extras
+from .system import lazy
 
 SUBMODULES = {
     "callable_identity": "simpler_ref.callable_identity",
@@ -84,7 +84,7 @@ def _modules() -> dict[str, Any]:
         name: importlib.import_module(module) for name, module in MODULES.items()
     }
     try:
-        ports: Any = importlib.import_module(f"{extras.load('scenes').__name__}.ports")
+        ports: Any = importlib.import_module(f"{lazy.load('scenes').__name__}.ports")
     except ModuleNotFoundError:
         return modules
     for name, more in ports.MORE.items():

@@ -153,13 +153,7 @@ def run_session(interface: str) -> int:
 
 
 def listening_address(interface: str) -> str:
-    """Return the address to listen at.
-
-    Raises
-    ------
-    RemoteError
-        It is the one that ssh has reached, but ssh has not started this.
-    """
+    """Return the address to listen at."""
     if interface != FROM_SSH:
         return interface
     words = os.environ.get("SSH_CONNECTION", "").split()

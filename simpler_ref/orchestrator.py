@@ -3,21 +3,20 @@
 Rule     HIER-API-1
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from .engine.introspection import (
-    RingView as RingView,
-    SlotView as SlotView,
-    TaskView as TaskView,
-)
-from .engine.structures import (
-    INVALID as INVALID,
-    AllocResult as AllocResult,
-    Ring as Ring,
-    Scope as Scope,
-    TensorMap as TensorMap,
-)
-from .orch.orchestrator import (
-    Orchestrator as Orchestrator,
-    ScopeGuard as ScopeGuard,
+from .system.lazy import pass_on as _pass_on
+
+if TYPE_CHECKING:
+    from .engine.introspection import *
+    from .engine.structures import *
+    from .orch.orchestrator import *
+
+_pass_on(
+    globals(),
+    {
+        ".engine.introspection": "RingView SlotView TaskView",
+        ".engine.structures": "INVALID AllocResult Ring Scope TensorMap",
+        ".orch.orchestrator": "Orchestrator ScopeGuard",
+    },
 )

@@ -29,10 +29,9 @@ from typing import (
 )
 
 from .callables.identity import CallableHandle
-from .callables.options import CompiledCallable
 from .callables.payloads import require_serialised
 from .callables.registry import is_chip_callable
-from .callables.runnable import require_runnable
+from .callables.runnable import CompiledCallable, require_runnable
 from .calls.current import UnopenedWorker, enter, leave
 from .calls.inside import Initializer
 from .calls.methods import CallMethods
@@ -49,30 +48,25 @@ from .remote.callables import RemoteCallable, by_name
 from .remote.fleets import Fleet
 from .remote.methods import RemoteMethods
 from .remote.spec import RemoteWorkerSpec, calls_ahead, spec_of
-from .system import extras
+from .system import lazy
 from .system.cores import PlacedWorker, Placement
-from .system.lazy import names_from
 from .system.signals import signals_blocked
 from .system.values import flag
-from .workers import processes, tracing
-from .workers.life import Life
+from .workers import processes
+from .workers.life import Life, Tracing
 from .workers.memory import MemoryMethods, MemoryUsers
 from .workers.options import Option, Options, Settings, option
 from .workers.reports import without_own_frames
 from .workers.session import Session
-from .workers.top import Top
-from .workers.top_command import complete
+from .workers.top import Top, complete
 
 if TYPE_CHECKING:
     from .remote.references import RemoteTaskArgs, RemoteTensorRef
     from .trace.graphs import TaskGraph
 
-__getattr__ = names_from(
+__getattr__ = lazy.names_from(
     globals(),
-    {
-        ".remote.references": "RemoteTaskArgs RemoteTensorRef",
-        ".trace.graphs": "TaskGraph",
-    },
+    {".remote.references": "RemoteTaskArgs RemoteTensorRef", ".trace.graphs": "TaskGraph"},
 )
 
 G = TypeVar("G")
@@ -85,8 +79,7 @@ class WorkerOptions(Options):
 
     _: KW_ONLY
     initializer: Callable[..., Any] | None = option(
-        None,
-        "Called in each sub worker as it starts, also in the successor of one that has died.",
+        None, "Called in each sub worker as it starts, also in the successor of one that has died."
     )
     initargs: Iterable[Any] = option((), "Its arguments.")
     fleet: Fleet | RemoteWorkerSpec | None = option(
@@ -297,8 +290,8 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             configs = Configs(session.engine)
             session.orch = self._make_orchestrator(session, configs)
             life.stream = self._make_stream(session)
-            if target := tracing.file_of(life):
-                tracing.begin(life, session, *target)
+            if target := life.trace_target():
+                life.begin_trace(session, *target)
             with signals_blocked():
                 if life.stream is not None:
                     enter(life.stream, life.entered)
@@ -378,12 +371,12 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
 
     def executor(self) -> concurrent.futures.Executor:
         """Return this Worker as an executor of `concurrent.futures`, whose `shutdown` leaves it open."""
-        made: concurrent.futures.Executor = extras.load("executor").Executor(worker=self)
+        made: concurrent.futures.Executor = lazy.load("executor").Executor(worker=self)
         return made
 
     def pool(self) -> Any:
         """Return this Worker with the methods of `multiprocessing.Pool`; `close` leaves it open."""
-        return extras.load("pool").Pool(worker=self)
+        return lazy.load("pool").Pool(worker=self)
 
     def __enter__(self) -> Worker:
         """Begin a block that closes the Worker at its end; its first use initialises the Worker."""
@@ -426,7 +419,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         RuntimeError
             Not open; no sub workers; in an orchestration function.
         """
-        return extras.load("dask").get(self, dsk, keys, **kwargs)
+        return lazy.load("dask").get(self, dsk, keys, **kwargs)
 
     # ------------------------------------------------------------ callables
     def register(
@@ -643,7 +636,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
             self._life.live()  # opens it, or says why not
         return runs.require_function(what, orch_fn, config, on_the_chip=self.level == 2)
 
-    def trace(self, file: str | os.PathLike[str], *, detail: str = "all") -> tracing.Tracing:
+    def trace(self, file: str | os.PathLike[str], *, detail: str = "all") -> Tracing:
         """Return a context manager: what happens in its with block is traced into a file.
 
         ``python -m simpler_ref trace FILE`` shows what ran when and why; `Trace.open` reads the file.
@@ -665,7 +658,7 @@ class Worker(CallMethods, MemoryMethods, RemoteMethods):
         TypeError, ValueError
             `file` is no path, or `detail` neither of the two.
         """
-        return tracing.Tracing(self._life, file, detail)
+        return Tracing(self._life, file, detail)
 
     # ------------------------------------------------------------ looking in from outside
     def __repr__(self) -> str:

@@ -218,11 +218,7 @@ class Executor(concurrent.futures.Executor):
         return self._noted(made)
 
     def lazily(
-        self,
-        method: str,
-        fn: Callable[[Any], Any],
-        items: Iterable[Any],
-        chunksize: int | None,
+        self, method: str, fn: Callable[[Any], Any], items: Iterable[Any], chunksize: int | None
     ) -> Iterator[Any]:
         """Return the results of `Worker.map` or `Worker.map_unordered`."""
         self._require_open()

@@ -146,11 +146,7 @@ def architecture_of(platform: str) -> str:
 
 
 def build_chip_callable_descriptor(
-    *,
-    target: Any,
-    platform: str = "",
-    runtime: str = "",
-    target_arch: str | None = None,
+    *, target: Any, platform: str = "", runtime: str = "", target_arch: str | None = None
 ) -> bytes:
     """Describe a chip callable: what it is built for, the hashes of its blob and its signature.
 
@@ -192,13 +188,7 @@ def build_python_import_descriptor(module: str, qualname: str) -> bytes:
 
 
 def parse_python_import_descriptor(raw: bytes) -> tuple[str, str]:
-    """Return module and qualified name from a descriptor.
-
-    Raises
-    ------
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: it is not what `build_python_import_descriptor` returns.
-    """
+    """Return module and qualified name from a descriptor."""
     try:
         size = int.from_bytes(raw[8:12], "little")
         module, qualname = raw[12 : 12 + size].decode(), raw[16 + size :].decode()
@@ -263,13 +253,7 @@ _handles: weakref.WeakValueDictionary[str, CallableHandle] = weakref.WeakValueDi
 
 
 def _find_handle(token: str, hashid: str, kind: str, namespace: str, name: str) -> CallableHandle:
-    """Return the deserialised handle: the same object where it is known.
-
-    Raises
-    ------
-    CallableError, ValueError
-        The parts are not those of a handle, or of another one.
-    """
+    """Return the deserialised handle: the same object where it is known."""
     handle = _handles.get(token)
     if handle is None:
         handle = CallableHandle(hashid, kind, namespace, name)

@@ -36,30 +36,14 @@ from numba.core.errors import NumbaError
 from numba.np.numpy_support import as_dtype
 
 from ..jit import layout as L
+from ..jit import leaves as J
 from ..jit.kernel import INTERPRETED
-from ..jit.leaves import (
-    IN_C_ORDER,
-    IN_FORTRAN_ORDER,
-    IN_NO_ORDER,
-    KINDS_FROM_ARGS,
-    VALUE_FROM_ARGS,
-    address_of_leaf,
-    array_at,
-    as_float,
-    as_single,
-    bits_of,
-    call_leaf,
-    double_of,
-    fits_layout,
-    pointer,
-)
 from ..model.enums import find_dtype
 from ..model.scalars import ScalarBits
 from ..model.tensor import END_OF_ADDRESSES, FIRST_ADDRESS
 from ..model.wire import SCALAR_BYTES, counts_of, element_words
 from ..system.types import Array
-from .options import OPTIONS, CompiledCallable, require_options
-from .runnable import require_runnable
+from .runnable import OPTIONS, CompiledCallable, require_options, require_runnable
 
 if TYPE_CHECKING:
     from ..engine.view.mailbox import ReceivedArgs
@@ -194,7 +178,7 @@ class Leaf(CompiledCallable):
             compiled.compile(kinds)
             if len(self._codes) < _MOST_ORDERS:
                 code = _entry(compiled, kinds, self.address)
-                self.address = address_of_leaf(code)
+                self.address = J.address_of_leaf(code)
                 self._codes[kinds] = code
             else:
                 self._codes[kinds] = None
@@ -430,11 +414,14 @@ def reason_of(error: Exception) -> str:
 
 
 # ---------------------------------------------------------------- the code that a worker calls
-_ORDERS = {"C": IN_C_ORDER, "F": IN_FORTRAN_ORDER, "A": IN_NO_ORDER}
+_ORDERS = {"C": J.IN_C_ORDER, "F": J.IN_FORTRAN_ORDER, "A": J.IN_NO_ORDER}
 """How numba names the orders of arrays."""
 _NAMES: dict[str, Any] = {
-    **{one.__name__: one for one in (array_at, as_float, as_single, bits_of, call_leaf, carray)},
-    **{one.__name__: one for one in (double_of, fits_layout, pointer)},
+    **{
+        one.__name__: one
+        for one in (J.array_at, J.as_float, J.as_single, J.bits_of, J.call_leaf, carray)
+    },
+    **{one.__name__: one for one in (J.double_of, J.fits_layout, J.pointer)},
     **{
         one.name: one
         for one in (*types.signed_domain, *types.unsigned_domain, types.float32, types.float64)
@@ -505,8 +492,8 @@ class EntryCode:
         )
         lines = [
             f"words = carray(pointer(blob), {self.first_scalar + self.scalars}, int64)",
-            f"kinds = carray(pointer(blob + {KINDS_FROM_ARGS}), {self.scalars}, uint8)",
-            f"out = carray(pointer(blob + {VALUE_FROM_ARGS}), 2, int64)",
+            f"kinds = carray(pointer(blob + {J.KINDS_FROM_ARGS}), {self.scalars}, uint8)",
+            f"out = carray(pointer(blob + {J.VALUE_FROM_ARGS}), 2, int64)",
             f"if not ({' and '.join(self.alike)}): {other}",
             *self.reading,
             *([f"if not ({' and '.join(self.fitting)}): {other}"] if self.fitting else []),
@@ -559,10 +546,7 @@ def _lines_of_number(i: int, kind: Kind) -> list[str]:
     if kind == types.float64:
         return [f"{name} = as_float({word}, {was})"]
     if kind == types.float32:
-        return [
-            f"wrong |= ({was} == {L.RAW}) & {outside}",
-            f"{name} = as_single({word}, {was})",
-        ]
+        return [f"wrong |= ({was} == {L.RAW}) & {outside}", f"{name} = as_single({word}, {was})"]
     lines = [f"wrong |= {was} & {0xFF & ~(L.RAW | L.SIGNED)} != 0"]
     if kind == types.boolean:
         return [*lines, f"{name} = {word} != 0"]

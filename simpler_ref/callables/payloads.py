@@ -181,13 +181,7 @@ def read_staged(name: str, size: int) -> bytes:
 
 
 def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
-    """Return the callable staged under a name, after checking it against its digest.
-
-    Raises
-    ------
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: it has another digest.
-    """
+    """Return the callable staged under a name, after checking it against its digest."""
     if name.startswith(_OBJECT):
         number = name.removeprefix(_OBJECT)
         if not number.isdecimal() or int(number) not in _objects:
@@ -197,13 +191,7 @@ def read_payload(name: str, size: int, command: int, digest: bytes) -> Any:
 
 
 def load_payload(raw: bytes, chip: bool, digest: bytes) -> Any:
-    """Return the callable serialised as some bytes, after checking them against its digest.
-
-    Raises
-    ------
-    CallableError
-        HASHID_DESCRIPTOR_MISMATCH: it has another digest.
-    """
+    """Return the callable serialised as some bytes, after checking them against its digest."""
     if chip:
         return raw
     payload = parse_python_callable_payload(raw)

@@ -29,13 +29,7 @@ from .identity import (
     chip_handle,
     compute_callable_hashid,
 )
-from .payloads import (
-    load_payload,
-    pack_payload,
-    require_serialised,
-    serialize,
-    why_not_serialised,
-)
+from .payloads import load_payload, pack_payload, require_serialised, serialize, why_not_serialised
 
 Snapshot = Mapping[TargetNamespace, Mapping[bytes, Any]]
 """The callables that workers are made with: digest → target, for each kind of callables."""

@@ -1,7 +1,7 @@
-"""Callables whose call does not run them: generator and coroutine functions.
+"""What is known of callables before they run: whether a call runs them, and whether they are compiled.
 
-A worker drops what a function returns. A call of these functions only makes an object to iterate or
-await, so the body would never run, without an error.
+A worker drops what a function returns. A call of a generator or coroutine function only makes an object
+to iterate or await, so the body would never run, without an error.
 
 Rule     FLOW-REG-8
 """
@@ -11,8 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..system.values import flag
+
+if TYPE_CHECKING:
+    from ..engine.view.mailbox import ReceivedArgs
 
 _CACHE = type(functools.lru_cache(lambda: None))
 _UNRUN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -50,13 +55,7 @@ def require_runnable(what: str, target: Any) -> None:
 
 
 def refuse_unrun(result: Any) -> None:
-    """Refuse the result of a task if it is work that was not done.
-
-    Raises
-    ------
-    TypeError
-        It is a generator, a coroutine or an async generator.
-    """
+    """Refuse the result of a task if it is work that was not done."""
     if isinstance(result, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
         if not isinstance(result, types.AsyncGeneratorType):
             result.close()
@@ -116,3 +115,46 @@ def _kind(function: Any) -> str:
     if inspect.isasyncgenfunction(function):
         return "an async generator function"
     return ""
+
+
+# ---------------------------------------------------------------- compiled tasks, without the compiler
+OPTIONS = frozenset({"fastmath", "error_model", "boundscheck", "parallel"})
+"""Those of `numba.njit` that compiled tasks may have."""
+_FAST = ("fast", "nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc")
+
+
+class CompiledCallable:
+    """A function that workers run compiled: `leaves.Leaf`.
+
+    Attributes
+    ----------
+    address : int
+        Address of the code that a worker's loop calls, 0 before it is compiled.
+    compile
+        Compiles it, if the types are determined and it is not compiled yet.
+    run_task
+        Runs a task from Python.
+    """
+
+    address: int
+    compile: Callable[[], None]
+    run_task: Callable[[ReceivedArgs], None]
+
+
+def require_options(options: Mapping[str, Any]) -> None:
+    """Refuse values that `numba.njit` would refuse at the first call, or take for others.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The error names the option.
+    """
+    for name, value in options.items():
+        if name == "error_model":
+            if value not in ("python", "numpy"):
+                raise ValueError(f"error_model={value!r:.60}: it is 'python' or 'numpy'")
+        elif name == "fastmath" and isinstance(value, (set, dict)):
+            if unknown := set(value).difference(_FAST):
+                raise ValueError(f"fastmath has no {unknown.pop()!r}; it has {', '.join(_FAST)}")
+        elif (name, type(value)) not in (("parallel", dict), ("boundscheck", type(None))):
+            flag(name, value)

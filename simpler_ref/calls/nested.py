@@ -20,8 +20,8 @@ from cloudpickle import cloudpickle
 
 from ..errors import TaskError
 from ..system.regions import is_private
+from ..workers.manager import Terminated
 from ..workers.reports import describe_exception
-from ..workers.threads import Terminated
 from .call_errors import Unretrieved
 from .futures import Future
 from .outcomes import ENDS_LOOPS

@@ -17,8 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, overload
 
-from ..callables.options import OPTIONS, require_options
-from ..callables.runnable import require_runnable
+from ..callables.runnable import OPTIONS, require_options, require_runnable
 from ..jit import layout as L
 from ..system.values import flag, positive_seconds, text, whole
 from .current import current

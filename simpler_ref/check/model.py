@@ -4,13 +4,14 @@ It shares no code with the rest of the package. Where the rules leave a choice (
 which member, which of the tasks that one completion makes ready comes first), the model is told what was
 chosen, and refuses a choice that the rules forbid. Each change of a state names the rule that demands it.
 
-The tests compare the engine with it, step by step, and `command.py` compares traces with it.
+The tests compare the engine with it, step by step, and `checker.py` compares traces with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 INPUT, OUTPUT, INOUT, OUTPUT_EXISTING, NO_DEP = range(5)
@@ -300,13 +301,9 @@ class Model:
         return f"{('next-level', 'sub')[kind]} worker {worker - self.kinds.index(kind)}"
 
     # ------------------------------------------------------------ Orch thread
-    def ring_here(self) -> int:
-        """Return the ring of the scope that is open."""
-        return min(len(self.scopes) - 1, len(self.rings) - 1)
-
     def refuse_or_claim(self, nbytes: int, name: str) -> tuple[ModelTask, int]:
         """Return a new task with its slab's address; or refuse, with nothing changed."""
-        index = self.ring_here()
+        index = min(len(self.scopes) - 1, len(self.rings) - 1)
         ring = self.rings[index]
         if nbytes > ring.size:
             raise Refused("LARGE")
@@ -321,13 +318,7 @@ class Model:
         self.live.append(task)
         return task, ring.claim(task, place, nbytes)
 
-    def submit(
-        self,
-        members: Sequence[Asked],
-        group: bool,
-        kind: int,
-        name: str = "",
-    ) -> ModelTask:
+    def submit(self, members: Sequence[Asked], group: bool, kind: int, name: str = "") -> ModelTask:
         """Add a task. `members` are (tensors, scalars, worker); there is one unless it is a group."""
         if self.error:
             raise Refused("FAILED")
@@ -573,15 +564,12 @@ class Model:
             older = not queue or self.age[chain[0]] < self.age[queue[0]]
         return self.has_room(worker) and older
 
-    def head_may_leave(self, kind: int) -> bool:
-        """Say whether the oldest task for any worker has its turn."""
-        return bool(self.ready[kind]) and self.head_can_start(self.ready[kind][0])
-
     def would_move(self) -> bool:
         """Say whether a pass would change anything."""
         answered = (held and held[0].mail in ANSWERS for held in self.assignments)
         leave = (
-            self.head_may_leave(kind) or any(self.may_leave(w) for w in self.pool(kind))
+            any(map(self.head_can_start, self.ready[kind][:1]))
+            or any(self.may_leave(w) for w in self.pool(kind))
             for kind in (NEXT_LEVEL, SUB)
         )
         return bool(self.dead or self.wiring) or any(answered) or any(leave)
@@ -741,16 +729,12 @@ class Model:
         task.left -= 1
         if not ok and not task.wrong:
             task.wrong = True
-            for assignment in self.all_assignments():
+            for assignment in chain(*self.assignments):
                 if task.group and assignment.task is task:
                     assignment.skip = True
         if task.left == 0:
             group = "WM-DONE-2" if task.wrong else "WM-DONE-1"
             self.finish(task, not task.wrong, group if task.group else rule)
-
-    def all_assignments(self) -> list[Assignment]:
-        """Return what all workers were given."""
-        return [assignment for assignments in self.assignments for assignment in assignments]
 
     def collect(self) -> None:
         """Take the answers of all workers."""

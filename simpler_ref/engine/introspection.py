@@ -1,9 +1,8 @@
 """Looks at an engine, for people: its rings and tasks, and what it does at a moment. They change nothing.
 
-`Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id. `EngineSnapshot`
-is one look at everything::
+`Rings` reads the rings; `RingView`, which is `orch.ring`, also finds a task by its id::
 
-    words of the engine ──► EngineSnapshot ───► `Worker.top()`, its command, SIGQUIT   workers/top.py
+    counts of tasks, running ones, rings ─────► `Worker.top()`, its command, SIGQUIT   `Session.top`
     tasks, as `orch.ring` has them ─────────┬─► what waits for what; also on SIGQUIT   `waiting_tasks`
                                             └─► why a ring stays full                  `ring_cycle`
     what was noted of a failure ──────────────► the story in an error                  workers/failures.py
@@ -20,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from ..jit import layout as L
 from ..model.enums import TaskState
@@ -28,8 +26,7 @@ from ..model.wire import asks_for_memory, bytes_of, each_tensor
 from ..system.values import integer
 from .memory import Engine
 from .view import RingState, slots
-from .view.mailbox import MailboxView
-from .view.slots import Names, Running, Slab, SlotView, StoredArgs, TaskView
+from .view.slots import Names, Slab, SlotView, StoredArgs, TaskView
 
 _LOOKS = len(TaskState) + 1
 """A task changes its state less often: one that changed during this many looks is gone."""
@@ -117,6 +114,15 @@ class RingView(Rings):
         return runs == self._engine.runs
 
 
+@dataclass(frozen=True, slots=True)
+class RingRow:
+    """What is in use of a heap ring: by how many tasks, how many bytes of its size."""
+
+    tasks: int
+    used: int
+    size: int
+
+
 # ---------------------------------------------------------------- a ring without room
 def mib(nbytes: int) -> str:
     """Return a number of bytes as text, in MiB if it is large."""
@@ -173,70 +179,6 @@ def describe_full(engine: Engine, timeout_s: float, asked: int, depth: int) -> s
         f"task{'s' if len(tasks) > 1 else ''}{oldest}. Increase heap_ring_size on Worker, or end "
         "a scope earlier"
     )
-
-
-# ---------------------------------------------------------------- what an engine does
-class AtWorker(NamedTuple):
-    """What a worker has to do."""
-
-    given: int
-    """How many tasks it was sent that are not collected."""
-    named: int
-    """How many ready tasks wait for just this worker."""
-    running: Running | None
-    """The one that it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class RingRow:
-    """What is in use of a heap ring: by how many tasks, how many bytes of its size."""
-
-    tasks: int
-    used: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSnapshot:
-    """What an engine does; counts of tasks are those of the run or of the calls."""
-
-    ended: int
-    pushed: int
-    """Tasks submitted in all runs, without buffers."""
-    next_task_id: int
-    pending: int
-    """Tasks that wait for other tasks."""
-    ready: int
-    """Tasks that wait for a free worker."""
-    live: int
-    window: int
-    workers: tuple[AtWorker, ...]
-    rings: tuple[RingRow, ...]
-
-    @classmethod
-    def of(cls, engine: Engine) -> EngineSnapshot:
-        """Look at an engine; the time it takes grows with the number of live tasks."""
-        view, ended = engine.view, engine.view.ended  # first: it is not above the others then
-        counts = slots.count_tasks(engine.mem)
-        boxes = [MailboxView(engine, worker) for worker in range(view.workers)]
-        rings = [view.ring(number) for number in range(view.ring_count)]
-        return cls(
-            ended=ended,
-            pushed=view.pushed,
-            next_task_id=view.next_task_id,
-            pending=counts.pending,
-            ready=counts.ready,
-            live=view.live,
-            window=view.window,
-            workers=tuple(
-                AtWorker(box.given, named, slots.running(engine.mem, box.start))
-                for box, named in zip(boxes, counts.named, strict=True)
-            ),
-            rings=tuple(
-                RingRow(tasks, max(0, ring.top - ring.tail), ring.size)
-                for tasks, ring in zip(counts.rings, rings, strict=True)
-            ),
-        )
 
 
 # ---------------------------------------------------------------- who waits for what
@@ -320,12 +262,4 @@ def listed(named: Sequence[str], number: int = 0, most: int = MOST_TOLD) -> str:
     return ", ".join(shown)
 
 
-__all__ = [
-    "EngineSnapshot",
-    "RingView",
-    "Rings",
-    "Slab",
-    "SlotView",
-    "StoredArgs",
-    "TaskView",
-]
+__all__ = ["RingView", "Rings", "Slab", "SlotView", "StoredArgs", "TaskView"]

@@ -51,11 +51,6 @@ def populate(address: int, nbytes: int) -> None:
     """Populate the pages of some memory, in this process's page table too.
 
     A Linux older than 5.14 cannot: its pages are made when they are first touched.
-
-    Raises
-    ------
-    MemoryError
-        There is too little memory.
     """
     first = address // PAGE * PAGE
     length = round_up(address + nbytes, PAGE) - first
@@ -272,12 +267,7 @@ class Arena:
         return self.empty(shape, dtype, zero=True)
 
     def empty(
-        self,
-        shape: int | Sequence[int],
-        dtype: Any,
-        populate: bool = False,
-        *,
-        zero: bool = False,
+        self, shape: int | Sequence[int], dtype: Any, populate: bool = False, *, zero: bool = False
     ) -> Array:
         """Return an uninitialised array of the arena; `populate` makes its pages at once.
 

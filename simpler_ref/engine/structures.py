@@ -33,16 +33,7 @@ from ..model.wire import counts_of
 from ..system.values import position, whole
 from .introspection import Rings, RingView, SlotView, describe_full
 from .memory import Engine
-from .view import slots
-from .view.mailbox import (
-    MailboxView,
-    ReceivedArgs,
-    digest_in,
-    malformed,
-    message_in,
-    received_from,
-    write_message,
-)
+from .view import mailbox, slots
 from .view.slots import TaskView, read_slot
 
 INVALID = -1
@@ -468,7 +459,7 @@ class Mailbox(Part):
     def __init__(self, engine: Engine | Part | None = None, worker: int = 0) -> None:
         super().__init__(engine, sub=1)
         self.worker = position("worker", worker, self._view.workers)
-        self._words = MailboxView(self._engine, worker)
+        self._words = mailbox.MailboxView(self._engine, worker)
 
     @property
     def octets(self) -> memoryview:
@@ -485,13 +476,13 @@ class Mailbox(Part):
 
     def read_error(self) -> tuple[int, str]:
         """Return the error code, 0 if there is none, and the message that was written last."""
-        message = message_in(self.octets).split(b"\0", 1)[0]
+        message = mailbox.message_in(self.octets).split(b"\0", 1)[0]
         return int.from_bytes(self.octets[4:8], "little"), message.decode(errors="replace")
 
     def write_error(self, text: str) -> None:
         """Write a message, cut to what there is room for; the code goes with the state."""
         raw = text.encode()[: L.MAILBOX_ERROR_MSG_SIZE - 1]
-        write_message(self.octets, raw.decode(errors="ignore").encode())
+        mailbox.write_message(self.octets, raw.decode(errors="ignore").encode())
 
     def encode(self, callable: int, config: CallConfig, args: TaskArgs) -> None:
         """Write what a task of a small engine's callable would have here.
@@ -511,7 +502,7 @@ class Mailbox(Part):
         if code != L.OK:
             raise RuntimeError(f"encode was refused: {REFUSALS.get(code, code)}")
 
-    def decode(self) -> tuple[bytes, ReceivedArgs]:
+    def decode(self) -> tuple[bytes, mailbox.ReceivedArgs]:
         """Return the digest of the callable and the arguments, which have the configuration.
 
         Raises
@@ -521,11 +512,11 @@ class Mailbox(Part):
         """
         box = self._words.box(self._words.served)
         if self._steps.decode(self._mem, self.worker) != L.OK:
-            raise RuntimeError(malformed(box))
-        kind = received_from(self._engine)
+            raise RuntimeError(mailbox.malformed(box))
+        kind = mailbox.received_from(self._engine)
         args = kind.__new__(kind)
         args._box = box
-        return digest_in(box), args
+        return mailbox.digest_in(box), args
 
 
 __all__ = [

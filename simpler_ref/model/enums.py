@@ -152,13 +152,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def any_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the numpy dtype of what numpy or torch calls a dtype, or of a DataType.
-
-    Raises
-    ------
-    TypeError
-        It is none, or one of Python objects.
-    """
+    """Return the numpy dtype of what numpy or torch calls a dtype, or of a DataType."""
     kind = find_dtype(dtype)
     if kind is not None:
         return numpy_dtype(kind)

@@ -80,15 +80,7 @@ class BoundFloat(float):
 
 # ---------------------------------------------------------------- on their way in
 def scalar_wire(value: Any) -> bytes:
-    """Return the 16 bytes of a scalar on its way to a mailbox: its 64 bits and its kind.
-
-    Raises
-    ------
-    TypeError
-        It is neither an integer nor a float of at most 64 bits.
-    OverflowError
-        An integer that does not fit 64 bits.
-    """
+    """Return the 16 bytes of a scalar on its way to a mailbox: its 64 bits and its kind."""
     if isinstance(value, (BoundInt, BoundFloat)):
         return value.word
     if isinstance(value, ScalarBits):

@@ -30,6 +30,7 @@ from .wire import (
     RemoteWire,
     described,
     has_layout,
+    is_row_major,
     layout_number,
     replaced,
     row_major,
@@ -394,18 +395,9 @@ class RemoteTensor(ContinuousTensor):
 
 
 def describe(
-    data: int,
-    shape: Sequence[int],
-    dtype: np.dtype[Any],
-    strides: Sequence[int] | None = None,
+    data: int, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int] | None = None
 ) -> ContinuousTensor:
-    """Return the tensor for memory: a ContinuousTensor if that can describe it.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The shape or the strides are no sequences of integers, negative, or too large.
-    """
+    """Return the tensor for memory: a ContinuousTensor if that can describe it."""
     try:
         sizes = tuple(map(index, shape))
         steps = row_major(sizes, dtype.itemsize) if strides is None else tuple(map(index, strides))
@@ -421,7 +413,7 @@ def describe(
         raise ValueError(f"numpy has at most {MOST_DIMS} dimensions, this one has {len(sizes)}")
     kind = find_dtype(dtype)
     few = len(sizes) <= L.CONTINUOUS_TENSOR_MAX_DIMS
-    if kind is not None and few and _is_row_major(sizes, steps, dtype.itemsize):
+    if kind is not None and few and is_row_major(sizes, steps, dtype.itemsize):
         return ContinuousTensor(data, sizes, kind)
     return DescribedTensor(data, (dtype, sizes, steps))
 
@@ -448,13 +440,6 @@ def why_not_plain(layout: Layout) -> str:
     return (
         f"has shape {shape} and strides {strides}, which is not contiguous; pass Worker.share(array), "
         "which makes a contiguous copy"
-    )
-
-
-def _is_row_major(sizes: tuple[int, ...], steps: tuple[int, ...], itemsize: int) -> bool:
-    expected = row_major(sizes, itemsize)
-    return 0 in sizes or all(
-        size == 1 or step == want for size, step, want in zip(sizes, steps, expected, strict=True)
     )
 
 

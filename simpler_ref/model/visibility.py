@@ -156,13 +156,7 @@ _ONLY_MEMORY = {np.ndarray, np.memmap, np.recarray}
 
 
 def require_only_memory(array: Array) -> None:
-    """Refuse arrays that are more than their memory, which is all that a task would see of them.
-
-    Raises
-    ------
-    TypeError
-        A masked array, a matrix, or another subclass of numpy's array.
-    """
+    """Refuse arrays that are more than their memory, which is all that a task would see of them."""
     if type(array) not in _ONLY_MEMORY:
         parts = "x.data and x.mask" if isinstance(array, np.ma.MaskedArray) else "np.asarray(x)"
         raise TypeError(

@@ -179,6 +179,14 @@ def row_major(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def is_row_major(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Say whether an array's elements follow each other, row by row."""
+    expected = row_major(shape, itemsize)
+    return 0 in shape or all(
+        size == 1 or step == want for size, step, want in zip(shape, strides, expected, strict=True)
+    )
+
+
 def bytes_of(wire: bytes) -> int:
     """Return how many bytes a tensor spans."""
     if has_layout(wire):

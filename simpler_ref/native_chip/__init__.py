@@ -9,27 +9,8 @@ from .chip_worker import ChipWorker, default_runtime
 from .domains import MAX_RANKS
 
 if TYPE_CHECKING:
-    from .domain_kernels import (
-        barrier,
-        domain_base,
-        domain_rank,
-        domain_size,
-        get,
-        notify,
-        peer,
-        put,
-        wait,
-    )
-    from .kernels import (
-        In,
-        InOut,
-        KernelArgument,
-        KernelCompileError,
-        Out,
-        Scalar,
-        compile_kernel,
-        core_kernel,
-    )
+    from .domain_kernels import *
+    from .kernels import *
 
 __getattr__ = _names_from(
     globals(),

@@ -21,7 +21,7 @@ from ..model.arguments import TaskArgs
 from ..model.config import RUNTIME_ENV_SIZE, CallConfig, RuntimeEnv
 from ..model.tensor import require_plain
 from ..model.wire import SCALAR_BYTES, without_tag
-from ..system import extras
+from ..system import lazy
 from ..system.values import file_path, whole
 from .abi import ChipError, ChipStatus, ChipStorageTaskArgs
 from .callables import ChipCallable, not_built
@@ -327,11 +327,7 @@ class ChipWorker:
 
     # ------------------------------------------------------------ run
     def run(
-        self,
-        local_slot: int | CallableHandle,
-        view: Any,
-        capacity: Any = None,
-        config: Any = 0,
+        self, local_slot: int | CallableHandle, view: Any, capacity: Any = None, config: Any = 0
     ) -> None:
         """Run a callable on an args blob, and wait for it; the GIL is released meanwhile.
 
@@ -383,7 +379,7 @@ class ChipWorker:
         record = ctypes.cast(runtime.pto2_record, _ADDRESS)
         run = ctypes.cast(runtime.pto2_run_runtime, _ADDRESS)
         wire = ctypes.string_at(config, CallConfig._LAYOUT.size) if type(config) is int else config
-        with extras.load("diagnostics").chip_recorded(bytes(wire), what) as recording:
+        with lazy.load("diagnostics").chip_recorded(bytes(wire), what) as recording:
             code = _shim().shim_run_recorded(
                 record, ctypes.byref(recording), run, slot, view, capacity, config
             )
@@ -483,10 +479,7 @@ class ChipWorker:
         runtime = self._open()
         held, host, size = self._host(src, size, "src", False)
         whole("dst", dst, 0, (1 << 64) - 1)
-        self._check(
-            runtime.pto2_copy_to(dst, host, size),
-            f"copy_to({dst:#x}, {host:#x}, {size})",
-        )
+        self._check(runtime.pto2_copy_to(dst, host, size), f"copy_to({dst:#x}, {host:#x}, {size})")
         del held
 
     def copy_from(self, dst: Any, src: int, size: int | None = None) -> None:
@@ -510,8 +503,7 @@ class ChipWorker:
         held, host, size = self._host(dst, size, "dst", True)
         whole("src", src, 0, (1 << 64) - 1)
         self._check(
-            runtime.pto2_copy_from(host, src, size),
-            f"copy_from({host:#x}, {src:#x}, {size})",
+            runtime.pto2_copy_from(host, src, size), f"copy_from({host:#x}, {src:#x}, {size})"
         )
         del held
 
@@ -568,7 +560,7 @@ class ChipWorker:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self._open()
         if self._comms is None:
-            self._comms = extras.load("communicators").Communicators(self)
+            self._comms = lazy.load("communicators").Communicators(self)
         return getattr(self._comms, name)
 
     @staticmethod

@@ -13,25 +13,16 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from ..jit import layout as L
+from ..model import wire as W
 from ..model.arguments import TaskArgs
 from ..model.tensor import ContinuousTensor
-from ..model.wire import (
-    CHILD_MEMORY_AT,
-    SHAPE_AT,
-    TAG_AT,
-    TENSOR,
-    DescribedWire,
-    bytes_of,
-    has_address,
-    replaced,
-)
 from ..trace.history import HOST, CheckedPlan, CheckedTensor, History, share, tensor_at
 from ..workers.session import Session
 
 _OURS = __name__.partition(".")[0] + "."
 _MOST_PLACES = 3
 """Lines that messages name for a submit: it, and what has called its function, and so on."""
-_BUFFER_AT = TAG_AT + 2
+_BUFFER_AT = W.TAG_AT + 2
 """Where a tensor's wire has the number of its buffer; submit drops it with the tag."""
 _READ_ONLY = bytes([L.TENSOR_READ_ONLY])
 
@@ -50,10 +41,7 @@ class Check:
     """
 
     def __init__(
-        self,
-        session: Session,
-        note_unordered: Callable[[int, int], None],
-        *memory: tuple[int, int],
+        self, session: Session, note_unordered: Callable[[int, int], None], *memory: tuple[int, int]
     ) -> None:
         heap = session.engine.heap
         rings = [(heap.ctypes.data, heap.ctypes.data + heap.nbytes), *memory]
@@ -107,9 +95,9 @@ class Check:
         at = 0
         for args, after in zip(members, sent, strict=True):
             for i, wire in enumerate(after._tensors):
-                if has_address(wire) and not plan.tensors[at + i].start:
-                    provided.append((at + i, int.from_bytes(wire[:SHAPE_AT], "little")))
-                    if not has_address(args._tensors[i]):
+                if W.has_address(wire) and not plan.tensors[at + i].start:
+                    provided.append((at + i, int.from_bytes(wire[: W.SHAPE_AT], "little")))
+                    if not W.has_address(args._tensors[i]):
                         args._tensors[i] = wire
             at += len(args._tensors)
         self.places[self._view.next_task_id - 1] = sys.intern(plan.task.place)
@@ -156,18 +144,18 @@ def _sent(args: TaskArgs, guards: bool) -> TaskArgs:
     sent = TaskArgs()
     sent._tensors, sent._scalars = args._tensors.copy(), args._scalars
     for i, wire in enumerate(sent._tensors):
-        if guards and wire[TAG_AT] == L.INPUT and not wire[CHILD_MEMORY_AT]:
-            sent._tensors[i] = replaced(wire, CHILD_MEMORY_AT, _READ_ONLY)
+        if guards and wire[W.TAG_AT] == L.INPUT and not wire[W.CHILD_MEMORY_AT]:
+            sent._tensors[i] = W.replaced(wire, W.CHILD_MEMORY_AT, _READ_ONLY)
     return sent
 
 
 def _tensor_of(wire: bytes, worker: int) -> CheckedTensor:
     """Return a tensor of a task; `worker` is the one whose memory `child_memory` means."""
-    data, *_, child = TENSOR.unpack(wire)
+    data, *_, child = W.TENSOR.unpack(wire)
     number = int.from_bytes(wire[_BUFFER_AT:], "little")
-    layout = wire.layout if isinstance(wire, DescribedWire) else None
+    layout = wire.layout if isinstance(wire, W.DescribedWire) else None
     memory = worker if child else HOST
-    place = wire[TAG_AT], memory, data, bytes_of(wire), layout
+    place = wire[W.TAG_AT], memory, data, W.bytes_of(wire), layout
     return tensor_at(*place, buffer=number, child_memory=child == 1)
 
 

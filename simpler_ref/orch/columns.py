@@ -19,12 +19,7 @@ from ..model.arguments import check_tag, require_reads
 from ..model.enums import TensorArgType, to_dtype
 from ..model.scalars import BoundFloat, BoundInt, BoundWord, scalar_wire
 from ..model.tensor import ContinuousTensor, DescribedTensor
-from ..model.visibility import (
-    current,
-    keep_alive,
-    require_visible,
-    require_wires_visible,
-)
+from ..model.visibility import current, keep_alive, require_visible, require_wires_visible
 from ..model.wire import RemoteWire
 from ..system.types import Array
 from ..system.values import whole

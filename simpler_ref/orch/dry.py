@@ -1,6 +1,6 @@
 """A dry run: an orchestration function's tasks and what they wait for, without running any.
 
-`DryEngine` is an engine whose workers answer nothing: no task ends, and its rings are addresses without
+The engine of a dry run has workers that answer nothing: no task ends, and its rings are addresses without
 memory. So the dependencies are those that the kernels find, and all of them: in a run, a task need not
 wait for one that has ended and is forgotten. What they find they note, as for a trace.
 
@@ -16,29 +16,12 @@ from typing import Any, TypeAlias
 from ..callables.identity import CallableHandle
 from ..engine.memory import Engine
 from ..jit import layout as L
+from ..model import wire as W
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.scalars import as_it_went_in
 from ..model.tensor import ContinuousTensor
-from ..model.wire import (
-    CHILD_MEMORY_AT,
-    KIND_AT,
-    SHAPE_AT,
-    TAG_AT,
-    TENSOR_BYTES,
-    counts_of,
-    has_address,
-    with_address,
-)
-from ..trace.graphs import (
-    BUFFER,
-    GraphArgument,
-    GraphEdge,
-    GraphMember,
-    GraphTask,
-    TaskGraph,
-    TensorNames,
-)
+from ..trace import graphs
 from ..trace.timeline import KINDS, TAGS, WRITING
 from ..workers.session import Session
 from .checked import caller
@@ -53,125 +36,31 @@ Member: TypeAlias = tuple[Iterable[bytes], Iterable[str], int]
 """The tensors of a task, or of a member of a group; its scalars as text; its worker, −1 for any."""
 
 
-class DryEngine:
-    """An engine that runs nothing, and the graph of what it was given.
+class DryRun:
+    """Submits to an engine that runs nothing, with the rings and workers that a session has."""
 
-    Attributes
-    ----------
-    engine : Engine
-        With the rings and workers that a session has.
-    names : TensorNames
-        The tensors of the graph.
-    made : list
-        The tasks, in order.
-    """
-
-    def __init__(self, session: Session, *, track_reads: bool = False) -> None:
+    def __init__(self, session: Session) -> None:
+        self.memory = first, end = fresh_memory()
         view = session.engine.view
-        self.engine = Engine(
+        self._engine = engine = Engine(
             heap_ring_size=L.HEAP_ALIGN,
             ring_depth=view.ring_count,
             next_level=len(view.pool(L.NEXT_LEVEL)),
             sub=len(view.pool(L.SUB)),
-            track_reads=track_reads,
+            track_reads=session.options.track_reads,
         )
-        self.names = TensorNames()
-        self.made: list[GraphTask] = []
+        self._names = graphs.TensorNames()
+        self._made: list[graphs.GraphTask] = []
         self._extents: list[list[tuple[int, int]]] = []
         """Of each task: where its tensors begin and end."""
-        kernels, mem = self.engine.kernels, self.engine.mem
+        self._steps: list[tuple[int, str | int]] = []
+        kernels, mem = engine.kernels, engine.mem
         kernels.begin_trace(mem, L.TRACE_ALL)
-        for one in range(self.engine.view.workers):
+        for one in range(engine.view.workers):
             kernels.set_usable(mem, one, 1)
-
-    def require_slot(self, slot: int, wire: bytes, counts: int) -> int:
-        """Refuse what the engine has refused."""
-        if slot == L.WOULD_BLOCK:
-            raise MemoryError(
-                f"a dry run keeps all of its tasks, and there is no room for more than {len(self.made)}: "
-                "give it a smaller problem"
-            )
-        if slot < 0:
-            raise never_fits(slot, asked_for(wire, counts), self.engine.view.ring_bytes)
-        return slot
-
-    def add(
-        self,
-        name: str,
-        depth: int,
-        members: Iterable[Member],
-    ) -> None:
-        """Add the task that was submitted last."""
-        made = []
-        extents: list[tuple[int, int]] = []
-        for wires, texts, worker in members:
-            arguments = []
-            for wire in wires:
-                tensor = ContinuousTensor._from_wire(wire, self.engine.layouts)
-                start, nbytes = tensor._span()
-                extents.append((start, start + nbytes))
-                owner = worker if wire[CHILD_MEMORY_AT] == 1 else -1
-                element = str(getattr(tensor.dtype, "name", tensor.dtype)).lower()
-                arguments.append(
-                    GraphArgument(
-                        TAGS[wire[TAG_AT]],
-                        self.names.name(owner, tensor.data, nbytes),
-                        f"{element}{list(tensor.shapes)}",
-                        tensor.data,
-                        nbytes,
-                        owner,
-                    )
-                )
-            made.append(GraphMember(tuple(arguments), tuple(texts), worker))
-        self._extents.append(extents)
-        line = caller().partition(", called at ")[0]
-        edges = self._edges([one for member in made for one in member.arguments])
-        self.made.append(GraphTask(len(self.made), name, line, depth, tuple(made), tuple(edges)))
-
-    def _edges(self, mine: Sequence[GraphArgument]) -> list[GraphEdge]:
-        """Return the edges to the task just submitted, as the kernels have noted them."""
-        edges, waited = [], set()
-        for what, _, address, producer in self.engine.view.take_notes(L.JOURNAL_OF_ORCH).tolist():
-            if what & 0xFF != L.NOTED_EDGE:
-                continue
-            operand = what >> 8
-            kind, tensor = KINDS[operand >> 24], operand & 0xFFFF
-            waits = kind != "memory"
-            if waits:
-                waited.add(producer - 1)
-            if tensor == L.NO_TENSOR:
-                edges.append(GraphEdge(producer - 1, waits, "", "", "", kind))
-                continue
-            one, task = mine[tensor], self.made[producer - 1]
-            other = self._used(task, one.worker, address, writes=kind != "order")
-            tag = BUFFER if task.is_buffer else other.tag
-            edges.append(
-                GraphEdge(producer - 1, waits, one.tensor, one.tag, tag, kind, other.tensor)
-            )
-        return [edge for edge in edges if edge.waits or edge.producer not in waited]
-
-    def _used(self, task: GraphTask, worker: int, address: int, *, writes: bool) -> GraphArgument:
-        """Return the tensor of a task that begins at an address, or has it."""
-        found = [
-            one
-            for one, (start, end) in zip(task.arguments, self._extents[task.id], strict=True)
-            if one.worker == worker and (one.address == address or start <= address < end)
-            if one.tag in WRITING or not writes
-        ]
-        return next((one for one in found if one.address == address), found[0])
-
-
-class DryRun:
-    """Submits to a `DryEngine`."""
-
-    def __init__(self, session: Session) -> None:
-        self.memory = first, end = fresh_memory()
-        self._dry = DryEngine(session, track_reads=session.options.track_reads)
-        self._engine = engine = self._dry.engine
         room = (end - first) // engine.view.ring_count
         engine.view.place_rings(first, room // L.HEAP_ALIGN * L.HEAP_ALIGN)
-        engine.kernels.begin_run(engine.mem)
-        self._steps: list[tuple[int, str | int]] = []
+        kernels.begin_run(mem)
 
     @property
     def _depth(self) -> int:
@@ -189,26 +78,26 @@ class DryRun:
         """Submit a task; return the addresses of the outputs that the engine has provided."""
         wires, scalars = parts_of(members)
         number_layouts(wires, self._engine.layouts)
-        counts = counts_of(len(wires), len(scalars))
+        counts = W.counts_of(len(wires), len(scalars))
         table = [MEMBER.pack(*one) for one in table_of(members, workers)]
         whole = b"".join([*wires, *scalars, *table])
         submit = self._engine.kernels.submit_group_and_pass
         slot = submit(self._engine.mem, word, counts, len(workers or ()), whole)
-        self._dry.require_slot(slot, whole, counts)
+        self._require_slot(slot, whole, counts)
         provided = {}
         if slot & L.AUTO_OUTPUT:
             made = self._engine.view.provided(slot ^ L.AUTO_OUTPUT, len(wires))
             for i, wire in enumerate(wires):
-                octets = made[i * TENSOR_BYTES : i * TENSOR_BYTES + SHAPE_AT]
-                if wire[TAG_AT] == L.OUTPUT and not has_address(wire) and any(octets):
-                    wires[i] = with_address(wire, octets)
+                octets = made[i * W.TENSOR_BYTES : i * W.TENSOR_BYTES + W.SHAPE_AT]
+                if wire[W.TAG_AT] == L.OUTPUT and not W.has_address(wire) and any(octets):
+                    wires[i] = W.with_address(wire, octets)
                     provided[i] = int.from_bytes(octets, "little")
-                    self._dry.names.provide(*ContinuousTensor._from_wire(wires[i])._span())
+                    self._names.provide(*ContinuousTensor._from_wire(wires[i])._span())
         following = iter(wires)
         parts: list[Member] = [
             (
                 itertools.islice(following, len(one._tensors)),
-                [shown_number(as_it_went_in(raw, raw[KIND_AT])) for raw in one._scalars],
+                [shown_number(as_it_went_in(raw, raw[W.KIND_AT])) for raw in one._scalars],
                 worker - 1,
             )
             for one, worker in zip(
@@ -222,18 +111,91 @@ class DryRun:
 
     def buffer(self, tensor: ContinuousTensor) -> int:
         """Allocate a buffer."""
-        wire, counts = tensor._tagged(L.OUTPUT), counts_of(1, 0)
+        wire, counts = tensor._tagged(L.OUTPUT), W.counts_of(1, 0)
         slot = self._engine.kernels.alloc_buffer(self._engine.mem, wire)
-        address = self._engine.view.buffer(self._dry.require_slot(slot, wire, counts))
+        address = self._engine.view.buffer(self._require_slot(slot, wire, counts))
         buffer = tensor._at_address(address, None)
         if address:
-            self._dry.names.provide(*buffer._span())
-        self._add(BUFFER, [([buffer._tagged(L.OUTPUT)], (), -1)])
+            self._names.provide(*buffer._span())
+        self._add(graphs.BUFFER, [([buffer._tagged(L.OUTPUT)], (), -1)])
         return address
 
+    # ------------------------------------------------------------ the graph
+    def _require_slot(self, slot: int, wire: bytes, counts: int) -> int:
+        """Refuse what the engine has refused."""
+        if slot == L.WOULD_BLOCK:
+            raise MemoryError(
+                f"a dry run keeps all of its tasks, and there is no room for more than "
+                f"{len(self._made)}: give it a smaller problem"
+            )
+        if slot < 0:
+            raise never_fits(slot, asked_for(wire, counts), self._engine.view.ring_bytes)
+        return slot
+
     def _add(self, name: str, members: Iterable[Member]) -> None:
-        self._steps.append((self._depth, len(self._dry.made)))
-        self._dry.add(name, self._depth, members)
+        """Add the task that was submitted last to the graph."""
+        self._steps.append((self._depth, len(self._made)))
+        made = []
+        extents: list[tuple[int, int]] = []
+        for wires, texts, worker in members:
+            arguments = []
+            for wire in wires:
+                tensor = ContinuousTensor._from_wire(wire, self._engine.layouts)
+                start, nbytes = tensor._span()
+                extents.append((start, start + nbytes))
+                owner = worker if wire[W.CHILD_MEMORY_AT] == 1 else -1
+                element = str(getattr(tensor.dtype, "name", tensor.dtype)).lower()
+                arguments.append(
+                    graphs.GraphArgument(
+                        TAGS[wire[W.TAG_AT]],
+                        self._names.name(owner, tensor.data, nbytes),
+                        f"{element}{list(tensor.shapes)}",
+                        tensor.data,
+                        nbytes,
+                        owner,
+                    )
+                )
+            made.append(graphs.GraphMember(tuple(arguments), tuple(texts), worker))
+        self._extents.append(extents)
+        line = caller().partition(", called at ")[0]
+        edges = self._edges([one for member in made for one in member.arguments])
+        self._made.append(
+            graphs.GraphTask(len(self._made), name, line, self._depth, tuple(made), tuple(edges))
+        )
+
+    def _edges(self, mine: Sequence[graphs.GraphArgument]) -> list[graphs.GraphEdge]:
+        """Return the edges to the task just submitted, as the kernels have noted them."""
+        edges, waited = [], set()
+        for what, _, address, producer in self._engine.view.take_notes(L.JOURNAL_OF_ORCH).tolist():
+            if what & 0xFF != L.NOTED_EDGE:
+                continue
+            operand = what >> 8
+            kind, tensor = KINDS[operand >> 24], operand & 0xFFFF
+            waits = kind != "memory"
+            if waits:
+                waited.add(producer - 1)
+            if tensor == L.NO_TENSOR:
+                edges.append(graphs.GraphEdge(producer - 1, waits, "", "", "", kind))
+                continue
+            one, task = mine[tensor], self._made[producer - 1]
+            other = self._used(task, one.worker, address, writes=kind != "order")
+            tag = graphs.BUFFER if task.is_buffer else other.tag
+            edges.append(
+                graphs.GraphEdge(producer - 1, waits, one.tensor, one.tag, tag, kind, other.tensor)
+            )
+        return [edge for edge in edges if edge.waits or edge.producer not in waited]
+
+    def _used(
+        self, task: graphs.GraphTask, worker: int, address: int, *, writes: bool
+    ) -> graphs.GraphArgument:
+        """Return the tensor of a task that begins at an address, or has it."""
+        found = [
+            one
+            for one, (start, end) in zip(task.arguments, self._extents[task.id], strict=True)
+            if one.worker == worker and (one.address == address or start <= address < end)
+            if one.tag in WRITING or not writes
+        ]
+        return next((one for one in found if one.address == address), found[0])
 
     # ------------------------------------------------------------ scopes, and what does not run
     def scope(self, begins: bool) -> None:
@@ -254,10 +216,10 @@ class DryRun:
             f"{what} has no meaning in a dry run: nothing is executed; do it before Worker.graph"
         )
 
-    def graph(self) -> TaskGraph:
+    def graph(self) -> graphs.TaskGraph:
         """Return the graph, and let go of the engine."""
         self._engine.close()
-        return TaskGraph(self._dry.made, self._steps)
+        return graphs.TaskGraph(self._made, self._steps)
 
 
 def shown_number(value: Any) -> str:
@@ -267,7 +229,7 @@ def shown_number(value: Any) -> str:
 
 def graph_of(
     session: Session, orch_fn: Callable[..., Any], args: Any, config: CallConfig
-) -> TaskGraph:
+) -> graphs.TaskGraph:
     """Return the graph of an orchestration function; see `Worker.graph`."""
     dry = DryRun(session)
     try:

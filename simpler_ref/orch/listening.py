@@ -235,11 +235,7 @@ def recorded(args: Any) -> RecordedArgs | None:
 
 
 def listen(
-    listener: Listener,
-    session: Session,
-    orch_fn: Callable[..., Any],
-    args: Any,
-    config: CallConfig,
+    listener: Listener, session: Session, orch_fn: Callable[..., Any], args: Any, config: CallConfig
 ) -> tuple[ListeningOrchestrator, list[Any]]:
     """Call an orchestration function; return what it held, and what must be kept as long as the tasks."""
     kept: list[Any] = [orch_fn, args]

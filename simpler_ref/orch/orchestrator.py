@@ -29,20 +29,10 @@ from ..errors import TaskError
 from ..jit import layout as L
 from ..jit.program import asked_by
 from ..model import visibility
+from ..model import wire as W
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.tensor import ContinuousTensor, require_plain
-from ..model.wire import (
-    SHAPE_AT,
-    TAG_AT,
-    TENSOR_BYTES,
-    DescribedWire,
-    blob_bytes,
-    counts_of,
-    each_tensor,
-    tensors_of,
-    with_address,
-)
 from ..system.types import Array
 from ..system.values import sizes
 from ..workers.failures import read_failure
@@ -207,17 +197,9 @@ class Orchestrator:
         return word >> L.WORD_KIND & 0xF == L.SUB
 
     def _send(self, word: int, members: list[TaskArgs], workers: list[int] | None) -> None:
-        tensors: list[bytes] = []
-        scalars: list[bytes] = []
-        table: list[bytes] = []
-        for i, one in enumerate(members):
-            tensors += one._tensors
-            scalars += one._scalars
-            if workers is not None:
-                table.append(
-                    MEMBER.pack(counts_of(len(one._tensors), len(one._scalars)), workers[i])
-                )
-        counts, size = counts_of(len(tensors), len(scalars)), len(members)
+        tensors, scalars = parts_of(members)
+        table = [MEMBER.pack(*one) for one in table_of(members, workers)]
+        counts, size = W.counts_of(len(tensors), len(scalars)), len(members)
         wire = b"".join(tensors + scalars + table)
         if workers is None:
             submit = self._submit
@@ -384,7 +366,7 @@ class Orchestrator:
             args = TaskArgs()
             args._tensors, args._scalars = wires, words
             submit(args, workers[i])
-            addresses[i] = [int.from_bytes(wire[:SHAPE_AT], "little") for wire in args._tensors]
+            addresses[i] = [int.from_bytes(wire[: W.SHAPE_AT], "little") for wire in args._tensors]
         return addresses
 
     def _submit_many(self, word: Any, batch: Batch) -> Array:
@@ -476,9 +458,9 @@ class Orchestrator:
         at = 0
         for args in members:
             for i, wire in enumerate(args._tensors):
-                if wire[TAG_AT] == L.OUTPUT and not any(wire[:SHAPE_AT]):
-                    args._tensors[i] = with_address(wire, wires[at : at + SHAPE_AT])
-                at += TENSOR_BYTES
+                if wire[W.TAG_AT] == L.OUTPUT and not any(wire[: W.SHAPE_AT]):
+                    args._tensors[i] = W.with_address(wire, wires[at : at + W.SHAPE_AT])
+                at += W.TENSOR_BYTES
 
     def _refusal(self, what: str, handle: Any, args: Any, live: Handles, pool: int) -> Exception:
         """Say why a submit was refused; nothing has changed."""
@@ -811,7 +793,7 @@ def _submit_visible(
     submit: Callable[..., int], mem: Array, word: int, counts: int, *rest: Any
 ) -> int:
     """Submit a task, or a group, if spawned workers have the memory of its tensors."""
-    visibility.require_wires_visible(each_tensor(tensors_of(rest[-1], counts)))
+    visibility.require_wires_visible(W.each_tensor(W.tensors_of(rest[-1], counts)))
     return submit(mem, word, counts, *rest)
 
 
@@ -829,20 +811,20 @@ def table_of(members: Sequence[TaskArgs], workers: Sequence[int] | None) -> list
     """Return the counts and the worker, plus one, of each member; nothing of what is no group."""
     if workers is None:
         return []
-    counts = [counts_of(len(one._tensors), len(one._scalars)) for one in members]
+    counts = [W.counts_of(len(one._tensors), len(one._scalars)) for one in members]
     return list(zip(counts, workers, strict=True))
 
 
 def asked_for(wire: bytes, counts: int) -> bytes:
     """Return the tensors of some arguments, and as many bytes as the scalars have in a mailbox."""
-    tensors = tensors_of(wire, counts)
-    return tensors + bytes(blob_bytes(counts) - len(tensors))
+    tensors = W.tensors_of(wire, counts)
+    return tensors + bytes(W.blob_bytes(counts) - len(tensors))
 
 
 def number_layouts(wires: list[bytes], layouts: Layouts) -> None:
     """Write the numbers of layouts into tensors."""
     for i, wire in enumerate(wires):
-        if isinstance(wire, DescribedWire):
+        if isinstance(wire, W.DescribedWire):
             wires[i] = wire.numbered(layouts.number(*wire.layout))
 
 

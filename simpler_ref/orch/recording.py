@@ -24,35 +24,15 @@ from ..callables.identity import CallableHandle
 from ..jit import layout as L
 from ..jit.program import Patch, ProgramWriter, rewind, scalar_at, tensor_at
 from ..model import visibility
+from ..model import wire as W
 from ..model.arguments import TaskArgs
 from ..model.config import CallConfig
 from ..model.scalars import BoundWord
 from ..model.tensor import RECORDED_FIRST, RECORDED_LAST, ContinuousTensor
-from ..model.wire import (
-    CHILD_MEMORY_AT,
-    SHAPE_AT,
-    TAG_AT,
-    TENSOR_BYTES,
-    DescribedWire,
-    Layout,
-    RemoteWire,
-    bytes_of,
-    counts_of,
-    has_address,
-    layout_number,
-)
 from ..system.types import Array
 from ..workers.life import Life
 from ..workers.session import Session
-from . import runs
-from .listening import (
-    ListeningOrchestrator,
-    RecordedArgs,
-    fresh_memory,
-    listen,
-    provided_scalars,
-    recorded,
-)
+from . import listening, runs
 from .orchestrator import MEMBER, Orchestrator, parts_of, table_of
 from .runs import RunTiming
 
@@ -73,13 +53,7 @@ class _Span(NamedTuple):
 
 
 def _spans_of(args: TaskArgs, why: str) -> dict[bool, list[_Span]]:
-    """Return the memory of arguments, sorted: the host's under False, that of workers under True.
-
-    Raises
-    ------
-    ValueError
-        Two of them share memory, which must not be: `why`.
-    """
+    """Return the memory of arguments, sorted: the host's under False, that of workers under True."""
     found: dict[bool, list[_Span]] = {False: [], True: []}
     for i, wire in enumerate(args._tensors):
         tensor = ContinuousTensor._from_wire(wire)
@@ -111,11 +85,11 @@ class OpRecorder:
         Tasks so far, buffers included.
     """
 
-    def __init__(self, args: RecordedArgs | None) -> None:
-        self.memory = fresh_memory()
+    def __init__(self, args: listening.RecordedArgs | None) -> None:
+        self.memory = listening.fresh_memory()
         self.program = ProgramWriter()
         self.tasks = 0
-        self.layouts: dict[Layout, int] = {}
+        self.layouts: dict[W.Layout, int] = {}
         tensors, scalars = (0, 0) if args is None else (len(args._tensors), len(args._scalars))
         self._first_scalar = tensors
         self.variables = tensors + 2 * scalars * L.SCALAR_WORDS
@@ -170,14 +144,14 @@ class OpRecorder:
         for i, wire in enumerate(tensors):
             address = _WORD.unpack_from(wire)[0]
             if address:
-                found = self._locate(address, wire[CHILD_MEMORY_AT] == 1)
+                found = self._locate(address, wire[W.CHILD_MEMORY_AT] == 1)
                 if found is not None:
                     patches.append(Patch(tensor_at(i), *found))
                 elif visibility.current.spawned:
                     visibility.require_wires_visible([wire])
-            elif wire[TAG_AT] == L.OUTPUT:
-                asked.append((i, bytes_of(wire)))
-            if isinstance(wire, DescribedWire):
+            elif wire[W.TAG_AT] == L.OUTPUT:
+                asked.append((i, W.bytes_of(wire)))
+            if isinstance(wire, W.DescribedWire):
                 patches.append(Patch(tensor_at(i) + L.TENSOR_SHAPE, self._layout(wire.layout), 0))
         for j, raw in enumerate(scalars):
             patches += self._scalar_patches(scalar_at(len(tensors), j), raw)
@@ -189,7 +163,7 @@ class OpRecorder:
         table = table_of(members, workers)
         self.program.submit(
             word,
-            counts_of(len(tensors), len(scalars)),
+            W.counts_of(len(tensors), len(scalars)),
             b"".join([*tensors, *scalars]),
             [MEMBER.pack(*one) for one in table],
             patches,
@@ -212,7 +186,7 @@ class OpRecorder:
     def _note_task(self, *parts: Any) -> None:
         """Take the parts of a submit, for whoever carries the graph out step by step."""
 
-    def _layout(self, layout: Layout) -> int:
+    def _layout(self, layout: W.Layout) -> int:
         """Return the variable that has the number of a layout."""
         if layout not in self.layouts:
             self.layouts[layout] = self.variables
@@ -263,7 +237,7 @@ class Graph:
         self,
         life: Life,
         recorder: OpRecorder,
-        orch: ListeningOrchestrator,
+        orch: listening.ListeningOrchestrator,
         args: TaskArgs | None,
         kept: Sequence[Any],
     ) -> None:
@@ -324,7 +298,7 @@ class Graph:
             if count != before:
                 raise ValueError(f"args has {count} {what}, the recording has {before}")
         for i, (new, old) in enumerate(zip(args._tensors, mine._tensors, strict=True)):
-            if _form(new) != _form(old) or has_address(new) != has_address(old):
+            if _form(new) != _form(old) or W.has_address(new) != W.has_address(old):
                 raise ValueError(
                     f"tensor {i} of args is {_describe(new)}, the recording has {_describe(old)}"
                 )
@@ -339,7 +313,9 @@ class Graph:
                 args._doubts.settle()
             if visibility.current.spawned:
                 visibility.require_wires_visible(args._tensors)
-            raw = b"".join([*(wire[:SHAPE_AT] for wire in args._tensors), *provided_scalars(args)])
+            raw = b"".join(
+                [*(wire[: W.SHAPE_AT] for wire in args._tensors), *listening.provided_scalars(args)]
+            )
             bound = np.frombuffer(raw, np.int64)
             self._variables[: len(bound)] = bound
         if self._has_unordered:
@@ -358,10 +334,10 @@ class Graph:
 
     def _number_layouts(self, orch: Orchestrator) -> None:
         """Put the numbers that the engine has for the layouts now into their variables."""
-        wires: list[bytes] = [DescribedWire(bytes(TENSOR_BYTES), one) for one in self._layouts]
+        wires: list[bytes] = [W.DescribedWire(bytes(W.TENSOR_BYTES), one) for one in self._layouts]
         if wires:
             orch._give_numbers([wires])
-            self._variables[list(self._layouts.values())] = [*map(layout_number, wires)]
+            self._variables[list(self._layouts.values())] = [*map(W.layout_number, wires)]
 
     def _resolve(self, orch: Orchestrator) -> None:
         """Put the current callables and configurations into the callable words."""
@@ -382,13 +358,13 @@ class Graph:
         self._resolved = now + configs
 
 
-def _form(wire: bytes) -> bytes | Layout:
-    return wire.layout if isinstance(wire, DescribedWire) else wire[SHAPE_AT:TAG_AT]
+def _form(wire: bytes) -> bytes | W.Layout:
+    return wire.layout if isinstance(wire, W.DescribedWire) else wire[W.SHAPE_AT : W.TAG_AT]
 
 
 def _describe(wire: bytes) -> str:
     tensor = ContinuousTensor._from_wire(wire)
-    if isinstance(wire, DescribedWire):
+    if isinstance(wire, W.DescribedWire):
         dtype, shape, strides = wire.layout
         return f"{shape} {dtype} with strides {strides}"
     where = " in child memory" if tensor.child_memory else ""
@@ -398,7 +374,7 @@ def _describe(wire: bytes) -> str:
 def _require_here(args: Any) -> None:
     """Refuse arguments in the memory of endpoints: a replay re-binds addresses of this machine."""
     for i, wire in enumerate(getattr(args, "_tensors", ())):
-        if isinstance(wire, RemoteWire):
+        if isinstance(wire, W.RemoteWire):
             raise TypeError(
                 f"tensor {i} of args is in an endpoint's memory, which a replay cannot re-bind: let the "
                 "orchestration function name its RemoteTensorRef, which is part of the recording then"
@@ -411,7 +387,7 @@ def record(
     orch_fn: Callable[..., Any],
     args: Any,
     config: CallConfig,
-    write: Callable[[RecordedArgs | None], OpRecorder] = OpRecorder,
+    write: Callable[[listening.RecordedArgs | None], OpRecorder] = OpRecorder,
     make: Callable[..., Graph] = Graph,
 ) -> Graph:
     """Let an orchestration function write its graph down; see `Worker.record`.
@@ -419,7 +395,7 @@ def record(
     `write` makes what writes it, and `make` the graph of that.
     """
     _require_here(args)
-    mine = recorded(args)
+    mine = listening.recorded(args)
     recorder = write(mine)
-    orch, kept = listen(recorder, session, orch_fn, args, config)
+    orch, kept = listening.listen(recorder, session, orch_fn, args, config)
     return make(life, recorder, orch, mine, kept)

@@ -16,7 +16,7 @@ from ..callables.runnable import require_runnable
 from ..errors import ControlError
 from ..model import visibility
 from ..model.config import CallConfig
-from ..system import extras
+from ..system import lazy
 from ..system.signals import Failures
 from ..workers.failures import drain, end_early
 from ..workers.life import Life
@@ -101,13 +101,7 @@ def _run_on_the_chip(handle: Any, config: CallConfig) -> OrchFunction:
     return orch_fn
 
 
-def run(
-    life: Life,
-    orch_fn: OrchFunction,
-    args: Any,
-    config: CallConfig,
-    start: int,
-) -> RunTiming:
+def run(life: Life, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int) -> RunTiming:
     """Run an orchestration function, after what the last run may have left behind."""
 
     def act(session: Session) -> RunTiming:
@@ -117,19 +111,14 @@ def run(
         words = session.words
         if life.options.level == 2 or not config._flags_on:
             return _run(session, words, orch_fn, args, config, start)
-        with extras.load("diagnostics").recorded(life, session, orch_fn, config):
+        with lazy.load("diagnostics").recorded(life, session, orch_fn, config):
             return _run(session, words, orch_fn, args, config, start)
 
     return life.alone(act)
 
 
 def _run(
-    session: Session,
-    words: Words,
-    orch_fn: OrchFunction,
-    args: Any,
-    config: CallConfig,
-    start: int,
+    session: Session, words: Words, orch_fn: OrchFunction, args: Any, config: CallConfig, start: int
 ) -> RunTiming:
     """Run from start to reset: the first exception cancels, and is raised at the end."""
     engine, view = session.engine, session.engine.view

@@ -59,11 +59,7 @@ class Pools:
         return self._here_or_any(worker, args) if pool == L.NEXT_LEVEL else 0
 
     def affinities_of_members(
-        self,
-        handle: CallableHandle,
-        pool: int,
-        workers: Sequence[int],
-        members: Sequence[TaskArgs],
+        self, handle: CallableHandle, pool: int, workers: Sequence[int], members: Sequence[TaskArgs]
     ) -> list[int]:
         """Return the affinity of each member of a group, which asks for a worker."""
         if pool == L.SUB:
@@ -172,15 +168,7 @@ def _which_memory() -> ValueError:
 
 # ---------------------------------------------------------------- configurations
 def require_supported(config: CallConfig) -> None:
-    """Refuse a configuration that is not valid, or has a flag with a value that means nothing.
-
-    Raises
-    ------
-    TypeError
-        It is none.
-    ValueError
-        It is, or has; see `CallConfig.validate`.
-    """
+    """Refuse a configuration that is not valid, or has a flag with a value that means nothing."""
     if not isinstance(config, CallConfig):
         raise TypeError(f"config must be a CallConfig or None, got {type(config).__name__}")
     config.validate()

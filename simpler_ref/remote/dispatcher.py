@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..callables.identity import CallableHandle, CallableKind, parse_python_import_descriptor
-from ..callables.options import CompiledCallable
 from ..callables.payloads import load_payload
+from ..callables.runnable import CompiledCallable
 from ..errors import CallableError
 from ..model.arguments import TaskArgs
 from . import callables

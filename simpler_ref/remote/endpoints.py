@@ -34,7 +34,7 @@ from ..model.tensor import RECORDED_FIRST, RECORDED_LAST
 from ..model.visibility import require_visible
 from ..model.wire import CHILD_MEMORY_AT, SHAPE_AT, TAG_AT, DescribedWire, RemoteWire, bytes_of
 from ..workers.life import Life
-from ..workers.remote_workers import RemoteWorkers
+from ..workers.session import RemoteWorkers
 from . import callables
 from .directory import Queues, uses_of
 from .dispatcher import PAYLOAD_VERSION

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..callables.identity import CallableHandle, TargetNamespace
-from ..callables.options import CompiledCallable
+from ..callables.runnable import CompiledCallable
 from ..engine.view import View
 from ..errors import TaskError
 from ..jit import layout as L

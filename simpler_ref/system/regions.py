@@ -184,11 +184,6 @@ def create(
     From `private_from` (page-aligned) on they are private: a forked child finds zeros there, and can
     neither read nor change the parent's contents. No process inherits a `window`: others attach the
     `region_of` it.
-
-    Raises
-    ------
-    MemoryError
-        The address space or the system's limits do not allow a region of this size.
     """
     nbytes = round_up(max(nbytes, 1), PAGE)
     shared = nbytes if private_from is None else private_from
@@ -257,13 +252,7 @@ def copy_on_write(array: Array) -> int | None:
 
 
 def forget_private(address: int, nbytes: int) -> None:
-    """Drop what was written to whole pages of such a mapping: they are those of the region again.
-
-    Raises
-    ------
-    OSError
-        The system does not drop pages that the process has locked.
-    """
+    """Drop what was written to whole pages of such a mapping: they are those of the region again."""
     if _libc.madvise(address, nbytes, _MADV_DONTNEED):
         raise OSError(ctypes.get_errno(), f"{nbytes} bytes at {address:#x} keep their pages")
 

@@ -173,13 +173,7 @@ def items(name: str, value: Any, of_what: str) -> Iterable[Any]:
 
 
 def sizes(shape: Any) -> tuple[int, ...]:
-    """Return the sizes of an array, of which one alone may be given as a number.
-
-    Raises
-    ------
-    TypeError
-        One is no whole number.
-    """
+    """Return the sizes of an array, of which one alone may be given as a number."""
     try:
         if isinstance(shape, (bool, str, bytes, bytearray, dict, set, frozenset)):
             raise TypeError

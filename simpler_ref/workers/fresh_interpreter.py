@@ -40,6 +40,7 @@ from ..system.cores import Placement
 from ..system.regions import AddressTaken, Region, attach, descriptors
 from ..system.signals import signals_blocked
 from ..system.types import Array
+from .containment import relay, take_over
 from .fork_server import (
     Lifeline,
     Makings,
@@ -50,7 +51,6 @@ from .fork_server import (
     serve,
 )
 from .kinds import NestedWorker, WorkerKind
-from .output import relay, take_over
 from .processes import ProcessManager, fork_hygiene_once
 
 ATTEMPTS = 8
@@ -91,13 +91,7 @@ class _Traveller(Serializer):
 
 
 def pack_kinds(kinds: Sequence[WorkerKind]) -> bytes:
-    """Return worker kinds as bytes.
-
-    Raises
-    ------
-    TypeError
-        One of them cannot be serialised.
-    """
+    """Return worker kinds as bytes."""
     for kind in kinds:
         try:
             _pack(kind)

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..callables.identity import TargetNamespace
-from ..callables.options import CompiledCallable
 from ..callables.payloads import read_payload
-from ..callables.runnable import takes_arguments
+from ..callables.runnable import CompiledCallable, takes_arguments
 from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import CallableError
 from ..jit import layout as L

@@ -16,7 +16,8 @@ while the Worker is open, has what must be closed, and is closed without the Wor
 then.
 
 Rule     CALL-STREAM-4, CALL-STREAM-5, CALL-STREAM-8, CALL-CANCEL-5, ORCH-RUN-2, ORCH-RUN-9,
-         ORCH-MISUSE-8, SPEED-REPLAY-1, FLOW-REG-5, FLOW-REG-7, FLOW-REG-10, WM-POOL-2, WM-POOL-5
+         ORCH-MISUSE-8, SEE-FILE-4, SEE-ON-1, SEE-ON-4, SPEED-REPLAY-1, FLOW-REG-5, FLOW-REG-7,
+         FLOW-REG-10, WM-POOL-2, WM-POOL-5
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from ..errors import CallableTypeError, NoPythonWorkerError
 from ..model import visibility
 from ..system.cores import NO_CORE, Placement
 from ..system.regions import PAGE
-from ..system.signals import MOST_SIGNALS, until_done
-from . import top_server
+from ..system.signals import MOST_SIGNALS, Failures, until_done
+from ..system.values import file_path
+from ..trace.recorder import file_of_variable
+from . import top
 from .failures import recover
 from .kinds import CustomWorker, NestedWorker, SubWorker, WorkerKind
 from .manager import WorkerManager
-from .options import MOST_WORKERS, Settings
+from .options import MOST_WORKERS, Settings, trace_detail
 from .processes import StartMethod
-from .remote_workers import RemoteWorkers
 from .requests import ChipMemory, Installer
-from .session import Session
-from .top import Top
+from .session import RemoteWorkers, Session
 
 T = TypeVar("T")
 IN_TASK = (
@@ -480,7 +481,7 @@ class Life:
 
     def release(self) -> None:
         """Take down what the Worker owns; should this be cut short, it can be done again."""
-        top_server.leave(self)
+        top.leave(self)
         with self.lock:
             if self.stream is not None:
                 self.stream.close()
@@ -546,7 +547,7 @@ class Life:
                     if self.options.child_mode == "process":
                         self._send_children_away()
                     session.start_anew()
-                    top_server.listen(self)
+                    top.listen(self)
                 else:
                     session.replace_dead(dead, beside)
                 self.needs_start = False
@@ -599,8 +600,38 @@ class Life:
         if orch is not None:  # the other process was not just closing it
             orch._close()
 
+    # ------------------------------------------------------------ traces
+    def trace_target(self) -> tuple[str, str] | None:
+        """Return the file into which it is traced when it is opened, and how; None: it is not."""
+        if self.parent_level:
+            return None  # its parent has it traced, once it has started
+        name = self.options.trace or file_of_variable()
+        return None if name is None else (name, self.options.trace_detail)
+
+    def begin_trace(self, session: Session, path: str, detail: str) -> None:
+        """Begin a trace, while no run is in progress; the Workers below have files beside it."""
+        whole = os.path.abspath(path)
+        session.recorder.begin(whole, detail)
+        session.child_traces.open(whole, detail)
+        self.take_entries(session)
+        if session.manager is not None:
+            session.child_traces.begin(session.manager)
+
+    def end_trace(self, session: Session) -> None:
+        """End the trace, and those of the Workers below."""
+        if session.manager is not None:
+            session.child_traces.end(session.manager)
+        session.recorder.end()
+        self.take_entries(session)
+
+    def take_entries(self, session: Session) -> None:
+        """Let those who submit use entries that note lines, or no longer."""
+        session.orch._take_entries()
+        if self.stream is not None:
+            self.stream.take_entries()
+
     # ------------------------------------------------------------ what it does, for people
-    def look(self) -> Top | None:
+    def look(self) -> top.Top | None:
         """Return what the Worker does if it is open in this process."""
         session = self.session
         if session is None or session.pid != os.getpid():
@@ -609,7 +640,55 @@ class Life:
 
     def report(self) -> str:
         """Return a table of what it does, and what the oldest tasks wait for; "" if it is closed."""
-        top, session = self.look(), self.session
-        if top is None or session is None:
+        now, session = self.look(), self.session
+        if now is None or session is None:
             return ""
-        return "\n  ".join([str(top), *waiting_tasks(session.engine, session)])
+        return "\n  ".join([str(now), *waiting_tasks(session.engine, session)])
+
+
+class Tracing:
+    """What ``Worker.trace`` returns: a trace is taken in its with block, into `path`.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    """
+
+    def __init__(self, life: Life, path: Any, detail: str) -> None:
+        self._life = life
+        self.path = os.path.abspath(file_path("file", path))
+        self._detail = trace_detail("detail", detail)
+
+    def __enter__(self) -> Tracing:
+        self._life.live()
+        try:
+            self._life.alone(self._begin)
+            return self
+        except BaseException:  # of a signal: what has begun ends
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        failures = until_done(self._end, (), os.getpid(), most=MOST_SIGNALS)
+        if failures:
+            raise failures[-1]
+
+    def _begin(self, session: Session) -> None:
+        life, recorder = self._life, session.recorder
+        if recorder.is_on and life.traced_by is not None and life.traced_by() is None:
+            life.end_trace(session)  # of a block that a signal has kept from its end
+        if recorder.is_on:
+            raise RuntimeError(f"this Worker is being traced already, into {recorder.path}")
+        life.prepare(session)
+        life.traced_by = weakref.ref(self)
+        life.begin_trace(session, self.path, self._detail)
+        recorder.start()
+
+    def _end(self, _failures: Failures) -> None:
+        """End the trace, unless that was done, or the Worker is closed, which has ended it."""
+        life = self._life
+        is_mine = life.traced_by is not None and life.traced_by() is self
+        if is_mine and life.session is not None and not life.closed:
+            life.alone(life.end_trace)
+            life.traced_by = None

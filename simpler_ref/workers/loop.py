@@ -31,12 +31,11 @@ from ..engine.view.mailbox import (
 from ..jit import layout as L
 from ..jit.fail_points import FAIL_CALLED, FAIL_CALLING, FAIL_CONTROL, FAIL_STOPPING, arm, die_here
 from ..jit.kernel import FAIL_POINTS
-from ..system import extras
+from ..system import lazy
 from ..system.regions import keep_freed_memory
 from ..system.signals import do_nothing
-from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result
+from .containment import MOST_TRIALS, Beginning, Origin, flush_output, keep_result, then_flush
 from .kinds import WorkerKind
-from .output import then_flush
 from .reports import write_error
 
 
@@ -88,7 +87,7 @@ class LocalCallables:
             self._probe.close()
             self._probe = None
         if asked := json.loads(request):
-            self._probe = extras.load("diagnostics").Probe(mailbox, asked)
+            self._probe = lazy.load("diagnostics").Probe(mailbox, asked)
         for slot in self.slots.values():
             self.leaves[slot] = self._probed(self._installed[slot][1])
         mailbox.engine.kernels.forget_digests(mailbox.engine.mem, mailbox.worker)

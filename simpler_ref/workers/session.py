@@ -16,24 +16,75 @@ from typing import Any, Protocol
 from ..callables.identity import CallableHandle, TargetNamespace
 from ..callables.pickling import inherited
 from ..callables.registry import Registry, Snapshot
-from ..engine.introspection import EngineSnapshot
+from ..engine.introspection import RingRow
 from ..engine.memory import Engine, Scheduler
 from ..engine.shared_arrays import Arena
+from ..engine.view import slots
+from ..engine.view.mailbox import MailboxView
 from ..errors import ControlError, TaskError, WorkerLostError
 from ..jit import layout as L
 from ..system.regions import PRIVATE, is_private
 from ..system.signals import Failures, signals_blocked
 from ..trace.recorder import TraceRecorder
-from .child_traces import ChildTraces
 from .kinds import NestedWorker, WorkerKind
-from .manager import WorkerManager, worker_name
+from .manager import ThreadManager, WorkerManager, worker_name
 from .options import Settings
 from .processes import ProcessManager, StartMethod
-from .remote_workers import RemoteWorkers
-from .requests import ChipMemory, Installer
-from .threads import ThreadManager
+from .requests import ChildTraces, ChipMemory, Installer
 from .top import Row, Top
 from .watch import OF_CALLS, Watch
+
+
+# ---------------------------------------------------------------- workers on other machines
+class RemoteWorkers:
+    """A Worker's workers on other machines: none. `remote.endpoints` has what there is if there are some.
+
+    Attributes
+    ----------
+    sub_workers : int
+        How many of them run calls.
+    take_functions : bool
+        Whether functions are registered for those unless said otherwise.
+    have_tensors : bool
+        Whether they may have made what the program's memory will have only at the end of a run.
+    are_there : bool
+        Whether there are, or may be, any.
+    """
+
+    sub_workers: int = 0
+    take_functions = False
+    have_tensors = False
+    are_there = False
+
+    def reserve(self) -> None:
+        """Keep places for those that join later; before the engine is made."""
+
+    def prepare(self, zeros: Any) -> None:
+        """Take shared memory, before there are processes."""
+
+    def close(self) -> None:
+        """Give back what is held for them."""
+
+    def forget_lost(self, address: int, nbytes: int) -> None:
+        """Forget what was lost in memory that is given out anew, or is right as it is."""
+
+    def movers(self) -> dict[str, int]:
+        """Return which of them is meant by what traces name a mover by."""
+        return {}
+
+    def require_not_there(self, handle: Any) -> None:
+        """Refuse a callable for workers of this machine that is one of theirs."""
+
+    def make_stream(self, session: Any, register: Any, add_callable: Any) -> Any:
+        """Return the stream of the calls that they run."""
+        raise AssertionError("they run no calls")
+
+    def why_no_calls(self, level: int) -> str:
+        """Return why nobody runs calls, and the remedy."""
+        return (
+            f"this Worker of level {level} has no workers for Python tasks: give num_sub_workers, as in "
+            f"Worker(num_sub_workers={level})"
+        )
 
 
 class _Orchestrator(Protocol):
@@ -246,20 +297,28 @@ class Session:
         No lock is taken, and the kernels notice nothing. Memory that is given back meanwhile stays as
         long as it is looked at.
         """
-        now = EngineSnapshot.of(self.engine)
-        submitted = now.next_task_id if streaming else now.pushed - self.pushed_before
+        view, ended = (
+            self.engine.view,
+            self.engine.view.ended,
+        )  # first: it is not above the others then
+        counts = slots.count_tasks(self.engine.mem)
+        submitted = view.next_task_id if streaming else view.pushed - self.pushed_before
+        rings = [view.ring(number) for number in range(view.ring_count)]
         return Top(
             pid=self.pid,
             level=self.options.level,
             program=self._program(running, streaming),
-            ended=now.ended if running or streaming else 0,
+            ended=ended if running or streaming else 0,
             submitted=submitted if running or streaming else 0,
-            for_inputs=now.pending,
-            for_worker=now.ready,
-            alive=now.live,
-            window=now.window,
-            workers=tuple(self._rows(now)),
-            rings=now.rings,
+            for_inputs=counts.pending,
+            for_worker=counts.ready,
+            alive=view.live,
+            window=view.window,
+            workers=tuple(self._rows(counts.named)),
+            rings=tuple(
+                RingRow(tasks, max(0, ring.top - ring.tail), ring.size)
+                for tasks, ring in zip(counts.rings, rings, strict=True)
+            ),
         )
 
     def _program(self, running: bool, streaming: bool) -> str:
@@ -273,8 +332,8 @@ class Session:
             return "no run"
         return "a run" if view.scope_depth or not view.live else "waits for its tasks"
 
-    def _rows(self, now: EngineSnapshot) -> Iterator[Row]:
-        """Yield what each worker does."""
+    def _rows(self, named: list[int]) -> Iterator[Row]:
+        """Yield what each worker does; so many ready tasks name each."""
         manager, time_ns = self.manager, time.monotonic_ns()
         if manager is None:
             return
@@ -286,9 +345,9 @@ class Session:
             if worker in manager.dead:
                 yield replace(row, state="lost")
                 continue
-            has = now.workers[worker]
-            found = has.running
-            row = replace(row, queue=max(0, has.given - (found is not None)) + has.named)
+            box = MailboxView(self.engine, worker)
+            found = slots.running(self.engine.mem, box.start)
+            row = replace(row, queue=max(0, box.given - (found is not None)) + named[worker])
             if found is not None:
                 name = self.callable_name(found.callable, found.key)
                 running_s = max(0, time_ns - found.since_ns) / 1e9

@@ -47,11 +47,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        manager: WorkerManager,
-        names: Names,
-        stall_s: float | None = None,
+        self, engine: Engine, manager: WorkerManager, names: Names, stall_s: float | None = None
     ) -> None:
         self._stall_s = STALL_S if stall_s is None else stall_s
         self._reported = False

@@ -626,7 +626,7 @@ FAULTS = (
         "wrong-name",
         "A name of the documents leads to another class.",
         f"{HIER}/test_api.py::test_a_module_has_the_names_of_the_table",
-        Patch("orchestrator.py", "    Ring as Ring,\n", "    Scope as Ring,\n"),
+        Patch("orchestrator.py", "    },\n)\n", "    },\n)\nRing = Scope\n"),
     ),
     fault(
         "forks-beside-a-thread",
@@ -1019,12 +1019,12 @@ FAULTS = (
         "A trace with keys that no trace has is judged all the same.",
         f"{SEE}/test_check.py::test_what_is_no_trace_is_refused_with_the_place",
         Patch(
-            "check/traces.py",
+            "check/checker.py",
             "        if key is None:\n",
             "        if key is None and not value:\n",
         ),
         Patch(
-            "check/traces.py",
+            "check/checker.py",
             "        _require(one, form[key], ",
             "        _require(one, form.get(key, object), ",
         ),

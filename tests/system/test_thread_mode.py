@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-import simpler_ref.workers.threads
+import simpler_ref.workers.manager
 from simpler_ref import Worker, WorkerStartError
 
 from ..support import wait_until
@@ -56,7 +56,7 @@ class Sticky:
 
 @pytest.mark.parametrize("in_python", [False, True])
 def test_a_thread_that_does_not_stop_is_ended_or_told_of(monkeypatch, caplog, in_python):
-    monkeypatch.setattr(simpler_ref.workers.threads, "GRACE_S", 0.1)
+    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", 0.1)
     event = threading.Event()
     w = Worker(level=3, child_mode="thread")
     w.add_sub(Sticky(for_ever if in_python else event.wait))  # a lock: no line of Python in between
@@ -84,7 +84,7 @@ class Starting:
 
 
 def test_a_thread_that_hangs_in_its_start_serves_nobody_later(monkeypatch):
-    monkeypatch.setattr(simpler_ref.workers.threads, "GRACE_S", 0.1)
+    monkeypatch.setattr(simpler_ref.workers.manager, "GRACE_S", 0.1)
     kind, event = Starting(), threading.Event()
     w = Worker(level=3, child_mode="thread", start_timeout_s=0.3)
     w.add_sub(kind)

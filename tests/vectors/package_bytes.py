@@ -17,8 +17,8 @@ from simpler_ref.native_chip import ChipStorageTaskArgs
 from simpler_ref.native_chip.abi import ContinuousTensorStorage
 from simpler_ref.task_interface import ArgDirection, CallConfig, ContinuousTensor, DataType
 from simpler_ref.workers.kinds import SubWorker
+from simpler_ref.workers.manager import ThreadManager
 from simpler_ref.workers.reports import write_error
-from simpler_ref.workers.threads import ThreadManager
 
 from ..support import DEADLINE_S, Driver, raw_scalar, received
 from .reader import to_bytes

@@ -26,23 +26,8 @@ from ...model.wire import row_major
 from ...native_chip.abi import ChipError, ChipStatus, CoreArgsStorage
 from ...orch.words import require_supported
 from ...system.types import Array
-from .counters import CYCLES, HARDWARE, has_hardware, names_of
-from .files import (
-    AFTER,
-    BEFORE,
-    WITHOUT_BYTES,
-    Makers,
-    dependency_buffer,
-    dependency_task,
-    manifest,
-    pmu_table,
-    scalar_entry,
-    scope_line,
-    scope_lines,
-    swimlane,
-    tensor_entry,
-    write_all,
-)
+from . import files as F
+from .probe import CYCLES, HARDWARE, has_hardware, names_of
 from .run import RunTensor
 
 _ARGS = np.dtype(CoreArgsStorage)
@@ -68,11 +53,7 @@ _DUMP = np.dtype([("launch", "u4"), ("index", "i4"), ("after", "i8"), ("bytes", 
 _NAME_BYTES = 256
 MARKED = 1
 """The level at which only marked tensors are dumped."""
-_TAGS = {
-    ArgDirection.IN: "INPUT",
-    ArgDirection.OUT: "OUTPUT_EXISTING",
-    ArgDirection.INOUT: "INOUT",
-}
+_TAGS = {ArgDirection.IN: "INPUT", ArgDirection.OUT: "OUTPUT_EXISTING", ArgDirection.INOUT: "INOUT"}
 
 
 class _Event(ctypes.Structure):
@@ -149,12 +130,6 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
 
     `wire` is its CallConfig, `what` begins messages. The files are written also if the run fails once it
     has begun: then its error is the one that counts.
-
-    Raises
-    ------
-    ChipError
-        CONFIG: a flag cannot have its value, or there is no `output_prefix`; SYSTEM: the files cannot be
-        written, which is mostly seen before the run.
     """
     try:
         config = CallConfig.from_bytes(wire[: CallConfig._LAYOUT.size])
@@ -166,7 +141,7 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
     with ExitStack() as files, _refused(what, folder):
         folder.mkdir(parents=True, exist_ok=True)
         records, dumped = files.enter_context(tempfile.TemporaryFile(dir=folder)), -1
-        if config.enable_dump_tensor not in (0, WITHOUT_BYTES):
+        if config.enable_dump_tensor not in (0, F.WITHOUT_BYTES):
             dumped = files.enter_context(tempfile.TemporaryFile(dir=folder)).fileno()
         events = HARDWARE.get(config.enable_pmu, ())
         hardware = bool(events) and has_hardware(config.enable_pmu)
@@ -180,14 +155,14 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
                 records.seek(0)
                 run = ChipRun.read(records.read())
                 path = f"/proc/self/fd/{dumped}" if dumped >= 0 else None
-                makers: Makers = {
+                makers: F.Makers = {
                     "enable_l2_swimlane": lambda level: _swimlane(run, level),
                     "enable_dep_gen": lambda _: _dependencies(run),
                     "enable_dump_tensor": lambda level: _arguments(run, level, path),
                     "enable_scope_stats": lambda _: _scopes(run, failed),
                     "enable_pmu": lambda event_type: _counted(run, event_type, hardware),
                 }
-                write_all(config, makers, path)
+                F.write_all(config, makers, path)
                 errors = [int(wave.head["counters_error"]) for wave in run.waves]
                 if any(errors):
                     raise OSError(errors[-1], os.strerror(errors[-1]))
@@ -215,7 +190,7 @@ def _swimlane(run: ChipRun, level: int) -> dict[str, Any]:
         | {"start_cycles": int(launch["begin"]), "end_cycles": int(launch["end"])}
         for i, launch in run.launches()
     )
-    return swimlane(level, cores, ran, phases, submits)
+    return F.swimlane(level, cores, ran, phases, submits)
 
 
 def _phases(wave: Wave, turn: int) -> Iterator[dict[str, Any]]:
@@ -244,7 +219,7 @@ def _counted(run: ChipRun, event_type: int, hardware: bool) -> str:
         (core, launch, functions[launch], mine)
         for (core, launch), mine in zip(blocks[["core", "launch"]].tolist(), counts, strict=True)
     )
-    return pmu_table(rows, names, event_type)
+    return F.pmu_table(rows, names, event_type)
 
 
 # ---------------------------------------------------------------- what launches have
@@ -276,11 +251,11 @@ def _dependencies(run: ChipRun) -> dict[str, Any]:
     tasks = []
     for i, launch in run.launches():
         mine = [(one, numbers[one.address]) for one in _tensors(launch)]
-        tasks.append(dependency_task(i, "manual", int(launch["func_id"]), mine))
+        tasks.append(F.dependency_task(i, "manual", int(launch["func_id"]), mine))
     return {
         "tasks": tasks,
         "tensors": [
-            dependency_buffer(numbers[address], address, 0, *found)
+            F.dependency_buffer(numbers[address], address, 0, *found)
             for address, found in buffers.items()
         ],
         "edges": [
@@ -293,7 +268,7 @@ def _dependencies(run: ChipRun) -> dict[str, Any]:
 
 
 def _arguments(run: ChipRun, level: int, dumped: str | None) -> dict[str, Any]:
-    return manifest(level, list(_dumped(run, level, dumped)), 0)
+    return F.manifest(level, list(_dumped(run, level, dumped)), 0)
 
 
 def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, Any]]:
@@ -306,7 +281,7 @@ def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, 
                 mine = (wave.dumps["launch"] == i) & (wave.dumps["after"] == after)
                 for _, index, _, size in wave.dumps[mine].tolist():
                     tensor = _tensor(launch, index)
-                    entry = tensor_entry(*task, tensor, AFTER if after else BEFORE)
+                    entry = F.tensor_entry(*task, tensor, F.AFTER if after else F.BEFORE)
                     entry |= {"bin_offset": at, "bin_size": size}
                     entry["truncated"] = dumped is not None and size < tensor.nbytes
                     at += size
@@ -316,7 +291,7 @@ def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, 
                 args = launch["args"]
                 for k, value in enumerate(args["scalars"][: int(args["scalar_count"])]):
                     index = int(args["tensor_count"]) + k
-                    yield scalar_entry(*task, index, "UINT64", int(value), dumped)
+                    yield F.scalar_entry(*task, index, "UINT64", int(value), dumped)
 
 
 def _scopes(run: ChipRun, failed: bool) -> str:
@@ -325,7 +300,7 @@ def _scopes(run: ChipRun, failed: bool) -> str:
     back, use, most = Counter[str](), Counter[str](), Counter[str]()
 
     def note(phase: str, depth: int) -> None:
-        lines.append(scope_line(run.name, phase, depth, 0, back, use, 0))
+        lines.append(F.scope_line(run.name, phase, depth, 0, back, use, 0))
         most["heap"] = max(most["heap"], use["heap"])
 
     note("begin", 0)
@@ -338,4 +313,4 @@ def _scopes(run: ChipRun, failed: bool) -> str:
             back["tasks"], most["tasks"] = use["tasks"], max(most["tasks"], count)
     use["heap"] = int(run.waves[-1].head["heap_after"]) if run.waves else 0
     note("end", 0)
-    return scope_lines(lines, failed, 0, [most], 0)
+    return F.scope_lines(lines, failed, 0, [most], 0)

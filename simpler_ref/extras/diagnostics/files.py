@@ -152,11 +152,7 @@ def swimlane(
         "core_types": ["aiv"] * cores,
     }
     tasks = np.column_stack([columns[:, :2], number, columns[:, 2:4]])
-    found = {
-        "l2_swimlane_level": level,
-        "metadata": metadata,
-        "aicore_tasks": tasks.tolist(),
-    }
+    found = {"l2_swimlane_level": level, "metadata": metadata, "aicore_tasks": tasks.tolist()}
     if level >= 2:
         found["aicpu_tasks"] = np.column_stack([core, number, columns[:, 4:]]).tolist()
     if level >= 3:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...jit import layout as L
 from ...model.enums import DataType
-from ...model.wire import Layout, row_major, span_of
+from ...model.wire import Layout, is_row_major, row_major, span_of
 from ...system.types import Array
 from ...trace import tables
 from ...trace.tables import NOTE, TraceFile
@@ -50,12 +50,7 @@ class RunTensor:
     @property
     def is_contiguous(self) -> bool:
         """Whether its elements follow each other, row by row."""
-        return 0 in self.shape or all(
-            size == 1 or step == usual
-            for size, step, usual in zip(
-                self.shape, self.strides, row_major(self.shape, 1), strict=True
-            )
-        )
+        return is_row_major(self.shape, self.strides, 1)
 
     def described(self, prefix: str = "") -> dict[str, Any]:
         """Return what files say of its elements; 64-bit numbers are strings."""

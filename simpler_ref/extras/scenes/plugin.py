@@ -87,13 +87,7 @@ class RunOptions:
 
 
 def devices_of(text: str) -> tuple[int, ...]:
-    """Return the numbers in "0", "0,2" or "0-3".
-
-    Raises
-    ------
-    ValueError
-        The text says nothing of the kind.
-    """
+    """Return the numbers in "0", "0,2" or "0-3"."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")

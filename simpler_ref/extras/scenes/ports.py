@@ -29,8 +29,8 @@ from ...remote.frames import Frame, FrameHeader, decode_frame, decode_frame_head
 from ...remote.limits import FRAME_HEADER_BYTES
 from .. import scenes
 from . import arguments
+from .case import Callables, compile_file
 from .plugin import require_simulated
-from .programs import Callables, compile_file
 
 log = logging.getLogger("simpler_ref")
 

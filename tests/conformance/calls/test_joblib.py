@@ -224,7 +224,7 @@ def test_many_items_and_an_endless_generator():
 
 @pytest.mark.spec("CALL-JOBLIB-1")
 def test_without_joblib_it_says_what_to_install(monkeypatch):
-    from simpler_ref.system import extras
+    from simpler_ref.system import lazy
 
     def gone(name):
         raise ModuleNotFoundError("No module named 'joblib'", name="joblib")
@@ -232,4 +232,4 @@ def test_without_joblib_it_says_what_to_install(monkeypatch):
     found = [type("", (), {"load": gone})()]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: found)
     with pytest.raises(ModuleNotFoundError, match=r"pip install simpler_ref\[joblib\]"):
-        extras.load.__wrapped__("joblib")
+        lazy.load.__wrapped__("joblib")

@@ -20,9 +20,8 @@ from simpler_ref import TensorArgType as T
 from simpler_ref import Worker
 from simpler_ref.engine.view import slots
 from simpler_ref.jit import layout as L
-from simpler_ref.workers import top, top_command, top_server
-from simpler_ref.workers.top import Row
-from simpler_ref.workers.top_command import NoAnswerError, SilentError, ask
+from simpler_ref.workers import top
+from simpler_ref.workers.top import NoAnswerError, Row, SilentError, ask
 
 from ...kernels import kernels
 from ...support import Driver, Gate, small_engine, unmap, updates, wait_until
@@ -42,7 +41,7 @@ def in_background(w, build, gate):
 
 def names_of(pid):
     """Return the names of the sockets on which a process answers."""
-    name = top_server.NAME.format(pid=pid)
+    name = top.NAME.format(pid=pid)
     shown = (line.split()[-1] for line in sockets().splitlines())
     return [name] if name.replace("\0", "@") in shown else []
 
@@ -285,7 +284,7 @@ def test_other_users_get_no_answer(started, monkeypatch):
 @pytest.mark.spec("SEE-TOP-4")
 def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
     with Fork(signal.pause) as other, socket.socket(socket.AF_UNIX) as impostor:
-        impostor.bind(top_server.NAME.format(pid=other.pid))
+        impostor.bind(top.NAME.format(pid=other.pid))
         impostor.listen()
         with pytest.raises(NoAnswerError, match=f"process {other.pid} has no open Worker"):
             ask(other.pid)
@@ -295,7 +294,7 @@ def test_a_socket_of_another_process_is_not_taken_for_that_of_a_program():
 def test_a_process_that_has_the_name_for_a_moment_is_waited_for(started, caplog):
     started.close()
     with socket.socket(socket.AF_UNIX) as forked, Worker(level=3, child_mode="thread") as w:
-        forked.bind(top_server.NAME.format(pid=os.getpid()))
+        forked.bind(top.NAME.format(pid=os.getpid()))
         timer = threading.Timer(0.01, forked.close)
         timer.start()
         w.start()
@@ -361,7 +360,7 @@ def test_a_forked_process_neither_answers_nor_keeps_the_socket():
         (_name,) = names_of(us)
 
         def child():
-            assert not names_of(os.getpid()) and not top_server._open and not answering_threads()
+            assert not names_of(os.getpid()) and not top._open and not answering_threads()
             assert len(ask(us)) == 1
             with Worker(level=3, num_sub_workers=1) as own:
                 own.start()
@@ -454,7 +453,7 @@ def shown_until(turn, ends, pid, monkeypatch, *options):
         if len(slept) == turn:
             ends()
 
-    monkeypatch.setattr(top_command.time, "sleep", sleep)
+    monkeypatch.setattr(top.time, "sleep", sleep)
     assert main(["top", str(pid), *options]) == 0
     return slept
 

@@ -9,7 +9,7 @@ from simpler_ref import Worker
 from simpler_ref.errors import ControlError
 from simpler_ref.jit import layout as L
 from simpler_ref.workers.kinds import SubWorker
-from simpler_ref.workers.threads import ThreadManager
+from simpler_ref.workers.manager import ThreadManager
 from tests.support import DEADLINE_S
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from simpler_ref import Worker, WorkerLostError
 from simpler_ref.task_interface import TensorArgType as T
-from simpler_ref.workers.random_streams import draw_entropy
+from simpler_ref.workers.fork_server import draw_entropy
 from tests.support import make_args
 from tests.system.programs import in_a_fork
 

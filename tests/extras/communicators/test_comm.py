@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simpler_ref import TaskArgs
-from simpler_ref.extras.communicators.rendezvous import address_of
+from simpler_ref.extras.communicators import address_of
 from simpler_ref.native_chip import ChipError, ChipWorker
 from simpler_ref.system import regions
 from simpler_ref.task_interface import ContinuousTensor

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from simpler_ref import TensorArgType as T
-from simpler_ref.extras.diagnostics import counters
-from simpler_ref.extras.diagnostics import recording as module
+from simpler_ref.extras import diagnostics as module
+from simpler_ref.extras.diagnostics import probe as counters
 
 from .conftest import flagging, increase, make
 

@@ -33,7 +33,7 @@ def test_a_program_is_a_kernel_or_sources_or_an_orchestration_function(scene):
 
 @pytest.mark.spec("SCENE-CASE-1")
 def test_sources_are_files_beside_the_scene(tmp_path):
-    from simpler_ref.extras.scenes.programs import chip_callable
+    from simpler_ref.extras.scenes.case import chip_callable
 
     main, core = dict(FROM_SOURCES["orchestration"]), dict(FROM_SOURCES["incores"][0])
     for entry, name in ((main, "main.c"), (core, "core.c")):
