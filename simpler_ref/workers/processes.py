@@ -26,9 +26,20 @@ from ..system.forks import why_not_fork as why_not_fork
 from ..system.polling import wait_readable
 from ..system.regions import PRIVATE, covers, shared_mappings
 from ..system.signals import put_handlers_back, signals_blocked
-from . import fork_server as F
 from . import top
 from .containment import Relay, relay, take_over
+from .fork_server import (
+    GRACE_S,
+    REPORT,
+    REQUEST,
+    Entropy,
+    Lifeline,
+    Makings,
+    ServerSetup,
+    draw_entropy,
+    fork_server,
+    serve,
+)
 from .kinds import WorkerKind
 from .manager import WorkerManager
 
@@ -166,7 +177,7 @@ class ProcessManager(WorkerManager):
         self._server_fd = -1
         self._monitor: threading.Thread | None = None
         self._relay: Relay | None = None
-        self._lifeline: F.Lifeline | None = None
+        self._lifeline: Lifeline | None = None
         self._killed: set[int] = set()
         """Workers that the server was told to kill."""
         self._is_ending = self._waits = False
@@ -174,37 +185,37 @@ class ProcessManager(WorkerManager):
     def _get_ready(self, snapshot: Snapshot) -> None:
         limit_threads = forks.limiter()
 
-        def fork(setup: F.ServerSetup, lifeline: F.Lifeline) -> int:
+        def fork(setup: ServerSetup, lifeline: Lifeline) -> int:
             def in_the_child() -> NoReturn:
                 lifeline.hold()
                 put_handlers_back(all_of_them=True)
                 take_over(setup.pipes)
-                F.serve(setup, F.Makings(self._engine, self.kinds, snapshot), limit_threads)
+                serve(setup, Makings(self._engine, self.kinds, snapshot), limit_threads)
 
             with warnings.catch_warnings():
                 # Python 3.12 warns of any fork beside threads. Our threads hold no lock here.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                return F.fork_server(in_the_child)
+                return fork_server(in_the_child)
 
         with signals_blocked() as mask:
             self._relay = relay()
             self._make_server(fork, mask, self._draw_entropy())
             self._start_monitor()
 
-    def _draw_entropy(self) -> F.Entropy:
+    def _draw_entropy(self) -> Entropy:
         others = [found() for found in _of_this_process.keyrefs()]  # other threads add some
-        return F.draw_entropy(beside=sum(isinstance(one, ProcessManager) for one in others))
+        return draw_entropy(beside=sum(isinstance(one, ProcessManager) for one in others))
 
     def _make_server(
-        self, start: Callable[[F.ServerSetup, F.Lifeline], int], mask: set[int], entropy: F.Entropy
+        self, start: Callable[[ServerSetup, Lifeline], int], mask: set[int], entropy: Entropy
     ) -> None:
         """Have a fork server, whose pid `start` returns, at the other end of a connection."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         disown_after_fork(self)
-        self._lifeline = F.Lifeline()
+        self._lifeline = Lifeline()
         with theirs, self._lifeline:
             parent_fd = os.pidfd_open(os.getpid())
-            setup = F.ServerSetup(
+            setup = ServerSetup(
                 sock=theirs.fileno(),
                 parent_fd=parent_fd,
                 pipes={} if self._relay is None else dict(self._relay.pipes),
@@ -258,12 +269,12 @@ class ProcessManager(WorkerManager):
     def _rescind(self, worker: int) -> None:
         """Wait for the death, which cannot be rescinded: it must not come in the next task."""
         if worker in self._killed:
-            self._wait_for_news(lambda: worker in self.dead or self.lost, F.GRACE_S)
+            self._wait_for_news(lambda: worker in self.dead or self.lost, GRACE_S)
 
     def _send(self, order: bytes, worker: int) -> None:
         if self._socket is not None:
             with suppress(OSError):  # the server is gone: the monitor thread reports that
-                self._socket.send(F.REQUEST.pack(order, worker))
+                self._socket.send(REQUEST.pack(order, worker))
 
     # ------------------------------------------------------------ monitor thread
     def _watch(self) -> None:
@@ -273,12 +284,12 @@ class ProcessManager(WorkerManager):
         poll.register(self._server_fd, select.POLLIN)
         while self._socket.fileno() in [fd for fd, _ in poll.poll()]:  # its reports come first
             try:
-                raw = self._socket.recv(F.REPORT.size)
+                raw = self._socket.recv(REPORT.size)
             except OSError:
                 break
-            if len(raw) < F.REPORT.size:
+            if len(raw) < REPORT.size:
                 break
-            report, worker, pid, code = F.REPORT.unpack(raw)
+            report, worker, pid, code = REPORT.unpack(raw)
             if report == b"B":
                 with self._known:
                     self.pids[worker] = pid
@@ -293,7 +304,7 @@ class ProcessManager(WorkerManager):
             else:
                 self._mark_dead(worker, code)
         if self._lifeline is not None and not self._is_ending:  # the server was killed
-            self._lifeline.wait(F.GRACE_S)
+            self._lifeline.wait(GRACE_S)
         with self._known:
             self.lost = True
             self._heard.notify_all()
@@ -306,7 +317,7 @@ class ProcessManager(WorkerManager):
         self._is_ending = True
         self._send(b"Q", 0)
         if self._server_fd >= 0:
-            while not wait_readable([self._server_fd], F.GRACE_S + 2.0) and self._waits:
+            while not wait_readable([self._server_fd], GRACE_S + 2.0) and self._waits:
                 pass
 
     def _shut_down(self) -> None:
