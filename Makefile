@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FOR_DEMO := $(VENV)/.installed-for-demo
 # Two processes share the tests: programs that start, sleep and die leave half of a core idle. More of them
 # would only wait for each other on a small machine. Who has no test left takes half of the other's.
 SHARED := -n 2 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 3
@@ -11,13 +12,16 @@ NATIVE := setup.py $(wildcard simpler_ref/*/src/*.[ch] simpler_ref/native_chip/i
 .PHONY: demo test test-long coverage mutants lint bench bench-compare bench-peers docs release clean
 .DEFAULT_GOAL := demo
 
-$(STAMP): pyproject.toml $(NATIVE)
+$(STAMP): EXTRAS := test,docs,examples
+$(FOR_DEMO): EXTRAS := examples,remote
+$(STAMP) $(FOR_DEMO): pyproject.toml $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,docs,examples]"
-	@touch $@
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$(EXTRAS)]"
+	@touch $@ $(FOR_DEMO)
 
-demo: $(STAMP)
+# What only tests and documents need is left out.
+demo: $(FOR_DEMO)
 	@$(BIN)/python examples/gaussian_process.py $(ARGS)
 
 test: $(STAMP)

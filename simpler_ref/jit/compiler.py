@@ -5,18 +5,24 @@ the callers of those. Here numba types a kernel once and makes LLVM's code of it
 with the parts of all kernels that they call, are a `_Unit`, which LLVM optimises and compiles as a whole.
 It knows all callers then, and decides what to inline.
 
-Two thirds of the time are numba's, which is Python, and the rest LLVM's.
+Two thirds of the time are numba's, which is Python, and the rest LLVM's. So there are two units, each
+made by a process: what workers and the Scheduler do, and what the Orch thread does. They meet in the
+Scheduler's pass, which is an entry of the first one, called by its symbol.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from llvmlite import binding, ir
-from numba.core import compiler_lock, config, types
+from numba.core import cgutils, compiler_lock, config, types
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import CompilerBase, PassManager
 from numba.core.compiler_machinery import register_pass
@@ -31,7 +37,8 @@ from numba.core.typed_passes import (
 )
 from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
 
-from .instructions import INSTRUCTIONS, INT, WORDS, words_of
+from .instructions import INSTRUCTIONS, INT, WORDS, instruction, words_of
+from .kernel import KERNELS, SHARED, Entry, parts_of
 
 _TYPES = {"w": WORDS, "b": WORDS, "i": INT}
 """What an entry takes, by the letters that `kernel` has for it."""
@@ -45,6 +52,7 @@ _OPTIONS = {
     "no_cfunc_wrapper": True,
 }
 """No kernel allocates, so none counts references: `_nrt=False` saves an atomic addition per array use."""
+_LONGEST_S = 600
 _known: dict[Callable[..., Any], Any] = {}
 
 
@@ -131,10 +139,54 @@ class _Kernel(CPUDispatcher):
         self.overloads[tuple(made.signature.args)] = made._replace(type_annotation=None)
 
 
-def compile_entries(entries: Sequence[Any], kernels: Sequence[Callable[..., Any]]) -> bytes:
-    """Return object code of some entries, by their symbols; the code of `kernels` may call each other."""
+def compile_parts(*parts: Sequence[Entry]) -> list[bytes]:
+    """Return the object code of each part, by the symbols of its entries; see `kernel.parts_of`."""
+    if len(parts) == 1:
+        return [_compile(parts[0])]
+    other = _start_other() if len(os.sched_getaffinity(0)) > 1 else None
+    try:
+        second = _compile(parts[1], SHARED)
+        return [(other and _code_of(other)) or _compile(parts[0]), second]
+    finally:
+        if other is not None:
+            other.kill()
+            other.communicate()
+
+
+def _start_other() -> subprocess.Popen[bytes] | None:
+    """Start a process that compiles the first part of all entries, and prints the code."""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    program = "from simpler_ref.jit import compiler; compiler.print_first_part()"
+    with contextlib.suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+    return None
+
+
+def _code_of(process: subprocess.Popen[bytes]) -> bytes:
+    """Return what a process has printed; nothing if it has failed."""
+    try:
+        code, _ = process.communicate(timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return b""
+    return b"" if process.returncode else code
+
+
+def print_first_part() -> None:
+    """Compile the first part of all entries, and print the code."""
+    from .entries import all_entries
+
+    sys.stdout.buffer.write(_compile(parts_of(all_entries())[0]))
+
+
+def _compile(entries: Sequence[Entry], elsewhere: Sequence[Entry] = ()) -> bytes:
+    """Return the code of some entries; what is `elsewhere` is called by its symbol."""
     with compiler_lock.global_compiler_lock, _no_garbage_collection(), _remembered_types():
-        _know([*kernels, *(one.py_func for one in entries)])
+        _know([*KERNELS, *(one.py_func for one in entries)], elsewhere)
         unit = _Unit(_codegen(), "kernels")
         unit.enable_object_caching()
         for one in {one.symbol: one for one in entries}.values():
@@ -155,20 +207,44 @@ def _codegen() -> JITCPUCodegen:
         config.CPU_NAME, config.CPU_FEATURES = usual
 
 
-def _know(functions: Sequence[Callable[..., Any]]) -> None:
-    """Have numba compile functions where compiled code refers to them."""
+def _know(functions: Sequence[Callable[..., Any]], elsewhere: Sequence[Entry]) -> None:
+    """Have numba compile functions where compiled code refers to them, or call what is `elsewhere`."""
     context = cpu_target.typing_context
     context.refresh()
     if not _known:
         for plain, made in INSTRUCTIONS.items():
             context.insert_global(plain, context.resolve_value_type(made))
+    for one in [one for one in elsewhere if one.py_func not in _known]:
+        made = _by_symbol(one)
+        context.refresh()
+        context.insert_global(one.py_func, context.resolve_value_type(made))
+    by_symbol = {one.py_func for one in elsewhere}
     for function in functions:
         if function not in _known and function not in INSTRUCTIONS:
             _known[function] = made = _Kernel(function)
-            context.insert_global(function, types.Dispatcher(made))
+            if function not in by_symbol:
+                context.insert_global(function, types.Dispatcher(made))
 
 
-def _add(unit: _Unit, entry: Any) -> None:
+def _by_symbol(entry: Entry) -> Any:
+    """Return what kernels call for an entry that is compiled elsewhere."""
+
+    @instruction(INT, WORDS)
+    def call(context, builder, mem):
+        array = context.make_array(WORDS)(context, builder, mem)
+        word = ir.IntType(64)
+        given = cgutils.alloca_once(builder, word, 2)
+        builder.store(builder.ptrtoint(array.data, word), given)
+        builder.store(array.nitems, builder.gep(given, [word(1)]))
+        kind = ir.FunctionType(word, [given.type])
+        return builder.call(
+            cgutils.get_or_insert_function(builder.module, kind, entry.symbol), [given]
+        )
+
+    return call
+
+
+def _add(unit: _Unit, entry: Entry) -> None:
     """Add the function that Python calls: it takes the address of words, and calls a kernel with them."""
     context = cpu_target.target_context
     wanted = tuple(_TYPES[one] for one in entry.entry_signature)

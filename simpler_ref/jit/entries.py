@@ -325,9 +325,14 @@ def _found_in(module: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in module.items() if hasattr(one, "entry_signature")}
 
 
+def all_entries() -> list[Any]:
+    """Return the entries of this module."""
+    return list(_found_in(globals()).values())
+
+
 def pack() -> Path:
     """Put the compiled entries of this module into the package; return the file."""
-    return kernel.pack(list(_found_in(globals()).values()))
+    return kernel.pack(all_entries())
 
 
 _bound: dict[str, Entries] = {}

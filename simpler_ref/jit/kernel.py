@@ -23,6 +23,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import pickle
 import platform
 import struct
 from collections.abc import Callable, Sequence
@@ -45,6 +46,11 @@ WORDS, BYTES, INT = "w", "b", "i"
 
 KERNELS: list[Callable[..., Any]] = []
 """Functions that compiled code calls, compiled."""
+SHARED: list[Entry] = []
+"""Kernels of the first part that the second one calls as an entry; see `compile_parts`."""
+_FIRST_PART = ("claims", "journal", "mailbox", "schedule", "serve")
+"""Modules whose entries, about half of all code, are the first part."""
+_MANY = 50
 _HERE = Path(__file__).parent
 _LIBRARY = _HERE / "_entry.so"
 _DIGEST = hashlib.sha256().digest_size
@@ -69,6 +75,13 @@ def kernel(func: F) -> F:
     """Make `func` a kernel: compiled as a part of the entries that call it, without the GIL."""
     KERNELS.append(func)
     return func
+
+
+def shared(func: F) -> F:
+    """Make `func`, which takes the memory alone, a kernel of the first part that the second one calls."""
+    if not INTERPRETED:
+        SHARED.append(Entry(func, (WORDS,), STAMP, nogil=False))
+    return kernel(func)
 
 
 class Entry:
@@ -167,7 +180,7 @@ class _Compiled:
         """Compile the entries, and keep the code on disk."""
         from . import compiler
 
-        code = compiler.compile_entries(self._entries, KERNELS)
+        code = pickle.dumps(compiler.compile_parts(*parts_of(self._entries)))
         try:
             cache.write(self.name, self._file(code))
         except (OSError, MemoryError) as error:
@@ -199,10 +212,19 @@ class _Compiled:
         binding.initialize_native_asmprinter()
         machine = binding.Target.from_default_triple().create_target_machine(jit=True)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        engine.add_object_file(binding.ObjectFileRef.from_data(code))
+        for part in pickle.loads(code):
+            engine.add_object_file(binding.ObjectFileRef.from_data(part))
         engine.finalize_object()
         _engines.append(engine)
         return [one.bind(engine.get_function_address(one.symbol)) for one in self._entries]
+
+
+def parts_of(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return the entries of each part, which are compiled side by side; a few are one part."""
+    parts: list[list[Entry]] = [list(SHARED), []]
+    for one in entries:
+        parts[one.py_func.__module__.rpartition(".")[2] not in _FIRST_PART].append(one)
+    return parts if len(entries) >= _MANY else [list(entries)]
 
 
 def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:

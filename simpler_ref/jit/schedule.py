@@ -69,7 +69,7 @@ from .dispatch import dispatch
 from .graph import wire_all
 from .hazards import forget_all
 from .journal import note_run, note_span
-from .kernel import kernel
+from .kernel import kernel, shared
 from .mailbox import STATE_MASK, is_done, worker_at
 from .queues import has_candidate, has_ready, take_consumed
 from .ring import reset_to_empty
@@ -80,7 +80,7 @@ from .waiting import be_awake, commit, notify, prepare
 
 
 # ---------------------------------------------------------------- the pass
-@kernel
+@shared
 def scheduler_pass(mem):
     """Run one pass: deaths, wiring, dispatch to either pool, completions.
 

@@ -4,10 +4,12 @@ import collections
 import os
 import resource
 import stat
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from simpler_ref.jit import cache, compiler, kernel
@@ -35,7 +37,7 @@ def is_cached(entry):
 def version(function=triple, stamp="sources"):
     """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
     entry = kept(function, stamp)
-    with mock.patch.object(compiler, "compile_entries", wraps=compiler.compile_entries) as compiles:
+    with mock.patch.object(compiler, "compile_parts", wraps=compiler.compile_parts) as compiles:
         holds, (bound,) = is_cached(entry), kernel.bind([entry])
         answer = bound(14)
     assert holds is not compiles.called
@@ -224,3 +226,40 @@ def test_those_who_write_and_read_a_file_at_the_same_time_see_a_whole_one(folder
             stop.set()
         assert [writer.result() for writer in writers] == [None] * 4
     assert [path.name for path in folder.iterdir()] == [name]
+
+
+# ---------------------------------------------------------------- the two parts of all kernels
+PARTS = """
+def shared(mem):
+    return mem[0] + mem[1]
+
+def first(mem):
+    mem[1] += 1
+    return shared(mem)
+
+def second(mem):
+    return 10 * shared(mem)
+"""
+
+
+@pytest.mark.spec("SPEED-KEEP-1")
+@pytest.mark.parametrize("other", [["false"], ["sleep", "100"], ["nowhere"], None])
+def test_a_process_that_compiles_both_parts_makes_them_call_each_other(other, monkeypatch):
+    made = {"__name__": "parts"}
+    exec(compile(PARTS, "<parts>", "exec"), made)
+    entries = [
+        kernel.Entry(made[name], (kernel.WORDS,), f"{other}", nogil=False)
+        for name in ("shared", "first", "second")
+    ]
+    monkeypatch.setattr(kernel, "parts_of", lambda entries: [entries[:2], entries[2:]])
+    monkeypatch.setattr(compiler, "KERNELS", list(made.values())[-3:])
+    monkeypatch.setattr(compiler, "SHARED", entries[:1])
+    monkeypatch.setattr(compiler, "_LONGEST_S", 0.1)
+    if other is None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    else:
+        real = subprocess.Popen
+        monkeypatch.setattr(subprocess, "Popen", lambda argv, **how: real(other, **how))
+    mem = np.array([3, 4])
+    _, first, second = kernel.bind(entries)
+    assert (first(mem), second(mem)) == (8, 80)
