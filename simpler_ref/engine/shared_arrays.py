@@ -303,9 +303,11 @@ class Arena:
         weakref.finalize(owner, _populated.pop, address, None).atexit = False
 
     def pages_of(self, array: Array) -> tuple[int, int]:
-        """Return from where to where pages have nothing but an array, or a part of one, without gaps."""
+        """Return from where to where pages have nothing but an array without gaps; none if it is elsewhere."""
         first = address_of(array)
         end = first + array.nbytes
+        if not self.base <= first < end <= self.base + self.size:
+            return 0, 0
         holder = self._holders.get(first - self.base)
         owner = None if holder is None else holder()
         if isinstance(owner, np.ndarray) and owner.nbytes == array.nbytes:

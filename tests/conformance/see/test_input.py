@@ -494,14 +494,15 @@ def test_memory_of_a_dropped_array_is_open_again(closing):
 
 
 @pytest.mark.spec("SEE-INPUT-7")
-def test_a_fault_elsewhere_ends_the_program_as_ever():
+@pytest.mark.parametrize("fault", ["ctypes.string_at(8, 4)", "os.kill(os.getpid(), 11)"])
+def test_a_fault_elsewhere_ends_the_program_as_ever(fault):
     program = (
-        "import simpler_ref as sr, ctypes\n"
+        "import simpler_ref as sr, ctypes, os\n"
         "def f(x: sr.InOut): x[:] = 1\n"
         "if __name__ == '__main__':\n"
         "    with sr.Worker(num_sub_workers=1, check=True) as w:\n"
         "        w.submit(f, w.zeros(9)).result()\n"
-        "        ctypes.string_at(8, 4)\n"
+        f"        {fault}\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGSEGV
