@@ -303,7 +303,7 @@ class Arena:
         weakref.finalize(owner, _populated.pop, address, None).atexit = False
 
     def pages_of(self, array: Array) -> tuple[int, int]:
-        """Return from where to where pages have nothing but an array without gaps; none if it is elsewhere."""
+        """Return from where to where pages have nothing but an array without gaps, if it is from here."""
         first = address_of(array)
         end = first + array.nbytes
         if not self.base <= first < end <= self.base + self.size:
