@@ -206,9 +206,7 @@ static inline int32_t simpler_domain_until_(const SimplerDomain *domain, const u
             break;
         }
         const uint64_t rest = deadline - here;
-        struct timespec left;
-        left.tv_sec = (time_t)(rest / 1000000000u);
-        left.tv_nsec = (long)(rest % 1000000000u);
+        const struct timespec left = {(time_t)(rest / 1000000000u), (long)(rest % 1000000000u)};
         simpler_futex_(&waker->wakes, FUTEX_WAIT, wakes, &left);
     }
     __atomic_fetch_sub(&waker->sleepers, 1, __ATOMIC_SEQ_CST);

@@ -77,9 +77,8 @@ bool arena_open(Arena *arena, uint64_t size, int32_t device_id)
 
 void arena_close(Arena *arena)
 {
-    const uint64_t guard = GUARD;
     if (arena->mapping != NULL)
-        munmap(arena->mapping, arena->end - arena->first + 2 * guard);
+        munmap(arena->mapping, arena->end - arena->first + 2 * GUARD);
     free(arena->live);
     free(arena->windows);
     memset(arena, 0, sizeof *arena);
@@ -166,7 +165,7 @@ bool arena_holds(const Arena *arena, uint64_t at, uint64_t size)
     for (size_t i = 0; i < arena->windows_count; i++)
         if (within(at, size, arena->windows[i].at, arena->windows[i].size))
             return true;
-    return false;
+    return arena->lowest < arena->end && within(at, size, arena->lowest, arena->end - arena->lowest);
 }
 
 /* Rule WM-DOMAIN-4 */
@@ -186,11 +185,6 @@ bool arena_close_window(Arena *arena, uint64_t at)
             return true;
         }
     return false;
-}
-
-bool arena_lends(const Arena *arena, uint64_t at, uint64_t size)
-{
-    return within(at, size, arena->lowest, arena->end - arena->lowest);
 }
 
 /* Rule CHIP-MEM-6 */

@@ -52,9 +52,8 @@ bool arena_free(Arena *arena, uint64_t at);
 bool arena_open_window(Arena *arena, uint64_t at, uint64_t size);
 bool arena_close_window(Arena *arena, uint64_t at);
 
-/* Say whether bytes [at, at + size) lie in one allocation of the user or window, or in the run's memory. */
+/* Say whether bytes [at, at + size) lie in one allocation of the user, in a window, or in the run's memory. */
 bool arena_holds(const Arena *arena, uint64_t at, uint64_t size);
-bool arena_lends(const Arena *arena, uint64_t at, uint64_t size);
 
 /* Name the owner of an address, if it is another device: ": address 0x… belongs to device 1, this is device
  * 0", else nothing. Devices with memory of another size do not count. The text stays until the next call. */

@@ -89,7 +89,7 @@ static Signature take_signature(Reader *in, int32_t max_tensors, int32_t max_sca
 static void take_text(Reader *in, const char *what, char text[MAX_NAME + 1])
 {
     uint32_t length = take_u32(in, what);
-    text[0] = '\0';
+    memset(text, 0, MAX_NAME + 1);
     if (length > MAX_NAME)
         complain(in, "its %s has %u bytes; at most %d are allowed", what, length, MAX_NAME);
     const unsigned char *bytes = take(in, length, what);
@@ -98,7 +98,6 @@ static void take_text(Reader *in, const char *what, char text[MAX_NAME + 1])
             complain(in, "its %s has the byte 0x%02x; printable ASCII without spaces is needed",
                      what, bytes[i]);
         text[i] = (char)bytes[i];
-        text[i + 1] = '\0';
     }
 }
 
@@ -112,19 +111,14 @@ static Binary take_binary(Reader *in)
     return binary;
 }
 
-static void take_alignment(Reader *in)
+static void take_child(Reader *in, Callable *callable, Binary *binary)
 {
+    uint32_t func_id = take_u32(in, "children");
     const uint64_t size = -in->at % CHILD_ALIGN;
     const unsigned char *bytes = take(in, size, "children");
     for (uint64_t i = 0; i < size && !in->failed; i++)
         if (bytes[i] != 0)
             complain(in, "what aligns a child in it is not zero");
-}
-
-static void take_child(Reader *in, Callable *callable, Binary *binary)
-{
-    uint32_t func_id = take_u32(in, "children");
-    take_alignment(in);
     if (func_id > INT32_MAX)
         complain(in, "func_id %u is above %d", func_id, INT32_MAX);
     else if (!in->failed && callable_core(callable, (int32_t)func_id) != NULL)

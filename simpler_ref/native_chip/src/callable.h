@@ -40,10 +40,8 @@ typedef struct Callable {
 static inline bool signature_takes(const Signature *signature, int32_t most, int32_t tensors,
                                    int32_t scalars)
 {
-    if (signature->scalars > 0)
-        most = signature->scalars;
-    int32_t least = signature->scalars;
-    return tensors == signature->tensors && scalars >= least && scalars <= most;
+    const int32_t least = signature->scalars;
+    return tensors == signature->tensors && scalars >= least && scalars <= (least > 0 ? least : most);
 }
 
 /* Read and load a blob. Returns an error code, and `why` (of `room` bytes) says why; or 0 and a

@@ -24,18 +24,10 @@ PER_THREAD void *handler_stack;
 
 static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 enum { CAUGHT = sizeof caught / sizeof caught[0], HANDLER_STACK = 64 << 10 };
-static struct sigaction before[CAUGHT];
-static bool installed[CAUGHT];
+static struct sigaction before[NSIG];
+static bool installed[NSIG];
 static int chips; /* that are open */
 static pthread_mutex_t installing = PTHREAD_MUTEX_INITIALIZER;
-
-static int index_of(int signal)
-{
-    int i = 0;
-    while (i < CAUGHT - 1 && caught[i] != signal)
-        i++;
-    return i;
-}
 
 /* Only x86-64 reports readily whether an access was a read or a write. */
 static const char *access_of(int signal, void *context)
@@ -53,7 +45,7 @@ static const char *access_of(int signal, void *context)
  * Rule CHIP-FAULT-4 */
 static void pass_on(int signal, siginfo_t *info, void *context)
 {
-    const struct sigaction *old = &before[index_of(signal)];
+    const struct sigaction *old = &before[signal];
     if (old->sa_flags & SA_SIGINFO) {
         old->sa_sigaction(signal, info, context);
     } else if (old->sa_handler == SIG_DFL || (old->sa_handler == SIG_IGN && info->si_code > 0)) {
@@ -82,25 +74,25 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 }
 
 /* `before` is known before the first fault can come through the handler. */
-static bool put_in_front(int i)
+static bool put_in_front(int signal)
 {
     struct sigaction ours = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     ours.sa_sigaction = on_fault;
     sigemptyset(&ours.sa_mask);
-    if (!installed[i] && sigaction(caught[i], NULL, &before[i]) == 0)
-        installed[i] = sigaction(caught[i], &ours, NULL) == 0;
-    return installed[i];
+    if (!installed[signal] && sigaction(signal, NULL, &before[signal]) == 0)
+        installed[signal] = sigaction(signal, &ours, NULL) == 0;
+    return installed[signal];
 }
 
 /* Rule CHIP-FAULT-4 */
-static void take_away(int i)
+static void take_away(int signal)
 {
     struct sigaction now;
-    if (!installed[i] || sigaction(caught[i], NULL, &now) != 0)
+    if (!installed[signal] || sigaction(signal, NULL, &now) != 0)
         return;
     if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) {
-        sigaction(caught[i], &before[i], NULL);
-        installed[i] = false;
+        sigaction(signal, &before[signal], NULL);
+        installed[signal] = false;
     } /* else the handler in front may pass faults on to this one */
 }
 
@@ -109,7 +101,7 @@ bool faults_install(void)
     bool all = true;
     pthread_mutex_lock(&installing);
     for (int i = 0; i < CAUGHT; i++)
-        all = put_in_front(i) && all;
+        all = put_in_front(caught[i]) && all;
     chips++;
     pthread_mutex_unlock(&installing);
     if (!all)
@@ -122,7 +114,7 @@ void faults_uninstall(void)
     pthread_mutex_lock(&installing);
     if (--chips == 0)
         for (int i = 0; i < CAUGHT; i++)
-            take_away(i);
+            take_away(caught[i]);
     pthread_mutex_unlock(&installing);
 }
 

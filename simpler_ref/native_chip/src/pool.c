@@ -33,19 +33,14 @@ static const Launch *launch_of(const Wave *wave, uint32_t item)
     return launch;
 }
 
-static bool about_tensor(int32_t status, int32_t first)
-{
-    return status <= first && status > first - SIMPLER_CORE_MAX_TENSOR_ARGS;
-}
-
 static void describe_status(int32_t status, char *what, size_t room)
 {
-    if (about_tensor(status, SIMPLER_KERNEL_WRONG_DTYPE))
-        snprintf(what, room, "got a tensor %d of another element type than it was compiled for",
-                 SIMPLER_KERNEL_WRONG_DTYPE - status);
-    else if (about_tensor(status, SIMPLER_KERNEL_WRONG_NDIMS))
-        snprintf(what, room, "got a tensor %d of other dimensions than it was compiled for",
-                 SIMPLER_KERNEL_WRONG_NDIMS - status);
+    const int64_t dtype = (int64_t)SIMPLER_KERNEL_WRONG_DTYPE - status;
+    const int64_t ndims = (int64_t)SIMPLER_KERNEL_WRONG_NDIMS - status;
+    if (dtype >= 0 && dtype < SIMPLER_CORE_MAX_TENSOR_ARGS)
+        snprintf(what, room, "got a tensor %d of another element type than it was compiled for", (int)dtype);
+    else if (ndims >= 0 && ndims < SIMPLER_CORE_MAX_TENSOR_ARGS)
+        snprintf(what, room, "got a tensor %d of other dimensions than it was compiled for", (int)ndims);
     else if (status == SIMPLER_KERNEL_RAISED)
         snprintf(what, room, "raised an exception, such as that of an integer division by zero");
     else if (status == SIMPLER_DOMAIN_TIMEOUT)
@@ -197,13 +192,9 @@ static void open_pool(Pool *pool)
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
-    pool->most_cores = real_cores();
+    const int32_t cores = real_cores();
+    pool->most_cores = cores < MAX_CORES ? cores : MAX_CORES;
     pool->open = true;
-}
-
-static int32_t smaller(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* ---------------------------------------------------------------- a wave */
@@ -217,7 +208,8 @@ void pool_run(Pool *pool, Wave *wave)
     }
     if (!pool->open)
         open_pool(pool);
-    const int32_t helpers = smaller(smaller((int32_t)wave->items, pool->most_cores) - 1, MAX_CORES);
+    const int32_t items = (int32_t)wave->items;
+    const int32_t helpers = (items < pool->most_cores ? items : pool->most_cores) - 1;
     grow(pool, helpers);
     pthread_mutex_lock(&pool->lock);
     pool->wave = wave;

@@ -70,16 +70,11 @@ void records_launch(Records *records, const Wave *wave, uint64_t heap, int64_t b
 
 /* ---------------------------------------------------------------- dumps */
 
-static uint64_t bytes_of(const SimplerContinuousTensor *tensor)
-{
-    static const uint8_t sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
-    return simpler_elements(tensor) * sizes[tensor->dtype];
-}
-
 /* Dump what the launches of a wave read, before it, or what they wrote, after it.
  * Rule FLAG-CHIP-6 */
 static bool dump(Records *records, const Wave *wave, bool after)
 {
+    static const uint8_t sizes[SIMPLER_DATA_TYPES] = SIMPLER_DTYPE_SIZES;
     for (uint32_t i = 0; i < wave->count && records->dump_level != 0; i++) {
         const SimplerCoreArgs *args = &records->launches[i].args;
         for (int32_t k = 0; k < args->tensor_count; k++) {
@@ -87,9 +82,9 @@ static bool dump(Records *records, const Wave *wave, bool after)
             if (!(records->launches[i].directions[k] & (after ? SIMPLER_OUT : SIMPLER_IN)) ||
                 (records->dump_level == MARKED && !simpler_is_marked(tensor)))
                 continue;
+            const uint64_t size = simpler_elements(tensor) * sizes[tensor->dtype];
             const void *from = (const void *)(uintptr_t)tensor->data;
-            const int64_t bytes =
-                records->to.bytes < 0 ? 0 : append(records->to.bytes, from, bytes_of(tensor));
+            const int64_t bytes = records->to.bytes < 0 ? 0 : append(records->to.bytes, from, size);
             if (bytes < 0)
                 return false;
             records->dumps[records->dump_count++] = (DumpRecord){i, k, after, (uint64_t)bytes};

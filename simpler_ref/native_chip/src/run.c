@@ -103,18 +103,6 @@ static void insert_sorted(Staging *staging, HostTensor tensor)
 }
 
 /* Rule CHIP-MEM-4 */
-static int32_t check_child_memory(Chip *chip, const SimplerContinuousTensor *tensor, int32_t i,
-                                  uint64_t bytes)
-{
-    if (bytes == 0 || arena_holds(&chip->arena, tensor->data, bytes))
-        return PTO2_OK;
-    return chip_fail(chip, PTO2_E_ADDRESS,
-                     "tensor %d has %llu bytes of device memory at 0x%llx, which are not inside one "
-                     "live allocation of this chip%s",
-                     i, (unsigned long long)bytes, (unsigned long long)tensor->data,
-                     arena_owner(&chip->arena, tensor->data));
-}
-
 static int32_t sort_tensors(Chip *chip, const Callable *callable,
                             const SimplerChipStorageTaskArgs *args, Staging *staging)
 {
@@ -122,16 +110,17 @@ static int32_t sort_tensors(Chip *chip, const Callable *callable,
     for (int32_t i = 0; i < args->tensor_count_; i++) {
         const SimplerContinuousTensor *tensor = &args->tensors_[i];
         uint64_t bytes;
-        int32_t status;
         if (!tensor_bytes(chip, tensor, i, &bytes))
             return PTO2_E_ARGS;
-        if (tensor->child_memory) {
-            if ((status = check_child_memory(chip, tensor, i, bytes)) != PTO2_OK)
-                return status;
-        } else if (bytes > 0) {
+        if (bytes > 0 && !tensor->child_memory)
             insert_sorted(staging, (HostTensor){tensor->data, bytes, 0, i,
                                                 callable->signature.directions[i]});
-        }
+        else if (bytes > 0 && !arena_holds(&chip->arena, tensor->data, bytes))
+            return chip_fail(chip, PTO2_E_ADDRESS,
+                             "tensor %d has %llu bytes of device memory at 0x%llx, which are not inside "
+                             "one live allocation of this chip%s",
+                             i, (unsigned long long)bytes, (unsigned long long)tensor->data,
+                             arena_owner(&chip->arena, tensor->data));
     }
     return PTO2_OK;
 }
@@ -173,11 +162,6 @@ static int32_t stage_tensors(Chip *chip, Staging *staging)
     return PTO2_OK;
 }
 
-static void *as_pointer(uint64_t address)
-{
-    return (void *)(uintptr_t)address;
-}
-
 /* Copy all tensors that have `direction` (IN or OUT) among theirs, no byte twice.
  * Rule CHIP-RUN-3, CHIP-FAULT-4 */
 static int32_t copy_tensors(Chip *chip, const Staging *staging, int direction)
@@ -190,7 +174,8 @@ static int32_t copy_tensors(Chip *chip, const Staging *staging, int direction)
             continue;
         char what[64];
         snprintf(what, sizeof what, "tensor %d", tensor->index);
-        void *host = as_pointer(tensor->host + skip), *device = as_pointer(tensor->device + skip);
+        void *host = (void *)(uintptr_t)(tensor->host + skip);
+        void *device = (void *)(uintptr_t)(tensor->device + skip);
         bool in = direction == SIMPLER_IN;
         int32_t status =
             chip_copy(chip, in ? device : host, in ? host : device, tensor->bytes - skip, what);
@@ -315,8 +300,7 @@ static int32_t check_launch_tensors(Run *run, const Launch *launch)
         uint64_t bytes;
         if (!tensor_bytes(run->chip, tensor, i, &bytes))
             return PTO2_E_ARGS;
-        if (bytes > 0 && !arena_lends(arena, tensor->data, bytes) &&
-            !arena_holds(arena, tensor->data, bytes))
+        if (bytes > 0 && !arena_holds(arena, tensor->data, bytes))
             return chip_fail(run->chip, PTO2_E_ADDRESS,
                              "%s launches func_id %d with %llu bytes at 0x%llx as tensor %d, which "
                              "are not device memory of this run%s",

@@ -274,22 +274,16 @@ EXPORT int32_t pto2_free(uint64_t address)
                            (unsigned long long)address, arena_owner(&chip.arena, address)));
 }
 
-static int32_t check_device(uint64_t device, uint64_t size)
-{
-    if (arena_holds(&chip.arena, device, size))
-        return PTO2_OK;
-    return chip_fail(&chip, PTO2_E_ADDRESS,
-                     "the %llu bytes at device address 0x%llx are not inside one live allocation%s",
-                     (unsigned long long)size, (unsigned long long)device,
-                     arena_owner(&chip.arena, device));
-}
-
 static int32_t copy(uint64_t device, void *to, const void *from, uint64_t size, const char *what)
 {
     if (!enter())
         return PTO2_E_STATE;
-    int32_t status = check_device(device, size);
-    return leave(status == PTO2_OK ? chip_copy(&chip, to, from, size, what) : status);
+    if (arena_holds(&chip.arena, device, size))
+        return leave(chip_copy(&chip, to, from, size, what));
+    return leave(chip_fail(&chip, PTO2_E_ADDRESS,
+                           "the %llu bytes at device address 0x%llx are not inside one live allocation%s",
+                           (unsigned long long)size, (unsigned long long)device,
+                           arena_owner(&chip.arena, device)));
 }
 
 EXPORT int32_t pto2_copy_to(uint64_t device, const void *host, uint64_t size)

@@ -71,14 +71,6 @@ bool image_check(const void *bytes, size_t size, char *why, size_t room)
     return true;
 }
 
-static int memory_file(void)
-{
-    int fd = memfd_create("simpler", MFD_CLOEXEC | MFD_EXEC);
-    if (fd < 0 && errno == EINVAL) /* a kernel that does not know MFD_EXEC yet */
-        fd = memfd_create("simpler", MFD_CLOEXEC);
-    return fd;
-}
-
 static bool write_all(int fd, const unsigned char *bytes, size_t size)
 {
     while (size > 0) {
@@ -113,7 +105,9 @@ void *image_load(const void *bytes, size_t size, char *why, size_t room)
     void *library = NULL;
     if (!image_check(bytes, size, why, room))
         return NULL;
-    int fd = memory_file();
+    int fd = memfd_create("simpler", MFD_CLOEXEC | MFD_EXEC);
+    if (fd < 0 && errno == EINVAL) /* a kernel that does not know MFD_EXEC yet */
+        fd = memfd_create("simpler", MFD_CLOEXEC);
     if (fd < 0 || !write_all(fd, bytes, size) || !unique_path(fd, path, sizeof path)) {
         snprintf(why, room, "no memory for a copy of %zu bytes: %s", size, strerror(errno));
     } else {
@@ -185,18 +179,11 @@ EXPORT void shim_close(void *library)
     dlclose(library);
 }
 
-/* Rule CHIP-ARGS-1, FLOW-EDGE-2 */
-static bool counts_fit(int32_t tensors, int32_t scalars, int64_t capacity)
-{
-    return tensors >= 0 && scalars >= 0 && tensors <= SIMPLER_CHIP_MAX_TENSOR_ARGS &&
-           scalars <= SIMPLER_CHIP_MAX_SCALAR_ARGS &&
-           8 + (int64_t)sizeof(SimplerContinuousTensor) * tensors + 8 * (int64_t)scalars <= capacity;
-}
-
 typedef int32_t RunRuntime(int32_t, const SimplerChipStorageTaskArgs *, const SimplerCallConfig *);
 
 /* Run a callable: call `run`, the runtime's pto2_run_runtime, with the arguments that a view has. That is
- * `i32 T, i32 S, ContinuousTensor[T], u64[S]`: see "Args blob" in the documentation. */
+ * `i32 T, i32 S, ContinuousTensor[T], u64[S]`: see "Args blob" in the documentation.
+ * Rule CHIP-ARGS-1, FLOW-EDGE-2 */
 EXPORT int32_t shim_run(RunRuntime *run, int64_t local_slot, const void *view, int64_t capacity,
                         const void *config)
 {
@@ -205,12 +192,15 @@ EXPORT int32_t shim_run(RunRuntime *run, int64_t local_slot, const void *view, i
     if (view == NULL || capacity < (int64_t)sizeof counts)
         return SHIM_E_VIEW;
     memcpy(counts, view, sizeof counts);
-    if (!counts_fit(counts[0], counts[1], capacity))
+    if ((uint32_t)counts[0] > SIMPLER_CHIP_MAX_TENSOR_ARGS || (uint32_t)counts[1] > SIMPLER_CHIP_MAX_SCALAR_ARGS)
         return SHIM_E_VIEW;
     const char *tensors = (const char *)view + sizeof counts;
-    size_t bytes = (size_t)counts[0] * sizeof args.tensors_[0];
+    const size_t bytes = (size_t)counts[0] * sizeof args.tensors_[0];
+    const size_t more = (size_t)counts[1] * sizeof args.scalars_[0];
+    if (sizeof counts + bytes + more > (uint64_t)capacity)
+        return SHIM_E_VIEW;
     memcpy(args.tensors_, tensors, bytes);
-    memcpy(args.scalars_, tensors + bytes, (size_t)counts[1] * sizeof args.scalars_[0]);
+    memcpy(args.scalars_, tensors + bytes, more);
     args.tensor_count_ = counts[0];
     args.scalar_count_ = counts[1];
     if (local_slot != (int32_t)local_slot)
