@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from .fields import Blob, Int32, Message, Number, Octets, OneOf, Positive, Text, Uint64, refusal
 from .limits import (
@@ -244,7 +244,8 @@ IDENTITY = Message("buffer", BufferIdentity, _check_live)
 COPY = Message("COPY", CopyRequest, _check_copy)
 
 
-def copy_parts(identity: Any, offset: int, nbytes: int, data: bytes = b"") -> bytes:
+def copy_parts(
+    identity: tuple[int, int, int], offset: int, nbytes: int, data: bytes = b""
+) -> bytes:
     """Return the payload of a COPY_TO_REMOTE or COPY_FROM_REMOTE."""
-    owner = identity.owner_endpoint_id, identity.buffer_id, identity.generation
-    return COPY.encode(CopyRequest(*owner, offset, nbytes, data))
+    return COPY.encode(CopyRequest(*identity, offset, nbytes, data))

@@ -42,7 +42,7 @@ from .keys import KeyPair, new_pair
 from .layouts import layout_text
 from .limits import COUNTERS, MAX_INLINE_PAYLOAD_BYTES, SESSION
 from .link import LATE_BYTES, WHY_BYTES, Link
-from .memory import EndpointMemory, exchange
+from .memory import EndpointMemory
 from .parent_memory import ADDRESS_BYTES, Homing, mover_of
 from .parent_tensors import ParentTensors
 from .records import peer_of
@@ -481,7 +481,8 @@ class Endpoints(RemoteWorkers):
         timeout_s = self._life.options.py_control_timeout_s
         timeout_s += sum(one.nbytes for one in homings) / _LEAST_BYTES_PER_S
         raw = pickle.dumps(homings)
-        return exchange(self._life, self._link(number), L.LINK_BRING_HOME, raw, timeout_s)
+        exchange = self._life.running_manager().exchange
+        return exchange(self._link(number).number, L.LINK_BRING_HOME, raw, timeout_s)
 
     # ------------------------------------------------------------ losses
     def losses(self) -> int:
@@ -597,7 +598,7 @@ class Endpoints(RemoteWorkers):
             self._life.stream.release_unused()
         for link in self._links():
             if link.number not in manager.dead:
-                raw = exchange(self._life, link, L.LINK_COUNTERS, b"")
+                raw = manager.exchange(link.number, L.LINK_COUNTERS, b"")
                 told.append({"endpoint": link.number, **json.loads(raw)})
         return told
 

@@ -18,7 +18,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
@@ -236,10 +236,11 @@ class Link(WorkerKind):
         token = self._ask(
             ControlName.ALLOC_REMOTE_BUFFER, buffers.ALLOC.encode(buffers.AllocRequest(size))
         )
+        identity = astuple(buffers.IDENTITY.decode(token))
         try:
             for at in range(0, size, CHUNK):
                 data = one.blob[at : at + CHUNK]
-                payload = buffers.copy_parts(buffers.IDENTITY.decode(token), at, len(data), data)
+                payload = buffers.copy_parts(identity, at, len(data), data)
                 self._ask(ControlName.COPY_TO_REMOTE, payload)
             yield one.naming(token)
         finally:

@@ -21,6 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..engine.view.mailbox import ReceivedArgs, call_words, digest_in
@@ -252,7 +253,7 @@ class LinkTasks:
             task = kind.read_ahead(args, after)
             if task is None or isinstance(task, Bringing):
                 return None
-            self._store(task)
+            self._memory.store_all(task.run, task.coming)
         except TransferError as error:
             if not error.refused:
                 raise
@@ -262,22 +263,18 @@ class LinkTasks:
         return task
 
     # ------------------------------------------------------------ one task
-    def _store(self, task: LinkTask) -> None:
-        if task.coming:
-            self._memory.store_all(task.run, task.coming)
-            self._memory.note_stored(task.coming)
-
     def _store_in_turn(self, task: LinkTask) -> None:
         """Store it; if there is no room beside what runs there, once that has ended."""
+        store = partial(self._memory.store_all, task.run, task.coming)
         try:
-            self._store(task)
+            store()
         except MemoryError:
             if not self._sent:
                 raise
             for one in self._sent:
                 if one.task is not None:
                     self._frames.wait_for_answer_to(one.sequence)
-            self._store(task)
+            store()
 
     def _post(self, ticket: int | None, task: LinkTask, after: Sequence[int] = ()) -> _Sent:
         """Send a task to the session; `after` are the numbers of the frames that it waits for."""
@@ -328,8 +325,6 @@ class RunTasks(TaskReader):
     def read(self, args: ReceivedArgs) -> LinkTask | Bringing:
         """Return a task, with what the session needs for it."""
         wires, scalars, kinds = call_words(args)
-        if not wires and not scalars:
-            return LinkTask(self, self._maker.make(args, wires, scalars, b""), {})
         words, named = (
             [word & 0xFFFF_FFFF_FFFF_FFFF for word in scalars],
             list(kinds[: len(scalars)]),

@@ -9,6 +9,7 @@ import ctypes
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 from ..jit import layout as L
@@ -26,14 +27,6 @@ MOST_BYTES = 1 << 40
 _PAGE = 4096
 PART = 1 << 20
 """The most bytes that the program copies at once: requests of others wait that long."""
-
-
-# ---------------------------------------------------------------- asking links
-def exchange(
-    life: Life, link: Link, command: int, raw: bytes, timeout_s: float | None = None
-) -> bytes:
-    """Hand a request to a link through shared memory, and return the answer."""
-    return life.running_manager().exchange(link.number, command, raw, timeout_s)
 
 
 class EndpointMemory:
@@ -76,14 +69,7 @@ class EndpointMemory:
         self._held[session] += size
         self._sessions.add(session)
         return references.RemoteBufferHandle(
-            link.number,
-            made.owner_endpoint_id,
-            made.buffer_id,
-            made.generation,
-            0,
-            size,
-            address=base,
-            session=session,
+            link.number, astuple(made), (0, size), address=base, session=session
         )
 
     def held_by(self, session: int) -> int:
@@ -102,7 +88,7 @@ class EndpointMemory:
     def free(self, handle: references.RemoteBufferHandle) -> None:
         """Free memory of an endpoint; see `Worker.remote_free`."""
         link = self._own(handle, "remote_free", own=True)
-        identity = buffers.BufferIdentity(handle.owner, handle.buffer_id, handle.generation)
+        identity = buffers.BufferIdentity(*handle.identity)
         request = Request(
             ControlName.FREE_REMOTE_BUFFER, buffers.IDENTITY.encode(identity), drops=handle.address
         )
@@ -117,7 +103,7 @@ class EndpointMemory:
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_to")
         for at in range(0, nbytes, PART):
             data = ctypes.string_at(host_ptr + at, min(PART, nbytes - at))
-            payload = buffers.copy_parts(handle, offset + at, len(data), data)
+            payload = buffers.copy_parts(handle.identity, offset + at, len(data), data)
             self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
 
     def copy_from(
@@ -127,7 +113,7 @@ class EndpointMemory:
         link = self._copyable(handle, host_ptr, nbytes, offset, "remote_copy_from")
         for at in range(0, nbytes, PART):
             size = min(PART, nbytes - at)
-            payload = buffers.copy_parts(handle, offset + at, size)
+            payload = buffers.copy_parts(handle.identity, offset + at, size)
             data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
             ctypes.memmove(host_ptr + at, data, size)
 
@@ -161,13 +147,7 @@ class EndpointMemory:
         size = handle.nbytes - at if nbytes is None else whole("nbytes", nbytes, 1, MOST_BYTES)
         handle.require_within(at, size)
         request = buffers.ExportBufferRequest(
-            handle.owner,
-            handle.buffer_id,
-            handle.generation,
-            at,
-            size,
-            references.access_of(access),
-            transport_profile,
+            *(*handle.identity, at, size, references.access_of(access), transport_profile)
         )
         payload = buffers.encode_export_buffer_request(request)
         raw = self._ask(link, Request(ControlName.EXPORT_BUFFER, payload))
@@ -203,11 +183,8 @@ class EndpointMemory:
         self._sessions.add(session)
         return references.RemoteBufferHandle(
             link.number,
-            made.owner_endpoint_id,
-            made.buffer_id,
-            made.generation,
-            made.offset,
-            made.nbytes,
+            (made.owner_endpoint_id, made.buffer_id, made.generation),
+            (made.offset, made.nbytes),
             address=base,
             session=session,
             access=made.access_flags,
@@ -217,9 +194,7 @@ class EndpointMemory:
     def release(self, handle: references.RemoteBufferHandle) -> None:
         """Forget what was imported; see `Worker.remote_release_import`."""
         link = self._own(handle, "remote_release_import", own=False)
-        request = buffers.ReleaseImportRequest(
-            link.number, handle.owner, handle.buffer_id, handle.generation, handle.import_id
-        )
+        request = buffers.ReleaseImportRequest(link.number, *handle.identity, handle.import_id)
         self._ask(
             link,
             Request(
@@ -246,4 +221,5 @@ class EndpointMemory:
         return link
 
     def _ask(self, link: Link, request: Request) -> bytes:
-        return exchange(self._life, link, L.LINK_ASK, pickle.dumps(request))
+        raw = pickle.dumps(request)
+        return self._life.running_manager().exchange(link.number, L.LINK_ASK, raw)

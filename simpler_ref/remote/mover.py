@@ -121,32 +121,11 @@ class Mover:
             It was refused, or the other side is gone or silent. Some of the bytes may have been copied;
             none is copied any more.
         """
-        require_place(key, offset)
-        doing = f"fetch {nbytes} bytes of {windows.name_of(key)} from {address}"
-        self._fetch(doing, address, offset, [windows.Span(key, into, nbytes)])
+        self._move(windows.Kind.READ, address, [windows.Span(key, into, nbytes)], offset)
 
     def fetch_all(self, address: str, several: Sequence[windows.Span]) -> None:
         """Copy several windows of another session; see `fetch`. After an error some may be there."""
-        self._fetch(f"fetch {len(several)} windows from {address}", address, 0, several)
-
-    def _fetch(
-        self, doing: str, address: str, offset: int, several: Sequence[windows.Span]
-    ) -> None:
-        memories = {id(one): memory_of(one.memory, one.nbytes, writable=True) for one in several}
-        began = time.monotonic_ns()
-        groups = [[one] for one in several] if offset else grouped(several)
-        with self._transfer(doing, address) as (line, number):
-            firsts = self._firsts(windows.Kind.READ, number, offset, groups)
-            line.fetch_all(
-                {
-                    first: (
-                        windows.encode_windows((one.key, one.nbytes) for one in group),
-                        [memories[id(one)] for one in group],
-                    )
-                    for first, group in zip(firsts, groups, strict=True)
-                }
-            )
-        self._note_moved(address, False, several, began)
+        self._move(windows.Kind.READ, address, several)
 
     def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
         """Copy bytes of this session's memory into another session's window; return when they are there.
@@ -155,42 +134,51 @@ class Mover:
         that were under way may still arrive until the window is withdrawn, but none behind those of a
         later `store` into it. A mover stores into one window from one thread at a time.
         """
-        require_place(key, offset)
-        doing = f"store {nbytes} bytes into {windows.name_of(key)} at {address}"
-        self._store(doing, address, offset, [windows.Span(key, source, nbytes)])
+        self._move(windows.Kind.WRITE, address, [windows.Span(key, source, nbytes)], offset)
 
     def store_all(self, address: str, several: Sequence[windows.Span]) -> None:
         """Copy into several windows of another session, without waiting for one after the other."""
-        self._store(f"store {len(several)} windows at {address}", address, 0, several)
+        self._move(windows.Kind.WRITE, address, several)
 
-    def _store(
-        self, doing: str, address: str, offset: int, several: Sequence[windows.Span]
+    def _move(
+        self, kind: windows.Kind, address: str, several: Sequence[windows.Span], offset: int = 0
     ) -> None:
-        memories = [memory_of(one.memory, one.nbytes, writable=False) for one in several]
-        began = time.monotonic_ns()
-        with self._transfer(doing, address) as (line, number):
-            firsts = self._firsts(windows.Kind.WRITE, number, offset, [[one] for one in several])
-            line.store_all(dict(zip(firsts, memories, strict=True)))
-        self._note_moved(address, True, several, began)
-
-    def _firsts(
-        self, kind: windows.Kind, number: int, offset: int, groups: Sequence[Sequence[windows.Span]]
-    ) -> list[windows.Header]:
-        """Return the first header of each transfer; `number` is that of the first."""
-        numbers = [number, *itertools.islice(self._numbers, len(groups) - 1)]
-        return [
-            windows.Header(
-                *(kind, self._sender, mine, group[0].key if len(group) == 1 else 0, offset),
-                sum(one.nbytes for one in group),
-                0,
-            )
-            for mine, group in zip(numbers, groups, strict=True)
-        ]
-
-    def _note_moved(
-        self, address: str, stored: bool, several: Sequence[windows.Span], began: int
-    ) -> None:
+        """Copy from, or into, the windows of another session, each from a byte on."""
+        stored = kind == windows.Kind.WRITE
+        memories = {
+            id(one): memory_of(one.memory, one.nbytes, writable=not stored) for one in several
+        }
+        for one in several:
+            require_place(one.key, offset)
         total = sum(one.nbytes for one in several)
+        what = windows.name_of(several[0].key) if len(several) == 1 else f"{len(several)} windows"
+        groups = [[one] for one in several] if stored or offset else grouped(several)
+        began = time.monotonic_ns()
+        doing = f"fetch {total} bytes of {what} from {address}"
+        if stored:
+            doing = f"store {total} bytes into {what} at {address}"
+        with self._transfer(doing, address) as (line, number):
+            numbers = [number, *itertools.islice(self._numbers, len(groups) - 1)]
+            firsts = [
+                windows.Header(
+                    *(kind, self._sender, mine, group[0].key if len(group) == 1 else 0, offset),
+                    sum(one.nbytes for one in group),
+                    0,
+                )
+                for mine, group in zip(numbers, groups, strict=True)
+            ]
+            if stored:
+                line.store_all(dict(zip(firsts, memories.values(), strict=True)))
+            else:
+                line.fetch_all(
+                    {
+                        first: (
+                            windows.encode_windows((one.key, one.nbytes) for one in group),
+                            [memories[id(one)] for one in group],
+                        )
+                        for first, group in zip(firsts, groups, strict=True)
+                    }
+                )
         self._count(transfers=len(several), **{"bytes_out" if stored else "bytes_in": total})
         if self.on_moved is not None:
             for one in several:
@@ -237,32 +225,24 @@ class Mover:
     @contextmanager
     def _transfer(self, doing: str, address: str) -> Iterator[tuple[Channel, int]]:
         """Give a line and a number; say what went wrong."""
-        with self._told(lambda: doing):
-            line = self._take_line(address)
-            keep = False
-            try:
-                yield line, next(self._numbers)
-                keep = True
-            except windows.Refusal:
-                keep = True
-                raise
-            finally:
-                self._give_back(address, line, keep)
-
-    @contextmanager
-    def _told(self, doing: Callable[[], str]) -> Iterator[None]:
-        """Say what went wrong with something."""
+        line, keep = None, False
         try:
-            yield
+            line = self._take_line(address)
+            yield line, next(self._numbers)
+            keep = True
         except windows.Refusal as refusal:
+            keep = True
             self._count(refused=1)
             raise TransferError(
-                f"cannot {doing()}: it was refused: {refusal}", refused=True
+                f"cannot {doing}: it was refused: {refusal}", refused=True
             ) from None
         except (Lost, self._zmq.ZMQError) as error:
             self._count(lost=1)
             why = "this mover has been closed" if self._closed else str(error)
-            raise TransferError(f"cannot {doing()}: {why}") from None
+            raise TransferError(f"cannot {doing}: {why}") from None
+        finally:
+            if line is not None:
+                self._give_back(address, line, keep)
 
     def _take_line(self, address: str) -> Channel:
         while True:

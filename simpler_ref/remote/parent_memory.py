@@ -138,11 +138,15 @@ class ParentMemory:
     def store_all(self, run: int, coming: Coming) -> None:
         """Store those of some versions, each from its address, that the session says it wants.
 
+        It has all of them then, before a task reads them.
+
         Raises
         ------
         MemoryError
             It has no room for them.
         """
+        if not coming:
+            return
         fail_point("opening")
         asked = copies.ComingCopies(run, tuple(one for one, _address in coming.values()))
         answer = self.mover.ask(self.address, self._session, copies.OPEN_COPIES.encode(asked))
@@ -160,11 +164,7 @@ class ParentMemory:
                 ],
             )
             fail_point("stored")
-
-    def note_stored(self, coming: Coming) -> None:
-        """Note versions that the session has before a task reads them."""
-        for one, _address in coming.values():
-            self._held[one.key] = one.version
+        self._held.update((key, one.version) for key, (one, _address) in coming.items())
 
     def lacks(self, one: CopyPlan) -> bool:
         """Say whether a task reads a version that the parent has and the session has not."""

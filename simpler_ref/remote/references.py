@@ -75,28 +75,25 @@ class RemoteBufferHandle:
     def __init__(
         self,
         worker: int,
-        owner: int,
-        buffer_id: int,
-        generation: int,
-        offset: int,
-        nbytes: int,
+        identity: tuple[int, int, int],
+        span: tuple[int, int],
         *,
         address: int,
         session: int,
         access: int = limits.REMOTE_BUFFER_ACCESS_READ_WRITE,
         import_id: int = 0,
     ) -> None:
-        self.worker, self.owner = worker, owner
-        self.buffer_id, self.generation = buffer_id, generation
-        self.offset, self.nbytes = offset, nbytes
+        self.worker = worker
+        self.owner, self.buffer_id, self.generation = identity
+        self.offset, self.nbytes = span
         self.address, self.session = address, session
         self.access, self.import_id = access, import_id
         self.is_live = True
 
     @property
-    def owner_endpoint_id(self) -> int:
-        """The owner, as messages name it."""
-        return self.owner
+    def identity(self) -> tuple[int, int, int]:
+        """The buffer, as messages name it: its owner, its number there, its generation."""
+        return self.owner, self.buffer_id, self.generation
 
     def require_within(self, offset: int, nbytes: int) -> None:
         """Refuse bytes that are not all in it."""

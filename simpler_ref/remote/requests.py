@@ -64,7 +64,7 @@ class Registration:
 
     def naming(self, token: bytes) -> bytes:
         """Return the command for an endpoint where the blob is staged under a token."""
-        one = callables.decode_register_callable_command(self.command)
+        one = self._told
         chip = replace(
             callables.decode_remote_chip_callable_payload(one.payload),
             blob_location=callables.ChipCallableBlobLocation.STAGED_BLOB,
@@ -76,23 +76,26 @@ class Registration:
         )
 
     @cached_property
+    def _told(self) -> callables.RegisterCallableCommand:
+        return callables.decode_register_callable_command(self.command)
+
+    @cached_property
     def digest_command(self) -> bytes:
         """The command that names it by its digest."""
-        one = callables.decode_register_callable_command(self.command)
+        one = self._told
         return callables.encode_digest_callable_command(
             one.target_registry, one.callable_kind, one.digest
         )
 
-    @cached_property
+    @property
     def digest(self) -> bytes:
         """What tasks name it by."""
-        return callables.decode_register_callable_command(self.command).digest
+        return self._told.digest
 
-    @cached_property
+    @property
     def is_inner(self) -> bool:
         """Whether it is for the inner Workers."""
-        target = callables.decode_register_callable_command(self.command).target_registry
-        return target == callables.RemoteRegistryTarget.INNER_L3_WORKER
+        return self._told.target_registry == callables.RemoteRegistryTarget.INNER_L3_WORKER
 
 
 @dataclass(frozen=True)

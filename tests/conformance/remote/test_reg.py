@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -257,7 +258,7 @@ def test_a_staged_blob_is_a_live_buffer_with_the_right_bytes():
         token = ask(name.ALLOC_REMOTE_BUFFER, alloc)
         assert "another size or SHA-256" in prepare(token)
         owner = buffers.IDENTITY.decode(token)
-        ask(name.COPY_TO_REMOTE, buffers.copy_parts(owner, 0, len(blob), blob))
+        ask(name.COPY_TO_REMOTE, buffers.copy_parts(astuple(owner), 0, len(blob), blob))
         assert "remote_wire" in prepare(token[:-1])
         assert "another size or SHA-256" in prepare(token, blob_size=len(blob) - 1)
         assert prepare(token) == b""
