@@ -1,7 +1,7 @@
 """Commands about buffers of endpoints: allocate, free, copy; and export, import, release.
 
 Rule     REMOTE-TASK-3, REMOTE-TASK-4, REMOTE-BUF-1, REMOTE-BUF-2, REMOTE-BUF-3, REMOTE-BUF-4,
-         REMOTE-BUF-5, REMOTE-BUF-6, REMOTE-BUF-7
+         REMOTE-BUF-5, REMOTE-BUF-6, REMOTE-BUF-7, REMOTE-MEM-2
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from .fields import Blob, Int32, Message, Number, Octets, OneOf, Positive, Text, Uint64, refusal
+from .frames import ControlName
 from .limits import (
     MAX_TRANSPORT_DESCRIPTOR_BYTES,
     MAX_TRANSPORT_PROFILE_BYTES,
@@ -249,3 +250,25 @@ def copy_parts(
 ) -> bytes:
     """Return the payload of a COPY_TO_REMOTE or COPY_FROM_REMOTE."""
     return COPY.encode(CopyRequest(*identity, offset, nbytes, data))
+
+
+# ---------------------------------------------------------------- what a program asks a link
+@dataclass(frozen=True)
+class Request:
+    """A request that a link sends on.
+
+    Attributes
+    ----------
+    view_base, view_offset, view_nbytes : int
+        Where references to the memory that it provides will be, and which part of its buffer that is; a
+        base of 0: it provides none.
+    drops : int
+        The base of references that end with it, or 0.
+    """
+
+    name: ControlName
+    payload: bytes
+    view_base: int = 0
+    view_offset: int = 0
+    view_nbytes: int = 0
+    drops: int = 0

@@ -1,13 +1,15 @@
 """Commands about callables: to register one, to name one by its digest; chip callables on their way.
 
-Rule     REMOTE-CALL-1, REMOTE-CALL-2, REMOTE-CALL-3, REMOTE-CALL-4, REMOTE-REG-2, REMOTE-COPY-11
+Rule     REMOTE-CALL-1, REMOTE-CALL-2, REMOTE-CALL-3, REMOTE-CALL-4, REMOTE-REG-2, REMOTE-REG-9,
+         REMOTE-COPY-11
 """
 
 from __future__ import annotations
 
 import enum
 import sys
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from ..callables.identity import (
@@ -119,6 +121,68 @@ def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
 _CHIP = Message("CHIP_CALLABLE", RemoteChipCallablePayload, _check_chip, reserved=True)
 encode_remote_chip_callable_payload = _CHIP.encode
 decode_remote_chip_callable_payload = _CHIP.decode
+
+
+# ---------------------------------------------------------------- what a program registers
+MOST_INLINE_BLOB = 8 << 20
+"""The most bytes of a chip callable that travel in its registration; a frame must have room for it."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A callable for endpoints: which, and the command that registers it there.
+
+    Attributes
+    ----------
+    workers : tuple of int
+        The endpoints.
+    command : bytes
+        PREPARE_REGISTER_CALLABLE.
+    blob : bytes
+        A chip callable's that is too large for the command, which has a token then; see `naming`.
+    """
+
+    workers: tuple[int, ...]
+    command: bytes
+    blob: bytes = b""
+
+    @property
+    def is_of_calls(self) -> bool:
+        """Whether its tasks are calls, each of which names its function; see `remote.link_calls`."""
+        return not self.command
+
+    def naming(self, token: bytes) -> bytes:
+        """Return the command for an endpoint where the blob is staged under a token."""
+        one = self._told
+        chip = replace(
+            decode_remote_chip_callable_payload(one.payload),
+            blob_location=ChipCallableBlobLocation.STAGED_BLOB,
+            inline_blob=b"",
+            staged_blob_token=token,
+        )
+        return encode_register_callable_command(
+            *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))
+        )
+
+    @cached_property
+    def _told(self) -> RegisterCallableCommand:
+        return decode_register_callable_command(self.command)
+
+    @cached_property
+    def digest_command(self) -> bytes:
+        """The command that names it by its digest."""
+        one = self._told
+        return encode_digest_callable_command(one.target_registry, one.callable_kind, one.digest)
+
+    @property
+    def digest(self) -> bytes:
+        """What tasks name it by."""
+        return self._told.digest
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it is for the inner Workers."""
+        return self._told.target_registry == RemoteRegistryTarget.INNER_L3_WORKER
 
 
 class RemoteCallable:

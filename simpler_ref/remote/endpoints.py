@@ -49,7 +49,6 @@ from .records import peer_of
 from .recovery import Gone, Log
 from .references import RemoteBufferHandle
 from .remote_stream import RemoteStream
-from .requests import MOST_INLINE_BLOB, Registration
 from .spec import RemoteWorkerSpec
 
 MOST_JOINING = 8
@@ -212,7 +211,7 @@ class Endpoints(RemoteWorkers):
     # ------------------------------------------------------------ callables
     def describe(
         self, target: Any, workers: Iterable[int] | None, inner: bool
-    ) -> tuple[CallableHandle, Registration, bytes]:
+    ) -> tuple[CallableHandle, callables.Registration, bytes]:
         """Return a fresh handle for a callable of endpoints, its registration, and that as bytes."""
         if workers is None:
             numbers = tuple(link.number for link in self._links())
@@ -250,7 +249,7 @@ class Endpoints(RemoteWorkers):
         command = callables.encode_register_callable_command(
             registry, kind, handle.digest, PAYLOAD_VERSION, payload
         )
-        one = Registration(numbers, command, blob)
+        one = callables.Registration(numbers, command, blob)
         self._require_same(handle, one)
         return handle, one, pickle.dumps(one)
 
@@ -263,16 +262,16 @@ class Endpoints(RemoteWorkers):
         blob = target.to_bytes()
         digest = hashlib.sha256(blob).digest()
         where, blobs = callables.ChipCallableBlobLocation.INLINE_BLOB, (blob, b"")
-        if len(blob) > MOST_INLINE_BLOB:
+        if len(blob) > callables.MOST_INLINE_BLOB:
             where, blobs = callables.ChipCallableBlobLocation.STAGED_BLOB, (b"", digest)
         payload = callables.RemoteChipCallablePayload(descriptor, where, len(blob), digest, *blobs)
-        staged = blob if len(blob) > MOST_INLINE_BLOB else b""
+        staged = blob if len(blob) > callables.MOST_INLINE_BLOB else b""
         return descriptor, callables.encode_remote_chip_callable_payload(payload), staged
 
-    def _require_same(self, handle: CallableHandle, one: Registration) -> None:
+    def _require_same(self, handle: CallableHandle, one: callables.Registration) -> None:
         """Refuse a callable that is registered in another way already."""
         found = self._life.registry.installed(handle.digest)
-        if found is not None and not isinstance(found, Registration):
+        if found is not None and not isinstance(found, callables.Registration):
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED",
                 f"{handle.name} is registered already, for workers of this machine: unregister it first, "
@@ -288,7 +287,7 @@ class Endpoints(RemoteWorkers):
     def require_not_there(self, handle: CallableHandle) -> None:
         """Refuse a callable for workers of this machine that is registered for endpoints already."""
         found = self._life.registry.installed(handle.digest)
-        if isinstance(found, Registration):
+        if isinstance(found, callables.Registration):
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED",
                 f"{handle.name} is registered already, for the endpoints {list(found.workers)}: "
@@ -345,7 +344,7 @@ class Endpoints(RemoteWorkers):
         TypeError, ValueError
             No endpoint could be given the task.
         """
-        one: Registration = self._life.registry.target(handle)
+        one: callables.Registration = self._life.registry.target(handle)
         if one.is_inner != for_sub and for_sub is not None:
             raise TypeError(
                 f"{handle!r} is for the workers of endpoints' own Workers: give it to submit_sub, "
@@ -387,7 +386,7 @@ class Endpoints(RemoteWorkers):
         self, handle: CallableHandle, wires: Sequence[bytes], taken: Collection[int]
     ) -> int:
         """Return an endpoint for a task that names none."""
-        one: Registration = self._life.registry.target(handle)
+        one: callables.Registration = self._life.registry.target(handle)
         present = [link.number for link in self._links() if link.number in one.workers]
         if not present:
             raise ValueError(
@@ -535,7 +534,7 @@ class Endpoints(RemoteWorkers):
         Those that are taken come last.
         """
         manager = self._life.running_manager()
-        one: Registration = self._life.registry.target(handle)
+        one: callables.Registration = self._life.registry.target(handle)
         present = [link.number for link in self._links() if link.number in one.workers]
         alive = [number for number in present if number not in manager.dead]
         if worker in alive or not alive:
@@ -564,7 +563,7 @@ class Endpoints(RemoteWorkers):
 
     def taking_lists(self, handle: CallableHandle) -> list[int]:
         """Return the endpoints that run a callable's tasks in lists; none for chips."""
-        one: Registration = self._life.registry.target(handle)
+        one: callables.Registration = self._life.registry.target(handle)
         if not one.is_inner or handle.kind == CallableKind.CHIP_CALLABLE:
             return []
         return [

@@ -31,7 +31,7 @@ from ..engine.view.mailbox import MailboxView, ReceivedArgs
 from ..errors import ControlError
 from ..jit import layout as L
 from ..workers.kinds import WorkerKind
-from . import buffers, requests
+from . import buffers, callables
 from .fail_points import fail_point
 from .frames import ControlName, OwnFrameType
 from .keys import KeyPair
@@ -213,9 +213,9 @@ class Link(WorkerKind):
         self._starting = False
         return pickle.loads(read_staged(name, size))
 
-    def install(self, target: Any) -> requests.Registration:
+    def install(self, target: Any) -> callables.Registration:
         """Have the session prepare a callable; at the start, also commit it."""
-        one: requests.Registration = target
+        one: callables.Registration = target
         if isinstance(target, bytes):
             one = pickle.loads(target)
         if self.number in one.workers:
@@ -227,7 +227,7 @@ class Link(WorkerKind):
         return one
 
     @contextmanager
-    def _staged(self, one: requests.Registration) -> Iterator[bytes]:
+    def _staged(self, one: callables.Registration) -> Iterator[bytes]:
         """Yield the command that registers a callable, whose blob may be in a buffer there till then."""
         if not one.blob:
             yield one.command
@@ -246,14 +246,14 @@ class Link(WorkerKind):
         finally:
             self._ask(ControlName.FREE_REMOTE_BUFFER, token)
 
-    def _commit(self, one: requests.Registration) -> None:
+    def _commit(self, one: callables.Registration) -> None:
         if self.number in one.workers:
             fail_point("prepared")
             self._ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)
             fail_point("committed")
             self._committed.add(one.digest_command)
 
-    def remove(self, installed: requests.Registration) -> None:
+    def remove(self, installed: callables.Registration) -> None:
         """Have the session forget a callable."""
         if self.number not in installed.workers:
             return
@@ -266,7 +266,7 @@ class Link(WorkerKind):
         self._ask(name, installed.digest_command)
         self._committed.discard(installed.digest_command)
 
-    def leaf(self, installed: requests.Registration) -> Callable[[ReceivedArgs], Any]:
+    def leaf(self, installed: callables.Registration) -> Callable[[ReceivedArgs], Any]:
         """Return a function that has the session run a callable's tasks."""
         if installed.is_of_calls:
             self.calls = CallTasks(self.frames, self.memory, self.spec, self.number)
@@ -274,7 +274,7 @@ class Link(WorkerKind):
         run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
         return run
 
-    def report(self, installed: requests.Registration, error: BaseException) -> None:
+    def report(self, installed: callables.Registration, error: BaseException) -> None:
         """Keep what a call has raised where its future finds it."""
         if installed.is_of_calls:
             self.calls.answer_failure(error)
@@ -308,7 +308,7 @@ class Link(WorkerKind):
         asked = pickle.loads(request)
         result = self._ask(asked.name, asked.payload)
         if asked.view_base:
-            self._maker.views.add(requests.view_from(asked, result))
+            self._maker.views.add(asked, result)
         elif asked.drops:
             self._maker.views.drop(asked.drops)
             self._maker.forget()

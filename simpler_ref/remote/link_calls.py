@@ -46,7 +46,6 @@ from .limits import MOST_INLINE
 from .link_frames import LinkFrames
 from .link_tasks import LinkTask, TaskReader
 from .parent_memory import Missing, ParentMemory
-from .requests import Registration
 from .spec import RemoteWorkerSpec
 from .windows import new_key
 
@@ -306,7 +305,7 @@ class CallTasks(TaskReader):
                 f"refers to something that cannot be pickled ({function.why_not})"
             )
         for command in ways:
-            one = Registration((self._number,), command)
+            one = callables.Registration((self._number,), command)
             try:
                 self._frames.ask(ControlName.PREPARE_REGISTER_CALLABLE, one.command)
                 self._frames.ask(ControlName.COMMIT_REGISTER_CALLABLE, one.digest_command)

@@ -21,7 +21,6 @@ from . import buffers, references
 from .frames import ControlName
 from .limits import SESSION
 from .link import Link
-from .requests import Request
 
 MOST_BYTES = 1 << 40
 _PAGE = 4096
@@ -57,7 +56,7 @@ class EndpointMemory:
         link = self._link(worker)
         size = whole("nbytes", nbytes, 1, MOST_BYTES)
         base = self._take_addresses(size)
-        request = Request(
+        request = buffers.Request(
             ControlName.ALLOC_REMOTE_BUFFER,
             buffers.ALLOC.encode(buffers.AllocRequest(size)),
             base,
@@ -89,7 +88,7 @@ class EndpointMemory:
         """Free memory of an endpoint; see `Worker.remote_free`."""
         link = self._own(handle, "remote_free", own=True)
         identity = buffers.BufferIdentity(*handle.identity)
-        request = Request(
+        request = buffers.Request(
             ControlName.FREE_REMOTE_BUFFER, buffers.IDENTITY.encode(identity), drops=handle.address
         )
         self._ask(link, request)
@@ -104,7 +103,7 @@ class EndpointMemory:
         for at in range(0, nbytes, PART):
             data = ctypes.string_at(host_ptr + at, min(PART, nbytes - at))
             payload = buffers.copy_parts(handle.identity, offset + at, len(data), data)
-            self._ask(link, Request(ControlName.COPY_TO_REMOTE, payload))
+            self._ask(link, buffers.Request(ControlName.COPY_TO_REMOTE, payload))
 
     def copy_from(
         self, handle: references.RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
@@ -114,7 +113,7 @@ class EndpointMemory:
         for at in range(0, nbytes, PART):
             size = min(PART, nbytes - at)
             payload = buffers.copy_parts(handle.identity, offset + at, size)
-            data = self._ask(link, Request(ControlName.COPY_FROM_REMOTE, payload))
+            data = self._ask(link, buffers.Request(ControlName.COPY_FROM_REMOTE, payload))
             ctypes.memmove(host_ptr + at, data, size)
 
     def _copyable(self, handle: Any, host_ptr: Any, nbytes: Any, offset: Any, what: str) -> Link:
@@ -150,7 +149,7 @@ class EndpointMemory:
             *(*handle.identity, at, size, references.access_of(access), transport_profile)
         )
         payload = buffers.encode_export_buffer_request(request)
-        raw = self._ask(link, Request(ControlName.EXPORT_BUFFER, payload))
+        raw = self._ask(link, buffers.Request(ControlName.EXPORT_BUFFER, payload))
         return references.RemoteBufferExport(handle, buffers.decode_export_buffer_result(raw))
 
     def take(
@@ -176,7 +175,8 @@ class EndpointMemory:
         base = owner.address + found.offset
         payload = buffers.encode_import_buffer_request(request)
         raw = self._ask(
-            link, Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes)
+            link,
+            buffers.Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes),
         )
         made = buffers.decode_import_buffer_result(raw)
         session = int(link.words[SESSION])
@@ -197,7 +197,7 @@ class EndpointMemory:
         request = buffers.ReleaseImportRequest(link.number, *handle.identity, handle.import_id)
         self._ask(
             link,
-            Request(
+            buffers.Request(
                 ControlName.RELEASE_IMPORT,
                 buffers.encode_release_import_request(request),
                 drops=handle.address,
@@ -220,6 +220,6 @@ class EndpointMemory:
         self.require_current(handle, link)
         return link
 
-    def _ask(self, link: Link, request: Request) -> bytes:
+    def _ask(self, link: Link, request: buffers.Request) -> bytes:
         raw = pickle.dumps(request)
         return self._life.running_manager().exchange(link.number, L.LINK_ASK, raw)

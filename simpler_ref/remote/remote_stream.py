@@ -28,10 +28,10 @@ from ..errors import ControlError, TaskError, WorkerStartError, origin_of, tell
 from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.wire import RIGHTS, SHAPE_AT, TAG_AT, TENSOR_BYTES, Layout, span_of
+from .callables import Registration
 from .directory import Directory, Held, Plan, Queues, Use
 from .layouts import copied_layout, is_whole, layout_of, layout_text
 from .link_calls import Function
-from .requests import Registration
 
 _MOST_TASKS = 1 << 12
 _MOST_KNOWN = 1 << 14

@@ -46,7 +46,7 @@ from ..orch.listening import RecordedArgs
 from ..orch.orchestrator import Orchestrator
 from ..orch.recording import Graph, OpRecorder
 from ..orch.runs import RunTiming
-from .callables import RemoteRegistryTarget, encode_register_callable_command
+from .callables import Registration, RemoteRegistryTarget, encode_register_callable_command
 from .directory import REQUEST_BYTES
 from .endpoints import Endpoints
 from .layouts import as_bytes, layout_text
@@ -63,7 +63,6 @@ from .lists import (
     TaskList,
 )
 from .placing import AllocStep, PlacingOrchestrator, ScopeStep, Step, SubmitStep, is_remote
-from .requests import Registration
 
 _BITS = (1 << 64) - 1
 _CONSTANT = -1

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from ..calls import outcomes
 from ..engine.view.mailbox import ReceivedArgs, digest_in, env_beside, identity_in
@@ -36,13 +38,11 @@ from ..model.wire import (
     has_layout,
     layout_number,
 )
-from . import fields, tasks
-from .buffers import RemoteAddressSpace
+from . import buffers, fields, tasks
 from .copies import MOST_DROPPED, CopiedTensors
-from .frames import Frame, FrameType
+from .frames import ControlName, Frame, FrameType
 from .layouts import as_bytes, layout_text, read_layout
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
-from .requests import Views
 
 MOST_BEFORE = 64
 """Tasks that one may wait for, and that a session has at once: the entries of a link's mailbox."""
@@ -172,6 +172,51 @@ VALUE_TAKEN = fields.Message("VALUE_TAKEN", TakenValue)
 
 
 # ---------------------------------------------------------------- the link's side
+class Views:
+    """The memory of a session, by the addresses that references to it have.
+
+    Rule     REMOTE-MEM-2
+    """
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._descs: list[tasks.RemoteTensorDesc] = []
+
+    def add(self, request: buffers.Request, result: bytes) -> None:
+        """Note memory that a request has provided."""
+        made: Any
+        if request.name == ControlName.IMPORT_BUFFER:
+            made = buffers.decode_import_buffer_result(result)
+            space, token = buffers.RemoteAddressSpace.REMOTE_WINDOW, made.import_id
+        else:
+            made = buffers.IDENTITY.decode(result)
+            space, token = buffers.RemoteAddressSpace.REMOTE_DEVICE, 0
+        owner, span = made.owner_endpoint_id, (request.view_offset, request.view_nbytes)
+        at = bisect(self._bases, request.view_base)
+        self._bases.insert(at, request.view_base)
+        self._descs.insert(
+            at,
+            tasks.RemoteTensorDesc(space, owner, made.buffer_id, *span, 0, token, made.generation),
+        )
+
+    def drop(self, base: int) -> None:
+        """Forget memory that it had."""
+        at = self._bases.index(base)
+        del self._bases[at], self._descs[at]
+
+    def describe(self, address: int, nbytes: int) -> tasks.RemoteTensorDesc:
+        """Return the descriptor of memory in a buffer or an import."""
+        at = bisect(self._bases, address) - 1
+        if at >= 0:
+            desc, past = self._descs[at], address - self._bases[at]
+            if past + nbytes <= desc.nbytes:
+                return replace(desc, offset=desc.offset + past, nbytes=nbytes)
+        raise ValueError(
+            "a reference is to memory that this session of the endpoint does not have: it was freed, or "
+            "the endpoint was lost and has started anew"
+        )
+
+
 class TaskMaker:
     """Makes the messages of one session's tasks, and keeps the last ones: programs repeat themselves.
 
@@ -225,14 +270,14 @@ class TaskMaker:
             elif access & L.TENSOR_INLINE:
                 arena.append(ctypes.string_at(data, nbytes))
                 desc = tasks.RemoteTensorDesc(
-                    RemoteAddressSpace.HOST_INLINE,
+                    buffers.RemoteAddressSpace.HOST_INLINE,
                     nbytes=nbytes,
                     inline_payload_offset=used,
                     inline_payload_len=nbytes,
                 )
                 used += nbytes
             else:
-                desc = self.views.find(data, nbytes).describe(data, nbytes)
+                desc = self.views.describe(data, nbytes)
             sidecars.append(tasks.RemoteTensorSidecar(desc is not None, desc))
         wire_args = tasks.RemoteTaskArgsWire(tensors, sidecars, words, b"".join(arena))
         config, env = args.config(), env_beside(args._box)

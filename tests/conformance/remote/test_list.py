@@ -15,6 +15,7 @@ from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.remote.callables import (
     RegisterCallableCommand,
+    Registration,
     RemoteRegistryTarget,
     encode_register_callable_command,
 )
@@ -29,7 +30,6 @@ from simpler_ref.remote.lists import (
     PlayedList,
     TaskList,
 )
-from simpler_ref.remote.requests import Registration
 from simpler_ref.task_interface import ContinuousTensor, DataType, TensorArgType
 from tests import list_programs
 from tests.endpoints import INOUT, INPUT

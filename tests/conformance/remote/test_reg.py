@@ -22,7 +22,7 @@ from simpler_ref.callable_identity import (
     compute_callable_hashid,
 )
 from simpler_ref.native_chip import ChipCallable
-from simpler_ref.remote import buffers, callables, frames, requests
+from simpler_ref.remote import buffers, callables, frames
 from simpler_ref.remote.tasks import TaskPayloadWire, encode_task_payload
 from tests import chip_kernels, domain_kernels, far_side
 from tests.endpoints import EXISTING, INOUT, INPUT, Program, program
@@ -182,9 +182,9 @@ def chips():
 
 
 @pytest.mark.spec("REMOTE-REG-3", "REMOTE-REG-8", "REMOTE-REG-9")
-@pytest.mark.parametrize("most_inline", sample([1000, requests.MOST_INLINE_BLOB], 1))
+@pytest.mark.parametrize("most_inline", sample([1000, callables.MOST_INLINE_BLOB], 1))
 def test_the_chips_of_endpoints_run_chip_callables(chips, monkeypatch, most_inline):
-    monkeypatch.setattr("simpler_ref.remote.endpoints.MOST_INLINE_BLOB", most_inline)
+    monkeypatch.setattr("simpler_ref.remote.callables.MOST_INLINE_BLOB", most_inline)
     worker, name = chips.worker, f"add-{most_inline}"
     target = ChipCallable.from_kernel(chip_kernels.add_core(), name)
     handle = worker.register(target, workers=[0, 1])
