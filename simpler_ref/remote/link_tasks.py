@@ -60,26 +60,20 @@ class LinkTask:
     def __init__(self, reader: TaskReader, message: Run, coming: Coming) -> None:
         self.reader, self.run, self.tensors = reader, message.run, message.tensors
         self.coming, self.message = coming, message
-        self._in_frame: Sequence[CopiedTensor] = ()
 
     def post(self, frames: LinkFrames, memory: ParentMemory, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
         raw = RUN.encode(self.message._replace(after=after))
         del self.message
         sequence = frames.post(OwnFrameType.RUN, raw)
-        self._in_frame = [CopiedTensor(one.key, one.reads) for one in self.tensors if one.data]
-        memory.note(self._in_frame, True)
-        if self._in_frame:  # what was sent is not needed any more
-            self.tensors = [one._replace(data=b"") for one in self.tensors]
+        memory.note([one._replace(makes=0) for one in self.tensors if one.data], True)
+        self.tensors = [one._replace(data=b"") if one.data else one for one in self.tensors]
         return sequence
 
     def take(self, memory: ParentMemory, answer: bytes) -> None:
         """Read the answer, and note what the session has after that."""
         self.done = DONE.decode(answer)
-        has_failed = self.done.outcome != L.SUCCESS
-        memory.note(self.tensors, not has_failed)
-        if has_failed:  # which may be why it has not kept what came
-            memory.doubt(self._in_frame)
+        memory.note(self.tensors, self.done.outcome == L.SUCCESS)
 
 
 class Bringing:

@@ -177,22 +177,14 @@ class ParentMemory:
                 known.pop(key, None)
 
     def note(self, tensors: Sequence[copies.CopiedTensor], succeeded: bool) -> None:
-        """Note what the session has after a task."""
+        """Note what the session has after a task: one that has failed may not have kept what came."""
         for one in tensors:
-            if not one.key:
-                continue
             if not succeeded:
+                self._held.pop(one.key, None)
+            elif one.key:
+                self._held[one.key] = one.makes or one.reads
                 if one.makes:
-                    self._held.pop(one.key, None)
-            elif one.makes:
-                self._held[one.key] = self._made[one.key] = one.makes
-            else:
-                self._held[one.key] = one.reads
-
-    def doubt(self, tensors: Sequence[copies.CopiedTensor]) -> None:
-        """Note that versions which a failed task has brought along may not have come to the store."""
-        for one in tensors:
-            self._held.pop(one.key, None)
+                    self._made[one.key] = one.makes
 
     def bring(self, *several: tuple[int, int, int, int]) -> None:
         """Copy versions that the session has made into the parent's memory.
