@@ -161,15 +161,13 @@ def _is_whole(array: Array) -> bool:
 class _Beside(Missing):
     """What travels beside a call, because it is too long for the frame, or not at all: it is there.
 
-    `values` are those that the session keeps from now on: their blocks and sizes; `pieces` are the keys
-    of bytes that are no arrays, of which those of `passing` are values for the call alone; `packed` has
-    the owners of memory.
+    `values` are those that the session keeps from now on: their blocks and sizes; `passing` are the keys
+    of values for the call alone; `packed` has the owners of memory.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[int, tuple[int, int]] = {}
-        self.pieces: list[int] = []
         self.passing: list[int] = []
         self.packed: list[Any] = []
 
@@ -181,7 +179,6 @@ class _Beside(Missing):
         memory = np.frombuffer(data, np.uint8)
         self.packed.append(memory)
         self.coming[key] = ComingCopy(key, 1, memory.nbytes), address_of(memory)
-        self.pieces.append(key)
         return messages.Piece(b"", key, data.nbytes)
 
 
@@ -200,7 +197,6 @@ class CallTask(LinkTask):
         forgotten = values.take_dropped(MOST_DROPPED - len(dropped))
         self.message = self.message._replace(dropped=[*dropped, *forgotten])
         sequence = super().post(frames, memory, after)
-        memory.forget([*dropped, *self._beside.pieces])
         for key, value in self._beside.values.items():
             values.add(key, *value)
         self._calls.tell_to_forget(self._beside.passing)

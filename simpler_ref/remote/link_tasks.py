@@ -64,10 +64,11 @@ class LinkTask:
     def post(self, frames: LinkFrames, memory: ParentMemory, after: Sequence[int]) -> int:
         """Send it, and return the number of its frame; `after` are those that it waits for."""
         raw = RUN.encode(self.message._replace(after=after))
-        del self.message
         sequence = frames.post(OwnFrameType.RUN, raw)
-        memory.note([one._replace(makes=0) for one in self.tensors if one.data], True)
+        memory.forget(self.message.dropped)
+        memory.note([one._replace(makes=0) for one in self.tensors if not one.source], True)
         self.tensors = [one._replace(data=b"") if one.data else one for one in self.tensors]
+        del self.message
         return sequence
 
     def take(self, memory: ParentMemory, answer: bytes) -> None:

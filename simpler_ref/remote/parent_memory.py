@@ -138,8 +138,6 @@ class ParentMemory:
     def store_all(self, run: int, coming: Coming) -> None:
         """Store those of some versions, each from its address, that the session says it wants.
 
-        It has all of them then, before a task reads them.
-
         Raises
         ------
         MemoryError
@@ -164,7 +162,6 @@ class ParentMemory:
                 ],
             )
             fail_point("stored")
-        self._held.update((key, one.version) for key, (one, _address) in coming.items())
 
     def lacks(self, one: CopyPlan) -> bool:
         """Say whether a task reads a version that the parent has and the session has not."""
@@ -182,7 +179,8 @@ class ParentMemory:
             if not succeeded:
                 self._held.pop(one.key, None)
             elif one.key:
-                self._held[one.key] = one.makes or one.reads
+                if one.makes or one.reads:
+                    self._held[one.key] = one.makes or one.reads
                 if one.makes:
                     self._made[one.key] = one.makes
 
