@@ -1,6 +1,7 @@
 """Tasks that endpoints run in tests, which they import by name."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,16 @@ class OwnError(Exception):
     def __init__(self, code):
         super().__init__(f"code {code}")
         self.code = code
+
+
+LOCK = threading.Lock()
+
+
+@sr.task
+def keep_locked(x):
+    """Return what it gets; that cannot be serialised."""
+    with LOCK:
+        return x
 
 
 @sr.task
