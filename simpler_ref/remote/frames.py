@@ -49,9 +49,6 @@ class OwnFrameType(enum.IntEnum):
     """A trace of the session's Worker begins or ends; answered."""
 
 
-TASK_FRAMES = FrameType.TASK, OwnFrameType.RUN
-"""Those of tasks and calls."""
-UNANSWERED = (OwnFrameType.VALUE_TAKEN,)
 EVERY_FEATURE = (1 << 64) - 1
 """What HELLOs say of features: all are there, since both sides have the same version of this package."""
 

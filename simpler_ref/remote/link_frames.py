@@ -272,7 +272,7 @@ class LinkFrames:
         words, order = self.words, self._order
         with self._lock:
             raw = order.encode(kind, payload)
-            if kind not in protocol.UNANSWERED:
+            if kind != protocol.OwnFrameType.VALUE_TAKEN:  # which nothing answers
                 self._unanswered[order.sent] = _ANSWERS.get(kind, kind)
             fail_point("encoded")
             if self.mailbox.is_traced:

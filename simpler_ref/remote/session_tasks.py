@@ -42,7 +42,7 @@ from .copies import (
 )
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
-from .frames import TASK_FRAMES, Frame, FrameType, OwnFrameType, cut_report, encode_completion
+from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
 from .manifest import Manifest
 from .session_calls import SessionCalls
 from .session_frames import SessionFrames
@@ -51,7 +51,7 @@ from .stores import Stores
 from .waiting_thread import WaitingThread
 from .windows import Refusal
 
-FRAMES = (*TASK_FRAMES, OwnFrameType.VALUE_TAKEN)
+FRAMES = FrameType.TASK, OwnFrameType.RUN, OwnFrameType.VALUE_TAKEN
 """Those that `SessionTasks` serves."""
 _READ = TensorArgType.INPUT
 _TAGS = {
