@@ -148,7 +148,8 @@ class Stream:
             if future is not None:
                 return future
         bound = task.signature.bind(args, kwargs)
-        return self.submit_bound(lambda: self.functions.plan_of(task), bound)
+        plan_now, pack = self.functions.plan_of, self._pack
+        return self._submit_packed(lambda: plan_now(task), lambda plan: pack(plan, bound))
 
     def submit_bound(self, plan_now: Callable[[], CallPlan], bound: tuple[Any, ...]) -> Future:
         """Submit a call whose arguments are in the order of the parameters."""
