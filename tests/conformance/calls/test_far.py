@@ -309,7 +309,7 @@ def test_an_endpoint_imports_only_what_it_allows_and_unpickles_nothing_unless_it
         x = w.share(np.arange(4.0))
         scale(x, 2.0)
         assert (total(x).result(), add(add(1, 2), 0.5).result()) == (12, 3.5)
-        with pytest.raises(TaskError, match="cannot be pickled.*put it into a module"):
+        with pytest.raises(TaskError, match=r"cannot be pickled.*put it into a module"):
             far_calls.keep_locked(3).result()
         assert keep(None).result() is None
         for number in (2**63 - 1, -(2**63), True):
