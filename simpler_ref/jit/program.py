@@ -244,6 +244,11 @@ class ProgramWriter:
         self.callables.append(self._size + OP_CALLABLE)
         self._write(_SUBMIT.pack(kind, word, counts, len(members), len(table), outputs), *body)
 
+    @property
+    def size(self) -> int:
+        """How many words there are so far."""
+        return self._size
+
     def repeat(self, times: int, step: int) -> None:
         """Write that the next submit is made so often, each time with variables `step` further on."""
         self._write(_REPEAT.pack(_kind(OP_REPEAT, OP_REPEAT_WORDS), times, 0, step))

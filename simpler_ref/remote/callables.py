@@ -22,6 +22,8 @@ from ..callables.identity import (
 from .fields import VERSION, Blob, Exactly, Message, Octets, Uint64, refusal
 from .limits import MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES, MAX_STAGED_BLOB_TOKEN_BYTES
 
+LIST_VERSION = 2
+"""The version of a registration's payload that is a list of tasks."""
 Digest = Annotated[bytes, Exactly(CALLABLE_HASH_DIGEST_BYTES)]
 
 
@@ -178,6 +180,11 @@ class Registration:
     def digest(self) -> bytes:
         """What tasks name it by."""
         return self._told.digest
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tasks."""
+        return self._told.payload_version == LIST_VERSION
 
     @property
     def is_inner(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .connection import prepare, zmq
@@ -75,6 +75,7 @@ class Channel:
         self._zmq = zmq()
         self._silence_s = silence_s
         self._is_up = False
+        self._ended = -1
         self._socket = context.socket(self._zmq.DEALER)
         self._monitor: Any = None
         try:
@@ -92,12 +93,20 @@ class Channel:
             self.close()
             raise
 
-    def fetch_all(self, several: dict[Header, tuple[bytes, list[memoryview]]]) -> None:
+    def fetch_all(
+        self,
+        several: dict[Header, tuple[bytes, list[memoryview]]],
+        here: Callable[[int], None],
+        ended: int,
+    ) -> None:
         """Copy ranges of windows into memory, or several windows at once into as many memories.
 
-        The first header of each has what names several windows, and the memories.
+        The first header of each has what names several windows, and the memories. `here` is told the
+        number of each transfer that is over. Nothing is waited for once there is something to read at the
+        descriptor `ended`, unless that is −1.
         """
         into = {first.transfer: one for first, one in several.items()}
+        left = {first.transfer: first.nbytes for first in several}
 
         def ask(header: Header) -> None:
             names, memories = into[header.transfer]
@@ -111,8 +120,26 @@ class Channel:
             self._drop()
             if sizes != [len(memory) for memory in memories]:
                 raise Lost(f"it answered with {sum(sizes)} bytes in place of {header.size}")
+            left[header.transfer] -= header.size
+            if not left[header.transfer]:
+                here(header.transfer)
 
-        self._run(list(several), ask, Kind.DATA, take)
+        with self._until(ended):
+            self._run(list(several), ask, Kind.DATA, take)
+
+    @contextmanager
+    def _until(self, ended: int) -> Iterator[None]:
+        """Wait for nothing in a block once there is something to read at a descriptor."""
+        if ended < 0:
+            yield
+            return
+        self._ended = ended
+        self._poller.register(ended, self._zmq.POLLIN)
+        try:
+            yield
+        finally:
+            self._poller.unregister(ended)
+            self._ended = -1
 
     def store_all(self, several: dict[Header, memoryview]) -> None:
         """Copy memory into ranges of windows, of each of which there is the first header."""
@@ -212,6 +239,8 @@ class Channel:
         found = dict(self._poller.poll(limit))
         if not found and not self._is_up:
             raise Lost(f"no session has answered there within {self._silence_s} s")
+        if self._ended in found:
+            raise Lost("nobody waits for it any more")
         if self._monitor in found:
             self._look()
 

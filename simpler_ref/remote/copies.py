@@ -298,6 +298,9 @@ class Copies:
         self._lock = threading.RLock()
         """Held while what there is changes: tensors may come on other threads."""
         self._run = 0
+        self._of_replay: list[Array] = []
+        self._shown: list[int] = []
+        """The memory of the last replay's tensors that are no copies, and the windows with them."""
         self._counts = dict.fromkeys(("hits", "stored", "fetched", "dropped"), 0)
         self._values: dict[int, _Value] = {}
         self._value_counts = dict.fromkeys(("hits", "stored", "dropped"), 0)
@@ -308,6 +311,9 @@ class Copies:
             if run != self._run:
                 self.drop(list(self._copies))
                 self._drop_coming(list(self._coming))
+                for key in self._shown:
+                    self._mover.withdraw(key)
+                self._shown, self._of_replay = [], []
                 self._run = run
 
     def drop(self, keys: Iterable[int]) -> None:
@@ -377,6 +383,17 @@ class Copies:
                     coming = _Copy(np.frombuffer(one.data, np.uint8), is_in_frame=True)
                     self._step("put", one.key, coming, one.reads)
                     self._coming[one.key, one.reads] = coming
+
+    # ------------------------------------------------------------ replays
+    def room(self, nbytes: int) -> int:
+        """Return the address of memory that stays until another run begins."""
+        self._of_replay.append(self.empty(nbytes))
+        return address_of(self._of_replay[-1])
+
+    def show(self, key: int, address: int, nbytes: int) -> None:
+        """Let others have a version that a replay has made, until another run begins."""
+        self._shown.append(key)
+        self._mover.offer_to_gets(Window(key, address, nbytes, limits.REMOTE_BUFFER_ACCESS_READ))
 
     def take_stored(self, key: int) -> Array:
         """Return what the parent has stored under a key, which is no copy."""

@@ -21,7 +21,7 @@ from ..errors import CallableError
 from ..model.arguments import TaskArgs
 from . import callables
 from .limits import ANY_MODULE
-from .lists import LIST, LIST_VERSION, PlayedList
+from .lists import LIST, PlayedList
 
 PAYLOAD_VERSION = 1
 AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized"
@@ -99,7 +99,7 @@ class Dispatcher:
     # ------------------------------------------------------------ registration
     def prepare(self, command: callables.RegisterCallableCommand) -> None:
         """Resolve a callable, and keep it apart."""
-        if command.payload_version not in (PAYLOAD_VERSION, LIST_VERSION):
+        if command.payload_version not in (PAYLOAD_VERSION, callables.LIST_VERSION):
             raise CallableError(
                 "HASHID_DESCRIPTOR_MISMATCH",
                 f"payload version {command.payload_version} is not known, {PAYLOAD_VERSION} is",
@@ -145,7 +145,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------ kinds
     def _resolve(self, command: callables.RegisterCallableCommand) -> Any:
-        if command.payload_version == LIST_VERSION:
+        if command.payload_version == callables.LIST_VERSION:
             require_digest(command.payload, command.digest)
             return PlayedList(LIST.decode(command.payload), self.inner_handle)
         if command.callable_kind == CallableKind.PYTHON_IMPORT:

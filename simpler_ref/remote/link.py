@@ -38,7 +38,7 @@ from .keys import KeyPair
 from .limits import SESSION
 from .link_calls import CallTasks
 from .link_frames import LinkFrames
-from .link_tasks import LinkTasks, RunTasks, TaskReader
+from .link_tasks import LinkTasks, ReplayTasks, RunTasks, TaskReader
 from .parent_memory import ADDRESS_BYTES, ParentMemory
 from .spec import RemoteWorkerSpec
 from .task_messages import TaskMaker
@@ -271,6 +271,8 @@ class Link(WorkerKind):
         if installed.is_of_calls:
             self.calls = CallTasks(self.frames, self.memory, self.spec, self.number)
         kind: TaskReader = self.calls if installed.is_of_calls else self.runs
+        if not installed.is_of_calls and installed.is_list:
+            kind = ReplayTasks(self.frames, self.memory, self._maker, self.movers, self.losses)
         run: Callable[[ReceivedArgs], Any] = partial(self.tasks.run, kind)
         return run
 

@@ -40,6 +40,8 @@ BEAT_S = 0.2
 STOP_S = 5.0
 STATUS_S = 0.1
 """How long to wait for the exit status of a session whose connections have ended."""
+LOOK_S = 0.1
+"""How often a link looks whether the run of a replay is over for others."""
 SOON_MS = 1
 """How long a link waits for an answer before it also looks out for tasks that it is given meanwhile."""
 _ANSWERS: dict[
@@ -300,6 +302,12 @@ class LinkFrames:
         while asked not in self._answers and has_message(self._frames):
             self._take_answer(asked, 0)
         return asked in self._answers
+
+    def has_answer_soon(self, asked: int) -> bool:
+        """Say whether the answer to a frame is here, or comes within `LOOK_S`."""
+        if not self.has_answer(asked):
+            zmq().zmq_poll([(self._frames, zmq().POLLIN)], int(LOOK_S * 1e3))
+        return self.has_answer(asked)
 
     def wait_for_answer_or_task(self, frame: int, filled: int) -> None:
         """Wait for an answer; if none comes soon, also for a task in a frame: see `MailboxView.place`."""

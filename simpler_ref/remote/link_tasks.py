@@ -17,10 +17,13 @@ Rule     REMOTE-LINK-3, REMOTE-LINK-4, REMOTE-LINK-5, REMOTE-AHEAD-1, REMOTE-AHE
 
 from __future__ import annotations
 
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import string_at
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +37,7 @@ from .fail_points import fail_point
 from .frames import OwnFrameType
 from .limits import BUSY_NS, TASKS
 from .link_frames import LinkFrames
+from .lists import REPLAY, Replay
 from .parent_memory import Coming, Missing, ParentMemory, mover_of
 from .task_messages import DONE, RUN, Done, Run, TaskMaker, layouts_in
 
@@ -112,6 +116,9 @@ class TaskReader(ABC):
     def end(self, task: Any) -> None:
         """Leave what a task has made; raise what it has failed with."""
 
+    def oversee(self, sequence: int) -> None:  # noqa: B027 (most need not be)
+        """Do what is to be done while the session runs the current task, whose frame has a number."""
+
     def drop(self, task: Any) -> None:  # noqa: B027 (most have made nothing)
         """Let what a task has made go: it was cancelled before its turn."""
 
@@ -163,6 +170,7 @@ class LinkTasks:
             self._store_in_turn(task)
             begun = time.monotonic_ns()
             self._sent.appendleft(self._post(ticket, task))
+        kind.oversee(self._sent[0].sequence)
         self._send_until_answered(kind, type(args), self._sent[0].sequence)
         self._settle(task, self._frames.mailbox.task_number)
         words = self._frames.words
@@ -359,4 +367,58 @@ class RunTasks(TaskReader):
         return missing
 
 
-__all__ = ["Bringing", "LinkTask", "LinkTasks", "RunTasks", "TaskReader"]
+class Planned(NamedTuple):
+    """A replay of a part of a list, as the program tells its link, which reads it at an address.
+
+    `run` is as in a plan. `wires` and `words` are the tensors of the task, and its scalars, which are the
+    plan; `scalars` are those of the replay, and `places` the endpoints of all parts.
+    """
+
+    run: int
+    wires: Sequence[bytes]
+    words: list[int]
+    digest: bytes
+    part: int
+    key: int
+    places: Sequence[int]
+    scalars: bytes
+
+
+class ReplayTasks(RunTasks):
+    """The replays of a list's part."""
+
+    _key = 0
+    """Of the one under way."""
+
+    def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> None:
+        """Return nothing: there is nothing before a replay."""
+
+    def read(self, args: ReceivedArgs) -> LinkTask:
+        """Return a replay, with what the session needs for it."""
+        _, (address, nbytes), _ = call_words(args)
+        told: Planned = pickle.loads(string_at(address, nbytes))
+        self._key = told.key
+        plan = Plan(told.run, ())
+        if told.words:
+            plan = Plan.take(told.words, [L.RAW] * len(told.words))
+        self._memory.begin(plan.run)
+        missing = self._missing(plan, told.wires)
+        tensors = self.copied(plan, [""] * len(told.wires), missing.short)
+        movers = [mover_of(self._movers, one + 1) for one in told.places]
+        replay = REPLAY.encode(Replay(told.digest, told.part, told.key, movers, told.scalars))
+        message = Run(b"", run=plan.run, tensors=tensors, dropped=plan.dropped, replay=replay)
+        return LinkTask(self, message, missing.coming)
+
+    def oversee(self, sequence: int) -> None:
+        """Wait for the end of a replay; have the session end it if the run is over for others.
+
+        Rule     SPEED-LIST-6
+        """
+        frames, memory = self._frames, self._memory
+        while not frames.has_answer_soon(sequence):
+            if frames.mailbox.is_run_over:
+                with suppress(TransferError):  # it has not begun, or has ended by now
+                    memory.mover.ask(memory.address, self._key, b"")
+
+
+__all__ = ["Bringing", "LinkTask", "LinkTasks", "Planned", "ReplayTasks", "RunTasks", "TaskReader"]

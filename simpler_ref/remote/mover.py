@@ -30,6 +30,9 @@ from .keys import KeyPair, secure_server
 
 MOST_WAITING = 64
 """Requests of one line that wait to be served; an honest line has fewer."""
+MOST_GETS = 1 << 12
+"""Windows for which a GET waits; the oldest ones are of those who are gone."""
+OFFERS = "inproc://offers"
 log = logging.getLogger("simpler_ref")
 
 
@@ -78,6 +81,9 @@ class Mover:
             ("served_chunks", "served_in", "served_out", "served_refused"), 0
         )
         self._refused: dict[bytes, int] = {}
+        self._gets: dict[int, list[tuple[bytes, bytes]]] = {}
+        """Who waits for windows that are not offered yet: with what headers, by key."""
+        self._offers: Any = None
         self.on_moved: Callable[[str, bool, int, int], None] | None = None
         """Told of each transfer that this side has asked for: with whom, whether it stored, how many
         bytes, when it began; on the thread that asked."""
@@ -85,7 +91,6 @@ class Mover:
         self._context = self._zmq.Context()
         try:
             self._router = self._open_router(bind)
-            self.address = self._router.last_endpoint.decode()
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -96,6 +101,14 @@ class Mover:
     def offer(self, window: windows.Window) -> None:
         """Let others reach a window of this session's memory."""
         self._windows.offer(window)
+
+    def offer_to_gets(self, window: windows.Window) -> None:
+        """Offer a window for which others may wait; always on the same thread."""
+        self._windows.offer(window)
+        if self._offers is None:
+            self._offers = self._context.socket(self._zmq.DEALER)
+            self._offers.connect(OFFERS)
+        self._offers.send(windows.Header(windows.Kind.OFFERED, 0, 0, window.key, 0, 0, 0).encode())
 
     def withdraw(self, key: int) -> None:
         """Let nobody reach a window any more; when it returns, nothing touches its memory."""
@@ -127,6 +140,16 @@ class Mover:
         """Copy several windows of another session; see `fetch`. After an error some may be there."""
         self._move(windows.Kind.READ, address, several)
 
+    def get_all(
+        self, address: str, several: Sequence[windows.Span], here: Callable[[int], None], ended: int
+    ) -> None:
+        """Copy windows that another session offers now or later; see `fetch`.
+
+        `here` is told the number of each that is there. Once there is something to read at the
+        descriptor `ended`, the others are not waited for: that raises a `TransferError`.
+        """
+        self._move(windows.Kind.GET, address, several, 0, here, ended)
+
     def store(self, address: str, key: int, offset: int, source: Any, nbytes: int) -> None:
         """Copy bytes of this session's memory into another session's window; return when they are there.
 
@@ -141,7 +164,13 @@ class Mover:
         self._move(windows.Kind.WRITE, address, several)
 
     def _move(
-        self, kind: windows.Kind, address: str, several: Sequence[windows.Span], offset: int = 0
+        self,
+        kind: windows.Kind,
+        address: str,
+        several: Sequence[windows.Span],
+        offset: int = 0,
+        here: Callable[[int], None] = lambda number: None,
+        ended: int = -1,
     ) -> None:
         """Copy from, or into, the windows of another session, each from a byte on."""
         stored = kind == windows.Kind.WRITE
@@ -152,7 +181,8 @@ class Mover:
             require_place(one.key, offset)
         total = sum(one.nbytes for one in several)
         what = windows.name_of(several[0].key) if len(several) == 1 else f"{len(several)} windows"
-        groups = [[one] for one in several] if stored or offset else grouped(several)
+        is_together = kind == windows.Kind.READ and not offset
+        groups = grouped(several) if is_together else [[one] for one in several]
         began = time.monotonic_ns()
         doing = f"fetch {total} bytes of {what} from {address}"
         if stored:
@@ -177,7 +207,9 @@ class Mover:
                             [memories[id(one)] for one in group],
                         )
                         for first, group in zip(firsts, groups, strict=True)
-                    }
+                    },
+                    lambda transfer: here(numbers.index(transfer)),
+                    ended,
                 )
         self._count(transfers=len(several), **{"bytes_out" if stored else "bytes_in": total})
         if self.on_moved is not None:
@@ -217,6 +249,8 @@ class Mover:
             self._idle.clear()
         for line in idle:
             line.close()
+        if self._offers is not None:
+            self._offers.close(linger=0)
         self._context.term()  # whoever waits for a socket is told, and closes it
         self._thread.join()
         self._windows.clear()
@@ -291,6 +325,8 @@ class Mover:
         if self._group is not None:
             secure_server(socket, self._group, {self._group.public})
         socket.bind(bind)
+        self.address = socket.last_endpoint.decode()
+        socket.bind(OFFERS)
         return socket
 
     def _serve(self) -> None:
@@ -321,7 +357,16 @@ class Mover:
             except ValueError as error:
                 raise windows.Refusal(str(error)) from None
             fail_point("moving")
-            if header.kind == windows.Kind.READ and len(parts) <= 2:
+            if header.kind == windows.Kind.GET and len(parts) == 1:
+                if not self._windows.has(header.key):
+                    self._have_wait(peer, header.key, parts[0])
+                    return
+                self._windows.read([header], self._replier(peer, header))
+            elif header.kind == windows.Kind.OFFERED:
+                for one, asked in self._gets.pop(header.key, ()):
+                    self._serve_one(one, [asked])
+                return
+            elif header.kind == windows.Kind.READ and len(parts) <= 2:
                 several = [header]
                 if len(parts) == 2:
                     several = windows.decode_windows(header, parts[1].bytes)
@@ -347,6 +392,11 @@ class Mover:
             raise
         except Exception as error:  # which may not end the service of all others
             self._refuse(peer, header, f"{type(error).__name__}: {error}")
+
+    def _have_wait(self, peer: bytes, key: int, asked: bytes) -> None:
+        while len(self._gets) >= MOST_GETS:
+            del self._gets[next(iter(self._gets))]
+        self._gets.setdefault(key, []).append((peer, asked))
 
     def _replier(self, peer: bytes, header: windows.Header) -> Callable[[list[memoryview]], None]:
         def send(data: list[memoryview]) -> None:

@@ -1,11 +1,11 @@
 """Replays of recorded graphs that have tasks of endpoints: task by task, or by lists.
 
 Of the copies at endpoints Python keeps track, not the kernels: so such a graph is carried out step by
-step the first time. From then on, if that can be, each endpoint gets many of its tasks as one: the tasks
-are placed together, and those that one endpoint runs without anything of another one are a *part*. A
-replay submits each part as one task of its endpoint, whose callable is the list of all parts and whose
-tensors are those of the part. To directory, links and sessions that is a task like any other: what
-moves, fails or is lost follows from that.
+step the first time. From then on, if that can be, each endpoint gets all of its tasks as one: the tasks
+are placed together, and those of one endpoint are a *part*. A replay submits one group, whose callable is
+the list of all parts; each member is a part, and has those tensors of the program that its endpoint reads
+or leaves. To directory, links and engine that is a group like any other: what moves, fails or is lost
+follows from that. What parts get from each other they see to: see `lists`.
 
 Rule     SPEED-LIST-1, SPEED-LIST-2, SPEED-LIST-3, SPEED-LIST-4, SPEED-LIST-5, SPEED-LIST-6,
          SPEED-LIST-7, SPEED-REPLAY-12
@@ -16,10 +16,12 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import secrets
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from ctypes import memmove
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -46,20 +48,28 @@ from ..orch.listening import RecordedArgs
 from ..orch.orchestrator import Orchestrator
 from ..orch.recording import Graph, OpRecorder
 from ..orch.runs import RunTiming
-from .callables import Registration, RemoteRegistryTarget, encode_register_callable_command
+from .callables import (
+    LIST_VERSION,
+    Registration,
+    RemoteRegistryTarget,
+    encode_register_callable_command,
+)
 from .directory import REQUEST_BYTES
 from .endpoints import Endpoints
 from .layouts import as_bytes, layout_text
+from .limits import MAX_TENSORS
+from .link_tasks import Planned
 from .lists import (
     LIST,
-    LIST_VERSION,
     MOST_BYTES,
     READS,
     WRITES,
+    ListGet,
     ListPart,
     ListScalar,
     ListTask,
     ListUse,
+    ListVersion,
     TaskList,
 )
 from .placing import AllocStep, PlacingOrchestrator, ScopeStep, Step, SubmitStep, is_remote
@@ -67,13 +77,6 @@ from .placing import AllocStep, PlacingOrchestrator, ScopeStep, Step, SubmitStep
 _BITS = (1 << 64) - 1
 _CONSTANT = -1
 _CONFIGURED = L.CONFIG_MASK << L.WORD_CONFIG
-MOST_TENSORS = 128
-"""Of a part: the arguments of a task have room for them, and for what its link is told of each; and for
-a token, see `leave`."""
-MOST_SCALARS = 256
-"""Of a graph: a mailbox has room for all of them, each as two kinds of number, beside so many tensors."""
-PART_S = 1.0
-"""About how long a part lasts at most: nothing ends it before, and a failure costs all of it."""
 TRIES = 3
 """Replays of each placement; the first one of them does not count."""
 
@@ -281,110 +284,113 @@ def _missing(
 
 # ---------------------------------------------------------------- parts
 class Part:
-    """Tasks that an endpoint runs as one, and what they do with each tensor together.
-
-    Those that are `left` there by the parts before it need not be named; see `leave`.
-    """
+    """What one endpoint does in a replay: `named` are the tensors that its task has."""
 
     def __init__(self, place: int) -> None:
         self.place = place
-        self.tasks: list[GraphTask] = []
-        self.tags: dict[int, TensorArgType] = {}
-        self.left: set[int] = set()
-
-    @property
-    def named(self) -> list[int]:
-        """The tensors that its task has."""
-        return [one for one in self.tags if one not in self.left]
-
-    def add(self, task: GraphTask) -> None:
-        """Add a task, behind those that are in it."""
-        self.tasks.append(task)
-        for tensor in {use.tensor for use in task.uses}:
-            mine = [use for use in task.uses if use.tensor == tensor]
-            before = self.tags.get(tensor)
-            reads = any(use.reads for use in mine) if before is None else before in READS
-            writes = before in WRITES or any(use.writes for use in mine)
-            self.tags[tensor] = _TAGS[reads, writes]
-
-    def has_to_come_before(self, task: GraphTask) -> bool:
-        """Say whether a task of another endpoint uses what a task of it has written, or writes it."""
-        found = ((self.tags.get(use.tensor), use.writes) for use in task.uses)
-        return any(tag is not None and (writes or tag in WRITES) for tag, writes in found)
-
-    def has_room(self, task: GraphTask, most: int) -> bool:
-        """Say whether one more task fits."""
-        tensors = self.tags.keys() | {use.tensor for use in task.uses}
-        return len(self.tasks) < most and len(tensors) <= MOST_TENSORS
+        self.tasks: list[ListTask] = []
+        self.named: dict[int, TensorArgType] = {}
+        self.shows: list[ListVersion] = []
+        self.tensors: set[int] = set()
 
 
-_TAGS = {
-    (True, False): TensorArgType.INPUT,
-    (True, True): TensorArgType.INOUT,
-    (False, True): TensorArgType.OUTPUT_EXISTING,
-}
+class _Version(NamedTuple):
+    """A version of a tensor: which part makes it, who has it, and what that shows after the task.
+
+    `shows` is None of what the program has, or nobody.
+    """
+
+    number: int
+    part: int
+    holders: set[int]
+    shows: list[ListVersion] | None
 
 
-def parts_of(tasks: Sequence[GraphTask], places: Sequence[int], most: int) -> list[Part]:
-    """Return the parts of a graph whose tasks are placed, in an order in which they can be submitted.
+class Cutter:
+    """Cuts a graph whose tasks are placed into parts, in the order of the recording.
 
-    Of the parts that are still open none uses what another one writes. So when a task needs that of
-    some, they are closed first; and so is its own, which need not wait for them.
+    A tensor of the program that a task writes is one of the endpoint that writes it last, which has it
+    from the program if any task reads that before; others get it from there. So no two tasks of a replay
+    have a tensor that one of them writes.
 
     Rule     SPEED-LIST-3
     """
-    closed: list[Part] = []
-    opened: dict[int, Part] = {}
-    for place, task in zip(places, tasks, strict=True):
-        ending = [at for at, one in opened.items() if at != place and one.has_to_come_before(task)]
-        mine = opened.get(place)
-        if mine is not None and (ending or not mine.has_room(task, most)):
-            ending.append(place)
-        closed += [opened.pop(at) for at in ending]
-        opened.setdefault(place, Part(place)).add(task)
-    return [*closed, *opened.values()]
 
+    def __init__(
+        self, tasks: Sequence[GraphTask], places: Sequence[int], programs: Collection[int]
+    ) -> None:
+        self.parts = [Part(place) for place in sorted(set(places))]
+        self._index = {part.place: i for i, part in enumerate(self.parts)}
+        self._programs = set(programs)
+        self._versions: dict[int, _Version] = {}
+        self._writers = {
+            use.tensor: self._index[place]
+            for place, task in zip(places, tasks, strict=True)
+            for use in task.uses
+            if use.writes
+        }
+        self.digests: dict[bytes, int] = {}
+        for place, task in zip(places, tasks, strict=True):
+            self._add(self._index[place], task)
+        for tensor, i in self._writers.items():
+            if tensor in self._programs:
+                reads = tensor in self.parts[i].named
+                tag = TensorArgType.INOUT if reads else TensorArgType.OUTPUT_EXISTING
+                self.parts[i].named[tensor] = tag
 
-def leave(parts: Sequence[Part], programs: Collection[int], tokens: Mapping[int, int]) -> None:
-    """Note which tensors need not be named, since no other endpoint uses them before or after a part.
-
-    So of a tensor that an endpoint changes again and again, nobody is told until another one needs it.
-    Those of the program are always named. The parts of an endpoint that leave something are ordered by a
-    tensor that all of them change: `tokens` has one for each endpoint.
-
-    Rule     SPEED-LIST-3
-    """
-    uses: defaultdict[int, list[Part]] = defaultdict(list)
-    for part in parts:
-        for tensor in part.tags.keys() - set(programs):
-            uses[tensor].append(part)
-    for tensor, its in uses.items():
-        for before, part, after in zip(its, its[1:], [*its[2:], its[-1]], strict=False):
-            if before.place == part.place == after.place:
-                part.left.add(tensor)
-    places = {part.place for part in parts if part.left}
-    for part in parts:
-        if part.place in places:
-            part.tags[tokens[part.place]] = TensorArgType.INOUT
-
-
-def list_of(parts: Sequence[Part], sizes: Sequence[int]) -> TaskList:
-    """Return the parts as a message; `sizes` are the bytes of tensors."""
-    callables: dict[bytes, int] = {}
-    made = []
-    for part in parts:
-        left = sorted(part.left)
-        index = {tensor: i for i, tensor in enumerate([*part.named, *left])}
-        tasks = [
+    def _add(self, i: int, task: GraphTask) -> None:
+        part = self.parts[i]
+        part.tensors.update(use.tensor for use in task.uses)
+        gets = [get for use in task.uses if use.reads for get in self._gets(i, use.tensor)]
+        shows: list[ListVersion] = []
+        part.tasks.append(
             ListTask(
-                callables.setdefault(task.digest, len(callables)),
-                [ListUse(index[one.tensor], *one[1:]) for one in task.uses],
+                self.digests.setdefault(task.digest, len(self.digests)),
+                [ListUse(*one) for one in task.uses],
                 task.scalars,
+                gets,
+                shows,
             )
-            for task in part.tasks
-        ]
-        made.append(ListPart(part.named, left, tasks))
-    return TaskList(list(callables), sizes, made)
+        )
+        for tensor in {use.tensor for use in task.uses if use.writes}:
+            before = self._versions.get(tensor)
+            number = 1 + (0 if before is None else before.number)
+            self._versions[tensor] = _Version(number, i, {i}, shows)
+
+    def _gets(self, i: int, tensor: int) -> list[ListGet]:
+        """Return what a part gets so that a task can read a tensor."""
+        version = self._versions.get(tensor)
+        if version is None:
+            version = self._versions[tensor] = self._first(i, tensor)
+        if version.shows is None:
+            self._name(i, tensor)
+            return []
+        if i in version.holders:
+            return []
+        version.holders.add(i)
+        what = ListVersion(tensor, version.number)
+        if what not in version.shows:
+            version.shows.append(what)
+        return [ListGet(what, version.part)]
+
+    def _first(self, i: int, tensor: int) -> _Version:
+        """Return the version of a tensor with which a replay begins."""
+        writer = self._writers.get(tensor)
+        if tensor not in self._programs or writer is None:
+            return _Version(0, -1, set(), None)
+        self._name(writer, tensor)
+        self.parts[writer].tensors.add(tensor)
+        return _Version(0, writer, {writer}, self.parts[writer].shows)
+
+    def _name(self, i: int, tensor: int) -> None:
+        if tensor in self._programs:
+            self.parts[i].named[tensor] = TensorArgType.INPUT
+
+
+def list_of(cut: Cutter, sizes: Sequence[int]) -> TaskList:
+    """Return the parts as a message; `sizes` are the bytes of tensors."""
+    parts = [ListPart(list(one.named), one.shows, one.tasks) for one in cut.parts]
+    return TaskList(list(cut.digests), sizes, parts)
 
 
 # ---------------------------------------------------------------- replays
@@ -393,17 +399,17 @@ class _Way:
 
     def __init__(self, parts: Sequence[Part], sizes: Sequence[int], raw: bytes) -> None:
         self.parts = parts
+        self.places = [one.place for one in parts]
         self.wires = [
-            [(one, _octets(sizes[one], part.tags[one])) for one in part.named] for part in parts
+            [(tensor, _octets(sizes[tensor], tag)) for tensor, tag in one.named.items()]
+            for one in parts
         ]
         """Of each part: its tensors, and what their bytes are behind the address."""
-        self.room: dict[int, int] = {}
-        """By endpoint: the bytes that it needs, as it keeps what it has to the end of a replay."""
-        for place in {one.place for one in parts}:
-            its = [one.tags.keys() for one in parts if one.place == place]
-            largest = max(sum(sizes[tensor] for tensor in one) for one in its)
-            together = sum(L.round_up(sizes[tensor], L.HEAP_ALIGN) for tensor in set().union(*its))
-            self.room[place] = max(2 * largest, together)
+        self.room = {
+            one.place: sum(L.round_up(sizes[tensor], L.HEAP_ALIGN) for tensor in one.tensors)
+            for one in parts
+        }
+        """By endpoint: the bytes that it needs."""
         digest = sha256(raw)
         self.handle = CallableHandle(
             f"sha256:{digest.hexdigest()}",
@@ -418,7 +424,7 @@ class _Way:
             LIST_VERSION,
             raw,
         )
-        self.registration = Registration(tuple(sorted(self.room)), command)
+        self.registration = Registration(tuple(self.places), command)
         self.runs = 0
         self.best_s = math.inf
 
@@ -430,14 +436,9 @@ class _Way:
 
 
 class ListedGraph:
-    """A graph whose tasks are all for sub workers of endpoints, as lists.
+    """A graph whose tasks are all for sub workers of endpoints, as lists."""
 
-    `task_s` is about how long a task lasts.
-    """
-
-    def __init__(
-        self, endpoints: Endpoints, reader: _Reader, tasks: Sequence[GraphTask], task_s: float
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, reader: _Reader, tasks: Sequence[GraphTask]) -> None:
         self._endpoints = endpoints
         self._names, self._scalars = list(reader.names), reader.scalars
         self._programs = [i for i, one in enumerate(self._names) if reader.is_programs(one)]
@@ -446,27 +447,22 @@ class ListedGraph:
             for place in sorted({place for one in tasks for place in one.allowed})
         }
         sizes = [one.nbytes for one in self._names]
-        tokens = {place: len(sizes) + i for i, place in enumerate(seats)}
-        sizes = self._sizes = [*sizes, *[L.WORD] * len(tokens)]
-        self._buffers = [i for i in range(len(sizes)) if i not in set(self._programs)]
-        rounded = [L.round_up(sizes[one], L.HEAP_ALIGN) for one in self._buffers]
-        *self._offsets, self._room = itertools.accumulate(rounded, initial=0)
-        if len(self._scalars) > 2 * L.SCALAR_WORDS * MOST_SCALARS:
-            raise NotListed
-        most = max(1, int(PART_S / task_s))
         self.ways = []
         for places in placements(tasks, sizes, seats):
-            parts = parts_of(tasks, places, most)
-            leave(parts, self._programs, tokens)
-            raw = LIST.encode(list_of(parts, sizes))
-            if len(raw) <= MOST_BYTES and len(parts) < len(tasks):
-                self.ways.append(_Way(parts, sizes, raw))
+            cut = Cutter(tasks, places, self._programs)
+            if any(len(one.named) > MAX_TENSORS for one in cut.parts):
+                continue
+            raw = LIST.encode(list_of(cut, sizes))
+            if len(raw) <= MOST_BYTES and len(cut.parts) < len(tasks):
+                self.ways.append(_Way(cut.parts, sizes, raw))
         if not self.ways:
             raise NotListed
         handles = [way.handle for way in self.ways]
         weakref.finalize(self, endpoints.dropped_lists.extend, handles)
         self.way = self.ways[0]
         """That of the next replay."""
+        self._key = 0
+        """What the windows of the last one follow from."""
 
     @classmethod
     def of(
@@ -475,12 +471,11 @@ class ListedGraph:
         steps: Sequence[Step],
         words: Sequence[int],
         provided: tuple[int, int],
-        task_s: float,
     ) -> ListedGraph | None:
         """Return the lists of a graph that was replayed once; None if it has what lists cannot do.
 
         `words` are the callable words of its submits; `provided` is how many tensors and scalars a replay
-        has; `task_s` is about how long a task lasts.
+        has.
         """
         reader = _Reader(*provided)
         following = iter(words)
@@ -491,7 +486,7 @@ class ListedGraph:
                 if not isinstance(step, AllocStep | ScopeStep)
             ]
             reader.require_apart()
-            return cls(endpoints, reader, tasks, task_s)
+            return cls(endpoints, reader, tasks)
         except NotListed:
             return None
 
@@ -522,7 +517,7 @@ class ListedGraph:
     def _has_room(self, way: _Way) -> bool:
         return all(self._endpoints.takes_list(*one) for one in way.room.items())
 
-    def submit(self, orch: Any, variables: Sequence[int]) -> bool:
+    def submit(self, orch: PlacingOrchestrator, variables: Sequence[int]) -> bool:
         """Submit a replay; return False if it has to be made task by task.
 
         Rule     SPEED-LIST-4
@@ -531,27 +526,43 @@ class ListedGraph:
         starts = self._starts(variables)
         if starts is None or not self._has_room(way) or way.handle not in orch._next_level:
             return False
-        try:
-            first = self._endpoints.keep(max(1, self._room))
-        except MemoryError:  # in rings, scopes that have ended make room
-            return False
-        starts |= {i: first + at for i, at in zip(self._buffers, self._offsets, strict=True)}
-        scalars = [
-            (variables[i] & _BITS).to_bytes(8, "little")
-            + (variables[i + 1] & _BITS).to_bytes(8, "little")
-            for i in self._scalars[:: L.SCALAR_WORDS]
-        ]
+        scalars = b"".join(
+            (variable & _BITS).to_bytes(L.WORD, "little")
+            for variable in variables[self._scalars.start : self._scalars.stop]
+        )
         heads = {i: start.to_bytes(SHAPE_AT, "little") for i, start in starts.items()}
-        word = orch._require_handle("Graph.run", way.handle, (), orch._next_level, L.NEXT_LEVEL)
-        for number, part in enumerate(way.parts):
+        members = []
+        for wires in way.wires:
             args = TaskArgs()
-            args._tensors = [heads[one] + rest for one, rest in way.wires[number]]
-            args._scalars = [scalar_wire(number), *scalars]
-            orch._handle = way.handle
-            orch._send(word | (part.place + 1) << L.WORD_WORKER, [args], None)
-        for i in self._buffers:  # nobody reads them after that
-            self._endpoints.tensors.directory.give_back(starts[i], self._sizes[i])
+            args._tensors = [heads[one] + rest for one, rest in wires]
+            members.append(args)
+        word = orch._require_handle("Graph.run", way.handle, (), orch._next_level, L.NEXT_LEVEL)
+
+        def submit(sent: list[TaskArgs], where: list[int]) -> None:
+            self._key = secrets.randbits(63) | 1
+            told = [self._told(way, i, one, where, scalars) for i, one in enumerate(sent)]
+            Orchestrator._send(orch, word, told, [one + 1 for one in where])
+
+        orch._handle = way.handle
+        try:
+            orch._place_and_submit(members, way.places, submit)
+        except MemoryError:
+            return False
         return True
+
+    def _told(
+        self, way: _Way, part: int, sent: TaskArgs, where: Sequence[int], scalars: bytes
+    ) -> TaskArgs:
+        """Return a member as its link is told it: what no mailbox has room for is beside it."""
+        words = [int.from_bytes(raw[: L.WORD], "little") for raw in sent._scalars]
+        run, digest = self._endpoints.tensors.run_number, way.handle.digest
+        planned = Planned(run, sent._tensors, words, digest, part, self._key, where, scalars)
+        raw = pickle.dumps(planned)
+        address = self._endpoints.keep(len(raw))
+        memmove(address, raw, len(raw))
+        args = TaskArgs()
+        args._scalars = [scalar_wire(address), scalar_wire(len(raw))]
+        return args
 
     def _starts(self, variables: Sequence[int]) -> dict[int, int] | None:
         """Return where the program's tensors are; None if some share bytes, or workers do not see one."""
@@ -615,21 +626,20 @@ class PlacedGraph(Graph):
         of_endpoints = any(is_remote(handle) for handle, _ in self._handles)
         self._steps: list[Step] = recorder.steps if of_endpoints else []
         self._listed: ListedGraph | None = None
-        self._task_s = self._unlisted_s = math.inf
-        """About how long its tasks last, and how long when they made no lists; infinite before that."""
+        self._may_be_listed = False
+        """Whether lists can be tried: it was replayed once, and they were not."""
+        self._was_run = False
         self._went_by_lists = False
         """Whether it did the last time."""
 
     def _run(self, bound: TaskArgs | None, start: int) -> RunTiming:
         self._prepare_lists()
         timing = super()._run(bound, start)
-        seconds = timing.host_wall_ns / 1e9
-        self._task_s = min(
-            self._task_s, seconds / max(1, self.tasks)
-        )  # the first may start sessions
+        self._may_be_listed |= not self._was_run
+        self._was_run = True
         if self._listed is None or not self._went_by_lists:
             return timing
-        self._listed.note_run(seconds)
+        self._listed.note_run(timing.host_wall_ns / 1e9)
         return replace(timing, tasks=self.tasks)
 
     def _play(self, orch: Orchestrator) -> None:
@@ -643,12 +653,12 @@ class PlacedGraph(Graph):
             orch._play_steps(self._steps, self._words(), variables)
 
     def _prepare_lists(self) -> None:
-        """Make the lists for the second replay: how long tasks last is known by then."""
+        """Make the lists for the second replay: sessions have been started by then."""
         life = self._life
         options = life.options
         if options.check or options.track_reads:
             return  # a list has only the order that follows from its data
-        if not self._steps or self._task_s == math.inf:
+        if not self._steps or not self._was_run:
             return
         assert isinstance(life.endpoints, Endpoints)
         for dropped in life.endpoints.take_dropped_lists():
@@ -656,15 +666,13 @@ class PlacedGraph(Graph):
                 if life.registry.is_live(dropped):
                     life.registry.discard(dropped, life.installer, life.running)
         if self._listed is not None and not self._listed.is_possible:
-            self._listed = None
-        if self._listed is None and self._task_s < self._unlisted_s / 2:
+            self._listed, self._may_be_listed = None, True
+        if self._may_be_listed:
+            self._may_be_listed = False
             mine = self._args
             provided = (0, 0) if mine is None else (len(mine._tensors), len(mine._scalars))
             with suppress(KeyError):  # which the run will raise
-                self._listed = ListedGraph.of(
-                    life.endpoints, self._steps, self._words(), provided, self._task_s
-                )
-                self._unlisted_s = self._task_s if self._listed is None else math.inf
+                self._listed = ListedGraph.of(life.endpoints, self._steps, self._words(), provided)
         if self._listed is not None:
             with suppress(CallableError, ControlError):  # so this replay goes task by task
                 self._listed.register(life.registry.is_live, self._add_callable)

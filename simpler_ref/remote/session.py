@@ -193,7 +193,7 @@ class Session:
             manifest.endpoint_id, mover, lambda nbytes: self._tasks.memory(nbytes)
         )
         frames.open(inner.placement().core_for_frames(manifest.before))
-        self._tasks = SessionTasks(manifest, frames, inner, self.dispatcher, copies, stores)
+        self._tasks = SessionTasks(manifest, frames, inner, self.dispatcher, copies, stores, mover)
         self._trace = SessionTrace(manifest.session_id, frames, inner)
         mover.on_moved, mover.on_ask = self._trace.note_moved, self._answer
         frames.watch()
@@ -223,6 +223,8 @@ class Session:
         assert self._trace is not None
         if key == self._trace.key:
             return self._trace.piece(question)
+        if self._tasks.cut_replay(key):
+            return b""
         return self._tasks.open_copies(key, question)
 
     # ------------------------------------------------------------ frames

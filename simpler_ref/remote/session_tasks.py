@@ -43,7 +43,9 @@ from .copies import (
 from .dispatcher import Dispatcher, InnerCallable
 from .fail_points import fail_point
 from .frames import Frame, FrameType, OwnFrameType, cut_report, encode_completion
+from .lists import REPLAY, PlayedList, Replay, Replaying
 from .manifest import Manifest
+from .mover import Mover
 from .session_calls import SessionCalls
 from .session_frames import SessionFrames
 from .side_by_side import SideBySide, Work
@@ -121,6 +123,26 @@ class RunLeaf:
         refuse_unrun(as_leaf(self.target)(args))
 
 
+class ReplayWork(Work):
+    """A replay of a part of a list; `run` runs it."""
+
+    is_alone = True
+
+    def __init__(
+        self,
+        sequence: int,
+        told: messages.Run,
+        sizes: Sequence[int],
+        run: Callable[..., messages.Done],
+    ) -> None:
+        super().__init__(sequence, told, told.tensors, sizes)
+        self._run = run
+
+    def submit(self, addresses: Sequence[int]) -> messages.Done:
+        """Run it, with its copies at some addresses."""
+        return self._run(self.sequence, addresses)
+
+
 class SessionTasks:
     """Runs the tasks and calls that the frames of a session bring, and answers them.
 
@@ -137,6 +159,8 @@ class SessionTasks:
         What runs all of it.
     dispatcher, copies, stores
         The session's callables, copies of tensors, and buffers.
+    mover
+        What moves its tensors.
     """
 
     def __init__(
@@ -147,7 +171,10 @@ class SessionTasks:
         dispatcher: Dispatcher,
         copies: Copies,
         stores: Stores,
+        mover: Mover,
     ) -> None:
+        self._mover = mover
+        self._replaying: Replaying | None = None
         self._session_id, self._frames, self._inner = manifest.session_id, frames, inner
         self._has_several = manifest.worker.get("num_sub_workers", 1) > 1 and not inner.check
         self._dispatcher, self._copies, self._stores = dispatcher, copies, stores
@@ -187,7 +214,8 @@ class SessionTasks:
             told = messages.read_run(frame)
             if told.run:
                 self._copies.begin(told.run)
-            self._beside.begin((self._calls.work if told.call else self._task)(sequence, told))
+            make = self._calls.work if told.call else self._replay if told.replay else self._task
+            self._beside.begin(make(sequence, told))
         except BaseException as error:
             if self._frames.over:
                 raise
@@ -288,6 +316,38 @@ class SessionTasks:
             if self._frames.over:
                 raise
             return messages.failure_of(error, sequence, outcome_of(error))
+
+    # ------------------------------------------------------------ replays
+    def _replay(self, sequence: int, told: messages.Run) -> Work:
+        """Return the work that a replay of a part of a list is."""
+        self._copies.put(told.tensors)
+        asked = REPLAY.decode(told.replay)
+        one = self._dispatcher.find(asked.digest)
+        part = one.part(asked.part)
+        run = partial(self._run_replay, one, asked)
+        return ReplayWork(sequence, told, part.sizes[: part.named], run)
+
+    def _run_replay(
+        self, one: PlayedList, asked: Replay, sequence: int, addresses: Sequence[int]
+    ) -> messages.Done:
+        try:
+            replaying = self._replaying = Replaying(
+                one, asked, self._copies, self._mover, addresses, lambda: self._frames.over
+            )
+            try:
+                self._inner.run(replaying.orchestrate)
+            finally:
+                replaying.end()
+            return messages.Done(sequence)
+        except BaseException as error:
+            if self._frames.over:
+                raise
+            return messages.failure_of(error, sequence, outcome_of(error))
+
+    def cut_replay(self, key: int) -> bool:
+        """End the replay with a key, on the thread of the mover; say whether there is one."""
+        replaying = self._replaying
+        return replaying is not None and replaying.cut(key)
 
     # ------------------------------------------------------------ their tensors
     def open_copies(self, key: int, question: bytes) -> bytes:

@@ -56,7 +56,8 @@ class Run(NamedTuple):
 
     `rights` has a byte for each tensor: 1 reads, 2 writes. `run` numbers the parent's runs and streams of
     calls: copies of an earlier one are stale; 0 if the task has none. `tensors` is empty then. If there
-    is a `call`, a `Call` in bytes, that is what runs, and there is no TASK.
+    is a `call`, a `Call` in bytes, or a `replay`, a `lists.Replay`, that is what runs, and there is no
+    TASK.
     """
 
     task: fields.Octets
@@ -68,6 +69,7 @@ class Run(NamedTuple):
     dropped: Annotated[Sequence[int], fields.Many(fields.POSITIVE, MOST_DROPPED)] = ()
     after: Annotated[Sequence[int], fields.Many(fields.POSITIVE, MOST_BEFORE)] = ()
     call: fields.Octets = b""
+    replay: fields.Octets = b""
 
 
 RUN = fields.Message("RUN", Run)

@@ -55,6 +55,10 @@ class Kind(enum.IntEnum):
     ASK = 6
     """A question about what is to be moved; its text, and that of the answer, is the second part."""
     ANSWER = 7
+    GET = 8
+    """A READ of one window that is answered once that is offered."""
+    OFFERED = 9
+    """Of the session itself: a window is offered for which a GET may wait."""
 
 
 class Header(NamedTuple):
@@ -244,6 +248,10 @@ class Windows:
                     f"{name_of(window.key)} is offered already: give it a key of its own"
                 )
             self._offered[window.key] = window
+
+    def has(self, key: int) -> bool:
+        """Say whether a window is offered."""
+        return key in self._offered
 
     def withdraw(self, key: int) -> None:
         """Let nobody reach a window any more; one that is not offered is left as it is."""

@@ -42,6 +42,7 @@ SPEED = "tests/conformance/speed"
 FAILURE = "tests/conformance/failure"
 HIER = "tests/conformance/hierarchy"
 CALLS = "tests/conformance/calls"
+LISTING = "tests/unit/test_listing.py"
 REMOTE = "tests/conformance/remote"
 INTERLEAVING = "tests/interleaving"
 SEE = "tests/conformance/see"
@@ -940,22 +941,23 @@ FAULTS = (
     ),
     fault(
         "part-overtakes-what-it-needs",
-        "A part of a list goes on with what another one has yet to write.",
-        "tests/unit/test_listing.py::test_parts_do_what_the_graph_does_one_task_after_the_other",
+        "A part of a list takes what another one has changed since as what it has got before.",
+        f"{LISTING}::test_parts_side_by_side_do_what_the_graph_does_one_task_after_the_other",
         Patch(
             "remote/replays.py",
-            "        if mine is not None and (ending or not mine.has_room(task, most)):\n",
-            "        ending = []\n        if mine is not None and not mine.has_room(task, most):\n",
+            "            self._versions[tensor] = _Version(number, i, {i}, shows)\n",
+            "            holders = {i} if before is None else before.holders | {i}\n"
+            "            self._versions[tensor] = _Version(number, i, holders, shows)\n",
         ),
     ),
     fault(
         "part-says-that-it-only-writes",
         "A part of a list does not say that it reads what one of its tasks changes.",
-        "tests/unit/test_listing.py::test_parts_do_what_the_graph_does_one_task_after_the_other",
+        f"{LISTING}::test_parts_side_by_side_do_what_the_graph_does_one_task_after_the_other",
         Patch(
             "remote/replays.py",
-            "            reads = any(use.reads for use in mine) if before is None else before in READS\n",
-            "            reads = all(use.reads for use in mine) if before is None else False\n",
+            "                reads = tensor in self.parts[i].named\n",
+            "                reads = False\n",
         ),
     ),
     fault(

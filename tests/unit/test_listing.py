@@ -1,4 +1,4 @@
-"""Graphs as lists of tasks: their parts, one after the other, do what the graph does."""
+"""Graphs as lists of tasks: their parts, side by side in any order, do what the graph does."""
 
 import random
 
@@ -12,75 +12,102 @@ from tests.support import sample
 
 READ, CHANGE, MAKE = TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
 SIZES = 64, 256, 4096
+ARRAYS = 4
 
 
-def drawn(rng, length, places, arrays=4):
-    """Return a random graph, and the bytes of its tensors; the first ones are the program's."""
-    sizes = [rng.choice(SIZES) for _ in range(arrays)]
-    tasks, made = [], []
+def drawn(rng, length, places):
+    """Return a random graph whose order follows from its data, and the bytes of its tensors.
+
+    The first ones are the program's. A task that writes one again also reads what the tasks before it
+    have made that have read it: so it comes after them.
+    """
+    sizes = [rng.choice(SIZES) for _ in range(ARRAYS)]
+    tasks, made, readers = [], [], [[] for _ in range(ARRAYS)]
     for number in range(length):
-        uses = [(one, READ) for one in rng.sample(made, min(len(made), rng.randrange(3)))]
-        mine = rng.sample(range(arrays), rng.randrange(4))
-        uses += [(one, rng.choice([READ, CHANGE, CHANGE, MAKE])) for one in mine]
-        for _ in range(rng.randrange(3)):
-            sizes.append(rng.choice(SIZES))
-            made.append(len(sizes) - 1)
-            uses.append((made[-1], MAKE))
-        rng.shuffle(uses)
+        uses = dict.fromkeys(rng.sample(made, min(len(made), rng.randrange(3))), READ)
+        mine = rng.sample(range(ARRAYS), rng.randrange(ARRAYS))
+        uses |= {one: rng.choice([READ, CHANGE, CHANGE, MAKE]) for one in mine}
+        for one in [one for one in mine if uses[one] in WRITES]:
+            uses |= dict.fromkeys(readers[one], READ)
+        result = len(sizes)
+        sizes.append(rng.choice(SIZES))
+        made.append(result)
+        uses[result] = MAKE
+        for one in mine:
+            readers[one] = [result] if uses[one] in WRITES else [*readers[one], result]
         found = [
             replays.GraphUse(one, tag, ContinuousTensor.make(0, (sizes[one],), DataType.UINT8), "")
-            for one, tag in uses
+            for one, tag in rng.sample([*uses.items()], len(uses))
         ]
         allowed = rng.sample(range(places), rng.randint(1, places))
         tasks.append(replays.GraphTask(number.to_bytes(32, "little"), found, (), allowed))
     return tasks, sizes
 
 
-def carry_out(tasks, values):
-    """Carry tasks out one after the other: `values` has that of each tensor by then."""
-    for task in tasks:
-        value = hash((task.digest, *(values[u.tensor] for u in task.uses if u.tag in READS)))
-        values.update((use.tensor, value) for use in task.uses if use.tag in WRITES)
+def carry_out(task, digest, values):
+    """Carry a task out: `values` has that of each tensor by then."""
+    value = hash((digest, *(values[one.tensor] for one in task.uses if one.tag in READS)))
+    values.update((one.tensor, value) for one in task.uses if one.tag in WRITES)
+
+
+class Endpoint:
+    """One that carries a part out, task by task, and waits for what it gets."""
+
+    def __init__(self, told, part, home):
+        self.told, self.tasks = told, [*part.tasks]
+        self.mine, self.shown = {}, {}
+        self.named = dict(part.named)
+        for tensor, tag in part.named.items():
+            self.mine[tensor] = home[tensor] if tag in READS else "garbage"
+        self.show(part.shows)
+
+    def show(self, several):
+        for one in several:
+            assert one not in self.shown, "a version goes to whom it goes from one place"
+            self.shown[one] = self.mine[one.tensor]
+
+    def step(self, others):
+        """Carry out the next task; return whether that could be."""
+        task = self.tasks[0]
+        if not all(get.what in others[get.part].shown for get in task.gets):
+            return False
+        for get in task.gets:
+            self.mine[get.what.tensor] = others[get.part].shown[get.what]
+        carry_out(task, self.told.callables[task.callable], self.mine)
+        self.show(task.shows)
+        del self.tasks[0]
+        return True
 
 
 @pytest.mark.parametrize("seed", sample(range(200), 40))
-def test_parts_do_what_the_graph_does_one_task_after_the_other(seed):
+def test_parts_side_by_side_do_what_the_graph_does_one_task_after_the_other(seed):
     rng = random.Random(seed)
     tasks, sizes = drawn(rng, rng.randint(2, 30), rng.randint(1, 4))
     places = [rng.choice(task.allowed) for task in tasks]
-    most = rng.choice([1, 3, 100])
-    parts = replays.parts_of(tasks, places, most)
-    programs, tokens = range(4), {place: len(sizes) + place for place in range(4)}
-    replays.leave(parts, programs, tokens)
-    right, home, there = dict(enumerate(sizes)), dict(enumerate(sizes)), {}
-    carry_out(tasks, right)
-    for part in parts:
-        assert len(part.tasks) <= most and not part.left & {*programs}
-        mine, last = there.setdefault(part.place, {}), tokens[part.place]
-        named = [one for one in part.named if one != last]
-        assert last in part.named or not any(one.left for one in parts if one.place == part.place)
-        reads = {tensor for tensor in named if part.tags[tensor] in READS}
-        mine |= {tensor: home[tensor] if tensor in reads else "garbage" for tensor in named}
-        carry_out(part.tasks, mine)
-        home.update((one, mine[one]) for one in named if part.tags[one] in WRITES)
-        assert all(mine[one] == home[one] for one in named), "a tag says less than is done"
-    assert all(home[one] == right[one] for one in programs)
-    ends = {one: there[part.place][one] for part in parts for one in part.tags if one < len(sizes)}
-    assert ends == {one: right[one] for one in ends}
-    told = LIST.decode(LIST.encode(replays.list_of(parts, [*sizes, *[8] * 4])))
-    for part, one in zip(parts, told.parts, strict=True):
-        assert one.tensors == tuple(part.named) and {*one.left} == part.left
-        assert [told.callables[task.callable] for task in one.tasks] == [
-            task.digest for task in part.tasks
-        ]
-        names = [*one.tensors, *one.left]
-        assert [[names[use.tensor] for use in task.uses] for task in one.tasks] == [
-            [use.tensor for use in task.uses] for task in part.tasks
-        ]
+    cut = replays.Cutter(tasks, places, range(ARRAYS))
+    told = LIST.decode(LIST.encode(replays.list_of(cut, sizes)))
+    right, home = dict(enumerate(sizes)), dict(enumerate(sizes))
+    for task in tasks:
+        carry_out(task, task.digest, right)
+    several = [Endpoint(told, part, home) for part in cut.parts]
+    while waiting := [one for one in several if one.tasks]:
+        rng.shuffle(waiting)
+        assert any(one.step(several) for one in waiting), "they wait for each other"
+    written = [one for it in several for one, tag in it.named.items() if tag in WRITES]
+    assert len(written) == len({*written}), "two endpoints leave the same tensor"
+    for one in several:
+        home |= {tensor: one.mine[tensor] for tensor, tag in one.named.items() if tag in WRITES}
+        assert {*one.named} <= {*range(ARRAYS)}
+    assert all(home[one] == right[one] for one in range(ARRAYS))
+    gets = [get for part in told.parts for task in part.tasks for get in task.gets]
+    assert {get.what for get in gets} == {what for one in several for what in one.shown}
 
 
-def test_a_part_has_no_more_tensors_than_a_task_may_have():
-    tasks, _ = drawn(random.Random(1), 400, 1)
-    parts = replays.parts_of(tasks, [0] * len(tasks), len(tasks))
-    assert len(parts) > 1
-    assert all(len(one.tags) <= replays.MOST_TENSORS for one in parts)
+def test_each_version_goes_at_most_once_to_an_endpoint():
+    tasks, sizes = drawn(random.Random(1), 200, 3)
+    cut = replays.Cutter(tasks, [number % 3 for number in range(len(tasks))], range(ARRAYS))
+    for part in cut.parts:
+        gets = [get.what for task in part.tasks for get in task.gets]
+        assert gets and len(gets) == len({*gets})
+        assert part.tensors >= {get.tensor for get in gets}
+    assert len(sizes) > 200

@@ -333,6 +333,10 @@ class View:
         return {(data, owner): (slot, slab) for data, owner, slot, slab in used}
 
     # ------------------------------------------------------------ tasks, by what submit returned
+    def pushed_as(self, number: int) -> int:
+        """Return the slot of a task by how many were submitted before it: of one of the last ones."""
+        return self._word(self._word(L.A_WIRING) + number % L.WIRING_CAPACITY)
+
     def provided(self, slot: int, tensors: int) -> bytes:
         """Return the tensors of a task just submitted, with the addresses that the runtime chose."""
         at = tensors_at(self._word(slot + L.S_BODY), tensors)

@@ -270,6 +270,12 @@ class MailboxView(NamedTuple):
         box: int = self.engine.mem.ctypes.data + L.WORD * word
         return box + L.MAILBOX_OFF_ARGS, box + L.MAILBOX_OFF_CONFIG
 
+    @property
+    def is_run_over(self) -> bool:
+        """Whether a task of the run has failed, or the run was cancelled, as a hint."""
+        mem = self.engine.mem
+        return bool(mem[L.RUN_ERROR] or mem[L.CANCEL])
+
     # ------------------------------------------------------------ as the parent sees it
     @property
     def state(self) -> int:

@@ -1,33 +1,31 @@
 """REMOTE-LIST: lists of tasks in messages, and how a session runs them."""
 
+import ctypes
 import hashlib
 import pickle
 import struct
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
 from simpler_ref import TaskError
-from simpler_ref.callables.identity import CallableHandle, CallableKind, TargetNamespace
+from simpler_ref.callables.identity import CallableKind
 from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
-from simpler_ref.remote.callables import (
-    RegisterCallableCommand,
-    Registration,
-    RemoteRegistryTarget,
-    encode_register_callable_command,
-)
+from simpler_ref.remote.callables import LIST_VERSION, RegisterCallableCommand, RemoteRegistryTarget
 from simpler_ref.remote.dispatcher import Dispatcher
 from simpler_ref.remote.lists import (
     LIST,
-    LIST_VERSION,
+    REPLAY,
+    ListGet,
     ListPart,
     ListScalar,
     ListTask,
     ListUse,
+    ListVersion,
     PlayedList,
+    Replay,
     TaskList,
 )
 from simpler_ref.task_interface import ContinuousTensor, DataType, TensorArgType
@@ -41,12 +39,14 @@ from .test_frame import blob
 DIGEST = bytes(range(32))
 FORM = ContinuousTensor.make(0, (2, 3), DataType.INT32)
 FORM_RAW = struct.pack("<Q5IIIB7x", 0, 2, 3, 0, 0, 0, 2, 2, 0)
-USE = ListUse(1, TensorArgType.INOUT, FORM, "[1]")
-USE_RAW = struct.pack("<II", 1, TensorArgType.INOUT) + FORM_RAW + blob(b"[1]")
-TASK = ListTask(0, (USE,), (ListScalar(9, L.RAW, 2),))
+USE = ListUse(0, TensorArgType.INOUT, FORM, "[1]")
+USE_RAW = struct.pack("<II", 0, TensorArgType.INOUT) + FORM_RAW + blob(b"[1]")
+GET = ListGet(ListVersion(1, 7), 0)
+TASK = ListTask(0, (USE,), (ListScalar(9, L.RAW, 2),), (GET,), (ListVersion(0, 3),))
 TASK_RAW = struct.pack("<II", 0, 1) + USE_RAW + struct.pack("<IQII", 1, 9, L.RAW, 2)
-PART = ListPart((1,), (0,), (TASK,))
-PART_RAW = struct.pack("<5I", 1, 1, 1, 0, 1) + TASK_RAW
+TASK_RAW += struct.pack("<4I", 1, 1, 7, 0) + struct.pack("<3I", 1, 0, 3)
+PART = ListPart((1,), (ListVersion(1, 0),), (TASK,))
+PART_RAW = struct.pack("<6I", 1, 1, 1, 1, 0, 1) + TASK_RAW
 WHOLE = TaskList((DIGEST,), (24, 8), (PART,))
 WHOLE_RAW = struct.pack("<I", 1) + DIGEST + struct.pack("<IQQI", 2, 24, 8, 1) + PART_RAW
 
@@ -82,9 +82,18 @@ def test_a_list_in_a_message():
     ("wrong", "text"),
     [
         (replace(PART, tasks=(replace(TASK, callable=1),)), r"callable: 1 is not one of 1"),
-        (replace(PART, tensors=()), r"uses.tensor: 1 is not one of 1"),
-        (replace(PART, left=(2,)), r"tensors: 2 is not one of 2"),
-        (replace(PART, tensors=(0,), left=(1,)), r"a tensor of 24 bytes is said to have 8"),
+        (
+            replace(PART, tasks=(replace(TASK, uses=(replace(USE, tensor=2),)),)),
+            "2 is not one of 2",
+        ),
+        (replace(PART, tasks=(replace(TASK, gets=(replace(GET, part=1),)),)), "1 is not one of 1"),
+        (replace(PART, tasks=(replace(TASK, shows=(ListVersion(2, 1),)),)), "2 is not one of 2"),
+        (replace(PART, tensors=(2,)), r"tensors: 2 is not one of 2"),
+        (replace(PART, shows=(ListVersion(2, 0),)), r"tensors: 2 is not one of 2"),
+        (
+            replace(PART, tasks=(replace(TASK, uses=(replace(USE, tensor=1),)),)),
+            r"a tensor of 24 bytes is said to have 8",
+        ),
     ],
 )
 def test_a_list_that_contradicts_itself_is_refused(wrong, text):
@@ -93,44 +102,41 @@ def test_a_list_that_contradicts_itself_is_refused(wrong, text):
 
 
 @pytest.mark.spec("REMOTE-LIST-1")
-def test_a_task_that_does_not_fit_its_part_is_refused_and_the_next_runs():
+def test_a_replay_in_a_message():
+    told = Replay(DIGEST, 1, 5, ("tcp://a", ""), bytes(16))
+    raw = DIGEST + struct.pack("<IQI", 1, 5, 2) + blob(b"tcp://a") + blob(b"") + blob(bytes(16))
+    assert REPLAY.encode(told) == raw and REPLAY.decode(raw) == told
+
+
+@pytest.mark.spec("REMOTE-LIST-1")
+def test_a_replay_that_does_not_fit_its_part_is_refused_and_the_next_runs():
     with endpoints(1) as worker:
         copy = at(worker, list_programs.copy_to, 0)
-        form = ContinuousTensor.make(0, (COUNT,), DataType.FLOAT32)
-        uses = [ListUse(i, tag, form) for i, tag in enumerate((INPUT, INOUT))]
-        parts = (
-            ListPart((0, 1), (), (ListTask(0, uses),)),
-            ListPart((0,), (2,), (ListTask(0, uses),)),
-        )
-        raw = LIST.encode(TaskList((copy.digest,), (4 * COUNT,) * 3, parts))
-        digest = hashlib.sha256(raw)
-        handle = CallableHandle(
-            f"sha256:{digest.hexdigest()}",
-            CallableKind.PYTHON_IMPORT,
-            TargetNamespace.REMOTE_TASK_DISPATCHER,
-            "list",
-        )
-        command = encode_register_callable_command(
-            RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
-            CallableKind.PYTHON_IMPORT,
-            digest.digest(),
-            LIST_VERSION,
-            raw,
-        )
-        target = Registration((0,), command)
-        worker._add_callable(handle, target, pickle.dumps(target))
         x, y = (worker.share(np.full(COUNT, i, np.float32)) for i in (1, 2))
+        graph = worker.record(
+            lambda orch, args, _: [
+                orch.submit_sub(copy, make_args((x, INPUT), (y, INOUT), scalars=[args.scalar(0)]))
+                for _ in range(2)
+            ],
+            make_args(scalars=[1]),
+        )
+        graph.run()
+        graph.run()
+        told = graph._listed._told
+        for change in ({"part": 1}, {"scalars": b""}):
 
-        def run(*tensors, number=0):
-            args = make_args(*tensors, scalars=[number])
-            worker.run(lambda orch, *_: orch.submit_next_level(handle, args))
+            def wrong(*args, change=change):
+                sent = told(*args)
+                address, nbytes = (int.from_bytes(one[:8], "little") for one in sent._scalars)
+                planned = pickle.loads(ctypes.string_at(address, nbytes))
+                raw = pickle.dumps(planned._replace(**change)).ljust(nbytes)
+                ctypes.memmove(address, raw, len(raw))
+                return sent
 
-        for wrong in (
-            partial(run, (x, INPUT)),
-            partial(run, (x, INPUT), number=1),
-            partial(run, (x, INPUT), (y, INOUT), number=2),
-        ):
+            graph._listed._told = wrong
             with pytest.raises(TaskError, match="part"):
-                wrong()
-        run((x, INPUT), (y, INOUT))
-        assert y.tolist() == x.tolist()
+                graph.run()
+        graph._listed._told = told
+        x[:] = 5
+        graph.run()
+        assert graph._went_by_lists and y.tolist() == x.tolist()
