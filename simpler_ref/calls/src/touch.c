@@ -3,6 +3,7 @@
  * Nothing in Python sees who reads an array. The processor does, so the pages of such an array are closed to
  * this process, whose workers have mappings of their own. The first touch is a signal: its handler opens the
  * pages again, so that the program goes on, and has Python's main thread report it. */
+#define _GNU_SOURCE
 #include "python_abi.h"
 
 #include <signal.h>
@@ -37,7 +38,6 @@ static int report(void *unused) {
 }
 
 static void open_touched(int number, siginfo_t *about, void *context) {
-    (void)context;
     static char *before;
     char *address = about->si_addr, *none = NULL;
     for (int i = 0; i < CLOSED; i++)
@@ -51,6 +51,10 @@ static void open_touched(int number, siginfo_t *about, void *context) {
         }
     if (about->si_code > 0 && address != before) {
         before = address; /* another thread may have opened these pages just now: try again */
+        return;
+    }
+    if (usual.sa_handler != SIG_DFL && usual.sa_handler != SIG_IGN) {
+        usual.sa_sigaction(number, about, context);
         return;
     }
     sigaction(number, &usual, NULL); /* a fault like any other, which comes again, or a signal that was sent */
