@@ -108,6 +108,16 @@ class ListUse:
     form: Annotated[ContinuousTensor, _Form()]
     layout: ShortText = ""
 
+    @property
+    def reads(self) -> bool:
+        """Whether the task reads it."""
+        return self.tag in READS
+
+    @property
+    def writes(self) -> bool:
+        """Whether the task writes it."""
+        return self.tag in WRITES
+
 
 @dataclass(frozen=True)
 class ListScalar:

@@ -62,8 +62,6 @@ from .link_tasks import Planned
 from .lists import (
     LIST,
     MOST_BYTES,
-    READS,
-    WRITES,
     ListGet,
     ListPart,
     ListScalar,
@@ -99,30 +97,11 @@ class _Name(NamedTuple):
         return base + self.offset
 
 
-class GraphUse(NamedTuple):
-    """What a task does with a tensor, which has a number in the graph."""
-
-    tensor: int
-    tag: TensorArgType
-    form: ContinuousTensor
-    layout: str
-
-    @property
-    def reads(self) -> bool:
-        """Whether the task reads it."""
-        return self.tag in READS
-
-    @property
-    def writes(self) -> bool:
-        """Whether the task writes it."""
-        return self.tag in WRITES
-
-
 class GraphTask(NamedTuple):
     """A task of the graph, and the endpoints that may run it."""
 
     digest: bytes
-    uses: Sequence[GraphUse]
+    uses: Sequence[ListUse]
     scalars: Sequence[ListScalar]
     allowed: Sequence[int]
 
@@ -166,7 +145,7 @@ class _Reader:
         ]
         return GraphTask(step.handle.digest, uses, scalars, allowed)
 
-    def _use(self, wire: bytes, where: tuple[int, int] | None, output: int) -> GraphUse:
+    def _use(self, wire: bytes, where: tuple[int, int] | None, output: int) -> ListUse:
         nbytes, tag = bytes_of(wire), TensorArgType(wire[TAG_AT])
         if (
             isinstance(wire, RemoteWire)
@@ -184,7 +163,7 @@ class _Reader:
         self.names.setdefault(name, len(self.names))
         if tag == TensorArgType.OUTPUT:
             tag = TensorArgType.OUTPUT_EXISTING
-        return GraphUse(self.names[name], tag, *_form(wire, nbytes))
+        return ListUse(self.names[name], tag, *_form(wire, nbytes))
 
     def is_programs(self, name: _Name) -> bool:
         """Say whether a tensor is in memory that the program has provided."""
@@ -346,7 +325,7 @@ class Cutter:
         part.tasks.append(
             ListTask(
                 self.digests.setdefault(task.digest, len(self.digests)),
-                [ListUse(*one) for one in task.uses],
+                task.uses,
                 task.scalars,
                 gets,
                 shows,

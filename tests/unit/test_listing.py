@@ -7,7 +7,7 @@ import pytest
 from simpler_ref.model.enums import DataType, TensorArgType
 from simpler_ref.model.tensor import ContinuousTensor
 from simpler_ref.remote import replays
-from simpler_ref.remote.lists import LIST, READS, WRITES
+from simpler_ref.remote.lists import LIST, READS, WRITES, ListUse
 from tests.support import sample
 
 READ, CHANGE, MAKE = TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING
@@ -36,7 +36,7 @@ def drawn(rng, length, places):
         for one in mine:
             readers[one] = [result] if uses[one] in WRITES else [*readers[one], result]
         found = [
-            replays.GraphUse(one, tag, ContinuousTensor.make(0, (sizes[one],), DataType.UINT8), "")
+            ListUse(one, tag, ContinuousTensor.make(0, (sizes[one],), DataType.UINT8), "")
             for one, tag in rng.sample([*uses.items()], len(uses))
         ]
         allowed = rng.sample(range(places), rng.randint(1, places))
