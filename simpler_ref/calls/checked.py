@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 import zlib
 from collections import deque
 from itertools import islice
@@ -82,7 +83,6 @@ class Sums:
         tensors = counts & L.LOW_HALF
         self._written = []
         self._forget_ended()
-        self.open_ended()
         self.raise_touched()
         may_run_again = retries_of(self._engine.mem, key) > 0
         for at in range(0, tensors * TENSOR_BYTES, TENSOR_BYTES):
@@ -90,8 +90,11 @@ class Sums:
             array = self._arrays.array(wire[at : at + TENSOR_BYTES], False)
             if rights & L.TENSOR_WRITE:
                 self._written.append(array)
-            has_sum = rights & L.TENSOR_READ and not may_run_again and self._is_final(array)
-            wire += INTEGER.pack(sum_of(array) if has_sum else NO_SUM, L.SIGNED)
+            found = NO_SUM
+            if rights & L.TENSOR_READ and not may_run_again and self._is_final(array):
+                self.open_ended()  # now, since who writes it may have ended just before
+                found = sum_of(array)
+            wire += INTEGER.pack(found, L.SIGNED)
         return counts + (tensors << L.HALF), wire
 
     def note(self, slot: int, place: str) -> None:
@@ -144,6 +147,8 @@ class _Pages(NamedTuple):
 _pages: dict[int, _Pages] = {}
 """All that are closed, by their numbers in `src/touch.c`."""
 _free = deque(range(_CLOSED))
+_lock = threading.RLock()
+"""Held while pages are closed or opened."""
 
 
 class Closed:
@@ -163,23 +168,25 @@ class Closed:
     def close(self, array: Array, slot: int, number: int, place: str) -> None:
         """Close the whole pages of an array until a call has ended; not those of one with gaps."""
         first, last = self._arena.pages_of(array)
-        if first >= last or not _free or not array.flags.forc:
-            return
         about = f"array of shape {array.shape}, which call {number} of this Worker writes ({place})"
-        one = _free.popleft()
-        _pages[one] = _Pages(first, last, slot, number, about, self)
-        self._library.simpler_ref_close_pages(one, first, last)
+        with _lock:
+            if first < last and _free and array.flags.forc:
+                one = _free.popleft()
+                _pages[one] = _Pages(first, last, slot, number, about, self)
+                self._library.simpler_ref_close_pages(one, first, last)
 
     def open_ended(self) -> None:
         """Open what calls have written that have ended."""
         view = self._engine.view
-        mine = [one for one, pages in list(_pages.items()) if pages.owner is self]
-        ended = [one for one in mine if not view.is_under_way(_pages[one].slot, _pages[one].number)]
-        opened = [_open(one) for one in ended]
-        for one in set(mine).difference(ended) if opened else ():  # others may have pages of these
-            first, last = _pages[one][:2]
-            if any(first < pages.end and pages.start < last for pages in opened):
-                self._library.simpler_ref_close_pages(one, first, last)
+        with _lock:
+            mine = {one: pages for one, pages in _pages.items() if pages.owner is self}
+            ended = [one for one, on in mine.items() if not view.is_under_way(on.slot, on.number)]
+            opened = [mine.pop(one) for one in ended]
+            for one in ended:
+                _open(one)
+            for one, (first, last, *_) in mine.items() if opened else ():
+                if any(first < pages.end and pages.start < last for pages in opened):
+                    self._library.simpler_ref_close_pages(one, first, last)
 
     def touched(self, pages: _Pages, place: str) -> HazardError:
         """Return the error of a touch."""
@@ -191,11 +198,10 @@ class Closed:
         )
 
 
-def _open(one: int) -> _Pages:
+def _open(one: int) -> None:
     _library().simpler_ref_open_pages(one)
-    pages = _pages.pop(one)
+    del _pages[one]
     _free.append(one)
-    return pages
 
 
 def _report(address: int, by_main_thread: int) -> None:
@@ -211,6 +217,8 @@ def _report(address: int, by_main_thread: int) -> None:
 
 def _open_all() -> None:
     """Open all in a process just forked: its mappings are as they were, and it may be a worker."""
+    global _lock
+    _lock = threading.RLock()  # another thread may have had it
     for one in list(_pages):
         _open(one)
 
