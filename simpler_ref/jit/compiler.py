@@ -38,7 +38,6 @@ from numba.core.typed_passes import (
 from numba.core.untyped_passes import FixupArgs, IRProcessing, ReconstructSSA, TranslateByteCode
 
 from .instructions import INSTRUCTIONS, INT, WORDS, instruction, words_of
-from .kernel import KERNELS, SHARED, Entry, parts_of
 
 _TYPES = {"w": WORDS, "b": WORDS, "i": INT}
 """What an entry takes, by the letters that `kernel` has for it."""
@@ -139,14 +138,19 @@ class _Kernel(CPUDispatcher):
         self.overloads[tuple(made.signature.args)] = made._replace(type_annotation=None)
 
 
-def compile_parts(*parts: Sequence[Entry]) -> list[bytes]:
-    """Return the object code of each part, by the symbols of its entries; see `kernel.parts_of`."""
+def compile_parts(
+    parts: Sequence[Sequence[Any]], kernels: Sequence[Callable[..., Any]], shared: Sequence[Any]
+) -> list[bytes]:
+    """Return the object code of each part, by the symbols of its entries.
+
+    The code of `kernels` may call each other; a second part calls what is `shared` by its symbol.
+    """
     if len(parts) == 1:
-        return [_compile(parts[0])]
+        return [compile_part(parts[0], kernels)]
     other = _start_other() if len(os.sched_getaffinity(0)) > 1 else None
     try:
-        second = _compile(parts[1], SHARED)
-        return [(other and _code_of(other)) or _compile(parts[0]), second]
+        second = compile_part(parts[1], kernels, shared)
+        return [(other and _code_of(other)) or compile_part(parts[0], kernels), second]
     finally:
         if other is not None:
             other.kill()
@@ -156,7 +160,7 @@ def compile_parts(*parts: Sequence[Entry]) -> list[bytes]:
 def _start_other() -> subprocess.Popen[bytes] | None:
     """Start a process that compiles the first part of all entries, and prints the code."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    program = "from simpler_ref.jit import compiler; compiler.print_first_part()"
+    program = "from simpler_ref.jit import entries; entries.print_first_part()"
     with contextlib.suppress(OSError):
         return subprocess.Popen(
             [sys.executable, "-c", program],
@@ -176,17 +180,12 @@ def _code_of(process: subprocess.Popen[bytes]) -> bytes:
     return b"" if process.returncode else code
 
 
-def print_first_part() -> None:
-    """Compile the first part of all entries, and print the code."""
-    from .entries import all_entries
-
-    sys.stdout.buffer.write(_compile(parts_of(all_entries())[0]))
-
-
-def _compile(entries: Sequence[Entry], elsewhere: Sequence[Entry] = ()) -> bytes:
+def compile_part(
+    entries: Sequence[Any], kernels: Sequence[Callable[..., Any]], elsewhere: Sequence[Any] = ()
+) -> bytes:
     """Return the code of some entries; what is `elsewhere` is called by its symbol."""
     with compiler_lock.global_compiler_lock, _no_garbage_collection(), _remembered_types():
-        _know([*KERNELS, *(one.py_func for one in entries)], elsewhere)
+        _know([*kernels, *(one.py_func for one in entries)], elsewhere)
         unit = _Unit(_codegen(), "kernels")
         unit.enable_object_caching()
         for one in {one.symbol: one for one in entries}.values():
@@ -207,7 +206,7 @@ def _codegen() -> JITCPUCodegen:
         config.CPU_NAME, config.CPU_FEATURES = usual
 
 
-def _know(functions: Sequence[Callable[..., Any]], elsewhere: Sequence[Entry]) -> None:
+def _know(functions: Sequence[Callable[..., Any]], elsewhere: Sequence[Any]) -> None:
     """Have numba compile functions where compiled code refers to them, or call what is `elsewhere`."""
     context = cpu_target.typing_context
     context.refresh()
@@ -226,7 +225,7 @@ def _know(functions: Sequence[Callable[..., Any]], elsewhere: Sequence[Entry]) -
                 context.insert_global(function, types.Dispatcher(made))
 
 
-def _by_symbol(entry: Entry) -> Any:
+def _by_symbol(entry: Any) -> Any:
     """Return what kernels call for an entry that is compiled elsewhere."""
 
     @instruction(INT, WORDS)
@@ -244,7 +243,7 @@ def _by_symbol(entry: Entry) -> Any:
     return call
 
 
-def _add(unit: _Unit, entry: Entry) -> None:
+def _add(unit: _Unit, entry: Any) -> None:
     """Add the function that Python calls: it takes the address of words, and calls a kernel with them."""
     context = cpu_target.target_context
     wanted = tuple(_TYPES[one] for one in entry.entry_signature)

@@ -325,14 +325,14 @@ def _found_in(module: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in module.items() if hasattr(one, "entry_signature")}
 
 
-def all_entries() -> list[Any]:
-    """Return the entries of this module."""
-    return list(_found_in(globals()).values())
-
-
 def pack() -> Path:
     """Put the compiled entries of this module into the package; return the file."""
-    return kernel.pack(all_entries())
+    return kernel.pack(list(_found_in(globals()).values()))
+
+
+def print_first_part() -> None:
+    """Compile the first part of this module's entries, and print the code."""
+    kernel.print_first_part(list(_found_in(globals()).values()))
 
 
 _bound: dict[str, Entries] = {}

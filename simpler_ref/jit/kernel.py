@@ -26,6 +26,7 @@ import os
 import pickle
 import platform
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -180,7 +181,7 @@ class _Compiled:
         """Compile the entries, and keep the code on disk."""
         from . import compiler
 
-        code = pickle.dumps(compiler.compile_parts(*parts_of(self._entries)))
+        code = pickle.dumps(compiler.compile_parts(parts_of(self._entries), KERNELS, SHARED))
         try:
             cache.write(self.name, self._file(code))
         except (OSError, MemoryError) as error:
@@ -225,6 +226,13 @@ def parts_of(entries: Sequence[Entry]) -> list[list[Entry]]:
     for one in entries:
         parts[one.py_func.__module__.rpartition(".")[2] not in _FIRST_PART].append(one)
     return parts if len(entries) >= _MANY else [list(entries)]
+
+
+def print_first_part(entries: Sequence[Entry]) -> None:
+    """Compile the first part of some entries, and print the code; a process does, see `compiler`."""
+    from . import compiler
+
+    sys.stdout.buffer.write(compiler.compile_part(parts_of(entries)[0], KERNELS))
 
 
 def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:

@@ -252,8 +252,8 @@ def test_a_process_that_compiles_both_parts_makes_them_call_each_other(other, mo
         for name in ("shared", "first", "second")
     ]
     monkeypatch.setattr(kernel, "parts_of", lambda entries: [entries[:2], entries[2:]])
-    monkeypatch.setattr(compiler, "KERNELS", list(made.values())[-3:])
-    monkeypatch.setattr(compiler, "SHARED", entries[:1])
+    monkeypatch.setattr(kernel, "KERNELS", [one.py_func for one in entries])
+    monkeypatch.setattr(kernel, "SHARED", entries[:1])
     monkeypatch.setattr(compiler, "_LONGEST_S", 0.1)
     if other is None:
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
