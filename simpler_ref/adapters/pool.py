@@ -18,6 +18,15 @@ from ..worker import Worker
 from .executor import Executor, futures_of
 
 
+class _CallingBack(threading.local):
+    """Whether this thread runs a callback: it waits for no others, which come after it."""
+
+    is_so = False
+
+
+_calling_back = _CallingBack()
+
+
 class AsyncResult:
     """What `Pool.apply_async` and `Pool.map_async` return: a value that comes.
 
@@ -37,7 +46,10 @@ class AsyncResult:
         self._left = len(futures)
         self._lock = threading.RLock()
         """Of the thread that takes the value, or counts: the program's, or the one that notifies."""
-        if callback is not None or error_callback is not None:
+        self._has_told = threading.Event()
+        if callback is None and error_callback is None:
+            self._has_told.set()
+        else:
             for one in futures:
                 one.add_done_callback(self._note)
             if not futures:
@@ -53,10 +65,15 @@ class AsyncResult:
     def _tell(self) -> None:
         value, error = self._fetch()
         callback, error_callback = self._callbacks
-        if error is None and callback is not None:
-            callback(value)
-        elif error is not None and error_callback is not None:
-            error_callback(error)
+        _calling_back.is_so = True
+        try:
+            if error is None and callback is not None:
+                callback(value)
+            elif error is not None and error_callback is not None:
+                error_callback(error)
+        finally:
+            _calling_back.is_so = False
+            self._has_told.set()
 
     def _fetch(self) -> tuple[Any, BaseException | None]:
         with self._lock:
@@ -78,10 +95,13 @@ class AsyncResult:
                 pass
             except concurrent.futures.TimeoutError:
                 return
+        if not _calling_back.is_so:
+            self._has_told.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def ready(self) -> bool:
-        """Say whether it is there."""
-        return all(one.done() for one in self._futures)
+        """Say whether it is there, and callbacks have returned."""
+        has_told = self._has_told.is_set() or _calling_back.is_so
+        return has_told and all(one.done() for one in self._futures)
 
     def successful(self) -> bool:
         """Say whether there is a value.

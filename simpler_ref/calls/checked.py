@@ -19,10 +19,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 import threading
 import zlib
 from collections import deque
 from itertools import islice
+from types import FrameType
 from typing import NamedTuple
 
 from ..engine.memory import Engine
@@ -33,7 +35,7 @@ from ..jit import layout as L
 from ..model.scalars import INTEGER
 from ..model.tensor import share_bytes
 from ..model.wire import RIGHTS, TAG_AT, TENSOR_BYTES
-from ..orch.checked import caller
+from ..orch.checked import caller, is_ours
 from ..system.types import Array
 from ..workers.guard import MOST_COPIED, pieces
 from . import quick
@@ -157,7 +159,7 @@ class Closed:
     Attributes
     ----------
     errors : deque[HazardError]
-        Of touches by other threads than the main one, in which Python raises nothing.
+        Of touches where nothing could be raised: by other threads, while code of this package runs.
     """
 
     def __init__(self, engine: Engine, arena: Arena) -> None:
@@ -204,15 +206,27 @@ def _open(one: int) -> None:
     _free.append(one)
 
 
-def _report(address: int, by_main_thread: int) -> None:
-    """Report a touch: raise, in the thread that has done it, or keep it for who waits next."""
+def _report(address: int, by_main_thread: int, frame: FrameType | int, line: int) -> None:
+    """Report a touch: raise, in the program's code on the main thread, or keep it for who waits next."""
     for pages in list(_pages.values()):
         if pages.start <= address < pages.end:
-            error = pages.owner.touched(pages, f" ({caller()})" if by_main_thread else "")
-            if by_main_thread:
+            places = [caller()] if by_main_thread else []
+            if isinstance(frame, FrameType):
+                there = f"{frame.f_code.co_filename}:{line}"
+                places = [there, *(f"before {one}" for one in places if not one.startswith(there))]
+            error = pages.owner.touched(pages, f" ({', '.join(places)})" if places else "")
+            if by_main_thread and _may_raise():
                 raise error
             pages.owner.errors.append(error)
             return
+
+
+def _may_raise() -> bool:
+    """Say whether an error would reach the program: not from our own code, nor from a finalizer."""
+    now: FrameType | None = sys._getframe(2)
+    while now is not None and not is_ours(now) and now.f_code.co_name != "__del__":
+        now = now.f_back
+    return now is None
 
 
 def _open_all() -> None:

@@ -254,6 +254,14 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         )
 
 
+def failed(error: Exception) -> Future:
+    """Return the future of a call that was not made, since what it needs has failed."""
+    made: Future = object.__new__(Future)
+    made._stream, made._slot, made._value = None, 0, None
+    made._error = error
+    return made
+
+
 def _itself(value: Any) -> Any:
     """Return a value that was pickled in the place of its future."""
     return value

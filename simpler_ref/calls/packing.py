@@ -95,6 +95,24 @@ class PackedElsewhere(NamedTuple):
     data: Any
 
 
+class NeededError(Exception):
+    """A future among the arguments of a call has failed; `error` is its own."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def value_of(future: Future) -> Any:
+    """Return the value of a future that is an argument."""
+    try:
+        return future.result()
+    except Exception as error:
+        if future._error is not error:  # it is not the call that has failed
+            raise
+        raise NeededError(error) from None
+
+
 class CallPlan:
     """What is known of a task's calls before the first one.
 
@@ -277,6 +295,8 @@ class Packer:
             return self._take_out((names, items), items)
         except RefusedError as refused:
             raise refused.error from None
+        except NeededError:
+            raise
         except Exception:
             left_out = (MISSING,) * (len(plan.forms) - len(bound))
             flat, named = plan.signature.flatten(bound + left_out)
@@ -336,7 +356,7 @@ class Packer:
             scalars.append(_integer(slot, L.FUTURE))
             futures.append((future, slot))
             return VALUE
-        items.append(future.result())
+        items.append(value_of(future))
         return ITEM
 
     def _add_array(
@@ -439,7 +459,7 @@ class Enclosed:
         stream, slot = future._stream, future._slot
         if not slot or stream is None or stream._arrays is not self._arrays or not self._most:
             try:
-                return _itself, (future.result(),)
+                return _itself, (value_of(future),)
             except Exception as error:
                 raise RefusedError(error) from None
         self.scalars.append(INTEGER.pack(slot, L.FUTURE))

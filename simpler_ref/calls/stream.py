@@ -55,10 +55,10 @@ from .arrays import SentArrays
 from .call_errors import CallErrors, FailureLogger, Failures, log
 from .checked import Sums
 from .forms import key_of
-from .futures import Future, Lease, Leases
+from .futures import Future, Lease, Leases, failed
 from .inside import Caller
 from .orch_lock import OrchLock
-from .packing import CallPlan, Packed, PackedElsewhere, Packer
+from .packing import CallPlan, NeededError, Packed, PackedElsewhere, Packer
 from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 
@@ -171,6 +171,8 @@ class Stream:
             try:
                 plan = plan_now()
                 packed = pack(plan)
+            except NeededError as needed:
+                return failed(needed.error)
             except MemoryError:  # no room for the function, or for one more layout
                 if has_waited:
                     raise
@@ -795,6 +797,8 @@ class Stream:
                 self._quick.leave(slot)
                 future._slot, future._stream = 0, None
                 self._kernels.drop_call(self._mem, slot)
+                if self._sums is not None:
+                    self._sums.open_ended()
         finally:
             fetching.discard(slot)
 

@@ -162,14 +162,15 @@ def _tensor_of(wire: bytes, worker: int) -> CheckedTensor:
 def caller() -> str:
     """Return file and line of the innermost call from outside this package, and of those around it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame):
+    while frame is not None and is_ours(frame):
         frame = frame.f_back
     places: list[str] = []
-    while frame is not None and not _is_ours(frame) and len(places) < _MOST_PLACES:
+    while frame is not None and not is_ours(frame) and len(places) < _MOST_PLACES:
         places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
     return ", called at ".join(places)
 
 
-def _is_ours(frame: FrameType) -> bool:
+def is_ours(frame: FrameType) -> bool:
+    """Say whether a frame is of this package."""
     return str(frame.f_globals.get("__name__")).startswith(_OURS)

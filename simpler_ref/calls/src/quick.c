@@ -623,15 +623,8 @@ EXPORT PyObject *simpler_ref_quick(PyObject *numbers, PyObject *objects) {
     q->new = PyType_GetSlot(q->o[FUTURE_TYPE], PY_TP_NEW);
     PyObject *self = PyCapsule_New(q, NULL, release);
     PyObject *made = self == NULL ? NULL : PyTuple_New(METHODS);
-    for (int i = 0; made != NULL && i < METHODS; i++) {
-        PyObject *function = PyCFunction_NewEx(&methods[i], self, objects);
-        if (function != NULL) {
-            PyTuple_SetItem(made, i, function);
-        } else {
-            Py_DecRef(made);
-            made = NULL;
-        }
-    }
+    for (int i = 0; made != NULL && i < METHODS; i++)
+        PyTuple_SetItem(made, i, PyCFunction_NewEx(&methods[i], self, objects));
     Py_DecRef(self); /* the functions keep it */
     return made;
 }

@@ -12,23 +12,23 @@
 
 enum { CLOSED = 128, OPEN = PROT_READ | PROT_WRITE };
 
-static struct span {
-    char *start, *end;
-} closed[CLOSED];
+static struct span { char *start, *end; } closed[CLOSED];
 static struct sigaction usual;
-static PyObject *on_touch;
-static char *touched; /* where, until Python has been told */
-static int by_main_thread;
+static PyObject *on_touch, *frame; /* the frame of Python that has touched; none: not known */
+static char *touched;              /* where, until Python has been told */
+static int by_main_thread, line;
 
 static int protect(struct span span, int how) { return mprotect(span.start, span.end - span.start, how); }
 
 /* Run by the main thread, with the GIL. */
 static int report(void *unused) {
     (void)unused;
-    PyObject *args = PyTuple_New(2);
+    PyObject *args = PyTuple_New(4);
     if (args == NULL)
         return -1;
     PyTuple_SetItem(args, 1, PyLong_FromLongLong(by_main_thread));
+    PyTuple_SetItem(args, 2, frame != NULL ? frame : PyLong_FromLongLong(0));
+    PyTuple_SetItem(args, 3, PyLong_FromLongLong(line));
     char *address = __atomic_exchange_n(&touched, NULL, __ATOMIC_ACQ_REL);
     PyTuple_SetItem(args, 0, PyLong_FromLongLong((intptr_t)address));
     PyObject *made = PyObject_CallObject(on_touch, args);
@@ -45,6 +45,8 @@ static void open_touched(int number, siginfo_t *about, void *context) {
             protect(closed[i], OPEN);
             if (__atomic_compare_exchange_n(&touched, &none, address, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
                 by_main_thread = gettid() == getpid();
+                frame = PyGILState_Check() ? new_reference(PyEval_GetFrame()) : NULL; /* numpy runs, not Python */
+                line = frame != NULL ? PyFrame_GetLineNumber(frame) : 0;
                 Py_AddPendingCall(report, NULL);
             }
             return;
@@ -74,8 +76,7 @@ EXPORT int simpler_ref_close_pages(int i, char *start, char *end) {
     return protect(closed[i] = (struct span){start, end}, PROT_NONE);
 }
 
-EXPORT int simpler_ref_open_pages(int i) {
-    int code = protect(closed[i], OPEN);
+EXPORT void simpler_ref_open_pages(int i) {
+    protect(closed[i], OPEN);
     closed[i] = (struct span){NULL, NULL};
-    return code;
 }

@@ -223,3 +223,23 @@ def test_calls_whose_futures_died_take_no_slots_also_after_the_end_of_their_work
         raise KeyError
     del lost
     assert same(1).result() == 1
+
+
+LOOKS = {
+    "nobody": lambda future: None,
+    "exception": lambda future: future.exception(),
+    "cancelled": lambda future: future.cancelled(),
+    "wait": lambda future: concurrent.futures.wait([future]),
+}
+
+
+@pytest.mark.spec("CALL-FAIL-1")
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_call_fails_with_the_future_that_it_gets_whoever_has_asked_for_the_error(w, look):
+    future = boom()
+    look(future)
+    for after in (same(future), same([future]), w.submit(same, future)):
+        with pytest.raises(ValueError, match="boom"):
+            after.result()
+        assert after.done() and not after.cancelled()
+        assert concurrent.futures.wait([after]).done == {after}

@@ -506,3 +506,49 @@ def test_a_fault_elsewhere_ends_the_program_as_ever(fault):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert done.returncode == -signal.SIGSEGV
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+@pytest.mark.parametrize("use", ["y = x[0]", "x[1] = 7", "y = x + 1", "if x[0] == 1: pass"])
+def test_the_line_that_has_touched_is_named_if_the_error_comes_after_it(closing, use):
+    is_open, x = closing.zeros(2), closing.zeros(10)
+    future = fill_when(is_open, x, 1)
+    source = f"def run():\n    {use}\n    z = 1\n    z = 2\n    time.sleep(0)\n"
+    names = {"x": x, "time": time}
+    exec(compile(source, "program.py", "exec"), names)
+    with pytest.raises(HazardError, match=r"\(program\.py:2"):
+        names["run"]()
+    is_open[:] = 1
+    future.result()
+
+
+class Looks:
+    def __init__(self, x):
+        self.x = x
+
+    def __del__(self):
+        _ = self.x.sum()
+        time.sleep(0)
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_a_touch_whose_error_would_be_swallowed_is_raised_at_the_next_wait(closing):
+    is_open, x = closing.zeros(2), closing.zeros(10)
+    future = fill_when(is_open, x, 1)
+    Looks(x)
+    is_open[:] = 1
+    with pytest.raises(HazardError, match="touch while written"):
+        future.result()
+    assert future.result() is None
+
+
+@pytest.mark.spec("SEE-INPUT-7")
+def test_what_a_cancelled_call_would_have_written_is_open(closing):
+    is_open, x = closing.zeros(2), closing.zeros(10)
+    before = [fill_when(is_open, closing.zeros(10), 1) for _ in range(3 * 16)]
+    last = _fill_when(is_open[:1], x, 2)
+    assert last.cancel()
+    assert x.sum() == 0
+    is_open[:] = 1
+    for one in before:
+        one.result()
