@@ -302,7 +302,8 @@ class Entries:
     def __init__(self, module: Mapping[str, Any]) -> None:
         self._announced = False
         found = _found_in(module)
-        compiled = bind(list(found.values()), lambda: self._announce(len(found)))
+        in_two = module is globals()
+        compiled = bind(list(found.values()), lambda: self._announce(len(found)), in_two)
         for name, function in zip(found, compiled, strict=True):
             setattr(self, name, function)
         if self._announced:

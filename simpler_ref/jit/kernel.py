@@ -51,7 +51,6 @@ SHARED: list[Entry] = []
 """Kernels of the first part that the second one calls as an entry; see `compile_parts`."""
 _FIRST_PART = ("claims", "journal", "mailbox", "schedule", "serve")
 """Modules whose entries, about half of all code, are the first part."""
-_MANY = 50
 _HERE = Path(__file__).parent
 _LIBRARY = _HERE / "_entry.so"
 _DIGEST = hashlib.sha256().digest_size
@@ -155,8 +154,9 @@ class _Compiled:
     Rule     SPEED-KEEP-1, SPEED-KEEP-2, SPEED-KEEP-7
     """
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry], in_two: bool = False) -> None:
         self._entries = entries
+        self._parts = parts_of(entries) if in_two else [list(entries)]
         self._key = hashlib.sha256(repr([(e.symbol, e.stamp) for e in entries]).encode()).digest()
         self.name = f"kernels-{self._key.hex()[:20]}.nbc"
 
@@ -181,7 +181,7 @@ class _Compiled:
         """Compile the entries, and keep the code on disk."""
         from . import compiler
 
-        code = pickle.dumps(compiler.compile_parts(parts_of(self._entries), KERNELS, SHARED))
+        code = pickle.dumps(compiler.compile_parts(self._parts, KERNELS, SHARED))
         try:
             cache.write(self.name, self._file(code))
         except (OSError, MemoryError) as error:
@@ -217,15 +217,17 @@ class _Compiled:
             engine.add_object_file(binding.ObjectFileRef.from_data(part))
         engine.finalize_object()
         _engines.append(engine)
-        return [one.bind(engine.get_function_address(one.symbol)) for one in self._entries]
+        addresses = [engine.get_function_address(one.symbol) for one in self._entries]
+        assert all(addresses), "each entry is in the code"
+        return [one.bind(address) for one, address in zip(self._entries, addresses, strict=True)]
 
 
 def parts_of(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries of each part, which are compiled side by side; a few are one part."""
+    """Return the entries of each part, which are compiled side by side."""
     parts: list[list[Entry]] = [list(SHARED), []]
     for one in entries:
         parts[one.py_func.__module__.rpartition(".")[2] not in _FIRST_PART].append(one)
-    return parts if len(entries) >= _MANY else [list(entries)]
+    return parts
 
 
 def print_first_part(entries: Sequence[Entry]) -> None:
@@ -259,18 +261,20 @@ def entry_of(kernel: F, *signature: str, nogil: bool) -> F:
 
 def pack(functions: Sequence[Callable[..., Any]]) -> Path:
     """Put the code of some entries into the package, where `bind` finds it first; return the file."""
-    return _Compiled(cast(Sequence[Entry], functions)).pack()
+    return _Compiled(cast(Sequence[Entry], functions), in_two=True).pack()
 
 
-def bind(functions: Sequence[F], announce: Callable[[], None] = lambda: None) -> list[F]:
-    """Return what Python calls for some entries.
+def bind(
+    functions: Sequence[F], announce: Callable[[], None] = lambda: None, in_two: bool = False
+) -> list[F]:
+    """Return what Python calls for some entries, compiled `in_two` parts if they are those of `entries`.
 
     They are read from disk, or compiled together, after `announce` was called. Arguments of other types
     than declared are refused with a TypeError.
     """
     if INTERPRETED:
         return list(functions)
-    compiled = _Compiled(cast(Sequence[Entry], functions))
+    compiled = _Compiled(cast(Sequence[Entry], functions), in_two)
     code = compiled.read()
     if code is None:
         announce()

@@ -261,5 +261,5 @@ def test_a_process_that_compiles_both_parts_makes_them_call_each_other(other, mo
         real = subprocess.Popen
         monkeypatch.setattr(subprocess, "Popen", lambda argv, **how: real(other, **how))
     mem = np.array([3, 4])
-    _, first, second = kernel.bind(entries)
+    _, first, second = kernel.bind(entries, in_two=True)
     assert (first(mem), second(mem)) == (8, 80)
