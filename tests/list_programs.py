@@ -152,13 +152,15 @@ def fresh_arrays(worker, rng, count):
 
 # ---------------------------------------------------------------- Workers
 @contextlib.contextmanager
-def endpoints(count=2, sub_workers=1, secure=False, silence_s=None, arena_size=None, **options):
+def endpoints(
+    count=2, sub_workers=1, secure=False, silence_s=None, arena_size=None, fleet=None, **options
+):
     """Yield a Worker over so many endpoints on this machine."""
     more = {} if silence_s is None else {"silence_s": silence_s}
     if arena_size is not None:
         more["options"] = {"arena_size": arena_size}
     spec = RemoteWorkerSpec(
-        ProcessFleet(),
+        fleet or ProcessFleet(),
         num_sub_workers=sub_workers,
         secure=secure,
         serialized=True,

@@ -9,7 +9,7 @@ each step of a graph that has tasks of endpoints is an op of its program with it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,6 +203,8 @@ class PlacingOrchestrator(Orchestrator):
     """
 
     _recovery: Recovery | None = None
+    one_by_one: Callable[[], None] | None = None
+    """How to submit the tasks of a replay that is one group, if too few endpoints are left for that."""
     _pools: EndpointPools
 
     def __init__(self, session: Session, configs: Configs, endpoints: Endpoints) -> None:
@@ -249,7 +251,10 @@ class PlacingOrchestrator(Orchestrator):
                 recovery.make_good(failure)
                 self._handle = handle
                 if is_remote(handle):
-                    where = recovery.present(handle, where, members)
+                    found = recovery.present(handle, where, members)
+                    if found is None:
+                        return
+                    where = found
 
     def _place_once(self, members: list[TaskArgs], where: list[int], submit: Submit) -> None:
         """Submit a task once what it reads is on its way, and note what it will have done."""
@@ -445,6 +450,7 @@ class PlacingOrchestrator(Orchestrator):
         self._endpoints.begin_run()
         super()._open(next_level, subs)
         self._recovery = None if self._log is None else Recovery(self, self._log)
+        self.one_by_one = None
 
     def _close_scope(self) -> None:
         depth = self._depth()

@@ -280,12 +280,15 @@ class Recovery:
         orch._give_numbers([args._tensors for args in members])
         orch._handle = task.handle
         where = self.present(task.handle, task.places, members)
-        orch._place_and_submit(members, where, task.submit)
+        if where is not None:
+            orch._place_and_submit(members, where, task.submit)
 
     def present(
         self, handle: CallableHandle, places: Sequence[int], members: Sequence[TaskArgs]
-    ) -> list[int]:
+    ) -> list[int] | None:
         """Return where a task runs: where it was to, or elsewhere if that endpoint is lost for good.
+
+        None: it was a replay, whose tasks are submitted one by one now.
 
         Raises
         ------
@@ -303,6 +306,10 @@ class Recovery:
             uses = uses_of(args._tensors)
             chosen.append(self._endpoints.substitute(handle, place, uses, {*places, *chosen}))
         if len({*chosen}) < len(chosen):
+            if one_by_one := self._orch.one_by_one:
+                self._orch.one_by_one = None
+                one_by_one()
+                return None
             raise RuntimeError(f"too few endpoints are left for a group of {handle!r}")
         return chosen
 

@@ -627,9 +627,10 @@ class PlacedGraph(Graph):
             return
         assert isinstance(orch, PlacingOrchestrator)
         variables = self._variables.tolist()
+        orch.one_by_one = lambda: orch._play_steps(self._steps, self._words(), variables)
         self._went_by_lists = self._listed is not None and self._listed.submit(orch, variables)
         if not self._went_by_lists:
-            orch._play_steps(self._steps, self._words(), variables)
+            orch.one_by_one()
 
     def _prepare_lists(self) -> None:
         """Make the lists for the second replay: sessions have been started by then."""

@@ -20,7 +20,7 @@ from simpler_ref import (
 )
 from simpler_ref.remote import replays
 from tests import far_side, list_programs
-from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT
+from tests.endpoints import EXISTING, INOUT, INPUT, OUTPUT, Moody
 from tests.list_programs import (
     COUNT,
     arguments,
@@ -195,7 +195,7 @@ def test_workers_that_check_replay_task_by_task(option):
 @pytest.mark.spec("SPEED-LIST-1", "REMOTE-RETRY-1")
 @pytest.mark.slow("starts the session of an endpoint twice")
 def test_a_replay_whose_endpoint_is_lost_goes_on_with_retries():
-    with endpoints(retries=1, silence_s=0.5) as worker:
+    with endpoints(retries=1) as worker:
         graph, x, y = sides(worker, list_programs.sleep_ms, steps=3)
         for _ in range(2):
             graph.run()
@@ -208,6 +208,39 @@ def test_a_replay_whose_endpoint_is_lost_goes_on_with_retries():
         assert worker.endpoints()[1]["pid"] != pid
         graph.run(make_args((x, INOUT), (y, INOUT), scalars=[0]))
         assert sorted((x[0], y[0])) == before
+
+
+@pytest.mark.spec("SPEED-LIST-4", "REMOTE-RETRY-3")
+@pytest.mark.slow("starts two endpoints, and waits for one that does not start again")
+def test_a_replay_goes_on_task_by_task_where_too_few_endpoints_are_left(tmp_path):
+    file = tmp_path / "no more"
+    with endpoints(retries=1, fleet=Moody(file)) as worker:
+        handle = worker.register(list_programs.sleep_ms)
+        given = [worker.share(np.full(COUNT, i, np.float32)) for i in range(4)]
+
+        def orchestrate(orch, args, config):
+            for i in range(2):
+                middle = make_args((args.tensor(i), INPUT), (fresh(), OUTPUT), scalars=[0])
+                orch.submit_sub(handle, middle)
+                last = (middle.tensor(1), INPUT), (args.tensor(2 + i), INOUT)
+                orch.submit_sub(handle, make_args(*last, scalars=[args.scalar(0)]))
+
+        def arguments_of(ms):
+            return make_args(*((one, INOUT) for one in given), scalars=[ms])
+
+        graph = worker.record(orchestrate, arguments_of(0))
+        for _ in range(2):
+            graph.run()
+        pid = worker.endpoints()[0]["pid"]
+        file.touch()
+        killer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        for one in given[2:]:
+            one[:] = -1
+        graph.run(arguments_of(600))
+        killer.join()
+        assert [one[0] for one in given] == [0, 1, 0, 1]
+        assert [one["alive"] for one in worker.endpoints()] == [False, True]
 
 
 OTHER_THINGS = ["a group", "a configuration", "an orchestration function", "overlapping tiles"]
