@@ -5,8 +5,8 @@ the callers of those. Here numba types a kernel once and makes LLVM's code of it
 with the parts of all kernels that they call, are a `_Unit`, which LLVM optimises and compiles as a whole.
 It knows all callers then, and decides what to inline.
 
-Two thirds of the time are numba's, which is Python, and the rest LLVM's. So there are two units, each
-made by a process: what workers and the Scheduler do, and what the Orch thread does. They meet in the
+Two thirds of the time are numba's, which is Python, and the rest LLVM's. So all entries are two units,
+each made by a process: what workers and the Scheduler do, and what the Orch thread does. They meet in the
 Scheduler's pass, which is an entry of the first one, called by its symbol.
 """
 
@@ -14,11 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from llvmlite import binding, ir
@@ -51,7 +47,6 @@ _OPTIONS = {
     "no_cfunc_wrapper": True,
 }
 """No kernel allocates, so none counts references: `_nrt=False` saves an atomic addition per array use."""
-_LONGEST_S = 600
 _known: dict[Callable[..., Any], Any] = {}
 
 
@@ -138,52 +133,13 @@ class _Kernel(CPUDispatcher):
         self.overloads[tuple(made.signature.args)] = made._replace(type_annotation=None)
 
 
-def compile_parts(
-    parts: Sequence[Sequence[Any]], kernels: Sequence[Callable[..., Any]], shared: Sequence[Any]
-) -> list[bytes]:
-    """Return the object code of each part, by the symbols of its entries.
-
-    The code of `kernels` may call each other; a second part calls what is `shared` by its symbol.
-    """
-    if len(parts) == 1:
-        return [compile_part(parts[0], kernels)]
-    other = _start_other() if len(os.sched_getaffinity(0)) > 1 else None
-    try:
-        second = compile_part(parts[1], kernels, shared)
-        return [(other and _code_of(other)) or compile_part(parts[0], kernels), second]
-    finally:
-        if other is not None:
-            other.kill()
-            other.communicate()
-
-
-def _start_other() -> subprocess.Popen[bytes] | None:
-    """Start a process that compiles the first part of all entries, and prints the code."""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    program = "from simpler_ref.jit import entries; entries.print_first_part()"
-    with contextlib.suppress(OSError):
-        return subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )
-    return None
-
-
-def _code_of(process: subprocess.Popen[bytes]) -> bytes:
-    """Return what a process has printed; nothing if it has failed."""
-    try:
-        code, _ = process.communicate(timeout=_LONGEST_S)
-    except subprocess.TimeoutExpired:
-        return b""
-    return b"" if process.returncode else code
-
-
 def compile_part(
     entries: Sequence[Any], kernels: Sequence[Callable[..., Any]], elsewhere: Sequence[Any] = ()
 ) -> bytes:
-    """Return the code of some entries; what is `elsewhere` is called by its symbol."""
+    """Return the code of some entries, by their symbols; the code of `kernels` may call each other.
+
+    What is `elsewhere` is called by its symbol: then this process compiles nothing else.
+    """
     with compiler_lock.global_compiler_lock, _no_garbage_collection(), _remembered_types():
         _know([*kernels, *(one.py_func for one in entries)], elsewhere)
         unit = _Unit(_codegen(), "kernels")

@@ -331,9 +331,9 @@ def pack() -> Path:
     return kernel.pack(list(_found_in(globals()).values()))
 
 
-def print_first_part() -> None:
-    """Compile the first part of this module's entries, and print the code."""
-    kernel.print_first_part(list(_found_in(globals()).values()))
+def print_part(number: int) -> None:
+    """Compile a part of this module's entries, and print the code."""
+    kernel.print_part(list(_found_in(globals()).values()), number)
 
 
 _bound: dict[str, Entries] = {}

@@ -48,7 +48,9 @@ WORDS, BYTES, INT = "w", "b", "i"
 KERNELS: list[Callable[..., Any]] = []
 """Functions that compiled code calls, compiled."""
 SHARED: list[Entry] = []
-"""Kernels of the first part that the second one calls as an entry; see `compile_parts`."""
+"""Kernels of the first part that the second one calls by their symbols; see `compiler`."""
+LONGEST_S = 600.0
+"""How long a process may compile."""
 _FIRST_PART = ("claims", "journal", "mailbox", "schedule", "serve")
 """Modules whose entries, about half of all code, are the first part."""
 _HERE = Path(__file__).parent
@@ -156,7 +158,7 @@ class _Compiled:
 
     def __init__(self, entries: Sequence[Entry], in_two: bool = False) -> None:
         self._entries = entries
-        self._parts = parts_of(entries) if in_two else [list(entries)]
+        self._in_two = in_two
         self._key = hashlib.sha256(repr([(e.symbol, e.stamp) for e in entries]).encode()).digest()
         self.name = f"kernels-{self._key.hex()[:20]}.nbc"
 
@@ -179,9 +181,12 @@ class _Compiled:
 
     def compile(self) -> bytes:
         """Compile the entries, and keep the code on disk."""
-        from . import compiler
+        parts = compile_apart() if self._in_two and len(os.sched_getaffinity(0)) > 1 else None
+        if parts is None:
+            from . import compiler
 
-        code = pickle.dumps(compiler.compile_parts(self._parts, KERNELS, SHARED))
+            parts = [compiler.compile_part(self._entries, KERNELS)]
+        code = pickle.dumps(parts)
         try:
             cache.write(self.name, self._file(code))
         except (OSError, MemoryError) as error:
@@ -222,19 +227,42 @@ class _Compiled:
         return [one.bind(address) for one, address in zip(self._entries, addresses, strict=True)]
 
 
-def parts_of(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries of each part, which are compiled side by side."""
+def compile_apart() -> list[bytes] | None:
+    """Have two processes compile the parts of all entries; return their code, None if one has failed."""
+    import subprocess
+
+    path = os.pathsep.join([str(_HERE.parents[1]), *sys.path])
+    processes = []
+    try:
+        for number in range(2):
+            program = f"from simpler_ref.jit import entries; entries.print_part({number})"
+            one = subprocess.Popen(
+                [sys.executable, "-c", program],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            processes.append(one)
+        found = [one.communicate(timeout=LONGEST_S)[0] for one in processes]
+        return None if any(one.returncode for one in processes) else found
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    finally:
+        for one in processes:
+            one.kill()
+            one.communicate()
+
+
+def print_part(entries: Sequence[Entry], number: int) -> None:
+    """Compile a part of some entries, and print the code; see `compile_apart`."""
+    from . import compiler
+
     parts: list[list[Entry]] = [list(SHARED), []]
     for one in entries:
         parts[one.py_func.__module__.rpartition(".")[2] not in _FIRST_PART].append(one)
-    return parts
-
-
-def print_first_part(entries: Sequence[Entry]) -> None:
-    """Compile the first part of some entries, and print the code; a process does, see `compiler`."""
-    from . import compiler
-
-    sys.stdout.buffer.write(compiler.compile_part(parts_of(entries)[0], KERNELS))
+    code = compiler.compile_part(parts[number], KERNELS, SHARED if number else ())
+    sys.stdout.buffer.write(code)
 
 
 def entry(*signature: str, nogil: bool, stamp: str = STAMP) -> Callable[[F], F]:

@@ -143,7 +143,7 @@ def test_kernels_that_must_be_compiled_are_announced(is_cached, monkeypatch):
     every = [one for one in vars(entries).values() if hasattr(one, "entry_signature")]
     written = []
 
-    def bind(functions, announce):
+    def bind(functions, announce, in_two):
         if not is_cached:
             announce()
         return functions

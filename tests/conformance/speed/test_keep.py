@@ -2,6 +2,7 @@
 
 import collections
 import os
+import pickle
 import resource
 import stat
 import subprocess
@@ -37,7 +38,7 @@ def is_cached(entry):
 def version(function=triple, stamp="sources"):
     """Do what a start does with a kernel: say what it answers, and whether it came from the disk."""
     entry = kept(function, stamp)
-    with mock.patch.object(compiler, "compile_parts", wraps=compiler.compile_parts) as compiles:
+    with mock.patch.object(compiler, "compile_part", wraps=compiler.compile_part) as compiles:
         holds, (bound,) = is_cached(entry), kernel.bind([entry])
         answer = bound(14)
     assert holds is not compiles.called
@@ -243,23 +244,27 @@ def second(mem):
 
 
 @pytest.mark.spec("SPEED-KEEP-1")
-@pytest.mark.parametrize("other", [["false"], ["sleep", "100"], ["nowhere"], None])
-def test_a_process_that_compiles_both_parts_makes_them_call_each_other(other, monkeypatch):
+def test_code_of_one_part_calls_code_of_another_by_its_symbol():
     made = {"__name__": "parts"}
     exec(compile(PARTS, "<parts>", "exec"), made)
-    entries = [
-        kernel.Entry(made[name], (kernel.WORDS,), f"{other}", nogil=False)
+    shared, first, second = entries = [
+        kernel.Entry(made[name], (kernel.WORDS,), "", nogil=False)
         for name in ("shared", "first", "second")
     ]
-    monkeypatch.setattr(kernel, "parts_of", lambda entries: [entries[:2], entries[2:]])
-    monkeypatch.setattr(kernel, "KERNELS", [one.py_func for one in entries])
-    monkeypatch.setattr(kernel, "SHARED", entries[:1])
-    monkeypatch.setattr(compiler, "_LONGEST_S", 0.1)
-    if other is None:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    else:
-        real = subprocess.Popen
-        monkeypatch.setattr(subprocess, "Popen", lambda argv, **how: real(other, **how))
+    kernels = [one.py_func for one in entries]
+    parts = [
+        compiler.compile_part([second], kernels, [shared]),
+        compiler.compile_part([shared, first], kernels),
+    ]
     mem = np.array([3, 4])
-    _, first, second = kernel.bind(entries, in_two=True)
+    _, first, second = kernel._Compiled(entries).bind(pickle.dumps(parts))
     assert (first(mem), second(mem)) == (8, 80)
+
+
+@pytest.mark.spec("SPEED-KEEP-1")
+@pytest.mark.parametrize("other", [["false"], ["sleep", "100"], ["nowhere"]])
+def test_where_no_process_can_compile_a_part_there_is_no_code_of_it(other, monkeypatch):
+    real = subprocess.Popen
+    monkeypatch.setattr(kernel, "LONGEST_S", 0.1)
+    monkeypatch.setattr(subprocess, "Popen", lambda argv, **how: real(other, **how))
+    assert kernel.compile_apart() is None
