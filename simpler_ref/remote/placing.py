@@ -466,6 +466,7 @@ class PlacingOrchestrator(Orchestrator):
         self, failure: BaseException | None, failed: Collection[int]
     ) -> BaseException | None:
         endpoints = self._endpoints
+        self.one_by_one = None  # it refers to the graph
         if failure is not None and endpoints.losses() > self._losses:
             dead = endpoints.lost(wait_for_one=True)  # else the next run would find that out
             lost = [
