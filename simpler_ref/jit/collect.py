@@ -20,8 +20,8 @@ from .graph import (
     run_again,
 )
 from .kernel import kernel
-from .mailbox import awaited_end, frame_after, frame_before, grant_claim, is_done, worker_at
-from .slots import DISPATCH, INPUTS_DONE, is_in_frame, kind_of, step
+from .mailbox import frame_after, frame_before, grant_claim, is_done, worker_at
+from .slots import DISPATCH, INPUTS_DONE, kind_of, step
 
 
 @kernel
@@ -75,7 +75,6 @@ def collect_from(mem, worker, w):
         if started and mem[L.STREAM] != 0:
             mem[slot + L.S_VALUE] = mem[frame + L.W_VALUE]
             mem[slot + L.S_KIND] = mem[frame + L.W_KIND]
-            deliver(mem, slot, frame)
         if started:
             ran = int(mem[slot + L.S_CALLABLE]) & L.CALLABLE_MASK
             mem[w + L.W_RAN] = (mem[slot + L.S_ID] + 1) << L.RAN_TASK | ran
@@ -88,26 +87,6 @@ def collect_from(mem, worker, w):
         else:
             finish(mem, slot, outcome != L.SUCCESS)
     return moved
-
-
-@kernel
-def deliver(mem, slot, frame):
-    """Give the value of a call to those pre-dispatched after it, before its frame is filled again.
-
-    Ordering the release of WAIT_KIND pairs with the load in `value_of`
-    Rule     SPEED-AHEAD-1, CALL-FUTURE-4
-    """
-    edge = int(mem[slot + L.S_CONSUMERS])
-    while edge != L.NONE:
-        consumer = int(mem[edge + L.EDGE_CONSUMER])
-        if consumer & L.FETCHES != 0 and is_in_frame(mem, consumer & L.CONSUMER_MASK):
-            at = awaited_end(mem, int(mem[(consumer & L.CONSUMER_MASK) + L.S_FRAME]), frame)
-            if (
-                at != L.NONE
-            ):  # else it is called back, since this call was lost before, and ran again
-                mem[at + L.WAIT_VALUE] = mem[frame + L.W_VALUE]
-                store(mem, at + L.WAIT_KIND, mem[frame + L.W_KIND] + 1)
-        edge = int(mem[edge + L.EDGE_NEXT])
 
 
 @kernel

@@ -498,14 +498,13 @@ def predispatch(mem, slot, worker):
     for _ in range(mem[slot + L.S_EDGES] & L.LOW_HALF):
         if is_awaited(mem, edge):
             other = int(mem[int(mem[edge + L.EDGE_PRODUCER]) + L.S_FRAME])
-            mem[at + L.WAIT_ENDED] = other + L.W_ENDED
-            mem[at + L.WAIT_COUNT] = mem[other + L.W_FILLED]
-            mem[at + L.WAIT_KIND] = 0
-            at += L.WAIT_WORDS
+            mem[at] = other + L.W_ENDED
+            mem[at + 1] = mem[other + L.W_FILLED]
+            at += 2
         edge += L.EDGE_WORDS
     mem[slot + L.S_FANIN] += 1
     mem[L.DEALT] += 1
-    waits = (at - frame - L.W_WAIT_FOR) // L.WAIT_WORDS
+    waits = (at - frame - L.W_WAIT_FOR) // 2
     if unlikely(mem[L.TRACING] == L.TRACE_ALL):
         what = L.NOTED_AHEAD | worker << 8
         note(mem, L.JOURNAL_OF_SCHEDULER, what, number_of(mem, slot), now_ns(), waits)
@@ -538,8 +537,7 @@ def encode_and_send(mem, slot, worker, waits):
         edge = int(mem[slot + L.S_CONSUMERS])
         while edge != L.NONE:
             consumer = int(mem[edge + L.EDGE_CONSUMER])
-            if consumer & L.ORDER_ONLY == 0:
-                consumer &= L.CONSUMER_MASK
+            if consumer <= L.CONSUMER_MASK:
                 mem[consumer + L.S_UNSENT] -= 1
                 if mem[consumer + L.S_UNSENT] == 0:
                     push_candidate(mem, consumer)

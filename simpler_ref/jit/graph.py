@@ -80,7 +80,7 @@ def wire(mem, slot):
             mem[edge + L.EDGE_NEXT] = mem[producer + L.S_CONSUMERS]
             mem[producer + L.S_CONSUMERS] = edge
             mem[slot + L.S_FANIN] += 1
-            unsent += consumer & L.ORDER_ONLY != 0 or not is_in_frame(mem, producer)
+            unsent += consumer > L.CONSUMER_MASK or not is_in_frame(mem, producer)
         edge += EDGE_WORDS
     mem[slot + L.S_UNSENT] = unsent
     if unsent == 0 and mem[slot + L.S_FANIN] > 1:
@@ -228,10 +228,9 @@ def call_consumers_back(mem, slot, answer):
     edge = int(mem[slot + L.S_CONSUMERS])
     while edge != L.NONE:
         consumer = int(mem[edge + L.EDGE_CONSUMER])
-        is_needed = consumer & L.ORDER_ONLY == 0
-        consumer &= L.CONSUMER_MASK
-        if is_needed:
+        if consumer <= L.CONSUMER_MASK:
             mem[consumer + L.S_UNSENT] += 1
+        consumer &= L.CONSUMER_MASK
         if is_in_frame(mem, consumer):
             store(mem, int(mem[consumer + L.S_FRAME]) + L.W_SKIP, answer)
         edge = int(mem[edge + L.EDGE_NEXT])

@@ -117,8 +117,6 @@ def encode(mem, frame, slot, counts, tensors, scalars):
     Reads    the slot's callable word; its body at `tensors` and `scalars`
     Effects  the mailbox except its state; configuration and digest only if they differ; beside it the
              kinds of the scalars, and the sizes that go with the configuration
-    Ordering the release of W_VALUE pairs with the load in `value_of`: who reads it, and not the value
-             before it, sees what `deliver` has done
     Rule     SCHED-MAIL-1, SCHED-PASS-4, FLOW-ARGS-1, FLOW-ARGS-2, FLOW-ID-5, WM-MAIL-1, WM-MAIL-2,
              ORCH-INV-2
     """
@@ -140,8 +138,8 @@ def encode(mem, frame, slot, counts, tensors, scalars):
         mem[frame + L.W_LAST_CALLABLE] = index + 1
     mem[box + L.MAIL_COUNTS] = counts
     if mem[L.STREAM] != 0:
-        store(mem, frame + L.W_VALUE, 0)
-        store(mem, frame + L.W_KIND, L.VALUE_NONE)
+        mem[frame + L.W_VALUE] = 0
+        mem[frame + L.W_KIND] = L.VALUE_NONE
     words = (counts & L.LOW_HALF) * L.TENSOR_WORDS
     copy_words(mem, box + L.MAIL_TENSORS, tensors, words)
     if counts >> L.HALF != 0:
@@ -152,8 +150,7 @@ def encode(mem, frame, slot, counts, tensors, scalars):
 def encode_scalars(mem, frame, to, scalars, count):
     """Write the scalars of a frame, and their kinds beside the mailbox.
 
-    The line of the kinds stays in the worker's cache if they have not changed. A call that has not ended
-    has no value yet: its frame stands for it, until `fetch_values`.
+    The line of the kinds stays in the worker's cache if they have not changed.
 
     Rule     FLOW-SCALAR-1
     """
@@ -161,11 +158,7 @@ def encode_scalars(mem, frame, to, scalars, count):
     for k in range(count):
         bits, kind = int(mem[scalars + L.SCALAR_BITS]), int(mem[scalars + L.SCALAR_KIND])
         if kind == L.FUTURE:
-            call = bits
-            if mem[call + L.S_STATE] == L.COMPLETED:
-                bits, kind = int(mem[call + L.S_VALUE]), L.FETCHED | int(mem[call + L.S_KIND])
-            else:
-                bits = int(mem[call + L.S_FRAME])
+            bits, kind = int(mem[bits + L.S_VALUE]), L.FETCHED | int(mem[bits + L.S_KIND])
         mem[to + k] = bits
         kinds |= kind << 8 * (k & 7)
         scalars += L.SCALAR_WORDS
@@ -174,17 +167,6 @@ def encode_scalars(mem, frame, to, scalars, count):
             if mem[at] != kinds:
                 mem[at] = kinds
             kinds = 0
-
-
-@kernel
-def awaited_end(mem, frame, other):
-    """Return what a frame has of another one, in which is a task that it waits for; else NONE."""
-    at = frame + L.W_WAIT_FOR
-    for _ in range(mem[frame + L.W_WAITS]):
-        if mem[at + L.WAIT_ENDED] == other + L.W_ENDED:
-            return at
-        at += L.WAIT_WORDS
-    return L.NONE
 
 
 @kernel

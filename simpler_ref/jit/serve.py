@@ -41,7 +41,6 @@ from .journal import journal_of_worker, note_ran, note_request, note_span
 from .kernel import kernel
 from .mailbox import (
     STATE_MASK,
-    awaited_end,
     copy_words,
     decode,
     frame_after,
@@ -143,8 +142,6 @@ def resolve(mem, w):
     at = int(mem[w + L.W_AT])
     if decode(mem, w + at) != L.OK:
         return L.MALFORMED
-    if mem[w + at + L.W_WAITS] != 0 and mem[L.STREAM] != 0:
-        fetch_values(mem, w + at)
     digest = w + at + L.W_MAILBOX + L.MAIL_DIGEST
     line = cache_line(mem, w)
     for k in range(L.DIGEST_WORDS):
@@ -157,37 +154,6 @@ def resolve(mem, w):
         mem[w + L.W_LEAF] = leaf
         return L.COMPILED
     return (int(mem[line + L.CACHE_LOCAL]) - 1) | at // L.WORKER_WORDS << L.HALF
-
-
-@kernel
-def fetch_values(mem, frame):
-    """Put the values into a frame of the calls that it was pre-dispatched after (worker side).
-
-    Rule     SPEED-AHEAD-1, CALL-FUTURE-4
-    """
-    at = frame + L.W_MAILBOX + mem[frame + L.W_SCALARS_AT] // L.WORD
-    for k in range(int(mem[frame + L.W_COUNTS]) >> L.HALF):
-        kinds, shift = frame + L.W_KINDS + (k >> 3), 8 * (k & 7)
-        if mem[kinds] >> shift & 0xFF == L.FUTURE:
-            value, kind = value_of(mem, frame, int(mem[at + k]))
-            mem[at + k] = value
-            mem[kinds] ^= (L.FUTURE ^ (L.FETCHED | kind)) << shift
-
-
-@kernel
-def value_of(mem, frame, other):
-    """Return what a call has returned that a frame has waited for, and the kind of that (worker side).
-
-    It is in the other frame until that is filled again; before, the Scheduler delivers it here.
-
-    Ordering the loads of W_VALUE and W_KIND come before that of WAIT_KIND, see `mailbox.encode`
-    """
-    value, kind = load(mem, other + L.W_VALUE), load(mem, other + L.W_KIND)
-    at = awaited_end(mem, frame, other)
-    delivered = load(mem, at + L.WAIT_KIND)
-    if delivered != 0:
-        value, kind = int(mem[at + L.WAIT_VALUE]), delivered - 1
-    return value, kind
 
 
 @kernel
@@ -253,7 +219,7 @@ def may_start(mem, frame):
         answer = how_it_ended(mem, at)
         if answer != L.OK:
             break
-        at += L.WAIT_WORDS
+        at += 2
     skip = load(mem, frame + L.W_SKIP)
     return answer if skip == 0 else skip
 
@@ -261,10 +227,10 @@ def may_start(mem, frame):
 @kernel
 def how_it_ended(mem, at):
     """Return what an awaited end means for the task that waits for it: as `may_start`, without W_SKIP."""
-    ended, count = load(mem, int(mem[at + L.WAIT_ENDED])), mem[at + L.WAIT_COUNT]
-    if ended >> 2 < count:
+    ended = load(mem, int(mem[at]))
+    if ended >> 2 < mem[at + 1]:
         return L.WOULD_BLOCK
-    if ended >> 2 > count or ended & 3 == L.ENDED_WELL:
+    if ended >> 2 > mem[at + 1] or ended & 3 == L.ENDED_WELL:
         return L.OK
     return L.SKIPPED if ended & 3 == L.ENDED_BADLY else L.RETURNED
 
@@ -281,11 +247,10 @@ def may_follow(mem, w, frame):
     at = frame + L.W_WAIT_FOR
     for _ in range(mem[frame + L.W_WAITS]):
         answer = how_it_ended(mem, at)
-        other = int(mem[at + L.WAIT_ENDED])
-        is_here = w <= other and other < w + mem[L.WORKER_STRIDE]
+        is_here = w <= mem[at] and mem[at] < w + mem[L.WORKER_STRIDE]
         if answer != L.OK and not (is_here and answer == L.WOULD_BLOCK):
             return False
-        at += L.WAIT_WORDS
+        at += 2
     return load(mem, frame + L.W_SKIP) == 0
 
 

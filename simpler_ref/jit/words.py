@@ -197,14 +197,6 @@ CODE_WORDS = CODE.size
 CODES = 64
 LOOKS_FOR_CODE = 8  # entries that a key can have
 
-# ---------------------------------------------------------------- an end that a task in a frame waits for
-WAIT = Record("awaited end", "Scheduler", "worker", "mailbox")
-WAIT_ENDED = WAIT.word("offset of `W_ENDED` of the frame of the task that it waits for")
-WAIT_COUNT = WAIT.word("the count to wait for there")
-WAIT_VALUE = WAIT.word("what that call has returned, if it is collected and the value is needed")
-WAIT_KIND = WAIT.word("the kind of that, plus 1; 0: it is in that frame", order="release / acquire")
-WAIT_WORDS = WAIT.size
-
 # ---------------------------------------------------------------- one worker: control, mailbox, trace
 # A worker has one of these blocks for each task that it may have at once (DEPTH). Each is a frame: words
 # with "each frame" exist in all of them. The others are used in the first block only.
@@ -302,7 +294,8 @@ W_WAITS = WORKER.word("each frame; ends that its pre-dispatched task waits for; 
 WORKER.parties(read="worker", order="release / acquire")
 W_SKIP = WORKER.word("each frame; `SKIPPED` or `RETURNED`: the answer instead of starting")
 WORKER.parties(order="mailbox")
-W_WAIT_FOR = WORKER.word("each frame; the ends it waits for", words=WAIT_WORDS * MOST_WAITS)
+# of each of `W_WAITS` ends: offset of its `W_ENDED`, and the count to wait for
+W_WAIT_FOR = WORKER.word("each frame; the ends it waits for", words=2 * MOST_WAITS)
 
 IN_TURN = "Scheduler or requester, and worker, in turn"
 WORKER.line("the mailbox", IN_TURN, "Scheduler, requester, worker, Orch", "see below")
@@ -701,7 +694,7 @@ SCALAR_WORDS = SCALAR.size
 RAW, SIGNED, UNSIGNED, FLOAT64, FLOAT32 = range(5)
 """Bits of unknown kind; integers; floats, those of 32 bits in the low half."""
 FUTURE = 5
-"""The slot of a call. In a frame: its value, with `FETCHED` in the kind; until it starts, its frame."""
+"""On its way into the stream: the slot of a call. In a frame: its value, with `FETCHED` in the kind."""
 PAYLOAD = 6  # the offset of a block: it is freed with the task
 FETCHED = 64  # added to the kind of a value that was fetched, in a frame
 
@@ -726,7 +719,7 @@ EDGE_WORDS = EDGE.size
 ORDER_ONLY = 1 << 48
 """In EDGE_CONSUMER: the consumer waits for the end of the producer, and does not need its success."""
 FETCHES = 1 << 49
-"""In EDGE_CONSUMER: the consumer's frame gets the value of the producer."""
+"""In EDGE_CONSUMER: the consumer's frame gets the value of the producer, so it is filled after that."""
 CONSUMER_MASK = ORDER_ONLY - 1
 
 # ---------------------------------------------------------------- entries of tables

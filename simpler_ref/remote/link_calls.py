@@ -235,9 +235,8 @@ class CallTasks(TaskReader):
 
     # ------------------------------------------------------------ one call
     def read_ahead(self, args: ReceivedArgs, after: Sequence[int]) -> LinkTask | None:
-        """Return a call that can go ahead: one that waits for no other one, and has its values."""
-        _, words, kinds = call_words(args)
-        return None if after or L.FUTURE in kinds[: len(words)] else self.read(args)
+        """Return a call that can go ahead: one that waits for no other one."""
+        return None if after else self.read(args)
 
     def read(self, args: ReceivedArgs) -> LinkTask:
         """Return a call; the session knows its function by then."""

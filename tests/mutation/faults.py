@@ -795,26 +795,6 @@ FAULTS = (
         ),
     ),
     fault(
-        "value-not-delivered",
-        "A frame is filled again before a call that was pre-dispatched has read the value in it.",
-        f"{INTERLEAVING}/test_scenes.py::test_each_call_ends_once_and_after_those_that_it_waits_for",
-        Patch("jit/collect.py", "            deliver(mem, slot, frame)\n", ""),
-    ),
-    fault(
-        "value-read-too-late",
-        "A call that was pre-dispatched looks for a delivered value before it reads the frame.",
-        f"{SPEED}/test_ahead.py::test_a_value_is_read_right_whenever_it_is_delivered",
-        Patch(
-            "jit/serve.py",
-            "    value, kind = load(mem, other + L.W_VALUE), load(mem, other + L.W_KIND)\n"
-            "    at = awaited_end(mem, frame, other)\n"
-            "    delivered = load(mem, at + L.WAIT_KIND)\n",
-            "    at = awaited_end(mem, frame, other)\n"
-            "    delivered = load(mem, at + L.WAIT_KIND)\n"
-            "    value, kind = load(mem, other + L.W_VALUE), load(mem, other + L.W_KIND)\n",
-        ),
-    ),
-    fault(
         "runs-after-a-failure",
         "A call is pre-dispatched behind one that has failed and is still in its frame, and does not "
         "wait for it.",

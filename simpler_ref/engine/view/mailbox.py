@@ -426,8 +426,8 @@ class MailboxView(NamedTuple):
         mem, start = self.engine.mem, self.start
         frame = self._frame(self.frame_of(ticket))
         first, found = frame + L.W_WAIT_FOR, []
-        for at in range(first, first + L.WAIT_WORDS * mem.item(frame + L.W_WAITS), L.WAIT_WORDS):
-            place, count = mem.item(at + L.WAIT_ENDED), mem.item(at + L.WAIT_COUNT)
+        for at in range(first, first + 2 * mem.item(frame + L.W_WAITS), 2):
+            place, count = mem.item(at), mem.item(at + 1)
             is_here = start <= place < start + mem.item(L.WORKER_STRIDE)
             if is_here and mem.item(place) >> 2 < count:
                 found.append(count << L.HALF | (place - start) // L.WORKER_WORDS)

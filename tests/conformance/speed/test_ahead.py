@@ -10,7 +10,6 @@ from numba import int64
 from simpler_ref import TensorArgType as T
 from simpler_ref import Worker, leaf
 from simpler_ref.jit import layout as L
-from simpler_ref.jit import serve
 from tests.support import (
     COMPLETED,
     DEADLINE_S,
@@ -213,26 +212,3 @@ def test_calls_wait_for_their_turn_before_they_go_to_an_endpoint(make_driver, st
     slots = chain(driver, 3, kind=L.NEXT_LEVEL)
     driver.settle()
     assert driver.all_given(0) == slots[:given]
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
-@pytest.mark.parametrize("moment", range(5))
-def test_a_value_is_read_right_whenever_it_is_delivered(moment, monkeypatch):
-    frame, other = 0, L.WORKER_WORDS
-    mem = np.zeros(2 * L.WORKER_WORDS, np.int64)
-    mem[frame + L.W_WAITS] = 1
-    mem[frame + L.W_WAIT_FOR + L.WAIT_ENDED] = other + L.W_ENDED
-    mem[other + L.W_VALUE], mem[other + L.W_KIND] = 7, L.VALUE_INT
-    loads = []
-
-    def load(mem, at):
-        if len(loads) == moment:
-            mem[frame + L.W_WAIT_FOR + L.WAIT_VALUE] = 7
-            mem[frame + L.W_WAIT_FOR + L.WAIT_KIND] = L.VALUE_INT + 1
-            mem[other + L.W_VALUE] = mem[other + L.W_KIND] = 0
-        loads.append(at)
-        return int(mem[at])
-
-    monkeypatch.setattr(serve, "load", load)
-    assert serve.value_of(mem, frame, other) == (7, L.VALUE_INT)
-    assert len(loads) == 3
