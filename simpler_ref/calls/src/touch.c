@@ -47,7 +47,8 @@ static void open_touched(int number, siginfo_t *about, void *context) {
                 by_main_thread = gettid() == getpid();
                 frame = PyGILState_Check() ? new_reference(PyEval_GetFrame()) : NULL; /* numpy runs, not Python */
                 line = frame != NULL ? PyFrame_GetLineNumber(frame) : 0;
-                Py_AddPendingCall(report, NULL);
+                if (Py_AddPendingCall(report, NULL) != 0) /* too many wait: the next touch is told */
+                    touched = NULL;
             }
             return;
         }
