@@ -121,6 +121,7 @@ LARGER = [
 PROGRAMS += [pytest.param(*one, marks=pytest.mark.long) for one in LARGER]
 
 
+@pytest.mark.spec("SPEED-AHEAD-1", "SPEED-DEPTH-6")
 @pytest.mark.parametrize(("program", "how"), PROGRAMS)
 def test_whatever_the_order_no_task_starts_early_twice_or_never(program, how):
     model = EveryOrder(program, **how)

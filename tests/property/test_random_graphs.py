@@ -696,6 +696,7 @@ def play(size, steps):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.spec("SPEED-DEPTH-2", "WM-CLAIM-1", "WM-PLACE-2", "WM-PLACE-3", "WM-POOL-3")
 @pytest.mark.kernels
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("examples", [5, pytest.param(300, marks=pytest.mark.long)])

@@ -172,6 +172,7 @@ class Program:
         return args, mine, reads_at, writes_at, number
 
 
+@pytest.mark.spec("SPEED-DEPTH-1")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("workers", "depth", "mode", "check"),

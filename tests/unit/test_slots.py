@@ -3,25 +3,10 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from simpler_ref.jit import layout as L
 from simpler_ref.jit import slots
-from simpler_ref.task_interface import TaskState as S
 
 from ..kernels import kernels as k
-
-
-@pytest.mark.parametrize("event", range(len(slots.EVENTS)), ids=[one.name for one in slots.EVENTS])
-def test_a_step_writes_the_state_alone_and_only_where_the_table_has_it(driver, event):
-    slot = driver.submit()
-    for before in S:
-        driver.mem[slot + L.S_STATE] = before
-        words, legal = driver.words(), before in slots.EVENTS[event].before
-        assert k.step(driver.mem, slot, event) == (L.OK if legal else L.ILLEGAL)
-        assert driver.state(slot) == (slots.EVENTS[event].after if legal else before)
-        assert driver.changed_since(words) == ([slot + L.S_STATE] if legal else [])
-
 
 # ---------------------------------------------------------------- the source
 WRITERS = {"store", "exchange", "compare_exchange", "fetch_add"}

@@ -9,7 +9,6 @@ from simpler_ref import RemoteTraceback, TaskError, Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
-    DEADLINE_S,
     Gate,
     key,
     make_args,
@@ -116,16 +115,6 @@ def test_a_call_that_waits_for_room_raises_a_failure_that_becomes_known(call):
 
         with pytest.raises(TaskError, match="Special: at last"):
             w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-FAIL-2")
-def test_a_wait_for_room_ends_when_another_thread_has_collected_the_failure(driver):
-    """Nothing moves any more when the wait begins: only the run's error tells."""
-    task = driver.submit()
-    driver.finish(task, Special("collected by the Scheduler thread"))
-    taken, limit_ns = int(driver.mem[L.WIRING_TAKEN]), int(DEADLINE_S * 1e9)
-    assert driver.k.help_scheduler(driver.mem, -1, -1, taken, limit_ns) == L.OK
-    assert (driver.try_submit(), driver.try_alloc(8)) == (L.RUN_FAILED, L.RUN_FAILED)
 
 
 @pytest.mark.spec("ORCH-FAIL-3")

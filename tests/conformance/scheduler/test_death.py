@@ -91,18 +91,6 @@ def test_a_death_is_known_while_the_task_of_another_worker_goes_on(orch):
 
 
 # ---------------------------------------------------------------- the others
-@pytest.mark.spec("SCHED-DEATH-2")
-def test_a_dead_worker_gets_no_further_task_and_the_others_go_on(make_driver):
-    driver = make_driver(sub=3)
-    slots = [driver.submit() for _ in range(9)]
-    driver.run_pass()
-    running = sorted(slots[:3], key=driver.worker_of)
-    driver.kill(1)
-    driver.settle()
-    assert driver.states(*running) == [RUNNING, FAILED, RUNNING]
-    driver.finish_everything()
-    assert driver.states(*slots).count(COMPLETED) == 8
-    assert all(driver.worker_of(slot) != 1 for slot in slots[3:])
 
 
 @pytest.mark.spec("SCHED-DEATH-2")

@@ -55,27 +55,6 @@ def fall_asleep(driver, *workers):
         driver.set_parked(worker, True)
 
 
-@pytest.mark.spec("SCHED-DISPATCH-3")
-def test_a_worker_that_is_awake_or_idle_first_is_preferred_to_one_that_sleeps_unless_all_do(
-    make_driver,
-):
-    driver = make_driver(sub=3)
-    fall_asleep(driver, 0, 1, 2)
-    first = driver.start()
-    assert driver.state(first) == RUNNING
-    driver.finish(first)
-    driver.set_parked(1, False)
-    busy = driver.start()
-    assert driver.worker_of(busy) == 1
-    driver.mem[L.DEFER_NS] = FOREVER_NS
-    held = driver.start()
-    assert driver.x.any_deferred(driver.mem)
-    driver.answer_task(busy)
-    driver.settle()
-    assert (driver.state(busy), driver.worker_of(held)) == (COMPLETED, 1)
-    assert not driver.x.any_deferred(driver.mem)
-
-
 @pytest.mark.spec("SCHED-DISPATCH-3", "SPEED-WAIT-2")
 @pytest.mark.parametrize("hold_ns", [FOREVER_NS, 0], ids=["workers spin", "they do not"])
 def test_a_task_is_held_back_for_a_worker_that_is_awake_as_long_as_told(make_driver, hold_ns):

@@ -1,6 +1,5 @@
 """SCHED-MAIL: the mailbox of a sub worker."""
 
-import random
 import struct
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -247,27 +246,6 @@ def test_a_parked_worker_sleeps_through_states_not_for_it_until_a_task_or_a_stop
         driver.k.request_stop(driver.mem, 0)
     assert taken.result(DEADLINE_S) == (L.RESOLVE if what == "task" else L.STOP)
     assert what == "stop" or not parked(driver)
-
-
-@pytest.mark.spec("SCHED-MAIL-8")
-@pytest.mark.parametrize("what", ["task", "stop"])
-def test_no_wake_is_lost_at_whatever_moment_of_falling_asleep_it_comes(waiting, what):
-    rounds = 100 if INTERPRETED else 1_000
-    driver, wait = waiting
-    rng, slot = random.Random(0), driver.start()
-    word = driver._worker(0) + L.W_MAILBOX
-    for _ in range(rounds):
-        driver.mem[word] = L.IDLE
-        driver.mem[driver._worker(0) + L.W_SHUTDOWN] = 0
-        taken = wait()
-        for _ in range(rng.randrange(60)):
-            pass
-        if what == "task":
-            driver.x.send(driver.mem, 0)
-        else:
-            driver.k.request_stop(driver.mem, 0)
-        assert taken.result(DEADLINE_S) == (L.RESOLVE if what == "task" else L.STOP)
-    assert driver.given(0) == slot
 
 
 # ---------------------------------------------------------------- stopping

@@ -32,18 +32,6 @@ def test_a_pass_wires_then_dispatches_then_collects(driver):
     assert driver.state(late) == RUNNING
 
 
-@pytest.mark.spec("SCHED-PASS-1")
-def test_a_pass_reports_whether_anything_moved(driver):
-    assert driver.run_pass() == 0
-    slot = driver.submit()
-    assert driver.run_pass() > 0
-    before = driver.words()
-    assert (driver.run_pass(), driver.changed_since(before)) == (0, [])
-    driver.post_done(driver.worker_of(slot))
-    assert driver.run_pass() > 0
-    assert driver.run_pass() == 0
-
-
 @pytest.mark.spec("SCHED-PASS-2")
 def test_a_thread_that_finds_the_pass_taken_changes_nothing(driver):
     driver.finish(driver.submit())

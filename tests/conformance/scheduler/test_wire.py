@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import COMPLETED, FAILED, PENDING, READY, RUNNING, reads, updates, writes
+from tests.support import FAILED, PENDING, READY, RUNNING, reads, updates, writes
 
 KEY = 0x7000_0000
 
@@ -32,25 +32,6 @@ def test_a_producer_that_has_not_finished_gets_an_edge_and_counts_as_fan_in(make
         assert (driver.wire(), driver.fanin(consumer)) == (consumer, 1)
         assert driver.state(consumer) == PENDING
     assert sorted(driver.consumers(producer)) == sorted(consumers)
-
-
-@pytest.mark.spec("SCHED-WIRE-2")
-def test_a_completed_producer_is_kept_until_the_consumer_finishes_but_is_no_live_fan_in(driver):
-    driver.open_scope()
-    producer = driver.submit(writes(KEY))
-    driver.finish(producer)
-    driver.open_scope()
-    consumer = driver.submit(reads(KEY))
-    assert (driver.wire(), driver.fanin(consumer)) == (consumer, 0)
-    assert (driver.consumers(producer), driver.state(consumer)) == ([], READY)
-    driver.close_scope()
-    driver.close_scope()
-    assert driver.state(producer) == COMPLETED
-    assert driver.refs(producer) == (2, 2), "all but the consumer have let go"
-    driver.run_pass()
-    assert driver.state(producer) == COMPLETED, "while the consumer runs"
-    driver.finish(consumer)
-    assert producer in driver.consumed_list()
 
 
 @pytest.mark.spec("SCHED-WIRE-4", "SCHED-POISON-1")

@@ -117,37 +117,6 @@ def test_after_a_failure_or_a_cancel_nothing_is_given_ahead(make_driver, why):
 
 
 @pytest.mark.spec("SPEED-AHEAD-1")
-@pytest.mark.parametrize("how", ["raises", "is skipped", "is lost"])
-def test_what_waits_for_a_failed_task_is_not_started(make_driver, how):
-    driver = make_driver(depth=3, sub=2)
-    head = driver.submit(writes(KEY), owner=0)
-    here = driver.submit(updates(KEY), owner=0)
-    there = driver.submit_and_settle(reads(KEY), owner=1)
-    assert (driver.all_given(0), driver.all_given(1)) == ([head, here], [there])
-    if how == "raises":
-        driver.post_done(0, ValueError("no"))
-        assert driver.may_start(0) == L.SKIPPED
-    elif how == "is skipped":
-        driver.post_done(0, outcome=L.SKIPPED)
-        assert driver.may_start(0) == L.SKIPPED
-    else:
-        driver.kill(0)
-        driver.run_pass()
-    if how != "is lost":
-        driver.post_done(0, outcome=L.SKIPPED)
-    assert driver.may_start(1) == L.SKIPPED
-    driver.answer_and_settle(1, outcome=L.SKIPPED)
-    assert [driver.state(slot) for slot in (head, here, there)] == [FAILED] * 3
-    assert driver.mem[L.FAILED_COUNT] == 3
-    if how != "is skipped":
-        assert driver.mem[L.ERROR_TASK] == driver.id(head)
-    driver.finish_run()
-    driver.settle()
-    driver.reclaim()
-    assert driver.live() == 0
-
-
-@pytest.mark.spec("SPEED-AHEAD-1")
 def test_a_task_that_was_not_started_is_seen_to_be_though_its_frame_was_filled_again(make_driver):
     driver = make_driver(depth=2, sub=3)
     head, behind = pair(driver, updates)  # worker 1 sees a failure that nobody has collected

@@ -31,21 +31,6 @@ def claim_beside(threads, driver, worker=0):
     return asked
 
 
-# ---------------------------------------------------------------- granted
-@pytest.mark.spec("WM-CLAIM-1")
-@pytest.mark.parametrize("state", [L.INIT_DONE, L.IDLE, "collected"])
-def test_the_mailbox_of_an_idle_worker_is_had_at_once(driver, state):
-    if state == "collected":
-        driver.start()
-        driver.post_done(0)
-        driver.run_pass()
-        assert (driver.mailbox_state(0)[0], driver.mem[L.UNCOLLECTED]) == (L.TASK_DONE, 1)
-    else:
-        driver.x.post(driver.mem, 0, state, 0)
-    assert (claim(driver), driver.mailbox_state(0)) == (L.OK, (L.IDLE, 0))
-    assert driver.mem[L.UNCOLLECTED] == 0
-
-
 @pytest.mark.spec("WM-CLAIM-1", "WM-CLAIM-2")
 @pytest.mark.parametrize("error", [None, ValueError("x")])
 def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_over(make_driver, threads, error):
@@ -68,7 +53,6 @@ def test_the_mailbox_of_a_busy_worker_is_had_when_its_task_is_over(make_driver, 
     assert driver.state(after[0]) == RUNNING
 
 
-# ---------------------------------------------------------------- meanwhile
 @pytest.mark.spec("WM-CLAIM-2")
 def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_release(make_driver):
     driver = make_driver(sub=1, usable=False)
@@ -82,21 +66,6 @@ def test_a_worker_that_is_claimed_before_it_is_admitted_has_no_task_before_the_r
     assert driver.state(slot) == RUNNING
 
 
-@pytest.mark.spec("WM-CLAIM-2")
-def test_a_claimed_worker_gets_no_task_until_it_is_released(driver):
-    assert claim(driver) == L.OK
-    slots = [driver.submit() for _ in range(2)]
-    driver.settle()
-    assert driver.given(0) == L.NONE
-    assert (driver.given(1), driver.state(slots[1])) == (slots[0], READY)
-    assert driver.x.has_work(driver.mem) == 0
-    release(driver)
-    assert driver.x.has_work(driver.mem) == 1
-    driver.settle()
-    assert driver.worker_of(slots[1]) == 0
-
-
-# ---------------------------------------------------------------- not in time
 @pytest.mark.spec("WM-CLAIM-3")
 def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
     driver = make_driver(sub=1)
@@ -107,9 +76,6 @@ def test_a_claim_that_is_not_granted_in_time_leaves_no_trace(make_driver):
     driver.finish(slot)
     after = driver.submit_and_settle()
     assert driver.state(after) == RUNNING
-
-
-# ---------------------------------------------------------------- death
 
 
 @pytest.mark.spec("WM-CLAIM-4")

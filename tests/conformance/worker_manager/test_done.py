@@ -47,7 +47,6 @@ def submit_members(handle, count):
     return lambda orch, *_: orch.submit_sub_group(handle, members)
 
 
-# ---------------------------------------------------------------- the last member
 @pytest.mark.spec("WM-DONE-1")
 @pytest.mark.parametrize("order", [[(0,), (1,), (2,)], [(2,), (0, 1)], [(1, 2), (0,)], [(0, 1, 2)]])
 def test_a_group_completes_once_with_its_last_member(three, order):
@@ -61,15 +60,6 @@ def test_a_group_completes_once_with_its_last_member(three, order):
     assert (three.state(three.consumer), three.refs(three.group)) == (RUNNING, (2, 1))
 
 
-@pytest.mark.spec("WM-DONE-1")
-def test_a_worker_whose_member_is_done_can_have_another_task(three):
-    single = three.submit_and_settle()
-    answer(three, 1)
-    assert three.worker_of(single) == 1
-    assert three.state(single) == three.state(three.group) == RUNNING
-
-
-# ---------------------------------------------------------------- the first failure
 @pytest.mark.spec("WM-DONE-2")
 @pytest.mark.parametrize("worker", [0, 1, 2])
 def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, worker):
@@ -84,7 +74,6 @@ def test_a_group_with_a_failed_member_fails_when_the_last_one_is_done(three, wor
     assert three.mem[L.FAILED_COUNT] == 2, "the group and its consumer"
 
 
-# ---------------------------------------------------------------- members that need not start
 @pytest.mark.spec("WM-DONE-3")
 def test_after_a_failure_a_member_that_has_not_started_is_answered_skipped(three):
     three.mem[L.SPIN_NS] = 0
@@ -106,18 +95,6 @@ def test_a_member_that_has_started_is_let_finish(three):
     assert three.state(three.group) == FAILED
 
 
-# ---------------------------------------------------------------- a worker that dies
-@pytest.mark.spec("WM-DONE-4")
-def test_a_member_whose_worker_dies_has_failed_and_the_others_go_on(three):
-    three.kill(1, -9)
-    three.settle()
-    assert (three.mem[L.RUN_ERROR], three.mem[L.ERROR_WORKER]) == (L.ENDPOINT_FAILURE, 1)
-    for other in (0, 2):
-        assert three.state(three.group) == RUNNING
-        answer(three, other)
-    assert (three.state(three.group), three.mem[L.BUSY]) == (FAILED, 0)
-
-
 @pytest.mark.spec("WM-DONE-4", "WM-DONE-2")
 def test_the_death_of_a_members_worker_is_reported_with_the_member():
     with Worker(3, num_sub_workers=2) as w:
@@ -133,7 +110,6 @@ def test_the_death_of_a_members_worker_is_reported_with_the_member():
         w.run(lambda orch, *_: orch.submit_sub_group(fine, [TaskArgs()] * 2))
 
 
-# ---------------------------------------------------------------- and then the next task
 @pytest.mark.spec("WM-DONE-5")
 def test_the_next_task_of_a_worker_that_skipped_a_member_runs(three):
     three.mem[L.SPIN_NS] = 0

@@ -23,7 +23,6 @@ from tests.support import (
 NEXT = L.NEXT_LEVEL
 
 
-# ---------------------------------------------------------------- all or nothing
 @pytest.mark.spec("WM-PLACE-1")
 @pytest.mark.parametrize("busy", [1, 2])
 def test_a_group_gets_all_its_workers_or_none(make_driver, busy):
@@ -42,33 +41,6 @@ def test_a_group_gets_all_its_workers_or_none(make_driver, busy):
     assert (driver.state(group), sorted(driver.members(group))) == (RUNNING, [0, 1, 2])
 
 
-@pytest.mark.spec("WM-PLACE-1")
-def test_a_member_that_must_wait_for_its_worker_keeps_the_group_back(make_driver):
-    driver = make_driver(sub=0, next_level=3)
-    task = driver.submit_and_settle(kind=NEXT, owner=1)
-    group = driver.submit_group(member(worker=1), member(), kind=NEXT)
-    driver.settle()
-    assert driver.state(group) == READY
-    assert driver.given(0) == driver.given(2) == L.NONE
-    driver.finish(task)
-    assert (driver.state(group), driver.members(group)[1]) == (RUNNING, 0)
-
-
-# ---------------------------------------------------------------- which workers
-@pytest.mark.spec("WM-PLACE-2")
-@pytest.mark.parametrize("parked", [(), (0, 1, 2, 3), (0, 2)])
-def test_members_get_distinct_workers_awake_or_not(make_driver, parked):
-    driver = make_driver(sub=4)
-    for worker in parked:
-        driver.set_parked(worker, True)
-    group = driver.submit_group(member(), member(), member())
-    driver.settle()
-    sent = driver.members(group)
-    assert len(sent) == 3 and sorted(sent.values()) == [0, 1, 2]
-    awake = {0, 1, 2, 3} - set(parked)
-    assert len(awake & set(sent)) == min(3, len(awake)), "those that are awake come first"
-
-
 @pytest.mark.spec("WM-PLACE-2")
 @pytest.mark.parametrize(
     "wanted", [(3, 0, 1), (-1, 0, -1), (-1, -1, 0), (2, -1, 0), (1, -1, -1), (-1, -1, -1)]
@@ -84,7 +56,6 @@ def test_a_member_gets_the_worker_named_for_it(make_driver, wanted):
         assert worker < 4
 
 
-# ---------------------------------------------------------------- a group keeps its place
 @pytest.mark.spec("WM-PLACE-3")
 def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
     first = driver.submit_and_settle()
@@ -98,34 +69,6 @@ def test_later_single_tasks_do_not_overtake_a_group_that_waits(driver):
     driver.post_done(0)
     driver.answer_and_settle(1)
     assert (driver.state(group), driver.states(*later[:2])) == (COMPLETED, [RUNNING] * 2)
-
-
-@pytest.mark.spec("WM-PLACE-3", "WM-AFF-4")
-def test_a_group_comes_after_tasks_for_one_worker_from_before_it_and_before_later_ones(make_driver):
-    driver = make_driver(sub=0, next_level=2)
-    busy, earlier = (driver.submit_and_settle(kind=NEXT, owner=0) for _ in range(2))
-    group = driver.submit_group(member(), member(), kind=NEXT)
-    later = [driver.submit(kind=NEXT, owner=w) for w in (1, 0, 1)]
-    driver.settle()
-    assert driver.states(earlier, group, *later) == [READY] * 5
-    driver.finish(busy)
-    assert driver.states(earlier, group, *later) == [RUNNING] + [READY] * 4
-    driver.finish(earlier)
-    assert driver.states(group, *later) == [RUNNING] + [READY] * 3
-    driver.finish_everything()
-    assert driver.states(*later) == [COMPLETED] * 3
-
-
-@pytest.mark.spec("WM-PLACE-3")
-def test_groups_start_in_the_order_in_which_they_became_ready(make_driver):
-    driver = make_driver(sub=3)
-    busy = driver.submit_and_settle()
-    large = driver.submit_group(member(), member(), member())
-    small = driver.submit_group(member(), member())
-    driver.settle()
-    assert driver.state(small) == READY, "it would fit, and comes later"
-    driver.finish(busy)
-    assert (driver.state(large), driver.state(small)) == (RUNNING, READY)
 
 
 # ---------------------------------------------------------------- the warning

@@ -1,7 +1,5 @@
 """WM-POOL: two pools."""
 
-import random
-
 import numpy as np
 import pytest
 
@@ -79,25 +77,6 @@ def test_nothing_can_be_added_after_init():
     other.add_worker(child)
     with other:
         assert pool_sizes(other) == [1, 0], "the child that was refused"
-
-
-@pytest.mark.spec("WM-POOL-3")
-@pytest.mark.parametrize("seed", range(5))
-def test_a_task_goes_to_an_idle_worker_of_its_pool(make_driver, seed):
-    rng, driver = random.Random(seed), make_driver(sub=2, next_level=2)
-    pools = {NEXT: {0, 1}, SUB: {2, 3}}
-    for _ in range(40):
-        idle = {w for w in range(4) if driver.given(w) == L.NONE}
-        kind = rng.choice([NEXT, SUB])
-        slot = driver.submit_and_settle(kind=kind)
-        if driver.state(slot) == RUNNING:
-            assert driver.worker_of(slot) in pools[kind] & idle
-        else:
-            assert not pools[kind] & idle
-        busy = [w for w in range(4) if driver.given(w) != L.NONE]
-        if rng.random() < 0.7:
-            driver.answer_and_settle(rng.choice(busy))
-    driver.finish_everything()
 
 
 @pytest.mark.spec("WM-POOL-3")

@@ -1,15 +1,12 @@
 """WM-STOP: the end of the workers."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
 from simpler_ref import TaskError, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.jit.kernel import INTERPRETED
-from tests.support import DEADLINE_S
 
 from .own import Calls
 
@@ -26,7 +23,6 @@ def nothing_is_left():
     return check
 
 
-# ---------------------------------------------------------------- nothing is left
 @pytest.mark.spec("WM-STOP-1")
 @pytest.mark.parametrize(
     ("mode", "inner", "used"),
@@ -72,38 +68,6 @@ def test_close_after_a_failure_leaves_no_process_and_no_thread(nothing_is_left, 
     w.close()
     nothing_is_left()
     w.close()  # not forgotten, and yet nothing of it is left
-
-
-# ---------------------------------------------------------------- D20
-
-
-@pytest.mark.spec("SCHED-MAIL-9")
-@pytest.mark.parametrize(
-    ("ready", "finish"),
-    [
-        (L.TASK_READY, "finish_and_receive_in_thread"),
-        (L.CONTROL_REQUEST, "finish_control_and_receive"),
-    ],
-)
-def test_a_request_to_stop_at_any_moment_of_an_answer_is_obeyed(one, ready, finish):
-    one.mem[L.SPIN_NS] = 2000
-    stop = one._worker(0) + L.W_SHUTDOWN
-
-    def serve():
-        answer = getattr(one.k, finish)(one.mem, 0, 0)
-        while answer == L.PARK:
-            answer = one.k.park_and_receive(one.mem, 0)
-        return answer
-
-    with ThreadPoolExecutor(1) as threads:
-        for delay in range(50 if INTERPRETED else 3000):
-            one.mem[stop] = 0
-            one.x.post(one.mem, 0, ready, 0)
-            serving = threads.submit(serve)
-            for _ in range(delay % 97):
-                pass
-            one.k.request_stop(one.mem, 0)
-            assert (serving.result(DEADLINE_S), one.mem[stop]) == (L.STOP, 1)
 
 
 @pytest.mark.spec("WM-STOP-3")
