@@ -149,20 +149,14 @@ def test_a_scheduler_and_a_manager_work_without_a_worker():
 
 
 @pytest.mark.spec("ORCH-API-5")
-def test_the_tail_is_where_the_oldest_byte_still_held_begins():
-    with Gate() as go, Worker(3, num_sub_workers=1, heap_ring_size=1 << 16) as w:
-        handle = w.register(lambda args: go.wait())
-
-        def orch_fn(orch, args, config):
-            ring = orch.ring
-            with orch.scope():
-                orch.alloc(1000, "uint8")
-                orch.submit_sub(handle, make_args((orch.alloc(2000, "uint8"), T.INPUT)))
-            seen = ring.heap_tail(1), ring.heap_top(1), ring.heap_held(1)
-            go.open()
-            assert seen == (1024, 3072, 2048)
-
-        w.run(orch_fn)
+def test_the_tail_is_where_the_oldest_byte_still_held_begins(driver):
+    rings = view_of(driver)
+    driver.open_scope()
+    driver.alloc(1000)
+    driver.submit(auto(2000))
+    driver.close_scope()
+    driver.reclaim()
+    assert (rings.heap_tail(1), rings.heap_top(1), rings.heap_held(1)) == (1024, 3072, 2048)
 
 
 # ---------------------------------------------------------------- a look at a task

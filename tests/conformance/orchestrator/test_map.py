@@ -1,7 +1,6 @@
 """ORCH-MAP: from address to producer."""
 
 import re
-import time
 from collections import defaultdict
 
 import numpy as np
@@ -31,12 +30,6 @@ pytestmark = pytest.mark.kernels
 
 k = Kernels(tensormap)
 MASK = L.MAP_SMALLEST - 1
-
-
-def fill_slowly(args):
-    x = args.tensor(0).numpy()
-    time.sleep(0.05 * x.size / 8)
-    x.fill(7)
 
 
 # ---------------------------------------------------------------- against a dictionary
@@ -248,24 +241,18 @@ def test_a_tensor_of_no_bytes_is_no_buffer_at_any_address(driver):
 @pytest.mark.parametrize("check", [False, True])
 def test_an_empty_tile_takes_no_other_ones_place(check, in_bulk):
     with sr.Worker(level=3, num_sub_workers=2, check=check) as w:
-        fill = w.register(fill_slowly)
-        copy = w.register(lambda args: np.copyto(args.tensor(1).numpy(), args.tensor(0).numpy()))
-        x, y = w.zeros(8, np.float32), w.zeros(8, np.float32)
+        nothing, x = w.register(lambda args: None), w.zeros(8, np.float32)
 
         def tiles(orch, args, config):
             if in_bulk:
                 for i in (0, 8):
-                    orch.submit_sub_many(fill, [x[None, i : i + 8]], [T.OUTPUT_EXISTING])
+                    orch.submit_sub_many(nothing, [x[None, i : i + 8]], [T.OUTPUT_EXISTING])
             else:
                 for i in (0, 8):
-                    orch.submit_sub(fill, make_args((x[i : i + 8], T.OUTPUT_EXISTING)))
-            orch.submit_sub(copy, make_args((x, T.INPUT), (y, T.OUTPUT_EXISTING)))
+                    orch.submit_sub(nothing, make_args((x[i : i + 8], T.OUTPUT_EXISTING)))
+            orch.submit_sub(nothing, make_args((x, T.INPUT)))
 
-        assert w.run(tiles).edges == 1
-        assert (y == 7).all()
-        x[:] = y[:] = 0
-        w.record(tiles).run()
-        assert (y == 7).all()
+        assert w.run(tiles).edges == w.record(tiles).run().edges == 1
 
 
 @pytest.mark.spec("ORCH-MAP-8")

@@ -16,8 +16,6 @@ from tests.support import (
     PENDING,
     RUNNING,
     Gate,
-    auto,
-    ignores,
     make_args,
     overwrites,
     reads,
@@ -112,27 +110,6 @@ def test_a_task_that_fails_unstarted_stands_for_the_readers_that_it_has_waited_f
     assert driver.states(new_reader, writer) == [FAILED, RUNNING]
 
 
-@pytest.mark.kernels
-@pytest.mark.spec("ORCH-READS-1")
-def test_other_memory_tags_and_sizes_do_not_count(tracking):
-    driver = tracking(next_level=1, sub=8)
-    chip = {"kind": L.NEXT_LEVEL, "owner": 0}
-    driver.submit(reads(AT, child_memory=True), **chip)
-    driver.submit(ignores(AT), reads(AT, nbytes=0))
-    assert driver.edges(driver.submit(overwrites(AT))) == []
-    driver.submit(reads(AT))
-    assert driver.edges(driver.submit(overwrites(AT, child_memory=True), **chip)) == []
-    assert driver.edges(driver.submit(ignores(AT), overwrites(AT, nbytes=0))) == []
-    driver.open_scope()
-    slab = driver.start(auto(1024))
-    driver.finish(slab)
-    driver.submit(reads(driver.address(slab) + 8))  # which does not keep it
-    driver.close_scope()
-    driver.open_scope()
-    again = driver.submit(auto(1024))
-    assert driver.edges(again) == []
-
-
 def wait_and_copy(gate):
     def copy(args):
         gate.wait()
@@ -213,21 +190,6 @@ def test_a_write_after_a_read_is_no_hazard_any_more_but_other_hazards_are(w):
     w.record(ordered).run()
     w.run(ordered)
     assert (x == 7).all()
-
-
-@pytest.mark.spec("ORCH-READS-1", "ORCH-CHECK-1")
-def test_a_writer_waits_for_who_read_before_the_last_writer_and_the_hazard_is_the_other_one(w):
-    x, y = w.share(np.arange(WORDS)), w.zeros(WORDS, np.int64)
-
-    def orch_fn(orch, *_):
-        orch.submit_sub(w.copy, make_args((x, T.INPUT), (y, T.INOUT)))
-        orch.submit_sub(w.fill, make_args((x, T.OUTPUT_EXISTING)))
-        w.gate.open(1)
-        # it is ordered after the first task, whose result it reads, and not after the second
-        orch.submit_sub(w.look, make_args((y[1:], T.INPUT), (x[1:], T.OUTPUT_EXISTING)))
-
-    with pytest.raises(HazardError, match="write after write"):
-        w.run(orch_fn)
 
 
 @pytest.mark.spec("ORCH-READS-1")

@@ -10,7 +10,7 @@ import pytest
 from simpler_ref import ContinuousTensor, DataType, TaskArgs, Worker
 from simpler_ref import TensorArgType as T
 from simpler_ref.task_interface import read_args_from_blob
-from tests.support import ignores, member, overwrites, reads, updates, writes
+from tests.support import ignores, overwrites, reads, updates, writes
 
 KEY = 0x7000_0000
 
@@ -34,25 +34,16 @@ def test_slot_and_mailbox_hold_what_was_submitted_without_tags(driver):
 @pytest.mark.spec("FLOW-ARGS-2")
 @pytest.mark.parametrize("tensors, scalars", [(0, 0), (1, 0), (0, 3), (5, 2), (128, 128)])
 def test_a_blob_has_8_bytes_and_40_for_each_tensor_and_8_for_each_scalar(driver, tensors, scalars):
-    for group in (False, True):
-        args = [ignores(KEY + i) for i in range(tensors)]
-        numbers = range(1, scalars + 1)
-        for worker in (0, 1):
-            driver.mailbox(worker)[1104:16128] = 0xEE
-        if group:
-            slot = driver.submit_group(member(), member(*args, scalars=numbers))
-        else:
-            slot = driver.submit(*args, scalars=numbers)
-        driver.settle()
-        worker = next(w for w, m in driver.members(slot).items() if m == (1 if group else -1))
-        blob = driver.mailbox(worker)[1104:16128].tobytes()
-        used = 8 + 40 * tensors + 8 * scalars
-        assert struct.unpack_from("<ii", blob) == (tensors, scalars)
-        for i in range(tensors):
-            assert blob[8 + 40 * i :][:40] == ignores(KEY + i).wire()[:34] + bytes(6)
-        assert blob[8 + 40 * tensors : used] == struct.pack(f"<{scalars}Q", *numbers)
-        assert set(blob[used:]) <= {0xEE}, "and nothing behind it"
-        driver.finish_everything()
+    args, numbers = [ignores(KEY + i) for i in range(tensors)], range(1, scalars + 1)
+    driver.mailbox(0)[1104:16128] = 0xEE
+    driver.start(*args, scalars=numbers, owner=0)
+    blob = driver.mailbox(0)[1104:16128].tobytes()
+    used = 8 + 40 * tensors + 8 * scalars
+    assert struct.unpack_from("<ii", blob) == (tensors, scalars)
+    for i in range(tensors):
+        assert blob[8 + 40 * i :][:40] == ignores(KEY + i).wire()[:34] + bytes(6)
+    assert blob[8 + 40 * tensors : used] == struct.pack(f"<{scalars}Q", *numbers)
+    assert set(blob[used:]) <= {0xEE}, "and nothing behind it"
 
 
 @pytest.mark.spec("FLOW-ARGS-3")

@@ -79,20 +79,6 @@ def test_a_scalar_becomes_64_bits_or_is_refused():
     assert len(args) == 1
 
 
-@pytest.mark.spec("FLOW-BUILD-5", "ORCH-MISUSE-2", "ORCH-MISUSE-3")
-def test_an_array_in_shared_memory_is_described_and_a_private_one_refused():
-    shared = regions.create(4096)[:24].view(np.int16).reshape(3, 4)
-    tensor = ti.make_tensor(shared)
-    assert tensor == ContinuousTensor.make(shared.ctypes.data, (3, 4), DataType.INT16)
-    with pytest.raises(ValueError, match="private to this process"):
-        ti.make_tensor(np.zeros(3, np.float32))
-    with pytest.raises(TypeError, match="elements of type object"):
-        ti.make_tensor(np.zeros(3, object))
-    for thing in (None, 3, np.float64(3), "text", [1, 2], memoryview(b"abc")):
-        with pytest.raises(TypeError, match="expected a ContinuousTensor or an array"):
-            TaskArgs().add_tensor(thing)
-
-
 class Column:
     """An array of another library: numpy makes a view of it."""
 
