@@ -18,16 +18,6 @@ int32_t simpler_kernel(const SimplerCoreArgs *args)
     return 0;
 }
 """
-_LAUNCH = r"""
-#include "simpler_kernel.h"
-
-int32_t entry(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
-{
-    return device->launch(device, 0, 0, args->tensors_, 3, 0, 0);
-}
-"""
-
-
 _NOTE_SIZES = r"""
 #include "simpler_kernel.h"
 
@@ -85,9 +75,4 @@ def build_all_reduce():
 
 def build_vector_add():
     """Return the chip callable of c = a + b."""
-    signature = [D.IN, D.IN, D.OUT]
-    core = CoreCallable.build(signature=signature, binary=compile_kernel(_ADD))
-    launch = compile_kernel(_LAUNCH)
-    return ChipCallable.build(
-        signature=signature, func_name="entry", binary=launch, children=[(0, core)]
-    )
+    return _one_kernel(_ADD, [D.IN, D.IN, D.OUT])

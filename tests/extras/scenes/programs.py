@@ -5,8 +5,7 @@ import numpy as np
 from simpler_ref import TaskArgs
 from simpler_ref import TensorArgType as T
 from simpler_ref.extras.scenes import SceneTestCase, TaskArgsBuilder, Tensor, scene_test
-from simpler_ref.native_chip import CoreCallable, compile_kernel
-from simpler_ref.task_interface import ArgDirection as D
+from tests.chip_kernels import ADD, KERNELS, add_core
 
 LAUNCH = r"""
 #include "simpler_kernel.h"
@@ -16,28 +15,11 @@ int32_t add_all(SimplerDevice *device, const SimplerChipStorageTaskArgs *args)
     return device->launch(device, 0, 0, args->tensors_, 3, 0, 0);
 }
 """
-ADD = r"""
-#include "simpler_kernel.h"
-
-int32_t simpler_kernel(const SimplerCoreArgs *args)
-{
-    const float *a = (const float *)args->tensors[0].data, *b = (const float *)args->tensors[1].data;
-    float *c = (float *)args->tensors[2].data;
-    uint64_t i, end;
-    simpler_share(args, simpler_elements(&args->tensors[0]), &i, &end);
-    for (; i < end; i++)
-        c[i] = a[i] + b[i];
-    return 0;
-}
-"""
-SIGNATURE = [D.IN, D.IN, D.OUT]
+add = add_core()
 FROM_SOURCES = {
-    "orchestration": {"source": LAUNCH, "function_name": "add_all", "signature": SIGNATURE},
-    "incores": [{"func_id": 0, "source": ADD, "signature": SIGNATURE}],
+    "orchestration": {"source": LAUNCH, "function_name": "add_all", "signature": ADD},
+    "incores": [{"func_id": 0, "source": KERNELS, "signature": ADD}],
 }
-
-
-add = CoreCallable.build(signature=SIGNATURE, binary=compile_kernel(ADD))
 
 
 class Adding(SceneTestCase):
@@ -67,7 +49,7 @@ def sum_up(args):
 
 
 def add_and_sum_up(orch, callables, args, config):
-    assert callables.add_sig == SIGNATURE
+    assert callables.add_sig == ADD
     task = TaskArgs()
     for tensor, tag in ((args.a, T.INPUT), (args.b, T.INPUT), (args.c, T.OUTPUT_EXISTING)):
         task.add_tensor(tensor, tag)
