@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simpler_ref import Worker
 from simpler_ref.jit import layout as L
 from simpler_ref.orchestrator import Scope
 from tests.support import (
@@ -16,7 +15,6 @@ from tests.support import (
     READY,
     RUNNING,
     Driver,
-    Gate,
     auto,
     inside,
     reads,
@@ -154,27 +152,7 @@ def test_scope_end_gives_back_one_reference_of_each_of_its_tasks_and_of_no_other
     driver.close()
 
 
-@pytest.mark.spec("ORCH-SCOPE-6")
-def test_scope_end_returns_while_tasks_of_the_scope_still_run():
-    with Gate() as started, Gate() as go, Worker(3, num_sub_workers=1) as w:
-
-        @w.register
-        def leaf():
-            started.open(1)
-            go.wait()
-
-        def orch_fn(orch, args, config):
-            with orch.scope():
-                orch.submit_sub(leaf)
-                orch.submit_sub(leaf)
-                started.wait()
-            assert orch.live_tasks() == 2  # one runs, one waits, and we are here
-            go.open()
-
-        w.run(orch_fn)
-
-
-@pytest.mark.spec("ORCH-SCOPE-7")
+@pytest.mark.spec("ORCH-SCOPE-6", "ORCH-SCOPE-7")
 @pytest.mark.kernels
 def test_scope_end_frees_finished_tasks_and_leaves_all_others_in_their_state():
     driver = Driver(sub=1)
