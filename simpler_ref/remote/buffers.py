@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, NamedTuple
 
-from .fields import Blob, Int32, Message, Number, Octets, OneOf, Positive, Text, Uint64, refusal
+from .fields import Int32, Message, Octets, Positive, Uint64, WireError, blob, number, one_of, text
 from .frames import ControlName
 from .limits import (
     MAX_TRANSPORT_DESCRIPTOR_BYTES,
@@ -29,51 +29,37 @@ class RemoteAddressSpace(enum.IntEnum):
     UB_LDST = 4
 
 
-Access = Annotated[int, Number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)]
+Access = Annotated[int, number("I", REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_READ_WRITE)]
 SharedSpace = Annotated[
-    RemoteAddressSpace,
-    OneOf(RemoteAddressSpace, RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST),
+    RemoteAddressSpace, one_of(RemoteAddressSpace.REMOTE_WINDOW, RemoteAddressSpace.UB_LDST)
 ]
-Profile = Annotated[str, Text(MAX_TRANSPORT_PROFILE_BYTES)]
-Descriptor = Annotated[bytes, Blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)]
+Profile = Annotated[str, text(MAX_TRANSPORT_PROFILE_BYTES)]
+Descriptor = Annotated[bytes, blob(MAX_TRANSPORT_DESCRIPTOR_BYTES)]
 
 
-class _Owned(Protocol):
-    @property
-    def owner_endpoint_id(self) -> int: ...
-
-    @property
-    def buffer_id(self) -> int: ...
-
-    @property
-    def generation(self) -> int: ...
-
-
-class _Span(Protocol):
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-def is_live(buffer: _Owned) -> bool:
-    """Say whether ids can be those of a buffer."""
-    return buffer.owner_endpoint_id >= 0 and buffer.buffer_id != 0 and buffer.generation != 0
-
-
-def require_span(span: _Span, where: str) -> None:
-    """Refuse bytes that end beyond 64 bits."""
-    if span.offset + span.nbytes >= 1 << 64:
-        raise refusal(where, f"offset {span.offset} + nbytes {span.nbytes} do not fit 64 bits")
-
-
-def identity_of(buffer: _Owned) -> str:
+def identity_of(buffer: Any) -> str:
     """Return the ids of a buffer, for a message."""
     return (
         f"owner_endpoint_id {buffer.owner_endpoint_id}, buffer_id {buffer.buffer_id}, "
         f"generation {buffer.generation}"
     )
+
+
+def is_live(buffer: Any) -> bool:
+    """Say whether ids can be those of a buffer."""
+    return bool(buffer.owner_endpoint_id >= 0 and buffer.buffer_id and buffer.generation)
+
+
+def require_live(buffer: Any) -> None:
+    """Refuse ids that no buffer has."""
+    if not is_live(buffer):
+        raise WireError(f"{identity_of(buffer)} is not a live owner buffer identity")
+
+
+def require_span(span: Any) -> None:
+    """Refuse bytes that end beyond 64 bits."""
+    if span.offset + span.nbytes >= 1 << 64:
+        raise WireError(f"offset {span.offset} + nbytes {span.nbytes} do not fit 64 bits")
 
 
 @dataclass(frozen=True)
@@ -112,14 +98,13 @@ class ExportBufferResult(BufferIdentity):
     transport_descriptor: Descriptor = b""
 
 
-def _check_export(export: ExportBufferRequest | ExportBufferResult, where: str) -> None:
-    if not is_live(export):
-        raise refusal(where, f"{identity_of(export)} is not a live owner buffer identity")
-    require_span(export, where)
+def _check_part(part: ExportBufferRequest | ExportBufferResult | CopyRequest) -> None:
+    require_live(part)
+    require_span(part)
 
 
-_EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _check_export, reserved=True)
-EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _check_export, reserved=True)
+_EXPORT_REQUEST = Message("EXPORT_BUFFER", ExportBufferRequest, _check_part, reserved=True)
+EXPORT_RESULT = Message("EXPORT_BUFFER result", ExportBufferResult, _check_part, reserved=True)
 encode_export_buffer_request = _EXPORT_REQUEST.encode
 decode_export_buffer_request = _EXPORT_REQUEST.decode
 encode_export_buffer_result = EXPORT_RESULT.encode
@@ -137,14 +122,20 @@ class ImportBufferRequest:
 
 
 @dataclass(frozen=True)
-class ImportBufferResult:
-    """An imported buffer, and how its importer reaches it."""
+class ReleaseImportRequest:
+    """An imported buffer that its importer no longer needs."""
 
     importer_endpoint_id: Int32
     owner_endpoint_id: Int32
     buffer_id: Uint64
     generation: Uint64
     import_id: Uint64
+
+
+@dataclass(frozen=True)
+class ImportBufferResult(ReleaseImportRequest):
+    """An imported buffer, and how its importer reaches it."""
+
     address_space: SharedSpace
     offset: Uint64
     nbytes: Uint64
@@ -156,52 +147,33 @@ class ImportBufferResult:
     import_descriptor: Descriptor = b""
 
 
-@dataclass(frozen=True)
-class ReleaseImportRequest:
-    """An imported buffer that its importer no longer needs."""
-
-    importer_endpoint_id: Int32
-    owner_endpoint_id: Int32
-    buffer_id: Uint64
-    generation: Uint64
-    import_id: Uint64
-
-
-def _check_import_request(request: ImportBufferRequest, where: str) -> None:
-    if request.importer_endpoint_id < 0:
-        raise refusal(
-            where,
-            f"importer_endpoint_id {request.importer_endpoint_id} is not that of a live imported buffer "
-            "identity",
+def _check_import_request(request: ImportBufferRequest) -> None:
+    importer, asked = request.importer_endpoint_id, request.requested_access_flags
+    if importer < 0:
+        raise WireError(
+            f"importer_endpoint_id {importer} is not that of a live imported buffer identity"
         )
-    if request.requested_access_flags & ~request.export_desc.access_flags:
-        raise refusal(
-            f"{where}.requested_access_flags",
-            f"{request.requested_access_flags} is asked for, {request.export_desc.access_flags} is "
-            "exported",
+    if asked & ~request.export_desc.access_flags:
+        raise WireError(
+            f"{asked} is asked for, {request.export_desc.access_flags} is exported",
+            "requested_access_flags",
         )
 
 
-def _check_imported(imported: ImportBufferResult | ReleaseImportRequest, where: str) -> None:
+def _check_imported(imported: ReleaseImportRequest) -> None:
     if imported.importer_endpoint_id < 0 or imported.import_id == 0 or not is_live(imported):
-        raise refusal(
-            where,
+        raise WireError(
             f"importer_endpoint_id {imported.importer_endpoint_id}, {identity_of(imported)}, import_id "
-            f"{imported.import_id} is not a live imported buffer identity",
+            f"{imported.import_id} is not a live imported buffer identity"
         )
-
-
-def _check_import_result(result: ImportBufferResult, where: str) -> None:
-    _check_imported(result, where)
-    require_span(result, where)
+    if isinstance(imported, ImportBufferResult):
+        require_span(imported)
 
 
 _IMPORT_REQUEST = Message(
     "IMPORT_BUFFER", ImportBufferRequest, _check_import_request, reserved=True
 )
-_IMPORT_RESULT = Message(
-    "IMPORT_BUFFER result", ImportBufferResult, _check_import_result, reserved=True
-)
+_IMPORT_RESULT = Message("IMPORT_BUFFER result", ImportBufferResult, _check_imported, reserved=True)
 _RELEASE_IMPORT = Message("RELEASE_IMPORT", ReleaseImportRequest, _check_imported, reserved=True)
 encode_import_buffer_request = _IMPORT_REQUEST.encode
 decode_import_buffer_request = _IMPORT_REQUEST.decode
@@ -228,20 +200,14 @@ class CopyRequest(BufferIdentity):
     data: Octets = b""
 
 
-def _check_live(buffer: BufferIdentity | CopyRequest, where: str) -> None:
-    if not is_live(buffer):
-        raise refusal(where, f"{identity_of(buffer)} is not a live owner buffer identity")
-
-
-def _check_copy(copy: CopyRequest, where: str) -> None:
-    _check_live(copy, where)
-    require_span(copy, where)
+def _check_copy(copy: CopyRequest) -> None:
+    _check_part(copy)
     if copy.data and len(copy.data) != copy.nbytes:
-        raise refusal(where, f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
+        raise WireError(f"{len(copy.data)} bytes of data are not nbytes {copy.nbytes}")
 
 
 ALLOC = Message("ALLOC_REMOTE_BUFFER", AllocRequest)
-IDENTITY = Message("buffer", BufferIdentity, _check_live)
+IDENTITY = Message("buffer", BufferIdentity, require_live)
 COPY = Message("COPY", CopyRequest, _check_copy)
 
 
@@ -253,22 +219,9 @@ def copy_parts(
 
 
 # ---------------------------------------------------------------- what a program asks a link
-@dataclass(frozen=True)
-class Request:
-    """A request that a link sends on.
-
-    Attributes
-    ----------
-    view_base, view_offset, view_nbytes : int
-        Where references to the memory that it provides will be, and which part of its buffer that is; a
-        base of 0: it provides none.
-    drops : int
-        The base of references that end with it, or 0.
-    """
+class Request(NamedTuple):
+    """A request that a link sends on; `base` is that of references which it provides, or ends."""
 
     name: ControlName
     payload: bytes
-    view_base: int = 0
-    view_offset: int = 0
-    view_nbytes: int = 0
-    drops: int = 0
+    base: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -19,12 +19,12 @@ from ..callables.identity import (
     compute_callable_hashid,
     parse_python_import_target,
 )
-from .fields import VERSION, Blob, Exactly, Message, Octets, Uint64, refusal
+from .fields import VERSION, Message, Octets, Uint64, WireError, blob, exactly
 from .limits import MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES, MAX_STAGED_BLOB_TOKEN_BYTES
 
 LIST_VERSION = 2
 """The version of a registration's payload that is a list of tasks."""
-Digest = Annotated[bytes, Exactly(CALLABLE_HASH_DIGEST_BYTES)]
+Digest = Annotated[bytes, exactly(CALLABLE_HASH_DIGEST_BYTES)]
 
 
 class RemoteRegistryTarget(enum.IntEnum):
@@ -54,21 +54,7 @@ class RegisterCallableCommand:
 
 
 _REGISTER = Message("REGISTER_CALLABLE", RegisterCallableCommand)
-
-
-def encode_register_callable_command(
-    target_registry: RemoteRegistryTarget,
-    callable_kind: CallableKind,
-    digest: bytes,
-    payload_version: int,
-    payload: bytes,
-) -> bytes:
-    """Return the command PREPARE_REGISTER_CALLABLE."""
-    return _REGISTER.encode(
-        RegisterCallableCommand(target_registry, callable_kind, digest, payload_version, payload)
-    )
-
-
+encode_register_callable_command = _REGISTER.encoder()
 decode_register_callable_command = _REGISTER.decode
 
 
@@ -82,15 +68,7 @@ class DigestCallableCommand:
 
 
 _DIGEST = Message("DIGEST_CALLABLE", DigestCallableCommand)
-
-
-def encode_digest_callable_command(
-    target_registry: RemoteRegistryTarget, callable_kind: CallableKind, digest: bytes
-) -> bytes:
-    """Return a command about a registered callable: to commit, abort, prepare or unregister it."""
-    return _DIGEST.encode(DigestCallableCommand(target_registry, callable_kind, digest))
-
-
+encode_digest_callable_command = _DIGEST.encoder()
 decode_digest_callable_command = _DIGEST.decode
 
 
@@ -99,25 +77,24 @@ decode_digest_callable_command = _DIGEST.decode
 class RemoteChipCallablePayload:
     """A chip callable: its descriptor, and its blob or the token of a blob that was staged before."""
 
-    descriptor_bytes: Annotated[bytes, Blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES)]
+    descriptor_bytes: Annotated[bytes, blob(MAX_CHIP_CALLABLE_DESCRIPTOR_BYTES)]
     blob_location: ChipCallableBlobLocation
     blob_size: Uint64
-    blob_sha256: Annotated[bytes, Exactly(32)]
+    blob_sha256: Annotated[bytes, exactly(32)]
     inline_blob: Octets = b""
-    staged_blob_token: Annotated[bytes, Blob(MAX_STAGED_BLOB_TOKEN_BYTES)] = b""
+    staged_blob_token: Annotated[bytes, blob(MAX_STAGED_BLOB_TOKEN_BYTES)] = b""
 
 
-def _check_chip(payload: RemoteChipCallablePayload, where: str) -> None:
+def _check_chip(payload: RemoteChipCallablePayload) -> None:
     inline, token = len(payload.inline_blob), len(payload.staged_blob_token)
     is_inline = payload.blob_location == ChipCallableBlobLocation.INLINE_BLOB
     if bool(inline) != is_inline or bool(token) == is_inline:
-        raise refusal(
-            where,
+        raise WireError(
             f"{ChipCallableBlobLocation(payload.blob_location).name} with a blob of {inline} bytes and a "
-            f"token of {token}: give exactly the one that the location says",
+            f"token of {token}: give exactly the one that the location says"
         )
     if is_inline and payload.blob_size != inline:
-        raise refusal(f"{where}.blob_size", f"{payload.blob_size}, but the blob has {inline} bytes")
+        raise WireError(f"{payload.blob_size}, but the blob has {inline} bytes", "blob_size")
 
 
 _CHIP = Message("CHIP_CALLABLE", RemoteChipCallablePayload, _check_chip, reserved=True)
@@ -134,14 +111,7 @@ MOST_INLINE_BLOB = 8 << 20
 class Registration:
     """A callable for endpoints: which, and the command that registers it there.
 
-    Attributes
-    ----------
-    workers : tuple of int
-        The endpoints.
-    command : bytes
-        PREPARE_REGISTER_CALLABLE.
-    blob : bytes
-        A chip callable's that is too large for the command, which has a token then; see `naming`.
+    A chip callable's blob that is too large for the command is beside it; see `naming`.
     """
 
     workers: tuple[int, ...]
@@ -157,18 +127,16 @@ class Registration:
         """Return the command for an endpoint where the blob is staged under a token."""
         one = self._told
         chip = replace(
-            decode_remote_chip_callable_payload(one.payload),
+            _CHIP.decode(one.payload),
             blob_location=ChipCallableBlobLocation.STAGED_BLOB,
             inline_blob=b"",
             staged_blob_token=token,
         )
-        return encode_register_callable_command(
-            *astuple(replace(one, payload=encode_remote_chip_callable_payload(chip)))
-        )
+        return _REGISTER.encode(replace(one, payload=_CHIP.encode(chip)))
 
     @cached_property
     def _told(self) -> RegisterCallableCommand:
-        return decode_register_callable_command(self.command)
+        return _REGISTER.decode(self.command)
 
     @cached_property
     def digest_command(self) -> bytes:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import importlib
 import math
+import struct
 from typing import Any
 
 from ..errors import RemoteError
-from .fields import refusal
-from .frames import Frame, FrameHeader, FrameType, OwnFrameType, decode_frame, encode_frame
+from .fields import WireError
+from .frames import AnyFrameType, Frame, FrameHeader, FrameType, decode_frame, encode_frame
 from .limits import FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES
 
 HEARTBEAT_MS = 200
@@ -22,16 +23,11 @@ EVENTS, POLLIN, SNDMORE = 15, 1, 2
 """ZMQ's constants as numbers: pyzmq's enumerations are slow, and so are its multipart calls."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
+_EVENT = struct.Struct("=HI")
 
 
 def zmq() -> Any:
-    """Return pyzmq.
-
-    Raises
-    ------
-    RemoteError
-        It is not installed.
-    """
+    """Return pyzmq, or say how to install it."""
     try:
         return importlib.import_module("zmq")
     except ImportError as error:
@@ -79,14 +75,23 @@ def has_message(socket: Any) -> bool:
     return bool(socket.getsockopt(EVENTS) & POLLIN)
 
 
-def receive_parts(socket: Any) -> list[bytes]:
-    """Return the next message; `zmq.Again` if there is none in the time that the socket allows."""
-    frame = socket.recv(copy=False)
-    parts: list[bytes] = [frame.bytes]
-    while frame.more:
+def receive_parts(socket: Any, most_copied: int = 1 << 30) -> list[Any]:
+    """Return the next message; `zmq.Again` if there is none in the time that the socket allows.
+
+    Its parts are bytes; those behind the first `most_copied` are ZeroMQ's frames.
+    """
+    parts: list[Any] = []
+    while True:
         frame = socket.recv(copy=False)
-        parts.append(frame.bytes)
-    return parts
+        parts.append(frame.bytes if len(parts) < most_copied else frame)
+        if not frame.more:
+            return parts
+
+
+def read_event(monitor: Any, flags: int = 0) -> tuple[int, int]:
+    """Return what a monitor tells next: an event, and its number, such as a connection's descriptor."""
+    event, number = _EVENT.unpack(monitor.recv_multipart(flags)[0])
+    return event, number
 
 
 class Order:
@@ -97,7 +102,7 @@ class Order:
         self.sent = self.received = 0
         self.bytes_sent = self.bytes_received = 0
 
-    def encode(self, kind: FrameType | OwnFrameType, payload: bytes = b"") -> bytes:
+    def encode(self, kind: AnyFrameType, payload: bytes = b"") -> bytes:
         """Return the next frame to send."""
         self.sent += 1
         raw = encode_frame(FrameHeader(kind, self.session_id, self.endpoint_id, self.sent), payload)
@@ -107,29 +112,20 @@ class Order:
     def decode(self, raw: bytes, only: FrameType | None = None) -> Frame:
         """Return a frame that has come, of any type or `only` one.
 
-        Raises
-        ------
-        ValueError
-            It is none; or of another session or endpoint, or not the next one: it changes nothing.
+        `ValueError`, and no change, if it is none, of another session or endpoint, or not the next one.
         """
         frame = decode_frame(raw)
         header = frame.header
         if header.session_id != self.session_id:
-            raise refusal(
-                "frame.session_id", f"{header.session_id} is not {self.session_id}: stale"
-            )
+            raise WireError(f"{header.session_id} is not {self.session_id}", "frame", "session_id")
         if header.endpoint_id != self.endpoint_id:
-            raise refusal("frame.endpoint_id", f"{header.endpoint_id} is not {self.endpoint_id}")
+            raise WireError(
+                f"{header.endpoint_id} is not {self.endpoint_id}", "frame", "endpoint_id"
+            )
         if header.sequence != self.received + 1:
-            raise refusal("frame.sequence", f"{header.sequence} is not {self.received + 1}")
+            raise WireError(f"{header.sequence} is not {self.received + 1}", "frame", "sequence")
         if only is not None and header.frame_type != only:
-            raise refusal("frame.type", f"{header.frame_type.name} is not {only.name}")
+            raise WireError(f"{header.frame_type.name} is not {only.name}", "frame", "type")
         self.received += 1
         self.bytes_received += len(raw)
         return frame
-
-
-def ended_descriptor(monitor: Any) -> int:
-    """Return the descriptor of the connection whose end a monitor has reported."""
-    event, _endpoint = monitor.recv_multipart()
-    return int.from_bytes(event[2:6], "little")

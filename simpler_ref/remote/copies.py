@@ -91,9 +91,9 @@ class _CopiedTensors:
     """
 
     _ROW = struct.Struct("<QQQHHI")
-    _TEXTS = fields.Many(fields.TEXT, 2 * limits.MAX_TENSORS + 1)
+    _TEXTS = fields.many(fields.TEXT, 2 * limits.MAX_TENSORS + 1)
 
-    def write(self, value: Sequence[CopiedTensor], where: str) -> bytes:
+    def write(self, value: Sequence[CopiedTensor]) -> bytes:
         """Return the bytes of a sequence."""
         texts = {"": 0}
         try:
@@ -109,36 +109,34 @@ class _CopiedTensors:
                 for key, reads, makes, source, layout, data in value
             ]
         except struct.error as error:
-            raise fields.refusal(where, str(error)) from None
+            raise fields.WireError(str(error)) from None
         data = b"".join([one.data for one in value if one.data])
-        beside = self._TEXTS.write(list(texts)[1:], where) + _DATA.write(data, where)
-        return _ROWS.write(b"".join(rows), where) + beside
+        beside = self._TEXTS.write(list(texts)[1:]) + _DATA.write(data)
+        return _ROWS.write(b"".join(rows)) + beside
 
-    def read(self, reader: fields.Reader, where: str) -> tuple[CopiedTensor, ...]:
+    def read(self, reader: fields.Reader) -> tuple[CopiedTensor, ...]:
         """Return the sequence of the next bytes."""
-        raw = _ROWS.read(reader, where)
+        raw = _ROWS.read(reader)
         if len(raw) % self._ROW.size:
-            raise fields.refusal(where, f"{len(raw)} bytes are no rows of {self._ROW.size}")
+            raise fields.WireError(f"{len(raw)} bytes are no rows of {self._ROW.size}")
         rows = list(self._ROW.iter_unpack(raw))
-        texts = "", *self._TEXTS.read(reader, where)
-        data = _DATA.read(reader, where)
+        texts = "", *self._TEXTS.read(reader)
+        data = _DATA.read(reader)
         made: list[CopiedTensor] = []
         at = 0
         for key, reads, makes, source, layout, nbytes in rows:
             if max(source, layout) >= len(texts) or nbytes > len(data) - at:
-                raise fields.refusal(
-                    where, f"row {len(made)} names a text or bytes that are not there"
-                )
+                raise fields.WireError(f"row {len(made)} names a text or bytes that are not there")
             its = data[at : at + nbytes] if nbytes else b""
             made.append(CopiedTensor(key, reads, makes, texts[source], texts[layout], its))
             at += nbytes
         if at != len(data):
-            raise fields.refusal(where, f"{len(data) - at} bytes are of no tensor")
+            raise fields.WireError(f"{len(data) - at} bytes are of no tensor")
         return tuple(made)
 
 
-_ROWS = fields.Blob(limits.MAX_TENSORS * _CopiedTensors._ROW.size)
-_DATA = fields.Blob(limits.MOST_IN_FRAME)
+_ROWS = fields.blob(limits.MAX_TENSORS * _CopiedTensors._ROW.size)
+_DATA = fields.blob(limits.MOST_IN_FRAME)
 CopiedTensors = Annotated[Sequence[CopiedTensor], _CopiedTensors()]
 _COMING_COPY = fields.Message("OPEN_COPIES.copies", ComingCopy)
 
@@ -148,14 +146,14 @@ class ComingCopies:
     """Versions that a task will read."""
 
     run: fields.Uint64
-    copies: Annotated[Sequence[ComingCopy], fields.Many(_COMING_COPY, limits.MAX_TENSORS)]
+    copies: Annotated[Sequence[ComingCopy], fields.many(_COMING_COPY, limits.MAX_TENSORS)]
 
 
 @dataclass(frozen=True)
 class WantedCopies:
     """The answer: the keys of those to be stored; or why there is no room."""
 
-    keys: Annotated[Sequence[int], fields.Many(fields.POSITIVE, limits.MAX_TENSORS)]
+    keys: Annotated[Sequence[int], fields.many(fields.POSITIVE, limits.MAX_TENSORS)]
     error: fields.ShortText = ""
 
 

@@ -1,7 +1,8 @@
 """Messages as tables of fields: each is written, read and checked from one table.
 
 A field has a kind, which knows its bytes. Encoder and decoder check the same, so that nothing is sent
-that the other side would refuse. Refusals name the field and, when bytes are read, where it begins.
+that the other side would refuse. A kind only says why it refuses something. What it is part of adds the
+names of fields, from the inside out, and the byte where the innermost one begins in what is read.
 
 Rule     REMOTE-FRAME-3, REMOTE-FRAME-4, REMOTE-FRAME-5
 """
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
 from operator import index
-from typing import Annotated, Any, Generic, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar, get_type_hints
 
 from .limits import MAX_FRAME_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
 
@@ -21,19 +24,41 @@ _COUNT = struct.Struct("<I")
 _NONE = _COUNT.pack(0)
 
 
-def refusal(where: str, why: str) -> ValueError:
-    """Return the error about a message that is not as the protocol says."""
-    return ValueError(f"remote_wire: {where}: {why}")
+class WireError(ValueError):
+    """A message is not as the protocol says: why, in which field, and at which byte that begins."""
+
+    def __init__(self, why: str, *path: str, at: int | None = None) -> None:
+        super().__init__(why)
+        self.path, self.at = path, at
+
+    def within(self, name: str, at: int | None = None) -> WireError:
+        """Return it with what the field is part of, or is called there, and with where that begins."""
+        self.path = (name, *self.path)
+        self.at = at if self.at is None else self.at
+        return self
+
+    def __str__(self) -> str:
+        where = ".".join(self.path).replace(".[", "[")
+        if self.at is not None:
+            where = f"{where} at byte {self.at}".lstrip()
+        return ": ".join(filter(None, ("remote_wire", where, self.args[0])))
 
 
-def octets(value: Any, where: str) -> bytes:
+def octets(value: Any, *path: str) -> bytes:
     """Return the bytes of what has bytes."""
     if isinstance(value, bytes):
         return value
     try:
         return memoryview(value).tobytes()
     except TypeError:
-        raise refusal(where, f"{value!r} is not bytes") from None
+        raise WireError(f"{value!r} is not bytes", *path) from None
+
+
+def require_payload(size: int, *path: str, at: int | None = None) -> None:
+    """Refuse a payload that no frame can hold."""
+    if size > MAX_FRAME_PAYLOAD_BYTES:
+        why = f"payload too long: {size} bytes, at most {MAX_FRAME_PAYLOAD_BYTES}"
+        raise WireError(why, *path, at=at)
 
 
 class Reader:
@@ -45,69 +70,62 @@ class Reader:
         self.raw = raw
         self.at = 0
 
-    def take(self, size: int, where: str) -> bytes:
+    def take(self, size: int) -> bytes:
         """Return the next bytes."""
         at, left = self.at, len(self.raw) - self.at
         if size > left:
-            raise refusal(where, f"{size} bytes are expected at byte {at}, {left} are left")
+            raise WireError(f"{size} bytes are expected, {left} are left")
         self.at = at + size
         return self.raw[at : self.at]
 
-    def end(self, where: str) -> None:
+    def end(self) -> None:
         """Refuse bytes that follow."""
-        if self.at != len(self.raw):
-            left = len(self.raw) - self.at
-            raise refusal(where, f"{left} bytes follow its end at byte {self.at}")
+        if left := len(self.raw) - self.at:
+            raise WireError(f"{left} bytes follow its end", at=self.at)
 
 
 class Kind(Protocol):
     """The form of a field."""
 
-    def write(self, value: Any, where: str) -> bytes:
+    def write(self, value: Any, /) -> bytes:
         """Return the bytes of a value."""
 
-    def read(self, reader: Reader, where: str) -> Any:
+    def read(self, reader: Reader, /) -> Any:
         """Return the value of the next bytes."""
 
 
 # ---------------------------------------------------------------- kinds
-class Number:
-    """An integer within limits."""
+class _Kind(NamedTuple):
+    write: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
 
-    def __init__(self, form: str, least: int, most: int) -> None:
-        self._struct = struct.Struct("<" + form)
-        self._least, self._most = least, most
 
-    def write(self, value: Any, where: str) -> bytes:
-        """Return the bytes of a value."""
+def number(form: str, least: int, most: int) -> Kind:
+    """Return the kind of integers within limits."""
+    word = struct.Struct("<" + form)
+
+    def within(value: int) -> int:
+        if not least <= value <= most:
+            only = f"{least} to {most}" if most > least else least
+            raise WireError(f"{value} is not allowed: it must be {only}")
+        return value
+
+    def write(value: Any) -> bytes:
         try:
-            number = index(value)
+            return word.pack(within(index(value)))
         except TypeError:
-            raise refusal(where, f"{value!r} is not an integer") from None
-        return self._struct.pack(self._require(number, where))
+            raise WireError(f"{value!r} is not an integer") from None
 
-    def read(self, reader: Reader, where: str) -> int:
-        """Return the value of the next bytes."""
-        at = reader.at
-        number: int = self._struct.unpack(reader.take(self._struct.size, where))[0]
-        if self._least <= number <= self._most:
-            return number
-        return self._require(number, f"{where} at byte {at}")
-
-    def _require(self, number: int, where: str) -> int:
-        if not self._least <= number <= self._most:
-            only = f"{self._least} to {self._most}" if self._most > self._least else self._least
-            raise refusal(where, f"{number} is not allowed: it must be {only}")
-        return number
+    return _Kind(write, lambda reader: within(word.unpack(reader.take(word.size))[0]))
 
 
-U32 = Number("I", 0, (1 << 32) - 1)
-U64 = Number("Q", 0, (1 << 64) - 1)
-I32 = Number("i", -(1 << 31), (1 << 31) - 1)
-VERSION = Number("I", 1, (1 << 32) - 1)
+U32 = number("I", 0, (1 << 32) - 1)
+U64 = number("Q", 0, (1 << 64) - 1)
+I32 = number("i", -(1 << 31), (1 << 31) - 1)
+VERSION = number("I", 1, (1 << 32) - 1)
 """A version that a sender must have set."""
-POSITIVE = Number("Q", 1, (1 << 64) - 1)
-_RESERVED = Number("I", 0, 0)
+POSITIVE = number("Q", 1, (1 << 64) - 1)
+_RESERVED = number("I", 0, 0)
 """A field without a meaning; messages in Python do not have it."""
 Uint32 = Annotated[int, U32]
 Uint64 = Annotated[int, U64]
@@ -115,145 +133,156 @@ Int32 = Annotated[int, I32]
 Positive = Annotated[int, POSITIVE]
 
 
-class OneOf:
-    """A member of an enumeration, or one of some of them, as `u32`."""
+def one_of(*members: enum.IntEnum) -> Kind:
+    """Return the kind of some members of an enumeration, as `u32`."""
+    known = {one.value: one for one in members}
 
-    def __init__(self, kind: type[enum.IntEnum], *only: enum.IntEnum) -> None:
-        self._kind = kind
-        self._only = only or tuple(kind)
+    def member(value: Any) -> enum.IntEnum:
+        if value not in known:
+            names = ", ".join(f"{one.name} {one.value}" for one in members)
+            raise WireError(f"{value!r} is not one of {names}")
+        return known[value]
 
-    def write(self, value: Any, where: str) -> bytes:
-        """Return the bytes of a value."""
-        return U32.write(self._member(value, where), where)
-
-    def read(self, reader: Reader, where: str) -> enum.IntEnum:
-        """Return the value of the next bytes."""
-        at = reader.at
-        return self._member(U32.read(reader, where), f"{where} at byte {at}")
-
-    def _member(self, value: Any, where: str) -> enum.IntEnum:
-        if value not in self._only:
-            known = ", ".join(f"{one.name} {one.value}" for one in self._only)
-            raise refusal(where, f"{value!r} is not one of {known}")
-        return self._kind(value)
+    return _Kind(lambda value: _COUNT.pack(member(value)), lambda reader: member(U32.read(reader)))
 
 
-class Exactly:
-    """A fixed number of bytes."""
+def exactly(size: int) -> Kind:
+    """Return the kind of a fixed number of bytes."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def write(self, value: Any, where: str) -> bytes:
-        """Return the bytes of a value."""
-        raw = octets(value, where)
-        if len(raw) != self._size:
-            raise refusal(where, f"{len(raw)} bytes are not {self._size}")
+    def write(value: Any) -> bytes:
+        raw = octets(value)
+        if len(raw) != size:
+            raise WireError(f"{len(raw)} bytes are not {size}")
         return raw
 
-    def read(self, reader: Reader, where: str) -> bytes:
-        """Return the value of the next bytes."""
-        return reader.take(self._size, where)
+    return _Kind(write, lambda reader: reader.take(size))
 
 
-class Blob:
-    """Bytes after their number."""
-
-    def __init__(self, most: int = MAX_FRAME_PAYLOAD_BYTES, name: str = "") -> None:
-        self._most = most
-        self._name = name
-
-    def write(self, value: Any, where: str) -> bytes:
-        """Return the bytes of a value."""
-        raw = value if type(value) is bytes else octets(value, where)
-        size = len(raw)
-        if size > self._most:
-            self._require(size, where)
-        return _COUNT.pack(size) + raw if size else _NONE
-
-    def read(self, reader: Reader, where: str) -> bytes:
-        """Return the value of the next bytes."""
-        at, size = reader.at, U32.read(reader, where)
-        self._require(size, f"{where} at byte {at}")
-        return reader.take(size, where)
-
-    def _require(self, size: int, where: str) -> None:
-        if size > self._most:
-            name = self._name + " " if self._name else ""
-            raise refusal(where, f"{name}too long: {size} bytes, at most {self._most}")
+def _at_most(size: int, most: int, whose: str) -> int:
+    if size > most:
+        raise WireError(f"{whose} too long: {size} bytes, at most {most}".lstrip())
+    return size
 
 
-class Text:
-    """A string in UTF-8, after the number of its bytes."""
+def blob(most: int = MAX_FRAME_PAYLOAD_BYTES, whose: str = "") -> Kind:
+    """Return the kind of bytes after their number; refusals say whose they are."""
 
-    def __init__(self, most: int, name: str = "", errors: str = "strict") -> None:
-        self._blob = Blob(most, name)
-        self._errors = errors
+    def write(value: Any) -> bytes:
+        raw = octets(value)
+        return _COUNT.pack(_at_most(len(raw), most, whose)) + raw
 
-    def write(self, value: Any, where: str) -> bytes:
-        """Return the bytes of a value."""
+    return _Kind(write, lambda reader: reader.take(_at_most(U32.read(reader), most, whose)))
+
+
+def text(most: int, whose: str = "", errors: str = "strict") -> Kind:
+    """Return the kind of strings in UTF-8, after the number of their bytes."""
+    octets_of = blob(most, whose)
+
+    def write(value: Any) -> bytes:
         try:
-            raw = value.encode("utf-8", self._errors)
+            return octets_of.write(value.encode("utf-8", errors))
         except (AttributeError, UnicodeEncodeError):
-            raise refusal(where, f"{value!r} is not a text that UTF-8 has") from None
-        return self._blob.write(raw, where)
+            raise WireError(f"{value!r} is not a text that UTF-8 has") from None
 
-    def read(self, reader: Reader, where: str) -> str:
-        """Return the value of the next bytes."""
-        at = reader.at
-        raw = self._blob.read(reader, where)
+    def read(reader: Reader) -> str:
+        raw: bytes = octets_of.read(reader)
         try:
-            return raw.decode("utf-8", self._errors)
+            return raw.decode("utf-8", errors)
         except UnicodeDecodeError as error:
-            first = at + 4 + error.start
-            raise refusal(where, f"byte {first} is not part of any UTF-8 text") from None
+            first = reader.at - len(raw) + error.start
+            raise WireError(f"byte {first} is not part of any UTF-8 text") from None
+
+    return _Kind(write, read)
 
 
-Octets = Annotated[bytes, Blob()]
-InFrame = Annotated[bytes, Blob(MOST_INLINE_KEPT)]
-TEXT = Text(MAX_STRING_BYTES)
+Octets = Annotated[bytes, blob()]
+InFrame = Annotated[bytes, blob(MOST_INLINE_KEPT)]
+TEXT = text(MAX_STRING_BYTES)
 ShortText = Annotated[str, TEXT]
 
 
-class Many:
-    """Fields of one kind after their number."""
+def write_each(kind: Kind, values: Sequence[Any], name: str = "") -> bytes:
+    """Return the bytes of values of one kind; `name` is what a refusal calls all of them."""
+    raw: list[bytes] = []
+    try:
+        for value in values:
+            raw.append(kind.write(value))
+    except WireError as error:
+        raise error.within(f"{name}[{len(raw)}]") from None
+    return b"".join(raw)
 
-    def __init__(self, kind: Kind, most: int) -> None:
-        self._kind, self._most = kind, most
 
-    def write(self, value: Any, where: str) -> bytes:
-        """Return the bytes of a sequence."""
-        count = len(value)
-        if not count:
-            return _NONE
-        self._require(count, where)
-        write = self._kind.write
-        return _COUNT.pack(count) + b"".join([write(one, where) for one in value])
+def read_each(kind: Kind, reader: Reader, count: int, name: str = "") -> tuple[Any, ...]:
+    """Return so many next values of one kind; see `write_each`."""
+    values: list[Any] = []
+    at = reader.at
+    try:
+        for _ in range(count):
+            at = reader.at
+            values.append(kind.read(reader))
+    except WireError as error:
+        raise error.within(f"{name}[{len(values)}]", at) from None
+    return tuple(values)
 
-    def read(self, reader: Reader, where: str) -> tuple[Any, ...]:
-        """Return the sequence of the next bytes."""
-        at = reader.at
-        count = U32.read(reader, where)
-        if not count:
-            return ()
-        self._require(count, f"{where} at byte {at}")
-        read = self._kind.read
-        return tuple([read(reader, where) for _ in range(count)])
 
-    def _require(self, count: int, where: str) -> None:
-        if count > self._most:
-            raise refusal(where, f"too many: {count}, at most {self._most}")
+def many(kind: Kind, most: int) -> Kind:
+    """Return the kind of sequences, after their length, of one other kind."""
+
+    def few(count: int) -> int:
+        if count > most:
+            raise WireError(f"too many: {count}, at most {most}")
+        return count
+
+    return _Kind(
+        lambda values: _COUNT.pack(few(len(values))) + write_each(kind, values),
+        lambda reader: read_each(kind, reader, few(U32.read(reader))),
+    )
 
 
 # ---------------------------------------------------------------- messages
+class Whole(ABC, Generic[T]):
+    """A kind that can be all of a message, which has a name."""
+
+    name = ""
+
+    @abstractmethod
+    def write(self, value: T) -> bytes:
+        """Return the bytes of a value within a message."""
+
+    @abstractmethod
+    def read(self, reader: Reader) -> T:
+        """Return the value of the next bytes."""
+
+    def encode(self, payload: T) -> bytes:
+        """Return the bytes of a message."""
+        try:
+            raw = self.write(payload)
+            require_payload(len(raw))
+        except WireError as error:
+            raise error.within(self.name) from None
+        return raw
+
+    def decode(self, data: bytes) -> T:
+        """Return the message of all these bytes."""
+        try:
+            raw = octets(data)
+            require_payload(len(raw))
+            reader = Reader(raw)
+            value = self.read(reader)
+            reader.end()
+        except WireError as error:
+            raise error.within(self.name) from None
+        return value
+
+
 def _kind_of(hint: Any) -> Kind:
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
-        return OneOf(hint)
+        return one_of(*hint)
     kind: Kind = hint.__metadata__[0]
     return kind
 
 
-class Message(Generic[T]):
+class Message(Whole[T]):
     """The table of a message: its name, its class, and what must hold of it beyond its fields.
 
     The annotations of the class are the fields, in their order: `Annotated` with the kind of each, or an
@@ -263,61 +292,50 @@ class Message(Generic[T]):
     def __init__(
         self,
         name: str,
-        made: type[T],
-        check: Callable[[T, str], None] | None = None,
+        made: Callable[..., T],
+        check: Callable[[T], None] | None = None,
         /,
         *,
         reserved: bool = False,
     ) -> None:
-        self._name, self._made, self._check = name, made, check
+        self.name, self._made, self._check = name, made, check
         hints = get_type_hints(made, include_extras=True)
-        self._fields = [(one, _kind_of(hint), f"{name}.{one}") for one, hint in hints.items()]
-        self._reserved = reserved
+        self._fields = [(one, _kind_of(hint)) for one, hint in hints.items()]
+        self._rest = [("reserved", _RESERVED)] if reserved else []
 
-    def encode(self, payload: T) -> bytes:
-        """Return the bytes of a message."""
-        raw = self.write(payload, self._name)
-        require_payload(len(raw), self._name)
-        return raw
-
-    def decode(self, data: bytes) -> T:
-        """Return the message of all these bytes."""
-        raw = octets(data, self._name)
-        require_payload(len(raw), self._name)
-        reader = Reader(raw)
-        value = self.read(reader, self._name)
-        reader.end(self._name)
-        return value
-
-    def write(self, value: T, where: str) -> bytes:
+    def write(self, value: T) -> bytes:
         """Return the bytes of a message within another one."""
+        name = ""
+        raw: list[bytes] = []
         try:
-            parts = [kind.write(getattr(value, one), path) for one, kind, path in self._fields]
-        except ValueError as error:
-            raise self._within(error, where) from None
+            for name, kind in self._fields:
+                raw.append(kind.write(getattr(value, name)))
+        except WireError as error:
+            raise error.within(name) from None
         if self._check is not None:
-            self._check(value, where)
-        return b"".join(parts) + (_NONE if self._reserved else b"")
+            self._check(value)
+        return b"".join(raw) + _NONE * len(self._rest)
 
-    def read(self, reader: Reader, where: str) -> T:
+    def read(self, reader: Reader) -> T:
         """Return the message of the next bytes."""
+        every, at = self._fields + self._rest, reader.at
+        values: list[Any] = []
         try:
-            values = [kind.read(reader, path) for _, kind, path in self._fields]
-        except ValueError as error:
-            raise self._within(error, where) from None
-        value = self._made(*values)
-        if self._reserved:
-            _RESERVED.read(reader, f"{self._name}.reserved")
+            for _, kind in every:
+                at = reader.at
+                values.append(kind.read(reader))
+        except WireError as error:
+            raise error.within(every[len(values)][0], at) from None
+        value = self._made(*values[: len(self._fields)])
         if self._check is not None:
-            self._check(value, where)
+            self._check(value)
         return value
 
-    def _within(self, error: ValueError, where: str) -> ValueError:
-        """Return the error about a field, with what the message is called here."""
-        return ValueError(str(error).replace(f" {self._name}.", f" {where}.", 1))
+    def encoder(self) -> Callable[..., bytes]:
+        """Return an encoder that takes the fields of a message in place of one."""
 
+        @wraps(self._made, updated=())
+        def encode(*values: Any, **named: Any) -> bytes:
+            return self.encode(self._made(*values, **named))
 
-def require_payload(size: int, where: str) -> None:
-    """Refuse a payload that no frame can hold."""
-    if size > MAX_FRAME_PAYLOAD_BYTES:
-        raise refusal(where, f"payload too long: {size} bytes, at most {MAX_FRAME_PAYLOAD_BYTES}")
+        return encode

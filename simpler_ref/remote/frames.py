@@ -12,12 +12,8 @@ from typing import Annotated, NamedTuple
 
 from ..workers.reports import cut_traceback, cut_utf8, describe_exception, format_traceback
 from . import fields
-from .limits import (
-    FRAME_HEADER_BYTES,
-    MAGIC,
-    MAX_ERROR_BYTES,
-    PROTOCOL_VERSION,
-)
+from .fields import WireError
+from .limits import FRAME_HEADER_BYTES, MAGIC, MAX_ERROR_BYTES, PROTOCOL_VERSION
 
 _HEADER = struct.Struct("<4sIIQiQII")
 
@@ -81,15 +77,25 @@ class ReadyState(enum.IntEnum):
 
 
 # ---------------------------------------------------------------- frames
+AnyFrameType = FrameType | OwnFrameType
+_TYPES: dict[int, AnyFrameType] = {
+    one.value: one for kind in (FrameType, OwnFrameType) for one in kind
+}
+
+
 class FrameHeader(NamedTuple):
     """What the header of a frame says beside magic and version; an encoder counts the payload itself."""
 
-    frame_type: FrameType | OwnFrameType
-    session_id: int
-    endpoint_id: int
-    sequence: int
-    payload_bytes: int = 0
-    flags: int = 0
+    frame_type: Annotated[AnyFrameType, fields.one_of(*_TYPES.values())]
+    session_id: fields.Uint64
+    endpoint_id: fields.Int32
+    sequence: fields.Uint64
+    payload_bytes: fields.Uint32 = 0
+    flags: Annotated[int, fields.number("I", 0, 0)] = 0
+
+
+_FIELDS = fields.Message("frame", FrameHeader)
+"""Tells which field of a header is wrong. One that is right is packed and unpacked in one step."""
 
 
 class Frame(NamedTuple):
@@ -107,33 +113,16 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     ValueError
         A number or the payload is too large.
     """
-    raw = fields.octets(payload, "frame.payload")
+    raw = fields.octets(payload, "frame", "payload")
     fields.require_payload(len(raw), "frame")
-    if header.flags:
-        raise fields.refusal("frame.flags", f"{header.flags!r} is not 0")
-    if header.frame_type not in _TYPES:
-        _FRAME_TYPE.write(header.frame_type, "frame.type")
     try:
-        head = _HEADER.pack(
-            MAGIC,
-            PROTOCOL_VERSION,
-            header.frame_type,
-            header.session_id,
-            header.endpoint_id,
-            header.sequence,
-            len(raw),
-            0,
-        )
+        head = _HEADER.pack(MAGIC, PROTOCOL_VERSION, *header[:4], len(raw), header.flags)
     except struct.error:
-        _name_what_does_not_fit(header)
+        _FIELDS.encode(header)
         raise
+    if header.flags or header.frame_type not in _TYPES:
+        _FIELDS.encode(header)
     return head + raw
-
-
-def _name_what_does_not_fit(header: FrameHeader) -> None:
-    fields.U64.write(header.session_id, "frame.session_id")
-    fields.I32.write(header.endpoint_id, "frame.endpoint_id")
-    fields.U64.write(header.sequence, "frame.sequence")
 
 
 def decode_frame_header(data: bytes) -> FrameHeader:
@@ -146,19 +135,17 @@ def decode_frame_header(data: bytes) -> FrameHeader:
     """
     raw = fields.octets(data, "frame")
     if len(raw) != FRAME_HEADER_BYTES:
-        raise fields.refusal(
-            "frame", f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}"
-        )
+        raise WireError(f"a header has {FRAME_HEADER_BYTES} bytes, these are {len(raw)}", "frame")
     magic, version, kind, session, endpoint, sequence, size, flags = _HEADER.unpack(raw)
     if magic != MAGIC:
-        raise fields.refusal("frame.magic at byte 0", f"{magic!r} is not {MAGIC!r}")
+        raise WireError(f"{magic!r} is not {MAGIC!r}", "frame", "magic", at=0)
     if version != PROTOCOL_VERSION:
-        raise fields.refusal("frame.version at byte 4", f"{version} is not {PROTOCOL_VERSION}")
-    if flags:
-        raise fields.refusal("frame.flags at byte 36", f"{flags:#x} is not 0")
-    fields.require_payload(size, "frame.payload_bytes at byte 32")
+        raise WireError(f"{version} is not {PROTOCOL_VERSION}", "frame", "version", at=4)
     if kind not in _TYPES:
-        _FRAME_TYPE.write(kind, "frame.type at byte 8")
+        raise WireError(f"{kind} is the type of no frame", "frame", "type", at=8)
+    if flags:
+        raise WireError(f"{flags:#x} is not 0", "frame", "flags", at=36)
+    fields.require_payload(size, "frame", "payload_bytes", at=32)
     return FrameHeader(_TYPES[kind], session, endpoint, sequence, size)
 
 
@@ -174,15 +161,9 @@ def decode_frame(data: bytes) -> Frame:
     header = decode_frame_header(raw[:FRAME_HEADER_BYTES])
     payload = raw[FRAME_HEADER_BYTES:]
     if len(payload) != header.payload_bytes:
-        raise fields.refusal(
-            "frame",
-            f"a payload of {header.payload_bytes} bytes is announced, {len(payload)} follow",
-        )
+        why = f"a payload of {header.payload_bytes} bytes is announced, {len(payload)} follow"
+        raise WireError(why, "frame")
     return Frame(header, payload)
-
-
-_FRAME_TYPE = fields.OneOf(FrameType)
-_TYPES = {one.value: one for kind in (FrameType, OwnFrameType) for one in kind}
 
 
 # ---------------------------------------------------------------- HELLO
@@ -210,17 +191,11 @@ class CompletionPayload:
 
     sequence: fields.Uint64
     error_code: fields.Int32
-    error_message: Annotated[str, fields.Text(MAX_ERROR_BYTES, "completion error message")] = ""
+    error_message: Annotated[str, fields.text(MAX_ERROR_BYTES, "completion error message")] = ""
 
 
 _COMPLETION = fields.Message("COMPLETION", CompletionPayload)
-
-
-def encode_completion(sequence: int, error_code: int, error_message: str = "") -> bytes:
-    """Return the payload of a COMPLETION."""
-    return _COMPLETION.encode(CompletionPayload(sequence, error_code, error_message))
-
-
+encode_completion = _COMPLETION.encoder()
 decode_completion = _COMPLETION.decode
 
 
@@ -235,15 +210,7 @@ class ControlPayload:
 
 
 _CONTROL = fields.Message("CONTROL", ControlPayload)
-
-
-def encode_control(
-    control_name: ControlName, control_version: int, command_bytes: bytes = b""
-) -> bytes:
-    """Return the payload of a CONTROL."""
-    return _CONTROL.encode(ControlPayload(control_name, control_version, command_bytes))
-
-
+encode_control = _CONTROL.encoder()
 decode_control = _CONTROL.decode
 
 
@@ -255,29 +222,12 @@ class ControlReplyPayload:
     control_name: ControlName
     control_version: fields.Uint32
     error_code: fields.Int32
-    error_message: Annotated[str, fields.Text(MAX_ERROR_BYTES, "control reply error message")] = ""
+    error_message: Annotated[str, fields.text(MAX_ERROR_BYTES, "control reply error message")] = ""
     result_bytes: fields.Octets = b""
 
 
 _CONTROL_REPLY = fields.Message("CONTROL_REPLY", ControlReplyPayload)
-
-
-def encode_control_reply(
-    sequence: int,
-    control_name: ControlName,
-    control_version: int,
-    error_code: int,
-    error_message: str = "",
-    result_bytes: bytes = b"",
-) -> bytes:
-    """Return the payload of a CONTROL_REPLY."""
-    return _CONTROL_REPLY.encode(
-        ControlReplyPayload(
-            sequence, control_name, control_version, error_code, error_message, result_bytes
-        )
-    )
-
-
+encode_control_reply = _CONTROL_REPLY.encoder()
 decode_control_reply = _CONTROL_REPLY.decode
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import RemoteError
 from ..system.values import filled, flag, tcp_address, texts
-from .connection import prepare, zmq
+from .connection import POLLIN, prepare, read_event, zmq
 from .daemon import ANNOUNCED, ENDED, REFUSED, START, STOP
 from .fleets import Fleet, Place, reached_at
 from .keys import KeyPair, read_pair, secure_client
@@ -97,17 +97,7 @@ class HostFleet(Fleet):
 
 
 class DaemonPlace(Place):
-    """A session that a daemon has started; the connection to the daemon keeps it alive.
-
-    Parameters
-    ----------
-    address : str
-        The daemon's.
-    pair : KeyPair, optional
-        The keys of both sides.
-    manifest : Manifest
-        What the session is to be handed.
-    """
+    """A session that a daemon has started; the connection to the daemon keeps it alive."""
 
     def __init__(self, address: str, pair: KeyPair | None, manifest: Manifest) -> None:
         self.name = f"endpoint {manifest.endpoint_id} of {address}"
@@ -117,8 +107,7 @@ class DaemonPlace(Place):
         self._lock = threading.RLock()
         self._silence_s, self._begun = manifest.silence_s, 0.0
         self._is_connected = False
-        self._announced = False
-        self._ended = ""
+        self._announced, self._ended = False, ""
         self._context = zmq().Context()
         self._socket = self._context.socket(zmq().DEALER)
         prepare(self._socket, manifest.silence_s)
@@ -127,29 +116,16 @@ class DaemonPlace(Place):
         if pair is not None:
             secure_client(self._socket, pair, pair.public)
         self._monitor = self._socket.get_monitor_socket()
-        self._poller = zmq().Poller()
-        for one in (self._monitor, self._socket):
-            self._poller.register(one, zmq().POLLIN)
 
     def start(self, manifest: Manifest) -> None:
-        """Connect, ask for the session and wait for its announcement.
-
-        Raises
-        ------
-        RemoteError
-            The daemon refuses this side or the request, the session ends, or the time is over.
-        """
+        """Connect, ask for the session and wait for its announcement; `RemoteError` if there is none."""
         unknown = self._look_up()[1]  # it may be known by the time that the daemon is started
         self._socket.connect(self._address)
-        self._until(
-            "_is_connected",
-            f"is it started, with --listen, and does no firewall keep it apart?{unknown}",
-        )
+        remedy = f"is it started, with --listen, and does no firewall keep it apart?{unknown}"
+        self._until("_is_connected", remedy)
         reached, _ = self._look_up()
         self._socket.send_multipart([START, to_line(manifest).encode(), reached.encode()])
-        self._deadline += (
-            REPORT_S  # so that the daemon's report of a session that is late comes through
-        )
+        self._deadline += REPORT_S  # for the daemon's report of a session that is late
         self._until("_announced", "give start_timeout_s= a larger value")
 
     def _look_up(self) -> tuple[str, str]:
@@ -172,12 +148,12 @@ class DaemonPlace(Place):
         with self._lock:
             if self._context.closed:
                 return False
-            ready = dict(self._poller.poll(timeout_s * 1000))
+            sources = [(one, POLLIN) for one in (self._socket, self._monitor)]
+            ready = dict(zmq().zmq_poll(sources, int(timeout_s * 1000)))
             if self._socket in ready:
                 self._note_message(*self._socket.recv_multipart())
             elif self._monitor in ready:
-                raw, _ = self._monitor.recv_multipart()
-                self._note_event(int.from_bytes(raw[:2], "little"))
+                self._note_event(read_event(self._monitor)[0])
             return bool(ready)
 
     def _note_message(self, word: bytes, more: bytes = b"", *_: Any) -> None:
@@ -187,7 +163,7 @@ class DaemonPlace(Place):
             self.name += f" (pid {found.pid} on {found.host})"
             self._announced = True
         elif word in (REFUSED, ENDED):
-            self._ended = self._ended or more.decode(errors="replace")
+            self._end(more.decode(errors="replace"))
 
     def _note_event(self, event: int) -> None:
         module = zmq()
@@ -196,20 +172,22 @@ class DaemonPlace(Place):
         elif event == module.EVENT_HANDSHAKE_SUCCEEDED:
             self._is_connected = True
         elif event == module.EVENT_DISCONNECTED and self._is_connected:
-            self._ended = self._ended or f"the connection to {self._address} is lost"
+            self._end(f"the connection to {self._address} is lost")
         elif event in (
             module.EVENT_DISCONNECTED,
             module.EVENT_HANDSHAKE_FAILED_AUTH,
             module.EVENT_HANDSHAKE_FAILED_PROTOCOL,
             module.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
         ):
-            is_silent = time.monotonic() - self._begun > self._silence_s / 2
-            self._ended = self._ended or (
-                f"{self._address} was silent for {self._silence_s} s: is it stopped, or no daemon?"
-                if is_silent
-                else f"{self._address} refuses the connection: it has other keys, or one side has none "
-                "(keys=, insecure=)"
-            )
+            if time.monotonic() - self._begun > self._silence_s / 2:
+                why = f"was silent for {self._silence_s} s: is it stopped, or no daemon?"
+            else:
+                why = "refuses the connection: it has other keys, or one side has none (keys=, insecure=)"
+            self._end(f"{self._address} {why}")
+
+    def _end(self, why: str) -> None:
+        """Note why there is no session any more; what is noted first is the cause."""
+        self._ended = self._ended or why
 
     def why(self) -> str:
         """Return why the session has ended, with its last lines; "" while it lives."""
@@ -235,7 +213,7 @@ class DaemonPlace(Place):
     def close(self) -> None:
         """Close the connection, without which there is no session."""
         with self._lock:
-            self._ended = self._ended or "it was stopped"
+            self._end("it was stopped")
             self._socket.disable_monitor()
             self._monitor.close()
             self._context.destroy(linger=0)

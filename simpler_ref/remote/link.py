@@ -309,10 +309,10 @@ class Link(WorkerKind):
             return b""
         asked = pickle.loads(request)
         result = self._ask(asked.name, asked.payload)
-        if asked.view_base:
+        if asked.name in (ControlName.ALLOC_REMOTE_BUFFER, ControlName.IMPORT_BUFFER):
             self._maker.views.add(asked, result)
-        elif asked.drops:
-            self._maker.views.drop(asked.drops)
+        elif asked.name in (ControlName.FREE_REMOTE_BUFFER, ControlName.RELEASE_IMPORT):
+            self._maker.views.drop(asked.base)
             self._maker.forget()
         elif asked.name == ControlName.EXPORT_BUFFER:
             return self._where_it_is_reached(result)

@@ -51,21 +51,20 @@ from .fields import (
     TEXT,
     U32,
     U64,
-    Exactly,
-    Many,
     Message,
     Octets,
-    OneOf,
     Positive,
-    Reader,
     ShortText,
     Uint32,
     Uint64,
-    refusal,
+    WireError,
+    exactly,
+    many,
+    one_of,
 )
 from .layouts import read_layout
 from .limits import MAX_SCALARS, MAX_TENSORS
-from .tasks import decode_continuous_tensor, write_tensor
+from .tasks import TENSOR
 from .windows import Span
 
 READS = TensorArgType.INPUT, TensorArgType.INOUT
@@ -81,21 +80,9 @@ _SOMEWHERE = 1 << 20
 """An address for a tensor that gets its own before each run."""
 
 
-class _Form:
-    """A tensor without address, as a TASK has it."""
-
-    def write(self, value: ContinuousTensor, where: str) -> bytes:
-        """Return its bytes."""
-        return write_tensor(value, where)
-
-    def read(self, reader: Reader, where: str) -> ContinuousTensor:
-        """Return the tensor of the next bytes."""
-        return decode_continuous_tensor(reader, where)
-
-
 Tag = Annotated[
     TensorArgType,
-    OneOf(TensorArgType, TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING),
+    one_of(TensorArgType.INPUT, TensorArgType.INOUT, TensorArgType.OUTPUT_EXISTING),
 ]
 
 
@@ -105,7 +92,7 @@ class ListUse:
 
     tensor: Uint32
     tag: Tag
-    form: Annotated[ContinuousTensor, _Form()]
+    form: Annotated[ContinuousTensor, TENSOR]
     layout: ShortText = ""
 
     @property
@@ -158,12 +145,12 @@ class ListTask:
     """
 
     callable: Uint32
-    uses: Annotated[Sequence[ListUse], Many(Message("LIST.uses", ListUse), MAX_TENSORS)]
+    uses: Annotated[Sequence[ListUse], many(Message("LIST.uses", ListUse), MAX_TENSORS)]
     scalars: Annotated[
-        Sequence[ListScalar], Many(Message("LIST.scalars", ListScalar), MAX_SCALARS)
+        Sequence[ListScalar], many(Message("LIST.scalars", ListScalar), MAX_SCALARS)
     ] = ()
-    gets: Annotated[Sequence[ListGet], Many(Message("LIST.gets", ListGet), MAX_TENSORS)] = ()
-    shows: Annotated[Sequence[ListVersion], Many(VERSION, MAX_TENSORS)] = ()
+    gets: Annotated[Sequence[ListGet], many(Message("LIST.gets", ListGet), MAX_TENSORS)] = ()
+    shows: Annotated[Sequence[ListVersion], many(VERSION, MAX_TENSORS)] = ()
 
 
 @dataclass(frozen=True)
@@ -173,25 +160,25 @@ class ListPart:
     `tensors` are the numbers of its task's, `shows` what it has from the beginning.
     """
 
-    tensors: Annotated[Sequence[int], Many(U32, MAX_TENSORS)]
-    shows: Annotated[Sequence[ListVersion], Many(VERSION, MAX_TENSORS)]
-    tasks: Annotated[Sequence[ListTask], Many(Message("LIST.tasks", ListTask), MOST_TASKS)]
+    tensors: Annotated[Sequence[int], many(U32, MAX_TENSORS)]
+    shows: Annotated[Sequence[ListVersion], many(VERSION, MAX_TENSORS)]
+    tasks: Annotated[Sequence[ListTask], many(Message("LIST.tasks", ListTask), MOST_TASKS)]
 
 
 @dataclass(frozen=True)
 class TaskList:
     """The tasks of a graph, by the digests of their callables, and the bytes of its tensors."""
 
-    callables: Annotated[Sequence[bytes], Many(Exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS)]
-    sizes: Annotated[Sequence[int], Many(U64, MOST_TASKS)]
-    parts: Annotated[Sequence[ListPart], Many(Message("LIST.parts", ListPart), MOST_TASKS)]
+    callables: Annotated[Sequence[bytes], many(exactly(CALLABLE_HASH_DIGEST_BYTES), MOST_TASKS)]
+    sizes: Annotated[Sequence[int], many(U64, MOST_TASKS)]
+    parts: Annotated[Sequence[ListPart], many(Message("LIST.parts", ListPart), MOST_TASKS)]
 
 
-def _require_consistent(one: TaskList, where: str) -> None:
+def _require_consistent(one: TaskList) -> None:
     """Refuse numbers of what a list does not have, and tensors of another size."""
     count = len(one.sizes)
     for i, part in enumerate(one.parts):
-        path = f"{where}.parts[{i}]"
+        path = f"parts[{i}]"
         for number in (*part.tensors, *(it.tensor for it in part.shows)):
             _require_below(number, count, f"{path}.tensors")
         for task in part.tasks:
@@ -204,14 +191,13 @@ def _require_consistent(one: TaskList, where: str) -> None:
                 _require_below(use.tensor, count, f"{path}.tasks.uses.tensor")
                 nbytes, room = use.form.nbytes(), one.sizes[use.tensor]
                 if nbytes != room:
-                    raise refusal(
-                        f"{path}.tasks.uses", f"a tensor of {nbytes} bytes is said to have {room}"
-                    )
+                    why = f"a tensor of {nbytes} bytes is said to have {room}"
+                    raise WireError(why, f"{path}.tasks.uses")
 
 
 def _require_below(number: int, limit: int, where: str) -> None:
     if number >= limit:
-        raise refusal(where, f"{number} is not one of {limit}")
+        raise WireError(f"{number} is not one of {limit}", where)
 
 
 LIST = Message("LIST", TaskList, _require_consistent)
@@ -232,10 +218,10 @@ class Replay(NamedTuple):
         The replay's, each as in a mailbox.
     """
 
-    digest: Annotated[bytes, Exactly(CALLABLE_HASH_DIGEST_BYTES)]
+    digest: Annotated[bytes, exactly(CALLABLE_HASH_DIGEST_BYTES)]
     part: Uint32
     key: Positive
-    movers: Annotated[Sequence[str], Many(TEXT, MAX_TENSORS)]
+    movers: Annotated[Sequence[str], many(TEXT, MAX_TENSORS)]
     scalars: Octets
 
 

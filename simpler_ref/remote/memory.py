@@ -9,7 +9,6 @@ import ctypes
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 from ..jit import layout as L
@@ -37,15 +36,13 @@ class EndpointMemory:
     def __init__(self, life: Life, find: Callable[[int], Link]) -> None:
         self._life, self._link = life, find
         self._addresses = REMOTE_FIRST
-        self._sessions: set[int] = set()
-        """Those in which this Worker has had memory."""
         self._held: Counter[int] = Counter()
-        """By session: the bytes that were allocated there."""
+        """By session in which this Worker has had memory: the bytes that were allocated there."""
 
     def require_current(self, handle: references.RemoteBufferHandle, link: Link) -> None:
         """Refuse memory of a session that is over, or another Worker's."""
         references.require_live(handle)
-        if handle.session not in self._sessions:
+        if handle.session not in self._held:
             raise ValueError(f"{handle!r} is another Worker's: use it with the one that it is from")
         if handle.session != int(link.words[SESSION]):
             handle.is_live = False
@@ -56,19 +53,15 @@ class EndpointMemory:
         link = self._link(worker)
         size = whole("nbytes", nbytes, 1, MOST_BYTES)
         base = self._take_addresses(size)
-        request = buffers.Request(
-            ControlName.ALLOC_REMOTE_BUFFER,
-            buffers.ALLOC.encode(buffers.AllocRequest(size)),
-            base,
-            0,
-            size,
+        payload = buffers.ALLOC.encode(buffers.AllocRequest(size))
+        made = buffers.IDENTITY.decode(
+            self._ask(link, ControlName.ALLOC_REMOTE_BUFFER, payload, base)
         )
-        made = buffers.IDENTITY.decode(self._ask(link, request))
         session = int(link.words[SESSION])
         self._held[session] += size
-        self._sessions.add(session)
         return references.RemoteBufferHandle(
-            link.number, astuple(made), (0, size), address=base, session=session
+            *(link.number, made.owner_endpoint_id, made.buffer_id, made.generation),
+            *(0, size, base, session),
         )
 
     def held_by(self, session: int) -> int:
@@ -87,11 +80,8 @@ class EndpointMemory:
     def free(self, handle: references.RemoteBufferHandle) -> None:
         """Free memory of an endpoint; see `Worker.remote_free`."""
         link = self._own(handle, "remote_free", own=True)
-        identity = buffers.BufferIdentity(*handle.identity)
-        request = buffers.Request(
-            ControlName.FREE_REMOTE_BUFFER, buffers.IDENTITY.encode(identity), drops=handle.address
-        )
-        self._ask(link, request)
+        payload = buffers.IDENTITY.encode(buffers.BufferIdentity(*handle.identity))
+        self._ask(link, ControlName.FREE_REMOTE_BUFFER, payload, handle.address)
         self._held[handle.session] -= handle.nbytes
         handle.is_live = False
 
@@ -103,7 +93,7 @@ class EndpointMemory:
         for at in range(0, nbytes, PART):
             data = ctypes.string_at(host_ptr + at, min(PART, nbytes - at))
             payload = buffers.copy_parts(handle.identity, offset + at, len(data), data)
-            self._ask(link, buffers.Request(ControlName.COPY_TO_REMOTE, payload))
+            self._ask(link, ControlName.COPY_TO_REMOTE, payload)
 
     def copy_from(
         self, handle: references.RemoteBufferHandle, host_ptr: int, nbytes: int, offset: int
@@ -113,7 +103,7 @@ class EndpointMemory:
         for at in range(0, nbytes, PART):
             size = min(PART, nbytes - at)
             payload = buffers.copy_parts(handle.identity, offset + at, size)
-            data = self._ask(link, buffers.Request(ControlName.COPY_FROM_REMOTE, payload))
+            data = self._ask(link, ControlName.COPY_FROM_REMOTE, payload)
             ctypes.memmove(host_ptr + at, data, size)
 
     def _copyable(self, handle: Any, host_ptr: Any, nbytes: Any, offset: Any, what: str) -> Link:
@@ -149,7 +139,7 @@ class EndpointMemory:
             *(*handle.identity, at, size, references.access_of(access), transport_profile)
         )
         payload = buffers.encode_export_buffer_request(request)
-        raw = self._ask(link, buffers.Request(ControlName.EXPORT_BUFFER, payload))
+        raw = self._ask(link, ControlName.EXPORT_BUFFER, payload)
         return references.RemoteBufferExport(handle, buffers.decode_export_buffer_result(raw))
 
     def take(
@@ -174,35 +164,21 @@ class EndpointMemory:
         request = buffers.ImportBufferRequest(link.number, rights, found)
         base = owner.address + found.offset
         payload = buffers.encode_import_buffer_request(request)
-        raw = self._ask(
-            link,
-            buffers.Request(ControlName.IMPORT_BUFFER, payload, base, found.offset, found.nbytes),
-        )
+        raw = self._ask(link, ControlName.IMPORT_BUFFER, payload, base)
         made = buffers.decode_import_buffer_result(raw)
         session = int(link.words[SESSION])
-        self._sessions.add(session)
+        self._held[session] += 0
         return references.RemoteBufferHandle(
-            link.number,
-            (made.owner_endpoint_id, made.buffer_id, made.generation),
-            (made.offset, made.nbytes),
-            address=base,
-            session=session,
-            access=made.access_flags,
-            import_id=made.import_id,
+            *(link.number, made.owner_endpoint_id, made.buffer_id, made.generation),
+            *(made.offset, made.nbytes, base, session, made.access_flags, made.import_id),
         )
 
     def release(self, handle: references.RemoteBufferHandle) -> None:
         """Forget what was imported; see `Worker.remote_release_import`."""
         link = self._own(handle, "remote_release_import", own=False)
         request = buffers.ReleaseImportRequest(link.number, *handle.identity, handle.import_id)
-        self._ask(
-            link,
-            buffers.Request(
-                ControlName.RELEASE_IMPORT,
-                buffers.encode_release_import_request(request),
-                drops=handle.address,
-            ),
-        )
+        payload = buffers.encode_release_import_request(request)
+        self._ask(link, ControlName.RELEASE_IMPORT, payload, handle.address)
         handle.is_live = False
 
     def _own(self, handle: Any, what: str, own: bool) -> Link:
@@ -220,6 +196,6 @@ class EndpointMemory:
         self.require_current(handle, link)
         return link
 
-    def _ask(self, link: Link, request: buffers.Request) -> bytes:
-        raw = pickle.dumps(request)
+    def _ask(self, link: Link, name: ControlName, payload: bytes, base: int = 0) -> bytes:
+        raw = pickle.dumps(buffers.Request(name, payload, base))
         return self._life.running_manager().exchange(link.number, L.LINK_ASK, raw)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ..jit import layout as L
-from .fields import Blob, Message, Text, Uint64
+from .fields import Message, Uint64, blob, text
 from .limits import MAX_ERROR_BYTES
 
 PIECE = 1 << 18
@@ -48,7 +48,7 @@ class TraceAnswer:
     sequence: Uint64
     key: Uint64 = 0
     size: Uint64 = 0
-    error: Annotated[str, Text(MAX_ERROR_BYTES)] = ""
+    error: Annotated[str, text(MAX_ERROR_BYTES)] = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RecordsAnswer:
     """The time by the clock of the session, and bytes."""
 
     time_ns: Uint64
-    data: Annotated[bytes, Blob(PIECE)]
+    data: Annotated[bytes, blob(PIECE)]
 
 
 TRACE = Message("TRACE", TraceRequest)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,7 @@ ACCESS = {
 
 
 def access_of(access: str | int) -> int:
-    """Return the number of an access.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """Return the number of an access; `ValueError` if it is none."""
     for name, number in ACCESS.items():
         if access in (name, number):
             return number
@@ -45,6 +40,7 @@ def access_name(number: int) -> str:
     return next(name for name, one in ACCESS.items() if one == number)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RemoteBufferHandle:
     """A buffer in an endpoint's memory, or a part of one that was imported; `Worker.remote_malloc` and
     `Worker.remote_import` return it.
@@ -67,28 +63,17 @@ class RemoteBufferHandle:
         It was neither freed nor released, and its endpoint has not been lost.
     """
 
-    __slots__ = (
-        *("access", "address", "buffer_id", "generation", "import_id", "is_live"),
-        *("nbytes", "offset", "owner", "session", "worker"),
-    )
-
-    def __init__(
-        self,
-        worker: int,
-        identity: tuple[int, int, int],
-        span: tuple[int, int],
-        *,
-        address: int,
-        session: int,
-        access: int = limits.REMOTE_BUFFER_ACCESS_READ_WRITE,
-        import_id: int = 0,
-    ) -> None:
-        self.worker = worker
-        self.owner, self.buffer_id, self.generation = identity
-        self.offset, self.nbytes = span
-        self.address, self.session = address, session
-        self.access, self.import_id = access, import_id
-        self.is_live = True
+    worker: int
+    owner: int
+    buffer_id: int
+    generation: int
+    offset: int
+    nbytes: int
+    address: int
+    session: int
+    access: int = limits.REMOTE_BUFFER_ACCESS_READ_WRITE
+    import_id: int = 0
+    is_live: bool = True
 
     @property
     def identity(self) -> tuple[int, int, int]:
@@ -109,13 +94,12 @@ class RemoteBufferHandle:
         )
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RemoteBufferExport:
     """A part of a buffer that other endpoints may import; `Worker.remote_export` returns it."""
 
-    __slots__ = ("handle", "result")
-
-    def __init__(self, handle: RemoteBufferHandle, result: ExportBufferResult) -> None:
-        self.handle, self.result = handle, result
+    handle: RemoteBufferHandle
+    result: ExportBufferResult
 
     def __repr__(self) -> str:
         return f"<RemoteBufferExport of {self.result.nbytes} bytes of {self.handle!r}>"

@@ -157,7 +157,7 @@ class SessionFrames:
             if self._ended in ready and not os.read(self._ended, 1):
                 why = "its starter is gone"
             elif ended := [one for one in monitors if one in ready]:
-                if connection.ended_descriptor(ended[0]) in self._descriptors:
+                if connection.read_event(ended[0])[1] in self._descriptors:
                     why = "the connection to the parent has ended"
             elif self._health in ready:
                 self._answer_health()

@@ -33,15 +33,13 @@ from ..model.wire import (
     CHILD_MEMORY_AT,
     SHAPE_AT,
     TENSOR,
-    Layout,
     bytes_of,
     has_layout,
-    layout_number,
 )
 from . import buffers, fields, tasks
 from .copies import MOST_DROPPED, CopiedTensors
 from .frames import ControlName, Frame, FrameType
-from .layouts import as_bytes, layout_text, read_layout
+from .layouts import as_bytes, layout_of, layout_text, read_layout
 from .limits import MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS, MOST_IN_FRAME, MOST_INLINE_KEPT
 
 MOST_BEFORE = 64
@@ -61,13 +59,13 @@ class Run(NamedTuple):
     """
 
     task: fields.Octets
-    rights: Annotated[bytes, fields.Blob(MAX_TENSORS)] = b""
-    kinds: Annotated[bytes, fields.Blob(MAX_SCALARS)] = b""
-    env: Annotated[bytes, fields.Blob(MAX_STRING_BYTES)] = b""
+    rights: Annotated[bytes, fields.blob(MAX_TENSORS)] = b""
+    kinds: Annotated[bytes, fields.blob(MAX_SCALARS)] = b""
+    env: Annotated[bytes, fields.blob(MAX_STRING_BYTES)] = b""
     run: fields.Uint64 = 0
     tensors: CopiedTensors = ()
-    dropped: Annotated[Sequence[int], fields.Many(fields.POSITIVE, MOST_DROPPED)] = ()
-    after: Annotated[Sequence[int], fields.Many(fields.POSITIVE, MOST_BEFORE)] = ()
+    dropped: Annotated[Sequence[int], fields.many(fields.POSITIVE, MOST_DROPPED)] = ()
+    after: Annotated[Sequence[int], fields.many(fields.POSITIVE, MOST_BEFORE)] = ()
     call: fields.Octets = b""
     replay: fields.Octets = b""
 
@@ -124,11 +122,11 @@ class Call(NamedTuple):
         The values of calls that are more than a word, in the order of their words.
     """
 
-    digest: Annotated[bytes, fields.Exactly(32)]
+    digest: Annotated[bytes, fields.exactly(32)]
     sub_worker: fields.Int32
     words: fields.Octets
     items: Annotated[Piece, PIECE] = Piece()
-    values: Annotated[Sequence[Piece], fields.Many(PIECE, MAX_TENSORS)] = ()
+    values: Annotated[Sequence[Piece], fields.many(PIECE, MAX_TENSORS)] = ()
 
 
 class Done(NamedTuple):
@@ -158,7 +156,7 @@ class Done(NamedTuple):
     trace: fields.Octets = b""
     exception: fields.Octets = b""
     written: Annotated[
-        Sequence[bytes], fields.Many(fields.Blob(MOST_INLINE_KEPT), MAX_TENSORS)
+        Sequence[bytes], fields.many(fields.blob(MOST_INLINE_KEPT), MAX_TENSORS)
     ] = ()
 
 
@@ -190,12 +188,13 @@ class Views:
         if request.name == ControlName.IMPORT_BUFFER:
             made = buffers.decode_import_buffer_result(result)
             space, token = buffers.RemoteAddressSpace.REMOTE_WINDOW, made.import_id
+            span = made.offset, made.nbytes
         else:
             made = buffers.IDENTITY.decode(result)
             space, token = buffers.RemoteAddressSpace.REMOTE_DEVICE, 0
-        owner, span = made.owner_endpoint_id, (request.view_offset, request.view_nbytes)
-        at = bisect(self._bases, request.view_base)
-        self._bases.insert(at, request.view_base)
+            span = 0, buffers.ALLOC.decode(request.payload).nbytes
+        owner, at = made.owner_endpoint_id, bisect(self._bases, request.base)
+        self._bases.insert(at, request.base)
         self._descs.insert(
             at,
             tasks.RemoteTensorDesc(space, owner, made.buffer_id, *span, 0, token, made.generation),
@@ -262,7 +261,7 @@ class TaskMaker:
             if not access & L.TENSOR_REMOTE:
                 raise ValueError(f"a tensor at {data:#x} is in no endpoint's memory")
             tensors.append(
-                as_bytes(_layout_of(args, wire), nbytes)
+                as_bytes(layout_of(args._layouts, wire), nbytes)
                 if has_layout(wire)
                 else ContinuousTensor(0, sizes[:ndims], DataType(dtype))
             )
@@ -290,14 +289,9 @@ class TaskMaker:
         return Run(task, bytes(rights), kinds, env if any(env) else b"")
 
 
-def _layout_of(args: ReceivedArgs, wire: bytes) -> Layout:
-    assert args._layouts is not None
-    return args._layouts.read(layout_number(wire))
-
-
 def layouts_in(args: ReceivedArgs, wires: list[bytes]) -> list[str]:
     """Return for each tensor its layout as it travels; "" if it needs none."""
-    return [layout_text(_layout_of(args, one)) if has_layout(one) else "" for one in wires]
+    return [layout_text(layout_of(args._layouts, one)) if has_layout(one) else "" for one in wires]
 
 
 # ---------------------------------------------------------------- the session's side

@@ -15,20 +15,9 @@ from ..model.config import CallConfig
 from ..model.enums import CONTINUOUS_TENSOR_MAX_DIMS, DataType
 from ..model.tensor import ContinuousTensor, DescribedTensor
 from . import fields
-from .buffers import RemoteAddressSpace, identity_of, is_live, require_span
+from .buffers import RemoteAddressSpace, require_live, require_span
+from .fields import WireError
 from .limits import MAX_INLINE_PAYLOAD_BYTES, MAX_SCALARS, MAX_STRING_BYTES, MAX_TENSORS
-
-_COUNTS = struct.Struct("<II")
-_TENSOR = struct.Struct("<Q5IIIB7s")
-_NO_BYTES = bytes(7)
-_CHILD_AT, _END = 33, 34
-"""Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
-_KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
-_PREFIX = fields.Text(MAX_STRING_BYTES, errors="surrogateescape")
-"""A path, whose bytes need not be UTF-8."""
-_ARENA = fields.Blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
-NO_OWNER = (0, -1)
-"""What may stand for the owner of a tensor whose bytes are in the frame."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +38,7 @@ class RemoteTensorDesc:
     generation: fields.Uint64 = 0
     inline_payload_offset: fields.Uint64 = 0
     inline_payload_len: fields.Uint64 = 0
-    flags: Annotated[int, fields.Number("Q", 0, 0)] = 0
+    flags: Annotated[int, fields.number("Q", 0, 0)] = 0
 
 
 @dataclass(frozen=True)
@@ -74,240 +63,182 @@ class RemoteTaskArgsWire:
 
 
 # ---------------------------------------------------------------- configuration
-def _write_config(config: CallConfig, where: str) -> bytes:
-    """Return the fields of a configuration one by one, as `CallConfigWire` has them."""
-    _require_config(config)
-    knobs = [getattr(config, name) for name in CallConfig._FIELDS]
-    return _KNOBS.pack(*knobs) + _PREFIX.write(config.output_prefix, "TASK.config.output_prefix")
+class _Config:
+    """A configuration, field by field, as `CallConfigWire` has it."""
 
+    _KNOBS = struct.Struct(f"<{len(CallConfig._FIELDS)}i")
+    _PREFIX = fields.text(MAX_STRING_BYTES, errors="surrogateescape")
+    """A path, whose bytes need not be UTF-8."""
 
-def decode_call_config(reader: fields.Reader) -> CallConfig:
-    """Return the configuration of the next bytes."""
-    knobs = _KNOBS.unpack(reader.take(_KNOBS.size, "TASK.config"))
-    config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
-    config.output_prefix = _PREFIX.read(reader, "TASK.config.output_prefix")
-    _require_config(config)
-    return config
+    def write(self, value: CallConfig) -> bytes:
+        """Return the bytes of a configuration."""
+        self._require(value)
+        knobs = [getattr(value, name) for name in CallConfig._FIELDS]
+        return self._KNOBS.pack(*knobs) + self._PREFIX.write(value.output_prefix)
 
+    def read(self, reader: fields.Reader) -> CallConfig:
+        """Return the configuration of the next bytes."""
+        knobs = self._KNOBS.unpack(reader.take(self._KNOBS.size))
+        config = CallConfig(**dict(zip(CallConfig._FIELDS, knobs, strict=True)))
+        config.output_prefix = self._PREFIX.read(reader)
+        self._require(config)
+        return config
 
-def _require_config(config: CallConfig) -> None:
-    try:
-        config.validate()
-    except ValueError as error:
-        raise fields.refusal("TASK.config", str(error)) from None
+    def _require(self, config: CallConfig) -> None:
+        try:
+            config.validate()
+        except ValueError as error:
+            raise WireError(str(error)) from None
 
 
 # ---------------------------------------------------------------- tensors
-def write_tensor(tensor: ContinuousTensor, where: str) -> bytes:
-    """Return the bytes of a tensor without address."""
-    if not isinstance(tensor, ContinuousTensor) or isinstance(tensor, DescribedTensor):
-        raise fields.refusal(where, f"{tensor!r} is not a contiguous tensor of a DataType")
-    if tensor.data:
-        raise fields.refusal(
-            f"{where}.data", f"{tensor.data:#x} is an address of this machine: it must be 0"
-        )
-    wire = tensor._wire
-    return wire[:_CHILD_AT] + _NO_BYTES[:3] + wire[_CHILD_AT:_END] + _NO_BYTES
+class _Tensor:
+    """A tensor without address."""
+
+    _FORM = struct.Struct("<Q5IIIB7s")
+    _CHILD_AT, _END = 33, 34
+    """Offsets in the 40 bytes of a tensor in a mailbox, which begin like those of one in a frame."""
+
+    def write(self, value: ContinuousTensor) -> bytes:
+        """Return the bytes of a tensor."""
+        if not isinstance(value, ContinuousTensor) or isinstance(value, DescribedTensor):
+            raise WireError(f"{value!r} is not a contiguous tensor of a DataType")
+        if value.data:
+            raise WireError(f"{value.data:#x} is an address of this machine: it must be 0", "data")
+        wire = value._wire
+        return wire[: self._CHILD_AT] + bytes(3) + wire[self._CHILD_AT : self._END] + bytes(7)
+
+    def read(self, reader: fields.Reader) -> ContinuousTensor:
+        """Return the tensor of the next bytes."""
+        at = reader.at
+        raw = reader.take(self._FORM.size)
+        data, *sizes, ndims, dtype, child, reserved = self._FORM.unpack(raw)
+        if data:
+            raise WireError(f"{data:#x} is not 0", "data", at=at)
+        if ndims > CONTINUOUS_TENSOR_MAX_DIMS or any(sizes[ndims:]):
+            why = f"{sizes} are not {ndims} dimensions and zeros after them"
+            raise WireError(why, "shapes", at=at + 8)
+        if dtype >= len(DataType):
+            raise WireError(f"{dtype} is not a DataType", "dtype", at=at + 32)
+        if child > 1 or any(reserved):
+            why = f"child_memory {child} must be 0 or 1, and {reserved.hex()} after it must be 0"
+            raise WireError(why, at=at + 36)
+        try:
+            return ContinuousTensor._from_wire(raw[: self._CHILD_AT] + raw[36:37] + bytes(6))
+        except ValueError as error:
+            raise WireError(str(error)) from None
 
 
-def decode_continuous_tensor(reader: fields.Reader, where: str = "tensor") -> ContinuousTensor:
-    """Return the tensor without address of the next bytes."""
-    at = reader.at
-    raw = reader.take(_TENSOR.size, where)
-    data, *sizes, ndims, dtype, child, reserved = _TENSOR.unpack(raw)
-    if data:
-        raise fields.refusal(f"{where}.data at byte {at}", f"{data:#x} is not 0")
-    if ndims > CONTINUOUS_TENSOR_MAX_DIMS or any(sizes[ndims:]):
-        why = f"{sizes} are not {ndims} dimensions and zeros after them"
-        raise fields.refusal(f"{where}.shapes at byte {at + 8}", why)
-    if dtype >= len(DataType):
-        raise fields.refusal(f"{where}.dtype at byte {at + 32}", f"{dtype} is not a DataType")
-    if child > 1 or reserved != _NO_BYTES:
-        why = f"child_memory {child} must be 0 or 1, and {reserved.hex()} after it must be 0"
-        raise fields.refusal(f"{where} at byte {at + 36}", why)
-    try:
-        return ContinuousTensor._from_wire(raw[:_CHILD_AT] + raw[36:37] + _NO_BYTES[:6])
-    except ValueError as error:
-        raise fields.refusal(f"{where} at byte {at}", str(error)) from None
+TENSOR = _Tensor()
+_DESC = fields.Message("descriptor", RemoteTensorDesc)
 
 
-# ---------------------------------------------------------------- descriptors
-def _check_desc(desc: RemoteTensorDesc, arena: int, where: str) -> None:
+class _Sidecar:
+    """What travels beside a tensor: whether a descriptor follows, and that."""
+
+    def write(self, value: RemoteTensorSidecar) -> bytes:
+        """Return the bytes of a sidecar."""
+        if value.present != (value.desc is not None):
+            raise WireError(f"{value.present!r} contradicts desc={value.desc!r}", "present")
+        return b"\0" if value.desc is None else b"\1" + _DESC.write(value.desc)
+
+    def read(self, reader: fields.Reader) -> RemoteTensorSidecar:
+        """Return the sidecar of the next bytes."""
+        present = reader.take(1)[0]
+        if present > 1:
+            raise WireError(f"{present} is neither 0 nor 1", "present", at=reader.at - 1)
+        return RemoteTensorSidecar(True, _DESC.read(reader)) if present else RemoteTensorSidecar()
+
+
+def _check_desc(desc: RemoteTensorDesc, arena: int) -> None:
+    """Refuse a descriptor that contradicts itself, or an inline arena of so many bytes."""
+    at, size = desc.inline_payload_offset, desc.inline_payload_len
     if desc.address_space != RemoteAddressSpace.HOST_INLINE:
-        _check_handle(desc, where)
+        require_live(desc)
+        require_span(desc)
+        if at or size:
+            raise WireError(f"{desc} is not inline: its inline fields must be 0")
         return
     handle = desc.buffer_id, desc.offset, desc.remote_addr, desc.rkey_or_token, desc.generation
-    if any(handle) or desc.owner_endpoint_id not in NO_OWNER:
-        raise fields.refusal(where, f"{desc} is inline and has a buffer: its fields must be 0")
-    if desc.inline_payload_len != desc.nbytes:
-        raise fields.refusal(
-            where, f"{desc.inline_payload_len} bytes are inline, the tensor has {desc.nbytes}"
-        )
-    if desc.inline_payload_offset + desc.inline_payload_len > arena:
-        raise fields.refusal(
-            where,
-            f"{desc.inline_payload_len} bytes at {desc.inline_payload_offset} are not within the inline "
-            f"arena of {arena} bytes",
-        )
-
-
-def _check_handle(desc: RemoteTensorDesc, where: str) -> None:
-    if not is_live(desc):
-        raise fields.refusal(where, f"{identity_of(desc)} is not a live owner buffer identity")
-    if desc.inline_payload_offset or desc.inline_payload_len:
-        raise fields.refusal(where, f"{desc} is not inline: its inline fields must be 0")
-    require_span(desc, where)
-
-
-def _write_sidecar(sidecar: RemoteTensorSidecar, arena: int, where: str) -> bytes:
-    desc = sidecar.desc
-    if sidecar.present != (desc is not None):
-        raise fields.refusal(f"{where}.present", f"{sidecar.present!r} contradicts desc={desc!r}")
-    if desc is None:
-        return b"\0"
-    raw = _DESC.write(desc, where)
-    _check_desc(desc, arena, where)
-    return b"\1" + raw
-
-
-def _read_sidecar(reader: fields.Reader, where: str) -> RemoteTensorSidecar:
-    at = reader.at
-    present = reader.take(1, where)[0]
-    if present > 1:
-        raise fields.refusal(f"{where}.present at byte {at}", f"{present} is neither 0 nor 1")
-    if not present:
-        return RemoteTensorSidecar()
-    return RemoteTensorSidecar(True, decode_remote_tensor_desc(reader, where))
-
-
-def decode_remote_tensor_desc(reader: fields.Reader, where: str = "descriptor") -> RemoteTensorDesc:
-    """Return the descriptor of the next bytes."""
-    return _DESC.read(reader, where)
-
-
-_DESC = fields.Message("TASK.args.remote_desc", RemoteTensorDesc)
+    if any(handle) or desc.owner_endpoint_id not in (0, -1):
+        raise WireError(f"{desc} is inline and has a buffer: its fields must be 0")
+    if size != desc.nbytes:
+        raise WireError(f"{size} bytes are inline, the tensor has {desc.nbytes}")
+    if at + size > arena:
+        raise WireError(f"{size} bytes at {at} are not within the inline arena of {arena} bytes")
 
 
 # ---------------------------------------------------------------- arguments
-def _require_counts(tensors: int, scalars: int, where: str) -> None:
+class _Args(fields.Whole[RemoteTaskArgsWire]):
+    """Arguments of a task."""
+
+    name = "TASK.args"
+    _COUNTS = struct.Struct("<II")
+    _SIDECAR = _Sidecar()
+    _ARENA = fields.blob(MAX_INLINE_PAYLOAD_BYTES, "inline arena")
+
+    def write(self, value: RemoteTaskArgsWire) -> bytes:
+        """Return the bytes of arguments."""
+        tensors, sidecars, scalars = value.tensor_metadata, value.remote_desc, value.scalars
+        _require_counts(len(tensors), len(scalars))
+        if len(sidecars) != len(tensors):
+            raise WireError(f"{len(sidecars)} sidecars for {len(tensors)} tensors")
+        raw = (
+            self._COUNTS.pack(len(tensors), len(scalars)),
+            fields.write_each(TENSOR, tensors, "tensor_metadata"),
+            fields.write_each(self._SIDECAR, sidecars, "remote_desc"),
+            fields.write_each(fields.U64, scalars, "scalars"),
+            self._ARENA.write(value.inline_payload),
+        )
+        self._require_descs(value)
+        return b"".join(raw)
+
+    def read(self, reader: fields.Reader) -> RemoteTaskArgsWire:
+        """Return the arguments of the next bytes."""
+        count, scalar_count = self._COUNTS.unpack(reader.take(self._COUNTS.size))
+        _require_counts(count, scalar_count)
+        args = RemoteTaskArgsWire(
+            fields.read_each(TENSOR, reader, count, "tensor_metadata"),
+            fields.read_each(self._SIDECAR, reader, count, "remote_desc"),
+            fields.read_each(fields.U64, reader, scalar_count, "scalars"),
+            self._ARENA.read(reader),
+        )
+        self._require_descs(args)
+        return args
+
+    def _require_descs(self, args: RemoteTaskArgsWire) -> None:
+        for i, sidecar in enumerate(args.remote_desc):
+            if sidecar.desc is not None:
+                try:
+                    _check_desc(sidecar.desc, len(args.inline_payload))
+                except WireError as error:
+                    raise error.within(f"remote_desc[{i}]") from None
+
+
+def _require_counts(tensors: int, scalars: int) -> None:
     if tensors > MAX_TENSORS or scalars > MAX_SCALARS:
-        raise fields.refusal(
-            where,
+        raise WireError(
             f"{tensors} tensors and {scalars} scalars: at most {MAX_TENSORS} and {MAX_SCALARS} are "
-            "allowed",
+            "allowed"
         )
 
 
-def encode_remote_task_args(args: RemoteTaskArgsWire) -> bytes:
-    """Return the arguments of a task.
-
-    Raises
-    ------
-    ValueError
-        A tensor has an address, a descriptor contradicts itself, or there is too much of something.
-    """
-    tensors, sidecars, scalars = args.tensor_metadata, args.remote_desc, args.scalars
-    _require_counts(len(tensors), len(scalars), "TASK.args")
-    if len(sidecars) != len(tensors):
-        raise fields.refusal("TASK.args", f"{len(sidecars)} sidecars for {len(tensors)} tensors")
-    arena = _ARENA.write(args.inline_payload, "TASK.args.inline_payload")
-    size = len(arena) - 4
-    try:
-        words = struct.pack(f"<{len(scalars)}Q", *scalars)
-    except struct.error:
-        wrong = next(one for one in scalars if not _is_u64(one))
-        raise fields.refusal(
-            "TASK.args.scalars", f"{wrong!r} is not an unsigned 64-bit number"
-        ) from None
-    return b"".join(
-        (
-            _COUNTS.pack(len(tensors), len(scalars)),
-            *(
-                write_tensor(one, f"TASK.args.tensor_metadata[{i}]")
-                for i, one in enumerate(tensors)
-            ),
-            *(
-                _write_sidecar(one, size, f"TASK.args.remote_desc[{i}]")
-                for i, one in enumerate(sidecars)
-            ),
-            words,
-            arena,
-        )
-    )
-
-
-def _is_u64(value: object) -> bool:
-    try:
-        struct.pack("<Q", value)
-    except struct.error:
-        return False
-    return True
-
-
-def _read_args(reader: fields.Reader) -> RemoteTaskArgsWire:
-    count, scalar_count = _COUNTS.unpack(reader.take(_COUNTS.size, "TASK.args"))
-    _require_counts(count, scalar_count, "TASK.args")
-    tensors = tuple(
-        decode_continuous_tensor(reader, f"TASK.args.tensor_metadata[{i}]") for i in range(count)
-    )
-    sidecars = tuple(_read_sidecar(reader, f"TASK.args.remote_desc[{i}]") for i in range(count))
-    words = reader.take(8 * scalar_count, "TASK.args.scalars")
-    arena = _ARENA.read(reader, "TASK.args.inline_payload")
-    for i, sidecar in enumerate(sidecars):
-        if sidecar.desc is not None:
-            _check_desc(sidecar.desc, len(arena), f"TASK.args.remote_desc[{i}]")
-    return RemoteTaskArgsWire(tensors, sidecars, struct.unpack(f"<{scalar_count}Q", words), arena)
-
-
-def decode_remote_task_args(data: bytes) -> RemoteTaskArgsWire:
-    """Return the arguments of all these bytes.
-
-    Raises
-    ------
-    ValueError
-        These bytes are no arguments.
-    """
-    raw = fields.octets(data, "TASK.args")
-    fields.require_payload(len(raw), "TASK.args")
-    reader = fields.Reader(raw)
-    args = _read_args(reader)
-    reader.end("TASK.args")
-    return args
+_CONFIG, _ARGS = _Config(), _Args()
+decode_call_config = _CONFIG.read
+decode_continuous_tensor = TENSOR.read
+decode_remote_tensor_desc = _DESC.read
+encode_remote_task_args = _ARGS.encode
+decode_remote_task_args = _ARGS.decode
 
 
 # ---------------------------------------------------------------- tasks
-class _Config:
-    """A configuration, field by field."""
-
-    write = staticmethod(_write_config)
-
-    @staticmethod
-    def read(reader: fields.Reader, where: str) -> CallConfig:
-        """Return the configuration of the next bytes."""
-        return decode_call_config(reader)
-
-
-class _Args:
-    """Arguments of a task."""
-
-    @staticmethod
-    def write(value: RemoteTaskArgsWire, where: str) -> bytes:
-        """Return the bytes of arguments."""
-        return encode_remote_task_args(value)
-
-    @staticmethod
-    def read(reader: fields.Reader, where: str) -> RemoteTaskArgsWire:
-        """Return the arguments of the next bytes."""
-        return _read_args(reader)
-
-
 @dataclass(frozen=True)
 class TaskPayloadWire:
     """A task: which callable, with which configuration and arguments."""
 
-    callable_digest: Annotated[bytes, fields.Exactly(CALLABLE_HASH_DIGEST_BYTES)]
-    config: Annotated[CallConfig, _Config()] = field(default_factory=CallConfig)
-    args: Annotated[RemoteTaskArgsWire, _Args()] = field(default_factory=RemoteTaskArgsWire)
+    callable_digest: Annotated[bytes, fields.exactly(CALLABLE_HASH_DIGEST_BYTES)]
+    config: Annotated[CallConfig, _CONFIG] = field(default_factory=CallConfig)
+    args: Annotated[RemoteTaskArgsWire, _ARGS] = field(default_factory=RemoteTaskArgsWire)
 
 
 TASK = fields.Message("TASK", TaskPayloadWire)

@@ -25,6 +25,7 @@ from simpler_ref.errors import CallableError
 from simpler_ref.jit import layout as L
 from simpler_ref.model.tensor import ReadOnlyTensor
 from simpler_ref.native_chip import ChipCallable, CoreCallable
+from simpler_ref.remote.fields import WireError
 from simpler_ref.task_interface import CallConfig, ContinuousTensor, DataType
 from simpler_ref.workers.kinds import SubWorker
 from simpler_ref.workers.loop import LocalCallables, obey
@@ -400,7 +401,7 @@ def remote_target(name):
     _, encode, decode = MESSAGES[name]
 
     def check(raw):
-        value = attempt(lambda: decode(raw), ValueError)
+        value = attempt(lambda: decode(raw), WireError)
         if value is not REFUSED:
             assert encode(value) == raw
 

@@ -72,9 +72,9 @@ def test_a_task_has_a_digest_and_a_path_that_need_not_be_utf_8():
 def test_a_configuration_that_is_not_allowed_is_refused(values, prefix, words):
     config = CallConfig(**dict(zip(FIELDS, values, strict=True)), output_prefix=prefix)
     task = wire.TaskPayloadWire(DIGEST, config)
-    refuse(f"TASK.config: .*{words}", wire.encode_task_payload, task)
+    refuse(f"TASK.config.*: .*{words}", wire.encode_task_payload, task)
     raw = DIGEST + struct.pack("<7i", *values) + blob(prefix.encode()) + EMPTY
-    refuse(f"TASK.config: .*{words}", wire.decode_task_payload, raw)
+    refuse(f"TASK.config.*: .*{words}", wire.decode_task_payload, raw)
 
 
 @pytest.mark.spec("REMOTE-TASK-2")
@@ -338,9 +338,9 @@ def test_the_parts_of_a_task_can_be_read_one_by_one():
     desc = wire.RemoteTensorDesc(RemoteAddressSpace.REMOTE_DEVICE, 2, 3, generation=4)
     task = wire.TaskPayloadWire(bytes(32), CallConfig(block_dim=5), args_with(desc))
     reader = wire.Reader(wire.encode_task_payload(task))
-    assert reader.take(32, "digest") == bytes(32)
+    assert reader.take(32) == bytes(32)
     assert wire.decode_call_config(reader) == task.config
-    reader.take(8, "counts")
+    reader.take(8)
     assert wire.decode_continuous_tensor(reader) == PLAIN
-    assert reader.take(1, "present") == b"\1"
+    assert reader.take(1) == b"\1"
     assert wire.decode_remote_tensor_desc(reader) == desc
