@@ -9,7 +9,8 @@ import sys
 import numpy as np
 
 from simpler_ref.remote.keys import KeyPair
-from simpler_ref.remote.mover import Mover, Window
+from simpler_ref.remote.mover import Mover
+from simpler_ref.remote.windows import Window
 
 KEY = 1
 NBYTES = 64 << 20

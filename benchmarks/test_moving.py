@@ -17,6 +17,7 @@ from mover_peer import KEY, NBYTES
 
 from simpler_ref.remote.keys import KeyPair, new_pair
 from simpler_ref.remote.mover import Mover
+from simpler_ref.remote.windows import Span
 
 SMALL = 200
 
@@ -30,11 +31,11 @@ class Pair(NamedTuple):
 
     def rate(self, direction: str) -> tuple[Round, int]:
         """Give rounds that return bytes per second."""
-        move = getattr(self.here, direction)
+        move = getattr(self.here, f"{direction}_all")
 
         def one_round() -> float:
             start = time.perf_counter()
-            move(self.there, KEY, 0, self.memory, NBYTES)
+            move(self.there, [Span(KEY, self.memory, NBYTES)])
             return NBYTES / (time.perf_counter() - start)
 
         return one_round, 1
@@ -45,7 +46,7 @@ class Pair(NamedTuple):
         def one_round() -> float:
             start = time.perf_counter()
             for _ in range(SMALL):
-                self.here.fetch(self.there, KEY, 0, self.memory, 1)
+                self.here.fetch_all(self.there, [Span(KEY, self.memory, 1)])
             return time.perf_counter() - start
 
         return one_round, SMALL

@@ -1,25 +1,34 @@
-"""Lines: connections to the movers of other sessions, each for one transfer at a time.
+"""Channels: connections to the movers of other sessions, each for one call of a mover at a time.
 
 Loss is noticed by ZeroMQ's own thread, which needs no GIL: heartbeats end a connection whose other side
-is silent, and the monitor of a line tells of that.
+is silent, and the monitor of a channel tells of that.
 """
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
-from .connection import prepare, zmq
+from .connection import POLLIN, prepare, read_event, zmq
 from .keys import KeyPair, secure_client
-from .windows import CHUNK, CREDIT, MOST_ASKED, NOBODY, Header, Kind, Refusal, decode
+from .windows import (
+    CHUNK,
+    CREDIT,
+    MOST_ASKED,
+    NOBODY,
+    Header,
+    Kind,
+    Refusal,
+    Span,
+    decode,
+    encode_windows,
+)
 
 QUICK_S = 0.1
 """A chunk that comes sooner leaves room for another one beside it."""
-MONITORED = struct.Struct("=HI")
-"""The first part of a monitor's message: which event, and a number."""
 CONNECTION_LOST = "the connection is lost: its process has ended, or is silent"
 
 
@@ -27,42 +36,8 @@ class Lost(Exception):
     """The other side is gone."""
 
 
-class _Asked:
-    """The chunks of some transfers: those under way, and those that are still to be asked for."""
-
-    def __init__(self, ahead: Iterator[Header]) -> None:
-        self._ahead = ahead
-        self._next = next(ahead, None)
-        self._under_way: dict[tuple[int, int], Header] = {}
-        self._bytes, self._most = 0, CHUNK
-
-    def __len__(self) -> int:
-        return len(self._under_way)
-
-    def more(self) -> Iterator[Header]:
-        """Yield what may be asked for now."""
-        while (header := self._next) is not None:
-            full = self._bytes + header.size > self._most or len(self) >= MOST_ASKED
-            if full and self._under_way:
-                return
-            self._under_way[header.transfer, header.at] = header
-            self._bytes += header.size
-            yield header
-            self._next = next(self._ahead, None)
-
-    def pop(self, got: Header) -> Header:
-        """Return what an answer is to; NOBODY if nothing was asked for that it fits."""
-        header = self._under_way.pop((got.transfer, got.at), NOBODY)
-        self._bytes -= header.size if header is not NOBODY else 0
-        return header
-
-    def may_be_more(self, nbytes: int) -> None:
-        """Let more be under way."""
-        self._most = min(self._most + nbytes, CREDIT * CHUNK)
-
-
 class Channel:
-    """A connection to another mover, for one transfer at a time."""
+    """A connection to another mover; see `Mover` for what is given."""
 
     def __init__(
         self,
@@ -75,7 +50,6 @@ class Channel:
         self._zmq = zmq()
         self._silence_s = silence_s
         self._is_up = False
-        self._ended = -1
         self._socket = context.socket(self._zmq.DEALER)
         self._monitor: Any = None
         try:
@@ -83,9 +57,6 @@ class Channel:
             if group is not None:
                 secure_client(self._socket, group, group.public)
             self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_ALL)
-            self._poller = self._zmq.Poller()
-            self._poller.register(self._socket, self._zmq.POLLIN)
-            self._poller.register(self._monitor, self._zmq.POLLIN)
             self._socket.connect(address)
             while not self._is_up:
                 self._wait()
@@ -93,63 +64,61 @@ class Channel:
             self.close()
             raise
 
-    def fetch_all(
+    def move(
         self,
-        several: dict[Header, tuple[bytes, list[memoryview]]],
+        transfers: Sequence[tuple[Header, Sequence[Span]]],
         here: Callable[[int], None],
         ended: int,
     ) -> None:
-        """Copy ranges of windows into memory, or several windows at once into as many memories.
+        """Copy between windows and memory here; a transfer that is refused ends all.
 
-        The first header of each has what names several windows, and the memories. `here` is told the
-        number of each transfer that is over. Nothing is waited for once there is something to read at the
+        Of each there are the first header, and a span, or several that are read together. `here` is told
+        the place of each that is over. Nothing is waited for once there is something to read at the
         descriptor `ended`, unless that is −1.
+
+        First, no more are asked for than make a chunk of full size. While answers are quick, each lets as
+        many bytes more be under way: on a slow connection signs of life wait behind one chunk only.
         """
-        into = {first.transfer: one for first, one in several.items()}
-        left = {first.transfer: first.nbytes for first in several}
-
-        def ask(header: Header) -> None:
-            names, memories = into[header.transfer]
-            self._send(header.encode(), *([names] if len(memories) > 1 else []))
-
-        def take(header: Header) -> None:
-            _, memories = into[header.transfer]
-            if len(memories) == 1:
-                memories = [memories[0][header.at : header.at + header.size]]
-            sizes = [self._part(memory) for memory in memories]
-            self._drop()
-            if sizes != [len(memory) for memory in memories]:
-                raise Lost(f"it answered with {sum(sizes)} bytes in place of {header.size}")
+        known = {first.transfer: (i, spans) for i, (first, spans) in enumerate(transfers)}
+        left = {first.transfer: first.nbytes for first, _ in transfers}
+        ahead = deque(
+            first._replace(at=at) for first, _ in transfers for at in range(0, first.nbytes, CHUNK)
+        )
+        under_way: dict[tuple[int, int], Header] = {}
+        nbytes, most = 0, CHUNK
+        while ahead or under_way:
+            while ahead and (
+                not under_way or (nbytes + ahead[0].size <= most and len(under_way) < MOST_ASKED)
+            ):
+                header = ahead.popleft()
+                under_way[header.transfer, header.at] = header
+                nbytes += header.size
+                self._send(header.encode(), *_beside(header, known[header.transfer][1]))
+            start = time.monotonic()
+            got = self._answer(known, ended)
+            header = under_way.pop((got.transfer, got.at), NOBODY)
+            expected = Kind.WRITTEN if header.kind == Kind.WRITE else Kind.DATA
+            if header is NOBODY or got.kind != expected:
+                raise Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
+            place, spans = known[header.transfer]
+            if got.kind == Kind.DATA:
+                self._take(header, spans)
+            nbytes -= header.size
             left[header.transfer] -= header.size
             if not left[header.transfer]:
-                here(header.transfer)
+                here(place)
+            if time.monotonic() - start < QUICK_S:
+                most = min(most + header.size, CREDIT * CHUNK)
 
-        with self._until(ended):
-            self._run(list(several), ask, Kind.DATA, take)
-
-    @contextmanager
-    def _until(self, ended: int) -> Iterator[None]:
-        """Wait for nothing in a block once there is something to read at a descriptor."""
-        if ended < 0:
-            yield
-            return
-        self._ended = ended
-        self._poller.register(ended, self._zmq.POLLIN)
-        try:
-            yield
-        finally:
-            self._poller.unregister(ended)
-            self._ended = -1
-
-    def store_all(self, several: dict[Header, memoryview]) -> None:
-        """Copy memory into ranges of windows, of each of which there is the first header."""
-        source = {first.transfer: memory for first, memory in several.items()}
-
-        def ask(header: Header) -> None:
-            data = source[header.transfer][header.at : header.at + header.size]
-            self._send(header.encode(), data)
-
-        self._run(list(several), ask, Kind.WRITTEN, lambda header: None)
+    def _take(self, header: Header, spans: Sequence[Span]) -> None:
+        """Receive a chunk, or several windows, into memory."""
+        memories = [one.memory for one in spans] if len(spans) > 1 else [spans[0].chunk(header)]
+        sizes = [
+            int(self._socket.recv_into(one)) if self._socket.rcvmore else 0 for one in memories
+        ]
+        self._drop()
+        if sizes != [len(memory) for memory in memories]:
+            raise Lost(f"it answered with {sum(sizes)} bytes in place of {header.size}")
 
     def ask(self, first: Header, question: bytes) -> bytes:
         """Ask a question, and return the answer."""
@@ -165,63 +134,25 @@ class Channel:
         except self._zmq.Again:
             raise Lost(CONNECTION_LOST) from None
 
-    def _run(
-        self,
-        firsts: Sequence[Header],
-        ask: Callable[[Header], Any],
-        answer: Kind,
-        take: Callable[[Header], None],
-    ) -> None:
-        """Ask for all chunks of some transfers, and take the answers; one that is refused ends all.
-
-        First, no more are asked for than make a chunk of full size. While answers are quick, each lets as
-        many bytes more be under way: on a slow connection signs of life wait behind one chunk only.
-        """
-        transfers = {first.transfer for first in firsts}
-        asked = _Asked(
-            first._replace(at=at) for first in firsts for at in range(0, first.nbytes, CHUNK)
-        )
-        while True:
-            for header in asked.more():
-                ask(header)
-            if not asked:
-                return
-            start = time.monotonic()
-            got = self._answer(transfers)
-            header = asked.pop(got)
-            if got.kind != answer or header is NOBODY:
-                raise Lost(f"its answer of kind {got.kind} to byte {got.at} is to no request")
-            take(header)
-            if time.monotonic() - start < QUICK_S:
-                asked.may_be_more(header.size)
-
-    def _answer(self, transfers: Collection[int]) -> Header:
+    def _answer(self, transfers: Collection[int], ended: int = -1) -> Header:
         """Wait for the next answer to one of some transfers; raise `Refusal` if it is one."""
         while True:
-            got = self._header(self._receive())
+            try:
+                got = decode(self._receive(ended))
+            except Refusal as error:
+                raise Lost(f"its answer cannot be read: {error}") from None
             if got.kind == Kind.REFUSED and (got.transfer in transfers or not got.transfer):
                 raise Refusal(self._second_part().decode(errors="replace"))
             if got.transfer in transfers:
                 return got
             self._drop()  # of a transfer before, which was refused
 
-    @staticmethod
-    def _header(raw: bytes) -> Header:
-        try:
-            return decode(raw)
-        except ValueError as error:
-            raise Lost(f"its answer cannot be read: {error}") from None
-
-    def _receive(self) -> bytes:
+    def _receive(self, ended: int) -> bytes:
         while True:
             with suppress(self._zmq.Again):
                 raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
                 return raw
-            self._wait()
-
-    def _part(self, into: memoryview) -> int:
-        """Receive the next part of a message into memory; return its size."""
-        return int(self._socket.recv_into(into)) if self._socket.rcvmore else 0
+            self._wait(ended)
 
     def _second_part(self) -> bytes:
         part: bytes = self._socket.recv() if self._socket.rcvmore else b""
@@ -233,13 +164,14 @@ class Channel:
             self._socket.recv(copy=False)
 
     # ---------------------------------------------------------------- whether it is up
-    def _wait(self) -> None:
+    def _wait(self, ended: int = -1) -> None:
         """Wait until there is something to receive; raise `Lost` if there never will be."""
-        limit = None if self._is_up else int(self._silence_s * 1e3)
-        found = dict(self._poller.poll(limit))
+        sources = [self._socket, self._monitor, *([ended] if ended >= 0 else ())]
+        limit_ms = -1 if self._is_up else int(self._silence_s * 1e3)
+        found = dict(self._zmq.zmq_poll([(one, POLLIN) for one in sources], limit_ms))
         if not found and not self._is_up:
             raise Lost(f"no session has answered there within {self._silence_s} s")
-        if self._ended in found:
+        if ended in found:
             raise Lost("nobody waits for it any more")
         if self._monitor in found:
             self._look()
@@ -248,7 +180,7 @@ class Channel:
         """Read what the monitor tells; raise `Lost` if that is the end of the connection."""
         with suppress(self._zmq.Again):
             while True:
-                event, _ = MONITORED.unpack(self._monitor.recv_multipart(self._zmq.NOBLOCK)[0])
+                event, _ = read_event(self._monitor, self._zmq.NOBLOCK)
                 if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._is_up = True
                 elif event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
@@ -256,7 +188,7 @@ class Channel:
                     raise Lost(CONNECTION_LOST if self._is_up else never)
 
     def is_alive(self) -> bool:
-        """Say whether a line that is not in use is still up."""
+        """Say whether a channel that is not in use is still up."""
         try:
             self._look()
         except (Lost, self._zmq.ZMQError):
@@ -272,4 +204,8 @@ class Channel:
         self._socket.close(linger=0)
 
 
-__all__ = ["Channel", "Lost"]
+def _beside(header: Header, spans: Sequence[Span]) -> list[Any]:
+    """Return what a request has beside its header: bytes to be written, or which windows to read."""
+    if header.kind == Kind.WRITE:
+        return [spans[0].chunk(header)]
+    return [encode_windows(spans)] if len(spans) > 1 else []

@@ -47,7 +47,7 @@ from .link_frames import LinkFrames
 from .link_tasks import LinkTask, TaskReader
 from .parent_memory import Missing, ParentMemory
 from .spec import RemoteWorkerSpec
-from .windows import new_key
+from .windows import Span, new_key
 
 MOST_KEPT = 256 << 20
 """Bytes of values that an endpoint keeps, if its calls have four times as many for values."""
@@ -381,7 +381,7 @@ class CallTasks(TaskReader):
                 array[...] = np.ndarray(array.shape, array.dtype, copy)
 
     def _fetch(self, key: int, address: int, nbytes: int) -> None:
-        self.memory.mover.fetch(self.memory.address, key, 0, address, nbytes)
+        self.memory.mover.fetch_all(self.memory.address, [Span(key, address, nbytes)])
 
     def _leave(self, answer: messages.Done) -> None:
         """Leave what the session has answered where the future finds it.

@@ -5,20 +5,21 @@ Rule     REMOTE-REG-9, REMOTE-MEM-1, REMOTE-MEM-2, REMOTE-MEM-3, REMOTE-MEM-4, R
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..system.types import Array
+from ..system.types import Array, address_of
 from . import buffers
 from .limits import MAX_FRAME_PAYLOAD_BYTES, REMOTE_BUFFER_ACCESS_READ, REMOTE_BUFFER_ACCESS_WRITE
 from .mover import Mover
 from .tasks import RemoteTensorDesc
-from .windows import Window
+from .windows import Span, Window
 
 PROFILE = "zmq/1"
 """How exported memory is reached; the descriptor is JSON with the address of the mover."""
@@ -26,20 +27,20 @@ PROFILE = "zmq/1"
 
 @dataclass
 class _Buffer:
-    generation: int
+    """A buffer, and the keys of the windows that it is exported in."""
+
+    identity: buffers.BufferIdentity
     memory: Array
+    exports: list[int] = field(default_factory=list)
 
 
 @dataclass
 class _Import:
-    """What was imported: a copy here, which tasks see, and where the memory is."""
+    """What was imported: a copy here, which tasks see, and the mover that has the memory."""
 
-    request: buffers.ReleaseImportRequest
+    made: buffers.ImportBufferResult
     memory: Array
     address: str
-    key: int
-    offset: int
-    access: int
 
 
 class Stores:
@@ -51,24 +52,20 @@ class Stores:
     def __init__(self, endpoint_id: int, mover: Mover, empty: Callable[[int], Array]) -> None:
         self._endpoint_id, self._mover, self._empty = endpoint_id, mover, empty
         self._buffers: dict[int, _Buffer] = {}
-        self._exports: dict[int, list[int]] = {}
-        """Keys of the windows of each buffer."""
         self._imports: dict[int, _Import] = {}
-        self._last_buffer = self._last_export = self._last_import = 0
+        self._numbers = itertools.count(1)
 
     # ------------------------------------------------------------ buffers
     def alloc(self, nbytes: int) -> buffers.BufferIdentity:
         """Allocate a buffer."""
-        memory = self._empty(nbytes)
-        self._last_buffer += 1
-        generation = secrets.randbits(62) | 1
-        self._buffers[self._last_buffer] = _Buffer(generation, memory)
-        return buffers.BufferIdentity(self._endpoint_id, self._last_buffer, generation)
+        memory, number = self._empty(nbytes), next(self._numbers)
+        made = buffers.BufferIdentity(self._endpoint_id, number, secrets.randbits(62) | 1)
+        self._buffers[number] = _Buffer(made, memory)
+        return made
 
     def free(self, identity: buffers.BufferIdentity) -> None:
         """Free a buffer, and end its exports."""
-        self._find(identity)
-        for key in self._exports.pop(identity.buffer_id, ()):
+        for key in self._find(identity).exports:
             self._mover.withdraw(key)
         del self._buffers[identity.buffer_id]
 
@@ -82,20 +79,24 @@ class Stores:
             raise ValueError(f"{copy.nbytes} bytes do not fit an answer: read them in parts")
         return self._span(copy).tobytes()
 
-    def _find(self, identity: Any) -> Array:
-        found = self._buffers.get(identity.buffer_id)
-        if (
-            identity.owner_endpoint_id != self._endpoint_id
-            or found is None
-            or found.generation != identity.generation
-        ):
+    def staged(self, token: bytes) -> bytes:
+        """Return the blob that is staged under a token: the identity of a buffer."""
+        return self._find(buffers.IDENTITY.decode(token)).memory.tobytes()
+
+    def address_of(self, desc: RemoteTensorDesc) -> int:
+        """Return the address of a tensor in a buffer of this endpoint."""
+        return address_of(self._span(desc))
+
+    def _find(self, part: Any) -> _Buffer:
+        found = self._buffers.get(part.buffer_id)
+        if found is None or _ids(found.identity) != _ids(part):
             raise KeyError(
-                f"{buffers.identity_of(identity)} is not a live buffer of endpoint {self._endpoint_id}"
+                f"{buffers.identity_of(part)} is not a live buffer of endpoint {self._endpoint_id}"
             )
-        return found.memory
+        return found
 
     def _span(self, part: Any) -> Array:
-        memory = self._find(part)
+        memory = self._find(part).memory
         if part.offset + part.nbytes > memory.nbytes:
             raise ValueError(
                 f"{part.nbytes} bytes from offset {part.offset} are not all in a buffer of "
@@ -104,30 +105,19 @@ class Stores:
         span: Array = memory[part.offset : part.offset + part.nbytes]
         return span
 
-    def staged(self, token: bytes) -> bytes:
-        """Return the blob that is staged under a token: the identity of a buffer."""
-        return self._find(buffers.IDENTITY.decode(token)).tobytes()
-
     # ------------------------------------------------------------ export and import
     def export(self, request: buffers.ExportBufferRequest) -> buffers.ExportBufferResult:
         """Let other endpoints read or write a part of a buffer."""
-        if request.transport_profile not in ("", PROFILE):
-            raise ValueError(
-                f"transport profile {request.transport_profile!r} is not known, {PROFILE!r} is"
-            )
-        memory = self._span(request)
-        key = secrets.randbits(63) | 1
-        self._mover.offer(Window(key, memory.ctypes.data, memory.nbytes, request.access_flags))
-        self._exports.setdefault(request.buffer_id, []).append(key)
-        self._last_export += 1
+        _require_profile(request.transport_profile or PROFILE)
+        memory, key = self._span(request), secrets.randbits(63) | 1
+        self._mover.offer(Window(key, address_of(memory), memory.nbytes, request.access_flags))
+        self._find(request).exports.append(key)
         return buffers.ExportBufferResult(
-            request.owner_endpoint_id,
-            request.buffer_id,
-            request.generation,
+            *_ids(request),
             buffers.RemoteAddressSpace.REMOTE_WINDOW,
             request.offset,
             request.nbytes,
-            self._last_export,
+            next(self._numbers),
             rkey_or_token=key,
             access_flags=request.access_flags,
             transport_profile=PROFILE,
@@ -136,87 +126,82 @@ class Stores:
 
     def take(self, request: buffers.ImportBufferRequest) -> buffers.ImportBufferResult:
         """Import what another endpoint has exported."""
-        exported, rights = request.export_desc, request.requested_access_flags
+        exported = request.export_desc
         if request.importer_endpoint_id != self._endpoint_id:
             raise ValueError(
                 f"importer {request.importer_endpoint_id} is not this endpoint, {self._endpoint_id}"
             )
-        if exported.transport_profile != PROFILE:
-            raise ValueError(
-                f"transport profile {exported.transport_profile!r} is not known, {PROFILE!r} is"
-            )
+        _require_profile(exported.transport_profile)
         address = str(json.loads(exported.transport_descriptor)["address"])
-        memory = self._empty(exported.nbytes)
-        self._last_import += 1
-        identity = exported.owner_endpoint_id, exported.buffer_id, exported.generation
-        release = buffers.ReleaseImportRequest(self._endpoint_id, *identity, self._last_import)
-        self._imports[self._last_import] = _Import(
-            release, memory, address, exported.rkey_or_token, exported.offset, rights
-        )
-        return buffers.ImportBufferResult(
+        made = buffers.ImportBufferResult(
             self._endpoint_id,
-            *identity,
-            self._last_import,
+            *_ids(exported),
+            next(self._numbers),
             exported.address_space,
             exported.offset,
             exported.nbytes,
             rkey_or_token=exported.rkey_or_token,
-            access_flags=rights,
+            access_flags=request.requested_access_flags,
             transport_profile=PROFILE,
             import_descriptor=exported.transport_descriptor,
         )
+        self._imports[made.import_id] = _Import(made, self._empty(made.nbytes), address)
+        return made
 
     def release(self, request: buffers.ReleaseImportRequest) -> None:
         """Forget what was imported."""
-        found = self._imports.get(request.import_id)
-        if found is None or found.request != request:
-            raise KeyError(f"{request} is not a live import of endpoint {self._endpoint_id}")
+        self._find_import(request, request.import_id)
         del self._imports[request.import_id]
 
-    # ------------------------------------------------------------ tasks
-    def address_of(self, desc: RemoteTensorDesc) -> int:
-        """Return the address of a tensor in a buffer of this endpoint."""
-        address: int = self._span(desc).ctypes.data
-        return address
+    def _find_import(self, part: Any, number: int) -> _Import:
+        found = self._imports.get(number)
+        if found is None or _ids(found.made) != _ids(part):
+            raise KeyError(
+                f"{buffers.identity_of(part)} is not a live import of endpoint {self._endpoint_id}"
+            )
+        return found
 
     def fetch(self, desc: RemoteTensorDesc, rights: int) -> tuple[int, Callable[[], None]]:
         """Return the address of an imported tensor, once its bytes are here, and what ends its use."""
-        found = self._imports.get(desc.rkey_or_token)
-        identity = desc.owner_endpoint_id, desc.buffer_id, desc.generation
-        if found is None or identity != (
-            found.request.owner_endpoint_id,
-            found.request.buffer_id,
-            found.request.generation,
-        ):
-            raise KeyError(
-                f"{buffers.identity_of(desc)} is not a live import of endpoint {self._endpoint_id}"
-            )
-        if rights & ~found.access:
+        found = self._find_import(desc, desc.rkey_or_token)
+        made = found.made
+        if rights & ~made.access_flags:
             raise PermissionError(
-                f"a task that {'writes' if rights & REMOTE_BUFFER_ACCESS_WRITE else 'reads'} needs "
-                f"more than access {found.access}, with which {buffers.identity_of(desc)} was imported"
+                f"a task that {'writes' if rights & REMOTE_BUFFER_ACCESS_WRITE else 'reads'} needs more "
+                f"than access {made.access_flags}, with which {buffers.identity_of(desc)} was imported"
             )
-        at = desc.offset - found.offset
-        if at < 0 or at + desc.nbytes > found.memory.nbytes:
+        at = desc.offset - made.offset
+        if at < 0 or at + desc.nbytes > made.nbytes:
             raise ValueError(
                 f"{desc.nbytes} bytes from offset {desc.offset} were not all imported: "
-                f"{found.memory.nbytes} from offset {found.offset} were"
+                f"{made.nbytes} from offset {made.offset} were"
             )
-        address: int = found.memory.ctypes.data + at
+        address = address_of(found.memory) + at
+        spans = [Span(made.rkey_or_token, address, desc.nbytes, at)]
         if rights & REMOTE_BUFFER_ACCESS_READ and desc.nbytes:
-            self._mover.fetch(found.address, found.key, at, address, desc.nbytes)
+            self._mover.fetch_all(found.address, spans)
 
         def put_back() -> None:
             if rights & REMOTE_BUFFER_ACCESS_WRITE and desc.nbytes:
-                self._mover.store(found.address, found.key, at, address, desc.nbytes)
+                self._mover.store_all(found.address, spans)
 
         return address, put_back
 
     def counts(self) -> dict[str, int]:
         """Return how many buffers, exports and imports there are."""
+        kept = self._buffers.values()
         return {
-            "buffers": len(self._buffers),
-            "buffer_bytes": sum(one.memory.nbytes for one in self._buffers.values()),
-            "exports": sum(map(len, self._exports.values())),
+            "buffers": len(kept),
+            "buffer_bytes": sum(one.memory.nbytes for one in kept),
+            "exports": sum(len(one.exports) for one in kept),
             "imports": len(self._imports),
         }
+
+
+def _ids(part: Any) -> tuple[int, int, int]:
+    return part.owner_endpoint_id, part.buffer_id, part.generation
+
+
+def _require_profile(name: str) -> None:
+    if name != PROFILE:
+        raise ValueError(f"transport profile {name!r} is not known, {PROFILE!r} is")

@@ -16,7 +16,9 @@ import enum
 import secrets
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .limits import (
@@ -61,22 +63,21 @@ class Kind(enum.IntEnum):
     """Of the session itself: a window is offered for which a GET may wait."""
 
 
+class Refusal(Exception):
+    """A request is not carried out; the text goes to the one who asked."""
+
+
+class NotOffered(Refusal):
+    """There is no such window: whoever asks expects that it may be so."""
+
+
 class Header(NamedTuple):
     """The first part of a message; the data, or the text of a refusal, is the second.
 
-    Attributes
-    ----------
-    kind : int
-        A `Kind`.
-    sender, transfer : int
-        Who asks, and the number of the transfer among the sender's, counted on. A sender stores one after
-        the other into a window: those with smaller numbers are over, whatever of them is still under way.
-    key : int
-        Of the window; of a question, who may ask it.
-    offset, nbytes : int
-        The whole range.
-    at : int
-        Where the chunk begins within the range.
+    `sender` is who asks, and `transfer` counts the sender's transfers. A sender stores one after the
+    other into a window: those with smaller numbers are over, whatever of them is still under way. `key`
+    is of the window; of a question, who may ask it. `offset` and `nbytes` are the whole range, in which
+    the chunk begins `at`.
     """
 
     kind: int
@@ -106,80 +107,69 @@ NOBODY = Header(0, 0, 0, 0, 0, 0, 0)
 
 
 def decode(raw: bytes) -> Header:
-    """Return the header that bytes hold.
-
-    Raises
-    ------
-    ValueError
-        They hold none, or one of another version.
-    """
+    """Return the header that bytes hold; `Refusal` if they hold none, or one of another version."""
     if len(raw) != HEADER_BYTES:
-        raise ValueError(f"a header has {HEADER_BYTES} bytes, not {len(raw)}")
+        raise Refusal(f"a header has {HEADER_BYTES} bytes, not {len(raw)}")
     magic, version, *fields = _HEADER.unpack(raw)
-    if magic != MAGIC:
-        raise ValueError(f"a header begins with {MAGIC!r}, not with {magic!r}")
-    if version != VERSION:
-        raise ValueError(
-            f"version {version} of the tensor protocol: this side has version {VERSION}; "
-            f"install the same version of simpler_ref on both"
+    if (magic, version) != (MAGIC, VERSION):
+        raise Refusal(
+            f"a header begins with {MAGIC!r} and {VERSION}, not with {magic!r} and {version}: install "
+            "the same version of simpler_ref on both sides"
         )
     return Header(*fields)
 
 
-def encode_windows(several: Iterable[tuple[int, int]]) -> bytes:
+class Span(NamedTuple):
+    """A part of a window of another session, and memory of this one: a buffer, or its address."""
+
+    key: int
+    memory: Any
+    nbytes: int
+    offset: int = 0
+
+    def chunk(self, header: Header) -> Any:
+        """Return the memory of a chunk."""
+        return self.memory[header.at : header.at + header.size]
+
+
+def encode_windows(spans: Sequence[Span]) -> bytes:
     """Return the second part of a READ: key and size of each window."""
-    return b"".join([_WINDOW.pack(*one) for one in several])
+    return b"".join([_WINDOW.pack(one.key, one.nbytes) for one in spans])
 
 
 def decode_windows(header: Header, raw: bytes) -> list[Header]:
     """Return the READ of each window in the second part of one.
 
-    Raises
-    ------
-    ValueError
-        These are no windows, or too many, or have other bytes than the header says.
+    `Refusal`: these are no windows, or too many, or have other bytes than the header says.
     """
     if not raw or len(raw) % _WINDOW.size or len(raw) > MOST_TOGETHER * _WINDOW.size:
-        raise ValueError(f"{len(raw)} bytes name no windows, or too many")
+        raise Refusal(f"{len(raw)} bytes name no windows, or too many")
     found = [header._replace(key=key, nbytes=size) for key, size in _WINDOW.iter_unpack(raw)]
     if header.key or header.at or not sum(one.nbytes for one in found) == header.nbytes <= CHUNK:
-        raise ValueError(f"the windows have not the {header.nbytes} bytes that the header says")
+        raise Refusal(f"the windows have not the {header.nbytes} bytes that the header says")
     return found
 
 
-U64 = 1 << 64
-NEEDS = {Kind.READ: REMOTE_BUFFER_ACCESS_READ, Kind.WRITE: REMOTE_BUFFER_ACCESS_WRITE}
-VERBS = {Kind.READ: "read", Kind.WRITE: "written"}
+NEEDS = {
+    Kind.READ: (REMOTE_BUFFER_ACCESS_READ, "read"),
+    Kind.WRITE: (REMOTE_BUFFER_ACCESS_WRITE, "written"),
+}
 MOST_SENDERS = 4096
 
 
+@dataclass(slots=True)
 class Window:
-    """Memory that others may reach: whoever has the key may read or write it, as `access` says.
+    """Memory that others may reach: whoever has the key may read 1, write 2 or both 3, as `access` says.
 
-    Attributes
-    ----------
-    key : int
-        A token of 64 bits that nobody can guess; never 0.
-    address, nbytes : int
-        The memory. It belongs to whoever offers the window, and stays until it is withdrawn.
-    access : int
-        Read 1, write 2, both 3.
+    The key is a token of 64 bits that nobody can guess, and never 0. The memory belongs to whoever offers
+    the window, and stays until it is withdrawn. `newest` is the last transfer of each sender.
     """
 
-    __slots__ = ("_newest", "access", "address", "key", "nbytes")
-
-    def __init__(
-        self, key: int, address: int, nbytes: int, access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
-    ) -> None:
-        if not 0 < key < U64:
-            raise ValueError(f"the key of a window is a u64 other than 0, not {key}")
-        if address <= 0 or nbytes <= 0 or address + nbytes > U64:
-            raise ValueError(f"a window is memory: {nbytes} bytes at address {address:#x} are none")
-        if not 1 <= access <= REMOTE_BUFFER_ACCESS_READ_WRITE:
-            raise ValueError(f"the access of a window is 1, 2 or 3, not {access}")
-        self.key, self.address, self.nbytes, self.access = key, address, nbytes, access
-        self._newest: dict[int, int] | None = None
-        """The last transfer of each sender, once there is one."""
+    key: int
+    address: int
+    nbytes: int
+    access: int = REMOTE_BUFFER_ACCESS_READ_WRITE
+    newest: dict[int, int] = field(default_factory=dict)
 
     def chunk(self, header: Header) -> memoryview:
         """Return the memory of a chunk."""
@@ -190,20 +180,12 @@ class Window:
 
         They may arrive behind those of the transfer that repeats it, over another connection.
         """
-        known = self._newest = self._newest or {}
+        known = self.newest
         newest = max(known.pop(header.sender, 0), header.transfer)
         if len(known) >= MOST_SENDERS:
             del known[next(iter(known))]
         known[header.sender] = newest
         return header.transfer < newest
-
-
-class Span(NamedTuple):
-    """A whole window of another session, and memory of this one, a buffer or its address."""
-
-    key: int
-    memory: Any
-    nbytes: int
 
 
 def new_key() -> int:
@@ -214,14 +196,6 @@ def new_key() -> int:
 def name_of(key: int) -> str:
     """Return what a window is called in messages, which must not give its key away."""
     return f"window {key >> 48:04x}…"
-
-
-class Refusal(ValueError):
-    """A request is not carried out; the text goes to the one who asked."""
-
-
-class NotOffered(Refusal):
-    """There is no such window: whoever asks expects that it may be so."""
 
 
 def bytes_at(address: int, nbytes: int) -> memoryview:
@@ -263,10 +237,11 @@ class Windows:
         with self._lock:
             self._offered.clear()
 
-    def read(self, several: Sequence[Header], take: Callable[[list[memoryview]], Any]) -> None:
-        """Hand the bytes of chunks to a function that copies them."""
+    @contextmanager
+    def read(self, several: Sequence[Header]) -> Iterator[list[memoryview]]:
+        """Yield the bytes of chunks, to be copied."""
         with self._lock:
-            take([self._find(header, Kind.READ).chunk(header) for header in several])
+            yield [self._find(header, Kind.READ).chunk(header) for header in several]
 
     def write(self, header: Header, data: memoryview) -> bool:
         """Copy a chunk into a window; return False if its transfer is over, and nothing is copied."""
@@ -287,10 +262,9 @@ class Windows:
                 "the program exports, it releases only after the tasks that use it"
             )
         window = self._offered[header.key]
-        if not window.access & NEEDS[kind]:
-            raise Refusal(
-                f"{name} may not be {VERBS[kind]}: export the memory with access to be {VERBS[kind]}"
-            )
+        access, verb = NEEDS[kind]
+        if not window.access & access:
+            raise Refusal(f"{name} may not be {verb}: export the memory with access to be {verb}")
         end = header.offset + header.nbytes
         if end > window.nbytes:
             raise Refusal(

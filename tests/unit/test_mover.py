@@ -181,11 +181,13 @@ SIZES = [1, CHUNK - 1, CHUNK, CHUNK + 1, (CREDIT + 3) * CHUNK + 5]
 def test_bytes_that_are_moved_are_those_of_the_window_and_no_others(pair, nbytes):
     here, there = pair
     memory, into = numbers(nbytes + 100), np.zeros(nbytes + 2, np.uint8)
-    here.fetch(there.address, offer(there, memory, READ), 7, into[1:-1], nbytes)
+    here.fetch_all(there.address, [Span(offer(there, memory, READ), into[1:-1], nbytes, 7)])
     assert np.array_equal(into[1:-1], memory[7 : 7 + nbytes])
     assert into[0] == into[-1] == 0
     memory, source = np.zeros(nbytes + 100, np.uint8), numbers(nbytes)
-    here.store(there.address, offer(there, memory, WRITE), 7, source.ctypes.data, nbytes)
+    here.store_all(
+        there.address, [Span(offer(there, memory, WRITE), source.ctypes.data, nbytes, 7)]
+    )
     assert np.array_equal(memory[7 : 7 + nbytes], source) and not memory[:7].any()
     assert not memory[7 + nbytes :].any()
 
@@ -222,8 +224,8 @@ def test_several_threads_fetch_and_store_at_once(open_mover, group):
 
     def there_and_back(i):
         for _ in range(3):
-            here.fetch(there.address, keys[i], 0, intos[i], nbytes)
-            here.store(there.address, target_keys[i], 0, intos[i], nbytes)
+            here.fetch_all(there.address, [Span(keys[i], intos[i], nbytes)])
+            here.store_all(there.address, [Span(target_keys[i], intos[i], nbytes)])
 
     for thread in [Waiting(there_and_back, i) for i in range(4)]:
         thread.join()
@@ -263,16 +265,16 @@ def test_a_range_that_may_not_be_moved_is_refused_without_change(pair, access, o
     here, there = pair
     memory = numbers(3 * CHUNK)
     before = memory.copy()
-    for move, other in ((here.fetch, WRITE), (here.store, READ)):
+    for move, other in ((here.fetch_all, WRITE), (here.store_all, READ)):
         key = offer(there, memory, access or other)
         for _ in range(2 * (access is None)):
             there.withdraw(key)
         ours = np.zeros(nbytes, np.uint8)
-        text = refuse(move, there.address, key, offset, ours, nbytes)
+        text = refuse(move, there.address, [Span(key, ours, nbytes, offset)])
         assert why in text and name_of(key) in text
         assert f"{key:x}" not in text and np.array_equal(memory, before)
         assert not ours.any()
-        here.fetch(there.address, offer(there, memory), 0, ours, 1)
+        here.fetch_all(there.address, [Span(offer(there, memory), ours, 1)])
         assert ours[0] == memory[0]
 
 
@@ -294,12 +296,13 @@ def test_a_window_can_be_withdrawn_during_a_transfer(pair, direction, monkeypatc
 
     monkeypatch.setattr(there._windows, step, withdraw_first)
     ours = np.ones(nbytes, np.uint8)
-    assert "not any more" in refuse(getattr(here, direction), there.address, key, 0, ours, nbytes)
+    move = getattr(here, f"{direction}_all")
+    assert "not any more" in refuse(move, there.address, [Span(key, ours, nbytes)])
     assert np.array_equal(memory, kept[0])
     again = offer(there, memory)  # what the transfer has left on the line disturbs no other
     memory[:] = numbers(nbytes)
     monkeypatch.undo()
-    here.fetch(there.address, again, 0, ours, nbytes)
+    here.fetch_all(there.address, [Span(again, ours, nbytes)])
     assert np.array_equal(ours, memory)
     assert here.counters()["lines"] == 1
 
@@ -309,15 +312,11 @@ def test_to_withdraw_waits_for_the_chunk_that_is_copied():
     windows.offer(Window(KEY, memory.ctypes.data, 10))
     header = Header(Kind.READ, 1, 1, KEY, 0, 10, 0)
 
-    def take(data):
+    with windows.read([header]):
         withdrawal = Waiting(windows.withdraw, KEY)
         withdrawal.join(0.05)
         assert withdrawal.is_alive()
-        threads.append(withdrawal)
-
-    threads = []
-    windows.read([header], take)
-    threads[0].join()
+    withdrawal.join()
 
 
 def test_chunks_of_a_transfer_that_was_given_up_are_not_copied():
@@ -330,37 +329,6 @@ def test_chunks_of_a_transfer_that_was_given_up_are_not_copied():
     assert not windows.write(first, memoryview(b"c" * 10))
     assert bytes(memory) == b"b" * 10
     assert windows.write(other, memoryview(b"d" * 10))
-
-
-@pytest.mark.parametrize(
-    ("key", "offset", "into", "nbytes", "why"),
-    [
-        (KEY, 0, bytearray(1), 0, "at least 1 byte, not 0"),
-        (KEY, 0, bytearray(1), 2, "the memory has 1 bytes"),
-        (KEY, 0, b"a", 1, "the memory is read-only"),
-        (-1, 0, bytearray(1), 1, "64 bits"),
-        (1 << 64, 0, bytearray(1), 1, "64 bits"),
-        (KEY, -1, bytearray(1), 1, "64 bits"),
-        (KEY, 1 << 64, bytearray(1), 1, "64 bits"),
-    ],
-)
-def test_what_does_not_fit_is_refused_where_it_is(open_mover, key, offset, into, nbytes, why):
-    here = open_mover()
-    with pytest.raises(ValueError, match=why):
-        here.fetch(here.address, key, offset, into, nbytes)
-    assert here.counters()["lines"] == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "address", "nbytes", "access"),
-    [
-        *((0, 8, 8, 3), (1 << 64, 8, 8, 3), (1, 0, 8, 3), (1, 8, 0, 3)),
-        *((1, (1 << 64) - 1, 2, 3), (1, 8, 8, 4)),
-    ],
-)
-def test_a_window_is_memory_with_a_key_and_access(key, address, nbytes, access):
-    with pytest.raises(ValueError, match="window"):
-        Window(key, address, nbytes, access)
 
 
 def test_a_key_is_used_for_one_window(open_mover):
@@ -384,6 +352,7 @@ def dealer(context, address, group=None):
 REQUEST = Header(Kind.READ, 1, 3, KEY, 0, 100, 0)
 STORE = REQUEST._replace(kind=Kind.WRITE)
 MANY = REQUEST._replace(key=0)
+ONE = Span(KEY, b"", 1)
 GARBAGE = {
     "nothing": [b""],
     "a short header": [REQUEST.encode()[:-1]],
@@ -394,9 +363,15 @@ GARBAGE = {
     "an answer": [REQUEST._replace(kind=Kind.DATA).encode(), bytes(100)],
     "data that nobody wants": [REQUEST.encode(), b"x"],
     "windows that are none": [MANY.encode(), b"x"],
-    "more windows than bytes": [MANY.encode(), windows.encode_windows([(KEY, 100), (KEY, 1)])],
-    "windows and one more": [REQUEST.encode(), windows.encode_windows([(KEY, 100)])],
-    "too many windows": [MANY.encode(), windows.encode_windows([(KEY, 1)] * (MOST_TOGETHER + 1))],
+    "more windows than bytes": [
+        MANY.encode(),
+        windows.encode_windows([ONE] * 101),
+    ],
+    "windows and one more": [REQUEST.encode(), windows.encode_windows([Span(KEY, b"", 100)])],
+    "too many windows": [
+        MANY.encode(),
+        windows.encode_windows([ONE] * (MOST_TOGETHER + 1)),
+    ],
     "no data": [STORE.encode()],
     "too little data": [STORE.encode(), bytes(99)],
     "too much data": [STORE.encode(), bytes(101)],
@@ -440,7 +415,7 @@ def test_a_message_that_is_too_long_costs_its_sender_the_connection(pair):
         assert monitor.poll(20_000)
         monitor.close()
     into = bytearray(100)
-    here.fetch(there.address, KEY, 0, into, 100)
+    here.fetch_all(there.address, [Span(KEY, into, 100)])
     assert into == memory.tobytes()
 
 
@@ -454,11 +429,11 @@ def test_whoever_has_no_keys_of_the_group_reaches_no_window(open_mover, monkeypa
             stranger = lambda line, *_: secure_client(line, other, group.public)  # noqa: E731
             monkeypatch.setattr(channels, "secure_client", stranger)
         with pytest.raises(TransferError, match="no session") as caught:
-            here.fetch(there.address, key, 0, bytearray(100), 100)
+            here.fetch_all(there.address, [Span(key, bytearray(100), 100)])
         assert not caught.value.refused
     assert there.counters()["served_chunks"] == there.counters()["served_refused"] == 0
     monkeypatch.undo()
-    here.fetch(there.address, key, 0, bytearray(100), 100)
+    here.fetch_all(there.address, [Span(key, bytearray(100), 100)])
 
 
 def test_answers_to_other_transfers_are_not_taken(open_mover):
@@ -470,7 +445,7 @@ def test_answers_to_other_transfers_are_not_taken(open_mover):
         address = router.last_endpoint.decode()
 
         def answer(*answers):
-            fetching = Waiting(here.fetch, address, KEY, 0, into, 10)
+            fetching = Waiting(here.fetch_all, address, [Span(KEY, into, 10)])
             peer, request = router.recv_multipart()
             asked = windows.decode(request)
             for change, data in answers:
@@ -493,7 +468,8 @@ def test_answers_to_other_transfers_are_not_taken(open_mover):
 # ---------------------------------------------------------------- losses
 def moving(here, direction, peer, into=None):
     ours = np.zeros(NBYTES, np.uint8) if into is None else into
-    return Waiting(getattr(here, direction), peer.address, KEY, 0, ours, NBYTES)
+    move = getattr(here, f"{direction}_all")
+    return Waiting(move, peer.address, [Span(KEY, ours, NBYTES)])
 
 
 def lost(transfer):
@@ -536,4 +512,4 @@ def test_to_close_a_mover_ends_transfers_that_wait(open_mover, start_peer):
         assert "this mover has been closed" in lost(transfer)
     here.close()
     with pytest.raises(TransferError, match="has been closed"):
-        here.fetch(peer.address, KEY, 0, bytearray(1), 1)
+        here.fetch_all(peer.address, [Span(KEY, bytearray(1), 1)])
