@@ -21,11 +21,9 @@ from ..system.values import tcp_address
 from .connection import prepare, zmq
 from .fleets import SessionProcess, read_manifest, session_command
 from .keys import KeyPair, secure_server
-from .limits import ANY_MODULE
-from .manifest import Manifest, to_line
+from .manifest import Manifest, allows, to_line
 
 log = logging.getLogger("simpler_ref")
-
 START, STOP = b"start", b"stop"
 """What parents say."""
 ALIVE, ANNOUNCED, REFUSED, ENDED = b"alive", b"announced", b"refused", b"ended"
@@ -60,32 +58,11 @@ class _Hosted:
 
 
 class Daemon:
-    """Starts sessions for parents that connect.
+    """Starts sessions for parents that connect, at an address such as ``tcp://0.0.0.0:5555``.
 
-    Parameters
-    ----------
-    listen : str
-        The ZeroMQ address to wait at, such as ``tcp://0.0.0.0:5555``.
-    pair : KeyPair, optional
-        The keys of this side and of parents. None: whoever connects is a parent.
-    modules : iterable of str
-        From which sessions may import callables, with those below them.
-    serialized : bool
-        Whether sessions may accept serialised callables.
-    insecure : bool
-        Whether sessions may have connections in the open.
-
-    Attributes
-    ----------
-    address : str
-        Where it waits.
-
-    Raises
-    ------
-    ValueError
-        That is no TCP address.
-    RemoteError
-        It cannot listen there.
+    Both sides have the keys `pair`; with None whoever connects is a parent. Sessions may import callables
+    from `modules`, accept serialised ones, and have connections in the open, as far as their parents and
+    this side agree. `address` is where it waits.
     """
 
     def __init__(
@@ -132,10 +109,7 @@ class Daemon:
                 self._tell(one)
 
     def end(self) -> None:
-        """Let `serve` return; a handler of signals may call this.
-
-        An exception of the handler would be dropped if it came while an object is being finalised.
-        """
+        """Let `serve` return; for handlers of signals, whose exceptions finalisers would drop."""
         self._is_over = True
 
     def close(self) -> None:
@@ -189,13 +163,7 @@ class Daemon:
         return thread
 
     def allowed(self, manifest: Manifest) -> Manifest:
-        """Return what of a manifest this side allows as well.
-
-        Raises
-        ------
-        RemoteError
-            The parent wants connections in the open, or chips, whose callables are machine code.
-        """
+        """Return what of a manifest this side allows as well; refuse what it does not."""
         if not manifest.is_secure and not self._insecure:
             raise RemoteError(
                 "the parent asks for connections without encryption (secure=False): start this endpoint "
@@ -230,6 +198,6 @@ def common_modules(some: Iterable[str], others: Iterable[str]) -> tuple[str, ...
         for one in some
         for other in others
         for lower, upper in ((one, other), (other, one))
-        if upper in (ANY_MODULE, lower) or lower.startswith(upper + ".")
+        if allows(upper, lower)
     }
     return tuple(sorted(found))

@@ -20,10 +20,11 @@ from ..callables.runnable import CompiledCallable
 from ..errors import CallableError
 from ..model.arguments import TaskArgs
 from . import callables
-from .limits import ANY_MODULE
 from .lists import LIST, PlayedList
+from .manifest import allows
 
 PAYLOAD_VERSION = 1
+_TASKS, _INNER = callables.RemoteRegistryTarget
 AGREE = "give RemoteWorkerSpec(serialized=True), and a daemon --allow-serialized"
 """What a refusal of something pickled suggests."""
 
@@ -63,31 +64,23 @@ class Dispatcher:
         staged: Callable[[bytes], bytes],
     ) -> None:
         self._modules = tuple(modules)
-        self._serialized = serialized
+        self.takes_pickles = serialized
+        """Whether the endpoint has agreed to serialised callables, and so to anything that is pickled."""
         self._register, self._unregister, self._staged = register, unregister, staged
         self._prepared: dict[tuple[int, bytes], Any] = {}
         self._live: dict[tuple[int, bytes], Any] = {}
 
-    @property
-    def takes_pickles(self) -> bool:
-        """Whether the endpoint has agreed to serialised callables, and so to anything that is pickled."""
-        return self._serialized
-
     # ------------------------------------------------------------ looking things up
     def find(self, digest: bytes) -> Any:
         """Return the callable of a task: an `InnerCallable` if it is one of the inner Worker."""
-        for registry in (
-            callables.RemoteRegistryTarget.REMOTE_TASK_DISPATCHER,
-            callables.RemoteRegistryTarget.INNER_L3_WORKER,
-        ):
-            found = self._live.get((registry, digest))
-            if found is not None:
-                return found
-        raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
+        found = self._live.get((_TASKS, digest), self._live.get((_INNER, digest)))
+        if found is None:
+            raise KeyError(f"digest {digest.hex()} is not registered with this endpoint")
+        return found
 
     def inner_handle(self, digest: bytes) -> CallableHandle:
         """Return the handle of a callable of the inner Worker."""
-        found = self._live.get((callables.RemoteRegistryTarget.INNER_L3_WORKER, digest))
+        found = self._live.get((_INNER, digest))
         if found is None:
             raise KeyError(
                 f"digest {digest.hex()} is not registered for the inner Worker of this endpoint: "
@@ -114,18 +107,17 @@ class Dispatcher:
                 f"{error} on {sockets.gethostname()}: install it there, or name its folder in PYTHONPATH "
                 "where sessions or their daemon are started"
             ) from error
-        if command.target_registry == callables.RemoteRegistryTarget.INNER_L3_WORKER:
+        if command.target_registry == _INNER:
             target = InnerCallable(self._register(target), target)
         self._prepared[key] = target
 
     def commit(self, command: callables.DigestCallableCommand) -> None:
         """Make a prepared callable usable."""
         key = command.target_registry, command.digest
-        if key in self._live:
-            return
-        if key not in self._prepared:
-            raise KeyError(f"digest {command.digest.hex()} was not prepared")
-        self._live[key] = self._prepared.pop(key)
+        if key not in self._live:
+            if key not in self._prepared:
+                raise KeyError(f"digest {command.digest.hex()} was not prepared")
+            self._live[key] = self._prepared.pop(key)
 
     def require(self, command: callables.DigestCallableCommand) -> None:
         """Refuse a callable that is not usable: one that is needs no further preparation."""
@@ -137,10 +129,7 @@ class Dispatcher:
         key = command.target_registry, command.digest
         for table in (self._prepared, self._live):
             target = table.pop(key, None)
-            if (
-                target is not None
-                and command.target_registry == callables.RemoteRegistryTarget.INNER_L3_WORKER
-            ):
+            if isinstance(target, InnerCallable):
                 self._unregister(target.handle)
 
     # ------------------------------------------------------------ kinds
@@ -151,14 +140,14 @@ class Dispatcher:
         if command.callable_kind == CallableKind.PYTHON_IMPORT:
             return self._import(command)
         if command.callable_kind == CallableKind.PYTHON_SERIALIZED:
-            if not self._serialized:
+            if not self.takes_pickles:
                 raise CallableError(
                     "CALLABLE_KIND_UNSUPPORTED",
                     "this endpoint takes no serialised callables: register RemoteCallable("
                     f"'module:function'), or {AGREE}",
                 )
             return load_payload(command.payload, False, command.digest)
-        if command.target_registry != callables.RemoteRegistryTarget.INNER_L3_WORKER:
+        if command.target_registry != _INNER:
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED", "chip callables are for the inner Worker's chips"
             )
@@ -167,10 +156,7 @@ class Dispatcher:
     def _import(self, command: callables.RegisterCallableCommand) -> Any:
         require_digest(command.payload, command.digest)
         module, qualname = parse_python_import_descriptor(command.payload)
-        if not any(
-            one == ANY_MODULE or module == one or module.startswith(f"{one}.")
-            for one in self._modules
-        ):
+        if not any(allows(one, module) for one in self._modules):
             allowed = ", ".join(self._modules) or "none"
             raise CallableError(
                 "CALLABLE_KIND_UNSUPPORTED",

@@ -68,21 +68,10 @@ class Place(ABC):
 
 
 class SessionProcess(Place):
-    """A session that is a child of this process, or of an ``ssh`` that is.
+    """A session that is a child of this process, or of an ``ssh`` that is, to a host unless that is "".
 
-    Parameters
-    ----------
-    command : sequence of str
-        Starts it. It becomes the leader of a group of its own, so that Ctrl-C does not reach it.
-    manifest : Manifest
-        What the session is handed.
-    host : str
-        The machine; "" for this one.
-
-    Raises
-    ------
-    RemoteError
-        The command cannot be started.
+    It becomes the leader of a group of its own, so that Ctrl-C does not reach it. `RemoteError` if its
+    command cannot be started.
     """
 
     def __init__(self, command: Sequence[str], manifest: Manifest, host: str = "") -> None:
@@ -108,9 +97,7 @@ class SessionProcess(Place):
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._tail = Tail(self._process.stderr)
-        with suppress(
-            BrokenPipeError
-        ):  # it has ended already, which is found when it is waited for
+        with suppress(BrokenPipeError):  # it has ended, which is found when it is waited for
             self._stdin.write(to_line(manifest).encode() + b"\n")
 
     def fileno(self) -> int:
@@ -118,13 +105,7 @@ class SessionProcess(Place):
         return self._pidfd if self._stdout.closed else self._stdout.fileno()
 
     def started(self) -> SessionProcess:
-        """Wait until the session has announced itself, and return this; or stop it.
-
-        Raises
-        ------
-        RemoteError
-            See `announced`.
-        """
+        """Wait until the session has announced itself, and return this; or stop it: see `announced`."""
         try:
             while not self.announced(TICK_S):
                 pass
@@ -136,10 +117,7 @@ class SessionProcess(Place):
     def announced(self, timeout_s: float) -> bool:
         """Return whether the session has announced itself, after at most that time.
 
-        Raises
-        ------
-        RemoteError
-            It has ended, or its time is over; with its last lines.
+        `RemoteError` with its last lines if it has ended, or its time is over.
         """
         if self._stdout.closed:
             return True
@@ -217,13 +195,7 @@ class SessionProcess(Place):
 
 
 class Tail:
-    """Copies what a session prints to this process's stderr, and keeps the last of it.
-
-    Parameters
-    ----------
-    stream : file
-        Read, and closed, by a thread.
-    """
+    """Copies what a session prints to this process's stderr, on a thread, and keeps the last of it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._kept = stream, ""
@@ -282,14 +254,9 @@ def reached_at(announcement: Announcement, host: str) -> Announcement:
 
 
 def read_manifest(line: str | bytes) -> Manifest:
-    """Return what a parent has handed over.
+    """Return what a parent has handed over; `ValueError` if it is no manifest.
 
-    Raises
-    ------
-    RemoteError
-        The parent has another version of this package, whose manifest may have other fields.
-    ValueError
-        It is no manifest.
+    One of another version may have other fields, so its `RemoteError` comes first.
     """
     with suppress(ValueError, TypeError, KeyError):
         version = json.loads(line)["version"]

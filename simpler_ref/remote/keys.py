@@ -43,13 +43,7 @@ def new_pair() -> KeyPair:
 
 
 def write_pair(path: str | os.PathLike[str]) -> KeyPair:
-    """Make a pair and write its secret key into a new file that only this user can read.
-
-    Raises
-    ------
-    FileExistsError
-        There is such a file.
-    """
+    """Make a pair and write its secret key into a new file, which is not there yet, for this user only."""
     pair = new_pair()
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(pair.secret + "\n")
@@ -57,15 +51,7 @@ def write_pair(path: str | os.PathLike[str]) -> KeyPair:
 
 
 def read_pair(path: str | os.PathLike[str]) -> KeyPair:
-    """Return the pair whose secret key is in a file.
-
-    Raises
-    ------
-    PermissionError
-        Others may read the file, or this user may not.
-    ValueError
-        There is no key in it.
-    """
+    """Return the pair whose secret key is in a file, which nobody else may read."""
     mode = os.stat(path).st_mode & 0o777
     if mode & 0o077:
         raise PermissionError(
@@ -85,15 +71,8 @@ def read_pair(path: str | os.PathLike[str]) -> KeyPair:
 def secure_server(socket: Socket[Any], pair: KeyPair, admitted: Collection[str]) -> None:
     """Let a socket admit only clients that have one of some keys; to be called before it is bound.
 
-    Parameters
-    ----------
-    socket : zmq.Socket
-        One that binds. Clients in the open are refused as well.
-    pair : KeyPair
-        The server's.
-    admitted : collection of str
-        Public keys, looked at whenever a client connects: one that is removed from a set is refused from
-        then on, but keeps the connection it has.
+    Clients in the open are refused as well. `admitted` is looked at whenever a client connects: one that
+    is removed from a set is refused from then on, but keeps the connection it has.
     """
     socket.curve_secretkey = pair.secret.encode()
     socket.curve_publickey = pair.public.encode()
@@ -103,17 +82,7 @@ def secure_server(socket: Socket[Any], pair: KeyPair, admitted: Collection[str])
 
 
 def secure_client(socket: Socket[Any], pair: KeyPair, server_key: str) -> None:
-    """Let a socket connect to one server only; to be called before it is connected.
-
-    Parameters
-    ----------
-    socket : zmq.Socket
-        One that connects.
-    pair : KeyPair
-        The client's; the server must admit its public key.
-    server_key : str
-        The server's public key.
-    """
+    """Let a socket connect to one server only, which must admit its key; to be called before it does."""
     socket.curve_secretkey = pair.secret.encode()
     socket.curve_publickey = pair.public.encode()
     socket.curve_serverkey = server_key.encode()
@@ -122,10 +91,7 @@ def secure_client(socket: Socket[Any], pair: KeyPair, server_key: str) -> None:
 class Doorkeeper:
     """Answers the question of a context's servers whether a client may connect (ZeroMQ RFC 27).
 
-    Parameters
-    ----------
-    context : zmq.Context
-        Its end ends the thread.
+    Its thread ends with the context.
     """
 
     def __init__(self, context: Context[Any]) -> None:

@@ -26,13 +26,7 @@ _MOST_DIMS = 64
 
 @lru_cache(256)
 def layout_text(layout: Layout) -> str:
-    """Return a layout as it travels.
-
-    Raises
-    ------
-    TypeError
-        It has gaps, or negative strides, or its element type cannot be written.
-    """
+    """Return a layout as it travels; `TypeError` if it has gaps, or elements that cannot be written."""
     dtype, shape, strides = layout
     if not is_whole(layout):
         raise TypeError(
@@ -47,13 +41,7 @@ def layout_text(layout: Layout) -> str:
 
 @lru_cache(256)
 def read_layout(text: str, nbytes: int | None = None) -> Layout:
-    """Return the layout of a tensor, which has some bytes if they are given.
-
-    Raises
-    ------
-    ValueError
-        This is none, or of another size.
-    """
+    """Return the layout of a tensor of so many bytes, if they are given; `ValueError` if it is of none."""
     try:
         descr, shape, strides = json.loads(text)
         layout = _dtype_of(descr), _numbers(shape), _numbers(strides)

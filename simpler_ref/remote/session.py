@@ -24,7 +24,6 @@ from ..callables.identity import CallableHandle, hashid_to_digest
 from ..errors import RemoteError
 from ..system.types import Array
 from ..trace.recorder import VARIABLE
-from ..version import __version__
 from . import buffers
 from . import frames as protocol
 from .callables import decode_digest_callable_command, decode_register_callable_command
@@ -100,16 +99,11 @@ def serve(
     Raises
     ------
     RemoteError
-        The parent has another version of this package, or did not greet in time.
+        The parent did not greet in time.
     """
     global _current
     deadline = time.monotonic() + manifest.start_timeout_s
     os.environ.pop(VARIABLE, None)  # it is traced if its parent is
-    if manifest.version != __version__:
-        raise RemoteError(
-            f"the parent has simpler_ref {manifest.version}, this endpoint has {__version__}: install "
-            "the same version on both"
-        )
     session = Session(manifest, ended, interface, make_worker)
     _current = session
     try:

@@ -177,13 +177,7 @@ class RemoteWorkerSpec:
 def spec_of(
     fleet: Any, num_sub_workers: int | None, endpoints: int | None
 ) -> tuple[RemoteWorkerSpec, int]:
-    """Return what `Worker(fleet=…)` asks for, and how many endpoints.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Neither a Fleet nor a RemoteWorkerSpec; no endpoints; sub workers named twice, or no workers.
-    """
+    """Return what `Worker(fleet=…)` asks for, and how many endpoints; refuse what makes no sense."""
     from .fleets import Fleet
 
     if isinstance(fleet, RemoteWorkerSpec):

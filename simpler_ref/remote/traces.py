@@ -24,7 +24,6 @@ from .parent_memory import ParentMemory
 from .session_frames import SessionFrames
 
 log = logging.getLogger("simpler_ref")
-
 MOST_BYTES = 1 << 34
 """Of the records of one trace: no endpoint may fill the disk of the program's machine."""
 MOST_PIECES = 8
@@ -48,28 +47,25 @@ class LinkTrace:
     def answer(self, request: bytes) -> bytes:
         """Have the session trace its Worker, and fetch the records; or end that."""
         asked = json.loads(request)
-        told: dict[str, Any]
-        if "file" in asked:
-            told = {"why": self._begin(asked["file"], records.TraceDetail[asked["detail"].upper()])}
-        else:
-            told = self._end(asked["wait_s"])
+        told = self._end(**asked) if "wait_s" in asked else self._begin(**asked)
         return json.dumps(told).encode()
 
-    def _begin(self, path: str, detail: records.TraceDetail) -> str:
+    def _begin(self, file: str, detail: str) -> dict[str, str]:
+        """Begin a trace; return why it cannot be."""
         self.drop()
-        told = self._ask(detail)
+        told = self._ask(records.TraceDetail[detail.upper()])
         if told.error:
-            return told.error
+            return {"why": told.error}
         try:
-            file = open(path, "wb")  # noqa: SIM115
+            opened = open(file, "wb")  # noqa: SIM115
         except OSError:
             self._let_go()
             raise
         with self._lock:
-            self._file, self._key = file, told.key
+            self._file, self._key = opened, told.key
             self._came, self._size, self._why = 0, None, ""
         self.poll()
-        return ""
+        return {"why": ""}
 
     def _end(self, wait_s: float) -> dict[str, Any]:
         """End the trace; return how many bytes are still to come after a while, and what went wrong."""
@@ -136,10 +132,7 @@ class LinkTrace:
 class SessionTrace:
     """The trace that a session takes, while its parent takes one.
 
-    Attributes
-    ----------
-    key : int
-        Of those who may ask for the records; 0 if there are none.
+    Those who may ask for the records have its `key`; 0: there are none.
     """
 
     def __init__(self, session_id: int, frames: SessionFrames, inner: Any) -> None:
@@ -167,9 +160,8 @@ class SessionTrace:
             if self._frames.over:
                 raise
             text = cut_utf8(describe_exception(error), MAX_ERROR_BYTES).decode()
-        return records.TRACE_ANSWER.encode(
-            records.TraceAnswer(frame.header.sequence, key, size, text)
-        )
+        answer = records.TraceAnswer(frame.header.sequence, key, size, text)
+        return records.TRACE_ANSWER.encode(answer)
 
     def _begin(self, detail: records.TraceDetail) -> int:
         self.drop()
@@ -196,15 +188,10 @@ class SessionTrace:
         """Return the bytes of the records from one on; on the mover's thread."""
         offset = records.RECORDS.decode(question).offset
         with self._lock:
-            data = (
-                os.pread(self._file.fileno(), records.PIECE, offset)
-                if self._file is not None
-                else b""
-            )
+            file = self._file
+            data = b"" if file is None else os.pread(file.fileno(), records.PIECE, offset)
         if not data and self._tracing is not None:
-            self._kernels.ask_collector(
-                self._mem
-            )  # the next time there is what was noted until now
+            self._kernels.ask_collector(self._mem)  # next time there is what was noted by now
         return records.RECORDS_ANSWER.encode(records.RecordsAnswer(time.monotonic_ns(), data))
 
     def drop(self) -> None:
@@ -223,9 +210,8 @@ class SessionTrace:
     def note_moved(self, address: str, stored: bool, nbytes: int, began: int) -> None:
         """Note a tensor that was moved, if a trace is taken; for any thread."""
         if self._tracing is not None:
-            self._note(
-                records.moved_word(address, stored=stored), nbytes, began, time.monotonic_ns()
-            )
+            word = records.moved_word(address, stored=stored)
+            self._note(word, nbytes, began, time.monotonic_ns())
 
     def _note(self, what: int, task: int, time_ns: int, value: int) -> None:
         """Put a note into the journal of the thread that serves frames, which is the Orch thread, too."""
