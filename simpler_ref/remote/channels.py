@@ -47,16 +47,15 @@ class Channel:
         silence_s: float,
         stopped_s: float | None = None,
     ) -> None:
-        self._zmq = zmq()
         self._silence_s = silence_s
         self._is_up = False
-        self._socket = context.socket(self._zmq.DEALER)
+        self._socket = context.socket(zmq.DEALER)
         self._monitor: Any = None
         try:
             prepare(self._socket, silence_s, stopped_s=stopped_s)
             if group is not None:
                 secure_client(self._socket, group, group.public)
-            self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_ALL)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ALL)
             self._socket.connect(address)
             while not self._is_up:
                 self._wait()
@@ -131,7 +130,7 @@ class Channel:
     def _send(self, *parts: Any) -> None:
         try:
             self._socket.send_multipart(parts)
-        except self._zmq.Again:
+        except zmq.Again:
             raise Lost(CONNECTION_LOST) from None
 
     def _answer(self, transfers: Collection[int], ended: int = -1) -> Header:
@@ -149,8 +148,8 @@ class Channel:
 
     def _receive(self, ended: int) -> bytes:
         while True:
-            with suppress(self._zmq.Again):
-                raw: bytes = self._socket.recv(self._zmq.NOBLOCK)
+            with suppress(zmq.Again):
+                raw: bytes = self._socket.recv(zmq.NOBLOCK)
                 return raw
             self._wait(ended)
 
@@ -168,7 +167,7 @@ class Channel:
         """Wait until there is something to receive; raise `Lost` if there never will be."""
         sources = [self._socket, self._monitor, *([ended] if ended >= 0 else ())]
         limit_ms = -1 if self._is_up else int(self._silence_s * 1e3)
-        found = dict(self._zmq.zmq_poll([(one, POLLIN) for one in sources], limit_ms))
+        found = dict(zmq.zmq_poll([(one, POLLIN) for one in sources], limit_ms))
         if not found and not self._is_up:
             raise Lost(f"no session has answered there within {self._silence_s} s")
         if ended in found:
@@ -178,12 +177,12 @@ class Channel:
 
     def _look(self) -> None:
         """Read what the monitor tells; raise `Lost` if that is the end of the connection."""
-        with suppress(self._zmq.Again):
+        with suppress(zmq.Again):
             while True:
-                event, _ = read_event(self._monitor, self._zmq.NOBLOCK)
-                if event == self._zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                event, _ = read_event(self._monitor, zmq.NOBLOCK)
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._is_up = True
-                elif event in (self._zmq.EVENT_DISCONNECTED, self._zmq.EVENT_CLOSED):
+                elif event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED):
                     never = "no session listens there, or it does not admit the keys of this one"
                     raise Lost(CONNECTION_LOST if self._is_up else never)
 
@@ -191,14 +190,14 @@ class Channel:
         """Say whether a channel that is not in use is still up."""
         try:
             self._look()
-        except (Lost, self._zmq.ZMQError):
+        except (Lost, zmq.ZMQError):
             return False
         return True
 
     def close(self) -> None:
         """Close it; what is under way is dropped."""
         if self._monitor is not None:
-            with suppress(self._zmq.ZMQError):
+            with suppress(zmq.ZMQError):
                 self._socket.disable_monitor()
             self._monitor.close(linger=0)
         self._socket.close(linger=0)

@@ -18,22 +18,19 @@ from .fields import WireError
 from .frames import AnyFrameType, Frame, FrameHeader, FrameType, decode_frame, encode_frame
 from .limits import FRAME_HEADER_BYTES, MAX_FRAME_PAYLOAD_BYTES
 
+try:
+    zmq: Any = importlib.import_module("zmq")
+except ImportError as error:
+    raise RemoteError(
+        f"endpoints need pyzmq ({error}): pip install 'simpler_ref[remote]'"
+    ) from error
+
 HEARTBEAT_MS = 200
 EVENTS, POLLIN, SNDMORE = 15, 1, 2
 """ZMQ's constants as numbers: pyzmq's enumerations are slow, and so are its multipart calls."""
 SOURCE = 2
 """ZMQ_SRCFD: of a message, the descriptor of the connection that it came from."""
 _EVENT = struct.Struct("=HI")
-
-
-def zmq() -> Any:
-    """Return pyzmq, or say how to install it."""
-    try:
-        return importlib.import_module("zmq")
-    except ImportError as error:
-        raise RemoteError(
-            f"endpoints need pyzmq ({error}): pip install 'simpler_ref[remote]'"
-        ) from error
 
 
 def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) -> None:
@@ -44,25 +41,24 @@ def prepare(socket: Any, silence_s: float, *, stopped_s: float | None = None) ->
     stopped after `stopped_s`, None: as soon. Its heartbeats wait behind messages, which must take less
     time; 0 leaves them out, where another connection has them.
     """
-    module = zmq()
     silence_ms = _without_last_beat(silence_s)
-    socket.setsockopt(module.LINGER, 0)
-    socket.setsockopt(module.SNDTIMEO, 0)
-    socket.setsockopt(module.SNDHWM, 0)
-    socket.setsockopt(module.RCVHWM, 0)
-    socket.setsockopt(module.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_FRAME_PAYLOAD_BYTES)
-    socket.setsockopt(module.RECONNECT_IVL, -1)
-    socket.setsockopt(module.HANDSHAKE_IVL, int(silence_s * 1000))
-    socket.setsockopt(module.TCP_MAXRT, silence_ms)
-    socket.setsockopt(module.TCP_KEEPALIVE, 1)
-    socket.setsockopt(module.TCP_KEEPALIVE_IDLE, 1)
-    socket.setsockopt(module.TCP_KEEPALIVE_INTVL, 1)
-    socket.setsockopt(module.TCP_KEEPALIVE_CNT, max(1, math.ceil(silence_s)))
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDTIMEO, 0)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, FRAME_HEADER_BYTES + MAX_FRAME_PAYLOAD_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, int(silence_s * 1000))
+    socket.setsockopt(zmq.TCP_MAXRT, silence_ms)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, max(1, math.ceil(silence_s)))
     stopped_ms = silence_ms if stopped_s is None else _without_last_beat(stopped_s)
     if stopped_ms:
-        socket.setsockopt(module.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(module.HEARTBEAT_TIMEOUT, stopped_ms)
-        socket.setsockopt(module.HEARTBEAT_TTL, stopped_ms)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, stopped_ms)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, stopped_ms)
 
 
 def _without_last_beat(limit_s: float) -> int:

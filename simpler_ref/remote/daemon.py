@@ -79,8 +79,8 @@ class Daemon:
         self._hosted: dict[bytes, _Hosted] = {}
         self._seen: set[int] = set()
         self._is_over = False
-        self._context = zmq().Context()
-        self._socket = self._context.socket(zmq().ROUTER)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
         prepare(self._socket, SILENCE_S)
         self._socket.sndhwm = MOST_UNREAD
         self._socket.router_mandatory = True
@@ -88,7 +88,7 @@ class Daemon:
             secure_server(self._socket, pair, {pair.public})
         try:
             self._socket.bind(listen)
-        except zmq().ZMQError as error:
+        except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise RemoteError(f"cannot listen at {listen!r}: {error}") from None
         self.address: str = self._socket.last_endpoint.decode()
@@ -97,11 +97,11 @@ class Daemon:
     def serve(self) -> None:
         """Start and end sessions until `end`."""
         while not self._is_over:
-            poller = zmq().Poller()
-            poller.register(self._socket, zmq().POLLIN)
+            poller = zmq.Poller()
+            poller.register(self._socket, zmq.POLLIN)
             for one in self._hosted.values():
                 if not one.has_ended:  # else its parent does not read: each tick is soon enough
-                    poller.register(one.place.fileno(), zmq().POLLIN)
+                    poller.register(one.place.fileno(), zmq.POLLIN)
             poller.poll(TICK_MS)
             while self._socket.poll(0):
                 self._obey(*self._socket.recv_multipart())
@@ -139,16 +139,16 @@ class Daemon:
             self._seen.add(manifest.session_id)
         except (RemoteError, ValueError) as error:
             log.warning("refused a request for a session: %s", error)
-            with suppress(zmq().ZMQError):  # it may have gone
-                self._socket.send_multipart([client, REFUSED, str(error).encode()], zmq().NOBLOCK)
+            with suppress(zmq.ZMQError):  # it may have gone
+                self._socket.send_multipart([client, REFUSED, str(error).encode()], zmq.NOBLOCK)
 
     def _tell(self, one: _Hosted) -> None:
         """Tell a parent about its session, and end the session if the parent cannot be told."""
         word, more = one.news()
         try:
-            self._socket.send_multipart([one.client, word, more.encode()], zmq().NOBLOCK)
-        except zmq().ZMQError as error:
-            if error.errno == zmq().EHOSTUNREACH:
+            self._socket.send_multipart([one.client, word, more.encode()], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
                 log.info("%s ends: its parent is gone", one.place.name)
                 self._end(one.client)
             return  # the parent does not read: later

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from operator import index
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, get_type_hints
 
 from .limits import MAX_FRAME_PAYLOAD_BYTES, MAX_STRING_BYTES, MOST_INLINE_KEPT
 
@@ -100,23 +100,32 @@ class _Kind(NamedTuple):
     read: Callable[[Reader], Any]
 
 
+def _count(reader: Reader) -> int:
+    count: int = _COUNT.unpack(reader.take(4))[0]
+    return count
+
+
 def number(form: str, least: int, most: int) -> Kind:
     """Return the kind of integers within limits."""
     word = struct.Struct("<" + form)
+    pack, unpack, size = word.pack, word.unpack, word.size
 
-    def within(value: int) -> int:
-        if not least <= value <= most:
-            only = f"{least} to {most}" if most > least else least
-            raise WireError(f"{value} is not allowed: it must be {only}")
-        return value
+    def refuse(value: int) -> NoReturn:
+        only = f"{least} to {most}" if most > least else least
+        raise WireError(f"{value} is not allowed: it must be {only}")
 
     def write(value: Any) -> bytes:
         try:
-            return word.pack(within(index(value)))
+            whole = index(value)
         except TypeError:
             raise WireError(f"{value!r} is not an integer") from None
+        return pack(whole) if least <= whole <= most else refuse(whole)
 
-    return _Kind(write, lambda reader: within(word.unpack(reader.take(word.size))[0]))
+    def read(reader: Reader) -> int:
+        value: int = unpack(reader.take(size))[0]
+        return value if least <= value <= most else refuse(value)
+
+    return _Kind(write, read)
 
 
 U32 = number("I", 0, (1 << 32) - 1)
@@ -143,7 +152,7 @@ def one_of(*members: enum.IntEnum) -> Kind:
             raise WireError(f"{value!r} is not one of {names}")
         return known[value]
 
-    return _Kind(lambda value: _COUNT.pack(member(value)), lambda reader: member(U32.read(reader)))
+    return _Kind(lambda value: _COUNT.pack(member(value)), lambda reader: member(_count(reader)))
 
 
 def exactly(size: int) -> Kind:
@@ -158,10 +167,8 @@ def exactly(size: int) -> Kind:
     return _Kind(write, lambda reader: reader.take(size))
 
 
-def _at_most(size: int, most: int, whose: str) -> int:
-    if size > most:
-        raise WireError(f"{whose} too long: {size} bytes, at most {most}".lstrip())
-    return size
+def _refuse_size(size: int, most: int, whose: str) -> None:
+    raise WireError(f"{whose} too long: {size} bytes, at most {most}".lstrip())
 
 
 def blob(most: int = MAX_FRAME_PAYLOAD_BYTES, whose: str = "") -> Kind:
@@ -169,9 +176,17 @@ def blob(most: int = MAX_FRAME_PAYLOAD_BYTES, whose: str = "") -> Kind:
 
     def write(value: Any) -> bytes:
         raw = octets(value)
-        return _COUNT.pack(_at_most(len(raw), most, whose)) + raw
+        if len(raw) > most:
+            _refuse_size(len(raw), most, whose)
+        return _COUNT.pack(len(raw)) + raw
 
-    return _Kind(write, lambda reader: reader.take(_at_most(U32.read(reader), most, whose)))
+    def read(reader: Reader) -> bytes:
+        size = _count(reader)
+        if size > most:
+            _refuse_size(size, most, whose)
+        return reader.take(size)
+
+    return _Kind(write, read)
 
 
 def text(most: int, whose: str = "", errors: str = "strict") -> Kind:
@@ -204,9 +219,10 @@ ShortText = Annotated[str, TEXT]
 def write_each(kind: Kind, values: Sequence[Any], name: str = "") -> bytes:
     """Return the bytes of values of one kind; `name` is what a refusal calls all of them."""
     raw: list[bytes] = []
+    write = kind.write
     try:
         for value in values:
-            raw.append(kind.write(value))
+            raw.append(write(value))
     except WireError as error:
         raise error.within(f"{name}[{len(raw)}]") from None
     return b"".join(raw)
@@ -215,11 +231,11 @@ def write_each(kind: Kind, values: Sequence[Any], name: str = "") -> bytes:
 def read_each(kind: Kind, reader: Reader, count: int, name: str = "") -> tuple[Any, ...]:
     """Return so many next values of one kind; see `write_each`."""
     values: list[Any] = []
-    at = reader.at
+    at, read = reader.at, kind.read
     try:
         for _ in range(count):
             at = reader.at
-            values.append(kind.read(reader))
+            values.append(read(reader))
     except WireError as error:
         raise error.within(f"{name}[{len(values)}]", at) from None
     return tuple(values)
@@ -228,15 +244,20 @@ def read_each(kind: Kind, reader: Reader, count: int, name: str = "") -> tuple[A
 def many(kind: Kind, most: int) -> Kind:
     """Return the kind of sequences, after their length, of one other kind."""
 
-    def few(count: int) -> int:
+    def require(count: int) -> None:
         if count > most:
             raise WireError(f"too many: {count}, at most {most}")
-        return count
 
-    return _Kind(
-        lambda values: _COUNT.pack(few(len(values))) + write_each(kind, values),
-        lambda reader: read_each(kind, reader, few(U32.read(reader))),
-    )
+    def write(values: Sequence[Any]) -> bytes:
+        require(len(values))
+        return _COUNT.pack(len(values)) + write_each(kind, values) if values else _NONE
+
+    def read(reader: Reader) -> tuple[Any, ...]:
+        count = _count(reader)
+        require(count)
+        return read_each(kind, reader, count) if count else ()
+
+    return _Kind(write, read)
 
 
 # ---------------------------------------------------------------- messages
@@ -300,33 +321,36 @@ class Message(Whole[T]):
     ) -> None:
         self.name, self._made, self._check = name, made, check
         hints = get_type_hints(made, include_extras=True)
-        self._fields = [(one, _kind_of(hint)) for one, hint in hints.items()]
-        self._rest = [("reserved", _RESERVED)] if reserved else []
+        kinds = {one: _kind_of(hint) for one, hint in hints.items()}
+        self._writes = [(one, kind.write) for one, kind in kinds.items()]
+        kinds |= {"reserved": _RESERVED} if reserved else {}
+        self._reads = [(one, kind.read) for one, kind in kinds.items()]
+        self._end = _NONE if reserved else b""
 
     def write(self, value: T) -> bytes:
         """Return the bytes of a message within another one."""
         name = ""
         raw: list[bytes] = []
         try:
-            for name, kind in self._fields:
-                raw.append(kind.write(getattr(value, name)))
+            for name, write in self._writes:
+                raw.append(write(getattr(value, name)))
         except WireError as error:
             raise error.within(name) from None
         if self._check is not None:
             self._check(value)
-        return b"".join(raw) + _NONE * len(self._rest)
+        return b"".join(raw) + self._end
 
     def read(self, reader: Reader) -> T:
         """Return the message of the next bytes."""
-        every, at = self._fields + self._rest, reader.at
         values: list[Any] = []
+        at = reader.at
         try:
-            for _, kind in every:
+            for _, read in self._reads:
                 at = reader.at
-                values.append(kind.read(reader))
+                values.append(read(reader))
         except WireError as error:
-            raise error.within(every[len(values)][0], at) from None
-        value = self._made(*values[: len(self._fields)])
+            raise error.within(self._reads[len(values)][0], at) from None
+        value = self._made(*values[: len(self._writes)])
         if self._check is not None:
             self._check(value)
         return value

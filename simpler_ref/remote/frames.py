@@ -115,12 +115,15 @@ def encode_frame(header: FrameHeader, payload: bytes = b"") -> bytes:
     """
     raw = fields.octets(payload, "frame", "payload")
     fields.require_payload(len(raw), "frame")
+    kind, session, endpoint, sequence, _, flags = header
     try:
-        head = _HEADER.pack(MAGIC, PROTOCOL_VERSION, *header[:4], len(raw), header.flags)
+        head = _HEADER.pack(
+            MAGIC, PROTOCOL_VERSION, kind, session, endpoint, sequence, len(raw), flags
+        )
     except struct.error:
         _FIELDS.encode(header)
         raise
-    if header.flags or header.frame_type not in _TYPES:
+    if flags or kind not in _TYPES:
         _FIELDS.encode(header)
     return head + raw
 

@@ -108,8 +108,8 @@ class DaemonPlace(Place):
         self._silence_s, self._begun = manifest.silence_s, 0.0
         self._is_connected = False
         self._announced, self._ended = False, ""
-        self._context = zmq().Context()
-        self._socket = self._context.socket(zmq().DEALER)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
         prepare(self._socket, manifest.silence_s)
         self._socket.reconnect_ivl = RECONNECT_MS  # the daemon may be starting
         # no limit of messages: where there is one and it is reached, heartbeats are not read either
@@ -149,7 +149,7 @@ class DaemonPlace(Place):
             if self._context.closed:
                 return False
             sources = [(one, POLLIN) for one in (self._socket, self._monitor)]
-            ready = dict(zmq().zmq_poll(sources, int(timeout_s * 1000)))
+            ready = dict(zmq.zmq_poll(sources, int(timeout_s * 1000)))
             if self._socket in ready:
                 self._note_message(*self._socket.recv_multipart())
             elif self._monitor in ready:
@@ -166,18 +166,17 @@ class DaemonPlace(Place):
             self._end(more.decode(errors="replace"))
 
     def _note_event(self, event: int) -> None:
-        module = zmq()
-        if event == module.EVENT_CONNECTED:
+        if event == zmq.EVENT_CONNECTED:
             self._begun = time.monotonic()
-        elif event == module.EVENT_HANDSHAKE_SUCCEEDED:
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._is_connected = True
-        elif event == module.EVENT_DISCONNECTED and self._is_connected:
+        elif event == zmq.EVENT_DISCONNECTED and self._is_connected:
             self._end(f"the connection to {self._address} is lost")
         elif event in (
-            module.EVENT_DISCONNECTED,
-            module.EVENT_HANDSHAKE_FAILED_AUTH,
-            module.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-            module.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+            zmq.EVENT_DISCONNECTED,
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+            zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+            zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
         ):
             if time.monotonic() - self._begun > self._silence_s / 2:
                 why = f"was silent for {self._silence_s} s: is it stopped, or no daemon?"
@@ -204,9 +203,9 @@ class DaemonPlace(Place):
 
     def stop(self, timeout_s: float) -> None:
         """End the session; the daemon kills it if it takes longer than that."""
-        with self._lock, suppress(zmq().ZMQError):
+        with self._lock, suppress(zmq.ZMQError):
             if not self.why():
-                self._socket.send(STOP, zmq().NOBLOCK)
+                self._socket.send(STOP, zmq.NOBLOCK)
         self.wait(timeout_s)
         self.close()
 

@@ -38,12 +38,12 @@ class KeyPair(NamedTuple):
 
 def new_pair() -> KeyPair:
     """Return a pair that nobody else has."""
-    public, secret = zmq().curve_keypair()
+    public, secret = zmq.curve_keypair()
     return KeyPair(public.decode(), secret.decode())
 
 
 def write_pair(path: str | os.PathLike[str]) -> KeyPair:
-    """Make a pair and write its secret key into a new file, which is not there yet, for this user only."""
+    """Make a pair, and write its secret key into a new file that only this user can read."""
     pair = new_pair()
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(pair.secret + "\n")
@@ -60,8 +60,8 @@ def read_pair(path: str | os.PathLike[str]) -> KeyPair:
         )
     secret = Path(path).read_text(errors="replace").strip()
     try:
-        return KeyPair(zmq().curve_public(secret.encode("ascii")).decode(), secret)
-    except (ValueError, zmq().ZMQError):
+        return KeyPair(zmq.curve_public(secret.encode("ascii")).decode(), secret)
+    except (ValueError, zmq.ZMQError):
         raise ValueError(
             f"no key of 40 characters in {os.fspath(path)} ({len(secret)} characters): make one with"
             " python -m simpler_ref.endpoint --make-keys FILE"
@@ -78,7 +78,7 @@ def secure_server(socket: Socket[Any], pair: KeyPair, admitted: Collection[str])
     socket.curve_publickey = pair.public.encode()
     socket.curve_server = True
     socket.zap_domain = doorkeeper(socket.context).guard(admitted).encode()
-    socket.setsockopt(zmq().ZAP_ENFORCE_DOMAIN, 1)  # nobody is admitted when nobody answers
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody is admitted when nobody answers
 
 
 def secure_client(socket: Socket[Any], pair: KeyPair, server_key: str) -> None:
@@ -98,7 +98,7 @@ class Doorkeeper:
         self._admitted: dict[str, Collection[str]] = {}
         self._numbers = count(1)
         # destroy() closes the sockets of the context itself, which only their own thread may
-        questions: Socket[Any] = zmq().Context.shadow(context.underlying).socket(zmq().REP)
+        questions: Socket[Any] = zmq.Context.shadow(context.underlying).socket(zmq.REP)
         questions.linger = 0
         questions.bind(ZAP_ADDRESS)
         threading.Thread(
@@ -118,7 +118,7 @@ class Doorkeeper:
                 ok = mechanism == b"CURVE" and self._admits(domain.decode(), address.decode(), key)
                 verdict = [b"200", b"OK"] if ok else [b"400", b"not admitted"]
                 questions.send_multipart([version, request, *verdict, b"", b""])
-        except zmq().ZMQError:
+        except zmq.ZMQError:
             questions.close()  # the context is being terminated, which waits for this
 
     def _admits(self, domain: str, address: str, key: list[bytes]) -> bool:

@@ -41,7 +41,7 @@ def layout_text(layout: Layout) -> str:
 
 @lru_cache(256)
 def read_layout(text: str, nbytes: int | None = None) -> Layout:
-    """Return the layout of a tensor of so many bytes, if they are given; `ValueError` if it is of none."""
+    """Return the layout of a tensor, of so many bytes if they are given, or raise `ValueError`."""
     try:
         descr, shape, strides = json.loads(text)
         layout = _dtype_of(descr), _numbers(shape), _numbers(strides)

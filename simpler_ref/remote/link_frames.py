@@ -105,7 +105,7 @@ class LinkFrames:
     # ------------------------------------------------------------ start and end
     def start(self, group: KeyPair | None) -> None:
         """Have the fleet start a session, and greet it."""
-        module, spec = zmq(), self._spec
+        spec = self._spec
         self._pair = new_pair() if spec.secure else None
         session = self.session_id = secrets.randbits(63) | 1
         manifest = spec.manifest(session, self._number, self._pair, group)
@@ -113,13 +113,12 @@ class LinkFrames:
         self._start_session(manifest)
         found = self.place.announcement
         self._order, self._beats = Order(session, self._number), Order(session, self._number)
-        self._context = module.Context()
+        self._context = zmq.Context()
         self._frames = self._dealer(stopped_s=0.0)  # the other has the heartbeats
         self._health = self._dealer()
         self._sockets += self._frames, self._health
         monitors = [
-            one.get_monitor_socket(module.EVENT_DISCONNECTED)
-            for one in (self._frames, self._health)
+            one.get_monitor_socket(zmq.EVENT_DISCONNECTED) for one in (self._frames, self._health)
         ]
         self._frames.connect(found.frames)
         self._health.connect(found.health)
@@ -147,7 +146,7 @@ class LinkFrames:
             run_on((core,))
 
     def _dealer(self, **how: float) -> Any:
-        socket = self._context.socket(zmq().DEALER)
+        socket = self._context.socket(zmq.DEALER)
         prepare(socket, self._spec.silence_s, **how)
         if self._pair is not None:
             secure_client(socket, self._pair, self.place.announcement.key)
@@ -184,7 +183,7 @@ class LinkFrames:
             self._watcher.join()
             self._lookout.end(self.mailbox.end_look_out)
             os.close(self._bell)
-            with self._lock, suppress(zmq().Again):  # it has ended
+            with self._lock, suppress(zmq.Again):  # it has ended
                 self._frames.send(self._order.encode(protocol.FrameType.SHUTDOWN))
             self.place.wait(STOP_S)
         if self.place is not None:
@@ -194,10 +193,9 @@ class LinkFrames:
 
     def _watch(self, monitors: Sequence[Any]) -> None:
         """Send signs of life, and end this process when the session is lost."""
-        module = zmq()
-        poller = module.Poller()
+        poller = zmq.Poller()
         for one in (*monitors, self._health, self._wake):
-            poller.register(one, module.POLLIN)
+            poller.register(one, zmq.POLLIN)
         asked = 0.0
         while not self.is_stopping:
             now = time.monotonic()
@@ -207,7 +205,7 @@ class LinkFrames:
                 asked, asked_ns = now, time.time_ns()
                 try:
                     self._health.send(self._beats.encode(protocol.FrameType.HEALTH))
-                except module.Again:
+                except zmq.Again:
                     self.give_up("")
             ready = dict(poller.poll(BEAT_S * 1000))
             if self.is_stopping:
@@ -306,16 +304,15 @@ class LinkFrames:
     def has_answer_soon(self, asked: int) -> bool:
         """Say whether the answer to a frame is here, or comes within `LOOK_S`."""
         if not self.has_answer(asked):
-            zmq().zmq_poll([(self._frames, zmq().POLLIN)], int(LOOK_S * 1e3))
+            zmq.zmq_poll([(self._frames, zmq.POLLIN)], int(LOOK_S * 1e3))
         return self.has_answer(asked)
 
     def wait_for_answer_or_task(self, frame: int, filled: int) -> None:
         """Wait for an answer; if none comes soon, also for a task in a frame: see `MailboxView.place`."""
-        module = zmq()
-        frames = self._frames, module.POLLIN
-        if not module.zmq_poll([frames], SOON_MS):
+        frames = self._frames, zmq.POLLIN
+        if not zmq.zmq_poll([frames], SOON_MS):
             self._lookout.arm(frame, filled)
-            module.zmq_poll([frames, (self._bell, module.POLLIN)], -1)
+            zmq.zmq_poll([frames, (self._bell, zmq.POLLIN)], -1)
             with suppress(BlockingIOError):  # whatever rings it has had until now
                 os.eventfd_read(self._bell)
 
@@ -373,7 +370,7 @@ class LinkFrames:
     def _send(self, raw: bytes) -> None:
         try:
             self._frames.send(raw)
-        except zmq().Again:
+        except zmq.Again:
             if self._watcher is not None:
                 self.give_up("")
             raise RemoteError(f"the connection to {self.place.name} has ended") from None

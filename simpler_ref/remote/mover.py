@@ -60,7 +60,6 @@ class Mover:
         silence_s: float = 2.0,
         stopped_s: float | None = None,
     ) -> None:
-        self._zmq = zmq()
         self._group = group
         self._silence_s, self._stopped_s = silence_s, stopped_s
         self._windows = windows.Windows()
@@ -83,7 +82,7 @@ class Mover:
         """Told of each transfer that this side has asked for: with whom, whether it stored, how many
         bytes, when it began; on the thread that asked."""
         keep_freed_memory()
-        self._context = self._zmq.Context()
+        self._context = zmq.Context()
         try:
             self._router = self._open_router(bind)
         except BaseException:
@@ -101,7 +100,7 @@ class Mover:
         """Offer a window for which others may wait; always on the same thread."""
         self._windows.offer(window)
         if self._offers is None:
-            self._offers = self._context.socket(self._zmq.DEALER)
+            self._offers = self._context.socket(zmq.DEALER)
             self._offers.connect(OFFERS)
         self._offers.send(self._header(windows.Kind.OFFERED, window.key, 0).encode())
 
@@ -216,7 +215,7 @@ class Mover:
             self._count(refused=1)
             why = f"cannot {doing}: it was refused: {refusal}"
             raise TransferError(why, refused=True) from None
-        except (Lost, self._zmq.ZMQError) as error:
+        except (Lost, zmq.ZMQError) as error:
             self._count(lost=1)
             why = "this mover has been closed" if self._closed else str(error)
             raise TransferError(f"cannot {doing}: {why}") from None
@@ -260,7 +259,7 @@ class Mover:
 
     # ---------------------------------------------------------------- serving others
     def _open_router(self, bind: str) -> Any:
-        socket = self._context.socket(self._zmq.ROUTER)
+        socket = self._context.socket(zmq.ROUTER)
         prepare(socket, self._silence_s, stopped_s=self._stopped_s)
         socket.rcvhwm = MOST_WAITING
         socket.maxmsgsize = windows.CHUNK + 1024  # CURVE adds some bytes
@@ -276,7 +275,7 @@ class Mover:
             while True:
                 peer, *parts = receive_parts(self._router, 2)  # those behind the header may be long
                 self._serve_one(peer, parts)
-        except self._zmq.ContextTerminated:
+        except zmq.ContextTerminated:
             pass
         finally:  # so that nobody waits for answers that never come
             self._router.close(linger=0)
@@ -313,7 +312,7 @@ class Mover:
             else:
                 raise windows.Refusal(f"kind {header.kind} in {len(parts)} parts is no request")
             self._counts["served_chunks"] += 1
-        except self._zmq.ContextTerminated:
+        except zmq.ContextTerminated:
             raise
         except Exception as error:  # which may not end the service of all others
             self._refuse(peer, header, error)

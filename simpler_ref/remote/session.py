@@ -169,9 +169,9 @@ class Session:
         anywhere = f"tcp://{self._interface}:*"
         try:
             mover = Mover(anywhere, group, silence_s, max(silence_s, STOPPED_S))
-        except zmq().ZMQError as error:
+        except zmq.ZMQError as error:
             raise RemoteError(
-                f"cannot listen at interface={self._interface!r}: {zmq().strerror(error.errno)}; "
+                f"cannot listen at interface={self._interface!r}: {zmq.strerror(error.errno)}; "
                 f"{INTERFACE}"
             ) from None
         self._mover = mover

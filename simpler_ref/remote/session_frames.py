@@ -24,6 +24,7 @@ from ..system.cores import threads_on
 from ..version import __version__
 from . import connection
 from . import frames as protocol
+from .connection import zmq
 from .fail_points import fail_point
 from .fleets import THIS_MACHINE
 from .keys import KeyPair, new_pair, secure_server
@@ -87,25 +88,20 @@ class SessionFrames:
     # ------------------------------------------------------------ start and end
     def open(self, core: int | None) -> None:
         """Open the sockets, after all forks; threads that pass frames on run on `core`, if given."""
-        module = connection.zmq()
         if self._manifest.is_secure:
             self._pair = new_pair()
         with threads_on(core):
-            self._context = module.Context()
+            self._context = zmq.Context()
             self._socket = self.router(stopped_s=0.0)  # the other one has the heartbeats
-        self._socket.setsockopt(module.RCVTIMEO, int(LOOK_S * 1000))
-        self._again = module.Again
+        self._socket.setsockopt(zmq.RCVTIMEO, int(LOOK_S * 1000))
         self._health = self.router()
         self._sockets += self._socket, self._health
-        self._monitors = [
-            one.get_monitor_socket(module.EVENT_DISCONNECTED) for one in self._sockets
-        ]
+        self._monitors = [one.get_monitor_socket(zmq.EVENT_DISCONNECTED) for one in self._sockets]
         self._wake, self._woken = os.pipe()
 
     def router(self, **how: float) -> Any:
         """Return a socket that the parent connects to, and nobody else."""
-        module = connection.zmq()
-        socket = self._context.socket(module.ROUTER)
+        socket = self._context.socket(zmq.ROUTER)
         connection.prepare(socket, self._manifest.silence_s, **how)
         if self._pair is not None:
             secure_server(socket, self._pair, {self._manifest.parent_key})
@@ -119,7 +115,7 @@ class SessionFrames:
 
     def descriptors(self) -> tuple[int, int]:
         """Return where something can be read if there is a frame, and if the session ends."""
-        return self._socket.getsockopt(connection.zmq().FD), self._wake
+        return self._socket.getsockopt(zmq.FD), self._wake
 
     def watch(self) -> None:
         """Begin to answer signs of life, and to look out for the end of the parent."""
@@ -145,10 +141,10 @@ class SessionFrames:
 
     def _watch(self) -> None:
         """Answer signs of life; when the parent is gone, end the main thread, or else the process."""
-        module, monitors = connection.zmq(), self._monitors
-        poller = module.Poller()
+        monitors = self._monitors
+        poller = zmq.Poller()
         for one in (*monitors, self._health, self._ended, self._wake):
-            poller.register(one, module.POLLIN)
+            poller.register(one, zmq.POLLIN)
         why = ""
         while not why:
             ready = dict(poller.poll())
@@ -264,7 +260,7 @@ class SessionFrames:
         """
         try:
             parts = connection.receive_parts(self._socket)
-        except self._again:
+        except zmq.Again:
             return None
         try:
             if len(parts) != 2 or parts[0] != self._peer:

@@ -146,7 +146,7 @@ def without_limits(encode, value, name):
     with pytest.MonkeyPatch.context() as patch:
         for module in (fields, frames, tasks):
             patch.setattr(module, name, 1 << 40, raising=False)
-        patch.setattr(fields, "_at_most", lambda size, *_: size)
+        patch.setattr(fields, "_refuse_size", lambda *_: None)
         patch.setattr(tasks, "_require_counts", lambda *_: None)
         return encode(value)
 
