@@ -22,7 +22,6 @@ import math
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -33,6 +32,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ..engine.introspection import RingRow, mib
+from ..system.polling import other_end
 from ..system.signals import do_nothing, signals_blocked
 
 COLUMNS = ("worker", "pid", "task", "function", "running", "queue")
@@ -199,7 +199,6 @@ _PATIENCE_S = 1.0
 """How long the thread waits for one that has asked to read the answer."""
 _FORKED_S = 0.1
 """How long a process that was just forked may have the socket of a Worker closed since, and its name."""
-_CREDENTIALS = struct.Struct("3i")
 _MAY_PASS = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 """Errors of `accept` after which it may succeed later: descriptors or memory are short at the moment."""
 TWICE_S = 1.0
@@ -276,16 +275,9 @@ class _TopServer:
                 continue
             with self._connection as connection, suppress(OSError):  # who asks may go away
                 connection.settimeout(_PATIENCE_S)
-                if peer_of(connection)[1] == os.geteuid():
+                if other_end(connection)[1] == os.geteuid():
                     connection.sendall(_answer())
                 connection.shutdown(socket.SHUT_WR)  # a process forked meanwhile may have it, too
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end, as the system knows them."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _group = _CREDENTIALS.unpack(raw)
-    return process, user
 
 
 # ---------------------------------------------------------------- the Workers of this process
@@ -555,7 +547,7 @@ def _read(connection: socket.socket, pid: int, until: float) -> bytes:
     raw = b""
     connection.settimeout(max(0.001, until - time.monotonic()))
     connection.connect(NAME.format(pid=pid))
-    if peer_of(connection)[0] != pid:
+    if other_end(connection)[0] != pid:
         return raw
     while True:
         connection.settimeout(max(0.001, until - time.monotonic()))

@@ -27,6 +27,7 @@ from ...model.wire import COUNTS_BYTES, SCALAR_BYTES, TENSOR_BYTES
 from ...native_chip.abi import ChipError
 from ...native_chip.domains import MAX_RANKS, ChipDomains, DomainMemory, domain_bytes, window_size
 from ...system import regions
+from ...system.polling import other_end
 from ...system.types import Array
 from ...system.values import positive_seconds, whole
 
@@ -123,7 +124,7 @@ class Communicators:
         one = Communicator(next(_numbers), rank, size, positive_seconds("timeout_s", timeout_s))
         name = os.fsdecode(os.path.realpath(rootinfo_path))
         said = {"rank": rank, "size": size, "device": self._chip.device_id}
-        met = _meet(Rendezvous(name, range(size), one.timeout_s), rank, said, _greet).words
+        met = Rendezvous(name, range(size), one.timeout_s).meet(rank, said, _greet).words
         one.name, one.devices = met["name"], met["devices"]
         self._made[one.number] = one
         return one.number
@@ -355,17 +356,7 @@ def _agree(
     """Meet with some ranks, which have met as often as this one."""
     turn = next(one.turns.setdefault(tuple(ranks), itertools.count()))
     name = f"{one.name} {list(ranks)} {turn}"
-    return _meet(Rendezvous(name, ranks, one.timeout_s), one.rank, said, decide)
-
-
-def _meet(
-    place: Rendezvous, rank: int, said: Words, decide: Callable[[list[Words]], Answer]
-) -> Answer:
-    index = list(place.members).index(rank)
-    answer = place.join(index, said) if index else place.lead(said, decide)
-    if "error" in answer.words:
-        raise RuntimeError(answer.words["error"])
-    return answer
+    return Rendezvous(name, ranks, one.timeout_s).meet(one.rank, said, decide)
 
 
 def _greet(heard: list[Words]) -> Answer:
@@ -377,13 +368,7 @@ def _greet(heard: list[Words]) -> Answer:
 
 
 def check_ranks(ranks: Sequence[int], rank: int, size: int) -> tuple[int, ...]:
-    """Return the ranks of a domain, once they are found to be right.
-
-    Raises
-    ------
-    ValueError
-        There are none or too many, one does not exist or is named twice, or `rank` is not among them.
-    """
+    """Return the ranks of a domain, once they are found to be right and `rank` among them."""
     chosen = tuple(ranks)
     if not 1 <= len(chosen) <= MAX_RANKS:
         raise ValueError(f"a domain has 1 to {MAX_RANKS} ranks, these are {len(chosen)}")
@@ -409,7 +394,6 @@ Words = dict[str, Any]
 """What is said: JSON."""
 
 _LONGEST = 1 << 16
-_CREDENTIALS = struct.Struct("iII")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 
 
@@ -428,14 +412,22 @@ class Rendezvous(NamedTuple):
     """For messages: the ranks that meet."""
     timeout_s: float
 
-    def lead(self, said: Words, decide: Callable[[list[Words]], Answer]) -> Answer:
-        """Be the first member: hear all others, and give them the answer that `decide` finds.
+    def meet(self, rank: int, said: Words, decide: Callable[[list[Words]], Answer]) -> Answer:
+        """Be a member that says something, and return the answer, which `decide` finds for all.
 
         Raises
         ------
         RuntimeError
-            Others have not come in time, or somebody else is the leader.
+            The answer is an error, others have not come in time, or another program leads under the name.
         """
+        index = list(self.members).index(rank)
+        answer = self._join(index, said) if index else self._lead(said, decide)
+        if "error" in answer.words:
+            raise RuntimeError(answer.words["error"])
+        return answer
+
+    def _lead(self, said: Words, decide: Callable[[list[Words]], Answer]) -> Answer:
+        """Be the first member: hear all others, and give them the answer that `decide` finds."""
         deadline = time.monotonic() + self.timeout_s
         heard = [said] + [{}] * (len(self.members) - 1)
         others: dict[int, socket.socket] = {}
@@ -460,10 +452,7 @@ class Rendezvous(NamedTuple):
                     raise self._late(", ".join(f"rank {rank}" for rank in missing)) from None
                 _wait_at_most(one, deadline)
                 with suppress(OSError):  # it has gone
-                    sent = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                    if _CREDENTIALS.unpack(sent)[1] != os.getuid() or not (
-                        raw := one.recv(_LONGEST)
-                    ):
+                    if other_end(one)[1] != os.getuid() or not (raw := one.recv(_LONGEST)):
                         continue
                     words = json.loads(raw)
                     i = words["index"]
@@ -481,14 +470,8 @@ class Rendezvous(NamedTuple):
                     _send(one, answer)
         return answer
 
-    def join(self, index: int, said: Words) -> Answer:
-        """Be another member: say something, and return the answer.
-
-        Raises
-        ------
-        RuntimeError
-            The leader has not come in time, or has gone.
-        """
+    def _join(self, index: int, said: Words) -> Answer:
+        """Be another member: say something, and return the answer."""
         deadline = time.monotonic() + self.timeout_s
         gone = RuntimeError(f"rank {self.members[0]} has gone: it says why")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:

@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import socket as sockets
-import struct
 import subprocess
 import sys
 import threading
@@ -24,15 +23,13 @@ from typing import IO, Any
 from ...errors import RemoteError, describe_status
 from ...remote.fleets import Fleet, SessionProcess, read_manifest, session_command, this_python
 from ...remote.manifest import Manifest, to_line
-from ...system.polling import wait_readable
+from ...system.polling import other_end, wait_readable
 from ...system.values import positive_seconds
 
 NAMESPACE = "simpler_ref"
 STOP_S = 5.0
 GRACE_S = 30.0
 """How much longer than Ray's answer that of a process which connects to it may take."""
-_PEER = struct.Struct("=iII")
-"""Process, user and group at the other end of a socket."""
 STRATEGIES = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
 _A_NODE = "a node of Ray"
 _PACKAGES = "simpler_ref", "simpler_ref.remote"
@@ -260,8 +257,7 @@ class _Keeper:
     def _serve(self) -> None:
         while True:
             connection, _ = self._socket.accept()
-            raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _PEER.size)
-            if _PEER.unpack(raw)[1] != os.getuid():
+            if other_end(connection)[1] != os.getuid():
                 connection.close()
                 continue
             threading.Thread(target=self._stand_for, args=(connection,), daemon=True).start()
