@@ -20,19 +20,14 @@ from typing import Any
 
 from .system import lazy
 
-SUBMODULES = {
-    "callable_identity": "simpler_ref.callable_identity",
-    "env_manager": "simpler_ref.env_manager",
-    "log_levels": "simpler_ref.log_levels",
-    "orchestrator": "simpler_ref.orchestrator",
-    "remote_l3_protocol": "simpler_ref.remote_l3_protocol",
-    "task_interface": "simpler_ref.task_interface",
-    "worker": "simpler_ref.worker",
-}
-"""The modules of the package `simpler`."""
+_SUBMODULES = (
+    *("callable_identity", "env_manager", "log_levels", "orchestrator", "remote_l3_protocol"),
+    *("task_interface", "worker"),
+)
+"""The modules of the package `simpler`, which have the same names here."""
 MODULES: Mapping[str, str] = {
     "_task_interface": "simpler_ref.task_interface",
-    **{f"simpler.{name}": module for name, module in SUBMODULES.items()},
+    **{f"simpler.{name}": f"simpler_ref.{name}" for name in _SUBMODULES},
 }
 """The original's names of modules, and what they stand for here."""
 _USAGE = "usage: python -m simpler_ref.compat (program.py | -m module) [argument …]"
@@ -67,22 +62,21 @@ def install() -> None:
         package = _Package()
     for name, module in {"simpler": package, **modules}.items():
         if sys.modules.get(name, module) is not module:
+            origin = getattr(sys.modules[name], "__file__", None) or "an unknown place"
             raise RuntimeError(
-                f"a module {name!r} is imported already, from {_origin(sys.modules[name])}: call "
+                f"a module {name!r} is imported already, from {origin}: call "
                 "simpler_ref.compat.install() before, or run the program under python -m "
                 "simpler_ref.compat"
             )
     sys.modules.update(simpler=package, **modules)
-    for name in SUBMODULES:
+    for name in _SUBMODULES:
         setattr(package, name, modules[f"simpler.{name}"])
 
 
 @functools.cache
 def _modules() -> dict[str, Any]:
     """Return the modules by the original's names; those of the extra only if that is installed."""
-    modules: dict[str, Any] = {
-        name: importlib.import_module(module) for name, module in MODULES.items()
-    }
+    modules: dict[str, Any] = {name: importlib.import_module(one) for name, one in MODULES.items()}
     try:
         ports: Any = importlib.import_module(f"{lazy.load('scenes').__name__}.ports")
     except ModuleNotFoundError:
@@ -94,10 +88,6 @@ def _modules() -> dict[str, Any]:
         vars(modules[name]).update(ours, **more)
     modules.update(ports.modules())
     return modules
-
-
-def _origin(module: Any) -> str:
-    return str(getattr(module, "__file__", None) or "an unknown place")
 
 
 def is_installed() -> bool:

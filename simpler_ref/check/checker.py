@@ -382,7 +382,7 @@ def _spelled(error: Mapping[str, Any] | None) -> str:
     return f"{error['outcome']} of {error['task']}{worker}{member}"
 
 
-# ---------------------------------------------------------------- the file
+# ---------------------------------------------------------------- what there is in a file
 FORMAT = 1
 RINGS, RING_BYTES = 4, 1 << 16
 """What a case has that does not say."""
@@ -393,7 +393,6 @@ class TraceError(ValueError):
     """A file is no scheduler trace; the text says where it differs from one."""
 
 
-# ---------------------------------------------------------------- what there is in a file
 class _Or(NamedTuple):
     """Null, or this."""
 
@@ -404,16 +403,8 @@ class _Or(NamedTuple):
 # object may lack the keys with a question mark; with the key * it has names of tasks as keys.
 _NUMBER = range(1 << 53)
 _WORKER = range(4096)
-_POOL = ("NEXT_LEVEL", "SUB")
 _MEMBER = {
-    "tensors?": [
-        {
-            "tag": ("INPUT", "OUTPUT", "INOUT", "OUTPUT_EXISTING", "NO_DEP"),
-            "data": _ADDRESS,
-            "nbytes": _NUMBER,
-            "child_memory?": bool,
-        }
-    ],
+    "tensors?": [{"tag": TAGS, "data": _ADDRESS, "nbytes": _NUMBER, "child_memory?": bool}],
     "worker?": _Or(_WORKER),
 }
 _STATE = ("FREE", "PENDING", "READY", "RUNNING", "COMPLETED", "CONSUMED", "FAILED")
@@ -424,7 +415,7 @@ _RUNNING = {
     "skip": bool,
 }
 _ERROR = {
-    "outcome": ("TASK_FAILURE", "ENDPOINT_FAILURE"),
+    "outcome": tuple(ERRORS.values()),
     "task": str,
     "worker": _Or(range(-1, len(_WORKER))),
     "member": _Or(_WORKER),
@@ -437,15 +428,11 @@ _THEN = {
     "refused?": ("FAILED",),
 }
 _STEPS: dict[str, dict[str, Any]] = {
-    "submit": {"task": str, "pool": _POOL, "members?": [_MEMBER], **_MEMBER},
+    "submit": {"task": str, "pool": POOLS, "members?": [_MEMBER], **_MEMBER},
     "alloc": {"task": str, "nbytes": _NUMBER},
-    "end": {
-        "task": str,
-        "outcome": ("SUCCESS", "TASK_FAILURE", "SKIPPED"),
-        "member?": _Or(_WORKER),
-    },
-    "die": {"pool": _POOL, "worker": _WORKER},
-    "dispatch": {"pool": _POOL},
+    "end": {"task": str, "outcome": tuple(ANSWERS), "member?": _Or(_WORKER)},
+    "die": {"pool": POOLS, "worker": _WORKER},
+    "dispatch": {"pool": POOLS},
     "finish": {"cancel?": bool},
     **{do: {} for do in ("open_scope", "close_scope", "cancel", "reclaim")},
     **{do: {} for do in ("pass", "settle", "wire", "collect")},

@@ -90,9 +90,7 @@ class ModelTask:
     keys: list[Key] = field(default_factory=list)  # (address, owner), as they were inserted
     producers: list[ModelTask] = field(default_factory=list)
     kept: list[ModelTask] = field(default_factory=list)  # owners of slabs, for their memory alone
-    after: list[ModelTask] = field(
-        default_factory=list
-    )  # those that read what it writes, for their end alone
+    after: list[ModelTask] = field(default_factory=list)  # who reads what it writes, for their end
     consumers: list[ModelTask] = field(default_factory=list)  # those that still wait for this task
     fanin: int = 0
     total: int = 0
@@ -225,19 +223,9 @@ class ModelRing:
 class Model:
     """One engine: the Orch thread's half, the Scheduler's half, and the workers.
 
-    Parameters
-    ----------
-    bases, ring_bytes
-        The addresses of the rings, and their size.
-    window
-        How many tasks may be live.
-    next_level, sub
-        How many workers there are of each kind.
-    order
-        Returns which of the tasks that one step made ready is the first. Without it, any may be: the one
-        that starts first was.
-    track_reads
-        Whether a task that writes waits for those that have read the same bytes.
+    `bases` has the addresses of its rings; at most `window` tasks are live. `order` returns which of the
+    tasks that one step made ready is the first; without it any may be, so the one that starts first was.
+    With `track_reads`, a task that writes waits for those that have read the same bytes.
     """
 
     def __init__(
@@ -452,15 +440,12 @@ class Model:
         for producer in [*task.producers, *task.after]:
             if producer.state == "FAILED" and producer in task.producers:
                 self.poison(task, "SCHED-WIRE-4")
-            if not self.is_terminal(producer):
+            # one that stands for others must have ended
+            if not (producer.ended if self.track_reads else producer.finished):
                 producer.consumers.append(task)
                 task.fanin += 1
         if task.fanin == 0:
             self.unblock(task, "SCHED-WIRE-5")
-
-    def is_terminal(self, producer: ModelTask) -> bool:
-        """Say whether nobody has to wait for a task; one that stands for others must have ended."""
-        return producer.ended if self.track_reads else producer.finished
 
     def poison(self, task: ModelTask, rule: str) -> None:
         """Have a task fail that has not started."""
@@ -514,10 +499,6 @@ class Model:
     def error(self) -> tuple[str, ModelTask, int, int] | None:
         """The first thing that went wrong in the run."""
         return self.errors[0] if self.errors else None
-
-    def note_error(self, what: str, task: ModelTask, worker: int, member: int = -1) -> None:
-        """Keep what went wrong."""
-        self.errors.append((what, task, worker, member))
 
     # what may start
     def pool(self, kind: int) -> list[int]:
@@ -699,7 +680,7 @@ class Model:
         """Have a task fail that will not start: the run is cancelled, or a worker is lost for it."""
         del self.age[task]
         if not self.cancelled:
-            self.note_error("LOST", task, -1 if lost is None else lost)
+            self.errors.append(("LOST", task, -1 if lost is None else lost, -1))
         self.batch(lambda: self.finish(task, False, self.why_dropped(task)))
 
     def why_dropped(self, task: ModelTask) -> str:
@@ -740,15 +721,11 @@ class Model:
         """Take the answers of all workers."""
 
         def step() -> None:
-            for worker in range(len(self.kinds)):
-                self.collect_from(worker)
+            for worker, given in enumerate(self.assignments):
+                while given and given[0].mail in ANSWERS:
+                    self.end_oldest(worker)
 
         self.batch(step)
-
-    def collect_from(self, worker: int) -> None:
-        """Take the answers of a worker."""
-        while self.assignments[worker] and self.assignments[worker][0].mail in ANSWERS:
-            self.end_oldest(worker)
 
     def end_oldest(self, worker: int) -> None:
         """A worker's oldest task has ended, or is lost."""
@@ -756,7 +733,7 @@ class Model:
         error = LAST_WORDS[assignment.mail]
         if error:
             part = -1 if assignment.part is None else assignment.part
-            self.note_error(error, assignment.task, worker, part)
+            self.errors.append((error, assignment.task, worker, part))
         self.vacate(worker)
         rule = "SCHED-DEATH-1" if error == "LOST" else "SCHED-COMPLETE-1"
         self.end_member(assignment.task, assignment.mail == "OK", rule)

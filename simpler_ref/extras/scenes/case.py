@@ -33,29 +33,17 @@ _FORMS = (
 
 
 def chip_callable(description: Mapping[str, Any], folder: Path, what: str) -> ChipCallable:
-    """Return the chip callable of a description.
+    """Return the chip callable of a description, which messages call `what`.
 
-    Parameters
-    ----------
-    description : mapping
-        ``"kernel"``: a ChipCallable, or a CoreCallable that is launched once; or ``"orchestration"`` and
-        ``"incores"``, whose ``"source"`` is the text of a program in C or the name of its file.
-    folder : Path
-        Where the files are.
-    what : str
-        What messages call it.
-
-    Raises
-    ------
-    ValueError, TypeError, OSError, KernelCompileError
-        The description lacks something, a file cannot be read, or a source cannot be compiled.
+    It has a ``"kernel"``: a ChipCallable, or a CoreCallable that is launched once; or ``"orchestration"``
+    and ``"incores"``, whose ``"source"`` is the text of a program in C, or names its file in a folder.
     """
     kernel = description.get("kernel")
+    if isinstance(kernel, CoreCallable):
+        return ChipCallable.from_kernel(kernel)
+    if isinstance(kernel, ChipCallable):
+        return kernel
     if kernel is not None:
-        if isinstance(kernel, CoreCallable):
-            return ChipCallable.from_kernel(kernel)
-        if isinstance(kernel, ChipCallable):
-            return kernel
         raise TypeError(
             f"the kernel of {what} is {kernel!r:.60}, no CoreCallable and no ChipCallable"
         )
@@ -99,11 +87,6 @@ def compile_file(
 
     The compiler looks for headers in the file's folder, in those of `include_dirs`, and for this
     package's. What the chip calls is ``extern "C"``.
-
-    Raises
-    ------
-    FileNotFoundError, KernelCompileError
-        There is no such file; see `compile_kernel`.
     """
     file = Path(path).resolve()
     folders = [file.parent, *(Path(one).resolve() for one in include_dirs)]
@@ -122,7 +105,6 @@ class Programs:
     """The callables of a scene, compiled once for all its cases."""
 
     def __init__(self, description: Mapping[str, Any], folder: Path, level: int) -> None:
-        self._folder = folder
         self.orchestrate: Callable[..., Any] | None = None
         self.targets: dict[str, Any] = {}
         """By name: what is registered."""
@@ -137,18 +119,15 @@ class Programs:
                 f"(orch, callables, args, config), got {self.orchestrate!r:.60}"
             )
         for one in description.get("callables", ()):
-            self._add(one)
-
-    def _add(self, description: Any) -> None:
-        name = _entry(description, "name", "an entry of CALLABLE['callables']")
-        if name in self.targets:
-            raise ValueError(f"two callables of the scene have the name {name!r}")
-        target = description.get("callable")
-        if target is None:
-            target = chip_callable(description, self._folder, f"callable {name!r}")
-        if isinstance(target, ChipCallable):
-            self.signatures[name] = [target.sig(i) for i in range(target.sig_count)]
-        self.targets[name] = target
+            name = _entry(one, "name", "an entry of CALLABLE['callables']")
+            if name in self.targets:
+                raise ValueError(f"two callables of the scene have the name {name!r}")
+            target = one.get("callable")
+            if target is None:
+                target = chip_callable(one, folder, f"callable {name!r}")
+            if isinstance(target, ChipCallable):
+                self.signatures[name] = [target.sig(i) for i in range(target.sig_count)]
+            self.targets[name] = target
 
 
 class Callables:
@@ -167,9 +146,6 @@ class Callables:
     def keep(self, *objects: Any) -> None:
         """Keep objects for as long as the callables; arguments of tasks need not be kept."""
         self._kept += objects
-
-
-__all__ = ["Callables", "Programs", "chip_callable", "compile_file"]
 
 
 class CaseOutcome(NamedTuple):
@@ -199,12 +175,6 @@ class Case(NamedTuple):
         if options.diagnostics:
             fields.setdefault("output_prefix", f"{options.output_prefix}/{scene}_{self.name}")
         return CallConfig(**fields)
-
-    def worker_options(self) -> dict[str, Any]:
-        """Return the options of the Worker."""
-        rest = {key: value for key, value in self.config.items() if key not in _CONFIG}
-        rest.pop("device_count", None)
-        return rest
 
 
 class SceneTestCase:
@@ -258,14 +228,18 @@ class SceneTestCase:
     def programs(cls) -> Programs:
         """Return the callables, compiled at the first use."""
         if cls._programs is None:
-            cls._programs = Programs(cls.CALLABLE, _folder_of(cls), cls._level)
+            try:
+                folder = Path(inspect.getfile(cls)).resolve().parent  # its files are beside its own
+            except (TypeError, OSError):  # it was typed in at the prompt
+                folder = Path.cwd()
+            cls._programs = Programs(cls.CALLABLE, folder, cls._level)
         return cls._programs
 
     def open_worker(self, case: Case, options: RunOptions) -> Worker:
         """Return the Worker that a case runs on, not initialised yet."""
         more: dict[str, Any] = {"platform": options.platform, "runtime": self._runtime}
-        more |= case.worker_options()
-        count = case.config.get("device_count")
+        more |= {key: value for key, value in case.config.items() if key not in _CONFIG}
+        count = more.pop("device_count", None)
         if self._level == 2:
             return Worker(level=2, device_id=options.devices[0], **more)
         if count is None:
@@ -390,14 +364,6 @@ def scene_test(*, level: int, runtime: str | None = None) -> Callable[[_Scene], 
         return scene
 
     return wrap
-
-
-def _folder_of(scene: type) -> Path:
-    """Return where the files of a scene are: beside its own, if it has one."""
-    try:
-        return Path(inspect.getfile(scene)).resolve().parent
-    except (TypeError, OSError):  # it was typed in at the prompt
-        return Path.cwd()
 
 
 _KEYS = {"name", "platforms", "params", "config", "manual", "rtol", "atol"}

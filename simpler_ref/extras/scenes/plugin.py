@@ -36,35 +36,18 @@ def require_simulated(platform: str) -> None:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How scenes run.
-
-    Attributes
-    ----------
-    platform : str
-        The chips' platform.
-    devices : tuple of int
-        Their numbers; a scene that needs more goes on counting from the last.
-    rounds : int
-        How often each case runs.
-    cases : tuple of str
-        The names of those to run, "Class::case" or "case"; none: all.
-    manual : bool
-        Also those that are marked as manual.
-    skip_golden : bool
-        Do not look at what comes out.
-    diagnostics : dict
-        Fields of CallConfig.
-    output_prefix : str
-        Where diagnostics write.
-    """
+    """How scenes run, as `add_options` says."""
 
     platform: str = "a2a3sim"
     devices: tuple[int, ...] = (0,)
+    """Numbers of chips; a scene that needs more goes on counting from the last."""
     rounds: int = 1
     cases: tuple[str, ...] = ()
+    """Those to run; none: all."""
     manual: bool = False
     skip_golden: bool = False
     diagnostics: tuple[tuple[str, int], ...] = ()
+    """Fields of CallConfig."""
     output_prefix: str = "outputs"
 
     def __post_init__(self) -> None:
