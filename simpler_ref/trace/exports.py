@@ -330,20 +330,7 @@ def _packed(values: Array, kind: str) -> bytes:
 
 def _producer_tags(trace: Timeline, edges: Array) -> Array:
     """Return for each edge how the producer uses the tensor, UNKNOWN if it has none at that address."""
-    rows = trace.arguments
-    if not len(rows) or not len(edges):
-        return np.full(len(edges), UNKNOWN, np.uint8)
-    keys = _key(rows["task"], rows["address"])
-    order = np.argsort(keys, kind="stable")
-    asked = _key(edges["producer"], edges["address"])
-    at = np.minimum(np.searchsorted(keys[order], asked), len(order) - 1)
-    found = order[at]
-    tags: Array = np.where(keys[found] == asked, rows["tag"][found], UNKNOWN).astype(np.uint8)
-    return tags
-
-
-def _key(task: Array, address: Array) -> Array:
-    mixed: Array = task.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ address.astype(
-        np.uint64
-    )
-    return mixed
+    rows = trace.arguments[::-1]  # of several tensors at an address the first one counts
+    tags = dict(zip(rows[["task", "address"]].tolist(), rows["tag"].tolist(), strict=True))
+    asked = edges[["producer", "address"]].tolist()
+    return np.array([tags.get(one, UNKNOWN) for one in asked], np.uint8)

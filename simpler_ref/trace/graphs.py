@@ -194,16 +194,10 @@ def draw(
     arrows: list[tuple[int, int, str, bool]],
     tasks: int,
 ) -> None:
-    """Write a graph for graphviz.
+    """Write a graph for graphviz, of the first ones of some tasks.
 
-    Parameters
-    ----------
-    nodes
-        The number of each task, its name, whether it is a buffer, and whether it is critical.
-    arrows
-        The numbers of both tasks, a label, and whether the second one waits for the first.
-    tasks
-        How many there are in all.
+    A node is the number of a task, its name, whether it is a buffer, and whether it is critical; an arrow
+    the numbers of both tasks, a label, and whether the second one waits for the first.
     """
     with open(path, "w", encoding="utf-8") as file:
         file.write("digraph tasks {\n  rankdir=LR; node [shape=box, fontname=sans];\n")

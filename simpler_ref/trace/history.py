@@ -346,12 +346,8 @@ def _covers(one: CheckedTensor, other: CheckedTensor) -> bool:
 class History:
     """The tasks of a run, or of a recording, in the order in which they are submitted.
 
-    Parameters
-    ----------
-    rings
-        The addresses of the memory that the runtime provides.
-    track_reads
-        Whether a task that writes waits for those that read the same bytes before.
+    `rings` has the addresses of the memory that the runtime provides; with `track_reads`, a task that
+    writes waits for those that read the same bytes before.
     """
 
     def __init__(self, rings: Iterable[tuple[int, int]] = (), track_reads: bool = False) -> None:
@@ -367,13 +363,7 @@ class History:
 
     # ------------------------------------------------------------ submits
     def plan(self, name: str, place: str, tensors: Sequence[CheckedTensor]) -> CheckedPlan:
-        """Return what a submit would do, and change nothing.
-
-        Raises
-        ------
-        HazardError
-            It would use memory that was given back, or race with an earlier task.
-        """
+        """Return what a submit would do, and change nothing; refuse what is wrong, see `hazards`."""
         plan = self.expect(name, place, tensors)
         for hazard in self.hazards(plan):
             raise hazard
@@ -400,7 +390,7 @@ class History:
         return CheckedPlan(task, list(tensors), Lineage(self._order, producers), list(keeps))
 
     def hazards(self, plan: CheckedPlan) -> Iterator[HazardError]:
-        """Yield what is wrong with a submit."""
+        """Yield what is wrong with a submit: it uses memory given back, or races with earlier tasks."""
         task, tensors, lineage, _ = plan
         used = [one for one in tensors if one.tag != L.NO_DEP]
         for one in used:

@@ -122,9 +122,8 @@ class Trace(Timeline):
     def write_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the columns of `table`."""
         columns = self.table()
-        lists = [one.tolist() if isinstance(one, np.ndarray) else one for one in columns.values()]
         with open(path, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([[*columns], *zip(*lists, strict=True)])
+            csv.writer(file).writerows([[*columns], *zip(*columns.values(), strict=True)])
 
     def write_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph for graphviz, with what each edge is owed to; at most 5000 tasks."""

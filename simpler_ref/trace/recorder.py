@@ -76,7 +76,8 @@ class TraceRecorder:
         self._told: dict[str, Any] = {}
         self._poked_ns = 0
         self._written = threading.Condition()
-        self._detail = "all"
+        self.notes_all = True
+        """Whether everything is noted, not only what workers do."""
         self._lines: dict[tuple[CodeType, int], int] = {}
         """The numbers of the lines that submit, from 1 on."""
         self.path: str | None = None
@@ -109,14 +110,15 @@ class TraceRecorder:
         self._told, self._lines = {}, {}
         fd = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            _write_all(fd, head_of(_about()))
+            write_all(fd, head_of(_about()))
             self._tell(fd)
         finally:
             os.close(fd)
         self.path = whole
         self._poked_ns = time.monotonic_ns()
-        self._detail = detail
-        self._note_lines(detail, spans)
+        self.notes_all = DETAILS[detail] == L.TRACE_ALL
+        if self.notes_all:
+            self._note_lines(spans)
         self._plain.begin_trace(self._mem, DETAILS[detail])
 
     @in_one_piece  # an interrupt would leave half of it
@@ -171,38 +173,18 @@ class TraceRecorder:
         self._engine.view.note_submit_line(self._number(code, code.co_firstlineno) if code else 0)
 
     # ------------------------------------------------------------ its parts
-    @property
-    def notes_all(self) -> bool:
-        """Whether everything is noted, not only what workers do."""
-        return DETAILS[self._detail] == L.TRACE_ALL
-
-    def _note_lines(self, detail: str, spans: bool) -> None:
+    def _note_lines(self, spans: bool) -> None:
         """Have Python's submits and scopes note their lines."""
-        if DETAILS[detail] != L.TRACE_ALL:
-            return
         noting = Entries.__new__(Entries)
         vars(noting).update(vars(self._plain))
         for name in _SUBMITTERS + _SCOPES:
-            submit = getattr(self._plain, name)
-            if spans and name not in _SCOPES:
-                submit = self._with_span(submit)
-            setattr(noting, name, self._with_line(submit))
+            entry = self._noting(getattr(self._plain, name), spans and name not in _SCOPES)
+            setattr(noting, name, entry)
         self._engine.kernels = noting
 
-    def _with_span(self, submit: Callable[..., int]) -> Callable[..., int]:
-        """Return an entry that notes how long it took."""
+    def _noting(self, submit: Callable[..., int], span: bool) -> Callable[..., int]:
+        """Return an entry that notes the line that submits; with `span`, also how long it took."""
         mem, note_submit = self._mem, self._plain.note_submit
-
-        def noting(*args: Any) -> int:
-            began = time.monotonic_ns()
-            result = submit(*args)
-            note_submit(mem, began)
-            return result
-
-        return noting
-
-    def _with_line(self, submit: Callable[..., int]) -> Callable[..., int]:
-        """Return an entry that notes the line of the program that submits."""
         view, number = self._engine.view, self._number
 
         def noting(*args: Any) -> int:
@@ -210,7 +192,11 @@ class TraceRecorder:
             while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
                 frame = frame.f_back
             view.note_submit_line(number(frame.f_code, frame.f_lineno))
-            return submit(*args)
+            began = time.monotonic_ns()
+            result = submit(*args)
+            if span:
+                note_submit(mem, began)
+            return result
 
         return noting
 
@@ -224,7 +210,7 @@ class TraceRecorder:
                 self._write_notes(fd)
             self._plain.ask_collector(self._mem)  # the end may have come while it returned
             self._write_notes(fd)
-            _write_all(fd, text_notes({"ended": True}))
+            write_all(fd, text_notes({"ended": True}))
         except OSError as error:
             self._plain.end_trace(self._mem)
             text = "the trace in %s ends here: it cannot be written: %s"
@@ -248,7 +234,7 @@ class TraceRecorder:
         news = {name: value for name, value in now.items() if self._told.get(name) != value}
         self._told = now
         if news:
-            _write_all(fd, text_notes(news))
+            write_all(fd, text_notes(news))
 
 
 def clock_name() -> str:
@@ -272,7 +258,8 @@ def _about() -> dict[str, Any]:
     }
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of some bytes to a descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -174,20 +174,7 @@ class TraceFileError(ValueError):
 
 
 class TraceFile:
-    """A trace as it stands in its file.
-
-    Attributes
-    ----------
-    path : str
-    about : dict
-        What the program knew of itself and of the Worker: names of functions, workers, lines.
-    journals : dict[int, numpy.ndarray]
-        The notes of each journal, of dtype `NOTE`.
-    dropped : dict[int, int]
-        How many notes had no room in each journal.
-    is_whole : bool
-        Whether the trace was ended, not cut off.
-    """
+    """A trace as it stands in its file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = file_path("path", path)
@@ -195,8 +182,11 @@ class TraceFile:
             raise TraceFileError(f"{self.path} is empty: no trace")
         octets = np.memmap(self.path, np.uint8, "r")
         self.about: dict[str, Any] = {}
+        """What the program knew of itself and of the Worker: names of functions, workers, lines."""
         self.dropped: dict[int, int] = {}
+        """How many notes had no room in each journal."""
         self.is_whole = False
+        """Whether the trace was ended, not cut off."""
         end = self._read_head(octets)
         notes = octets[end : end + (len(octets) - end) // NOTE.itemsize * NOTE.itemsize].view(NOTE)
         chunks: dict[int, list[Array]] = {}
@@ -219,6 +209,7 @@ class TraceFile:
                 break
         self.is_whole = bool(self.about.get("ended", self.is_whole))
         self.journals = {journal: np.concatenate(mine) for journal, mine in chunks.items()}
+        """The notes of each journal, of dtype `NOTE`."""
 
     def journal(self, number: int) -> Array:
         """Return the notes of a journal."""
@@ -487,15 +478,7 @@ def critical_path(tasks: Array, edges: Array) -> list[int]:
 class Clock:
     """The clock of another machine, which was asked several times for its time.
 
-    Parameters
-    ----------
-    samples : sequence of (int, int, int)
-        When, by the parent's clock; how far it was ahead; plus or minus what.
-
-    Attributes
-    ----------
-    error_ns : int
-        A time is wrong by at most so much.
+    A sample is when, by the parent's clock; how far this one was ahead; plus or minus what.
     """
 
     def __init__(self, samples: Sequence[tuple[int, int, int]]) -> None:
@@ -519,6 +502,7 @@ class Clock:
         found = np.interp(when, self._places, self._values)
         outside = np.maximum(np.maximum(least - found, found - most), 0).max()
         self.error_ns = int(max(errors)) + int(np.ceil(outside))
+        """A time is wrong by at most so much."""
 
     def to_parent(self, times: Array) -> Array:
         """Return times of the parent's clock for times of this one."""

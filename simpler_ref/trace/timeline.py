@@ -329,9 +329,8 @@ class Timeline:
 
     def frame_pairs(self) -> list[tuple[np.void, np.void]]:
         """Return the frames that both sides have noted: the rows of sender and receiver."""
-        ways = self.frames["sent"] == (
-            self.frames["lane"] >= 0
-        )  # from a link to a session, or back
+        # from a link to a session, or back
+        ways = self.frames["sent"] == (self.frames["lane"] >= 0)
         keys = list(zip(self.frames["exchange"].tolist(), ways.tolist(), strict=True))
         rows = list(zip(keys, self.frames, strict=True))
         sent = {key: row for key, row in rows if row["sent"]}

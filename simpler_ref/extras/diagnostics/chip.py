@@ -158,7 +158,7 @@ def chip_recorded(wire: bytes, what: str) -> Iterator[Recording]:
                 makers: F.Makers = {
                     "enable_l2_swimlane": lambda level: _swimlane(run, level),
                     "enable_dep_gen": lambda _: _dependencies(run),
-                    "enable_dump_tensor": lambda level: _arguments(run, level, path),
+                    "enable_dump_tensor": lambda n: F.manifest(n, [*_dumped(run, n, path)], 0),
                     "enable_scope_stats": lambda _: _scopes(run, failed),
                     "enable_pmu": lambda event_type: _counted(run, event_type, hardware),
                 }
@@ -265,10 +265,6 @@ def _dependencies(run: ChipRun) -> dict[str, Any]:
             for pred in range(before.first, wave.first)
         ],
     }
-
-
-def _arguments(run: ChipRun, level: int, dumped: str | None) -> dict[str, Any]:
-    return F.manifest(level, list(_dumped(run, level, dumped)), 0)
 
 
 def _dumped(run: ChipRun, level: int, dumped: str | None) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,8 @@ import numpy as np
 from ...jit import layout as L
 from ...model.config import CallConfig
 from ...trace import tables
-from .run import READS, WRITES, Edge, FlaggedRun, RunTask, RunTensor, Step
+from ...trace.timeline import WRITING
+from .run import Edge, FlaggedRun, RunTask, RunTensor, Step
 
 FILES = {
     "enable_l2_swimlane": "l2_swimlane_records.json",
@@ -76,15 +77,13 @@ def write_files(
         "callable_id_to_name": {str(i): name for i, name in enumerate(run.names)},
     }
 
-    def pmu(event_type: int) -> str:
-        return pmu_table(_counted(run, len(counters) + 1), counters, event_type)
-
+    counted = _counted(run, len(counters) + 1)
     makers: Makers = {
         "enable_l2_swimlane": lambda level: _swimlane(run, level),
         "enable_dep_gen": lambda _: _dependencies(run),
         "enable_dump_tensor": lambda level: _arguments(run, level, dumped),
         "enable_scope_stats": lambda _: _scope_stats(run),
-        "enable_pmu": pmu,
+        "enable_pmu": lambda event_type: pmu_table(counted, counters, event_type),
     }
     write_all(config, makers, dumped, {f"name_map_{run.name}.json": json.dumps(names)})
 
@@ -134,23 +133,16 @@ def swimlane(
     scheduler: Iterable[Entry],
     orchestrator: Iterable[Entry],
 ) -> dict[str, Any]:
-    """Return which core ran what, when; what Scheduler and Orch thread did meanwhile.
+    """Return which core ran what, when; the phases of Scheduler and Orch thread at levels that have them.
 
-    Parameters
-    ----------
-    ran
-        Core, task, begin, end, when it was sent and when its end was seen; by core, then by begin.
-    scheduler, orchestrator
-        Their phases, asked for at the levels that have them.
+    A row of `ran` has core, task, begin, end, when it was sent and when its end was seen; rows are sorted
+    by core, then by begin.
     """
     columns = np.array(ran, np.int64).reshape(-1, 6)
     core = columns[:, 0]
     number = np.arange(len(core)) - np.searchsorted(core, core)
-    metadata: dict[str, Any] = {
-        "clock_freq_hz": _CLOCK_HZ,
-        "num_cores": cores,
-        "core_types": ["aiv"] * cores,
-    }
+    metadata: dict[str, Any] = {"clock_freq_hz": _CLOCK_HZ, "num_cores": cores}
+    metadata["core_types"] = ["aiv"] * cores
     tasks = np.column_stack([columns[:, :2], number, columns[:, 2:4]])
     found = {"l2_swimlane_level": level, "metadata": metadata, "aicore_tasks": tasks.tolist()}
     if level >= 2:
@@ -164,13 +156,10 @@ def swimlane(
 
 
 def _swimlane(run: FlaggedRun, level: int) -> dict[str, Any]:
-    sent: dict[int, int] = {}
-    seen: dict[int, int] = {}
-    for what, number, time, _ in run.of_scheduler().tolist():
-        if what & 0xFF == _DISPATCHED:
-            sent[number] = time
-        elif what & 0xFF in _COMPLETED:
-            seen[number] = time
+    notes = run.of_scheduler()
+    events, times = notes["what"] & 0xFF, notes[["task", "time"]]
+    sent: dict[int, int] = dict(times[events == _DISPATCHED].tolist())
+    seen: dict[int, int] = dict(times[np.isin(events, _COMPLETED)].tolist())
     for number, begin in run.ran[["task", "begin"]].tolist():
         if number in sent:  # a task that a worker began by itself was sent before
             sent[number] = min(sent[number], begin)
@@ -317,7 +306,7 @@ def _edge(producer: RunTask, task: RunTask, edge: Edge) -> Entry:
 def _written(producer: RunTask, edge: Edge) -> RunTensor | None:
     """Return the tensor through which a task is the producer of an edge."""
     for one in producer.tensors.values():
-        if one.tag in WRITES and one.address <= edge.address < one.address + max(1, one.nbytes):
+        if one.tag in WRITING and one.address <= edge.address < one.address + max(1, one.nbytes):
             return one
     return None
 
@@ -414,9 +403,9 @@ def _tensors_noted(run: FlaggedRun) -> Iterator[Entry]:
     for task in run.tasks.values():
         ids = task.id, run.function_of(task)
         for tensor in () if task.is_buffer else task.tensors.values():
-            if tensor.tag in READS or tensor.tag not in WRITES:
+            if not tensor.tag.startswith("OUTPUT"):
                 yield tensor_entry(*ids, tensor, BEFORE)
-            if tensor.tag in WRITES:
+            if tensor.tag in WRITING:
                 yield tensor_entry(*ids, tensor, AFTER)
 
 
@@ -501,7 +490,7 @@ def _most_keys(steps: list[Step]) -> int:
         most = max(most, step.buffers)
         number, tensors = (step.task.number, step.task.tensors) if step.task else (0, {})
         for one in tensors.values():
-            if one.tag in WRITES and one.address:
+            if one.tag in WRITING and one.address:
                 if step.what == "submit":
                     owner[one.address] = number
                 elif owner.get(one.address) == number:

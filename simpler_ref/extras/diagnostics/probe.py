@@ -26,6 +26,7 @@ from ...engine.view.layouts import Layouts
 from ...engine.view.mailbox import MailboxView, ReceivedArgs
 from ...jit import layout as L
 from ...model.wire import bytes_of, has_layout, layout_number, span_of
+from ...trace.recorder import write_all
 
 
 # ---------------------------------------------------------------- counters
@@ -128,13 +129,8 @@ CHUNK = 1 << 24
 class Probe:
     """What one worker does around its tasks.
 
-    Parameters
-    ----------
-    mailbox : MailboxView
-        The worker's words.
-    asked : dict
-        ``dump``: the file for arguments, or None; ``scalars``: whether these are noted, too; ``pmu``: the
-        type of events, 0 for none; ``hardware``: whether the processor counts them.
+    `asked` has ``dump``: the file for arguments, or None; ``scalars``: whether these are noted, too;
+    ``pmu``: the type of events, 0 for none; ``hardware``: whether the processor counts them.
     """
 
     def __init__(self, mailbox: MailboxView, asked: dict[str, Any]) -> None:
@@ -222,10 +218,10 @@ class Probe:
                 raw = b"".join(self._read(address - below, extent))
                 if len(raw) == extent > 0:
                     array = np.ndarray(shape, dtype, raw, below, strides)
-                    self._append(array.tobytes())
+                    write_all(self._file, array.tobytes())
             else:
                 for part in self._read(address, bytes_of(wire)):
-                    self._append(part)
+                    write_all(self._file, part)
             return at, os.lseek(self._file, 0, os.SEEK_END) - at
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -244,8 +240,3 @@ class Probe:
                 return
             yield part
             address += len(part)
-
-    def _append(self, octets: bytes) -> None:
-        view = memoryview(octets)
-        while view:
-            view = view[os.write(self._file, view) :]

@@ -8,7 +8,7 @@ Rule     FLAG-DEPS-2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,10 +21,6 @@ from ...system.types import Array
 from ...trace import tables
 from ...trace.tables import NOTE, TraceFile
 from ...trace.timeline import TAGS
-
-READS, WRITES = ("INPUT", "INOUT"), ("OUTPUT", "INOUT", "OUTPUT_EXISTING")
-BLOCK = 1 << 16
-"""Notes that are made Python's at once."""
 
 
 @dataclass(slots=True)
@@ -116,19 +112,7 @@ class Step(NamedTuple):
 
 
 class FlaggedRun:
-    """The last run of a trace.
-
-    Parameters
-    ----------
-    file : TraceFile
-        The trace.
-    layouts : Callable
-        Returns the layout that has a number.
-    function : Callable
-        The orchestration function.
-    failed : bool
-        Whether it has failed.
-    """
+    """The last run of a trace, which was that of `function`; `layouts` returns the layout of a number."""
 
     def __init__(
         self,
@@ -185,15 +169,12 @@ class FlaggedRun:
         return self._functions.get(task.function, -1)
 
     # ------------------------------------------------------------ the Orch thread's notes
-    def _each(self) -> Iterator[tuple[int, int, int, int]]:
-        for at in range(0, len(self._orch), BLOCK):
-            yield from self._orch[at : at + BLOCK].tolist()
-
     def _walk(self) -> None:
         """Read the Orch thread's notes; of tasks whose submission was dropped nothing else is kept."""
         depth, counts = -1, [0] * L.MAX_RING_DEPTH
         submit, alloc, reclaim = (tables.EVENT[one] for one in ("submit", "alloc", "reclaim"))
-        for what, number, time, value in self._each():
+        for note in self._orch:
+            what, number, time, value = note.item()
             kind, operand = what & 0xFF, what >> 8
             if kind == L.NOTED_ARGUMENT:
                 self._note_tensor(number, operand, time, value)
