@@ -364,8 +364,8 @@ def read_arguments():
     parser.add_argument(
         "--size",
         type=positive,
-        default=7168,
-        help=f"training images, at most {MOST_IMAGES} (7168)",
+        default=5120,
+        help=f"training images, at most {MOST_IMAGES} (5120)",
     )
     parser.add_argument("--tile", type=positive, default=256, help="rows of a tile (256)")
     parser.add_argument(

@@ -8,6 +8,7 @@ Rule     CALL-CANCEL-1, CALL-CANCEL-2, CALL-FUTURE-1, CALL-FUTURE-4, CALL-VALUE-
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import os
 import time
 from collections.abc import Generator
@@ -16,12 +17,15 @@ from typing import Any, NoReturn, Protocol
 from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
 from ..engine.view.blocks import give_back, mark_kept, size_of_block
+from ..jit import layout as L
 from ..system.values import limit
 from .call_errors import Unretrieved
 from .current import here
 
 _MUCH = 1 << 20
 """Bytes from which on it is looked at once whether a task uses a block."""
+_SHARE = 2
+"""What fraction of a party's memory for values may be held before garbage is collected."""
 
 
 class _Calls(Protocol):
@@ -97,9 +101,12 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         return getattr(self, name)
 
     def __del__(self) -> None:
-        slot = getattr(self, "_slot", 0)  # which it has not yet, if making it was cut short
-        if slot and self._stream is not None:
-            self._stream.drop_later(self)
+        try:
+            slot, stream = self._slot, self._stream
+        except AttributeError:  # making it was cut short
+            return
+        if slot and stream is not None:
+            stream.drop_later(self)
 
     # ------------------------------------------------------------ the value
     def result(self, timeout: float | None = None) -> Any:
@@ -249,9 +256,10 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     def __reduce__(self) -> Any:
         if here.nested is not None and self._stream is None:  # of a call that a task has made
             return _itself, (self.result(),)
-        raise TypeError(
-            "a Future cannot be pickled: pass it, or its result(), as an argument or within one"
+        way = (
+            "as an argument or within one" if type(self) is Future else "as an argument of its own"
         )
+        raise TypeError(f"a Future cannot be pickled: pass it, or its result(), {way}")
 
 
 def failed(error: Exception) -> Future:
@@ -281,6 +289,9 @@ class Leases:
     def __init__(self, engine: Engine, users: Users | None) -> None:
         self._engine = engine
         self._in_use: InUse[int] = InUse(users)
+        self._much = int(engine.mem[L.BLOCKS_STRIDE]) * L.WORD // _SHARE
+        self._held = self._since = 0
+        """Bytes that are held, and bytes of holds that have begun since garbage was collected."""
 
     def take(self, offset: int) -> Lease:
         """Return a hold on a block, which begins when that is told to."""
@@ -297,7 +308,15 @@ class Leases:
         self.look()
         mark_kept(self._engine.mem, offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, 1)
+        self._note_held(size_of_block(self._engine.mem, offset))
         return self._in_use.now()
+
+    def _note_held(self, nbytes: int) -> None:
+        self._held += nbytes
+        self._since += nbytes
+        if min(self._held, self._since) > self._much:
+            self._since = 0
+            gc.collect()  # Python does not know how much memory its garbage holds
 
     def drop(self, offset: int, first: int) -> None:
         """Release a block, once no task uses it."""
@@ -316,6 +335,7 @@ class Leases:
         self._in_use.users = None
 
     def _release(self, offset: int) -> None:
+        self._held -= size_of_block(self._engine.mem, offset)
         give_back(self._engine.mem, offset)
         self._engine.kernels.hold_block(self._engine.mem, offset, -1)
 

@@ -13,7 +13,7 @@ import pickle
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy import asarray, generic, ndarray
@@ -45,6 +45,7 @@ from .signatures import MISSING, Mode, Parameter
 from .tasks import Task
 
 _CONSTANTS = {None: NONE, True: TRUE, False: FALSE}
+_NUMBERS = {bool, int, float}
 _FORMS = {
     mode: (ARRAY if mode in (Mode.OUT, Mode.INOUT) else READ_ARRAY, with_tag(b"", tag))
     for mode, tag in (
@@ -236,6 +237,8 @@ class Packer:
                         parts += wire, tag
                         continue
                 form.append(self._add_array(code, tag, parameter, value, parts, items))
+            elif code == ARRAY and (kind in _NUMBERS or issubclass(kind, Future)):
+                self._refuse_to_write(parameter, value)
             elif kind is float:
                 form.append(VALUE)
                 scalars.append(_number(value, L.FLOAT64))
@@ -249,6 +252,8 @@ class Packer:
             elif kind is Lease:
                 form.append(VALUE)
                 scalars.append(_integer(value.offset, L.FETCHED | L.VALUE_BLOCK))
+            elif isinstance(value, Future):  # of an executor
+                form.append(self._add_future(value, scalars, items, futures))
             elif parameter.mode is not Mode.VALUE:
                 form.append(self._add_array(code, tag, parameter, value, parts, items))
             else:
@@ -358,6 +363,16 @@ class Packer:
             return VALUE
         items.append(value_of(future))
         return ITEM
+
+    def _refuse_to_write(self, parameter: Parameter, value: Any) -> NoReturn:
+        """Refuse what a task could only write into a copy of."""
+        what, remedy = f"{value!r}", "pass an array, Worker.share(…)"
+        if isinstance(value, Future):
+            what, remedy = "the value of a call", "pass Worker.share(future.result())"
+        raise TypeError(
+            f"{parameter.name}: the task writes there, and {what} is no shared array: {remedy}; "
+            f"or annotate {parameter.name} with In, or not at all, and return what is made of it"
+        )
 
     def _add_array(
         self,

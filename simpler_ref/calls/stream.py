@@ -63,6 +63,8 @@ from .sending import Guards, Payload, SentFunctions, payload_of
 from .tasks import Task
 
 _integer = INTEGER.pack
+_SOON_S = 1.0
+"""How long the end of a Worker waits for calls that run, before it tells of them."""
 _new_future = object.__new__
 
 
@@ -765,6 +767,8 @@ class Stream:
             with self.mutex.queue, self.mutex.lock:
                 if self._open:
                     self._kernels.cancel_calls(self._mem)
+        if urgency == 1 and not self.wait_for_submitted(_SOON_S):
+            self._session.tell_running_calls()
         if urgency == 2 and manager is not None:
             manager.kill_busy()
         if urgency < NO_WAIT:

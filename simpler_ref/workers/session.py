@@ -291,6 +291,11 @@ class Session:
         if self.manager is not None:
             self.watch().look(None, OF_CALLS)
 
+    def tell_running_calls(self) -> None:
+        """Log which calls the end of the Worker waits for."""
+        if self.manager is not None:
+            self.watch().tell_running("the Worker is being closed", "Ctrl-C")
+
     def top(self, running: bool, streaming: bool) -> Top:
         """Return what the Worker does, which has a run in progress, or is streaming calls.
 

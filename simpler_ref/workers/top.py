@@ -113,6 +113,9 @@ class Top:
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # notebooks
+
 
 # ---------------------------------------------------------------- as JSON
 def from_data(data: Mapping[str, Any]) -> Top:

@@ -65,7 +65,8 @@ class Watch:
         """
         if failure is not None and not isinstance(failure, Exception) and not self._told_interrupt:
             self._told_interrupt = True
-            self._tell_interrupt(failure)
+            again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
+            self.tell_running(type(failure).__name__, again)
         now, before = time.monotonic(), self._looked
         done, self._looked = self._engine.view.ended, now
         if done != self._done or now - before > _NOBODY_WAITED_S:
@@ -74,22 +75,21 @@ class Watch:
             self._reported = True
             self._report(remedy)
 
-    def _tell_interrupt(self, failure: BaseException) -> None:
-        """Log what an interrupted run waits for."""
+    def tell_running(self, why: str, remedy: str) -> None:
+        """Log what is waited for although all else is cancelled, and what to press so that it ends."""
         running = list(self.running())
         if not running:
             return
         count = f"{len(running)} running task{'s' * (len(running) > 1)}"
-        again = "Ctrl-C again" if isinstance(failure, KeyboardInterrupt) else "Ctrl-C"
         ends = "kills their workers"
         if self._manager.in_threads:
             ends = "ends them at their next line of Python"
         log.warning(
             "%s: waiting for %s: %s; %s %s",
-            type(failure).__name__,
+            why,
             count,
             listed([self._text(one, "on") for one in running]),
-            again,
+            remedy,
             ends,
         )
 

@@ -290,6 +290,8 @@ static int64_t pack(struct quick *q, const PyObject *stream, const struct plan *
             if (!add_array(q, (const struct array *)value, plan->parameters[i].tag, plan->parameters[i].flags, tensor))
                 return -1;
             code = plan->parameters[i].code;
+        } else if (plan->parameters[i].flags != 0 && value != q->o[NONE]) {
+            return -1; /* the task writes an array there */
         } else if ((PyObject *)value->type == q->o[FLOAT_TYPE]) {
             double number = PyFloat_AsDouble(value);
             memcpy(scalar, &number, sizeof number);

@@ -81,6 +81,18 @@ def test_callbacks_are_over_when_it_is_shut_down(w, make):
 
 
 @pytest.mark.spec("CALL-ADAPT-1")
+def test_futures_of_an_executor_are_arguments_of_calls(w):
+    with w.executor() as executor:
+        first = executor.submit(pow, 2, 5)
+        assert w.submit(divmod, first, 10).result() == (3, 2)
+        assert executor.submit(divmod, first, first).result() == (1, 0)
+        with pytest.raises(
+            TypeError, match=r"pass it, or its result\(\), as an argument of its own"
+        ):
+            w.submit(len, [first])
+
+
+@pytest.mark.spec("CALL-ADAPT-1")
 def test_errors_are_those_that_programs_expect(w):
     executor = w.executor()
     for lost in (executor.submit(die), executor.map(die, [1], chunksize=1)):

@@ -295,3 +295,18 @@ def test_ctrl_c_while_the_end_waits_cancels_and_once_more_terminates(kind):
     pressing.join()
     assert all(one.cancelled() for one in calls)
     assert all(isinstance(one.exception(), sr.TaskError) for one in held)
+
+
+@pytest.mark.spec("CALL-CANCEL-5")
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_warning_names_the_calls_that_the_end_waits_for(kind, caplog):
+    told = "the Worker is being closed: waiting for 1 running task"
+    one = sr.Worker(num_sub_workers=1, child_mode=kind)
+    with ExitStack() as later, pytest.raises(KeyboardInterrupt), one as w:
+        gate = w.zeros(1, np.int32)
+        held = wait_at(gate)
+        wait_until(held.running)
+        later.enter_context(opens(gate, lambda: told in caplog.text))
+        raise KeyboardInterrupt
+    assert held.result() is None
+    assert "(wait_at) on sub_worker 0" in caplog.text and "; Ctrl-C " in caplog.text

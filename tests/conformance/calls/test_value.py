@@ -318,6 +318,18 @@ def test_arrays_of_many_sizes_leave_room_for_one_another(mode):
 
 
 @pytest.mark.spec("CALL-VALUE-4")
+def test_values_that_only_the_garbage_collector_finds_make_room():
+    gc.disable()
+    try:
+        with sr.Worker(num_sub_workers=1, values_size=1 << 22) as w:
+            for _ in range(100):
+                cycle = [w.submit(np.ones, 1 << 17, np.uint8).result()]
+                cycle.append(cycle)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.spec("CALL-VALUE-4")
 def test_values_that_nobody_keeps_take_no_memory():
     with sr.Worker(num_sub_workers=2, child_mode="thread", values_size=1 << 22) as w:
         for i in range(20):  # each worker has room for one and a half of these

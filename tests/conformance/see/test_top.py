@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,6 +111,14 @@ def test_it_tells_what_each_worker_runs_and_what_waits(mode):
     ring = later.rings[0]
     assert (ring.tasks, ring.used, ring.size) == (later.alive, 1024, 1 << 20)
     assert later.alive == 7 and (later.pid, later.level) == (os.getpid(), 3)
+
+
+@pytest.mark.spec("SEE-TOP-1")
+def test_it_is_a_table_in_a_notebook():
+    with Worker(num_sub_workers=1, child_mode="thread") as w:
+        told, one = [], w.top()
+        one._repr_pretty_(SimpleNamespace(text=told.append), False)
+    assert told == [str(one)]
 
 
 @pytest.mark.spec("SEE-TOP-1")
