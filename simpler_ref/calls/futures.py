@@ -16,8 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 from ..engine.memory import Engine
 from ..engine.shared_arrays import InUse, Users
-from ..engine.view.blocks import give_back, mark_kept, size_of_block
-from ..jit import layout as L
+from ..engine.view.blocks import give_back, mark_kept, size_of_block, span_of_part
 from ..system.values import limit
 from .call_errors import Unretrieved
 from .current import here
@@ -289,7 +288,8 @@ class Leases:
     def __init__(self, engine: Engine, users: Users | None) -> None:
         self._engine = engine
         self._in_use: InUse[int] = InUse(users)
-        self._much = int(engine.mem[L.BLOCKS_STRIDE]) * L.WORD // _SHARE
+        start, end = span_of_part(engine.mem, 0)
+        self._much = (end - start) // _SHARE
         self._held = self._since = 0
         """Bytes that are held, and bytes of holds that have begun since garbage was collected."""
 
