@@ -45,6 +45,8 @@ log = logging.getLogger("simpler_ref")
 
 _CHUNK_S = 3e-3
 """How long a worker should take for a chunk."""
+_GROWTH = 4
+"""How many times as large as a chunk that one may be which is made after that was seen."""
 _AHEAD_S = 1e-3
 """For how long calls that take no time should be in flight."""
 _MOST_AHEAD = 64
@@ -505,10 +507,10 @@ class Results:
             self._learn(call)
 
     def _learn(self, chunk: _Chunk) -> None:
-        """Choose the size of chunks from what one took to be run or read; at most double it."""
+        """Choose the size of chunks from what one took to be run or read; it grows in steps."""
         each = max(chunk.seconds / chunk.count, self._input_s)
-        fitting = int(_CHUNK_S / each) if each else 2 * chunk.count
-        self._size = max(1, min(fitting, max(2 * chunk.count, self._size)))
+        fitting = int(_CHUNK_S / each) if each else _GROWTH * chunk.count
+        self._size = max(1, min(fitting, max(_GROWTH * chunk.count, self._size)))
 
     # ------------------------------------------------------------ submit
     def _fill(self) -> None:
