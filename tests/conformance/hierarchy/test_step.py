@@ -1,6 +1,7 @@
 """HIER-STEP: an engine moved by hand."""
 
 import threading
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -170,6 +171,17 @@ ring 0 tail 0, top 1024: 1024 bytes held
 scope 0 0 1 2
 tensormap t1 → 0, t2 → 1, ring 0 + 0 → 2"""
     assert lines == [line.split() for line in expected.splitlines()]
+
+
+@pytest.mark.spec("HIER-STEP-3")
+def test_a_picture_has_a_box_for_each_task_and_an_arrow_for_each_edge(stepper):
+    pair(stepper)
+    picture = ElementTree.fromstring(stepper._repr_svg_())
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [one.text for one in picture.iter(f"{space}text")]
+    assert {"0 double", "1 double", "PENDING", "wiring: 0 1"} <= {*texts}
+    assert len([one for one in picture if one.tag == f"{space}path"]) == 1
+    assert len([one for one in picture if one.tag == f"{space}rect"]) == 1 + 2
 
 
 @pytest.mark.spec("HIER-STEP-1")
