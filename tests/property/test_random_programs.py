@@ -313,7 +313,7 @@ def replayed(program, hand, bound):
     assert graph.tasks == hand.mem[L.NEXT_TASK_ID]
 
 
-@pytest.mark.spec("SPEED-MANY-1", "SPEED-REPLAY-2", "SPEED-REPLAY-3")
+@pytest.mark.spec("SPEED-MANY-1", "SPEED-REPLAY-2", "SPEED-REPLAY-3", "WM-GROUP-5")
 @pytest.mark.parametrize("track_reads", [False, True])
 @pytest.mark.parametrize("way", [one_by_one, in_bulk, replayed])
 @settings(max_examples=3 if INTERPRETED else 20, phases=[Phase.generate])

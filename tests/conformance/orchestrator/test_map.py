@@ -193,20 +193,6 @@ def test_a_reclaimed_task_leaves_the_keys_of_a_newer_producer_alone(driver):
     assert driver.producers(reader) == [new]
 
 
-@pytest.mark.spec("ORCH-MAP-6")
-def test_equal_addresses_of_different_owners_are_different_buffers(driver):
-    host = driver.submit(writes(4096))
-    there = [driver.submit(writes(4096, child_memory=True), owner=owner) for owner in (0, 1)]
-    assert [driver.lookup(4096, owner) for owner in (-1, 0, 1)] == [host, *there]
-    assert driver.producers(driver.submit(reads(4096), owner=1)) == [host]
-    assert driver.producers(driver.submit(reads(4096, child_memory=True), owner=1)) == there[1:]
-    assert driver.producers(driver.submit(reads(4096, child_memory=True), owner=2)) == []
-    driver.finish_everything()
-    driver.finish_run()
-    driver.reclaim()
-    assert driver.map_count() == 0
-
-
 @pytest.mark.spec("ORCH-MAP-1", "ORCH-MAP-6", "ORCH-MAP-7")
 def test_a_tensor_map_on_its_own_has_slots_from_zero_and_no_key_for_address_zero():
     keys = TensorMap()

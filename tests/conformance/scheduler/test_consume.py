@@ -1,11 +1,9 @@
 """SCHED-CONSUME: the last reference."""
 
-from itertools import permutations
-
 import pytest
 
 from simpler_ref.jit import layout as L
-from tests.support import COMPLETED, CONSUMED, FREE, auto, reads, writes
+from tests.support import CONSUMED, FREE, auto
 
 KEY = 0x7000_0000
 
@@ -16,26 +14,6 @@ def start_in_a_scope_that_ends(driver, *args):
     slot = driver.start(*args)
     driver.close_scope()
     return slot
-
-
-@pytest.mark.spec("SCHED-CONSUME-1")
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_the_last_of_its_consumers_consumes_a_task_whichever_it_is(make_driver, order):
-    driver = make_driver(sub=3)
-    driver.open_scope()
-    producer = driver.submit(writes(KEY))
-    driver.finish(producer)
-    driver.open_scope()
-    consumers = [driver.submit(reads(KEY)) for _ in range(3)]
-    driver.run_pass()
-    driver.close_scope()
-    driver.close_scope()
-    for which in order:
-        assert driver.state(producer) == COMPLETED
-        assert producer not in driver.consumed_list()
-        driver.answer_task(consumers[which])
-    assert (driver.state(producer), driver.refs(producer)) == (CONSUMED, (4, 5))
-    assert driver.consumed_list().count(producer) == 1
 
 
 @pytest.mark.spec("SCHED-CONSUME-1", "SCHED-CONSUME-2")

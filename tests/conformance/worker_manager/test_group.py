@@ -7,8 +7,6 @@ import pytest
 
 from simpler_ref import CallConfig, TaskArgs, Worker
 from simpler_ref.jit import layout as L
-from simpler_ref.task_interface import ContinuousTensor, DataType
-from simpler_ref.task_interface import TensorArgType as T
 from tests.support import (
     COMPLETED,
     PENDING,
@@ -133,35 +131,6 @@ def test_the_outputs_of_all_members_come_from_one_claim(driver):
     driver.settle()
     driver.finish_run()
     assert driver.held(0) == 0
-
-
-@pytest.mark.spec("WM-GROUP-5")
-def test_the_addresses_chosen_stand_in_each_members_arguments():
-    with Worker(3, num_sub_workers=2, child_mode="thread") as w:
-        total = w.share(np.zeros(1, np.int64))
-
-        def fill(args):
-            args.tensor(args.tensor_count() - 1).numpy()[:] = args.scalar(0)
-
-        def add(args):
-            total[0] += args.tensor(0).numpy().sum() + args.tensor(1).numpy().sum()
-
-        filling, adding = w.register(fill), w.register(add)
-
-        def orch_fn(orch, *_):
-            empty = ContinuousTensor.make(0, (100,), DataType.INT64)
-            members = [
-                make_args((empty, T.OUTPUT), scalars=[1]),
-                make_args((total, T.NO_DEP), (empty, T.OUTPUT), scalars=[2]),
-            ]
-            orch.submit_sub_group(filling, members)
-            first, second = members[0].tensor(0), members[1].tensor(1)
-            assert first.data and second.data and first.data != second.data
-            assert members[1].tensor(0).data == total.ctypes.data
-            orch.submit_sub(adding, make_args((first, T.INPUT), (second, T.INPUT)))
-
-        w.run(orch_fn)
-        assert total[0] == 300
 
 
 # ---------------------------------------------------------------- memory of workers
