@@ -1,5 +1,7 @@
 """SPEED-DEPTH: more than one task per worker."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from numba import int64
@@ -10,6 +12,7 @@ from simpler_ref.jit import layout as L
 from tests.support import (
     COMPLETED,
     CONSUMED,
+    DEADLINE_S,
     PENDING,
     READY,
     RUNNING,
@@ -76,6 +79,30 @@ def test_while_a_worker_sleeps_no_task_is_put_behind_another(make_driver, kind):
     driver.mem[L.DEFER_NS] = 0
     driver.settle()
     assert driver.worker_of(slot) == first + 1
+
+
+@DEPTHS
+@pytest.mark.spec("SPEED-DEPTH-2")
+def test_a_mailbox_is_had_when_all_tasks_of_its_worker_are_collected(make_driver, depth):
+    driver = busy_driver(make_driver, depth, [depth, 0])
+    slots = driver.all_given(0)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(driver.k.claim_mailbox, driver.mem, 0, FOREVER_NS)
+        wait_until(lambda: driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS)
+        own, other = driver.submit(owner=0), driver.submit()
+        for _ in slots:
+            driver.settle()
+            assert driver.word(0, L.W_CLAIM) == L.CLAIM_WAITS and not asked.done()
+            assert driver.all_given(0) == [s for s in slots if driver.state(s) == RUNNING]
+            driver.post_done(0)
+        driver.settle()
+        assert asked.result(DEADLINE_S) == L.OK
+    assert (driver.state(own), driver.state(other)) == (READY, RUNNING)
+    assert driver.worker_of(other) == 1
+    assert driver.mailbox_state(0) == (L.IDLE, 0), "where the worker waits"
+    driver.k.release_mailbox(driver.mem, 0)
+    driver.settle()
+    assert (driver.all_given(0), driver.mailbox_state(0)) == ([own], (L.TASK_READY, 0))
 
 
 @leaf
